@@ -30,16 +30,8 @@ from privpipe.errors import FormatError, GuaranteeError, InputError, OptionError
 from privpipe.fitted_schema import FittedSchema
 from privpipe.protocols import Guarantee, RecordMap
 from privpipe.sanitizers.names import names_of, schema_of, with_names, with_schema
+from privpipe.store.access import objects
 from privpipe.store.access.location import Place, as_url, join, local_path, shown
-from privpipe.store.access.objects import (
-    check_no_links,
-    list_empty_folders,
-    list_keys,
-    open_store,
-    read_bytes,
-    read_many,
-    write_bytes,
-)
 from privpipe.store.access.remote import create_bytes, guard_read
 from privpipe.store.access.whole_arrays import read_whole
 from privpipe.store.arrays.destination import move_made
@@ -101,10 +93,10 @@ def write_model(fitted: RecordMap, url: Place, header: Mapping[str, Any] | None 
     path = local_path(url)
     work = url if path is None else f"{path}.model-{os.getpid()}"
     try:
-        store = open_store(work)
+        store = objects.open_store(work)
         # The root last: in a bucket, where nothing can be renamed, it is what makes it visible.
         for key in sorted(documents, key=lambda key: key == ROOT_DOCUMENT):
-            write_bytes(store, key, documents[key])
+            objects.write_bytes(store, key, documents[key])
         if path is not None:
             move_made(work, path)
     finally:
@@ -196,25 +188,25 @@ def publish_model(work_url: str, url: str) -> None:
         check_output_free(url)
         move_made(work, path)
         return
-    source, target = open_store(work_url, read_only=True), open_store(url)
-    root = read_bytes(source, ROOT_DOCUMENT) or b""
-    if read_bytes(target, ROOT_DOCUMENT) == root:
+    source, target = objects.open_store(work_url, read_only=True), objects.open_store(url)
+    root = objects.read_bytes(source, ROOT_DOCUMENT) or b""
+    if objects.read_bytes(target, ROOT_DOCUMENT) == root:
         return
     check_output_free(url)
-    for key in list_keys(source):
+    for key in objects.list_keys(source):
         if key != ROOT_DOCUMENT:
-            write_bytes(target, key, read_bytes(source, key) or b"")
+            objects.write_bytes(target, key, objects.read_bytes(source, key) or b"")
     if not create_bytes(join(url, ROOT_DOCUMENT), root):
         check_output_free(url)
 
 
 def _check_alone(url: str) -> None:
     """Raise FormatError if anything is in a model's folder that is not of the model."""
-    check_no_links(url)
+    objects.check_no_links(url)
     names = read_model_header(url)["arrays"]
-    store = open_store(url, read_only=True)
-    strange = [key for key in list_keys(store) if not _is_of_model(key, names)]
-    strange += list_empty_folders(url)
+    store = objects.open_store(url, read_only=True)
+    strange = [key for key in objects.list_keys(store) if not _is_of_model(key, names)]
+    strange += objects.list_empty_folders(url)
     if strange:
         raise FormatError(
             f"{shown(url)} holds {len(strange)} objects that are not of the model "
@@ -238,7 +230,7 @@ def read_model_header(url: str) -> Mapping[str, Any]:
 
 def read_arrays(url: str, names: list[str]) -> dict[str, npt.NDArray[Any]]:
     """Read small arrays of a Zarr group whole."""
-    store = open_store(url, read_only=True)
+    store = objects.open_store(url, read_only=True)
     return guard_read(
         lambda: {name: read_whole(store, name) for name in names},
         FormatError,
@@ -336,7 +328,7 @@ def _array_objects(arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, bytes]:
         group.create_array(
             name, data=array, chunks=array.shape or "auto", compressors=[Crc32cCodec()]
         )
-    return read_many(memory, list_keys(memory))
+    return objects.read_many(memory, objects.list_keys(memory))
 
 
 NAMES = ("coefficients", "intercept")
@@ -374,7 +366,7 @@ def read_predictor(url: str) -> dict[str, npt.NDArray[Any]]:
 
 def _read_predictor(url: str) -> dict[str, npt.NDArray[Any]]:
     if not url.endswith((".npy", ".npz")):
-        group = zarr.open_group(open_store(url, read_only=True), mode="r")
+        group = zarr.open_group(objects.open_store(url, read_only=True), mode="r")
         return {name: np.asarray(array[...]) for name, array in group.arrays() if name in NAMES}
     with fsspec.open(url, "rb") as file:
         # Never a pickle: it would run code of whoever wrote the file.

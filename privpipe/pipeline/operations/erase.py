@@ -17,39 +17,22 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from privpipe.errors import OptionError, PrivpipeError, StoreError, printable
-from privpipe.pipeline.operations.record_removal import (
-    ChosenRecords,
-    ErasureSurvey,
-    digest_of,
-    drop_erased,
-    survey_records,
-    take_out,
-)
+from privpipe.pipeline.operations import record_removal
+from privpipe.pipeline.operations.record_removal import ChosenRecords, ErasureSurvey
 from privpipe.pipeline.operations.traces import Trace, Traces, find_traces
 from privpipe.pipeline.runs.run import now
+from privpipe.store.access import workspace
 from privpipe.store.access.generation_log import blank_older, publish_generation
 from privpipe.store.access.location import local_path, shown
 from privpipe.store.access.objects import keep_bytes, list_keys, open_store, read_bytes
-from privpipe.store.access.workspace import (
-    hold_workspace,
-    is_held,
-    purge_workspace,
-    remove_place,
-    remove_workspace,
-)
 from privpipe.store.arrays.headers import companion_url
 from privpipe.store.keyring.account import find_account
 from privpipe.store.keyring.keys import forget_key
 from privpipe.store.keyring.keys import list_keys as list_draw_keys
 from privpipe.store.keyring.registers import note_erasure
 from privpipe.store.keyring.sketches import Sketches
-from privpipe.store.releases.incremental_release import (
-    IncrementalState,
-    PrivateLedger,
-    delete_part,
-    part_url,
-    read_incremental,
-)
+from privpipe.store.releases import incremental_release as incremental
+from privpipe.store.releases.incremental_release import IncrementalState, PrivateLedger
 
 LEFT_BEHIND = (
     "the source that the collection was ingested from",
@@ -93,7 +76,7 @@ def plan_erasure(url: str, chosen: ChosenRecords, options: ErasureOptions) -> di
     """Say what an erasure would do, and change nothing; parameters, errors: see `erase_records`."""
     url = _place(url)
     _check_numbers(url, chosen, options)
-    journal = _begin(url, chosen, survey_records(url, chosen), options)
+    journal = _begin(url, chosen, record_removal.survey_records(url, chosen), options)
     traces = _look(url, journal, chosen)
     return _certify(journal | {"traces": [asdict(one) for one in traces.found.values()]}, traces)
 
@@ -125,14 +108,14 @@ def erase_records(url: str, chosen: ChosenRecords, options: ErasureOptions) -> l
         If a run writes what would have to go: nothing is changed then.
     """
     url = _place(url)
-    with hold_workspace(url):
+    with workspace.hold_workspace(url):
         try:
             done = _erase_held(url, chosen, options)
         except PrivpipeError:
             if _find_begun(url) is None:  # else what is half made is in it
-                remove_workspace(url)
+                workspace.remove_workspace(url)
             raise
-        remove_workspace(url)
+        workspace.remove_workspace(url)
     return done
 
 
@@ -141,10 +124,12 @@ def _erase_held(url: str, chosen: ChosenRecords, options: ErasureOptions) -> lis
     done = []
     if (journal := _find_begun(url)) is not None:
         done.append(_carry_out(url, journal, chosen))
-    if done and (chosen.numbers or not digest_of(url)):  # numbers held for the state before
+    if done and (
+        chosen.numbers or not record_removal.digest_of(url)
+    ):  # numbers held for the state before
         return done
     _check_numbers(url, chosen, options)
-    survey = survey_records(url, chosen)
+    survey = record_removal.survey_records(url, chosen)
     if survey.held:
         journal = _begin(url, chosen, survey, options)
         _check_idle(_look(url, journal, chosen).found.values())
@@ -169,8 +154,8 @@ def _begin(
         "n_records": survey.n_records,
         "account": find_account(options.account or None),
         "roots": [_place(root) for root in roots],
-        "before": digest_of(url),
-        "known": sorted({*known, digest_of(url)}),
+        "before": record_removal.digest_of(url),
+        "known": sorted({*known, record_removal.digest_of(url)}),
         "survey": asdict(survey),
         "traces": [],
         "keys": [],
@@ -183,16 +168,16 @@ def _carry_out(url: str, journal: dict[str, Any], chosen: ChosenRecords) -> dict
     # meanwhile is found by the rounds below. The certificate last, noted in the account's chain
     # before the journal that held the way back is replaced by it.
     survey = ErasureSurvey.decode(journal["survey"])
-    take_out(url, survey)
+    record_removal.take_out(url, survey)
     traces = _remove_all(url, journal, chosen)
     _forget_draws(url, journal, survey)
-    drop_erased(url)
+    record_removal.drop_erased(url)
     last = [digest for digest, one in _read_all(url) if one.get("state") == "done"][-1:]
     certificate = {
         **_certify(journal, traces),
         "state": "done",
         "ended": now(),
-        "after": digest_of(url),
+        "after": record_removal.digest_of(url),
         # SHA-256 of the last certificate: what was certified is one chain.
         "previous": last[0] if last else "",
     }
@@ -229,7 +214,7 @@ def _look(url: str, journal: Mapping[str, Any], chosen: ChosenRecords) -> Traces
         if not chosen.name:
             return 0
         with suppress(PrivpipeError):
-            return survey_records(place, chosen).n_records
+            return record_removal.survey_records(place, chosen).n_records
         return 0
 
     return find_traces(journal["known"], journal["account"], journal["roots"], url, count)
@@ -237,11 +222,11 @@ def _look(url: str, journal: Mapping[str, Any], chosen: ChosenRecords) -> Traces
 
 def _remove(trace: Trace, known: Iterable[str]) -> None:
     if trace.what == "workspace":
-        purge_workspace(trace.place)
+        workspace.purge_workspace(trace.place)
     elif trace.what == "parts":
         _withdraw(trace, known)
     else:
-        remove_place(trace.place.rstrip("/"))
+        workspace.remove_place(trace.place.rstrip("/"))
 
 
 def _withdraw(trace: Trace, known: Iterable[str]) -> None:
@@ -251,8 +236,8 @@ def _withdraw(trace: Trace, known: Iterable[str]) -> None:
     of the line: the next run begins a new one.
     """
     url, gone = trace.place, set(trace.parts)
-    with hold_workspace(url):
-        found, ledger = read_incremental(url), PrivateLedger(url)
+    with workspace.hold_workspace(url):
+        found, ledger = incremental.read_incremental(url), PrivateLedger(url)
         if found is not None:
             before, state = found
             marks = {ledger.mark_content(one) for one in known}
@@ -269,10 +254,10 @@ def _withdraw(trace: Trace, known: Iterable[str]) -> None:
                 before = publish_generation(url, "release", following.encode(), before)
             blank_older(url, before)
         for part in sorted(gone):
-            delete_part(url, part)
-            purge_workspace(part_url(url, part))
+            incremental.delete_part(url, part)
+            workspace.purge_workspace(incremental.part_url(url, part))
         ledger.forget(gone, lines=trace.why == "learned")
-        remove_workspace(url)
+        workspace.remove_workspace(url)
 
 
 def _blank(state: IncrementalState) -> IncrementalState:
@@ -310,8 +295,8 @@ def _certify(journal: Mapping[str, Any], traces: Traces) -> dict[str, Any]:
 def _check_idle(traces: Iterable[Trace]) -> None:
     """Refuse before anything is changed where a run writes what has to go."""
     for trace in traces:
-        places = [trace.place, *(part_url(trace.place, one) for one in trace.parts)]
-        if any(map(is_held, places)):
+        places = [trace.place, *(incremental.part_url(trace.place, one) for one in trace.parts)]
+        if any(map(workspace.is_held, places)):
             raise StoreError(
                 f"A run is writing {shown(trace.place)}, which is made of these records.",
                 remedy="Nothing was changed. Stop it, or wait for its end, then erase.",
@@ -323,7 +308,7 @@ def _check_numbers(url: str, chosen: ChosenRecords, options: ErasureOptions) -> 
     """Numbers hold for one state: after an erasure another record has the number."""
     if not chosen.numbers:
         return
-    digest = digest_of(url)
+    digest = record_removal.digest_of(url)
     if len(options.digest) < 8 or not digest.startswith(options.digest):
         raise OptionError(
             "Record numbers hold for one state of a collection, and --digest does not name the one "

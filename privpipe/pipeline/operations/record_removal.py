@@ -21,35 +21,17 @@ from pydantic import TypeAdapter
 from privpipe.errors import OptionError, PrivpipeError
 from privpipe.protocols import IntArray
 from privpipe.records.schema import CollectionSchema, Partition, Variable, suggest
+from privpipe.store.access import generation_log as generations
+from privpipe.store.access import objects
 from privpipe.store.access.durability import flush_folder
-from privpipe.store.access.generation_log import (
-    blank_older,
-    is_generational,
-    publish_generation,
-    read_newest,
-)
 from privpipe.store.access.location import join, local_path
-from privpipe.store.access.objects import (
-    delete_place,
-    list_keys,
-    open_store,
-    read_bytes,
-    write_bytes,
-)
 from privpipe.store.access.workspace import REMOVED, hold_workspace, workspace_url
 from privpipe.store.arrays.destination import hold_destination
 from privpipe.store.arrays.headers import exists, read_header
 from privpipe.store.arrays.layout import FEATURES, ROOT_DOCUMENT
+from privpipe.store.collections import growing_collection as growing
 from privpipe.store.collections.collection import Collection, open_collection
-from privpipe.store.collections.growing_collection import (
-    StoredPartition,
-    digest_content,
-    drop_unnamed,
-    list_places,
-    open_whole_collection,
-    read_partitions,
-    read_schema,
-)
+from privpipe.store.collections.growing_collection import StoredPartition
 from privpipe.store.collections.source_version import read_source_version
 from privpipe.store.collections.survey import POOLED
 from privpipe.store.collections.writing import Chunk, read_statistics, write_held
@@ -168,7 +150,7 @@ def take_out(url: str, survey: ErasureSurvey) -> None:
 
     What stood before is still there; see `drop_erased`. Only who holds the workspace may.
     """
-    if is_generational(url):
+    if generations.is_generational(url):
         _take_out_partitions(url, survey)
     elif survey.held:
         _take_out_whole(url, survey.held[0], survey.codes)
@@ -192,26 +174,28 @@ def end_exchange(url: str) -> None:
 
 def drop_erased(url: str) -> None:
     """Remove what the collection does not hold any more: partitions, former generations."""
-    newest = read_newest(url, "collection") if is_generational(url) else None
+    newest = (
+        generations.read_newest(url, "collection") if generations.is_generational(url) else None
+    )
     if newest is not None:
-        drop_unnamed(url)
-        blank_older(url, newest)
+        growing.drop_unnamed(url)
+        generations.blank_older(url, newest)
 
 
 def digest_of(url: str) -> str:
     """What a collection holds now, as one digest; empty where there is nothing left of it."""
-    if is_generational(url):
-        return open_whole_collection(url).digest if read_partitions(url) else ""
+    if generations.is_generational(url):
+        return growing.open_whole_collection(url).digest if growing.read_partitions(url) else ""
     return str(read_header(url, "collection")["digest"]) if exists(url) else ""
 
 
 def _open_all(url: str) -> dict[str, tuple[Collection, bool]]:
     """All that is stored, by place, those that hold now first and in order."""
-    if not is_generational(url):
+    if not generations.is_generational(url):
         return {"": (open_collection(url), True)}
-    places = [one.place for one in read_partitions(url)]
+    places = [one.place for one in growing.read_partitions(url)]
     found = {place: (open_collection(join(url, place)), True) for place in places}
-    for place in sorted(list_places(url) - set(places)):
+    for place in sorted(growing.list_places(url) - set(places)):
         with suppress(PrivpipeError):  # what a killed append left
             found[place] = open_collection(join(url, place)), False
     return found
@@ -338,23 +322,23 @@ def _describe(
         if len(numbers) or whole:
             inside[part.digest] = numbers.tolist()
     version = read_source_version(collection.url)
-    digests = (collection.digest, digest_content(schema), version, *inside)
+    digests = (collection.digest, growing.digest_content(schema), version, *inside)
     return HeldRecords(place, named, collection.n_records, tuple(rows.tolist()), digests, inside)
 
 
 def _take_out_partitions(url: str, survey: ErasureSurvey) -> None:
-    newest = read_newest(url, "collection")
+    newest = generations.read_newest(url, "collection")
     assert newest is not None, "its generations were there"
-    there, held = read_partitions(url), {one.place: one for one in survey.held}
+    there, held = growing.read_partitions(url), {one.place: one for one in survey.held}
     if not any(one.place in held for one in there):
         return  # a killed erasure got as far as this
     following = list[StoredPartition]()
     for one in there:
         mine = held.get(one.place)
         following += [one] if mine is None else _make_partition(url, one, mine, survey)
-    schema = rename_categories(read_schema(newest), survey.codes)
+    schema = rename_categories(growing.read_schema(newest), survey.codes)
     content = {"schema": asdict(schema), "partitions": [asdict(one) for one in following]}
-    publish_generation(url, "collection", content, newest)
+    generations.publish_generation(url, "collection", content, newest)
 
 
 def _make_partition(
@@ -367,7 +351,9 @@ def _make_partition(
     collection = open_collection(old.url(url))
     _write_without(collection, np.array(held.rows, np.int64), survey.codes, join(url, place))
     made = open_collection(join(url, place)).schema_of_records
-    return [replace(old, place=place, content=digest_content(made), n_records=made.n_records)]
+    return [
+        replace(old, place=place, content=growing.digest_content(made), n_records=made.n_records)
+    ]
 
 
 def _take_out_whole(url: str, held: HeldRecords, codes: Mapping[str, Sequence[int]]) -> None:
@@ -389,13 +375,13 @@ def _exchange(url: str, new: str | None) -> None:
     """Put a whole collection in the place of another; in a bucket none can be read meanwhile."""
     path = local_path(url)
     if path is None:
-        delete_place(url)
+        objects.delete_place(url)
         if new is not None:
-            there, made = open_store(new, read_only=True), open_store(url)
+            there, made = objects.open_store(new, read_only=True), objects.open_store(url)
             # The root last: until it is there no reader opens half of the collection.
-            for key in sorted(list_keys(there), key=lambda key: key == ROOT_DOCUMENT):
-                write_bytes(made, key, read_bytes(there, key) or b"")
-            delete_place(new)
+            for key in sorted(objects.list_keys(there), key=lambda key: key == ROOT_DOCUMENT):
+                objects.write_bytes(made, key, objects.read_bytes(there, key) or b"")
+            objects.delete_place(new)
         return
     if os.path.lexists(path):
         os.rename(path, f"{local_path(workspace_url(url))}{REMOVED}{secrets.token_hex(8)}")

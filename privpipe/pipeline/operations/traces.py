@@ -21,24 +21,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from privpipe.errors import PrivpipeError
+from privpipe.store.access import workspace
 from privpipe.store.access.location import join, local_path, shown
 from privpipe.store.access.objects import list_keys, list_names, open_store, read_bytes
-from privpipe.store.access.workspace import (
-    has_workspace,
-    list_parts_begun,
-    read_state,
-    workspace_url,
-)
 from privpipe.store.arrays.headers import companion_url, exists
 from privpipe.store.arrays.layout import ROOT_DOCUMENT
 from privpipe.store.keyring.registers import Registered, read_exports, read_releases
-from privpipe.store.releases.incremental_release import (
-    PARTS,
-    PrivateLedger,
-    digest_root,
-    part_url,
-    read_incremental,
-)
+from privpipe.store.releases import incremental_release as incremental
+from privpipe.store.releases.incremental_release import PrivateLedger
 
 WORKSPACE = re.compile(r"\.(?P<name>.+?)\.privpipe(\.removed-[0-9a-f]+)?")
 GENERATIONS = "generations"
@@ -183,7 +173,7 @@ class Traces:
 
     def add(self, what: What, place: str, why: Any, parts: Iterable[str] = ()) -> None:
         """Note something; what learned from the records is said to have."""
-        digest = digest_root(place) if what in ("release", "model") else ""
+        digest = incremental.digest_root(place) if what in ("release", "model") else ""
         if (what, place) not in self.found or why == "learned":
             self.found[what, place] = Trace(what, place, why, digest, tuple(parts))
 
@@ -283,22 +273,24 @@ def _read_found(traces: Traces, one: FoundPlace, registered: set[str]) -> None:
 
 
 def _read_workspace(traces: Traces, place: str) -> None:
-    if owner_of(place) != place or list_parts_begun(place):
+    if owner_of(place) != place or workspace.list_parts_begun(place):
         traces.increments.add(owner_of(place))
         return
-    state, path = read_state(place), local_path(workspace_url(place))
+    state, path = workspace.read_state(place), local_path(workspace.workspace_url(place))
     said = () if state is None else (state.source_digest, state.source_fingerprint)
     if state is not None and traces.meets(*said, state.training_fingerprint):
         traces.add("workspace", place, "holds")
-    elif state is None and path is not None and has_workspace(place) and not exists(path):
+    elif state is None and path is not None and workspace.has_workspace(place) and not exists(path):
         traces.add("workspace", place, "belongs")  # an interrupted removal
     elif state is None and not _is_only_held(place):
-        traces.left.append(f"{shown(workspace_url(place))}, a workspace that does not say of what")
+        traces.left.append(
+            f"{shown(workspace.workspace_url(place))}, a workspace that does not say of what"
+        )
 
 
 def _is_only_held(place: str) -> bool:
     """Whether a workspace holds nothing but who held it."""
-    keys = list_keys(open_store(workspace_url(place), read_only=True))
+    keys = list_keys(open_store(workspace.workspace_url(place), read_only=True))
     return all(key == "lock" or key.startswith("lease/") for key in keys)
 
 
@@ -321,16 +313,16 @@ def _read_increment(traces: Traces, place: str) -> None:
         if exists(place):
             traces.left.append(f"{shown(place)}, whose private ledger is not beside it")
         return
-    ledger, found = PrivateLedger(place), read_incremental(place)
+    ledger, found = PrivateLedger(place), incremental.read_incremental(place)
     state = None if found is None else found[1]
     # A part by the name of its folder or of its workspace.
-    names = [name.split(".privpipe")[0] for name in list_names(join(place, PARTS))]
+    names = [name.split(".privpipe")[0] for name in list_names(join(place, incremental.PARTS))]
     stored = {name.removeprefix(".") for name in names}
-    stored.update(list_parts_begun(place))
+    stored.update(workspace.list_parts_begun(place))
     learned = state is not None and traces.meets(state.header.get("training_digest", ""))
     parts, marks = set[str](), {ledger.mark_content(one) for one in traces.known}
     for name in stored:
-        begun = read_state(part_url(place, name))
+        begun = workspace.read_state(incremental.part_url(place, name))
         said = [ledger.read(name).get("content", "")]
         if begun is not None:
             learned = learned or traces.meets(begun.training_fingerprint)

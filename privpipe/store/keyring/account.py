@@ -26,15 +26,7 @@ from platformdirs import user_data_path
 from privpipe.errors import FormatError, GuaranteeError
 from privpipe.store.access.location import join, shown
 from privpipe.store.access.objects import list_keys, open_store
-from privpipe.store.keyring.account_chain import (
-    MOST_TRIES,
-    check_bucket,
-    contended,
-    create_entry,
-    number_name,
-    reaching,
-    read_objects,
-)
+from privpipe.store.keyring import account_chain as chain
 from privpipe.store.keyring.sketches import Ties
 
 Action = Literal["reserve", "confirm", "void"]
@@ -262,7 +254,7 @@ class Account:
         mine = ("reserve", charge.charge, run)
         loss = self.read(charge.partition)
         held = loss.actions.get(mine[1:], "void") != "void"
-        for _ in range(MOST_TRIES):
+        for _ in range(chain.MOST_TRIES):
             self._check_limit(loss, charge, limit)
             tried = len(loss.entries)
             if self._write("reserve", charge, run, tried):
@@ -272,7 +264,7 @@ class Account:
             # Ours may be there although the store's answer was lost.
             if [(one.action, one.charge, one.run) for one in there] == [mine]:
                 return not held
-        raise contended(self.url)
+        raise chain.contended(self.url)
 
     def _check_limit(self, loss: Loss, charge: Charge, limit: float | None) -> None:
         if charge.charge in loss.charged:
@@ -309,13 +301,13 @@ class Account:
     def record(self, action: Action, charges: Iterable[Charge], run: str) -> None:
         """Note of reserved losses that they were published, or that nothing was written."""
         for charge in charges:
-            for _ in range(MOST_TRIES):
+            for _ in range(chain.MOST_TRIES):
                 loss = self.read(charge.partition)
                 last = loss.actions.get((charge.charge, run), "void")
                 if last in (action, "void") or self._write(action, charge, run, len(loss.entries)):
                     break
             else:
-                raise contended(self.url)
+                raise chain.contended(self.url)
 
     def confirm_run(self, partitions: Iterable[str], run: str) -> None:
         """Confirm what a run reserved that died after its release was visible."""
@@ -336,13 +328,15 @@ class Account:
             If an entry is missing or damaged: what was lost is not known then.
         """
         entries = []
-        for number, (name, content) in enumerate(read_objects(self.url, partition).items()):
+        for number, (name, content) in enumerate(chain.read_objects(self.url, partition).items()):
             try:
                 outer = json.loads(content)
                 if google_crc32c.value(outer["entry"].encode()) != outer["crc32c"]:
                     raise ValueError
                 entry = Entry(**json.loads(outer["entry"]))
-                numbered = name == f"{partition}/{number_name(number)}" and entry.number == number
+                numbered = (
+                    name == f"{partition}/{chain.number_name(number)}" and entry.number == number
+                )
                 if not (numbered and entry.epsilon >= 0):
                     raise ValueError
             except (ValueError, KeyError, TypeError, AttributeError):
@@ -352,10 +346,10 @@ class Account:
 
     def read_all(self) -> Iterator[Loss]:
         """Every partition that ever lost anything, by digest."""
-        with reaching(self.url):
+        with chain.reaching(self.url):
             keys = list_keys(open_store(self.url, read_only=True))
             if not keys:
-                check_bucket(self.url)
+                chain.check_bucket(self.url)
         # The registers and the chain are in folders whose names begin with a dot.
         for partition in sorted({key.partition("/")[0] for key in keys if key[0] != "."}):
             yield self.read(partition)
@@ -367,8 +361,8 @@ class Account:
         partition = said.pop("partition")
         content = json.dumps(said, sort_keys=True)
         sealed = {"crc32c": google_crc32c.value(content.encode()), "entry": content}
-        return create_entry(
-            self.url, f"{partition}/{number_name(number)}", json.dumps(sealed).encode()
+        return chain.create_entry(
+            self.url, f"{partition}/{chain.number_name(number)}", json.dumps(sealed).encode()
         )
 
 

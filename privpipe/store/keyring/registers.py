@@ -27,14 +27,8 @@ from privpipe.protocols import IntArray
 from privpipe.records.schema import Partition
 from privpipe.store.access.location import shown
 from privpipe.store.access.objects import keep_bytes, open_store, read_bytes
-from privpipe.store.keyring.account_chain import (
-    AccountChain,
-    append_link,
-    create_entry,
-    reaching,
-    read_objects,
-    read_register,
-)
+from privpipe.store.keyring import account_chain as chain
+from privpipe.store.keyring.account_chain import AccountChain
 from privpipe.store.keyring.sketches import Sketches
 
 T = TypeVar("T")
@@ -161,8 +155,8 @@ def register_release(
     if all(replace(one, time=entry.time) != entry for one in known):
         said = json.dumps(asdict(replace(entry, time="")), sort_keys=True).encode()
         name = entry.run if not known else f"{entry.run}-{hashlib.sha256(said).hexdigest()[:16]}"
-        create_entry(account, f"{RELEASES}/{name}.json", json.dumps(asdict(entry)).encode())
-    return append_link(account, "release", note)
+        chain.create_entry(account, f"{RELEASES}/{name}.json", json.dumps(asdict(entry)).encode())
+    return chain.append_link(account, "release", note)
 
 
 def read_releases(account: str) -> tuple[Registered, ...]:
@@ -175,7 +169,7 @@ def read_releases(account: str) -> tuple[Registered, ...]:
     FormatError
         If an entry is missing, damaged or changed: what was released is not known then.
     """
-    _, found = read_register(account, RELEASES)
+    _, found = chain.read_register(account, RELEASES)
     unknown = "an audit does not know what was released of these records"
     entries = (_decode(_RELEASE, one, account, "releases", unknown) for one in found.values())
     return tuple(sorted(entries, key=lambda one: (one.time, one.run)))
@@ -302,18 +296,18 @@ def note_attempt(account: str, released: str, judged: str, partitions: Collectio
         If an entry is missing, damaged or changed.
     """
     name = f"{ATTEMPTS}/{released[:32]}-{judged[:32]}.json"
-    create_entry(account, name, json.dumps({"partitions": sorted(partitions)}).encode())
-    append_link(account, "attempt")
-    chain, found = read_register(account, ATTEMPTS)
+    chain.create_entry(account, name, json.dumps({"partitions": sorted(partitions)}).encode())
+    chain.append_link(account, "attempt")
+    links, found = chain.read_register(account, ATTEMPTS)
     unknown = "no one knows how often these records were judged"
     known = {
         key: _decode(_ATTEMPT, one, account, "attempts", unknown) for key, one in found.items()
     }
     number = known[name].number
     if number is None:  # its place in the chain says it
-        mine, last = set(partitions), chain.places[name]
+        mine, last = set(partitions), links.places[name]
         # One that no link holds yet counts as before it: rather one too many than one too few.
-        before = [known[key].partitions for key in known if chain.places.get(key, last) <= last]
+        before = [known[key].partitions for key in known if links.places.get(key, last) <= last]
         number = sum(bool(mine & held) for held in before)
     return Attempt(number, int(released[:8], 16) % 2**31)
 
@@ -351,7 +345,7 @@ def read_exports(account: str) -> list[tuple[str, str]]:
     StoreError
         If the account cannot be reached.
     """
-    found = read_objects(account, EXPORTS).values()
+    found = chain.read_objects(account, EXPORTS).values()
     unknown = "no one knows where released records went"
     code = "export-note"
     entries = [_decode(_EXPORT, one, account, "exports", unknown, code) for one in found]
@@ -375,13 +369,13 @@ def note_erasure(account: str, name: str, certificate: Mapping[str, Any]) -> Map
     found = read_bytes(open_store(account, read_only=True), document)
     encoded = found or _keep_note(account, document, certificate)
     digest = hashlib.sha256(encoded).hexdigest()
-    append_link(account, "erasure", {"erasure": name, "certificate": digest})
+    chain.append_link(account, "erasure", {"erasure": name, "certificate": digest})
     stored: Mapping[str, Any] = json.loads(encoded)
     return stored
 
 
 def _keep_note(account: str, name: str, content: Mapping[str, Any]) -> bytes:
     encoded = json.dumps(content, indent=1).encode()
-    with reaching(account):
+    with chain.reaching(account):
         keep_bytes(account, name, encoded)
     return encoded

@@ -23,26 +23,11 @@ from zarr.core.sync import sync
 
 from privpipe.errors import FormatError, IncompleteReleaseError, OptionError
 from privpipe.option_values import FORBID
+from privpipe.store.access import generation_log as generations
+from privpipe.store.access import objects
 from privpipe.store.access.durability import flush_folder
-from privpipe.store.access.generation_log import (
-    Generation,
-    newest_kind,
-    publish_generation,
-    read_newest,
-    write_root,
-)
+from privpipe.store.access.generation_log import Generation
 from privpipe.store.access.location import join, local_path, shown
-from privpipe.store.access.objects import (
-    delete_tree,
-    drop_unfinished,
-    join_inside,
-    keep_bytes,
-    list_keys,
-    list_names,
-    open_store,
-    read_bytes,
-    remove_tree,
-)
 from privpipe.store.access.workspace import has_workspace, hold_workspace, remove_workspace
 from privpipe.store.arrays.headers import companion_url
 from privpipe.store.arrays.layout import ROOT_DOCUMENT
@@ -134,7 +119,7 @@ def read_state_of(generation: Generation) -> IncrementalState:
 
 def part_url(url: str, part: str) -> str:
     """Where a part is; StoreError or FormatError where that is elsewhere."""
-    return join_inside(url, PARTS, part)
+    return objects.join_inside(url, PARTS, part)
 
 
 def check_part(url: str, part: Part) -> None:
@@ -149,7 +134,7 @@ def check_part(url: str, part: Part) -> None:
 
 def digest_root(url: str) -> str:
     """SHA-256 of a part's root document."""
-    content = read_bytes(open_store(url, read_only=True), ROOT_DOCUMENT) or b""
+    content = objects.read_bytes(objects.open_store(url, read_only=True), ROOT_DOCUMENT) or b""
     return hashlib.sha256(content).hexdigest()
 
 
@@ -188,35 +173,35 @@ class PrivateLedger:
 
     def keep(self, key: str, content: Mapping[str, Any]) -> None:
         """Store something private of a line."""
-        keep_bytes(self.url, f"{key}.json", json.dumps(content).encode())
+        objects.keep_bytes(self.url, f"{key}.json", json.dumps(content).encode())
 
     def recall(self, key: str) -> dict[str, Any] | None:
         """What was stored."""
-        content = read_bytes(open_store(self.url, read_only=True), f"{key}.json")
+        content = objects.read_bytes(objects.open_store(self.url, read_only=True), f"{key}.json")
         return None if content is None else dict(json.loads(content))
 
     def forget(self, parts: Collection[str], *, lines: bool) -> None:
         """Remove what is stored of some parts; with `lines` all but the secret that names parts."""
-        store = open_store(self.url)
+        store = objects.open_store(self.url)
         names = {f"{folder}/{part}.json" for folder in (PARTS, "drift") for part in parts}
-        for key in list_keys(store):
+        for key in objects.list_keys(store):
             if key in names or (lines and key != "secret"):
                 sync(store.delete(key))
         if path := local_path(self.url):
             for folder in ("", PARTS, "drift"):
                 with suppress(FileNotFoundError):  # what is forgotten stays so after a power cut
                     flush_folder(os.path.join(path, folder))
-        drop_unfinished(self.url)
+        objects.drop_unfinished(self.url)
 
     def _mark(self, text: str) -> str:
         return hmac.new(self._secret, text.encode(), hashlib.sha256).hexdigest()
 
     def _take_secret(self) -> bytes:
         """The secret, made once by whoever is first."""
-        store, fresh = open_store(self.url, read_only=True), secrets.token_hex(32).encode()
-        if (found := read_bytes(store, "secret")) is None:
+        store, fresh = objects.open_store(self.url, read_only=True), secrets.token_hex(32).encode()
+        if (found := objects.read_bytes(store, "secret")) is None:
             create_entry(self.url, "secret", fresh)
-            found = read_bytes(store, "secret") or fresh
+            found = objects.read_bytes(store, "secret") or fresh
         return found
 
 
@@ -251,41 +236,41 @@ def purge_parts(url: str) -> bool:
     begun = has_workspace(url)
     with hold_workspace(url):
         found = read_incremental(url)
-        left = set(list_names(join(url, PARTS)))  # their makers' workspaces included
+        left = set(objects.list_names(join(url, PARTS)))  # their makers' workspaces included
         if found is not None:
             retired = sweep_parts(url, found[1], datetime.now(UTC))
             left -= {one.id for one in found[1].parts} | {one.id for one in retired}
         for name in left:
-            remove_tree(part_url(url, name))
-        drop_unfinished(url)
+            objects.remove_tree(part_url(url, name))
+        objects.drop_unfinished(url)
         if found is None:
-            remove_tree(url)
+            objects.remove_tree(url)
         remove_workspace(url)
     return begun or bool(left)
 
 
 def _is_growing(url: str) -> bool:
     """Whether a place is an incremental release, or what a killed first run left of one."""
-    if kind := newest_kind(url):
+    if kind := generations.newest_kind(url):
         return kind == "release"
-    begun = has_workspace(url) if local_path(url) is None else list_names(join(url, PARTS))
-    there = set(list_names(url)) if begun else set()
+    begun = has_workspace(url) if local_path(url) is None else objects.list_names(join(url, PARTS))
+    there = set(objects.list_names(url)) if begun else set()
     return bool(there) and there <= {PARTS, "generations"}
 
 
 def delete_part(url: str, part: str) -> None:
     """Delete the objects of a part; its root first, so that none opens half of it."""
     place = part_url(url, part)
-    store = open_store(place)
-    if list_keys(store):
+    store = objects.open_store(place)
+    if objects.list_keys(store):
         sync(store.delete(ROOT_DOCUMENT))
-    delete_tree(store)
-    remove_tree(place)
+    objects.delete_tree(store)
+    objects.remove_tree(place)
 
 
 def read_incremental(url: str) -> tuple[Generation, IncrementalState] | None:
     """The newest generation of a release; None where there is none."""
-    newest = read_newest(url, "release")
+    newest = generations.read_newest(url, "release")
     return None if newest is None else (newest, read_state_of(newest))
 
 
@@ -320,7 +305,7 @@ def withdraw_partition(url: str, name: str, grace: timedelta, account: str) -> t
     with hold_workspace(url):
         found = read_incremental(url)
         if found is not None:
-            write_root(url, found[0])  # a writer that died may have left it behind
+            generations.write_root(url, found[0])  # a writer that died may have left it behind
         parts = [] if found is None else PrivateLedger(url).find_parts(name, found[1].parts)
         if found is None or not parts:
             raise OptionError(
@@ -341,7 +326,7 @@ def withdraw_partition(url: str, name: str, grace: timedelta, account: str) -> t
         # In the chain before it is done: a withdrawal that cannot be noted does not happen.
         note = {"release": shown(url), "partition": name, "generation": before.number + 1}
         append_link(account, "withdrawal", note)
-        generation = publish_generation(url, "release", following.encode(), before)
+        generation = generations.publish_generation(url, "release", following.encode(), before)
         if not grace:
             for part in sorted(gone):
                 delete_part(url, part)

@@ -24,13 +24,8 @@ from privpipe.store.access.location import shown
 from privpipe.store.access.objects import open_store
 from privpipe.store.arrays.headers import read_promise, using_header
 from privpipe.store.arrays.layout import FEATURES
-from privpipe.store.releases.incremental_release import (
-    IncrementalState,
-    Part,
-    check_part,
-    part_url,
-    read_incremental,
-)
+from privpipe.store.releases import incremental_release as incremental
+from privpipe.store.releases.incremental_release import IncrementalState, Part
 from privpipe.store.releases.published import check_release
 
 
@@ -77,7 +72,7 @@ def check_generation(
 def _find(
     url: str, *, verify: bool, listen: Callable[[int, int], None] | None = None
 ) -> tuple[Generation, IncrementalState]:
-    if (found := read_incremental(url)) is None:
+    if (found := incremental.read_incremental(url)) is None:
         raise StoreError(
             f"There is no generation of a release at {shown(url)}.",
             remedy="Check the path; the first run of the release makes one.",
@@ -88,8 +83,8 @@ def _find(
         if "guarantee" in state.header:
             read_promise(state.header)
     for part in state.parts if verify else ():
-        check_part(url, part)
-        check_release(part_url(url, part.id), verify=True)
+        incremental.check_part(url, part)
+        check_release(incremental.part_url(url, part.id), verify=True)
         if listen is not None:
             listen(1, len(state.parts))
     return newest, state
@@ -167,9 +162,9 @@ def _cut(state: IncrementalState) -> tuple[int, ...]:
 
 @lru_cache(maxsize=64)
 def _open_part(url: str, part: str, root_sha256: str) -> Any:
-    check_part(url, Part(part, "", 0, 0, root_sha256))
-    check_release(part_url(url, part))
-    return zarr.open_group(open_store(part_url(url, part), read_only=True), mode="r")
+    incremental.check_part(url, Part(part, "", 0, 0, root_sha256))
+    check_release(incremental.part_url(url, part))
+    return zarr.open_group(open_store(incremental.part_url(url, part), read_only=True), mode="r")
 
 
 @dataclass(frozen=True, repr=False)

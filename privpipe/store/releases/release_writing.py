@@ -23,34 +23,16 @@ from zarr.storage import MemoryStore
 
 from privpipe.errors import IncompleteReleaseError
 from privpipe.records.chunks import ChunkPlan
+from privpipe.store.access import objects
 from privpipe.store.access.location import explain_unreachable, join, local_path, shown
-from privpipe.store.access.objects import (
-    MOST_AT_ONCE,
-    check_no_links,
-    delete_tree,
-    drop_unfinished,
-    list_empty_folders,
-    list_keys,
-    open_store,
-    read_bytes,
-    read_many,
-    write_bytes,
-)
 from privpipe.store.access.remote import copy_objects, create_bytes, measure_objects
 from privpipe.store.access.workspace import workspace_url
+from privpipe.store.arrays import layout
 from privpipe.store.arrays.blocks import Receipt, digest_receipts, measure_object
 from privpipe.store.arrays.destination import move_made
 from privpipe.store.arrays.factored_basis import Basis
 from privpipe.store.arrays.headers import check_output_free, newest_version
-from privpipe.store.arrays.layout import (
-    RECEIPTS,
-    ROOT_DOCUMENT,
-    ArrayPlan,
-    array_documents,
-    chunk_key,
-    digest_documents,
-    root_document,
-)
+from privpipe.store.arrays.layout import ArrayPlan
 
 _RECEIPTS = TypeAdapter(list[Receipt])
 
@@ -80,7 +62,7 @@ class ReleasePlan:
     def documents(self) -> dict[str, bytes]:
         """What is written before any chunk, by key."""
         basis = {} if self.basis is None else self.basis.documents()
-        return {**array_documents(self.arrays), **basis}
+        return {**layout.array_documents(self.arrays), **basis}
 
     @property
     def record_dtype(self) -> np.dtype[Any]:
@@ -124,7 +106,7 @@ def drop_refused(url: str) -> str:
         return ""
     for place in (data_url(url), join(workspace_url(url), "sample")):
         try:
-            delete_tree(open_store(place), keep="key")
+            objects.delete_tree(objects.open_store(place), keep="key")
         except Exception as error:  # many kinds, depending on the file system
             why = explain_unreachable(place, error).message
             return f"{shown(place)} could not be removed ({why}): remove it, it is refused."
@@ -136,10 +118,10 @@ def prepare_release(plan: ReleasePlan) -> None:
 
     What a killed run left of unfinished writes is removed first.
     """
-    drop_unfinished(plan.work_url)
-    store = open_store(plan.data_url)
+    objects.drop_unfinished(plan.work_url)
+    store = objects.open_store(plan.data_url)
     for key, content in plan.documents.items():
-        write_bytes(store, key, content)
+        objects.write_bytes(store, key, content)
 
 
 def record_receipts(plan: ReleasePlan, receipts: Sequence[Receipt]) -> None:
@@ -151,21 +133,23 @@ def record_receipts(plan: ReleasePlan, receipts: Sequence[Receipt]) -> None:
     chunks = [receipt.chunk for receipt in receipts]
     name = hashlib.sha256(repr(chunks).encode()).hexdigest()[:16]
     key = f"ledger/{plan.run}-{chunks[0]:08d}-{name}.json"
-    _write_receipts(open_store(plan.work_url), key, receipts)
+    _write_receipts(objects.open_store(plan.work_url), key, receipts)
 
 
 def read_ledger(plan: ReleasePlan) -> list[Receipt]:
     """All receipts recorded so far; a damaged object of the ledger counts as not recorded."""
-    store = open_store(plan.work_url, read_only=True)
+    store = objects.open_store(plan.work_url, read_only=True)
     return [
-        receipt for key in list_keys(store, "ledger/") for receipt in _read_receipts(store, key)
+        receipt
+        for key in objects.list_keys(store, "ledger/")
+        for receipt in _read_receipts(store, key)
     ]
 
 
 def drop_receipts(plan: ReleasePlan, chunks: Collection[int]) -> None:
     """Forget the receipts of chunks that have to be written again."""
-    store = open_store(plan.work_url)
-    for key in list_keys(store, "ledger/"):
+    store = objects.open_store(plan.work_url)
+    for key in objects.list_keys(store, "ledger/"):
         known = _read_receipts(store, key)
         rest = [receipt for receipt in known if receipt.chunk not in chunks]
         if len(rest) < len(known):
@@ -175,13 +159,13 @@ def drop_receipts(plan: ReleasePlan, chunks: Collection[int]) -> None:
 def _write_receipts(store: Store, key: str, receipts: Iterable[Receipt]) -> None:
     content = json.dumps([asdict(receipt) for receipt in receipts])
     seal = google_crc32c.value(content.encode())
-    write_bytes(store, key, f'{{"crc32c": {seal}, "receipts": {content}}}'.encode())
+    objects.write_bytes(store, key, f'{{"crc32c": {seal}, "receipts": {content}}}'.encode())
 
 
 def _read_receipts(store: Store, key: str) -> list[Receipt]:
     """Receipts of one object of the ledger; none if a single bit of it is not as written."""
     try:
-        content = (read_bytes(store, key) or b"").decode()
+        content = (objects.read_bytes(store, key) or b"").decode()
         head, _, tail = content.partition(', "receipts": ')
         listed = tail.removesuffix("}")
         if json.loads(f"{head}}}")["crc32c"] != google_crc32c.value(listed.encode()):
@@ -193,7 +177,7 @@ def _read_receipts(store: Store, key: str) -> list[Receipt]:
 
 def find_damaged(plan: ReleasePlan, receipts: Iterable[Receipt]) -> list[int]:
     """Chunks whose stored objects are missing or differ from their receipt; reads every byte."""
-    store = open_store(plan.data_url, read_only=True)
+    store = objects.open_store(plan.data_url, read_only=True)
     return [one.chunk for one in receipts if not _is_there(store, plan, one)]
 
 
@@ -210,21 +194,21 @@ def check_foreign(plan: ReleasePlan) -> None:
     Root and receipts may be left of a publishing that was killed; they are written anew. Links
     are not what they lead to: nothing that they bring in is published, and no empty folder.
     """
-    check_no_links(plan.data_url)
-    store = open_store(plan.data_url, read_only=True)
+    objects.check_no_links(plan.data_url)
+    store = objects.open_store(plan.data_url, read_only=True)
     for key, content in plan.documents.items():
-        if read_bytes(store, key) != content:
+        if objects.read_bytes(store, key) != content:
             raise IncompleteReleaseError(
                 f"The description {key} in the workspace of {shown(plan.url)} was changed.",
                 remedy="Nothing was published. `privpipe purge`, then run again.",
                 code="damaged",
             )
-    chunks = {chunk_key(array, i) for array in plan.arrays for i in range(array.n_chunks)}
-    known = chunks.union(plan.documents, [ROOT_DOCUMENT], _receipt_documents(plan, []))
-    found = set(list_keys(store))
+    chunks = {layout.chunk_key(array, i) for array in plan.arrays for i in range(array.n_chunks)}
+    known = chunks.union(plan.documents, [layout.ROOT_DOCUMENT], _receipt_documents(plan, []))
+    found = set(objects.list_keys(store))
     ours = {str(parent) for key in known for parent in PurePosixPath(key).parents}
     strange = sorted(found - known)
-    strange += [name for name in list_empty_folders(plan.data_url) if name not in ours]
+    strange += [name for name in objects.list_empty_folders(plan.data_url) if name not in ours]
     if strange or chunks - found:
         first = f" ({shown(strange[0])})" if strange else ""
         raise IncompleteReleaseError(
@@ -258,13 +242,13 @@ def publish_release(
     progress
         Called with the number of objects that have become durable since the last call.
     """
-    store = open_store(plan.data_url)
+    store = objects.open_store(plan.data_url)
     check_output_free(plan.url)
     check_foreign(plan)  # the audit took its time
     receipt_documents = _receipt_documents(plan, receipts.values())
     for key, content in receipt_documents.items():
-        write_bytes(store, key, content)
-    document = root_document(
+        objects.write_bytes(store, key, content)
+    document = layout.root_document(
         {
             "format": "release",
             "format_version": newest_version("release"),
@@ -276,18 +260,18 @@ def publish_release(
             "chunk_rows": plan.chunks.chunk_rows,
             "receipts_sha256": digest_receipts(receipts.values()),
             "layout": "dense" if plan.basis is None else "factored",
-            "documents_sha256": digest_documents({**plan.documents, **receipt_documents}),
+            "documents_sha256": layout.digest_documents({**plan.documents, **receipt_documents}),
         }
     )
     check_output_free(plan.url)
     path, data = local_path(plan.url), local_path(plan.data_url)
     if path is None or data is None:
         _copy_made(plan, progress)
-        if not create_bytes(join(plan.url, ROOT_DOCUMENT), document):
+        if not create_bytes(join(plan.url, layout.ROOT_DOCUMENT), document):
             check_output_free(plan.url)
         return
-    write_bytes(store, ROOT_DOCUMENT, document)
-    drop_unfinished(plan.data_url)
+    objects.write_bytes(store, layout.ROOT_DOCUMENT, document)
+    objects.drop_unfinished(plan.data_url)
     move_made(data, path, progress)
 
 
@@ -307,8 +291,8 @@ def _copy_made(plan: ReleasePlan, progress: Callable[[int], None] | None) -> Non
             remedy="Nothing was published. Choose another place, or remove them, then run again.",
         )
     keys = sorted(made)
-    for start in range(0, len(keys), MOST_AT_ONCE):
-        some = keys[start : start + MOST_AT_ONCE]
+    for start in range(0, len(keys), objects.MOST_AT_ONCE):
+        some = keys[start : start + objects.MOST_AT_ONCE]
         copy_objects(plan.data_url, plan.url, some)
         if progress is not None:
             progress(len(some))
@@ -325,7 +309,7 @@ def _receipt_documents(plan: ReleasePlan, receipts: Iterable[Receipt]) -> dict[s
     Their keys are the same whatever the receipts are, and without any.
     """
     memory = MemoryStore()
-    group = zarr.create_group(memory, path=RECEIPTS)
+    group = zarr.create_group(memory, path=layout.RECEIPTS)
     ordered = sorted(receipts, key=lambda one: one.chunk)
     shape = (plan.chunks.n_chunks, len(plan.arrays))
     tables = {
@@ -336,4 +320,6 @@ def _receipt_documents(plan: ReleasePlan, receipts: Iterable[Receipt]) -> dict[s
     for name, (table, dtype) in tables.items():
         data = np.array(table, dtype) if ordered else np.ones(shape, dtype)
         group.create_array(name, data=data, dimension_names=["chunk", "array"])
-    return read_many(memory, [key for key in list_keys(memory) if key != ROOT_DOCUMENT])
+    return objects.read_many(
+        memory, [key for key in objects.list_keys(memory) if key != layout.ROOT_DOCUMENT]
+    )
