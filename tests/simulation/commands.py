@@ -34,7 +34,7 @@ from privpipe.command.key_commands import account_command, forget_key_command
 from privpipe.command.run_command import approve_command, purge_command
 from privpipe.flows.demo import N_ORIGINALS, load_scans, prepare_demo
 from privpipe.pipeline.operations.erase import ErasureOptions, erase_records
-from privpipe.pipeline.operations.record_removal import Wanted
+from privpipe.pipeline.operations.record_removal import ChosenRecords
 from privpipe.pipeline.runs.approval import write_case
 from privpipe.pipeline.runs.configuration_file import read_options
 from privpipe.pipeline.runs.run_options import RunOptions
@@ -59,7 +59,7 @@ __all__ = ["COMMANDS", "Command", "World", "open_world"]
 
 N_COLUMNS = 3
 SERIAL = 4_815_162_342
-WANTED = Wanted("serial", (str(SERIAL),))
+WANTED = ChosenRecords("serial", (str(SERIAL),))
 INGEST = IngestOptions(
     layout=SourceLayout(features=("x",), labels=("sign", "serial")),
     categorical=("sign",),
