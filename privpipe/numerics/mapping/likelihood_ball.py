@@ -137,39 +137,6 @@ def bound_mean_over_ball(values: FloatArray, centre: FloatArray, radius: float) 
     ----------
     Bertsimas, Gupta and Kallus 2018, Robust sample average approximation, on likelihood balls.
     """
-    return _solve_dual(values, centre, radius)[1]
-
-
-def find_worst_law(values: FloatArray, centre: FloatArray, radius: float) -> FloatArray:
-    """A law of the ball under which the mean of a function is about the largest.
-
-    Parameters
-    ----------
-    values, centre : (n_private, n_symbols)
-        As of `bound_mean_over_ball`; only cells where the centre has mass get some.
-    radius
-        Nats, positive.
-
-    Returns
-    -------
-    law : (n_private, n_symbols)
-        In the ball to 1e-12 of the radius: drawn to the centre until it is.
-    """
-    used = centre > 0
-    v = _solve_dual(values[used], centre[used], radius)[0]
-    law = np.zeros(centre.shape)
-    law[used] = centre[used] / np.maximum(v - values[used], np.finfo(float).tiny)
-    law, low, high = law / law.sum(), 0.0, 1.0
-    for _ in range(_BISECTIONS):
-        step = 0.5 * (low + high)
-        law_there = (1 - step) * centre[used] + step * law[used]
-        inside = float(centre[used] @ np.log(centre[used] / law_there)) <= radius
-        low, high = (step, high) if inside else (low, step)
-    return np.asarray((1 - low) * centre + low * law)
-
-
-def _solve_dual(values: FloatArray, centre: FloatArray, radius: float) -> tuple[float, float]:
-    """The dual's number and the bound that it proves."""
     top, used = float(values.max()), centre > 0
     inside, shares = values[used], centre[used]
 
@@ -178,7 +145,7 @@ def _solve_dual(values: FloatArray, centre: FloatArray, radius: float) -> tuple[
         return v - math.exp(float(shares @ np.log(v - inside)) - radius)
 
     found = minimize_scalar(dual, bounds=(-25.0, 15.0), method="bounded")
-    return top + math.exp(found.x), float(min(dual(found.x), top))
+    return float(min(dual(found.x), top))
 
 
 def _largest_ratio(reach: float) -> float:

@@ -12,8 +12,8 @@ import numpy.typing as npt
 from privpipe.errors import InputError, OptionError
 from privpipe.numerics.mapping.problem.distortion import (
     CodeDistance,
-    FunctionDistance,
     MatrixDistance,
+    measure_matrix,
 )
 from privpipe.numerics.mapping.problem.programme import Distance, MappingProblem
 from privpipe.numerics.mapping.problem.scale import choose_unit, divide_budget, divide_distance
@@ -89,7 +89,7 @@ def prepare_alphabet(
     kept = p[private][:, order]
     stay = np.flatnonzero(kept.sum(axis=0) > 0)
     mass = kept.sum(axis=0)[stay]
-    distance = _build_distance(distortion, x[order], order, stay)
+    distance = _build_distance(distortion, x, order, stay)
     problem = MappingProblem(
         mass / mass.sum(),
         np.ascontiguousarray((kept[:, stay] / mass).T),
@@ -146,12 +146,9 @@ def _check_codes(x: CodeArray, n_symbols: int) -> None:
 def _build_distance(
     distortion: Distortion, x: CodeArray, order: IntArray, stay: IntArray
 ) -> Distance:
-    if callable(distortion):
-        given = FunctionDistance(distortion, x, x[stay])
-        own = given.pairs(stay, np.arange(len(stay)))
-        _check_own(own)
-        return given
     if not isinstance(distortion, str):
+        if callable(distortion):
+            distortion = measure_matrix(distortion, x)
         matrix = np.asarray(distortion, dtype=np.float64)
         if matrix.shape != (len(x), len(x)):
             raise InputError(
@@ -163,20 +160,17 @@ def _build_distance(
                 "distortion holds negative or non-finite distances.",
                 remedy="Give finite distances of 0 or more.",
             )
-        _check_own(np.diag(matrix)[order[stay]])
+        if (np.diag(matrix)[order[stay]] != 0).any():
+            raise InputError(
+                "distortion is not 0 from every symbol to itself.",
+                remedy="Subtract each symbol's distance to itself, and lower the budget by the "
+                "mean.",
+            )
         return MatrixDistance(np.ascontiguousarray(matrix[np.ix_(order[stay], order)]))
     if distortion not in ("hamming", "squared", "absolute"):
         raise OptionError(
             f"distortion is {distortion!r}.",
             remedy="Use 'hamming', 'squared', 'absolute', a matrix or a function.",
         )
-    positions = x.astype(np.float64)
+    positions = x[order].astype(np.float64)
     return CodeDistance(distortion, positions, positions[stay])  # type: ignore[arg-type]
-
-
-def _check_own(own: FloatArray) -> None:
-    if (own != 0).any():
-        raise InputError(
-            "distortion is not 0 from every symbol to itself.",
-            remedy="Subtract each symbol's distance to itself, and lower the budget by the mean.",
-        )

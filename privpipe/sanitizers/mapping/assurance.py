@@ -28,12 +28,47 @@ from privpipe.numerics.mapping.likelihood_ball import (
 from privpipe.numerics.mapping.mean_bounds import bound_mean
 from privpipe.numerics.mapping.worst_case import measure_worst_cases
 from privpipe.protocols import FloatArray, Guarantee, IntArray, ShardSchema
-from privpipe.sanitizers.mapping.law_ball import Cells, choose_shares, count_cells
 from privpipe.sanitizers.mapping.profiles import ProfileCounts, number_private, split_counts
 from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping
 
 _PRIOR_RECORDS = 0.5
+_SHARES = {"held_out": 0.6, "ball": 0.2, "distortion": 0.2}
+"""How the chance to fail is shared among the bounds that are all computed."""
+_BALL_ALONE = {"held_out": 0.0, "ball": 1.0, "distortion": 0.0}
+"""Where no record is held out."""
 _UNIT = "nats of mutual information between private value and released symbol"
+
+
+@dataclass(frozen=True)
+class Cells:
+    """What the schema allows.
+
+    Parameters
+    ----------
+    n_private
+        Private values that a law may have.
+    n_cells
+        Pairs of private value and profile, a missing attribute counted as a value.
+    """
+
+    n_private: int
+    n_cells: float
+
+
+def count_private(schema: ShardSchema, n_seen: int) -> int:
+    """Private values that the law may have: those declared, or those seen where none are."""
+    sizes = [column.n_categories for column in schema.confidential]
+    declared = math.prod(size for size in sizes if size is not None)
+    return max(n_seen, declared) if None not in sizes else n_seen
+
+
+def count_cells(schema: ShardSchema, n_seen: int) -> Cells:
+    """Cells that a law may give mass to; infinitely many where an attribute declares no size."""
+    n_private = count_private(schema, n_seen)
+    sizes = [column.n_categories for column in schema.attributes]
+    if None in sizes:
+        return Cells(n_private, math.inf)
+    return Cells(n_private, float(n_private * math.prod((size or 0) + 1 for size in sizes)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,7 +144,10 @@ def assure_mapping(
     mapping
         Its guarantee's number is the bound on the information, nats; the parameters say the rest.
     """
-    miss = {name: share * (1 - confidence) for name, share in choose_shares(held_out).items()}
+    miss = {
+        name: share * (1 - confidence)
+        for name, share in (_SHARES if held_out > 0 else _BALL_ALONE).items()
+    }
     fresh = _keep_known(mapping, fresh)
     law = _find_law(fitted, private, schema)
     by_others = _bound_held_out(mapping, joint, fitted, fresh, law, miss["held_out"])
@@ -334,9 +372,9 @@ def _read_worst_cases(mapping: SparseMapping, joint: FloatArray) -> dict[str, fl
 
 
 def _read_search(mapping: SparseMapping) -> dict[str, float]:
-    """What a search proved beside the information: of a ball, or of several budgets."""
+    """What a search proved of several budgets."""
     said = mapping.guarantee.parameters
-    return {name: number for name, number in said if name.startswith(("robust_", "budget_"))}
+    return {name: number for name, number in said if name.startswith("budget_")}
 
 
 def _promise(number: float, confidence: float, numbers: dict[str, float]) -> Guarantee:

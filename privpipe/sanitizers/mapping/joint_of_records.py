@@ -156,8 +156,6 @@ def prepare_joint(
     table, codes, _ = make_joint(counts, private)
     if options.most_frequent is not None and options.most_frequent < len(codes):
         table, codes = _keep_frequent(table, codes, options)
-    if options.robust == "ball":
-        return table / table.sum(), codes
     kinds = SMOOTHINGS if options.smoothing == "best" else (options.smoothing,)
     table = smooth_table(table, codes, choose_smoothing(table, codes, kinds, PSEUDO_RECORDS))
     return table / table.sum(), codes

@@ -98,14 +98,6 @@ class PrivacyMappingOptions(MethodOptions):
             "bound what it tells; 0 leaves the bound over a ball around all counts.",
         ),
     ] = 0.5
-    robust: Annotated[
-        Literal["none", "ball"],
-        Field(
-            description="ball takes the mapping whose information under the worst law near the "
-            "counts is the least, not under the counts; near is what sampling leaves open. The "
-            "counts are then not smoothed."
-        ),
-    ] = "none"
     wanted_information: Annotated[
         Annotated[float, Field(gt=0, allow_inf_nan=False)] | None,
         Field(

@@ -21,13 +21,11 @@ from privpipe.sanitizers.mapping.assurance import (
     round_up,
 )
 from privpipe.sanitizers.mapping.joint_of_records import prepare_joint
-from privpipe.sanitizers.mapping.law_ball import count_cells, find_robust_radius
 from privpipe.sanitizers.mapping.mapping_options import PrivacyMappingOptions
 from privpipe.sanitizers.mapping.profile_forecast import ProfileForecast, forecast_profiles
 from privpipe.sanitizers.mapping.profiles import ProfileCounts, number_private, split_counts
 from privpipe.sanitizers.mapping.solving.budgeted import check_budgets, solve_budgeted_mapping
 from privpipe.sanitizers.mapping.solving.constrained import solve_constrained_mapping
-from privpipe.sanitizers.mapping.solving.robust import solve_robust_mapping
 from privpipe.sanitizers.mapping.solving.solve import solve_privacy_mapping
 from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping
 from privpipe.sanitizers.names import keep_names
@@ -128,8 +126,6 @@ class MappingTask:
         From `fitted`.
     codes : (n_symbols, n_attributes)
     schema
-    radius
-        Of the ball that the mapping is chosen for, nats; 0 where it is chosen for the counts.
     """
 
     counts: ProfileCounts
@@ -139,7 +135,6 @@ class MappingTask:
     joint: FloatArray
     codes: IntArray
     schema: ShardSchema
-    radius: float
 
     @classmethod
     def of(cls, shards: Shards, options: PrivacyMappingOptions) -> MappingTask:
@@ -159,16 +154,7 @@ class MappingTask:
         fitted, fresh = split_counts(counts, options.held_out)
         private, _ = number_private(counts)
         joint, codes = prepare_joint(fitted, options, private)  # raises where nothing is known
-        radius = 0.0
-        if options.robust != "none":
-            radius = find_robust_radius(
-                count_cells(shards.schema, len(private)),
-                fitted.n_records,
-                fresh.n_records,
-                options.held_out,
-                options.confidence,
-            )
-        return cls(counts, fitted, fresh, private, joint, codes, shards.schema, radius)
+        return cls(counts, fitted, fresh, private, joint, codes, shards.schema)
 
     def solve(
         self,
@@ -185,8 +171,6 @@ class MappingTask:
             "unseen": options.unseen,
         }
         problem = (self.joint, self.codes, options.distortion)
-        if self.radius > 0:
-            return solve_robust_mapping(*problem, radius=self.radius, **given)
         if options.information_budgets is not None:
             return solve_budgeted_mapping(
                 *problem,
@@ -335,31 +319,21 @@ def check_mapping(options: PrivacyMappingOptions, schema: ShardSchema) -> None:
 
 
 def check_programme(options: PrivacyMappingOptions) -> None:
-    """Raise OptionError for options that ask for two programmes at once."""
-    if options.information_budgets is not None:
-        check_budgets(options.information_budgets, len(options.private))
-        _check_alone(options, "information_budgets", robust=options.robust != "none")
-    if options.robust != "none":
-        smoothing = options.smoothing not in ("best", "none")
-        _check_alone(options, 'robust = "ball"', smoothing=smoothing)
-
-
-def _check_alone(
-    options: PrivacyMappingOptions, what: str, *, robust: bool = False, smoothing: bool = False
-) -> None:
+    """Raise OptionError for options that require two programmes at once."""
+    if options.information_budgets is None:
+        return
+    check_budgets(options.information_budgets, len(options.private))
     others = {
         "max_posterior_odds": options.max_posterior_odds is not None,
         "max_leakage": options.max_leakage is not None,
         'solver = "frank_wolfe"': options.solver != "auto",
-        'robust = "ball"': robust,
-        f'smoothing = "{options.smoothing}"': smoothing,
     }
     named = ", ".join(name for name, given in others.items() if given)
     if named:
         raise OptionError(
-            f"{what} does not go with {named}.",
+            f"information_budgets does not go with {named}.",
             remedy="Take one of them out.",
-            code="robust-alone" if what.startswith("robust") else "budgets-alone",
+            code="budgets-alone",
         )
 
 

@@ -9,7 +9,6 @@ import pytest
 from scipy import stats
 
 from privpipe import PrivacyMappingOptions, fit_privacy_mapping
-from privpipe.errors import OptionError
 from tests.laws_of_records import RecordLaw, make_laws
 
 DRAWS = int(os.environ.get("PRIVPIPE_COVERAGE_DRAWS", "3"))
@@ -58,48 +57,12 @@ def test_assure_mapping__promises_hold_about_the_law(n: int) -> None:
             print(f"{name:30s} n = {n:7,}  misses of {DRAWS}: {misses.tolist()}")
 
 
-@pytest.mark.parametrize("held_out", [0.0, 0.5])
-def test_assure_mapping__promises_of_robust_mappings_hold_about_the_law(held_out: float) -> None:
-    most = stats.binom.ppf(0.9999, max(1, DRAWS // 3), 1 - CONFIDENCE)
-    laws = list(make_laws().items())
-    for k, (name, law) in enumerate(laws if DRAWS >= 100 else laws[::5]):
-        n = 20 * law.joint.size * 4  # more records than the schema has cells
-        misses = count_misses(law, n, max(1, DRAWS // 3), 77 * k, robust="ball", held_out=held_out)
-        assert (misses <= most).all(), (name, misses)
-        if DRAWS >= 100:
-            print(f"{name:30s} robust, {held_out:g} held out, misses: {misses.tolist()}")
-
-
 def test_assure_mapping__without_records_held_out_the_ball_has_the_whole_level() -> None:
     law = make_laws()["ordered, absolute, three"]
     shards = law.draw(2_000, np.random.default_rng(1))
-    mapping = fit_privacy_mapping(shards, options(law, held_out=0.0, robust="ball"))  # type: ignore[arg-type]
+    mapping = fit_privacy_mapping(shards, options(law, held_out=0.0))  # type: ignore[arg-type]
     said = dict(mapping.guarantee.parameters)
-    assert mapping.guarantee.number == said["ball"] == pytest.approx(said["robust_at_most"], 1e-3)
-    assert said["robust_at_least"] <= said["ball"]
+    assert mapping.guarantee.number == said["ball"]
     assert said["distortion_at_most"] < 15.0  # what it could be at most
     halved = fit_privacy_mapping(shards, options(law))  # type: ignore[arg-type]
     assert mapping.guarantee.number < halved.guarantee.number  # few cells, few records: it wins
-
-
-def test_fit__a_ball_of_more_cells_than_records_is_refused_with_both_numbers() -> None:
-    law = make_laws()["issue: 288 profiles"]
-    with pytest.raises(OptionError, match=r"1,400 pairs .* 1,000 records") as error:
-        fit_privacy_mapping(
-            law.draw(1_000, np.random.default_rng(1)),  # type: ignore[arg-type]
-            options(law, held_out=0.0, robust="ball"),
-        )
-    assert error.value.code == "ball-holds-all"
-
-
-@pytest.mark.parametrize(
-    "other", [{"max_posterior_odds": 3.0}, {"solver": "frank_wolfe"}, {"smoothing": "dirichlet"}]
-)
-def test_fit__robust_goes_with_no_other_programme(other: dict[str, object]) -> None:
-    law = make_laws()["independent"]
-    with pytest.raises(OptionError, match="does not go with") as error:
-        fit_privacy_mapping(
-            law.draw(1_000, np.random.default_rng(1)),  # type: ignore[arg-type]
-            options(law, robust="ball", **other),
-        )
-    assert error.value.code == "robust-alone"

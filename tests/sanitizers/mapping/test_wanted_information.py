@@ -68,7 +68,7 @@ def test_forecast__says_it_before_the_run() -> None:
 
 def test_fit__without_records_held_out_the_number_needed_is_the_balls() -> None:
     law = make_laws()["ordered, absolute, three"]
-    changes = {"held_out": 0.0, "robust": "ball", "wanted_information": 0.06}
+    changes = {"held_out": 0.0, "wanted_information": 0.06}
     with pytest.raises(GuaranteeError) as error:
         fit(law, 2_000, **changes)
     needed = int(re.findall(r"About ([\d,]+)", str(error.value.remedy))[0].replace(",", ""))

@@ -1,4 +1,4 @@
-"""Distances between symbols: Hamming, squared, absolute over codes; a matrix; a function.
+"""Distances between symbols: Hamming, squared, absolute over codes; a matrix.
 
 A distance answers for given pairs and for blocks of columns, and never holds n x n numbers
 unless the user gave them.
@@ -13,12 +13,16 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from privpipe.errors import InputError, OptionError
+from privpipe.errors import OptionError
 from privpipe.protocols import FloatArray, IntArray, WordArray
 
 DistanceKind = Literal["hamming", "squared", "absolute"]
 CodeArray = npt.NDArray[Any]
 BlockFunction = Callable[[CodeArray, CodeArray], FloatArray]
+
+MOST_MEASURED = 2**13
+"""Symbols whose distances a function may give: their matrix takes half a GiB."""
+_BLOCK_PAIRS = 2**22
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,56 +97,40 @@ class MatrixDistance:
         return MatrixDistance(self.matrix[columns])
 
 
-@dataclass(frozen=True, eq=False)
-class FunctionDistance:
-    """A user's distance, a function of two blocks of codes.
+def measure_matrix(function: BlockFunction, codes: CodeArray) -> FloatArray:
+    """Distances between all symbols by a user's function, (n_symbols, n_symbols).
 
-    ``function(columns, symbols)`` takes (n, n_attributes) and (m, n_attributes) and returns
-    the (n, m) distances, finite and not negative, 0 from a symbol to itself.
+    Parameters
+    ----------
+    function
+        Takes blocks of codes (n, n_attributes) and (m, n_attributes) and returns the (n, m)
+        distances.
+    codes : (n_symbols, n_attributes)
+
+    Raises
+    ------
+    OptionError
+        If it returns another shape, or there are more symbols than `MOST_MEASURED`.
     """
-
-    function: BlockFunction
-    symbols: CodeArray
-    columns: CodeArray
-
-    @property
-    def n_symbols(self) -> int:
-        return len(self.symbols)
-
-    @property
-    def n_columns(self) -> int:
-        return len(self.columns)
-
-    def pairs(self, symbols: IntArray, columns: IntArray) -> FloatArray:
-        out = np.empty(len(symbols))
-        order = np.argsort(columns, kind="stable")
-        starts = np.flatnonzero(np.diff(columns[order], prepend=-1))
-        for part in np.split(order, starts[1:]):
-            if len(part):
-                column = self.columns[columns[part[0]]][None, :]
-                out[part] = self._checked(column, self.symbols[symbols[part]])[0]
-        return out
-
-    def block(self, start: int, stop: int) -> FloatArray:
-        return self._checked(self.columns[start:stop], self.symbols)
-
-    def columns_of(self, columns: IntArray) -> FunctionDistance:
-        return FunctionDistance(self.function, self.symbols, self.columns[columns])
-
-    def _checked(self, columns: CodeArray, symbols: CodeArray) -> FloatArray:
-        block = np.asarray(self.function(columns, symbols), dtype=np.float64)
-        if block.shape != (len(columns), len(symbols)):
+    if len(codes) > MOST_MEASURED:
+        raise OptionError(
+            f"a distortion function of {len(codes):,} symbols fills too large a matrix.",
+            remedy=f"Use at most {MOST_MEASURED:,} symbols, or a named distortion.",
+            code="function-symbols",
+        )
+    step = max(1, _BLOCK_PAIRS // len(codes))
+    blocks = []
+    for start in range(0, len(codes), step):
+        part = codes[start : start + step]
+        block = np.asarray(function(part, codes), dtype=np.float64)
+        if block.shape != (len(part), len(codes)):
             raise OptionError(
-                f"distortion returned shape {block.shape} for {len(columns)} columns and "
-                f"{len(symbols)} symbols.",
+                f"distortion returned shape {block.shape} for {len(part)} columns and "
+                f"{len(codes)} symbols.",
                 remedy="Return one distance per column (rows) and symbol (columns).",
             )
-        if not np.isfinite(block).all() or (block < 0).any():
-            raise InputError(
-                "distortion returned negative or non-finite distances.",
-                remedy="Return finite distances of 0 or more.",
-            )
-        return block
+        blocks.append(block)
+    return np.concatenate(blocks)
 
 
 def pack_codes(codes: FloatArray) -> WordArray | None:

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import scipy.linalg
 import scipy.sparse as sp
 import scipy.sparse.linalg as spl
 
@@ -28,38 +27,6 @@ from privpipe.numerics.mapping.problem.interior_point_kernels import (
 from privpipe.numerics.mapping.problem.programme import MappingProblem, Pairs
 from privpipe.numerics.mapping.problem.smoothed_dual import potentials_of
 from privpipe.protocols import FloatArray, IntArray
-
-
-class DenseNewton:
-    """Cholesky of the Schur complement over the symbols; for up to a few thousand unknowns."""
-
-    def __init__(self, pairs: Pairs, n_symbols: int, n_columns: int, n_free: int) -> None:
-        self._shape = (n_symbols, n_free)
-        self._rows = (pairs.symbols[:, None] * n_free + np.arange(n_free)).ravel()
-        self._columns = np.repeat(pairs.columns, n_free)
-        self._size = (n_symbols * n_free, n_columns)
-
-    def factor(self, blocks: FloatArray, d1: FloatArray, c: FloatArray) -> None:
-        """Factorise; blocks (n_symbols, f, f), d1 (n_columns,), c (n_pairs, f)."""
-        n, f = self._shape
-        self._d1 = d1
-        self._c = sp.csr_array((c.ravel(), (self._rows, self._columns)), shape=self._size)
-        scaled = self._c.multiply(1.0 / np.sqrt(d1)).toarray()
-        schur = -(scaled @ scaled.T)
-        view = schur.reshape(n, f, n, f)
-        index = np.arange(n)
-        view[index, :, index, :] += blocks
-        diagonal = np.einsum("iaa->ia", blocks).ravel()
-        schur[np.arange(n * f), np.arange(n * f)] += 1e-13 * diagonal + 1e-300
-        self._factor = scipy.linalg.cho_factor(
-            schur, lower=True, overwrite_a=True, check_finite=False
-        )
-
-    def solve(self, bt: FloatArray, bn: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Solve for the symbols' and the columns' unknowns."""
-        right = bt.ravel() + self._c @ (bn / self._d1)
-        dt = scipy.linalg.cho_solve(self._factor, right, check_finite=False)
-        return dt.reshape(self._shape), (bn + self._c.T @ dt) / self._d1
 
 
 class SparseNewton:
@@ -152,13 +119,11 @@ class _State:
         logits: FloatArray,
         lam: float,
         mu: float,
-        dense: bool,
     ) -> None:
         self.problem, self.pairs, self.anchor = problem, pairs, anchor
         self.graph = (pairs.pointers, pairs.symbols, pairs.distances, problem.posterior)
         n, f, k, w = problem.n_symbols, problem.n_private - 1, len(pairs), problem.n_columns
-        kind = DenseNewton if dense else SparseNewton
-        self.matrix = kind(pairs, n, w, f)
+        self.matrix = SparseNewton(pairs, n, w, f)
         self.t, self.lam, self.nu = logits.copy(), lam, np.zeros(w)
         self.y = np.empty(k)
         self.blocks, self.c = np.empty((n, f, f)), np.empty((k, f))
@@ -291,13 +256,12 @@ def solve_interior_point(
     *,
     start_gap: float,
     gap: float,
-    dense: bool,
     max_steps: int = 60,
     late: Callable[[], bool] = bool,
 ) -> InteriorPoint:
     """Solve on the pairs from a starting dual point; `late` is asked before each step."""
     mu = start_gap / len(pairs)
-    state = _State(problem, pairs, anchor, logits, max(multiplier, 1e-300), mu, dense)
+    state = _State(problem, pairs, anchor, logits, max(multiplier, 1e-300), mu)
     for _ in range(max_steps):
         if late():
             break

@@ -7,14 +7,14 @@ operations whatever the block, so that the answer does not depend on the partiti
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from privpipe.numerics.compiler import njit
-from privpipe.numerics.mapping.problem.distortion import CodeDistance, FunctionDistance, pack_codes
+from privpipe.numerics.mapping.problem.distortion import CodeDistance, pack_codes
 from privpipe.numerics.mapping.problem.programme import Duals, MappingProblem
 from privpipe.protocols import FloatArray, IntArray
 
@@ -126,7 +126,6 @@ def price_columns_kernel(
                     who[i] = first + j
 
 
-_BLOCK_PAIRS = 2**22
 _KINDS = {"hamming": 0, "squared": 1, "absolute": 2}
 
 
@@ -226,20 +225,17 @@ def price_block(
     g = np.ascontiguousarray(question.duals.potentials.T)
     posterior = np.ascontiguousarray(problem.posterior[start:stop])
     kernel: Any = price_columns_kernel
-    for operands, a, b in _operands(problem, start, stop):
-        kernel(
-            *operands,
-            g,
-            posterior[a - start : b - start],
-            float(question.duals.multiplier),
-            groups[a:b],
-            a,
-            levels[a:b],
-            values[a - start : b - start],
-            best[a - start : b - start],
-            slack,
-            partner,
-        )
+    found = values, best, slack, partner
+    kernel(
+        *_operands(problem, start, stop),
+        g,
+        posterior,
+        float(question.duals.multiplier),
+        groups[start:stop],
+        start,
+        levels[start:stop],
+        *found,
+    )
     if np.isfinite(question.near):
         far = slack > question.near
         slack[far], partner[far] = np.inf, -1
@@ -254,11 +250,8 @@ def _drop_far(
     values: FloatArray,
     best: IntArray,
 ) -> None:
-    """Leave out the symbols beyond each column's cheapest that are not near, in place.
-
-    A user's function is not asked again, pair by pair: all its symbols stay.
-    """
-    if isinstance(problem.distance, FunctionDistance) or best.shape[1] == 1:
+    """Leave out the symbols beyond each column's cheapest that are not near, in place."""
+    if best.shape[1] == 1:
         return
     columns = np.repeat(np.arange(start, start + len(best)), best.shape[1] - 1)
     symbols = best[:, 1:].ravel()
@@ -270,29 +263,20 @@ def _drop_far(
     best[:, 1:][far] = -1
 
 
-def _operands(
-    problem: MappingProblem, start: int, stop: int
-) -> Iterator[tuple[tuple[Any, ...], int, int]]:
-    """The kernel's view of the distances, in pieces of columns of bounded memory."""
-    distance = problem.distance
-    no_words, no_codes = np.empty((0, 0), np.uint64), np.empty((0, 0))
-    if isinstance(distance, CodeDistance):
-        kind = _KINDS[distance.kind]
-        if kind == 0:
-            symbols, columns = pack_codes(distance.symbols), pack_codes(distance.columns)
-            if symbols is not None and columns is not None:
-                words = np.ascontiguousarray(columns[:, start:stop].T)
-                yield (3, symbols, words, no_codes, no_codes, no_codes), start, stop
-                return
-        x_s = np.ascontiguousarray(distance.symbols.T)
-        x_c = np.ascontiguousarray(distance.columns[start:stop])
-        yield (kind, no_words, no_words, x_s, x_c, no_codes), start, stop
-        return
-    step = max(1, _BLOCK_PAIRS // problem.n_symbols)
-    for a in range(start, stop, step):
-        b = min(a + step, stop)
-        dense = np.ascontiguousarray(distance.block(a, b))
-        yield (4, no_words, no_words, no_codes, no_codes, dense), a, b
+def _operands(problem: MappingProblem, start: int, stop: int) -> tuple[Any, ...]:
+    """The kernel's view of the distances of some columns; what it does not read is empty."""
+    distance, none = problem.distance, np.empty((0, 0))
+    words = none.astype(np.uint64)
+    if not isinstance(distance, CodeDistance):
+        dense = np.ascontiguousarray(distance.block(start, stop))
+        return 4, words, words, none, none, dense
+    if distance.kind == "hamming":
+        symbols, columns = pack_codes(distance.symbols), pack_codes(distance.columns)
+        if symbols is not None and columns is not None:
+            return 3, symbols, np.ascontiguousarray(columns[:, start:stop].T), none, none, none
+    x_s = np.ascontiguousarray(distance.symbols.T)
+    x_c = np.ascontiguousarray(distance.columns[start:stop])
+    return _KINDS[distance.kind], words, words, x_s, x_c, none
 
 
 def merge_prices(parts: Sequence[Prices], starts: Sequence[int]) -> Prices:

@@ -7,19 +7,12 @@ divide without rounding.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from privpipe.errors import InputError
-from privpipe.numerics.mapping.problem.distortion import (
-    BlockFunction,
-    CodeArray,
-    CodeDistance,
-    FunctionDistance,
-    MatrixDistance,
-)
+from privpipe.numerics.mapping.problem.distortion import CodeDistance, MatrixDistance
 from privpipe.numerics.mapping.problem.programme import (
     LOWEST,
     Distance,
@@ -29,7 +22,6 @@ from privpipe.numerics.mapping.problem.programme import (
 )
 from privpipe.protocols import FloatArray
 
-_BLOCK_PAIRS = 2**22
 _LEAST, _LARGEST, _WIDEST = 1e-250, 1e250, 1e100
 """Between these float64 has room for products with multipliers and probabilities."""
 
@@ -82,21 +74,12 @@ def divide_distance(distance: Distance, unit: float) -> Distance:
     if isinstance(distance, CodeDistance):
         step = math.sqrt(unit) if distance.kind == "squared" else unit
         return replace(distance, symbols=distance.symbols / step, columns=distance.columns / step)
-    if isinstance(distance, MatrixDistance):
-        return MatrixDistance(distance.matrix / unit)
-    assert isinstance(distance, FunctionDistance), "alphabets build these three"
-    return replace(distance, function=_Divided(distance.function, unit))
+    return MatrixDistance(_matrix(distance) / unit)
 
 
-@dataclass(frozen=True, eq=False)
-class _Divided:
-    """A user's function in units; a class, since workers receive it."""
-
-    function: BlockFunction
-    unit: float
-
-    def __call__(self, columns: CodeArray, symbols: CodeArray) -> FloatArray:
-        return np.asarray(self.function(columns, symbols), dtype=np.float64) / self.unit
+def _matrix(distance: Distance) -> FloatArray:
+    assert isinstance(distance, MatrixDistance), "alphabets build codes and matrices"
+    return distance.matrix
 
 
 def _find_extremes(distance: Distance) -> tuple[float, float]:
@@ -108,17 +91,9 @@ def _find_extremes(distance: Distance) -> tuple[float, float]:
         spans = np.array([table[-1] - table[0] for table in tables])
         closest = np.array([gap.min() for gap in gaps] or [1.0]).min() ** power
         return float(closest), float(max((spans**power).sum(), closest))
-    least, largest = math.inf, 0.0
-    for block in _blocks(distance):
-        least = min(least, float(block.min(initial=math.inf, where=block > 0)))
-        largest = max(largest, float(block.max(initial=0.0)))
-    return (least, largest) if largest > 0 else (1.0, 1.0)
-
-
-def _blocks(distance: Distance) -> Iterator[FloatArray]:
-    step = max(1, _BLOCK_PAIRS // distance.n_symbols)
-    for a in range(0, distance.n_columns, step):
-        yield distance.block(a, min(a + step, distance.n_columns))
+    matrix = _matrix(distance)
+    least, largest = matrix.min(initial=math.inf, where=matrix > 0), matrix.max(initial=0.0)
+    return (float(least), float(largest)) if largest > 0 else (1.0, 1.0)
 
 
 def measure_mean_distances(problem: MappingProblem) -> FloatArray:
@@ -127,16 +102,11 @@ def measure_mean_distances(problem: MappingProblem) -> FloatArray:
     Returns
     -------
     means : (n_symbols,)
-        In closed form for codes; block by block otherwise.
+        In closed form for codes.
     """
     distance, mass = problem.distance, problem.mass
     if not isinstance(distance, CodeDistance):
-        step = max(1, _BLOCK_PAIRS // problem.n_symbols)
-        total = np.zeros(problem.n_symbols)
-        for a in range(0, problem.n_columns, step):
-            b = min(a + step, problem.n_columns)
-            total += mass[a:b] @ distance.block(a, b)
-        return total
+        return np.asarray(mass @ _matrix(distance))
     pairs = zip(distance.symbols.T, distance.columns.T, strict=True)
     parts = [_mean_along(distance.kind, s, c, mass) for s, c in pairs]
     return np.asarray(np.sum(parts, axis=0))
@@ -179,8 +149,5 @@ def _least_distance(distance: Distance) -> float:
         gaps = [np.diff(np.unique(column)) for column in distance.symbols.T]
         least = min((float(gap.min()) for gap in gaps if len(gap)), default=1.0)
         return min(1.0, least**2 if distance.kind == "squared" else least)
-    least, step = 1.0, max(1, _BLOCK_PAIRS // distance.n_symbols)
-    for a in range(0, distance.n_columns, step):
-        block = distance.block(a, min(a + step, distance.n_columns))
-        least = min(least, float(block[block > 0].min(initial=1.0)))
-    return least
+    matrix = _matrix(distance)
+    return float(matrix.min(initial=1.0, where=matrix > 0))

@@ -137,7 +137,7 @@ def _search_level(progress: SearchProgress, start: Duals | None, explore: Explor
         state, gap = _staircases(problem, explore, start), 1e-3
         if len(state.pairs) > max(_MOST_FACTORED, _THICK_COLUMNS * problem.n_columns):
             return _anneal_thick(progress, explore, state)
-    return len(polish(progress, explore, state, gap, sparse=True))
+    return len(polish(progress, explore, state, gap))
 
 
 def _anneal_thick(progress: SearchProgress, explore: Explorer, state: AnnealState) -> int:

@@ -12,8 +12,6 @@ from privpipe.numerics.mapping.search.column_generation import AnnealState, Expl
 from privpipe.protocols import FloatArray
 
 _NEAR = 0.02  # nats of slack of a pair worth adding
-MOST_DENSE = 2600
-"""Unknowns over symbols up to which the dense factorisation is taken for any alphabet."""
 
 
 def polish(
@@ -21,8 +19,6 @@ def polish(
     explore: Explorer,
     state: AnnealState,
     start_gap: float,
-    *,
-    sparse: bool,
     max_rounds: int = 10,
 ) -> Pairs:
     """Alternate interior point and pricing until the certified gap is reached.
@@ -35,8 +31,6 @@ def polish(
         A dual point whose gap is known to be about `start_gap`.
     start_gap
         Nats; the interior point begins that far from the boundary.
-    sparse
-        Whether the pairs are staircases, whose factors stay sparse.
     max_rounds
 
     Returns
@@ -49,7 +43,7 @@ def polish(
     pairs, logits, multiplier = state.pairs, state.logits, state.multiplier
     idle, before, stalled = False, np.inf, 0
     for _ in range(max_rounds):
-        solved = _solve(progress, pairs, logits, multiplier, anchor, start_gap, sparse)
+        solved = _solve(progress, pairs, logits, multiplier, anchor, start_gap)
         if solved is None:
             if start_gap >= 1.0 or progress.stop:
                 break
@@ -89,11 +83,9 @@ def _solve(
     multiplier: float,
     anchor: FloatArray,
     start_gap: float,
-    sparse: bool,
 ) -> InteriorPoint | None:
     """One interior point; None when it did not come out, which a farther start fixes."""
     problem = progress.problem
-    unknowns = problem.n_symbols * (problem.n_private - 1)
     try:
         solved = solve_interior_point(
             problem,
@@ -103,7 +95,6 @@ def _solve(
             anchor,
             start_gap=start_gap,
             gap=0.2 * progress.gap,
-            dense=not sparse or unknowns <= 400,
             late=progress.is_late,
         )
     except (np.linalg.LinAlgError, RuntimeError):

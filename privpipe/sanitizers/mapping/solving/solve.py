@@ -21,13 +21,18 @@ from privpipe.numerics.mapping.problem.pair_pricing import (
     measure_bound,
     price_in_memory,
 )
-from privpipe.numerics.mapping.problem.programme import LOWEST, keep_free_pairs, measure_plan
+from privpipe.numerics.mapping.problem.programme import (
+    LOWEST,
+    Duals,
+    keep_free_pairs,
+    measure_plan,
+    normalise_potentials,
+)
 from privpipe.numerics.mapping.problem.scale import identity_duals, measure_mean_distances
 from privpipe.numerics.mapping.problem.search_progress import SearchProgress
 from privpipe.numerics.mapping.search.frank_wolfe import search_frank_wolfe
 from privpipe.protocols import Guarantee, IntArray
 from privpipe.sanitizers.mapping.alphabet import Alphabet, Distortion, prepare_alphabet
-from privpipe.sanitizers.mapping.solving.start import read_start
 from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping, UnseenPolicy
 
 _PILOT = 2048
@@ -78,6 +83,8 @@ def _measure(alphabet: Alphabet, n_symbols: int) -> float:
 
 Solver = Literal["auto", "frank_wolfe"]
 
+_FAR = 60.0
+"""Nats below 0 at which a potential is as good as none, and from which a search can still move."""
 _LEAST_BUDGET = 1e-30
 """Of the smallest distance: what may be moved for it tells nothing in float64."""
 
@@ -127,9 +134,9 @@ def solve_privacy_mapping(
     n_steps
         L of Algorithm 1; ignored by "auto".
     start
-        A mapping of the same alphabet to begin from: an interrupted solve, a near budget, last
-        year's joint. It is checked and normalised for this joint and budget, so that it can
-        cost time but never change what is promised.
+        A mapping of the same alphabet whose potentials are the beginning: of an interrupted
+        solve, a near budget, last year's joint. They are normalised for this joint, so that a
+        start can cost time but never change what is promised.
     max_seconds
         Time that the whole solve takes, its certificate included, which is forecast and gets at
         most half of it. Near the end no round begins that would not fit, and inner solves end at
@@ -151,7 +158,7 @@ def solve_privacy_mapping(
         If `joint` is not a distribution, codes repeat, or distances are negative, not finite or
         too far apart for float64.
     OptionError
-        If an option is out of range, or `start` is of another alphabet or no mapping.
+        If an option is out of range, or `start` is of another alphabet.
     ConvergenceError
         If what was found does not pass `certify_mapping`.
 
@@ -182,7 +189,7 @@ def solve_privacy_mapping(
     began = time.monotonic()
     max_seconds -= forecast_certificate(alphabet, max_seconds)
     problem = replace(alphabet.problem, budget=_searchable_budget(alphabet))
-    beginning = None if start is None else read_start(alphabet, start)
+    beginning = None if start is None else _read_start(alphabet, start)
     limit = _solve_limit(alphabet, gap)
     if limit is not None:
         progress, stopped = limit
@@ -220,6 +227,35 @@ def solve_privacy_mapping(
         if problem.budget > alphabet.problem.budget:  # only moves that cost nothing are left
             progress.plan = keep_free_pairs(alphabet.problem, progress.plan)
     return store_plan(alphabet, progress, stopped, unseen)
+
+
+def _read_start(alphabet: Alphabet, start: SparseMapping) -> Duals:
+    """The dual point of a mapping, normalised for this prior, in the units of the problem."""
+    if start.codes.shape != alphabet.codes.shape or (start.codes != alphabet.codes).any():
+        raise OptionError(
+            "start is a mapping of another alphabet.",
+            remedy="Start from a mapping of the same codes in the same order.",
+        )
+    expected = (len(alphabet.codes), alphabet.n_private)
+    if start.potentials.shape != expected:
+        raise OptionError(
+            f"start has potentials of shape {start.potentials.shape}, and the joint needs "
+            f"{expected}: one per symbol and private value.",
+            remedy="Start from a mapping of as many private values, or leave start out.",
+        )
+    finite = np.isfinite(start.potentials).all() and np.isfinite(start.multiplier)
+    if not finite or start.multiplier < 0:
+        raise OptionError(
+            "start holds a negative multiplier, or non-finite potentials.",
+            remedy="Start from a mapping as a solve returned it.",
+        )
+    problem = alphabet.problem
+    potentials = np.clip(start.potentials[alphabet.order][:, alphabet.private], -1e3, 1e3)
+    potentials = np.maximum(normalise_potentials(potentials, problem.prior), -_FAR)
+    # With a larger multiplier no bound above 0 is possible at all.
+    most = np.log(problem.n_private) / max(problem.budget, 1e-300)
+    multiplier = min(float(start.multiplier) * alphabet.unit, most)
+    return Duals(np.ascontiguousarray(normalise_potentials(potentials, problem.prior)), multiplier)
 
 
 def _searchable_budget(alphabet: Alphabet) -> float:

@@ -161,7 +161,6 @@ def test_fit_privacy_mapping__promises_each_variable_apart_and_all_together(
 @pytest.mark.parametrize(
     "other",
     [
-        {"robust": "ball"},
         {"max_posterior_odds": 3.0},
         {"max_leakage": 0.5},
         {"solver": "frank_wolfe"},
