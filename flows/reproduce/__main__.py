@@ -38,7 +38,7 @@ def reproduce(
 ) -> dict[str, Any]:
     """Do a paper's figure again: our numbers beside the paper's, a verdict per cell.
 
-    Interrupted, it goes on where it was when it is called again.
+    Interrupted, it resumes where it was when it is called again.
     """
     return reproduce_figure(name, data=data, runs=runs, out=out, as_json=as_json, small=small)
 

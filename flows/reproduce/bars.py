@@ -22,7 +22,7 @@ class Estimate:
     upper: float = float("nan")
 
     @property
-    def reach(self) -> tuple[float, float]:
+    def margin(self) -> tuple[float, float]:
         """Distances to the lower and the upper limit, 0 where there is none."""
         down, up = self.value - self.lower, self.upper - self.value
         return max(0.0, np.nan_to_num(down)), max(0.0, np.nan_to_num(up))
@@ -70,13 +70,13 @@ def plot_bar_panels(
 
 def _draw_bars(axes: Any, pairs: Sequence[BarPair], look: Theme) -> None:
     place = np.arange(len(pairs))
-    reach = np.array([pair.ours.reach for pair in pairs]).T
+    margin = np.array([pair.ours.margin for pair in pairs]).T
     axes.bar(
         place - 0.2,
         [pair.ours.value for pair in pairs],
         0.38,
         color=look.series[0],
-        yerr=reach,
+        yerr=margin,
         error_kw={"ecolor": look.text, "capsize": 2.5, "elinewidth": 1},
         label="ours",
     )

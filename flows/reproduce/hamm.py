@@ -16,7 +16,7 @@ NOTES = (
     "Adversaries choose settings by three-fold cross-validation, then train on all records.",
     '"papers" is the original authors\' adversary: no intercept, ridge 1e-6, fifty BFGS steps.',
     "HAR: neighbouring windows of a run overlap by half, so that random halves share "
-    "measurements; the paper's split, kept here, flatters every accuracy.",
+    "measurements; the paper's split, as here, flatters every accuracy.",
     "Linear filters wider than the targets need hide from linear adversaries only.",
 )
 

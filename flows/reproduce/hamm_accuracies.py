@@ -117,7 +117,7 @@ class Accuracies:
         Raises
         ------
         KeyError
-            If it was not asked for.
+            If it was not requested.
         """
         for r in self.results:
             key = (r.filter_name, r.n_filtered, r.task, r.adversary)
@@ -180,7 +180,7 @@ def measure_har(
     """Figure 6: hide who moves, keep how. Each seed draws 15 subjects and halves their records.
 
     The paper's random halves let neighbouring windows of one run, which overlap, fall on both
-    sides; that makes every adversary look stronger, and is kept for comparison.
+    sides; that makes every adversary look stronger, and is there for comparison.
 
     Parameters
     ----------
@@ -241,8 +241,8 @@ def draw_har_trial(folder: str | Path, seed: int) -> Trial:
     rows = np.flatnonzero(np.isin(data["subject"], chosen))
     train = np.zeros(len(rows), np.bool_)
     for subject in chosen:
-        own = random.permutation(np.flatnonzero(data["subject"][rows] == subject))
-        train[own[: len(own) // 2]] = True
+        half = random.permutation(np.flatnonzero(data["subject"][rows] == subject))
+        train[half[: len(half) // 2]] = True
     return _split(data["X"][rows], data["activity"][rows], data["subject"][rows], train)
 
 

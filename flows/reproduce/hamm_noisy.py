@@ -39,8 +39,8 @@ NOTES = (
     "The start of each minimax filter, and whether it is made orthonormal before the noise, are "
     "chosen on 30 % of the training records that the filter did not see (target accuracy less "
     "private accuracy above guessing, at 1/eps .001 and .01); every choice is reported at the "
-    "first width. The paper says nothing of either. With its own scales a filter gives the wanted "
-    "direction most of the ball; made orthonormal, one direction of many has that signal, and as "
+    "first width. The paper says nothing of either. With its own scales a filter gives the "
+    "target's direction most of the ball; made orthonormal, one direction of many has that signal, and as "
     "much noise as each other.",
     "Records are centred by the training mean and bounded at the 95 % quantile of the training "
     "norms.",
@@ -70,7 +70,7 @@ class _Job:
         return f"{self.data} split {self.number}, {self.kind} {self.width}"
 
     @property
-    def asked(self) -> tuple[Trial, str, str, int]:
+    def chosen(self) -> tuple[Trial, str, str, int]:
         name, _, order = self.kind.partition("_")
         return self.trial, name, order, self.width
 
@@ -81,7 +81,7 @@ class _Job:
 
     @property
     def choices(self) -> tuple[Choice, ...]:
-        _, name, order, _ = self.asked
+        _, name, order, _ = self.chosen
         return list_choices(name, order)
 
 
@@ -159,7 +159,7 @@ def _choose(job: _Job) -> Choice:
     if len(job.choices) == 1:
         return job.choices[0]
     scores = [
-        step(f"{job}, choosing: {choice}", partial(score_choice, *job.asked, choice, job.number))
+        step(f"{job}, choosing: {choice}", partial(score_choice, *job.chosen, choice, job.number))
         for choice in job.choices
     ]
     return job.choices[int(np.argmax(scores))]
@@ -169,7 +169,7 @@ def _judge(job: _Job, choice: Choice, inverse: float, draws: int) -> dict[Point,
     """Mean accuracies over the draws."""
     done = step(
         f"{job} ({choice}), 1/eps {inverse:g}, {draws} draws",
-        partial(judge_noisy, *job.asked, choice, inverse, draws, job.number),
+        partial(judge_noisy, *job.chosen, choice, inverse, draws, job.number),
     )
     found: dict[Point, list[float]] = {}
     for task, adversary, accuracy in done:
@@ -214,18 +214,18 @@ def _say_statements(
     """What the paper says of its figure, as differences with a sign."""
     cells = []
     for name, (_, guess) in chance.items():
-        hidden = {
+        private = {
             point: np.subtract(values, guess)
             for point, values in found.items()
             if point[0] == name
             and point[1].startswith("minimax")
             and point[4:] == ("private", "papers")
         }
-        worst = max(hidden, key=lambda point: float(np.mean(hidden[point])))
+        worst = max(private, key=lambda point: float(np.mean(private[point])))
         cells.append(
             compare_cell(
                 f"{name}: largest private accuracy of minimax filters above guessing",
-                [float(value) for value in hidden[worst]],
+                [float(value) for value in private[worst]],
                 paper=0.0,
                 tolerance=0.07,
                 better="lower",

@@ -75,9 +75,9 @@ def guess_classes(trial: Trial) -> tuple[float, float]:
 def score_choice(
     trial: Trial, name: str, order: str, width: int, choice: Choice, seed: int
 ) -> float:
-    """How good a choice is by the training records alone: target accuracy less what is told.
+    """How good a choice is by the training records alone: target accuracy less private accuracy.
 
-    Of records set aside, over `CHOOSING` and draws of noise; what is told is the private accuracy
+    Of records set aside, over `CHOOSING` and draws of noise; the second is the private accuracy
     above guessing.
     """
     inner = _set_aside(trial, seed)
@@ -88,8 +88,8 @@ def score_choice(
             inner, name, order, width, choice, inverse, CHOOSING_DRAWS, seed, others=()
         )
         target, private = (
-            float(np.mean([value for task, _, value in found if task == asked]))
-            for asked in ("target", "private")
+            float(np.mean([value for task, _, value in found if task == role]))
+            for role in ("target", "private")
         )
         scores.append(target - max(private - guess, 0.0))
     return float(np.mean(scores))
@@ -142,7 +142,7 @@ def judge_noisy(
         Adversaries of the first draw beside the authors' own.
     """
     bounding = _learn(trial, name, width if order == "pre" else 0, choice)
-    answers = []
+    scores = []
     for draw in range(draws if inverse > 0 else 1):
         released = tuple(
             _add_noise(bounding, x, inverse, 1000 * seed + draw, part)
@@ -153,11 +153,11 @@ def judge_noisy(
             released = tuple(fitted.apply(x) for x in released)
         pair = released[0], released[1]
         for task, labels in (("target", trial.target), ("private", trial.private)):
-            answers.append((task, "papers", measure_papers_accuracy(pair, labels)))
+            scores.append((task, "papers", measure_papers_accuracy(pair, labels)))
             for other in others if draw == 0 else ():
                 accuracy = measure_accuracy(other, pair, labels, seed=seed)
-                answers.append((task, f"{other}_cv", accuracy))
-    return answers
+                scores.append((task, f"{other}_cv", accuracy))
+    return scores
 
 
 def _options_of(name: str, width: int, choice: Choice) -> dict[str, Any]:

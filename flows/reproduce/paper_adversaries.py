@@ -96,9 +96,9 @@ def measure_accuracy(
     if len(candidates) > 1:
         scores = np.zeros(len(candidates))
         for fold in range(FOLDS):
-            own = folds == fold
+            apart = folds == fold
             for i, candidate in enumerate(candidates):
-                scores[i] += _train(candidate, x[~own], y[~own]).score(x[own], y[own])
+                scores[i] += _train(candidate, x[~apart], y[~apart]).score(x[apart], y[apart])
         candidates = [candidates[int(np.argmax(scores))]]
     return float(_train(candidates[0], x, y).score(x_test, y_test))
 
@@ -118,12 +118,12 @@ def measure_papers_accuracy(
     def loss(w: FloatArray) -> tuple[float, FloatArray]:
         logits = x @ w.reshape(-1, k)
         logits -= logits.max(axis=1, keepdims=True)
-        own = logits[rows, y]
+        taken = logits[rows, y]
         p = np.exp(logits)
         total = p.sum(axis=1)
         p /= total[:, None]
         p[rows, y] -= 1.0
-        value = float((np.log(total) - own).mean() + 1e-6 * w @ w)
+        value = float((np.log(total) - taken).mean() + 1e-6 * w @ w)
         return value, (x.T @ p / len(y)).ravel() + 2e-6 * w
 
     w = descend_bfgs(loss, np.zeros(x.shape[1] * k), BFGS_STEPS)
@@ -134,7 +134,7 @@ def measure_papers_accuracy(
 def descend_bfgs(loss: Loss, start: FloatArray, n_steps: int) -> FloatArray:
     """Steps of BFGS from the identity, as ``scipy.optimize.minimize(method="BFGS")`` takes them.
 
-    The inverse Hessian is kept as its updates (Nocedal and Wright 2006, algorithm 7.4, with all
+    The inverse Hessian is stored as its updates (Nocedal and Wright 2006, algorithm 7.4, with all
     pairs): the same direction as of the matrix, which SciPy updates by products of matrices as
     wide as there are parameters, for a step most of the time of 750.
 
@@ -170,7 +170,7 @@ def descend_bfgs(loss: Loss, start: FloatArray, n_steps: int) -> FloatArray:
 
 
 class _LastPoint:
-    """Value and gradient of a loss, asked for one after the other at one point."""
+    """Value and gradient of a loss, one after the other at one point."""
 
     def __init__(self, loss: Loss) -> None:
         self._loss = loss

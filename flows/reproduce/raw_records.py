@@ -63,7 +63,7 @@ def reproduce_raw(data: Path, runs: int) -> Reproduction:
             "Logistic regression is the best over regularisation and early stopping, chosen on "
             "part of the training records; the paper uses a factor of 1e-6.",
             "HAR windows overlap by half, so that random halves share measurements; the paper's "
-            "split, kept here, flatters every accuracy.",
+            "split, as here, flatters every accuracy.",
             "ENTERFACE'05 (.84 and .62 in the paper) is not available.",
         ),
     )
@@ -80,10 +80,10 @@ def _measure_har(data: Path, run: int) -> dict[str, float]:
     random = np.random.default_rng(run)
     with np.load(data / "har.npz", allow_pickle=False) as stored:
         subjects = random.choice(np.unique(stored["subject"]), 15, replace=False)
-        kept = np.flatnonzero(np.isin(stored["subject"], subjects))
-        labels = {"activity": stored["activity"][kept], "subject": stored["subject"][kept]}
-        train = random.permutation(len(kept)) < len(kept) // 2
-        accuracy = _measure_accuracy(stored["X"][kept], labels, train)
+        chosen = np.flatnonzero(np.isin(stored["subject"], subjects))
+        labels = {"activity": stored["activity"][chosen], "subject": stored["subject"][chosen]}
+        train = random.permutation(len(chosen)) < len(chosen) // 2
+        accuracy = _measure_accuracy(stored["X"][chosen], labels, train)
     return {"HAR activity": accuracy[0], "HAR subject": accuracy[1]}
 
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from flows.reproduce.kept_steps import find_folder
 from flows.reproduce.result import Reproduction
 from flows.reproduce.steps import Steps, follow_steps
+from flows.reproduce.stored_steps import find_folder
 from privpipe.errors import InputError, OptionError
 
 Function = Callable[..., Reproduction]
@@ -33,7 +33,7 @@ class PaperFigure:
     files
         Files of the data folder it reads; none where the data are made.
     runs
-        Runs averaged unless asked otherwise.
+        Runs averaged by default.
     takes, takes_small
         What it takes with these runs, and small, on two cores.
     small, small_runs
@@ -91,7 +91,7 @@ FIGURES: dict[str, PaperFigure] = {
     "xu-own": PaperFigure(
         title="The figures of Xu et al. for every .arff of a folder of your own",
         paper="Xu et al. 2017, figures 4 and 6, other data",
-        function="flows.reproduce.xu_own:measure_own",
+        function="flows.reproduce.xu_folder:measure_folder",
         files=(),
         runs=10,
         takes="seconds to minutes a table",
@@ -107,7 +107,7 @@ FIGURES: dict[str, PaperFigure] = {
         takes_small="half a minute",
     ),
     "hamm-genki": PaperFigure(
-        title="Filters on faces: expression kept, gender hidden",
+        title="Filters on faces: expression released, gender confidential",
         paper="Hamm, JMLR 2017, figure 4",
         function="flows.reproduce.hamm:reproduce_genki",
         files=("genki.npz",),
@@ -117,7 +117,7 @@ FIGURES: dict[str, PaperFigure] = {
         small={"small": True},
     ),
     "hamm-har": PaperFigure(
-        title="Filters on motion: activity kept, subject hidden",
+        title="Filters on motion: activity released, subject confidential",
         paper="Hamm, JMLR 2017, figure 6",
         function="flows.reproduce.hamm:reproduce_har",
         files=("har.npz",),
@@ -208,7 +208,7 @@ def run_reproduction(
     small: bool = False,
     say: Callable[[str], None] | None = None,
 ) -> Reproduction:
-    """Do a paper's figure again; one that was interrupted goes on.
+    """Do a paper's figure again; one that was interrupted continues.
 
     Parameters
     ----------
@@ -221,7 +221,7 @@ def run_reproduction(
     small
         The size that ends within five minutes.
     say
-        Takes lines of progress; with it, what is done is kept in the user's cache folder until
+        Takes lines of progress; with it, what is done is stored in the user's cache folder until
         all of it is.
 
     Raises

@@ -65,7 +65,7 @@ def compare_cell(
     """Hold the mean of our runs against a paper's number.
 
     The values agree when they differ by no more than `tolerance`, and by nothing else: the
-    interval of our mean stands beside it and excuses no difference. Beyond that ours is "better"
+    interval of our mean is shown beside it and excuses no difference. Beyond that ours is "better"
     where a direction is good, and "differs" otherwise.
 
     Parameters
@@ -93,15 +93,15 @@ def compare_cell(
     """
     values = np.asarray(runs, np.float64)
     mean, n = float(values.mean()), len(values)
-    reach = math.nan
+    margin = math.nan
     if n > 1:
-        reach = float(stats.t.ppf(0.975, n - 1) * values.std(ddof=1) / np.sqrt(n))
+        margin = float(stats.t.ppf(0.975, n - 1) * values.std(ddof=1) / np.sqrt(n))
     return Cell(
         cell=cell,
         unit=unit,
         ours=mean,
-        lower=mean - reach,
-        upper=mean + reach,
+        lower=mean - margin,
+        upper=mean + margin,
         n_runs=n,
         paper=paper,
         tolerance=tolerance,

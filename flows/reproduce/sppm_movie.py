@@ -116,7 +116,7 @@ def _hold_out(gender: IntArray) -> BoolArray:
 def _exponential(
     counts: FloatArray, codes: IntArray, share: float
 ) -> tuple[str, Callable[[], list[Any]]]:
-    """A step whose mapping, dense as it is, is measured and not kept."""
+    """A step whose mapping, dense as it is, is measured and not stored."""
 
     def measure() -> list[Any]:
         budget = share * codes.shape[1]
@@ -139,8 +139,8 @@ def _trace(scores: FloatArray, masses: FloatArray) -> Curve:
     return false.tolist(), true.tolist(), area
 
 
-def _read(kept: list[Any]) -> Found:
-    nats, curves = kept
+def _read(stored: list[Any]) -> Found:
+    nats, curves = stored
     return nats, curves
 
 

@@ -58,8 +58,8 @@ def load_census(
         codes, income = codes[:size], income[:size]
     counts, symbols = count_symbols(income, codes)
     if population == "frequent":
-        kept = np.sort(np.argsort(-counts.sum(axis=0), kind="stable")[:size])
-        counts, symbols = counts[:, kept], symbols[kept]
+        stored = np.sort(np.argsort(-counts.sum(axis=0), kind="stable")[:size])
+        counts, symbols = counts[:, stored], symbols[stored]
     return counts, symbols
 
 

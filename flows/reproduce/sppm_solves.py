@@ -1,4 +1,4 @@
-"""Solves of a reproduction as steps: a mapping found is kept, and found again after a stop."""
+"""Solves of a reproduction as steps: a mapping found is stored, and found again after a stop."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def solve_in_step(
     start: SparseMapping | None = None,
     **options: Any,
 ) -> SparseMapping:
-    """`solve_privacy_mapping` as a step; from what was kept comes the same mapping, bit for bit.
+    """`solve_privacy_mapping` as a step; from what was stored comes the same mapping, bit for bit.
 
     Parameters
     ----------
@@ -78,8 +78,9 @@ def _write(mapping: SparseMapping) -> dict[str, Any]:
     }
 
 
-def _read(kept: dict[str, Any]) -> SparseMapping:
-    arrays = {name: np.array(kept[name], np.int64) for name in _WHOLE}
-    reals = {name: np.array(kept[name], np.float64) for name in _REAL}
+def _read(stored: dict[str, Any]) -> SparseMapping:
+    arrays = {name: np.array(stored[name], np.int64) for name in _WHOLE}
+    reals = {name: np.array(stored[name], np.float64) for name in _REAL}
     reals["history"] = reals["history"].reshape(-1, 4)
-    return SparseMapping(**{**kept, **arrays, **reals, "guarantee": Guarantee(**kept["guarantee"])})
+    guarantee = Guarantee(**stored["guarantee"])
+    return SparseMapping(**{**stored, **arrays, **reals, "guarantee": guarantee})

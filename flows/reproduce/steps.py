@@ -1,6 +1,6 @@
-"""Long work in steps: it says how far it is, and an interrupted one goes on where it was.
+"""Long work in steps: it says how far it is, and an interrupted one continues where it was.
 
-A step is a name and a function without arguments; what it returns is kept as JSON until the whole
+A step is a name and a function without arguments; what it returns is stored as JSON until the whole
 is done. Functions call `step` and need not know who listens.
 """
 
@@ -37,7 +37,7 @@ class Steps:
     Parameters
     ----------
     folder
-        Where results of steps are kept; None keeps nothing.
+        Where results of steps are stored; None stores nothing.
     say
         Takes a line of progress.
     """
@@ -53,20 +53,20 @@ class Steps:
     def expect(self, n_steps: int, known: Sequence[tuple[str, str]] = ()) -> None:
         """So many more steps will come; see `expect_steps`."""
         self.n_expected += n_steps
-        kept = set(self.folder.glob("*.json")) if self.folder else set()
+        stored = set(self.folder.glob("*.json")) if self.folder else set()
         if known:  # steps of other settings may lie beside them
-            kept &= {self._place(name, settings) for name, settings in known}
-        if kept and not self.n_done:
-            self.say(f"going on: {len(kept)} of {self.n_expected} steps were done before")
+            stored &= {self._place(name, settings) for name, settings in known}
+        if stored and not self.n_done:
+            self.say(f"going on: {len(stored)} of {self.n_expected} steps were done before")
 
     def run(self, name: str, function: Callable[[], T], settings: str = "") -> T:
-        """The result of a step: kept from before, or worked out now and kept."""
+        """The result of a step: stored before, or worked out now and stored."""
         path = self._place(name, settings)
         if path and path.is_file():
             self.n_done += 1
             self.n_found += 1
-            kept: T = json.loads(path.read_text())["result"]
-            return kept
+            stored: T = json.loads(path.read_text())["result"]
+            return stored
         started = time.perf_counter()
         with self._pulsing(name):
             result = function()
@@ -74,11 +74,11 @@ class Steps:
         if path:
             write_file(str(path), json.dumps({"step": name, "result": result}))
         self.n_done += 1
-        self._tell(name)
+        self._report(name)
         return result
 
     def _place(self, name: str, settings: str) -> Path | None:
-        """Where the result of a step is kept; None where nothing is."""
+        """Where the result of a step is stored; None where nothing is."""
         named = f"{name} {settings}" if settings else name
         return self.folder and self.folder / f"{hashlib.sha256(named.encode()).hexdigest()}.json"
 
@@ -108,7 +108,7 @@ class Steps:
             ended.set()
             thread.join()
 
-    def _tell(self, name: str) -> None:
+    def _report(self, name: str) -> None:
         now = time.perf_counter()
         if now - self._last < QUIET_SECONDS and self.n_done < self.n_expected:
             return
@@ -131,7 +131,7 @@ def step(name: str, function: Callable[[], T], settings: str = "") -> T:
     function
         Works it out, as JSON has it: numbers, strings, lists and dictionaries with string keys.
     settings
-        What its result depends on beside its name, and nobody wants to read.
+        What its result depends on beside its name, and no one wants to read.
     """
     return _current.get().run(name, function, settings)
 
@@ -144,14 +144,14 @@ def expect_steps(n_steps: int, known: Sequence[tuple[str, str]] = ()) -> None:
     n_steps
     known
         Name and settings of each, where they are known beforehand: only these count as done
-        before. Without them all that was kept does.
+        before. Without them all that was stored does.
     """
     _current.get().expect(n_steps, known)
 
 
 @contextmanager
 def follow_steps(steps: Steps) -> Iterator[None]:
-    """Within it, steps are these; what they kept is removed when all has gone well."""
+    """Within it, steps are these; what they stored is removed when all has gone well."""
     token = _current.set(steps)
     try:
         yield

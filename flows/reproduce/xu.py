@@ -123,7 +123,7 @@ def reproduce_xu_fig7(data: Path, runs: int) -> Reproduction:
         table, reading = read_table(data, name), READINGS[name, n_desired]
         row = f"{name} {budget:g}"
 
-        measure = partial(_measure_beside_laplace, table, reading, n_desired, budget)
+        measure = partial(_measure_against_laplace, table, reading, n_desired, budget)
         found = [
             step(f"Figure 7, {row}, run {run + 1}", partial(measure, run)) for run in range(runs)
         ]
@@ -272,7 +272,7 @@ def measure_laplace(
     return found.direct.e_privacy, 100 * found.direct.complete_privacy
 
 
-def _measure_beside_laplace(
+def _measure_against_laplace(
     table: LabelTable, reading: Reading, n_desired: int, budget: float, run: int
 ) -> tuple[float, ...]:
     trial = draw_trial(table, n_desired, reading, run)

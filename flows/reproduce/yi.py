@@ -63,19 +63,19 @@ NOTES = (
     "Its ratio is the mean of 20 projections a trial: on average it predicts worse by more than "
     "5 %, but a single projection does so in about 7 of 10 (50 drawn: 1.014 to 1.146).",
     "Features of classes depend on one another: eta then compares models that predict alike. The "
-    "firm ridge decides between them, the prediction distance does not ask.",
+    "firm ridge decides between them, the prediction distance does not request.",
     "Noise at equal utility: the least Gaussian noise whose model is as far off as that of the "
     "masked records. Coefficients alone: the model and a Gaussian with the Gram matrix keep as "
     "much, which is what masking has to be held against.",
     "The limit is the regression of all features, complete, on the fifth of the responses that is "
-    "left: it is told more than any method with 80 % missing, and eta of .04 is below it.",
+    "left: it is given more than any method with 80 % missing, and eta of .04 is below it.",
     "With 80 % missing a low rank with noise loses the model of indicators (RMSE 20, worse than "
     "the mean); the likelihood of a covariance without low rank keeps it.",
     "80 % missing: the eta that is compared is that of the firm ridge. Whoever learns from the "
     "surrogates with a ridge of next to nothing, which is also what cross-validation on them picks "
     "(their responses hold no residual), gets the eta of the ridge: higher, and no better than the "
     ".62 of the prototype. Which coefficients of dependent indicators are right, a fifth of the "
-    "entries does not tell; what the models predict differs by a tenth.",
+    "entries does not say; what the models predict differs by a tenth.",
 )
 
 
@@ -120,7 +120,7 @@ def _measure_school(
             tolerance=0.0,
             unit="ratio",
             note='the paper prints no number: it "suffers from a large increase" of the error; a '
-            "test of ours asks 1.05",
+            "test of ours requires 1.05",
         )
     )
     ratios = [one["masked, ridge: RMSE"] / one["raw, ridge: RMSE"] for one in trials]
@@ -131,8 +131,8 @@ def _measure_school(
             paper=None,
             tolerance=0.0,
             unit="ratio",
-            note='the paper prints no number: "almost the same performance"; a test of ours asks '
-            "at most 1.005",
+            note='the paper prints no number: "almost the same performance"; a test of ours '
+            "requires at most 1.005",
         )
     )
     eta = [one["80 % missing, firm ridge: eta"] for one in trials]

@@ -83,18 +83,18 @@ NOTES = (
     "surrogates m, which the paper does not state for these tables, and so shrinks with it: the "
     "relative residual beside it does not. Shown for m of a third of the records, as in the "
     "paper's other experiments, and for m = n.",
-    "Known scores: the error of least squares that is told the true scores of every record, which "
+    "Known scores: the error of least squares that is given the true scores of every record, which "
     "no method knows, with signs of its own (draw and shrinkage move an error by a tenth). With "
     "m = n / 3 it is above the paper's table 2, with 80 % missing, and above table 1 too at the "
     "variance of .2, where the paper has 0 and it has .0108; with m = n our error is at or below "
-    "theirs, or within half a digit, at every noise level: what the tables do not tell is m.",
+    "theirs, or within half a digit, at every noise level: what the tables leave open is m.",
     "No method: the error of noisy records summed with signs and released as they are. With m = n "
     "it is .005 to .018, and a tolerance of .01 around table 1 let it pass at five of six noise "
     "levels. The tolerance is half of the last printed digit; it still passes at .3 and .5, where "
-    "what the table prints does not tell a method from none.",
+    "what the table prints does not separate a method from none.",
     "Table 2, a departure: what we mask there is not the solution of problem (5). The entries are "
-    "completed by a factor model that is told the true rank (twenty, and one for the bias); the "
-    "paper solves (5), which is told none. That it agrees shows less than for table 1.",
+    "completed by a factor model that is given the true rank (twenty, and one for the bias); the "
+    "paper solves (5), which is given none. That it agrees shows less than for table 1.",
     "Against the learned block instead of the truth the error would be zero by construction.",
 )
 

@@ -63,17 +63,17 @@ def measure_tasks(
         for name, model in found.items():
             models[name].append(model[:, 0])
             errors[name].append((append_ones(x[judged]) @ model - y[judged])[:, 0])
-    told: dict[str, float] = {}
+    found: dict[str, float] = {}
     raw = np.concatenate(models["raw"])
     for name, parts in models.items():
         flat = np.concatenate(parts)
-        told[f"{name}, 139 tasks: RMSE"] = float(
+        found[f"{name}, 139 tasks: RMSE"] = float(
             np.sqrt(np.mean(np.concatenate(errors[name]) ** 2))
         )
         if name != "raw":
             largest = max(float(np.linalg.norm(flat)), float(np.linalg.norm(raw)))
-            told[f"{name}, 139 tasks: eta"] = float(np.linalg.norm(flat - raw)) / largest
-    return told
+            found[f"{name}, 139 tasks: eta"] = float(np.linalg.norm(flat - raw)) / largest
+    return found
 
 
 def _shift(shared: FloatArray, x: FloatArray, y: FloatArray, mine: Any) -> FloatArray:
@@ -81,6 +81,6 @@ def _shift(shared: FloatArray, x: FloatArray, y: FloatArray, mine: Any) -> Float
     known = mine & np.isfinite(y[:, 0])
     filled = np.where(np.isfinite(x), x, np.nanmean(x, axis=0))
     left = y[known, 0] - (append_ones(filled[known]) @ shared)[:, 0]
-    own: FloatArray = shared.copy()
-    own[-1] += left.sum() / (len(left) + 5.0)
-    return own
+    fitted: FloatArray = shared.copy()
+    fitted[-1] += left.sum() / (len(left) + 5.0)
+    return fitted

@@ -24,7 +24,7 @@ from flows.reproduce.xu import (
     reproduce_xu_fig7,
 )
 from flows.reproduce.xu_figures import FIGURE_4, FIGURE_6
-from flows.reproduce.xu_own import measure_own
+from flows.reproduce.xu_folder import measure_folder
 from privpipe.attacks.null_space_privacy import measure_null_space_privacy
 from privpipe.errors import InputError, OptionError
 from privpipe.sanitizers.null_space.algorithm_1 import fit_null_space_cleaner
@@ -106,7 +106,7 @@ def test_measure_own__takes_any_mulan_table(tmp_path):
     read = read_table(tmp_path, "own")
     assert np.array_equal(read.labels, binary.labels)
     assert np.array_equal(read.features, binary.features)
-    found = measure_own(tmp_path, 2)
+    found = measure_folder(tmp_path, 2)
     assert {cell.verdict for cell in found.cells} == {"not compared"}
     assert {cell.cell.split(",")[0] for cell in found.cells} == {
         f"own {row} algorithm {n}" for row in ("1/3", "2/2", "3/1") for n in (1, 2)
@@ -121,18 +121,18 @@ def test_measure_own__takes_any_mulan_table(tmp_path):
 
 def test_measure_own__says_what_is_missing(tmp_path):
     with pytest.raises(InputError, match=r"no \.arff"):
-        measure_own(tmp_path, 1)
+        measure_folder(tmp_path, 1)
     write_mulan(tmp_path, "own", make_table(20))
     (tmp_path / "own.xml").unlink()
     with pytest.raises(InputError, match="no list of the labels") as caught:
-        measure_own(tmp_path, 1)
+        measure_folder(tmp_path, 1)
     assert "own.labels" in caught.value.remedy
     (tmp_path / "own.labels").write_text("y0\n")
     with pytest.raises(InputError, match="has 1 label"):
-        measure_own(tmp_path, 1)
+        measure_folder(tmp_path, 1)
     (tmp_path / "own.labels").write_text("y0\nz9\n")
     with pytest.raises(OptionError, match="no column 'z9'"):
-        measure_own(tmp_path, 1)
+        measure_folder(tmp_path, 1)
 
 
 @pytest.fixture(scope="module")

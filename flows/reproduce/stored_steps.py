@@ -1,4 +1,4 @@
-"""Where the steps of a reproduction are kept."""
+"""Where the steps of a reproduction are stored."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import platformdirs
 
 
 def find_folder(name: str, data: Path, files: tuple[str, ...]) -> Path:
-    """Where the steps of a reproduction are kept: another place for other data or another code.
+    """Where the steps of a reproduction are stored: another place for other data or another code.
 
     Below PRIVPIPE_CACHE, or the user's cache folder.
     """

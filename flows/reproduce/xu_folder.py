@@ -36,7 +36,7 @@ NOTES = (
 )
 
 
-def measure_own(data: Path, runs: int) -> Reproduction:
+def measure_folder(data: Path, runs: int) -> Reproduction:
     """Figures 4 and 6 for every Mulan-style .arff of a folder.
 
     Parameters
