@@ -56,7 +56,7 @@ IN_NAMES = {
     "line": "ordered (an alphabet), history (generations); of text it is a line",
 }
 ALLOWED = re.compile(
-    r"hidden_(units?|layers?|size)|HiddenUnits?|(^|_)line(s|no|width)?_?(of_text)?$"
+    r"line_search|hidden_(units?|layers?|size)|HiddenUnits?|(^|_)line(s|no|width)?_?(of_text)?$"
 )
 """Names that are the field's own."""
 

@@ -40,8 +40,8 @@ NOTES = (
     "chosen on 30 % of the training records that the filter did not see (target accuracy less "
     "private accuracy above guessing, at 1/eps .001 and .01); every choice is reported at the "
     "first width. The paper says nothing of either. With its own scales a filter gives the "
-    "target's direction most of the ball; made orthonormal, one direction of many has that signal, and as "
-    "much noise as each other.",
+    "target's direction most of the ball; made orthonormal, one direction of many has that signal, "
+    "and as much noise as each other.",
     "Records are centred by the training mean and bounded at the 95 % quantile of the training "
     "norms.",
     "Minimax filters are descended thirty steps at most, their inner problems solved to 1e-4 nats: "

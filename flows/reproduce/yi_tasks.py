@@ -63,17 +63,17 @@ def measure_tasks(
         for name, model in found.items():
             models[name].append(model[:, 0])
             errors[name].append((append_ones(x[judged]) @ model - y[judged])[:, 0])
-    found: dict[str, float] = {}
+    measured: dict[str, float] = {}
     raw = np.concatenate(models["raw"])
     for name, parts in models.items():
         flat = np.concatenate(parts)
-        found[f"{name}, 139 tasks: RMSE"] = float(
+        measured[f"{name}, 139 tasks: RMSE"] = float(
             np.sqrt(np.mean(np.concatenate(errors[name]) ** 2))
         )
         if name != "raw":
             largest = max(float(np.linalg.norm(flat)), float(np.linalg.norm(raw)))
-            found[f"{name}, 139 tasks: eta"] = float(np.linalg.norm(flat - raw)) / largest
-    return found
+            measured[f"{name}, 139 tasks: eta"] = float(np.linalg.norm(flat - raw)) / largest
+    return measured
 
 
 def _shift(shared: FloatArray, x: FloatArray, y: FloatArray, mine: Any) -> FloatArray:

@@ -76,7 +76,7 @@ def interrupt(reproduce: Callable[[], Reproduction], folder: Path) -> tuple[Repr
     written = []
 
     class Impatient(Steps):
-        def _tell(self, name: str) -> None:
+        def _report(self, name: str) -> None:
             written.append(name)
             if len(written) == 6:
                 raise KeyboardInterrupt
