@@ -54,15 +54,15 @@ from privpipe.sanitizers.minimax.neural_minimax import (
     fit_minimax_neural_filter as fit_minimax_neural_filter,
 )
 from privpipe.sanitizers.minimax.training.custom_code import trust_filter as trust_filter
+from privpipe.sanitizers.null_space.algorithm_1 import NullSpaceCleaner as NullSpaceCleaner
 from privpipe.sanitizers.null_space.algorithm_1 import (
     fit_null_space_cleaner as fit_null_space_cleaner,
 )
+from privpipe.sanitizers.null_space.algorithm_2 import TargetedCleaner as TargetedCleaner
 from privpipe.sanitizers.null_space.algorithm_2 import fit_targeted_cleaner as fit_targeted_cleaner
 from privpipe.sanitizers.null_space.laplace import LaplaceMechanism as LaplaceMechanism
 from privpipe.sanitizers.null_space.leace import fit_leace_eraser as fit_leace_eraser
-from privpipe.sanitizers.null_space.null_space_cleaner import NullSpaceCleaner as NullSpaceCleaner
 from privpipe.sanitizers.null_space.target_only import fit_target_only as fit_target_only
-from privpipe.sanitizers.null_space.targeted_cleaner import TargetedCleaner as TargetedCleaner
 from privpipe.store.collections.collection import open_collection as open_collection
 from privpipe.store.collections.ingest import IngestOptions as IngestOptions
 from privpipe.store.collections.ingest import ingest as ingest

@@ -11,12 +11,12 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
+from privpipe.capabilities import UtilitySummary
 from privpipe.cluster.executors.executor import LocalExecutor
 from privpipe.cluster.passes.cleaning_pass import CleaningJob, clean_collection
 from privpipe.cluster.passes.loaded_map import release_records
 from privpipe.protocols import FloatArray, Guarantee, RecordStream, Role
 from privpipe.sanitizers import METHODS, RECORD_MAPS
-from privpipe.sanitizers.utility_summary import UtilitySummary
 from privpipe.store.arrays.blocks import Receipt
 from privpipe.store.arrays.layout import FEATURES, ArrayPlan
 from privpipe.store.collections.collection import open_collection
@@ -33,7 +33,7 @@ TABLES = {
         "without_standardiser",
     },
 }
-SHARED = {f"privpipe.sanitizers.{room}" for room in ("names", "options", "utility_summary")}
+SHARED = {f"privpipe.sanitizers.{room}" for room in ("names", "options")}
 
 
 def list_sources() -> Iterator[Path]:

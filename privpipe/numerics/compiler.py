@@ -26,6 +26,11 @@ def njit(**options: Any) -> Callable[[F], F]:
     return found
 
 
+def compiled(function: F) -> F:
+    """Compile at first use, keep on disk, release the interpreter lock; never reorder floats."""
+    return njit(cache=True, nogil=True, fastmath=False, error_model="numpy")(function)
+
+
 @cache
 def can_compile() -> bool:
     """Whether the compiler is there; where it does not load, NumPy cleans alone."""

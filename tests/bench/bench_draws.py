@@ -32,30 +32,17 @@ def seconds(actions: dict[str, Callable[[], object]], rounds: int) -> dict[str, 
 
 def make_actions(count: int) -> dict[str, Callable[[], object]]:
     """Each action makes `count` values or words; the first is what the others are divided by."""
-    generator, out = np.random.default_rng(1), np.empty((count, 1))
+    generator = np.random.default_rng(1)
     stream = KeyedStream(bytes(32), partition="ab", first_record=10**9, n_records=count)
+    few = KeyedStream(bytes(32), partition="ab", first_record=0, n_records=count // 64)
     fair = tabulate_categories(np.array([0, 100]), np.arange(100), np.full(100, 0.01))
     laws = np.zeros(count, np.int64)
     codes = np.empty(count, np.int64)
 
-    def tiled(draw: Callable[[np.ndarray, np.ndarray], object]) -> Callable[[], None]:
+    def tiled(draw: Callable[[np.ndarray], object]) -> Callable[[], None]:
         def run() -> None:
-            for rows, words in stream.tiles("bench", 1):
-                draw(words, out[rows])
-
-        return run
-
-    def normal() -> None:
-        pairs, halves = out.reshape(-1, 2), stream.part(0, count // 2)
-        for rows, words in halves.tiles("bench", 2):
-            draws.draw_normal(words, 2, pairs[rows])
-
-    def gamma(shape: float) -> Callable[[], None]:
-        def run() -> None:
-            width = draws.gamma_words(shape)
-            few = stream.part(0, count // 20)
-            for rows, words in few.tiles("bench", width):
-                draws.draw_gamma(words, shape, out=out[rows])
+            for _, words in stream.tiles("bench", 1):
+                draw(words)
 
         return run
 
@@ -65,20 +52,12 @@ def make_actions(count: int) -> dict[str, Callable[[], object]]:
 
     return {
         "numpy laplace": lambda: generator.laplace(size=count),
-        "keyed words, tiles": tiled(lambda words, _: None),
+        "keyed words, tiles": tiled(lambda words: None),
         "keyed words, fresh memory": lambda: stream.words("bench", 1),
         "keyed uniform": tiled(draws.draw_uniform),
-        "keyed exponential": tiled(draws.draw_exponential),
         "keyed laplace": tiled(draws.draw_laplace),
-        "keyed normal": normal,
-        "numpy normal": lambda: generator.standard_normal(count),
-        "keyed gamma 20, a 20th of the values": gamma(20.0),
-        "numpy gamma 20, a 20th of the values": lambda: generator.gamma(20.0, size=count // 20),
-        "keyed gamma 2.5, a 20th of the values": gamma(2.5),
         "keyed categorical, 100 categories": categorical,
-        "keyed signs, 64 per word": lambda: draws.draw_signs(
-            stream.part(0, count // 64).words("bench", 1), 64
-        ),
+        "keyed signs, 64 per word": lambda: draws.draw_signs(few.words("bench", 1), 64),
         "PCG64 words": lambda: generator.integers(0, 2**64, count, np.uint64, endpoint=False),
     }
 

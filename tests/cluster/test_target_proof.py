@@ -11,9 +11,9 @@ from privpipe.capabilities import FollowsTarget
 from privpipe.cluster.passes.evidence_sample import TargetModel, read_targets
 from privpipe.errors import GuaranteeError, PrivacyWarning
 from privpipe.protocols import Shard
+from privpipe.sanitizers.null_space.algorithm_1 import NullSpaceCleaner
+from privpipe.sanitizers.null_space.algorithm_2 import TargetedCleaner
 from privpipe.sanitizers.null_space.factored_cleaner import FactoredCleaner
-from privpipe.sanitizers.null_space.null_space_cleaner import NullSpaceCleaner
-from privpipe.sanitizers.null_space.targeted_cleaner import TargetedCleaner
 from privpipe.sanitizers.null_space.verbatim_cleaner import PrintedCleaner
 from privpipe.store.models import digest_map, write_model
 

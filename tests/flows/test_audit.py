@@ -9,14 +9,13 @@ from pathlib import Path
 import pytest
 
 from privpipe.attacks.utility import UtilityLosses
-from privpipe.capabilities import UtilityPromise
+from privpipe.capabilities import UtilityPromise, UtilitySummary
 from privpipe.errors import GuaranteeError
 from privpipe.pipeline.runs.configuration_file import read_options
 from privpipe.pipeline.runs.run import Run
 from privpipe.pipeline.stages.audit.audit_stage import WIDEST_GAP, _check_promise, _count_parts
 from privpipe.pipeline.stages.check import check_stage
 from privpipe.records.sampling import Part, make_split
-from privpipe.sanitizers.utility_summary import UtilitySummary
 from privpipe.store.collections.collection import open_collection
 from tests.flows.test_pipeline import configure
 from tests.standard import make_standard, write_standard

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from privpipe.errors import GuaranteeError, PrivacyWarning
 from privpipe.numerics.null_space.cleaning import clean_with_kernel
+from privpipe.sanitizers.null_space.algorithm_1 import NullSpaceCleaner
+from privpipe.sanitizers.null_space.algorithm_2 import TargetedCleaner
 from privpipe.sanitizers.null_space.factored_cleaner import FactoredCleaner
-from privpipe.sanitizers.null_space.null_space_cleaner import NullSpaceCleaner
-from privpipe.sanitizers.null_space.targeted_cleaner import TargetedCleaner
 from privpipe.sanitizers.null_space.verbatim_cleaner import PrintedCleaner
 from tests.oracles import exact_loss
 

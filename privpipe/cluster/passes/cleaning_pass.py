@@ -14,7 +14,14 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from privpipe.capabilities import BoundCounts, Bounds, Counts, MakesRecords, Measures
+from privpipe.capabilities import (
+    BoundCounts,
+    Bounds,
+    Counts,
+    MakesRecords,
+    Measures,
+    UtilitySummary,
+)
 from privpipe.cluster.events import Event
 from privpipe.cluster.executors.executor import Executor
 from privpipe.cluster.passes.loaded_map import load_map
@@ -26,7 +33,6 @@ from privpipe.numerics.finite import find_empty_rows, find_finite_rows, keep_row
 from privpipe.protocols import BoolArray, FloatArray, RecordMap, RecordStream
 from privpipe.records.schema import MISSING
 from privpipe.sanitizers.names import schema_of
-from privpipe.sanitizers.utility_summary import UtilitySummary
 from privpipe.store.access.objects import open_store, read_bytes
 from privpipe.store.arrays.blocks import Receipt, reading_once, write_block
 from privpipe.store.arrays.layout import FEATURES, RELEASED

@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 
 from privpipe.errors import OptionError
-from privpipe.numerics.random.elementary import compiled
+from privpipe.numerics.compiler import compiled
 from privpipe.protocols import FloatArray, IntArray
 
 Bound = Literal["hard", "soft", "normalise"]

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from privpipe.errors import OptionError
-from privpipe.numerics.random.elementary import compiled
+from privpipe.numerics.compiler import compiled
 from privpipe.protocols import BoolArray, IntArray, RecordStream, WordArray
 
 PURPOSE, FURTHER = "discrete", "discrete further"

@@ -21,7 +21,8 @@ from mpmath.ctx_iv import MPIntervalContext
 from mpmath.libmp import to_int
 
 from privpipe.errors import OptionError
-from privpipe.numerics.random.elementary import compiled, exponential_of, sine_cosine_of
+from privpipe.numerics.compiler import compiled
+from privpipe.numerics.random.draws import exponential_of, sine_cosine_of
 from privpipe.protocols import BoolArray, IntArray, RecordStream, WordArray
 
 SPARE = 64
@@ -192,12 +193,12 @@ class KNormNoise:
     -----
     Error of the floats, u = 2**-53, to first order; the kernel's constants are well above it:
 
-    - an exponential, given its word: 7 u relative (proved, see `elementary`), and at most
+    - an exponential, given its word: 7 u relative (proved, see `exponential_of`), and at most
       1 / (2 word) for the bits of the uniform that were not read;
     - their sum T: (7 + width) u relative, and width / (2 least word);
     - sqrt(E): 5 u relative, and the unread part over sqrt(E); sine and cosine: 6 u (angle 3.2 u,
-      `elementary` 2 u, unread bits below u / 2): a normal coordinate is off by 12 u sqrt(E), the
-      vector by at most 17 u rho, with rho**2 the sum of the pairs' energies (the kernel: 32 u);
+      `sine_cosine_of` 2 u, unread bits below u / 2): a normal coordinate is off by 12 u sqrt(E),
+      the vector by at most 17 u rho, with rho**2 the sum of the pairs' energies (the kernel: 32 u);
     - ``scale T g / (grid |g|)``: radius times [(7 + width) u + (width + 1) u / 2 + 8 u (the
       kernel: (2 width + 32) u), and twice the error of the vector over its length].
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from privpipe.errors import GuaranteeError, InputError, OptionError
+from privpipe.numerics.compiler import compiled
 from privpipe.numerics.noise.bounding import Norm
-from privpipe.numerics.random.elementary import compiled
 from privpipe.protocols import FloatArray, IntArray
 
 FINEST, COARSEST = 2.0**-20, 2.0**-10

@@ -153,7 +153,7 @@ def clean_block(
     out : as the released records, optional
         Where to put them; may be `x` itself, which is then overwritten.
     """
-    clean = clean_with_kernel if _kernel_pays(x, form.n_predictions) else clean_with_numpy
+    clean = clean_with_kernel if _kernel_pays(x, form) else clean_with_numpy
     found = clean(x, form, dtype, lifted=lifted, out=out)
     if lifted and form.balance is not None and found.withheld.any():
         _correct(found, form)
@@ -272,7 +272,7 @@ def reconstruct_records(
     released : (n_records, n_features_out)
     """
     released = np.empty((len(coordinates), len(lift)), dtype) if out is None else out
-    if _is_large(released):
+    if _is_large(released) and lift.shape[1] <= KERNEL_RANK:
         from privpipe.numerics.null_space.cleaning_kernel import align_rows, make_lift
 
         b, d = np.ascontiguousarray(coordinates), align_rows(lift.T)
@@ -285,9 +285,9 @@ def reconstruct_records(
     return released
 
 
-def _kernel_pays(records: FloatArray, n_predictions: int) -> bool:
-    """Large blocks of few predictions, in a dtype that the kernel knows."""
-    return _is_large(records) and n_predictions <= KERNEL_RANK
+def _kernel_pays(records: FloatArray, form: LinearForm) -> bool:
+    """Large blocks of few predictions, in a dtype and by a rule that the kernel knows."""
+    return _is_large(records) and form.n_predictions <= KERNEL_RANK and form.rule != "kkt"
 
 
 def _is_large(records: FloatArray) -> bool:

@@ -16,11 +16,13 @@ from typing import Any
 
 import numpy as np
 
-from privpipe.numerics.null_space import grid_kernels, kernel_shrinking
-from privpipe.numerics.null_space.grid_kernels import settle_tile
-from privpipe.numerics.null_space.kernel_shrinking import SHRINKING, STRICT, write_smallest
+from privpipe.numerics.null_space import grid_kernels
+from privpipe.numerics.null_space.grid_kernels import settle_tile, shrink_in_order
 from privpipe.numerics.null_space.kernel_store import compile_text
 from privpipe.protocols import FloatArray
+
+STRICT: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
+
 
 UNREPRESENTABLE, WRONG = 1, 2
 """What a kernel says of a record beside 0: its margin is too wide; it is not finite."""
@@ -68,7 +70,7 @@ def make_kernel(n_predictions: int, rank: int, rule: str, lifted: bool) -> Calla
     n_predictions, rank
         Number of predictions and of coordinates, at least 1.
     rule
-        "greedy", "in_order" or "kkt".
+        "greedy" or "in_order".
     lifted
         Write records; otherwise the kept coordinates.
 
@@ -93,14 +95,14 @@ def make_kernel(n_predictions: int, rank: int, rule: str, lifted: bool) -> Calla
     texts = [_write_reading(n_predictions), _write_turning(n_predictions, rank)]
     options = {"read": _READING, "turn": STRICT}
     space: dict[str, Any] = {"np": np, "settle": settle_tile}
-    if rule in SHRINKING:
-        space["shrink"] = SHRINKING[rule]
-    else:
-        texts.append(write_smallest(rank))
+    if rule == "greedy":
+        texts.append(_write_smallest(rank))
         options["shrink"] = STRICT
+    else:
+        space["shrink"] = shrink_in_order
     texts.append(_write_source(n_predictions, rank, lifted))
     options["kernel"] = STRICT
-    return compile_text(texts, space, options, (kernel_shrinking, grid_kernels))
+    return compile_text(texts, space, options, (grid_kernels,))
 
 
 @lru_cache(maxsize=64)
@@ -113,26 +115,7 @@ def make_lift(rank: int) -> Callable[..., None]:
         ``kernel(b, lift, centre, out)`` with b (n_records, rank), lift (rank, n_features_out)
         row by row, centre (n_features_out,) and out (n_records, n_features_out).
     """
-    text = _write_lift(rank) if rank <= UNROLLED else LONG_LIFT
-    return compile_text([text], {"np": np}, {"kernel": STRICT})
-
-
-UNROLLED = 12
-"""Up to this rank all coordinates of a record are lifted at once."""
-
-LONG_LIFT = """
-def kernel(b, lift, centre, out):
-    total = np.empty(out.shape[1])
-    for i in range(out.shape[0]):
-        for c in range(total.size):
-            total[c] = b[i, 0] * lift[0, c]
-        for j in range(1, b.shape[1]):
-            t = b[i, j]; d = lift[j]
-            for c in range(total.size):
-                total[c] += t * d[c]
-        for c in range(total.size):
-            out[i, c] = centre[c] + total[c]
-"""
+    return compile_text([_write_lift(rank)], {"np": np}, {"kernel": STRICT})
 
 
 def _write_lift(rank: int) -> str:
@@ -208,6 +191,31 @@ def turn(values, shift, turned, margin, reach, limits, root, b, size, unexplaine
         judged[k] = 0.0 if fits else (1.0 if all < np.inf else 2.0)
         rest = root - wide if fits else 0.0
         left[k] = rest * rest
+"""
+
+
+def _write_smallest(rank: int) -> str:
+    """As `shrink_in_order`, the smallest coordinate first ("greedy").
+
+    What a coordinate finds spent is summed up anew: nothing is sorted and nothing branches, so
+    that many records are done at a time.
+    """
+    each = range(rank)
+    rows = "; ".join(f"b{j} = b[{j}]; kept{j} = kept[{j}]" for j in each)
+    lines = ["; ".join(f"t{j} = b{j}[k]; c{j} = t{j} * t{j}" for j in each)]
+    for j in each:
+        smaller = [f"(c{i} if c{i} {'<=' if i < j else '<'} c{j} else 0.0)" for i in each if i != j]
+        lines += [
+            f"left = max(budget[k] - ({' + '.join(smaller) or '0.0'}), 0.0)",
+            f"rest = max(abs(t{j}) - np.sqrt(left), 0.0)",
+            f"kept{j}[k] = (0.0 if c{j} <= left else (rest if t{j} > 0 else -rest)) + 0.0",
+        ]
+    body = "\n".join(f"        {line}" for line in lines)
+    return f"""
+def shrink(b, kept, budget, room):
+    {rows}
+    for k in range(budget.size):
+{body}
 """
 
 

@@ -190,3 +190,17 @@ def _settle_record(
             return False
         values[j, k] = value
     return True
+
+
+@_strict
+def shrink_in_order(b: Any, kept: Any, budget: Any, room: Any) -> None:
+    """Remove coordinate by coordinate until the budget is spent; as in `shrinkage`."""
+    before = room[0]
+    for k in range(budget.size):
+        before[k] = 0.0
+    for j in range(b.shape[0]):
+        for k in range(budget.size):
+            own, left = b[j, k] * b[j, k], max(budget[k] - before[k], 0.0)
+            rest = max(abs(b[j, k]) - np.sqrt(left), 0.0)
+            kept[j, k] = (0.0 if own <= left else (rest if b[j, k] > 0 else -rest)) + 0.0
+            before[k] += own

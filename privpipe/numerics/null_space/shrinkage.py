@@ -9,17 +9,11 @@ bits depend on which others are in its block, as they would in a matrix product.
 
 from __future__ import annotations
 
-from typing import Literal
-
 import numpy as np
 
 from privpipe.numerics.null_space.knapsack import spent_before
 from privpipe.numerics.rounding import multiply_in_order
 from privpipe.protocols import FloatArray
-
-Rule = Literal["greedy", "in_order", "kkt"]
-RULES: tuple[Rule, ...] = ("greedy", "in_order", "kkt")
-"""Names of the rules; the compiled kernel knows them by their place."""
 
 FEW = 12
 """Up to so many coordinates what is spent before each is summed without sorting."""

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from privpipe.errors import InputError
-from privpipe.numerics.random.elementary import compiled
+from privpipe.numerics.compiler import compiled
 from privpipe.protocols import FloatArray, IntArray, WordArray
 
 _SUM_TOLERANCE = 1e-9

@@ -104,16 +104,6 @@ class KeyedStream:
     def n_records(self) -> int:
         return self._n_records
 
-    @property
-    def first_record(self) -> int:
-        """Number of the first record within its partition."""
-        return self._first
-
-    @property
-    def partition(self) -> str:
-        """Digest of the source partition."""
-        return self._partition
-
     def __repr__(self) -> str:
         return (
             f"KeyedStream(partition={self._partition!r}, first_record={self._first}, "
@@ -125,20 +115,6 @@ class KeyedStream:
             "A keyed stream holds a key and is not pickled or copied.",
             remedy="Send a KeyTicket and open the stream where the records are.",
             code="key_pickle",
-        )
-
-    def part(self, start: int, stop: int) -> KeyedStream:
-        """Stream of records `start` to `stop` of this run, counted from its first record."""
-        if not 0 <= start <= stop <= self._n_records:
-            raise OptionError(
-                f"Records {start} to {stop} are not within the run of {self._n_records}.",
-                remedy="Use 0 <= start <= stop <= n_records.",
-            )
-        return KeyedStream(
-            self._key,
-            partition=self._partition,
-            first_record=self._first + start,
-            n_records=stop - start,
         )
 
     def words(self, purpose: str, words_per_record: int) -> WordArray:

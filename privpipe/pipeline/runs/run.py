@@ -17,13 +17,13 @@ from platformdirs import user_cache_path
 from pydantic import TypeAdapter
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
+from privpipe.capabilities import UtilitySummary
 from privpipe.cluster.passes.pass_checkpoints import Checkpoints
 from privpipe.cluster.workers.connection import ClusterOptions
 from privpipe.fitted_schema import FittedSchema
 from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.protocols import FloatArray, Guarantee, Method
 from privpipe.records.sampling import Split
-from privpipe.sanitizers.utility_summary import UtilitySummary
 from privpipe.store.access.location import join, local_path, shown
 from privpipe.store.access.workspace import RunState, workspace_url
 from privpipe.store.arrays.blocks import Receipt

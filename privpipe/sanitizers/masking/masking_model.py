@@ -23,8 +23,8 @@ from privpipe.protocols import (
     ShardSchema,
     WordArray,
 )
-from privpipe.sanitizers.masking.person_leverage import PersonLeverage, measure_person_leverage
 from privpipe.sanitizers.masking.record_survey import code_responses
+from privpipe.sanitizers.masking.refusals import PersonLeverage, measure_person_leverage
 
 BIAS = "bias"
 """Name of the feature that is one in every record and stands for the intercept."""

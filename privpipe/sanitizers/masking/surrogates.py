@@ -32,8 +32,8 @@ from privpipe.sanitizers.arrays import check_shards, check_unweighted, say_incom
 from privpipe.sanitizers.masking import refusals
 from privpipe.sanitizers.masking.incomplete_records import complete_records, expand_moments
 from privpipe.sanitizers.masking.masking_model import BIAS, MaskingModel
-from privpipe.sanitizers.masking.person_leverage import PersonLeverage
 from privpipe.sanitizers.masking.record_survey import RecordSurvey, survey_records
+from privpipe.sanitizers.masking.refusals import PersonLeverage
 from privpipe.sanitizers.options import MethodOptions
 
 TILE_BYTES = 2**22

@@ -1,26 +1,35 @@
-"""Null-space cleaning, algorithm 1: its options and its fit.
+"""Null-space cleaning, algorithm 1: map, options, fit and row.
 
-Xu et al. 2017, Cleaning the Null Space, Figure 2. The map itself is
-`privpipe.sanitizers.null_space.null_space_cleaner.NullSpaceCleaner`.
+Xu et al. 2017, Cleaning the Null Space, Figure 2: what a known linear predictor does not need is
+removed from each record.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy.typing as npt
 from pydantic import Field
 from pydantic.dataclasses import dataclass as options_dataclass
 
+from privpipe.described import described, facts_of_map
 from privpipe.numerics.null_space.knapsack import check_budget
 from privpipe.option_values import FORBID
 from privpipe.protocols import Method, Role, Shards
-from privpipe.sanitizers.arrays import check_shards
+from privpipe.sanitizers.arrays import as_finite, as_predictor, check_shards
 from privpipe.sanitizers.names import keep_names
 from privpipe.sanitizers.null_space.factored_cleaner import FactoredCleaner
 from privpipe.sanitizers.null_space.least_squares import DESIGN_STATISTICS
-from privpipe.sanitizers.null_space.null_space_cleaner import NullSpaceCleaner
+from privpipe.sanitizers.null_space.linear_cleaner import (
+    BudgetScope,
+    OnUnrepresentable,
+    Representative,
+    TargetRelease,
+    factor_lift,
+    scale_budget,
+)
 from privpipe.sanitizers.null_space.predictors import (
     UTILITY_PROMISE,
     CleanerOptions,
@@ -61,6 +70,149 @@ class NullSpaceOptions(CleanerOptions):
     def factor(self, fitted: Any, dtype: npt.DTypeLike) -> FactoredCleaner:
         """Releases coordinates."""
         return FactoredCleaner.of(fitted, dtype)
+
+
+@described(facts_of_map)
+@dataclass(frozen=True, eq=False)
+class NullSpaceCleaner(TargetRelease):
+    """Algorithm 1: keeps of each record only what its desired prediction needs.
+
+    With ``A = U S W^T`` the coordinates ``b = W^T A^T (x - centre)`` carry the whole desired
+    prediction; they are shrunk within the budget and lifted back to a record:
+    ``x~ = centre + D shrink(b)``. Two records of equal desired prediction ``A^T x``, in exact
+    arithmetic, are released equal to the last bit, and so withheld: all is made of the
+    prediction on a grid. Records are read as float64; wider numbers are rounded to it first.
+    For the fields see `LinearCleaner`.
+
+    Examples
+    --------
+    The toy example of the paper, where the wanted label is ``x1 - x2``:
+
+    >>> cleaner = NullSpaceCleaner.from_predictor(np.array([[1.0], [-1.0]]), utility_budget=0)
+    >>> cleaner.apply(np.array([[3.0, 1.0], [4.0, 2.0], [5.0, 1.0], [6.0, 5.0]])).round(12)
+    array([[ 1. , -1. ],
+           [ 1. , -1. ],
+           [ 2. , -2. ],
+           [ 0.5, -0.5]])
+    """
+
+    kind: ClassVar[str] = "null_space_cleaner"
+    theorem: ClassVar[str] = "Xu et al. 2017, Theorem 1"
+
+    @classmethod
+    def from_predictor(
+        cls,
+        desired_predictor: npt.ArrayLike,
+        *,
+        utility_budget: float,
+        intercept: npt.ArrayLike | None = None,
+        centre: npt.ArrayLike | None = None,
+        representative: Representative = "closest",
+        covariance: npt.ArrayLike | None = None,
+        augmented: bool = False,
+        rule: Literal["greedy", "kkt"] = "greedy",
+        budget: BudgetScope = "total",
+        on_unrepresentable: OnUnrepresentable = "fail",
+        condition: float = 0.0,
+        solver: str = "given",
+    ) -> NullSpaceCleaner:
+        """Make a cleaner for a known predictor.
+
+        Parameters
+        ----------
+        desired_predictor : (n_features, n_desired) or (n_features,)
+            The linear operator that the desired predictor starts with: coefficients of a
+            linear or multi-label regression, weights of a neural network's first layer
+            (n_inputs, n_units), or loadings of principal components (n_features, n_components).
+        utility_budget
+            Largest loss of utility per record, in squared units of the desired prediction.
+            0 removes the exact null space only.
+        intercept : (n_desired,), optional
+            Stored beside the predictor for those who predict with it.
+        centre : (n_features,), optional
+            Clean deviations from this record, usually the training mean.
+        representative
+            "closest": the released record nearest to the centre (the paper's). "likely": the
+            most likely one under `covariance`.
+        covariance : (n_features, n_features), optional
+            Of the training features; only for "likely".
+        augmented
+            The last row of the predictor belongs to a column of ones, which `apply` appends.
+        rule
+            "greedy": the paper's knapsack. "kkt": maximises what Theorem 2 states.
+        budget
+            "total": the budget is for all desired labels together. "per_label": for each of
+            them, as in the paper's tables; it is multiplied by their number.
+        on_unrepresentable
+            "fail", or "withhold" records that rounding alone may carry over the budget.
+        condition, solver
+            How the predictor was fitted, for the record.
+
+        Raises
+        ------
+        OptionError
+            If the budget is negative or not finite, or "likely" has no covariance.
+        InputError
+            If the predictor is not a finite, non-zero matrix, or shapes do not match.
+
+        Examples
+        --------
+        Any predictor that starts with a linear operator will do: what comes after it sees the
+        same numbers, up to the budget. The paper's four kinds, each on the same records:
+
+        >>> x = np.random.default_rng(0).normal(size=(200, 5))
+        >>> def cleaned(operator):
+        ...     return NullSpaceCleaner.from_predictor(operator, utility_budget=0.0).apply(x)
+
+        Linear regression: the coefficients, as `sklearn` has them in ``coef_``.
+
+        >>> from sklearn.linear_model import LinearRegression, LogisticRegression
+        >>> ally = LinearRegression().fit(x, x[:, 0] - x[:, 3])
+        >>> np.allclose(ally.predict(cleaned(ally.coef_)), ally.predict(x))
+        True
+
+        Multi-label classification by regression and thresholds: a column per label.
+
+        >>> labels = np.column_stack([x[:, 0] > 0, x[:, 1] + x[:, 2] > 0])
+        >>> ally = LogisticRegression().fit(x, labels @ [1, 2])
+        >>> bool((ally.predict(cleaned(ally.coef_.T)) == ally.predict(x)).all())
+        True
+
+        A neural network: the weights of its first layer, (n_inputs, n_units).
+
+        >>> layer = np.array([[1.0, 0.0], [1.0, 0.5], [0.0, 2.0], [0.0, 0.0], [-1.0, 1.0]])
+        >>> np.allclose(np.tanh(cleaned(layer) @ layer), np.tanh(x @ layer))
+        True
+
+        Principal components: the loadings, (n_features, n_components), and their mean as centre.
+
+        >>> from sklearn.decomposition import PCA
+        >>> ally = PCA(2).fit(x)
+        >>> cleaner = NullSpaceCleaner.from_predictor(
+        ...     ally.components_.T, utility_budget=0.0, centre=ally.mean_
+        ... )
+        >>> np.allclose(ally.transform(cleaner.apply(x)), ally.transform(x))
+        True
+
+        In a file for ``[method] predictor``: ``np.savez("ally.npz", coefficients=operator)``.
+        """
+        predictor = as_predictor(desired_predictor)
+        encoder, lift = factor_lift(predictor, representative, covariance)
+        n_features, n_desired = predictor.shape
+        return cls(
+            predictor=predictor,
+            intercept=as_finite(intercept, (n_desired,), "intercept"),
+            encoder=encoder,
+            lift=lift,
+            centre=as_finite(centre, (n_features,), "centre"),
+            utility_budget=scale_budget(utility_budget, budget, n_desired),
+            representative=representative,
+            augmented=augmented,
+            rule=rule,
+            on_unrepresentable=on_unrepresentable,
+            condition=condition,
+            solver=solver,
+        )
 
 
 @keep_names

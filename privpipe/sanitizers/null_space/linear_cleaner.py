@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 import numpy.typing as npt
 
-from privpipe.capabilities import UtilityPromise
+from privpipe.capabilities import UtilityPromise, UtilitySummary
 from privpipe.errors import GuaranteeError, OptionError, PrivacyWarning
 from privpipe.numerics.null_space.cleaning import CleanedBlock, LinearForm, clean_block
 from privpipe.numerics.null_space.compensated_rounding import Balance
@@ -37,7 +37,6 @@ from privpipe.numerics.null_space.rounding_margin import (
 from privpipe.protocols import FloatArray, Guarantee, RecordStream, Role
 from privpipe.sanitizers.arrays import as_finite, as_records, check_finite_records
 from privpipe.sanitizers.names import by_name
-from privpipe.sanitizers.utility_summary import UtilitySummary
 
 BudgetScope = Literal["total", "per_label"]
 OnUnrepresentable = Literal["fail", "withhold"]

@@ -7,7 +7,7 @@ is all that is left to reveal, so it is what a null-space cleaner's release tend
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
@@ -17,7 +17,10 @@ from pydantic.dataclasses import dataclass as options_dataclass
 from scipy.special import ndtri
 
 from privpipe.described import described, facts_of_map
+from privpipe.numerics.null_space.prediction_grid import predict_on_grid
+from privpipe.numerics.null_space.rounding_margin import plan_grid
 from privpipe.numerics.regression.moments import count_targets
+from privpipe.numerics.rounding import measure_columns
 from privpipe.option_values import FORBID
 from privpipe.protocols import FloatArray, Guarantee, IntArray, Method, RecordStream, Role, Shards
 from privpipe.sanitizers.arrays import as_records, check_finite_records, check_shards
@@ -27,7 +30,6 @@ from privpipe.sanitizers.null_space.least_squares import (
     fit_predictor,
     summarise_design,
 )
-from privpipe.sanitizers.null_space.null_space_cleaner import NullSpaceCleaner
 from privpipe.sanitizers.options import MethodOptions
 
 MIDDLE = 0.5
@@ -125,13 +127,12 @@ class TargetOnly:
             "computed from that value alone"
         )
 
-    @cached_property
-    def _rounds(self) -> NullSpaceCleaner:
-        return NullSpaceCleaner.from_predictor(self.predictor, utility_budget=0.0)
-
     def predict_target(self, x: npt.ArrayLike) -> FloatArray:
         """Values on the grid of ``A^T x``, (n_records, n_predictions), float64."""
-        return self._rounds.predict_target(by_name(self, x))
+        records, _ = as_records(by_name(self, x), self.n_features_in)
+        grid = plan_grid(0.0, self.predictor.shape[1], self.n_features_in)
+        weights = measure_columns(self.predictor.T)
+        return predict_on_grid(np.asarray(records, np.float64), self.predictor, weights, grid)
 
     def release_target(self, values: FloatArray, dtype: npt.DTypeLike) -> FloatArray:
         """What is released of these predictions, (n_records, n_targets), in `dtype`."""
@@ -157,7 +158,7 @@ class TargetOnly:
         """
         records, dtype = as_records(by_name(self, x), self.n_features_in)
         check_finite_records(records)
-        released = self.release_target(self._rounds.predict_target(records), dtype)
+        released = self.release_target(self.predict_target(records), dtype)
         return released[0] if np.ndim(x) == 1 else released
 
 

@@ -22,9 +22,8 @@ import numpy.typing as npt
 import zarr
 from zarr.abc.store import Store
 
-from privpipe.capabilities import BoundCounts
+from privpipe.capabilities import BoundCounts, UtilitySummary
 from privpipe.errors import IncompleteReleaseError, StoreError
-from privpipe.sanitizers.utility_summary import UtilitySummary
 from privpipe.store.access.location import join, shown
 from privpipe.store.access.objects import measure_bytes, open_store
 from privpipe.store.access.remote import explain_refusal, guard_read

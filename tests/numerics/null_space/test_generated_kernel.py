@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from privpipe.numerics.null_space import cleaning_kernel
-from privpipe.numerics.null_space.kernel_shrinking import write_smallest
 
 GOLDEN = Path(__file__).with_name("generated_kernel.txt")
 
@@ -15,7 +14,7 @@ def test_generated_kernel__reads_as_it_did() -> None:
     texts = [
         cleaning_kernel._write_reading(2),
         cleaning_kernel._write_turning(2, 2),
-        write_smallest(2),
+        cleaning_kernel._write_smallest(2),
         cleaning_kernel._write_source(2, 2, lifted=True),
     ]
     written = "\n".join(text.strip() for text in texts) + "\n"

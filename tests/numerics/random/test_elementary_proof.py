@@ -1,4 +1,4 @@
-"""Logarithm, sine and cosine of `elementary`: their bounds, proved over all of their range.
+"""Logarithm, sine and cosine of `draws`: their bounds, proved over all of their range.
 
 A running error analysis in ball arithmetic: the reduced range is cut into pieces; on each, every
 operation of the function is done on balls, with a ball for what rounding may have added so far. The
@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from privpipe.numerics.random import elementary
-from privpipe.numerics.random.elementary import exponential_of, sine_cosine_of
+from privpipe.numerics.random import draws
+from privpipe.numerics.random.draws import exponential_of, sine_cosine_of
 
 flint = pytest.importorskip("flint")
 arb, ctx = flint.arb, flint.ctx
@@ -142,7 +142,7 @@ def bound_log(f: Held, left: int, series: Any) -> Any:
     odd = z * (LOG[0] + w * (LOG[2] + w * (LOG[4] + w * LOG[6])))
     half_square = 0.5 * f * f
     bent = half_square - s * (half_square + (even + odd))
-    high, low = elementary._LN2_HIGH, elementary._LN2_LOW
+    high, low = draws._LN2_HIGH, draws._LN2_LOW
     exact_high = Held(arb(left) * arb(high), arb(0))  # 6 bits times 32 bits: no rounding
     found = exact_high + ((hold(float(left)) * low + bent) - f)
     exact_f, exact_s = f.real, s.real

@@ -58,11 +58,9 @@ def test_words__do_not_depend_on_chunking(data, width, n_cuts, first):
     runs = list(pairwise(edges))
     order = data.draw(st.permutations(range(len(runs))))
     again = np.empty_like(whole)
-    source = stream(first, count)
     for i in order:
         start, stop = runs[i]
-        piece = data.draw(st.booleans())
-        part = source.part(start, stop) if piece else stream(first + start, stop - start)
+        part = stream(first + start, stop - start)
         again[start:stop] = part.words("noise", width)
     np.testing.assert_array_equal(again, whole)
 
@@ -174,7 +172,6 @@ def test_words__are_uniform_by_bit_and_by_byte(seed):
         (lambda: next(stream().tiles("a", 0)), "words_per_record is 0"),
         (lambda: stream().words_at("a", 1, np.array([3, -1])), "not within the run of 100"),
         (lambda: stream().words_at("a", 1, np.array([3, 100])), "not within the run of 100"),
-        (lambda: stream().part(5, 101), "not within the run of 100"),
     ],
 )
 def test_stream__refuses_what_it_cannot_address(make, match):

@@ -257,7 +257,7 @@ def test_person_leverage__knows_the_heaviest_whatever_the_cut(
 ) -> None:
     """Counters are few and persons many: what is forgotten is bounded, and added."""
     from privpipe.protocols import Shard
-    from privpipe.sanitizers.masking import person_leverage
+    from privpipe.sanitizers.masking import refusals
 
     random = np.random.default_rng(6)
     people = np.concatenate([np.zeros(40, int), 1 + np.arange(4000) // 2])
@@ -265,12 +265,12 @@ def test_person_leverage__knows_the_heaviest_whatever_the_cut(
     held = random.random((len(people), 3))
     held /= np.sqrt(np.square(held).sum(axis=0))
     truth = np.bincount(people, np.square(held).sum(axis=1)).max()
-    monkeypatch.setattr(person_leverage, "COUNTERS_PER_DIMENSION", 50)
+    monkeypatch.setattr(refusals, "COUNTERS_PER_DIMENSION", 50)
     for n_parts in (1, 3, 40):
         total = None
         for part in np.array_split(rows, n_parts):
             shard = Shard(np.zeros((len(part), 1)), groups=people[part])
-            found = person_leverage.measure_person_leverage(
+            found = refusals.measure_person_leverage(
                 shard, held[part], np.zeros((len(part), 1)), 77
             )
             total = found if total is None else total.merge(found)

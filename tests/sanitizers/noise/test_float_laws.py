@@ -1,6 +1,6 @@
 """Unrounded float noise keeps no differential privacy: no such promise for floats rests on it.
 
-`draw_laplace`, `draw_gamma` and `LaplaceMechanism` stay for comparisons. Asked twice: of the
+`draw_laplace` and `LaplaceMechanism` stay for comparisons. Asked twice: of the
 imports, and of what is called when every row of `METHODS` releases records.
 """
 
@@ -30,7 +30,7 @@ from privpipe.sanitizers.options import make_options
 
 HOUSE = Path(privpipe.__file__).parent
 DRAWS, LAPLACE = draws.__name__, LaplaceMechanism.__module__
-FLOAT_LAWS = {(DRAWS, "draw_laplace"), (DRAWS, "draw_gamma"), (LAPLACE, "LaplaceMechanism")}
+FLOAT_LAWS = {(DRAWS, "draw_laplace"), (LAPLACE, "LaplaceMechanism")}
 OF_CODES = {"privpipe.sanitizers.mapping.exponential"}
 """Promises `local_dp` of categorical codes: their draws compare whole numbers with thresholds."""
 
@@ -119,9 +119,9 @@ PROMISE = 'from privpipe.protocols import Guarantee\nx = Guarantee(kind="local_d
     "source",
     [
         "from privpipe.numerics.random.draws import draw_laplace\n",
-        "from privpipe.numerics.random.draws import draw_gamma as g\n",
+        "from privpipe.numerics.random.draws import draw_laplace as g\n",
         "from privpipe.numerics.random import draws as d\nd.draw_laplace(1)\n",
-        "import privpipe.numerics.random.draws\nprivpipe.numerics.random.draws.draw_gamma(1)\n",
+        "import privpipe.numerics.random.draws\nprivpipe.numerics.random.draws.draw_laplace(1)\n",
         f"def f():\n    from {LAPLACE} import LaplaceMechanism\n",
         "from privpipe.sanitizers.method_table import RECORD_MAPS\n",
     ],
@@ -136,7 +136,6 @@ def watch_calls() -> Iterator[set[str]]:
     """Names of the float laws that were called, by whatever name they were imported."""
     codes = {
         draws.draw_laplace.__code__: "draw_laplace",
-        draws.draw_gamma.__code__: "draw_gamma",
         LaplaceMechanism.apply.__code__: "LaplaceMechanism",
     }
     called: set[str] = set()

@@ -14,12 +14,12 @@ from privpipe.numerics.regression.moments import solve_least_squares
 from privpipe.protocols import Column, ShardSchema
 from privpipe.records.memory import Records
 from privpipe.sanitizers.null_space.algorithm_1 import (
+    NullSpaceCleaner,
     NullSpaceOptions,
     fit_null_space,
     fit_null_space_cleaner,
 )
 from privpipe.sanitizers.null_space.least_squares import summarise_design
-from privpipe.sanitizers.null_space.null_space_cleaner import NullSpaceCleaner
 from tests.oracles import clean_as_printed, exact_loss
 from tests.sanitizers.xu_records import make_deficient, make_features, make_labels, make_records
 

@@ -7,13 +7,13 @@ import pytest
 
 from privpipe.errors import InputError, OptionError, PrivacyWarning
 from privpipe.records.memory import Records
+from privpipe.sanitizers.null_space.algorithm_1 import NullSpaceCleaner
 from privpipe.sanitizers.null_space.algorithm_2 import (
+    TargetedCleaner,
     TargetedOptions,
     fit_targeted,
     fit_targeted_cleaner,
 )
-from privpipe.sanitizers.null_space.null_space_cleaner import NullSpaceCleaner
-from privpipe.sanitizers.null_space.targeted_cleaner import TargetedCleaner
 from privpipe.sanitizers.null_space.verbatim_cleaner import PrintedCleaner
 from tests.oracles import clean_targeted, exact_loss
 from tests.sanitizers.xu_records import make_features, make_labels, make_records

@@ -13,7 +13,7 @@ import numpy as np
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.audit_rounds import ask_pairs, ask_raw, audit_release
 from privpipe.attacks.utility import UtilityLosses, measure_losses
-from privpipe.capabilities import Descends, Promises, UtilityPromise
+from privpipe.capabilities import Descends, Promises, UtilityPromise, UtilitySummary
 from privpipe.cluster.executors.executor import Executor
 from privpipe.cluster.passes.joint_pass import JointQuestion, ask_together
 from privpipe.cluster.passes.loaded_map import CleanedShards
@@ -31,7 +31,6 @@ from privpipe.pipeline.stages.audit.judged_records import describe_basis, find_t
 from privpipe.pipeline.stages.report_writing import describe_run
 from privpipe.protocols import Shards
 from privpipe.records.sampling import Part, PartCount, Split
-from privpipe.sanitizers.utility_summary import UtilitySummary
 from privpipe.store.arrays.blocks import digest_receipts
 from privpipe.store.collections.collection import Collection
 from privpipe.store.keyring.account import find_account
