@@ -115,7 +115,7 @@ print("published:", (folder / "release.zarr").exists())
 # 2. Release less. A filter (``privpipe init motion.zarr --method minimax ...``) releases a few
 #    numbers instead of 71; ``privpipe compare`` shows what methods and their options retain and
 #    reveal, before anything is published. Then ``privpipe purge release.zarr`` and run again.
-# 3. Ask for less: people in groups instead of single people, or a coarser target.
+# 3. Want less: people in groups instead of single people, or a coarser target.
 #
 # The message also says which limits would let this release pass. With them it would reveal nearly
 # everything that the raw records reveal; they are for who decides that this is no harm, with a name
