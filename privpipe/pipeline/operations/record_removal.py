@@ -32,7 +32,7 @@ from privpipe.store.arrays.layout import FEATURES, ROOT_DOCUMENT
 from privpipe.store.collections import growing_collection as growing
 from privpipe.store.collections.collection import Collection, open_collection
 from privpipe.store.collections.growing_collection import StoredPartition
-from privpipe.store.collections.source_version import read_source_version
+from privpipe.store.collections.proving import read_source_version
 from privpipe.store.collections.survey import POOLED
 from privpipe.store.collections.writing import Chunk, read_statistics, write_held
 

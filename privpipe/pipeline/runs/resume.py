@@ -12,7 +12,7 @@ from privpipe.store.access.location import shown
 from privpipe.store.access.workspace import RunState, read_state, write_state
 from privpipe.store.arrays.headers import exists, read_header, read_kind
 from privpipe.store.collections.collection import Collection
-from privpipe.store.collections.source_version import read_source_version
+from privpipe.store.collections.proving import read_source_version
 
 
 def is_published(options: RunOptions, collection: Collection) -> bool:

@@ -39,7 +39,7 @@ from privpipe.store.arrays.headers import companion_url, exists
 from privpipe.store.arrays.layout import FEATURES, RECEIPTS, RELEASED
 from privpipe.store.collections.collection import Collection, open_collection
 from privpipe.store.collections.growing_collection import open_whole_collection
-from privpipe.store.collections.source_version import read_source_version
+from privpipe.store.collections.proving import read_source_version
 
 SAMPLE_COLUMNS = 64
 """Columns of eight bytes beside the features of a drawn record: labels, surroundings, number."""

@@ -5,8 +5,6 @@ mostly; where nothing does, the stream is decoded piece by piece and given up at
 that cannot be bounded, and `pickle`, which runs code, are not read at all.
 """
 
-from __future__ import annotations
-
 import math
 import zlib
 from functools import cache

@@ -1,7 +1,5 @@
 """What was written survives a power cut: files and folders flushed to the disk."""
 
-from __future__ import annotations
-
 import os
 import secrets
 from collections.abc import Callable

@@ -6,8 +6,6 @@ forward; it may lag behind by those whose writers died before they renewed it, a
 back by a writer who slept, and neither changes what readers see.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -6,8 +6,6 @@ deleted to take a lease, so two who find the same one expired cannot both win. T
 its object from a thread; a holder that dies stops renewing, so a kill never needs a hand.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import secrets

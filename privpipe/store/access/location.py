@@ -1,7 +1,5 @@
 """Places by URL: a local path, or what fsspec reaches; how messages call them."""
 
-from __future__ import annotations
-
 import os
 import re
 from urllib.parse import SplitResult, unquote, urlsplit

@@ -6,8 +6,6 @@ thrown away and a container's root that is no overlay are not, nor is anything w
 such table.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterable

@@ -5,9 +5,8 @@ file system paths, so that a bucket works wherever a folder does. The few things
 system has (a rename, a private folder) are asked for by name and answered by `local_path`.
 """
 
-from __future__ import annotations
-
 import asyncio
+import math
 import os
 import re
 import shutil
@@ -15,10 +14,13 @@ import stat
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import fsspec
 import google_crc32c
 import numcodecs.blosc
+import numpy as np
+import numpy.typing as npt
 import zarr
 from zarr.abc.store import ByteRequest, Store
 from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
@@ -384,3 +386,41 @@ def write_file(url: str, content: str | bytes) -> None:
         return
     os.makedirs(os.path.dirname(path), exist_ok=True)
     keep_file(path, data, replacing=True)
+
+
+MOST_TO_ONE = 1000
+"""Decoded bytes for each that is stored: Zstandard makes some 300 of counts that repeat."""
+
+SLACK = 2**20
+
+
+def read_whole(store: Store, name: str, *, most: float = math.inf) -> npt.NDArray[Any]:
+    """Read an array of a store whole.
+
+    Parameters
+    ----------
+    store, name
+        Where it is.
+    most
+        Numbers that it may have, where something else that is stored tells.
+
+    Raises
+    ------
+    FormatError
+        If it declares more than is stored of it.
+    """
+    array = zarr.open_array(store, path=name, mode="r")
+    n_stored = sum(sync(store.getsize(key)) for key in list_keys(store, f"{name}/c"))
+    if array.nbytes > MOST_TO_ONE * n_stored + SLACK:
+        raise _unbounded(name, f"declares {array.nbytes:,} bytes and stores {n_stored:,}")
+    if array.size > most:
+        raise _unbounded(name, f"declares {array.size:,} numbers, of which {most:,} can be meant")
+    return np.asarray(array[...])
+
+
+def _unbounded(name: str, problem: str) -> FormatError:
+    return FormatError(
+        f"The array {name!r} {problem}.",
+        remedy="It is damaged, or made to fill the memory: get it again from where it came.",
+        code="unbounded",
+    )

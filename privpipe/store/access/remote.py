@@ -4,8 +4,6 @@ Texts of clients hold addresses, requests and answers; each client has classes o
 share is the HTTP status, and with S3 a word for the error.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator, Sequence
 from http import HTTPStatus

@@ -4,8 +4,6 @@ One writer at a time: on a file system an flock that dies with its process, else
 that expires. The state is one small document, replaced whole; receipts are in the ledger.
 """
 
-from __future__ import annotations
-
 import fcntl
 import glob
 import json

@@ -5,8 +5,6 @@ read back after writing. One task owns whole chunks; alignment is asserted, beca
 parallel writes lose data without an error.
 """
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import time

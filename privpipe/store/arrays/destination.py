@@ -6,8 +6,6 @@ place, a note in the workspace says that they are unfinished and ours, and one o
 require comes last.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable, Iterator

@@ -17,9 +17,8 @@ from privpipe.errors import FormatError
 from privpipe.numerics.null_space.cleaning import reconstruct_records
 from privpipe.protocols import FloatArray
 from privpipe.store.access.location import shown
-from privpipe.store.access.objects import list_keys, open_store, read_bytes
+from privpipe.store.access.objects import list_keys, open_store, read_bytes, read_whole
 from privpipe.store.access.remote import guard_read
-from privpipe.store.access.whole_arrays import read_whole
 
 if TYPE_CHECKING:
     import xarray as xr

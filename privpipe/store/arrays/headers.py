@@ -1,7 +1,5 @@
 """Headers of what is stored: what a place holds, of which kind and format, and unchanged."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterator, Mapping

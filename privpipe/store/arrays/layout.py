@@ -5,8 +5,6 @@ all: without it no reader opens the group, on a file system or in a bucket. So t
 are made in memory here and written by those who know when.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

@@ -6,8 +6,6 @@ size is checked first, so that no chunk can fill a worker's memory. Descriptions
 checked when a collection is opened; what decodes a chunk is the schema in the sealed root.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

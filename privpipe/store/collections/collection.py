@@ -32,16 +32,11 @@ from privpipe.records.schema import (
     name_indicators,
 )
 from privpipe.store.access.location import Place, as_url, shown
+from privpipe.store.arrays import sealed_arrays
 from privpipe.store.arrays.blocks import read_block
 from privpipe.store.arrays.factored_basis import Basis
 from privpipe.store.arrays.headers import read_header, using_header
 from privpipe.store.arrays.layout import FEATURES
-from privpipe.store.arrays.sealed_arrays import (
-    SealedArrays,
-    check_chunks,
-    read_sealed,
-    seal_collection,
-)
 
 S = TypeVar("S", bound=Statistics)
 
@@ -109,7 +104,7 @@ class Collection:
     url: str
     schema_of_records: CollectionSchema
     digest: str
-    sealed: SealedArrays
+    sealed: sealed_arrays.SealedArrays
     desired: tuple[str, ...] = ()
     confidential: tuple[str, ...] = ()
     attributes: tuple[str, ...] = ()
@@ -273,7 +268,7 @@ class Collection:
         """
         if name == FEATURES and self.schema_of_records.n_features == 0:
             return np.empty((stop - start, 0), self.schema_of_records.dtype)
-        values = read_sealed(self.sealed, name, start, stop)
+        values = sealed_arrays.read_sealed(self.sealed, name, start, stop)
         if self.matching is None:
             return values
         if name == FEATURES:
@@ -400,7 +395,7 @@ def open_collection(
     header = read_header(url, "collection")
     with using_header(url, "collection"):
         collection = _describe(url, header)
-        check_chunks(collection.sealed)
+        sealed_arrays.check_chunks(collection.sealed)
     collection = replace(
         collection,
         desired=as_names(desired),
@@ -429,4 +424,4 @@ def _describe(url: str, header: Mapping[str, Any]) -> Collection:
     digest = str(header["digest"])
     if not schema.partitions:  # of an older collection: all of it is one
         schema = replace(schema, partitions=(Partition("", 0, schema.n_records, digest),))
-    return Collection(url, schema, digest, seal_collection(url, schema, header))
+    return Collection(url, schema, digest, sealed_arrays.seal_collection(url, schema, header))

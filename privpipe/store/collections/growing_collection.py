@@ -4,8 +4,6 @@ A partition has chunks of its own, so that what comes later moves no record of w
 have the schema of the first: the same features, variables and category tables.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import secrets

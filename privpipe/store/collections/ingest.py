@@ -4,8 +4,6 @@ Two passes: the first over the variables alone finds kinds and category tables, 
 writes chunk by chunk. Memory does not grow with the source.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace

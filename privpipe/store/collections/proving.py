@@ -1,19 +1,23 @@
 """Proving a collection whole: every stored byte against its receipt, or against its digest.
 
+Has it changed since a run began? Names, sizes and times of its objects say so early, and only warn.
+
 Collections of an earlier privpipe have no receipts. Their digest covers length and checksum of
 every chunk: one pass over the stored bytes proves them, and makes the receipts that later passes
 are checked with.
 """
 
-from __future__ import annotations
-
+import hashlib
 import json
+import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from hashlib import sha256
 
+import fsspec
+
 from privpipe.errors import IncompleteReleaseError, StoreError
-from privpipe.store.access.location import shown
+from privpipe.store.access.location import local_path, shown
 from privpipe.store.access.objects import open_store, read_bytes, write_bytes
 from privpipe.store.arrays.blocks import measure_object
 from privpipe.store.arrays.proof import Origin, Proof, ReceiptBook, digest_collection, read_receipts
@@ -173,3 +177,35 @@ def _keep(proof: Proof) -> Proof:
 
 def _seal(described: object) -> str:
     return sha256(json.dumps(described).encode()).hexdigest()
+
+
+def read_source_version(url: str) -> str:
+    """SHA-256 over what the storage says of every object; no content is read.
+
+    On a file system name, size and modification time in nanoseconds; elsewhere name, size, and
+    the object's entity tag or time.
+    """
+    sha = hashlib.sha256()
+    for line in sorted(_describe(url)):
+        sha.update(f"{line}\n".encode())
+    return sha.hexdigest()
+
+
+def _describe(url: str) -> list[str]:
+    path = local_path(url)
+    if path is None:
+        file_system, root = fsspec.core.url_to_fs(url)
+        file_system.invalidate_cache()
+        found = file_system.find(root, detail=True)
+        return [
+            f"{name} {info.get('size')} {info.get('ETag', info.get('LastModified', ''))}"
+            for name, info in found.items()
+        ]
+    lines = []
+    # Links are followed: a collection may keep its chunks on another disk.
+    for folder, _, names in os.walk(path, followlinks=True):
+        for name in names:
+            status = os.stat(os.path.join(folder, name))
+            inside = os.path.relpath(os.path.join(folder, name), path)
+            lines.append(f"{inside} {status.st_size} {status.st_mtime_ns}")
+    return lines

@@ -1,7 +1,5 @@
 """Writing a collection: whole chunks, digests on the way, visible only once it is complete."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import secrets

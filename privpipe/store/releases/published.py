@@ -9,9 +9,8 @@ import zarr
 
 from privpipe.errors import IncompleteReleaseError
 from privpipe.store.access.location import shown
-from privpipe.store.access.objects import list_keys, open_store
+from privpipe.store.access.objects import MOST_TO_ONE, list_keys, open_store, read_whole
 from privpipe.store.access.remote import guard_read
-from privpipe.store.access.whole_arrays import MOST_TO_ONE, read_whole
 from privpipe.store.arrays.blocks import Receipt, Stored, digest_receipts, measure_object
 from privpipe.store.arrays.factored_basis import BASIS
 from privpipe.store.arrays.headers import check_documents, read_header, read_promise, using_header

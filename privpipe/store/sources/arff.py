@@ -1,7 +1,5 @@
 """ARFF files as a table, dense or sparse, streamed."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """CSV files as a table: types from the first block, everything else streamed."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial

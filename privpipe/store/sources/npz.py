@@ -1,7 +1,5 @@
 """Members of an .npz file, streamed; nothing is unpickled."""
 
-from __future__ import annotations
-
 import math
 import tempfile
 import zipfile

@@ -1,7 +1,5 @@
 """Open a source by what its name or its folder says it is: a walk over the table of formats."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from privpipe.errors import InputError

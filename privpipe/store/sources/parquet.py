@@ -1,7 +1,5 @@
 """Parquet files as a table, read row group by row group with pyarrow."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TypeVar

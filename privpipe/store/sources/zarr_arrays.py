@@ -1,7 +1,5 @@
 """Zarr groups of named arrays as a source, chunk by chunk."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import partial
 from typing import Any

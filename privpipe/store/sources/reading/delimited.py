@@ -1,7 +1,5 @@
 """Delimited text, streamed through pyarrow; what goes wrong is reported without quoting cells."""
 
-from __future__ import annotations
-
 import codecs
 import io
 import re

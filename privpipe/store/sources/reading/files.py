@@ -3,8 +3,6 @@
 Reached through fsspec, so that a bucket works wherever a folder does.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress

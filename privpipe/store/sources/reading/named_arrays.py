@@ -1,7 +1,5 @@
 """Named arrays with one row per record as a source: such as an .npz file or a Zarr group."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress

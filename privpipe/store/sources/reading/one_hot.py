@@ -4,8 +4,6 @@ What the categories are called becomes part of the names of features, which a re
 so a column is turned into features only where an option names it, and rare categories are pooled.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace

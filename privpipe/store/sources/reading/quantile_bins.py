@@ -4,8 +4,6 @@ Edges are quantiles of a part of the records, chosen by their number alone, and 
 become names of categories, which a release publishes, and no record's value need be an edge.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Which columns of a table are features, which variables, and which are left out."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence

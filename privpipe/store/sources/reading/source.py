@@ -1,7 +1,5 @@
 """A source of records as a value, and the options that say which column is what."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal

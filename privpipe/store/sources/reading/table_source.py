@@ -3,8 +3,6 @@
 Record batches of columns become blocks of a feature matrix and variables.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
