@@ -1,4 +1,4 @@
-"""Whether a place outlives a restart, as far as the kernel's table of mounts tells.
+"""Whether a place outlives a restart, as far as the kernel's table of mounts says.
 
 The table is ``/proc/self/mountinfo``, see proc_pid_mountinfo(5). Memory and the layer that is a
 container's own are seen; a folder that somebody empties on a disk, a virtual machine's disk that is
@@ -27,7 +27,7 @@ class Mount:
     Parameters
     ----------
     id, parent
-        Its number, and that of the mount on which it stands.
+        Its number, and that of the mount on which it lies.
     root
         The folder of the file system that is mounted.
     point
@@ -94,7 +94,7 @@ def name_loss(mount: Mount) -> str:
 
 
 def find_loss(url: str) -> str:
-    """`name_loss` of a place that need not exist yet; empty in a bucket and where nobody knows."""
+    """`name_loss` of a place that need not exist yet; empty in a bucket and where it is unknown."""
     path = local_path(url)
     if path is None:
         return ""

@@ -2,7 +2,7 @@
 
 Everything privpipe reads or writes as Zarr goes through a store opened here, never through
 file system paths, so that a bucket works wherever a folder does. The few things only a file
-system has (a rename, a private folder) are asked for by name and answered by `local_path`.
+system has (a rename, a private folder) go by the path that `local_path` gives.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ PIECE = 2**18
 
 
 MOST_AT_ONCE = 32
-"""Small objects that are asked for at the same time."""
+"""Small objects that are requested at the same time."""
 
 INSIDE = re.compile(r"(?!\.{1,2}$)[\w.-]+")
 """A name of a folder, which leads neither up nor down."""
@@ -77,7 +77,7 @@ def join_inside(url: str, *names: str) -> str:
 def open_store(url: str, *, read_only: bool = False) -> Store:
     """Open the Zarr store of a place, without checking that anything is there.
 
-    A store opened to be written makes its folder when it is first asked anything: open it
+    A store opened to be written makes its folder at the first call: open it
     `read_only` unless it shall exist.
     """
     use_bounded_codecs()
@@ -153,7 +153,7 @@ def read_bytes(store: Store, key: str) -> bytes | None:
 
 
 def read_many(store: Store, keys: Sequence[str]) -> dict[str, bytes]:
-    """The objects of some keys, asked for together; one that is not there is empty."""
+    """The objects of some keys, requested at once; one that is not there is empty."""
     limit = asyncio.Semaphore(MOST_AT_ONCE)
 
     async def read(key: str) -> bytes:
@@ -246,7 +246,7 @@ def list_names(url: str) -> list[str]:
 
 
 def forget_listings(store: Store) -> None:
-    """Ask the store next time: what a client of buckets listed once it believes for ever.
+    """List anew next time: what a client of buckets listed once it believes for ever.
 
     An object that another made meanwhile would be missing, even when it is read by its name.
     """
@@ -311,7 +311,7 @@ def _is_plain(path: str) -> bool:
 def drop_unfinished(url: str) -> None:
     """Remove the temporary files that killed processes left of unfinished writes.
 
-    Nobody else may be writing. Remote stores have none: an object is there whole or not at all.
+    No one else may be writing. Remote stores have none: an object is there whole or not at all.
     """
     path = local_path(url)
     for folder, _, names in os.walk(path) if path is not None else ():
@@ -337,7 +337,7 @@ def delete_tree(store: Store, *, keep: str | None = None) -> None:
 
 
 def delete_place(url: str) -> None:
-    """Delete the objects of a remote place, or the one object it is; roots first, so that nobody
+    """Delete the objects of a remote place, or the one object it is; roots first, so that no one
     opens half of it.
     """
     store = open_store(url)
@@ -402,7 +402,7 @@ def read_whole(store: Store, name: str, *, most: float = math.inf) -> npt.NDArra
     store, name
         Where it is.
     most
-        Numbers that it may have, where something else that is stored tells.
+        Numbers that it may have, where something else that is stored says so.
 
     Raises
     ------

@@ -1,7 +1,8 @@
-"""What exceptions of a remote store's client mean, told by status and code, never by their text.
+"""What only remote stores have: refusals of their clients, put-if-absent, copies by the store.
 
-Texts of clients hold addresses, requests and answers; each client has classes of its own. What they
-share is the HTTP status, and with S3 a word for the error.
+What exceptions of a client mean is read from status and code, never from their text: texts hold
+addresses, requests and answers. Each client has classes of its own. What they share is the HTTP
+status, and with S3 a word for the error.
 """
 
 import time
@@ -122,9 +123,9 @@ def create_bytes(url: str, value: bytes) -> bool:
 
     The store itself decides who was first (S3: ``If-None-Match``, which has to be enforced
     by the store; see DESIGN.md). What it answers to who was not differs from store to store in
-    all but its HTTP status: 412, or 409 while another's write is under way, which is asked again.
-    Where the answer to our own write was lost, the client asks again and is told that there is an
-    object: ours. So what is there is compared; rivals must write different values.
+    all but its HTTP status: 412, or 409 while another's write is under way, which is tried again.
+    Where the answer to our own write was lost, the client tries again and finds an object: ours.
+    So what is there is compared; rivals must write different values.
     """
     file_system, path = fsspec.core.url_to_fs(url)
     for pause in (*CONFLICT_PAUSES, None):
@@ -163,7 +164,7 @@ def measure_objects(url: str) -> dict[str, int]:
 
 
 def _holds(file_system: Any, path: str, value: bytes) -> bool:
-    """Whether an object is there and holds this value; asked of the store, not of a cache."""
+    """Whether an object is there and holds this value; by the store, not by a cache."""
     file_system.invalidate_cache()
     try:
         return bool(file_system.cat_file(path) == value)

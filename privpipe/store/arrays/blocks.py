@@ -30,7 +30,7 @@ from privpipe.store.arrays.layout import ArrayPlan, chunk_key
 
 @dataclass(frozen=True)
 class Stored:
-    """One object as it stands in the store.
+    """One object as it is stored.
 
     Parameters
     ----------
@@ -260,7 +260,7 @@ def _write_rows(url: str, name: str, start: int, values: npt.NDArray[Any], versi
         raise refused
     raise StoreError(
         f"{join(shown(url), name)} could not be written ({problem}).",
-        remedy="Check free space and your rights, then run again; the work so far is kept.",
+        remedy="Check free space and your rights, then run again; the work so far is stored.",
         code=code,
     )
 

@@ -33,7 +33,7 @@ MADE = "made"
 def hold_destination(url: str, *, last: str = ROOT_DOCUMENT) -> Iterator[str]:
     """Own a destination; yields where to write, which is empty.
 
-    What a killed process left of an earlier attempt is removed first, once nobody holds it. What
+    What a killed process left of an earlier attempt is removed first, once no one holds it. What
     was written is removed when the block ends without `show_made`.
 
     Parameters
@@ -46,9 +46,9 @@ def hold_destination(url: str, *, last: str = ROOT_DOCUMENT) -> Iterator[str]:
     Raises
     ------
     StoreError
-        If something stands there already, another process writes there, or it cannot be made.
+        If something is there already, another process writes there, or it cannot be made.
     """
-    _check_hidden(url, last)
+    _check_unseen(url, last)
     held = False
     try:
         with hold_workspace(url):
@@ -87,7 +87,7 @@ def show_made(url: str, work: str, last: bytes, *, name: str = ROOT_DOCUMENT) ->
     Raises
     ------
     StoreError
-        If something came to stand there meanwhile.
+        If something was put there meanwhile.
     """
     path, made = local_path(url), local_path(work)
     if path is None or made is None:
@@ -111,7 +111,7 @@ def move_made(made: str, path: str, progress: Callable[[int], None] | None = Non
 
 
 def check_free(url: str) -> None:
-    """Raise StoreError if anything stands at a place."""
+    """Raise StoreError if anything is at a place."""
     path = local_path(url)
     taken = (
         os.path.lexists(path)
@@ -122,7 +122,7 @@ def check_free(url: str) -> None:
         raise _taken(url)
 
 
-def _check_hidden(url: str, last: str) -> None:
+def _check_unseen(url: str, last: str) -> None:
     """What is visible is refused before a workspace is made beside it."""
     if local_path(url) is not None:
         check_free(url)

@@ -1,7 +1,7 @@
 """Receipts of a collection: what every stored chunk must be, in tables sealed block by block.
 
 They are written at ingest, into an array of the collection's own, and every read of a chunk is
-compared with its receipt. The digests of the blocks stand in the root document, so that a worker
+compared with its receipt. The digests of the blocks are in the root document, so that a worker
 reads and trusts one block at a time, and memory does not grow with the collection.
 """
 
@@ -137,7 +137,7 @@ class ReceiptBook:
             self._write()
 
     def close(self, url: str, origin: Origin = "ingest") -> Proof:
-        """Write what is left; the proof of a store that will stand at `url`."""
+        """Write what is left; the proof of a store that will be at `url`."""
         if self._rows:
             self._write()
         return Proof(url, self._arrays, self._block_chunks, tuple(self._blocks), origin)

@@ -63,8 +63,8 @@ def _facts(collection: Collection) -> dict[str, str]:
 class Collection:
     """A collection opened for training, cleaning or audit; small and picklable.
 
-    It answers the questions of `Shards` itself, one chunk at a time in this process;
-    `privpipe.cluster` asks them on workers.
+    It is `Shards` itself, one chunk at a time in this process; `privpipe.cluster` reads its chunks
+    on workers.
 
     Parameters
     ----------
@@ -79,7 +79,7 @@ class Collection:
     desired, confidential, attributes
         Variables to read in each role.
     groups
-        Variable that says whose records belong together, if one is asked for.
+        Variable that says whose records belong together, if one is named.
     weights
         Numeric variable that says how often a record counts in a fit; all count once without.
     public
@@ -157,11 +157,11 @@ class Collection:
         InputError
             See `match_columns`.
         """
-        own = self.schema_of_records
+        here = self.schema_of_records
         matching = match_columns(
-            fitted, own.n_features, own.feature_names, [one.column for one in own.variables]
+            fitted, here.n_features, here.feature_names, [one.column for one in here.variables]
         )
-        schema = own.renumbered(fitted, matching)
+        schema = here.renumbered(fitted, matching)
         known = None if matching.is_identity else matching
         assert known is None or self.matching is None, "a collection is matched once"
         return replace(self, schema_of_records=schema, matching=known or self.matching)
@@ -174,7 +174,7 @@ class Collection:
     def shard(self, chunk: int) -> Shard:
         """Read one chunk, without the records that the split leaves out.
 
-        Where groups are asked for, its edges are moved on to where the next group begins.
+        Where groups are named, its edges are moved on to where the next group begins.
         """
         start, stop = self._rows(chunk)
         keep = self._keep(start, stop)
@@ -244,7 +244,7 @@ class Collection:
 
     def count_parts(self, split: Split, parts: Sequence[Part]) -> list[PartCount]:
         """Records and groups of some parts of a split, in one pass over what decides them."""
-        kept = [0] * len(parts)
+        counts = [0] * len(parts)
         groups = [np.empty(0, np.int64) for _ in parts]
         splitting = self.keeping(split, "all")
         for chunk in range(self.plan.n_chunks):
@@ -252,13 +252,13 @@ class Collection:
             identities = splitting._identities(start, stop)
             for i, part in enumerate(parts):
                 mine = identities[split.keep(part, identities)]
-                kept[i] += len(mine)
+                counts[i] += len(mine)
                 if split.group is not None:
                     groups[i] = np.union1d(groups[i], mine)
         grouped = split.group is not None
         return [
             PartCount(n, len(found) if grouped else None)
-            for n, found in zip(kept, groups, strict=True)
+            for n, found in zip(counts, groups, strict=True)
         ]
 
     def read(self, name: str, start: int, stop: int) -> npt.NDArray[Any]:
@@ -293,7 +293,7 @@ class Collection:
         return self._whole_numbers(self.groups[0], start, stop)
 
     def _whole_numbers(self, name: str, start: int, stop: int) -> IntArray:
-        """Values of a variable as integers that tell them apart."""
+        """Values of a variable as integers, equal where they are."""
         values = self.read(name, start, stop)
         if np.issubdtype(values.dtype, np.floating):
             values = values.astype(np.float64).view(np.int64)
@@ -369,7 +369,7 @@ def open_collection(
     url
         Local path or URL of the Zarr group.
     desired, confidential, attributes
-        Variables wanted in each role.
+        Variables of each role.
     groups
         Variable that says whose records belong together, for adversaries who know that.
     weights

@@ -159,9 +159,9 @@ def append_partition(
     Returns
     -------
     partition
-        As it stands now.
+        As it is now.
     changed
-        False where it stood there already, with the same records.
+        False where it was there already, with the same records.
 
     Raises
     ------
@@ -170,7 +170,7 @@ def append_partition(
     InputError
         If the source does not fit the schema.
     StoreError
-        If the name holds other records and is not to be replaced, the records stand there under
+        If the name holds other records and is not to be replaced, the records are there under
         another name, or another process writes.
     """
     _check_growing(url)
@@ -203,11 +203,11 @@ def _append_held(
     if known is not None:
         objects.remove_tree(added.url(url))
         return known, False
-    kept = [partition for partition in there if partition.name != name]
+    others = [partition for partition in there if partition.name != name]
     schema = like or replace(made, n_records=0, partitions=())
     content = {
         "schema": asdict(schema),
-        "partitions": [asdict(partition) for partition in (*kept, added)],
+        "partitions": [asdict(partition) for partition in (*others, added)],
     }
     generation_log.publish_generation(url, "collection", content, newest)
     return added, True
@@ -252,7 +252,7 @@ def drop_unnamed(url: str) -> None:
 
 
 def list_places(url: str) -> set[str]:
-    """Everything that stands among the partitions, their makers' workspaces included."""
+    """Everything that is among the partitions, their makers' workspaces included."""
     path = local_path(url)
     if path is None:
         keys = objects.list_keys(objects.open_store(url, read_only=True), "partitions/")
@@ -266,8 +266,8 @@ def purge_collection(url: str) -> bool:
     """Remove the records that the newest generation of a growing collection does not name.
 
     Of killed appends and of replaced partitions, which a run that began before may still read: it
-    ends with an error then, and goes on with the newest. Of a first append that was killed nothing
-    is left.
+    ends with an error then, and the next one reads the newest. Of a first append that was killed
+    nothing is left.
 
     Returns
     -------

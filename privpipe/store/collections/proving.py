@@ -91,7 +91,7 @@ def prove_by_digest(collection: Collection, measured: Iterable[Measured], url: s
 
 
 def find_proof(collection: Collection, url: str) -> Collection | None:
-    """The collection with the proof that an interrupted run kept at a place; None without one."""
+    """The collection with the proof that an interrupted run left at a place; None without one."""
     try:
         content = json.loads(read_bytes(open_store(url, read_only=True), NOTE) or b"{}")
         described = content["proof"]
@@ -113,7 +113,7 @@ def verify_collection(
     collection
         As it was opened.
     listen
-        Told how many records were just read, and how many there are.
+        Called with how many records were just read, and how many there are.
 
     Returns
     -------

@@ -133,7 +133,7 @@ class Tally:
             counted = values.dtype.kind == "f" or variable.categories is not None
             self._n_missing[variable.name] += int(np.count_nonzero(gone)) if counted else 0
         features = block[FEATURES]
-        # One sum tells in a single pass that there is nothing to count.
+        # One sum says in a single pass that there is nothing to count.
         with np.errstate(over="ignore", invalid="ignore"):
             clean = bool(np.isfinite(features.sum(dtype=np.float64)))
         if not clean:

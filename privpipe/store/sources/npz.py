@@ -1,6 +1,7 @@
 """Members of an .npz file, streamed; nothing is unpickled."""
 
 import math
+import os
 import tempfile
 import zipfile
 from collections.abc import Iterator
@@ -56,7 +57,7 @@ def _list_arrays(url: str) -> dict[str, NamedArray]:
 def _describe(archive: zipfile.ZipFile, url: str, member: str) -> NamedArray:
     with archive.open(member) as stream:
         shape, _, dtype = _read_header(stream)
-        header_bytes = stream.tell()
+        header_bytes = stream.seek(0, os.SEEK_CUR)
     if dtype.hasobject:  # objects are pickles, and loading a pickle runs code
         raise InputError(
             f"The array {member.removesuffix('.npy')!r} of {shown(url)} holds Python objects, "
