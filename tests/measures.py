@@ -36,8 +36,17 @@ PLAIN = {
 
 MOST_ROOMS = 15
 MOST_FLOORS = 3
-AUDIT_CALLS = {"audit_stage", "gate_stage", "write_report"}
+AUDIT_CALLS = {"audit_stage", "gate_stage", "write_report", "report_summary"}
 """Calls of a run that it would do without if nothing were judged."""
+
+AUDIT_ROOMS = (
+    "privpipe/attacks",
+    "privpipe/report",
+    "privpipe/pipeline/stages/audit",
+    "privpipe/pipeline/stages/gate",
+    "privpipe/cluster/passes/place_pass",
+)
+"""What the cleaning sums up and the publication says for the audit alone."""
 
 
 @dataclass(frozen=True)
@@ -213,6 +222,7 @@ def measure_run(house: list[Module]) -> list[Measure]:
             }
         )
         for module in house
+        if not str(module.path.relative_to(ROOT)).startswith(AUDIT_ROOMS)
     )
     return [Measure("lines of functions that a run without audit enters", lines, 2_500)]
 
