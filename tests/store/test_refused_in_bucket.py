@@ -13,7 +13,7 @@ from privpipe.command.run_command import purge_command
 from privpipe.errors import GateError, IncompleteReleaseError
 from privpipe.flows import increment_flow, stage_tasks
 from privpipe.pipeline.operations.erase import ErasureOptions, erase_records
-from privpipe.pipeline.operations.record_removal import Wanted, digest_of
+from privpipe.pipeline.operations.record_removal import ChosenRecords, digest_of
 from privpipe.pipeline.operations.traces import find_traces
 from privpipe.pipeline.runs.approval import approve_release
 from privpipe.pipeline.runs.run_options import RunOptions
@@ -246,7 +246,7 @@ def test_erase__finds_a_part_that_was_refused(tmp_path: Path, release_url: str) 
     assert [one.what for one in traces.found.values()] == ["parts"]
     assert traces.left == []
     chosen = replace(options, digest=digest_of(growing))
-    erase_records(growing, Wanted(numbers=(3,)), chosen)
+    erase_records(growing, ChosenRecords(numbers=(3,)), chosen)
     assert [key for key in list_place(out) if ".ledger/" not in key] == []
 
 
