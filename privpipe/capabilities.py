@@ -1,6 +1,6 @@
 """What a fitted map may be able to do beside `apply`, and a method beside `fit`: it has it or not.
 
-Cleaning, audit and training ask for these, and never for a method or a class of map. A new map that
+Cleaning, audit and training look for these, never for a method or a class of map. A new map that
 has the attributes is treated accordingly, with no line changed elsewhere.
 """
 
@@ -17,7 +17,7 @@ from privpipe.protocols import FloatArray, IntArray, RecordStream, Shard, ShardS
 
 @runtime_checkable
 class Measures(Protocol):
-    """Says what cleaning cost while it cleans; the receipts of a release then tell it."""
+    """Says what cleaning cost while it cleans; the receipts of a release then hold it."""
 
     def apply_measured(
         self, x: Any, stream: RecordStream | None = None, *, overwrite_x: bool = False
@@ -28,7 +28,6 @@ class Measures(Protocol):
         released ones may take their place. Withheld records are left out before: a map that
         measures draws nothing.
         """
-        ...
 
 
 @runtime_checkable
@@ -39,7 +38,6 @@ class Counts(Protocol):
         self, x: Any, stream: RecordStream | None = None
     ) -> tuple[npt.NDArray[Any], int]:
         """Released records as `apply` gives them, and how many were unseen by the fit."""
-        ...
 
 
 @runtime_checkable
@@ -49,27 +47,22 @@ class Descends(Protocol):
     @property
     def stopped(self) -> str:
         """Why the descent ended."""
-        ...
 
     @property
     def history(self) -> FloatArray:
         """One row per iteration, the starting point first."""
-        ...
 
     @property
     def history_columns(self) -> tuple[str, ...]:
         """Names of its columns."""
-        ...
 
     @property
     def task_names(self) -> tuple[str, ...]:
-        """Predictions kept or spoiled, whose losses are columns ``loss_<task>``."""
-        ...
+        """Predictions to preserve or to spoil, whose losses are columns ``loss_<task>``."""
 
     @property
     def baselines(self) -> FloatArray:
         """(n_tasks,): loss of the best constant guess of each."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -107,7 +100,6 @@ class Bounds(Protocol):
         self, x: Any, stream: RecordStream | None = None
     ) -> tuple[FloatArray, BoundCounts]:
         """Released records as `apply` gives them, and what bounding did to them."""
-        ...
 
 
 @runtime_checkable
@@ -117,12 +109,10 @@ class Projects(Protocol):
     @property
     def weights(self) -> FloatArray:
         """(n_features_in, n_features_out)."""
-        ...
 
     @property
     def offset(self) -> FloatArray:
         """(n_features_out,)."""
-        ...
 
 
 @runtime_checkable
@@ -132,11 +122,9 @@ class Layered(Protocol):
     @property
     def layers(self) -> Sequence[tuple[FloatArray, FloatArray]]:
         """Weights (n_in, n_out) and offset (n_out,) of each, the first on the records."""
-        ...
 
     def activate(self, values: FloatArray) -> FloatArray:
-        """The function, number by number: the same bits wherever a number stands."""
-        ...
+        """The function, number by number: the same bits in whatever row and chunk."""
 
 
 @runtime_checkable
@@ -145,7 +133,6 @@ class Reconstructs(Protocol):
 
     def reconstruct(self, coordinates: Any) -> FloatArray:
         """Records as a reader of the release sees them."""
-        ...
 
 
 @runtime_checkable
@@ -155,12 +142,10 @@ class Spends(Protocol):
     @property
     def predictor(self) -> FloatArray:
         """Of the desired prediction, (n_released, n_predictions)."""
-        ...
 
     @property
     def utility_budget(self) -> float:
         """In squared units of the prediction."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -198,29 +183,25 @@ class FollowsTarget(Protocol):
     @property
     def target_theorem(self) -> str:
         """What it rests on, in a sentence."""
-        ...
 
     def predict_target(self, x: Any) -> FloatArray:
         """Target predictions as they enter the release, (n_records, n_predictions), float64."""
-        ...
 
     def release_target(self, values: FloatArray, dtype: npt.DTypeLike) -> FloatArray:
         """Records as readers see them, made of target predictions and of nothing else."""
-        ...
 
 
 @runtime_checkable
 class Coordinates(Protocol):
-    """Knows the few coordinates that are all a released record tells."""
+    """Knows the few coordinates that are all a released record reveals."""
 
     def measure_coordinates(self, released: Any) -> FloatArray:
         """Coordinates of released records, (n_records, rank), float64."""
-        ...
 
 
 @runtime_checkable
 class MakesRecords(Protocol):
-    """Makes records of its own, which are nobody's: what a surrogate method fits.
+    """Makes records of its own, which belong to no one: what a surrogate method fits.
 
     It is stored as maps are, and has their `kind`, `guarantee`, `draws` and numbers of features,
     but no `apply`: no released record belongs to one that went in.
@@ -229,14 +210,12 @@ class MakesRecords(Protocol):
     @property
     def n_records(self) -> int:
         """How many it releases, whatever went in."""
-        ...
 
     def make_records(self, start: int, stop: int, stream: RecordStream | None) -> FloatArray:
         """Records `start` to `stop`, (stop - start, n_features_out), from their own words.
 
         The same for any cut into ranges.
         """
-        ...
 
 
 @runtime_checkable
@@ -255,23 +234,19 @@ class MixesRecords(Protocol):
     @property
     def n_tiles(self) -> int:
         """How many passes there are."""
-        ...
 
     def sum_records(
         self, shard: Shard, schema: ShardSchema, stream: RecordStream, places: IntArray, tile: int
     ) -> Any:
-        """Mergeable sums of the records of a shard, which stand at `places` of the stream."""
-        ...
+        """Mergeable sums of the records of a shard, which are at `places` of the stream."""
 
     def finish_records(self, sums: Any) -> tuple[FloatArray, FloatArray]:
         """Features and responses of the surrogates of a tile, from the sums over all records."""
-        ...
 
     def restore_records(
         self, shard: Shard, *, schema: ShardSchema, reads_responses: bool
     ) -> tuple[FloatArray, FloatArray]:
         """Features with the bias, and responses, of the records as they are summed."""
-        ...
 
 
 @runtime_checkable
@@ -280,39 +255,33 @@ class RunsCode(Protocol):
 
     def trust(self) -> None:
         """Let its code run in this process: its digest is the one of this run."""
-        ...
 
 
 class Preview(Protocol):
-    """A few chunks of a run that has not begun, evenly spread; read when asked for."""
+    """A few chunks of a run that has not begun, evenly spread; read when needed."""
 
     @property
     def is_whole(self) -> bool:
         """Whether these are all records."""
-        ...
 
     def read_training(self) -> Sequence[Shard]:
         """Attributes and labels of records that the fit will see; no features."""
-        ...
 
     def read_labelled(self) -> tuple[Sequence[Shard], ShardSchema]:
         """The same records whole, with what they look like."""
-        ...
 
     def read_attributes(self) -> IntArray:
         """Attributes of records that will be released, (n_records, n_attributes)."""
-        ...
 
 
 class Forecast(Protocol):
-    """What a method tells of a run before it; a dataclass of counts, no value of a record."""
+    """What a method forecasts of a run; a dataclass of counts, no value of a record."""
 
     about: ClassVar[str]
     """One word: what it is about."""
 
     def describe(self) -> str:
         """In a sentence or two."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@
 
     PrivpipeError                     7  anything of ours that fits nowhere below
       OptionError(ValueError)         2  an option or a configuration file is wrong
-      InputError(ValueError)          3  the data cannot be used as asked
+      InputError(ValueError)          3  the data cannot be used like this
       NumericalError                  7  the arithmetic did not come out
         RankError                     3  the design does not determine the predictor
         ConvergenceError              7  an iterative solver stopped short
@@ -14,14 +14,14 @@
       ClusterError                    5  the cluster cannot do the work
       MemoryBudgetError               5  the plan needs more memory than the workers have
       GateError                       6  the release did not pass its gate
-      GuaranteeError                  6  a promise cannot be kept or shown
+      GuaranteeError                  6  a promise cannot be fulfilled or shown
 
-`PrivacyWarning` is a warning: what was asked is done, but protects less than it seems to.
+`PrivacyWarning` is a warning: the request is done, but protects less than it seems to.
 `GuessWarning` and `LeftOutWarning` are too: something was guessed, or is left out, and is named.
 
 No message holds a value of a record, and none a control character. A message names the thing,
-what was wrong with it, what is allowed, and the way out; `code` is a stable name for machines,
-`remedy` the way out alone.
+what was wrong with it, what is allowed, and the remedy; `code` is a stable name for machines,
+`remedy` that alone.
 """
 
 from __future__ import annotations
@@ -97,11 +97,11 @@ def _rebuild(kind: type[PrivpipeError], message: str, remedy: str, code: str) ->
 
 
 class PrivacyWarning(UserWarning):
-    """What was asked is done, but it protects less than its name suggests."""
+    """The request is done, but it protects less than its name suggests."""
 
 
 class GuessWarning(UserWarning):
-    """Something was not said, and has been guessed; the message tells how to say it."""
+    """Something was not said, and has been guessed; the message names the option for it."""
 
 
 class LeftOutWarning(UserWarning):
@@ -116,7 +116,7 @@ class OptionError(PrivpipeError, ValueError):
 
 
 class InputError(PrivpipeError, ValueError):
-    """The data cannot be used as asked."""
+    """The data cannot be used like this."""
 
     exit_code = 3
     default_code = "input"
@@ -130,7 +130,7 @@ class MemoryBudgetError(PrivpipeError):
 
 
 class GuaranteeError(PrivpipeError):
-    """A promise of the method cannot be kept or cannot be shown."""
+    """A promise of the method cannot be fulfilled or cannot be shown."""
 
     exit_code = 6
     default_code = "guarantee"

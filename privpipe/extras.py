@@ -26,7 +26,7 @@ EXTRAS = {
     "s3": ("s3fs",),
     "torch": ("torch",),
 }
-"""Packages by import name; the requirements stand in pyproject.toml."""
+"""Packages by import name; the requirements are in pyproject.toml."""
 
 
 def name_extra(module: str) -> str | None:

@@ -147,7 +147,7 @@ class Matching:
     Parameters
     ----------
     order
-        Place of each fitted feature among those of the records; None where they stand as fitted.
+        Place of each fitted feature among those of the records; None where none moves.
     codes
         By variable, the fitted code of each code of the records; variables that are numbered as
         fitted are not in it.
@@ -209,50 +209,47 @@ def match_columns(
     InputError
         If features are missing, too many or nameless where the fitted ones have names; if a
         variable is of another kind; if an attribute is not there; if a variable that is released
-        as it is has categories that the fitted records have not, which nobody has judged.
+        as it is has categories that the fitted records have not, which no audit has judged.
     """
     there = {column.name: column for column in columns}
+    codes, tables = dict[str, tuple[int, ...]](), dict[str, tuple[str, ...]]()
+    # A variable of several roles counts as the last of them.
     roles = {
         **dict.fromkeys(fitted.labels, "label"),
         **dict.fromkeys(fitted.included, "included"),
         **dict.fromkeys(fitted.attributes, "attribute"),
     }
-    found = {}
     for column, role in roles.items():
-        own = there.get(column.name)
-        if own is not None:
-            _check_kind(own, column)
-            found[column.name] = _match_table(own, column, role)
+        if (mine := there.get(column.name)) is not None:
+            _check_kind(mine, column)
+            if (table := _match_table(mine, column, role)) is not None:
+                places = {name: code for code, name in enumerate(table)}
+                categories = mine.categories or ()
+                codes[column.name] = tuple(places.get(name, UNKNOWN) for name in categories)
+                tables[column.name] = table
         elif role == "attribute":
             raise _drifted(f"The records have no variable {column.name!r}, which the model reads.")
-    changed = {name: one for name, one in found.items() if one is not None}
     return Matching(
         _order_features(fitted, n_features, feature_names),
-        {name: codes for name, (codes, _) in changed.items()},
-        {name: table for name, (_, table) in changed.items()},
-        {name: codes.count(UNKNOWN) for name, (codes, _) in changed.items() if UNKNOWN in codes},
+        codes,
+        tables,
+        {name: found.count(UNKNOWN) for name, found in codes.items() if UNKNOWN in found},
     )
 
 
-def _match_table(
-    own: Column, fitted: Column, role: str
-) -> tuple[tuple[int, ...], tuple[str, ...]] | None:
-    """The fitted code of each category and the table of these codes; None where it is the same."""
-    if own.categories is None or fitted.categories in (None, own.categories):
+def _match_table(mine: Column, fitted: Column, role: str) -> tuple[str, ...] | None:
+    """The table by which a variable is numbered anew; None where it is numbered as fitted."""
+    if mine.categories is None or fitted.categories in (None, mine.categories):
         return None
     table = fitted.categories or ()
-    further = tuple(name for name in own.categories if name not in set(table))
+    further = tuple(name for name in mine.categories if name not in set(table))
     if further and role == "included":
         raise _drifted(
-            f"The variable {own.name!r}, which is released as it is, has {len(further)} categories "
-            "that no training record has: no audit has judged them.",
+            f"The variable {mine.name!r}, which is released as it is, has {len(further)} "
+            "categories that no training record has: no audit has judged them.",
             "Train on records that have them, or leave the variable out of include.",
         )
-    places = {name: code for code, name in enumerate(table)}
-    if role == "label":
-        table = (*table, *further)
-        places = {name: code for code, name in enumerate(table)}
-    return tuple(places.get(name, UNKNOWN) for name in own.categories), table
+    return (*table, *further) if role == "label" else table
 
 
 def check_numbered_alike(fitted: FittedSchema, schema: ShardSchema) -> None:
@@ -260,14 +257,10 @@ def check_numbered_alike(fitted: FittedSchema, schema: ShardSchema) -> None:
 
     What is released is named by the tables of the records, so these are the map's by then.
     """
-    same = _bare(schema.attributes) == _bare(fitted.attributes)
+    mine, theirs = ([(c.name, c.categories) for c in s.attributes] for s in (schema, fitted))
     named = fitted.feature_names and not fitted.attributes
-    if not same or (named and schema.feature_names not in ((), fitted.feature_names)):
+    if mine != theirs or (named and schema.feature_names not in ((), fitted.feature_names)):
         raise _drifted("Records that were not matched to the model's names have reached it.")
-
-
-def _bare(columns: Sequence[Column]) -> list[tuple[str, tuple[str, ...] | None]]:
-    return [(column.name, column.categories) for column in columns]
 
 
 def _order_features(
@@ -293,10 +286,10 @@ def _order_features(
     lack = [name for name in fitted.feature_names if name not in places]
     more = sorted(set(names) - set(fitted.feature_names))
     if lack or more or len(places) < len(names):
+        both = (_say_features("lacks", lack), _say_features("has too many", more))
         raise _drifted(
             "The features of collection and training collection differ: "
-            f"{_say_features('lacks', lack)}{'; ' if lack and more else ''}"
-            f"{_say_features('has too many', more)}.",
+            f"{'; '.join(filter(None, both))}.",
             "Ingest both with the same columns; their order does not matter.",
         )
     return tuple(places[name] for name in fitted.feature_names)
@@ -313,12 +306,12 @@ def _say_features(what: str, names: Sequence[str]) -> str:
     return f"it {what} {', '.join(plain)}" if plain else ""
 
 
-def _check_kind(own: Column, fitted: Column) -> None:
-    if own.is_categorical == fitted.is_categorical:
+def _check_kind(mine: Column, fitted: Column) -> None:
+    if mine.is_categorical == fitted.is_categorical:
         return
     kinds = ("numbers", "classes") if fitted.is_categorical else ("classes", "numbers")
     raise _drifted(
-        f"The variable {own.name!r} holds {kinds[0]}, and {kinds[1]} in the training records.",
+        f"The variable {mine.name!r} holds {kinds[0]}, and {kinds[1]} in the training records.",
         "Ingest it with --categorical or --numeric, as the training records were.",
     )
 

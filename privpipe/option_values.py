@@ -65,7 +65,7 @@ def take_plain(annotation: Any, value: Any) -> Any:
 class Options:
     """What all options share: how their values are read."""
 
-    # Of the whole, since no validator may stand before `name`, which tells the methods apart.
+    # Of the whole, since no validator may come before `name`, which distinguishes the methods.
     @model_validator(mode="before")
     @classmethod
     def _take_plain(cls, given: Any) -> Any:

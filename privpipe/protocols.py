@@ -56,15 +56,15 @@ class ShardSchema:
     n_features
         Number of columns of the features.
     desired, confidential, attributes
-        The named variables asked for in each role, in the order of the shard's columns.
+        The named variables of each role, in the order of the shard's columns.
     groups
-        The variable that says whose records belong together, if one is asked for.
+        The variable that says whose records belong together, if there is one.
     feature_names
         Names of the features, for messages; empty when the collection has none.
     weighted
         Whether records count by weights.
     public
-        Whether the records are said to be public, so that what is learned from them tells nothing.
+        Whether the records are said to be public: what is learned from them then reveals nothing.
     n_records
         Records of the whole collection, those that a fit holds out or leaves out among them; 0
         where that is not known.
@@ -114,7 +114,7 @@ class Shard:
     weights : (n_records,), float64
         How often each record counts in a fit; empty when all count once.
     groups : (n_records,), int64
-        Whose each record is, where that is asked for; else empty.
+        Whose each record is, where there are groups; else empty.
     """
 
     features: FloatArray
@@ -142,7 +142,6 @@ class Statistics(Protocol):
 
     def merge(self, other: Self) -> Self:
         """Summary of the records of both, neither changed."""
-        ...
 
 
 S = TypeVar("S", bound=Statistics)
@@ -162,7 +161,7 @@ Sums = tuple[Any, ...]
 
 @runtime_checkable
 class Shards(Protocol):
-    """What a fit may ask of training data, wherever the records are.
+    """What a fit may request of training data, wherever the records are.
 
     `Records` answers in memory, a collection chunk by chunk, `privpipe.cluster` on workers.
     """
@@ -178,7 +177,6 @@ class Shards(Protocol):
 
         `summarise` is a picklable function, usually ``SomeStatistics.of``.
         """
-        ...
 
     def oracle(self, function: Callable[..., Sums], **resident: Any) -> Oracle[Any, Sums]:
         """Make a callable that sums ``function(shard, parameters, **resident)`` over shards.
@@ -188,7 +186,6 @@ class Shards(Protocol):
         element in the order of the shards, so that the answer does not depend on the number
         of workers.
         """
-        ...
 
 
 @runtime_checkable
@@ -204,14 +201,12 @@ class RecordStream(Protocol):
 
     def words(self, purpose: str, words_per_record: int) -> WordArray:
         """Uniform 64-bit words, shape (n_records, words_per_record)."""
-        ...
 
     def tiles(self, purpose: str, words_per_record: int) -> Iterator[tuple[slice, WordArray]]:
         """Yield the same words piecewise: which records of the run, and their words.
 
-        A tile is valid until the next one is asked for.
+        A tile is valid until the next one is taken.
         """
-        ...
 
     def words_at(
         self, purpose: str, words_per_record: int, records: IntArray, places: IntArray | None = None
@@ -219,9 +214,8 @@ class RecordStream(Protocol):
         """Words of some records, shape (len(records), words_per_record).
 
         `records` are numbers within this run, 0 the first, in any order; `places`, of shape
-        (len(records), n), are words of each, where not all of them are wanted.
+        (len(records), n), are words of each, where not all are needed.
         """
-        ...
 
 
 @dataclass(frozen=True)
@@ -300,12 +294,10 @@ class RecordMap(Protocol):
     @property
     def reads(self) -> Role:
         """Which part of a record goes in: "features" (floats) or "attributes" (codes)."""
-        ...
 
     @property
     def draws(self) -> bool:
         """Whether `apply` draws at random and needs a stream."""
-        ...
 
     @property
     def keeps_features(self) -> bool:
@@ -313,7 +305,6 @@ class RecordMap(Protocol):
 
         The columns are the same features, followed by a column of ones where one is appended.
         """
-        ...
 
     @property
     def n_features_in(self) -> int: ...
@@ -329,7 +320,6 @@ class RecordMap(Protocol):
 
         A randomised map without a stream raises OptionError; a deterministic one ignores it.
         """
-        ...
 
 
 @dataclass(frozen=True)
@@ -358,12 +348,12 @@ class Method:
         them: what an artifact of this method may hold.
     statistics
         Dataclasses that its passes over the records sum up, with those within them: what may be
-        checkpointed, so that an interrupted pass goes on.
+        checkpointed, so that an interrupted pass resumes.
     promise
         What it promises, in a few words for a table.
     forecast
-        What a few chunks tell of a run before it: ``forecast(preview, options)``, of a
-        `privpipe.capabilities.Preview`; None where there is nothing to tell.
+        What a few chunks say of a run before it: ``forecast(preview, options)``, of a
+        `privpipe.capabilities.Preview`; None where there is nothing to say.
     """
 
     name: str

@@ -56,9 +56,10 @@ IN_NAMES = {
     "line": "ordered (an alphabet), history (generations); of text it is a line",
 }
 ALLOWED = re.compile(
-    r"line_search|hidden_(units?|layers?|size)|HiddenUnits?|(^|_)line(s|no|width)?_?(of_text)?$"
+    r"line_search|hidden_(units?|layers?|size)|HiddenUnits?|^scope$"
+    r"|(^|_)line(s|no|width)?_?(of_text)?$"
 )
-"""Names that are the field's own."""
+"""Names that are the field's own; `scope` of a guarantee is also stored, in models and headers."""
 
 PROSE = re.compile(rf"\b({'|'.join(IN_PROSE)})\b", re.IGNORECASE)
 

@@ -1,4 +1,4 @@
-"""Records: training data held in memory, answering the questions of `Shards` itself."""
+"""Records: training data held in memory, with the answers of `Shards`."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def facts_of_shards(shards: Any) -> dict[str, str]:
         for role in ("desired", "confidential", "attributes")
     }
     size = {"records": f"{shards.n_records:,}", "features": f"{schema.n_features:,}"}
-    return size | {role: told for role, told in roles.items() if told}
+    return size | {role: names for role, names in roles.items() if names}
 
 
 def _write_column(column: Column) -> str:
@@ -56,7 +56,7 @@ class Records:
         Real features. Integers and booleans are turned into float64. A data frame's columns are
         the features' names, by which the fitted map reads other data frames.
     desired, confidential : (n_records,) or (n_records, n_columns), optional
-        Variables to keep and to hide. Numbers of a floating type are numeric variables;
+        Variables to predict and to protect. Numbers of a floating type are numeric variables;
         booleans and strings are categorical ones, whose codes follow the sorted order of their
         values. Integers are read as classes where they have at most 64 different values and
         none below -1 (-1 is missing beside two others), and as numbers otherwise: where they are
@@ -162,16 +162,6 @@ class Records:
     def schema(self) -> ShardSchema:
         return self._schema
 
-    @property
-    def shared(self) -> tuple[str, ...]:
-        """Desired variables that are equal to a confidential one, record by record."""
-        kept, hidden = self._whole.desired, self._whole.confidential
-        return tuple(
-            column.name
-            for column, values in zip(self._schema.desired, kept.T, strict=True)
-            if any(_is_same(values, other) for other in hidden.T)
-        )
-
     def shards(self) -> Iterator[Shard]:
         """Yield the shards in order."""
         w, n = self._whole, self.n_records
@@ -197,10 +187,9 @@ class Records:
     def oracle(self, function: Callable[..., Sums], **resident: Any) -> Oracle[Any, Sums]:
         """Sum ``function(shard, parameters, **resident)`` over the shards at each call."""
 
-        def ask(parameters: Any, /) -> Sums:
-            return add_sums([function(shard, parameters, **resident) for shard in self.shards()])
-
-        return ask
+        return lambda parameters: add_sums(
+            [function(shard, parameters, **resident) for shard in self.shards()]
+        )
 
 
 def _as_groups(groups: npt.ArrayLike | None, n_records: int) -> IntArray:
@@ -219,12 +208,6 @@ def _move_to_groups(edges: IntArray, groups: IntArray) -> IntArray:
     """Edges of shards, each moved on to where a group begins."""
     begins = np.append(np.flatnonzero(np.diff(groups, prepend=groups[:1] - 1)), len(groups))
     return np.unique(begins[np.searchsorted(begins, edges)])
-
-
-def _is_same(one: FloatArray, other: FloatArray) -> bool:
-    """Whether two variables are equal in every record in which both are known."""
-    known = ~(np.isnan(one) | np.isnan(other))
-    return bool(known.any() and (one[known] == other[known]).all())
 
 
 def _columns_of(features: Any) -> tuple[str, ...]:
@@ -268,8 +251,10 @@ def _as_columns(
     table = table[:, None] if table.ndim == 1 else table
     _check_rows(table, role, n_records)
     names = [f"{role}_{j}" for j in range(table.shape[1])]
-    asked = [kinds.get(name, kinds.get(role)) for name in names]
-    coded = [_as_column(table[:, j], name, asked[j]) for j, name in enumerate(names)]
+    coded = [
+        _as_column(column, name, kinds.get(name, kinds.get(role)))
+        for column, name in zip(table.T, names, strict=True)
+    ]
     return np.column_stack([values for values, _ in coded]), tuple(kind for _, kind in coded)
 
 
@@ -284,7 +269,7 @@ def _as_column(
     name
         Its name.
     classes
-        Whether numbers are classes; None if nobody said so.
+        Whether numbers are classes; None if that is not said.
     """
     # A data frame of several types comes as objects: each column has a type of its own.
     plain = np.array(values.tolist()) if values.dtype.kind == "O" else values
@@ -292,9 +277,9 @@ def _as_column(
         classes = guess_classes(
             plain, name, "Give text or floating numbers, or say categorical= or numeric=."
         )
-    if plain.dtype.kind in "iuf" and not classes:
-        return plain.astype(np.float64), Column(name)
     if plain.dtype.kind in "iuf":
+        if not classes:
+            return plain.astype(np.float64), Column(name)
         coded, n_classes = code_classes(plain)
         return coded, Column(name, n_classes)
     if plain.dtype.kind not in "bUST":

@@ -121,7 +121,7 @@ class DrawnSample:
 
     @classmethod
     def none(cls, n_eligible: int) -> DrawnSample:
-        """Nobody of so many."""
+        """No record of so many."""
         empty = np.empty(0, np.int64)
         return cls(Shard(np.empty((0, 0))), empty.astype(np.uint64), empty, empty, n_eligible)
 

@@ -79,7 +79,7 @@ def cut_by_partition(
     Returns
     -------
     runs
-        In the order of the records, none of them empty; together they are the range.
+        In the order of the records, none empty; jointly they are the range.
 
     Examples
     --------
@@ -193,7 +193,7 @@ class CollectionSchema:
         attributes: Sequence[str] = (),
         groups: Sequence[str] = (),
     ) -> ShardSchema:
-        """What shards look like when these variables are asked for."""
+        """What shards look like with these variables in these roles."""
         return ShardSchema(
             n_features=self.n_features,
             desired=tuple(self.variable(name).column for name in desired),
