@@ -43,13 +43,13 @@ from privpipe.sanitizers.minimax.custom_filter import MinimaxCustomOptions as Mi
 from privpipe.sanitizers.minimax.custom_filter import (
     fit_minimax_custom_filter as fit_minimax_custom_filter,
 )
-from privpipe.sanitizers.minimax.family_training import fit_minimax_family as fit_minimax_family
 from privpipe.sanitizers.minimax.linear_filter import LinearFilter as LinearFilter
 from privpipe.sanitizers.minimax.linear_filter import MinimaxFilter as MinimaxFilter
 from privpipe.sanitizers.minimax.linear_minimax import MinimaxOptions as MinimaxOptions
 from privpipe.sanitizers.minimax.linear_minimax import fit_minimax_filter as fit_minimax_filter
 from privpipe.sanitizers.minimax.neural_minimax import MinimaxNeuralOptions as MinimaxNeuralOptions
 from privpipe.sanitizers.minimax.neural_minimax import NeuralFilter as NeuralFilter
+from privpipe.sanitizers.minimax.neural_minimax import fit_minimax_family as fit_minimax_family
 from privpipe.sanitizers.minimax.neural_minimax import (
     fit_minimax_neural_filter as fit_minimax_neural_filter,
 )

@@ -27,13 +27,13 @@ from privpipe.sanitizers.minimax.baselines import (
     PplsOptions,
     PrivacyLdsOptions,
     RandOptions,
+    fit_ddd_filter,
     fit_least_squares_filter,
     fit_pca_filter,
     fit_ppls_filter,
     fit_privacy_lds_filter,
     fit_rand_filter,
 )
-from privpipe.sanitizers.minimax.ddd import fit_ddd_filter
 from privpipe.sanitizers.minimax.linear_minimax import MinimaxOptions, fit_minimax_filter
 from privpipe.sanitizers.minimax.neural_minimax import (
     MinimaxNeuralOptions,

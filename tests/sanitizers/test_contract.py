@@ -21,12 +21,11 @@ from privpipe.records.memory import Records
 from privpipe.sanitizers import METHODS, RECORD_MAPS
 from privpipe.sanitizers.chain import Chain, fit_standardiser
 from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping
-from privpipe.sanitizers.minimax.baselines import PcaOptions, fit_pca_filter
+from privpipe.sanitizers.minimax.baselines import PcaOptions, fit_ddd_filter, fit_pca_filter
 from privpipe.sanitizers.minimax.custom_filter import (
     MinimaxCustomOptions,
     fit_minimax_custom_filter,
 )
-from privpipe.sanitizers.minimax.ddd import fit_ddd_filter
 from privpipe.sanitizers.minimax.linear_minimax import fit_minimax_filter
 from privpipe.sanitizers.minimax.neural_minimax import (
     MinimaxNeuralOptions,

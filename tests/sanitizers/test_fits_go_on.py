@@ -16,10 +16,12 @@ from privpipe.cluster.passes import reduce as sharded
 from privpipe.cluster.passes.pass_checkpoints import Checkpoints
 from privpipe.numerics.minimax.filters import LinearFamily
 from privpipe.protocols import RecordMap, Shards
-from privpipe.sanitizers.minimax.family_training import FamilyFit, FamilyOptions, fit_minimax_family
 from privpipe.sanitizers.minimax.linear_minimax import MinimaxOptions, fit_minimax_filter
 from privpipe.sanitizers.minimax.neural_minimax import (
+    FamilyFit,
+    FamilyOptions,
     MinimaxNeuralOptions,
+    fit_minimax_family,
     fit_minimax_neural_filter,
 )
 from privpipe.sanitizers.minimax.training.tasks import Task

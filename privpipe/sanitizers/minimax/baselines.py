@@ -1,25 +1,36 @@
-"""Linear filters from one pass or none: least squares minimax, Privacy LDS, PPLS, PCA, random.
+"""Filters from one pass or none: least squares minimax, Privacy LDS, PPLS, PCA, random, DDD.
 
 Hamm, JMLR 2017, sections 4.1 and 6.1: the closed-form filters and those that minimax filters are
-compared with. PPLS trades covariances (Enev, Jung, Bo, Ren and Kohno 2012, SensorSift).
+compared with. PPLS trades covariances (Enev, Jung, Bo, Ren and Kohno 2012, SensorSift); DDD,
+discriminately decreasing discriminability, masks features (Whitehill and Movellan 2012).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import scipy.linalg as sl
+import scipy.optimize as so
 from pydantic import Field
 from pydantic.dataclasses import dataclass as options_dataclass
 
+from privpipe.described import described, facts_of_map
+from privpipe.errors import InputError
 from privpipe.numerics.spectra import fix_signs, guard_directions
 from privpipe.option_values import FORBID
-from privpipe.protocols import FloatArray, Role, Shards, ShardSchema
+from privpipe.protocols import FloatArray, Guarantee, Role, Shards, ShardSchema
 from privpipe.sanitizers.arrays import check_shards
-from privpipe.sanitizers.minimax.linear_filter import LinearFilter, as_method
+from privpipe.sanitizers.minimax.linear_filter import (
+    FeatureFilter,
+    LinearFilter,
+    as_method,
+    promise_nothing,
+)
 from privpipe.sanitizers.minimax.training.closed_forms import (
+    between_classes,
     cross_moments,
     find_least_squares_directions,
     find_privacy_lds,
@@ -31,7 +42,13 @@ from privpipe.sanitizers.minimax.training.task_planning import (
     plan_tasks,
     warn_of_width,
 )
-from privpipe.sanitizers.minimax.training.tasks import EigenRidge, Task, TaskOptions
+from privpipe.sanitizers.minimax.training.tasks import (
+    EigenRidge,
+    NonNegative,
+    Positive,
+    Task,
+    TaskOptions,
+)
 from privpipe.sanitizers.names import keep_names
 from privpipe.sanitizers.options import MethodOptions
 
@@ -98,12 +115,10 @@ class PplsOptions(TaskOptions):
     name: Literal["ppls"] = "ppls"
     n_filtered: Width
     tradeoff: Annotated[
-        float,
+        NonNegative,
         Field(
-            ge=0,
-            allow_inf_nan=False,
             description="Weight of target covariance against private covariance (one over the "
-            "paper's lambda).",
+            "paper's lambda)."
         ),
     ] = 1.0
 
@@ -319,29 +334,200 @@ def make_centred_filter(method: str, directions: FloatArray, mean: FloatArray) -
     return LinearFilter(method, np.ascontiguousarray(directions), -(mean @ directions))
 
 
-HAMM = "Hamm 2017, Minimax Filter, JMLR 18"
-METHODS = tuple(
-    as_method(options, fit, LinearFilter, check, source=source)
-    for options, fit, check, source in (
-        (
-            LeastSquaresOptions,
-            fit_least_squares_filter,
-            check_directions,
-            f"{HAMM}, equations (47)-(58)",
-        ),
-        (
-            PrivacyLdsOptions,
-            fit_privacy_lds_filter,
-            check_directions,
-            f"{HAMM}, equations (59)-(62)",
-        ),
-        (PcaOptions, fit_pca_filter, check_projection, f"{HAMM}, section 6.1"),
-        (RandOptions, fit_rand_filter, check_projection, f"{HAMM}, section 6.1"),
-        (
-            PplsOptions,
-            fit_ppls_filter,
-            check_directions,
-            "Enev et al. 2012, SensorSift, Algorithm 1",
-        ),
+@options_dataclass(frozen=True, kw_only=True, config=FORBID)
+class DddOptions(TaskOptions):
+    """Options of ``[method] name = "ddd"``."""
+
+    name: Literal["ddd"] = "ddd"
+    tradeoff: Annotated[
+        Positive,
+        Field(description="Weight of the target's log criterion against the private one's."),
+    ] = 1.0
+    ridge: EigenRidge = 0.1
+    max_iterations: Annotated[int, Field(ge=1, description="Most iterations of L-BFGS-B.")] = 200
+
+
+@described(facts_of_map)
+@dataclass(frozen=True, eq=False)
+class MaskFilter(FeatureFilter):
+    """Multiplies every feature by a number between 0 and 1.
+
+    Parameters
+    ----------
+    mask : (n_features,)
+    stopped
+        Why the fit ended: "progress", "gradient" or "iterations".
+
+    Examples
+    --------
+    >>> MaskFilter(np.array([1.0, 0.0]), "progress").apply(np.array([[2.0, 3.0]]))
+    array([[2., 0.]])
+    """
+
+    kind: ClassVar[str] = "mask_filter"
+    keeps_features: ClassVar[bool] = True
+
+    mask: FloatArray
+    stopped: str
+
+    @property
+    def n_features_in(self) -> int:
+        return len(self.mask)
+
+    n_features_out = n_features_in
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """None: whoever standardises the released features undoes the mask."""
+        return promise_nothing("ddd")
+
+    def _filter(self, records: FloatArray) -> FloatArray:
+        return np.asarray(records * self.mask)
+
+
+def measure_fisher(
+    mask: FloatArray, difference: FloatArray, within: FloatArray, floor: float
+) -> tuple[float, FloatArray]:
+    """Log of Fisher's criterion of masked records, with its gradient by the mask.
+
+    ``log (m d)^T (M W M + floor I)^-1 (m d)``: the largest ratio of squared distance between the
+    class means to variance within classes, over all directions. The floor stands for the noise
+    of the observer; without it the criterion would not depend on the mask.
+
+    Parameters
+    ----------
+    mask : (n_features,)
+    difference : (n_features,)
+        Between the means of the two classes.
+    within : (n_features, n_features)
+        Covariance within classes.
+    floor
+        Positive.
+    """
+    shift = mask * difference
+    metric = mask[:, None] * within * mask + floor * np.eye(len(mask))
+    v = sl.cho_solve(sl.cho_factor(metric, lower=True), shift)
+    value = float(shift @ v)
+    gradient = 2.0 * v * (difference - within @ (mask * v))
+    return float(np.log(max(value, 1e-300))), gradient / max(value, 1e-300)
+
+
+@keep_names
+def fit_ddd_filter(shards: Shards, options: DddOptions | None = None) -> MaskFilter:
+    """Learn the mask that keeps Fisher's criterion of the target and lowers the private one's.
+
+    Returns
+    -------
+    MaskFilter
+
+    Raises
+    ------
+    InputError
+        If a desired or confidential variable has more than two classes or is a number.
+
+    Notes
+    -----
+    Guarantee: none. A mask is undone by dividing through it wherever it is not exactly zero; an
+    adversary who standardises features sees nearly what the raw records show.
+    Departure: the original's authors do not state the floor of the within-class covariance; ours
+    is the option `ridge` times the mean variance. The mask is confined to [0, 1].
+
+    References
+    ----------
+    Whitehill and Movellan 2012, Discriminately decreasing discriminability with learned image
+    filters.
+    """
+    options = options or DddOptions()
+    moments = measure_moments(shards)
+    tasks = plan_tasks(options, shards.schema, moments)
+    if any(task.n_scores != 1 or not task.is_classification for task in tasks):
+        raise _not_binary()
+    parts = [(task.weight, *_scatters(task, moments)) for task in tasks]
+    floor = options.ridge * float(np.trace(moments.covariance)) / len(moments.mean)
+
+    def cost(mask: FloatArray) -> tuple[float, FloatArray]:
+        total, gradient = 0.0, np.zeros_like(mask)
+        for weight, difference, within in parts:
+            value, slope = measure_fisher(mask, difference, within, floor)
+            total -= weight * value
+            gradient -= weight * slope
+        return total, gradient
+
+    found = so.minimize(
+        cost,
+        np.ones(len(moments.mean)),
+        jac=True,
+        method="L-BFGS-B",
+        bounds=[(0.0, 1.0)] * len(moments.mean),
+        options={"maxiter": options.max_iterations},
     )
+    stopped = "iterations" if found.status == 1 else "progress"
+    return MaskFilter(np.asarray(found.x, np.float64), stopped)
+
+
+def _scatters(task: Task, moments: LabelledMoments) -> tuple[FloatArray, FloatArray]:
+    """Difference of the two class means, up to scale, and covariance within classes."""
+    columns = between_classes(task, moments)
+    return columns[:, 1], moments.covariance - columns @ columns.T
+
+
+def check_ddd(options: DddOptions, schema: ShardSchema) -> None:
+    """Raise OptionError or InputError if a task is known to have more than two classes."""
+    check_tasks(options, schema)
+    # A confidential class that is singled out is one of two: it, and the rest.
+    confidential = () if options.single_out is not None else schema.confidential
+    numbers = [
+        column.n_categories is None and kind == "regression"
+        for kind, columns in (
+            (options.desired_task, schema.desired),
+            (options.confidential_task, schema.confidential),
+        )
+        for column in columns
+    ]
+    many = [(column.n_categories or 2) > 2 for column in (*schema.desired, *confidential)]
+    if any(numbers) or any(many) or options.reconstruction_weight:
+        raise _not_binary()
+
+
+def _not_binary() -> InputError:
+    return InputError(
+        "ddd weighs variables of two classes only.",
+        remedy="Choose binary variables, or another method such as minimax or ppls.",
+    )
+
+
+HAMM = "Hamm 2017, Minimax Filter, JMLR 18"
+METHODS = (
+    *(
+        as_method(options, fit, LinearFilter, check, source=source)
+        for options, fit, check, source in (
+            (
+                LeastSquaresOptions,
+                fit_least_squares_filter,
+                check_directions,
+                f"{HAMM}, equations (47)-(58)",
+            ),
+            (
+                PrivacyLdsOptions,
+                fit_privacy_lds_filter,
+                check_directions,
+                f"{HAMM}, equations (59)-(62)",
+            ),
+            (PcaOptions, fit_pca_filter, check_projection, f"{HAMM}, section 6.1"),
+            (RandOptions, fit_rand_filter, check_projection, f"{HAMM}, section 6.1"),
+            (
+                PplsOptions,
+                fit_ppls_filter,
+                check_directions,
+                "Enev et al. 2012, SensorSift, Algorithm 1",
+            ),
+        )
+    ),
+    as_method(
+        DddOptions,
+        fit_ddd_filter,
+        MaskFilter,
+        check_ddd,
+        source="Whitehill and Movellan 2012, mask-type filter",
+    ),
 )

@@ -11,7 +11,6 @@ from functools import lru_cache, partial
 from typing import Annotated, Any, ClassVar, Literal, Protocol
 
 import numpy as np
-import numpy.typing as npt
 from pydantic import Field, computed_field
 from pydantic.dataclasses import dataclass as options_dataclass
 
@@ -19,10 +18,10 @@ from privpipe.described import described, facts_of_map
 from privpipe.errors import InputError, OptionError
 from privpipe.numerics.minimax.filters import Pullback
 from privpipe.option_values import FORBID, is_trusted, say_trusted, trust
-from privpipe.protocols import FloatArray, Guarantee, RecordStream, Role, Shards, ShardSchema
+from privpipe.protocols import FloatArray, Shards, ShardSchema
 from privpipe.sanitizers.arrays import check_shards
-from privpipe.sanitizers.minimax.family_training import FamilyOptions, fit_minimax_family
-from privpipe.sanitizers.minimax.linear_filter import as_method, check_records, promise_nothing
+from privpipe.sanitizers.minimax.linear_filter import FeatureFilter, as_method
+from privpipe.sanitizers.minimax.neural_minimax import FamilyOptions, fit_minimax_family
 from privpipe.sanitizers.minimax.training.adversaries import check_adversaries
 from privpipe.sanitizers.minimax.training.custom_checks import (
     check_derivative,
@@ -40,7 +39,7 @@ from privpipe.sanitizers.minimax.training.custom_code import (
     call_custom,
 )
 from privpipe.sanitizers.minimax.training.task_planning import check_tasks, warn_of_outputs
-from privpipe.sanitizers.names import by_name, keep_names
+from privpipe.sanitizers.names import keep_names
 
 CHECKED_ROWS = 8
 ROWS = 1024
@@ -274,7 +273,7 @@ class MinimaxCustomOptions(FamilyOptions):
 
 @described(facts_of_map)
 @dataclass(frozen=True, eq=False)
-class CustomFilter(PickledTrust):
+class CustomFilter(PickledTrust, FeatureFilter):
     """Maps records by a trained custom filter.
 
     The map holds the code, and runs it only where it is trusted: where a configuration names the
@@ -299,9 +298,6 @@ class CustomFilter(PickledTrust):
     """
 
     kind: ClassVar[str] = "own_filter"
-    reads: ClassVar[Role] = "features"
-    draws: ClassVar[bool] = False
-    keeps_features: ClassVar[bool] = False
 
     filter: str
     source: str
@@ -317,24 +313,19 @@ class CustomFilter(PickledTrust):
     task_names: tuple[str, ...]
     baselines: FloatArray
 
-    @property
-    def guarantee(self) -> Guarantee:
-        """None for single records; see `promise_nothing`."""
-        return promise_nothing("minimax")
-
     def trust(self) -> None:
         """Let its code run in this process."""
         trust(self.sha256)
 
-    def apply(self, x: npt.ArrayLike, stream: RecordStream | None = None) -> FloatArray:
-        """Filter records, (n_records, n_features_in); see `LinearFilter.apply`.
+    def _filter(self, records: FloatArray) -> FloatArray:
+        """Filtered records.
 
         Raises
         ------
         OptionError
             If its code is not trusted, or the installed code is not what it was trained with.
         InputError
-            If records do not fit, or what comes out of the filter is not finite.
+            If what comes out of the filter is not finite.
         """
         if not is_trusted(self.sha256):
             raise OptionError(
@@ -344,7 +335,6 @@ class CustomFilter(PickledTrust):
                 "then: privpipe.trust_filter('the_file.py').",
                 code="filter-untrusted",
             )
-        records, dtype = check_records(by_name(self, x), self.n_features_in)
         code = CustomCode(self.filter, self.source, self.sha256)
         declared = build_filter(code, self.settings, self.n_features_in)
         arrays = dict(zip(self.parameter_names, self.parameters, strict=True))
@@ -359,7 +349,7 @@ class CustomFilter(PickledTrust):
                 remedy="Train it on records like these, or bound what it computes.",
                 code="filter-nonfinite",
             )
-        return z.astype(dtype)
+        return z
 
 
 @keep_names

@@ -66,49 +66,23 @@ def promise_nothing(method: str) -> Guarantee:
     return Guarantee("none", None, "nats", "in expectation", theorem, assumptions)
 
 
-@described(facts_of_map)
-@dataclass(frozen=True, eq=False)
-class LinearFilter:
-    """Maps records to ``x U + offset``, in float64 to rounding.
+class FeatureFilter:
+    """A map that reads features, draws nothing, and promises nothing of single records.
 
-    Nothing is promised of what U does not see: the last digits are those of a plain product.
-
-    Parameters
-    ----------
-    method
-        Name of the method that made it.
-    weights : (n_features_in, n_features_out)
-        U.
-    offset : (n_features_out,)
-
-    Examples
-    --------
-    >>> LinearFilter("rand", np.array([[1.0], [2.0]]), np.zeros(1)).apply(np.eye(2))
-    array([[1.],
-           [2.]])
+    Of a method whose filters give features new meanings `keeps_features` is false.
     """
 
-    kind: ClassVar[str] = "linear_filter"
     reads: ClassVar[Role] = "features"
     draws: ClassVar[bool] = False
     keeps_features: ClassVar[bool] = False
 
-    method: str
-    weights: FloatArray
-    offset: FloatArray
-
-    @property
-    def n_features_in(self) -> int:
-        return len(self.weights)
-
-    @property
-    def n_features_out(self) -> int:
-        return int(self.weights.shape[1])
+    n_features_in: Any
+    n_features_out: Any
 
     @property
     def guarantee(self) -> Guarantee:
         """None for single records; see `promise_nothing`."""
-        return promise_nothing(self.method)
+        return promise_nothing("minimax")
 
     def apply(self, x: npt.ArrayLike, stream: RecordStream | None = None) -> FloatArray:
         """Filter records.
@@ -129,9 +103,58 @@ class LinearFilter:
         InputError
             If the shape is wrong or values are not finite; the message counts them.
         """
-        records, dtype = check_records(by_name(self, x), self.n_features_in)
-        released: FloatArray = (records @ self.weights + self.offset).astype(dtype)
+        records, dtype = _check_records(by_name(self, x), self.n_features_in)
+        released: FloatArray = self._filter(records).astype(dtype)
         return released
+
+    def _filter(self, records: FloatArray) -> FloatArray:
+        """Records in float64, filtered in it."""
+        raise NotImplementedError
+
+
+@described(facts_of_map)
+@dataclass(frozen=True, eq=False)
+class LinearFilter(FeatureFilter):
+    """Maps records to ``x U + offset``, in float64 to rounding.
+
+    Nothing is promised of what U does not see: the last digits are those of a plain product.
+
+    Parameters
+    ----------
+    method
+        Name of the method that made it.
+    weights : (n_features_in, n_features_out)
+        U.
+    offset : (n_features_out,)
+
+    Examples
+    --------
+    >>> LinearFilter("rand", np.array([[1.0], [2.0]]), np.zeros(1)).apply(np.eye(2))
+    array([[1.],
+           [2.]])
+    """
+
+    kind: ClassVar[str] = "linear_filter"
+
+    method: str
+    weights: FloatArray
+    offset: FloatArray
+
+    @property
+    def n_features_in(self) -> int:
+        return len(self.weights)
+
+    @property
+    def n_features_out(self) -> int:
+        return int(self.weights.shape[1])
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """None for single records; see `promise_nothing`."""
+        return promise_nothing(self.method)
+
+    def _filter(self, records: FloatArray) -> FloatArray:
+        return np.asarray(records @ self.weights + self.offset)
 
 
 @described(facts_of_map)
@@ -172,7 +195,7 @@ class MinimaxFilter(LinearFilter):
     generalisation_bound: float
 
 
-def check_records(x: npt.ArrayLike, n_features: int) -> tuple[FloatArray, np.dtype[Any]]:
+def _check_records(x: npt.ArrayLike, n_features: int) -> tuple[FloatArray, np.dtype[Any]]:
     """Return float64 records and the dtype to release, or refuse them."""
     check_not_lazy(x)
     records = as_reals(x, "Records")

@@ -14,7 +14,7 @@ from sklearn.preprocessing import StandardScaler
 
 from privpipe import Records
 from privpipe.errors import InputError, OptionError
-from privpipe.sanitizers.minimax import baselines, ddd
+from privpipe.sanitizers.minimax import baselines
 from privpipe.sanitizers.minimax.baselines import (
     LeastSquaresOptions,
     PcaOptions,
@@ -22,13 +22,14 @@ from privpipe.sanitizers.minimax.baselines import (
     PrivacyLdsOptions,
     RandOptions,
     find_ppls_directions,
+    fit_ddd_filter,
     fit_least_squares_filter,
     fit_pca_filter,
     fit_ppls_filter,
     fit_privacy_lds_filter,
     fit_rand_filter,
+    measure_fisher,
 )
-from privpipe.sanitizers.minimax.ddd import fit_ddd_filter, measure_fisher
 from tests.sanitizers.labelled_data import draw_labelled
 
 
@@ -172,7 +173,7 @@ def test_fit_ddd_filter__refuses_more_than_two_classes() -> None:
         fit_ddd_filter(_records(n_private=3))
 
 
-@pytest.mark.parametrize("method", [*baselines.METHODS, *ddd.METHODS])
+@pytest.mark.parametrize("method", baselines.METHODS)
 @pytest.mark.filterwarnings("ignore:n_filtered is")
 def test_method_row__does_not_depend_on_the_sharding(method: Any) -> None:
     fields = {"name": method.name} | ({"n_filtered": 2} if method.name not in {"ddd"} else {})

@@ -50,7 +50,7 @@ def test_own_loss__is_lowered_as_its_weight_says_and_stands_in_the_history(tmp_p
 
 def test_own_loss__phi_has_the_gradient_of_finite_differences(tmp_path: Path) -> None:
     from privpipe.sanitizers.minimax.custom_filter import declare_family
-    from privpipe.sanitizers.minimax.family_training import plan_family_tasks
+    from privpipe.sanitizers.minimax.neural_minimax import plan_family_tasks
     from privpipe.sanitizers.minimax.training.labelled_moments import measure_moments
     from tests.sanitizers.minimax.training.phi import make_objective
 

@@ -13,11 +13,12 @@ from privpipe import Records
 from privpipe.errors import InputError, OptionError
 from privpipe.numerics.minimax.filters import Pullback
 from privpipe.protocols import FloatArray
-from privpipe.sanitizers.minimax import family_training
-from privpipe.sanitizers.minimax.family_training import FamilyOptions, fit_minimax_family
+from privpipe.sanitizers.minimax import neural_minimax
 from privpipe.sanitizers.minimax.neural_minimax import (
     METHODS,
+    FamilyOptions,
     MinimaxNeuralOptions,
+    fit_minimax_family,
     fit_minimax_neural_filter,
 )
 from tests.sanitizers.labelled_data import draw_labelled
@@ -59,7 +60,7 @@ def test_fit_minimax_neural_filter__learns_what_no_linear_filter_can() -> None:
 def test_fit_minimax_neural_filter__returns_the_best_held_out_iterate(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(family_training, "EARLY_STOPPING", 3)
+    monkeypatch.setattr(neural_minimax, "EARLY_STOPPING", 3)
     fitted = fit_minimax_neural_filter(_records(), MinimaxNeuralOptions(n_hidden=(20, 9)))
     held = fitted.history[:, fitted.history_columns.index("held_out_phi")]
     phi = fitted.history[:, fitted.history_columns.index("phi")]
@@ -67,7 +68,7 @@ def test_fit_minimax_neural_filter__returns_the_best_held_out_iterate(
     assert held.argmin() < len(held) - 1
     assert (np.diff(phi) <= 1e-8).all()
     stop = int(held.argmin())
-    monkeypatch.setattr(family_training, "EARLY_STOPPING", 99)
+    monkeypatch.setattr(neural_minimax, "EARLY_STOPPING", 99)
     short = fit_minimax_neural_filter(
         _records(), MinimaxNeuralOptions(n_hidden=(20, 9), max_iterations=stop)
     )

@@ -18,7 +18,7 @@ from privpipe.numerics.minimax.lifts import Lift, Pool
 from privpipe.option_values import FORBID
 from privpipe.protocols import Role, Shards, ShardSchema
 from privpipe.sanitizers.minimax.training.group_pooling import check_groups
-from privpipe.sanitizers.minimax.training.tasks import Task, TaskOptions
+from privpipe.sanitizers.minimax.training.tasks import NonNegative, Positive, Task, TaskOptions
 
 AdversaryKind = Literal["logistic", "kernel", "group"]
 
@@ -28,12 +28,7 @@ RIDGE = 1e-4
 """Of every adversary but the logistic one; it also certifies how well each is solved."""
 
 Ridge = Annotated[
-    float,
-    Field(
-        ge=0,
-        allow_inf_nan=False,
-        description="Ridge of every predictor, and half of it of the filter.",
-    ),
+    NonNegative, Field(description="Ridge of every predictor, and half of it of the filter.")
 ]
 Iterations = Annotated[
     int,
@@ -76,16 +71,10 @@ class TrainingOptions(TaskOptions):
     ] = True
     max_iterations: Iterations = 100
     tolerance: Annotated[
-        float,
-        Field(
-            ge=0,
-            allow_inf_nan=False,
-            description="Stop when an iteration lowers Phi by less than this share.",
-        ),
+        NonNegative, Field(description="Stop when an iteration lowers Phi by less than this share.")
     ] = 1e-5
     inner_tolerance: Annotated[
-        float,
-        Field(gt=0, allow_inf_nan=False, description="Accuracy of the inner problems, in nats."),
+        Positive, Field(description="Accuracy of the inner problems, in nats.")
     ] = 1e-6
 
     @field_validator("adversary", mode="before")

@@ -21,13 +21,11 @@ from privpipe.option_values import FORBID
 from privpipe.protocols import FloatArray, IntArray, Role
 from privpipe.sanitizers.options import MethodOptions
 
+NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 EigenRidge = Annotated[
-    float,
-    Field(
-        gt=0,
-        allow_inf_nan=False,
-        description="Added to the metric of the eigenproblem, relative to its mean eigenvalue.",
-    ),
+    Positive,
+    Field(description="Added to the metric of the eigenproblem, relative to its mean eigenvalue."),
 ]
 TaskKind = Literal["auto", "classification", "regression"]
 MAX_AUTO_CLASSES = MOST_CODES
@@ -41,12 +39,7 @@ class TaskOptions(MethodOptions):
     """Which tasks a filter is learned for; shared by all methods that weigh utility and privacy."""
 
     tradeoff: Annotated[
-        float,
-        Field(
-            ge=0,
-            allow_inf_nan=False,
-            description="Weight of utility against privacy (the paper's rho).",
-        ),
+        NonNegative, Field(description="Weight of utility against privacy (the paper's rho).")
     ] = 10.0
     desired_task: Annotated[
         TaskKind,
@@ -67,12 +60,8 @@ class TaskOptions(MethodOptions):
         Field(description="Weight of each confidential variable; empty: equal, summing to one."),
     ] = ()
     reconstruction_weight: Annotated[
-        float,
-        Field(
-            ge=0,
-            allow_inf_nan=False,
-            description="Weight of reconstructing the features, as utility; 0 leaves it out.",
-        ),
+        NonNegative,
+        Field(description="Weight of reconstructing the features, as utility; 0 leaves it out."),
     ] = 0.0
     single_out: Annotated[
         float | None,
