@@ -104,7 +104,7 @@ def descend_alternating(
     ----------
     Hamm, JMLR 2017, Algorithm 1, equations (74)-(76).
     """
-    recorder = _Recorder(objective, InputScaling(np.empty((0, 0)), 0), 0)
+    recorder = _Recorder(objective, InputScaling(), 0)
     u = start
     recorder.accept(u, recorder.evaluate(u))
     stopped = "iterations"

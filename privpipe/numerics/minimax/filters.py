@@ -213,31 +213,29 @@ class InputScaling:
     Parameters
     ----------
     transform : (n_features_in, n_features_in)
-        T, or shape (0, 0) for no change.
+        T, which must not be singular; None for no change.
     width
         Number of columns of the leading block.
     """
 
-    transform: FloatArray
-    width: int
+    transform: FloatArray | None = None
+    width: int = 0
 
     def to_filter(self, scaled: FloatArray) -> FloatArray:
         """Parameters of the filter from the optimiser's."""
-        return self._change(scaled, self.transform)
+        return scaled if self.transform is None else self._change(scaled, self.transform)
 
     def to_optimiser(self, gradient: FloatArray) -> FloatArray:
         """Gradient by the optimiser's parameters from the one by the filter's."""
-        return self._change(gradient, self.transform.T)
+        return gradient if self.transform is None else self._change(gradient, self.transform.T)
 
     def invert(self, parameters: FloatArray) -> FloatArray:
-        """Optimiser's parameters of the filter's; the transform must not be singular."""
-        if self.transform.size == 0:
+        """Optimiser's parameters of the filter's."""
+        if self.transform is None:
             return parameters
         return self._change(parameters, np.linalg.inv(self.transform))
 
     def _change(self, vector: FloatArray, matrix: FloatArray) -> FloatArray:
-        if matrix.size == 0:
-            return vector
-        size = matrix.shape[1] * self.width
-        block = matrix @ vector[:size].reshape(matrix.shape[1], self.width)
+        size = len(matrix) * self.width
+        block = matrix @ vector[:size].reshape(len(matrix), self.width)
         return np.concatenate([block.ravel(), vector[size:]])

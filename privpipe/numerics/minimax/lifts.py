@@ -8,7 +8,6 @@ Speed Up Kernel Machines; landmarks by k-means as in Zhang and Kwok 2010.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -73,7 +72,9 @@ class OutputMoments:
     @classmethod
     def of(cls, mean: FloatArray, covariance: FloatArray) -> OutputMoments:
         """From mean and covariance of the outputs."""
-        return cls(mean, find_turn(covariance))
+        values, vectors = np.linalg.eigh(covariance)
+        significant = values > LEAST_VARIANCE * max(float(values[-1]), 1e-300)
+        return cls(mean, np.asarray(vectors[:, significant] / np.sqrt(values[significant])))
 
     @property
     def n_directions(self) -> int:
@@ -86,106 +87,6 @@ class OutputMoments:
     def whiten(self, z: FloatArray) -> FloatArray:
         """Whitened outputs, (n_records, n_directions)."""
         return np.asarray((z - self.centre) @ self.turn)
-
-
-def find_turn(covariance: FloatArray) -> FloatArray:
-    """Directions that whiten outputs of this covariance, (n_filtered, n_directions)."""
-    values, vectors = np.linalg.eigh(covariance)
-    significant = values > LEAST_VARIANCE * max(float(values[-1]), 1e-300)
-    return np.asarray(vectors[:, significant] / np.sqrt(values[significant]))
-
-
-@dataclass(frozen=True, eq=False)
-class RecordStatistics:
-    """Whitened outputs and their products: what adds up to means and covariances of a set.
-
-    Parameters
-    ----------
-    outputs
-        Moments of the filter's outputs.
-
-    Notes
-    -----
-    Scaled so that a usual record has features of length one.
-    """
-
-    outputs: OutputMoments
-
-    @property
-    def n_features(self) -> int:
-        k = self.outputs.n_directions
-        return k + k * (k + 1) // 2
-
-    @property
-    def n_bytes(self) -> int:
-        return self.outputs.n_bytes
-
-    def map(self, z: FloatArray) -> tuple[FloatArray, Pullback]:
-        """See `Lift.map`."""
-        w = self.outputs.whiten(z)
-        k = w.shape[1]
-        left, right = np.triu_indices(k)
-        size = 1.0 / np.sqrt(max(self.n_features, 1))
-
-        def pull(change: FloatArray) -> FloatArray:
-            by_w = change[:, :k].copy()
-            products = change[:, k:]
-            for column, (i, j) in enumerate(zip(left, right, strict=True)):
-                by_w[:, i] += products[:, column] * w[:, j]
-                by_w[:, j] += products[:, column] * w[:, i]
-            return np.asarray(size * by_w @ self.outputs.turn.T)
-
-        return size * np.hstack([w, w[:, left] * w[:, right]]), pull
-
-
-@dataclass(frozen=True, eq=False)
-class StackedFeatures:
-    """Features of several lifts side by side."""
-
-    parts: tuple[Lift, ...]
-
-    @property
-    def n_features(self) -> int:
-        return sum(part.n_features for part in self.parts)
-
-    @property
-    def n_bytes(self) -> int:
-        return sum(part.n_bytes for part in self.parts)
-
-    def map(self, z: FloatArray) -> tuple[FloatArray, Pullback]:
-        """See `Lift.map`."""
-        found = [part.map(z) for part in self.parts]
-        edges = np.cumsum([part.n_features for part in self.parts])[:-1]
-
-        def pull(change: FloatArray) -> FloatArray:
-            changes = np.split(change, edges, axis=1)
-            pairs = zip(found, changes, strict=True)
-            return _add([lower(part) for (_, lower), part in pairs])
-
-        return np.hstack([features for features, _ in found]), pull
-
-
-def _add(parts: Sequence[FloatArray]) -> FloatArray:
-    return np.asarray(np.sum(parts, axis=0))
-
-
-@dataclass(frozen=True)
-class Pool:
-    """Records of one group that an adversary reads together.
-
-    Parameters
-    ----------
-    size
-        Records of a set, at least.
-    deals
-        Times that the records of a group are dealt into sets.
-    seed
-        Of the deals.
-    """
-
-    size: int
-    deals: int
-    seed: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -217,9 +118,9 @@ class NystroemFeatures:
     @property
     def root(self) -> FloatArray:
         """R, lower triangular."""
-        own = _add(self._kernels(self.landmarks))
-        own[np.diag_indices_from(own)] += JITTER
-        return np.asarray(sl.cholesky(own, lower=True))
+        gram = np.sum(self._kernels(self.landmarks), axis=0)
+        gram[np.diag_indices_from(gram)] += JITTER
+        return np.asarray(sl.cholesky(gram, lower=True))
 
     def _kernels(self, w: FloatArray) -> list[FloatArray]:
         """One kernel per width, each a share of the whole, (n_records, n_landmarks)."""
@@ -238,16 +139,82 @@ class NystroemFeatures:
         """See `Lift.map`."""
         w = self.outputs.whiten(z)
         kernels, root = self._kernels(w), self.root
-        features = sl.solve_triangular(root, _add(kernels).T, lower=True).T
+        features = sl.solve_triangular(root, np.sum(kernels, axis=0).T, lower=True).T
 
         def pull(change: FloatArray) -> FloatArray:
             by_kernel = sl.solve_triangular(root, change.T, lower=True, trans="T").T
             parts = zip(kernels, self._widths(), strict=True)
-            pulls = by_kernel * _add([kernel / width**2 for kernel, width in parts])
+            pulls = by_kernel * np.sum([kernel / width**2 for kernel, width in parts], axis=0)
             by_w = pulls @ self.landmarks - pulls.sum(axis=1)[:, None] * w
             return np.asarray(by_w @ self.outputs.turn.T)
 
         return np.asarray(features), pull
+
+
+@dataclass(frozen=True, eq=False)
+class SetFeatures:
+    """What adds up over a set of records: whitened outputs, their products, and kernel features.
+
+    Parameters
+    ----------
+    kernel
+        Embeds records; the mean over a set embeds the set.
+
+    Notes
+    -----
+    Scaled so that outputs and products of a usual record have length one.
+    """
+
+    kernel: NystroemFeatures
+
+    @property
+    def n_features(self) -> int:
+        return self._n_moments + self.kernel.n_features
+
+    @property
+    def n_bytes(self) -> int:
+        return self.kernel.n_bytes
+
+    @property
+    def _n_moments(self) -> int:
+        k = self.kernel.outputs.n_directions
+        return k + k * (k + 1) // 2
+
+    def map(self, z: FloatArray) -> tuple[FloatArray, Pullback]:
+        """See `Lift.map`."""
+        outputs = self.kernel.outputs
+        w, (embedded, pull_kernel) = outputs.whiten(z), self.kernel.map(z)
+        k, size = w.shape[1], 1.0 / np.sqrt(max(self._n_moments, 1))
+        left, right = np.triu_indices(k)
+
+        def pull(change: FloatArray) -> FloatArray:
+            by_w, products, by_kernel = np.split(change, [k, self._n_moments], axis=1)
+            by_w = by_w.copy()
+            for column, (i, j) in enumerate(zip(left, right, strict=True)):
+                by_w[:, i] += products[:, column] * w[:, j]
+                by_w[:, j] += products[:, column] * w[:, i]
+            return np.asarray(size * by_w @ outputs.turn.T + pull_kernel(by_kernel))
+
+        return np.hstack([size * w, size * w[:, left] * w[:, right], embedded]), pull
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Records of one group that an adversary reads together.
+
+    Parameters
+    ----------
+    size
+        Records of a set, at least.
+    deals
+        Times that the records of a group are dealt into sets.
+    seed
+        Of the deals.
+    """
+
+    size: int
+    deals: int
+    seed: int = 0
 
 
 def sum_by_landmark(w: FloatArray, landmarks: FloatArray) -> tuple[FloatArray, FloatArray]:

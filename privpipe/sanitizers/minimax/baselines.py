@@ -24,6 +24,7 @@ from privpipe.option_values import FORBID
 from privpipe.protocols import FloatArray, Guarantee, Role, Shards, ShardSchema
 from privpipe.sanitizers.arrays import check_shards
 from privpipe.sanitizers.minimax.linear_filter import (
+    HAMM,
     FeatureFilter,
     LinearFilter,
     as_method,
@@ -63,6 +64,7 @@ Find = Callable[[Sequence[Task], LabelledMoments, int, float], tuple[FloatArray,
 class LeastSquaresOptions(TaskOptions):
     """Options of ``[method] name = "minimax_least_squares"``."""
 
+    source: ClassVar[str] = f"{HAMM}, equations (47)-(58)"
     name: Literal["minimax_least_squares"] = "minimax_least_squares"
     n_filtered: OptionalWidth = None
     ridge: EigenRidge = 1e-6
@@ -72,6 +74,7 @@ class LeastSquaresOptions(TaskOptions):
 class PrivacyLdsOptions(TaskOptions):
     """Options of ``[method] name = "privacy_lds"``."""
 
+    source: ClassVar[str] = f"{HAMM}, equations (59)-(62)"
     name: Literal["privacy_lds"] = "privacy_lds"
     n_filtered: OptionalWidth = None
     ridge: EigenRidge = 1e-8
@@ -81,6 +84,7 @@ class PrivacyLdsOptions(TaskOptions):
 class PcaOptions(MethodOptions):
     """Options of ``[method] name = "pca"``."""
 
+    source: ClassVar[str] = f"{HAMM}, section 6.1"
     name: Literal["pca"] = "pca"
     n_filtered: Width
     centre: Annotated[
@@ -98,6 +102,7 @@ class PcaOptions(MethodOptions):
 class RandOptions(MethodOptions):
     """Options of ``[method] name = "rand"``."""
 
+    source: ClassVar[str] = f"{HAMM}, section 6.1"
     name: Literal["rand"] = "rand"
     n_filtered: Width
     seed: Annotated[
@@ -112,6 +117,7 @@ class RandOptions(MethodOptions):
 class PplsOptions(TaskOptions):
     """Options of ``[method] name = "ppls"``."""
 
+    source: ClassVar[str] = "Enev et al. 2012, SensorSift, Algorithm 1"
     name: Literal["ppls"] = "ppls"
     n_filtered: Width
     tradeoff: Annotated[
@@ -338,6 +344,7 @@ def make_centred_filter(method: str, directions: FloatArray, mean: FloatArray) -
 class DddOptions(TaskOptions):
     """Options of ``[method] name = "ddd"``."""
 
+    source: ClassVar[str] = "Whitehill and Movellan 2012, mask-type filter"
     name: Literal["ddd"] = "ddd"
     tradeoff: Annotated[
         Positive,
@@ -496,38 +503,11 @@ def _not_binary() -> InputError:
     )
 
 
-HAMM = "Hamm 2017, Minimax Filter, JMLR 18"
 METHODS = (
-    *(
-        as_method(options, fit, LinearFilter, check, source=source)
-        for options, fit, check, source in (
-            (
-                LeastSquaresOptions,
-                fit_least_squares_filter,
-                check_directions,
-                f"{HAMM}, equations (47)-(58)",
-            ),
-            (
-                PrivacyLdsOptions,
-                fit_privacy_lds_filter,
-                check_directions,
-                f"{HAMM}, equations (59)-(62)",
-            ),
-            (PcaOptions, fit_pca_filter, check_projection, f"{HAMM}, section 6.1"),
-            (RandOptions, fit_rand_filter, check_projection, f"{HAMM}, section 6.1"),
-            (
-                PplsOptions,
-                fit_ppls_filter,
-                check_directions,
-                "Enev et al. 2012, SensorSift, Algorithm 1",
-            ),
-        )
-    ),
-    as_method(
-        DddOptions,
-        fit_ddd_filter,
-        MaskFilter,
-        check_ddd,
-        source="Whitehill and Movellan 2012, mask-type filter",
-    ),
+    as_method(LeastSquaresOptions, fit_least_squares_filter, LinearFilter, check_directions),
+    as_method(PrivacyLdsOptions, fit_privacy_lds_filter, LinearFilter, check_directions),
+    as_method(PcaOptions, fit_pca_filter, LinearFilter, check_projection),
+    as_method(RandOptions, fit_rand_filter, LinearFilter, check_projection),
+    as_method(PplsOptions, fit_ppls_filter, LinearFilter, check_directions),
+    as_method(DddOptions, fit_ddd_filter, MaskFilter, check_ddd),
 )

@@ -20,7 +20,7 @@ from privpipe.numerics.minimax.filters import Pullback
 from privpipe.option_values import FORBID, is_trusted, say_trusted, trust
 from privpipe.protocols import FloatArray, Shards, ShardSchema
 from privpipe.sanitizers.arrays import check_shards
-from privpipe.sanitizers.minimax.linear_filter import FeatureFilter, as_method
+from privpipe.sanitizers.minimax.linear_filter import HAMM, FeatureFilter, as_method
 from privpipe.sanitizers.minimax.neural_minimax import FamilyOptions, fit_minimax_family
 from privpipe.sanitizers.minimax.training.adversaries import check_adversaries
 from privpipe.sanitizers.minimax.training.custom_checks import (
@@ -231,6 +231,7 @@ def _read_slopes(family: CustomFamily, given: dict[str, Any]) -> dict[str, Float
 class MinimaxCustomOptions(FamilyOptions):
     """Options of ``[method] name = "minimax_own"``."""
 
+    source: ClassVar[str] = f"A custom filter; {HAMM}, section 4"
     name: Literal["minimax_own"] = "minimax_own"
     filter: Annotated[
         str,
@@ -414,11 +415,5 @@ def check_custom_filter(options: MinimaxCustomOptions, schema: ShardSchema) -> N
 
 
 METHODS = (
-    as_method(
-        MinimaxCustomOptions,
-        fit_minimax_custom_filter,
-        CustomFilter,
-        check_custom_filter,
-        source="A custom filter; Hamm 2017, Minimax Filter, JMLR 18, section 4",
-    ),
+    as_method(MinimaxCustomOptions, fit_minimax_custom_filter, CustomFilter, check_custom_filter),
 )

@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 
 from privpipe.described import described, facts_of_map
-from privpipe.errors import InputError
 from privpipe.protocols import (
     FloatArray,
     Guarantee,
@@ -20,10 +19,11 @@ from privpipe.protocols import (
     Role,
     ShardSchema,
 )
-from privpipe.sanitizers.arrays import as_reals, check_finite_records, check_not_lazy
+from privpipe.sanitizers.arrays import as_records, check_finite_records
 from privpipe.sanitizers.minimax.training.labelled_moments import LABEL_STATISTICS
 from privpipe.sanitizers.names import by_name
 
+HAMM = "Hamm 2017, Minimax Filter, JMLR 18"
 EMPIRICAL = "none in advance: measured against named adversaries"
 """What a filter promises, for a table."""
 
@@ -103,7 +103,9 @@ class FeatureFilter:
         InputError
             If the shape is wrong or values are not finite; the message counts them.
         """
-        records, dtype = _check_records(by_name(self, x), self.n_features_in)
+        records, dtype = as_records(by_name(self, x), self.n_features_in)
+        records = records.astype(np.float64)
+        check_finite_records(records)
         released: FloatArray = self._filter(records).astype(dtype)
         return released
 
@@ -195,36 +197,18 @@ class MinimaxFilter(LinearFilter):
     generalisation_bound: float
 
 
-def _check_records(x: npt.ArrayLike, n_features: int) -> tuple[FloatArray, np.dtype[Any]]:
-    """Return float64 records and the dtype to release, or refuse them."""
-    check_not_lazy(x)
-    records = as_reals(x, "Records")
-    if records.ndim != 2 or records.shape[1] != n_features:
-        raise InputError(
-            f"Records of shape {records.shape} do not fit a filter of {n_features} features.",
-            remedy=f"Give an array of shape (n_records, {n_features}).",
-            code="shape",
-        )
-    dtype = records.dtype
-    records = records.astype(np.float64)
-    check_finite_records(records)
-    return records, dtype
-
-
 def as_method(
     options: type[Any],
     fit: Callable[..., RecordMap],
     made: type[RecordMap],
     check: Callable[[Any, ShardSchema], None],
-    *,
-    source: str,
 ) -> Method:
     """A row of the table of methods, for a filter that promises nothing in advance.
 
     Parameters
     ----------
-    options, fit, check, source
-        As of `Method`; the options have the name.
+    options, fit, check
+        As of `Method`; the options have its name and source.
     made
         Class of the maps that `fit` returns.
     """
@@ -233,7 +217,7 @@ def as_method(
         options=options,
         releases="rows",
         fit=fit,
-        source=source,
+        source=options.source,
         maps=(made,),
         check=check,
         promise=EMPIRICAL,

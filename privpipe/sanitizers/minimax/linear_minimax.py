@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -23,7 +23,7 @@ from privpipe.numerics.spectra import whiten
 from privpipe.option_values import FORBID
 from privpipe.protocols import FloatArray, Shards, ShardSchema
 from privpipe.sanitizers.arrays import check_shards
-from privpipe.sanitizers.minimax.linear_filter import MinimaxFilter, as_method
+from privpipe.sanitizers.minimax.linear_filter import HAMM, MinimaxFilter, as_method
 from privpipe.sanitizers.minimax.training.adversaries import (
     Iterations,
     Ridge,
@@ -33,7 +33,6 @@ from privpipe.sanitizers.minimax.training.adversaries import (
 from privpipe.sanitizers.minimax.training.adversary_rounds import (
     AdversarialDescent,
     Descend,
-    TrainingRounds,
     descend_in_rounds,
     plan_training_tasks,
 )
@@ -67,6 +66,7 @@ LEARNING_RATE = 0.1
 class MinimaxOptions(TrainingOptions):
     """Options of ``[method] name = "minimax"``."""
 
+    source: ClassVar[str] = f"{HAMM}, Algorithm 1 and section 4"
     name: Literal["minimax"] = "minimax"
     n_filtered: Annotated[
         int | None,
@@ -160,7 +160,8 @@ def fit_minimax_filter(shards: Shards, options: MinimaxOptions | None = None) ->
     start[: family.n_weights] = _find_start(options, tasks, moments, width, reduced)
     trained = descend_in_rounds(
         options,
-        TrainingRounds(shards, family, tasks),
+        shards,
+        family,
         tasks,
         start,
         _choose_descent(options, moments, width),
@@ -291,12 +292,4 @@ def _no_zero() -> OptionError:
     )
 
 
-METHODS = (
-    as_method(
-        MinimaxOptions,
-        fit_minimax_filter,
-        MinimaxFilter,
-        check_minimax,
-        source="Hamm 2017, Minimax Filter, JMLR 18, Algorithm 1 and section 4",
-    ),
-)
+METHODS = (as_method(MinimaxOptions, fit_minimax_filter, MinimaxFilter, check_minimax),)

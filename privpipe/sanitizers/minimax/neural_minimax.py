@@ -28,11 +28,10 @@ from privpipe.numerics.spectra import whiten
 from privpipe.option_values import FORBID
 from privpipe.protocols import FloatArray, IntArray, Shards, ShardSchema
 from privpipe.sanitizers.arrays import check_shards
-from privpipe.sanitizers.minimax.linear_filter import FeatureFilter, as_method
+from privpipe.sanitizers.minimax.linear_filter import HAMM, FeatureFilter, as_method
 from privpipe.sanitizers.minimax.training.adversaries import TrainingOptions, check_adversaries
 from privpipe.sanitizers.minimax.training.adversary_rounds import (
     AdversarialDescent,
-    TrainingRounds,
     descend_in_rounds,
     plan_training_tasks,
 )
@@ -167,9 +166,8 @@ def fit_minimax_family(
             code="shape",
         )
     check_loss(options.plan_loss(shards.schema, family.n_features_out), shards.schema)
-    unchanged = InputScaling(np.empty((0, 0)), 0)
     start = np.asarray(start, np.float64)
-    trained = train_family(shards, measure_moments(shards), family, unchanged, start, options)
+    trained = train_family(shards, measure_moments(shards), family, InputScaling(), start, options)
     return FamilyFit(trained.descent.parameters, **trained.record())
 
 
@@ -185,7 +183,8 @@ def train_family(
     tasks = plan_family_tasks(shards, moments, options, family.n_features_out)
     return descend_in_rounds(
         options,
-        TrainingRounds(shards, family, tasks, held_out=options.held_out),
+        shards,
+        family,
         tasks,
         start,
         partial(
@@ -195,6 +194,7 @@ def train_family(
             early_stopping=EARLY_STOPPING if options.held_out else 0,
         ),
         n_penalised=family.n_parameters,
+        held_out=options.held_out,
     )
 
 
@@ -215,6 +215,7 @@ def plan_family_tasks(
 class MinimaxNeuralOptions(FamilyOptions):
     """Options of ``[method] name = "minimax_neural"``."""
 
+    source: ClassVar[str] = f"{HAMM}, section 6.1 (Minimax 2)"
     name: Literal["minimax_neural"] = "minimax_neural"
     n_hidden: Annotated[
         tuple[int, ...],
@@ -324,12 +325,4 @@ def check_network(options: MinimaxNeuralOptions, schema: ShardSchema) -> None:
     check_loss(options.plan_loss(schema, options.n_hidden[-1]), schema)
 
 
-METHODS = (
-    as_method(
-        MinimaxNeuralOptions,
-        fit_minimax_neural_filter,
-        NeuralFilter,
-        check_network,
-        source="Hamm 2017, Minimax Filter, JMLR 18, section 6.1 (Minimax 2)",
-    ),
-)
+METHODS = (as_method(MinimaxNeuralOptions, fit_minimax_neural_filter, NeuralFilter, check_network),)

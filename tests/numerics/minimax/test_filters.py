@@ -53,6 +53,6 @@ def test_input_scaling__is_a_linear_change_of_the_first_block() -> None:
     assert scaling.to_filter(u) @ g == pytest.approx(u @ scaling.to_optimiser(g))
     np.testing.assert_allclose(scaling.invert(scaling.to_filter(u)), u, atol=1e-9)
     np.testing.assert_array_equal(scaling.to_filter(u)[20:], u[20:])
-    unchanged = InputScaling(np.empty((0, 0)), 0)
+    unchanged = InputScaling()
     assert unchanged.to_filter(u) is u
     assert unchanged.invert(u) is u

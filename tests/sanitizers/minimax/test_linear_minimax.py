@@ -233,7 +233,7 @@ def test_linear_filter__is_a_record_map() -> None:
     parts = np.concatenate([fitted.apply(x[:7]), fitted.apply(x[7:])])
     np.testing.assert_allclose(parts, fitted.apply(x), rtol=1e-12)
     assert fitted.guarantee.kind == "none"
-    with pytest.raises(InputError, match="do not fit a filter of 9 features"):
+    with pytest.raises(InputError, match="do not fit a map of 9 features"):
         fitted.apply(x[:, :3])
     x[3, 2] = np.nan
     with pytest.raises(InputError, match="1 of 20 records hold values that are not finite"):

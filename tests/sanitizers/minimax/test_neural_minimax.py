@@ -93,7 +93,7 @@ def test_neural_filter__is_a_record_map() -> None:
     assert (fitted.n_features_in, fitted.n_features_out) == (9, 9)
     assert fitted.apply(x.astype(np.float32)).dtype == np.float32
     assert ((fitted.apply(x) > 0) & (fitted.apply(x) < 1)).all()
-    with pytest.raises(InputError, match="do not fit a filter of 9 features"):
+    with pytest.raises(InputError, match="do not fit a map of 9 features"):
         fitted.apply(x[:, :2])
 
 

@@ -48,7 +48,7 @@ VALUES = (
     FilteredMean(50, ROWS.sum(axis=0)),
     NormCounts(np.arange(5)),
     LABEL,
-    LabelledMoments(50, 2, ROWS.mean(axis=0), ROWS.T @ ROWS, (LABEL,)),
+    LabelledMoments(MOMENTS, 2, (LABEL,)),
     Radius(1 / 3),
     ProfileCounts(np.arange(6).reshape(2, 3), np.array([4, 5]), 2, 1),
     Answers((MOMENTS, UtilityLosses(3, 1 / 3, 0.5, 2, 1))),

@@ -6,23 +6,17 @@ their heads are solved for every filter, and Phi falls.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from privpipe.errors import ConvergenceError
 from privpipe.numerics.minimax.descent import HISTORY_TAIL, Descent
 from privpipe.numerics.minimax.filters import DifferentiableFilter
-from privpipe.numerics.minimax.lifts import (
-    Lift,
-    NystroemFeatures,
-    OutputMoments,
-    RecordStatistics,
-    StackedFeatures,
-)
+from privpipe.numerics.minimax.lifts import Lift, NystroemFeatures, OutputMoments, SetFeatures
 from privpipe.numerics.minimax.newton import HeadSolver, InexactSolver
 from privpipe.numerics.minimax.objective import Answer, MinimaxObjective, Question
 from privpipe.protocols import FloatArray, Oracle, Shards, Sums
@@ -93,7 +87,7 @@ class TrainingRounds:
         *,
         held_out: float = 0.0,
     ) -> None:
-        self.family, self.held_out = family, held_out
+        self.family = family
         # One task of each variable: weight, ridge and name are the driver's business alone.
         unique = {(task.role, task.column): task for task in tasks}
         self.places = {key: place for place, key in enumerate(unique)}
@@ -164,6 +158,10 @@ class TrainingRounds:
         return moved
 
 
+Descend = Callable[[MinimaxObjective, FloatArray, int], Descent]
+"""Lowers an objective from a start, in so many iterations at most."""
+
+
 @dataclass(frozen=True, eq=False)
 class AdversarialDescent:
     """A descent against all adversaries.
@@ -194,29 +192,23 @@ class AdversarialDescent:
         }
 
 
-class Descend(Protocol):
-    """Lowers an objective from a start, in so many iterations at most."""
-
-    def __call__(
-        self, objective: MinimaxObjective, start: FloatArray, max_iterations: int, /
-    ) -> Descent: ...
-
-
 def descend_in_rounds(
     options: TrainingOptions,
-    rounds: TrainingRounds,
+    shards: Shards,
+    family: DifferentiableFilter,
     tasks: Sequence[Task],
     start: FloatArray,
     descend: Descend,
     *,
     n_penalised: int,
+    held_out: float = 0.0,
 ) -> AdversarialDescent:
     """Descend against the adversaries of the options; drawn ones from the second round on.
 
     Parameters
     ----------
-    rounds
-        The records.
+    shards, family, held_out
+        As of `TrainingRounds`.
     tasks
         With a logistic adversary each.
     start : (n_parameters,)
@@ -225,6 +217,7 @@ def descend_in_rounds(
     n_penalised
         First parameters of the filter, which have a ridge.
     """
+    rounds = TrainingRounds(shards, family, tasks, held_out=held_out)
 
     def lower(tasks: Sequence[Task], start: FloatArray, max_iterations: int) -> Descent:
         objective = rounds.make_objective(
@@ -240,7 +233,7 @@ def descend_in_rounds(
         found = lower(tasks, start, most)
     else:
         rng = np.random.default_rng(options.seed)
-        centre: FloatArray = np.zeros(rounds.family.n_features_out)
+        centre: FloatArray = np.zeros(family.n_features_out)
         done = min(RESAMPLE_EVERY, most)
         found = lower(tasks, start, done)
         adversaries = name_adversaries(options, tasks)
@@ -261,7 +254,7 @@ def descend_in_rounds(
             done += step
         found = replace(found, history=_join_histories(histories))
     losses = [f"loss_{task.label}" for task in adversaries]
-    held = ["held_out_phi"] if rounds.held_out else []
+    held = ["held_out_phi"] if held_out else []
     columns = ("iteration", "phi", *losses, *held, *HISTORY_TAIL)
     return AdversarialDescent(found, adversaries, columns)
 
@@ -286,10 +279,9 @@ def draw_lifts(
         if name == "kernel":
             lifts[name] = draw_kernel(LANDMARKS)
         elif name == "group":
-            # What adds up over a set: moments, and the embedding by a kernel. Half the landmarks,
-            # so that head, filter and both gradients of 15 classes fit in a round of 64 kB.
-            parts = RecordStatistics(outputs), draw_kernel(LANDMARKS // 2)
-            lifts[name] = StackedFeatures(parts)
+            # Half the landmarks, so that head, filter and both gradients of 15 classes fit in a
+            # round of 64 kB.
+            lifts[name] = SetFeatures(draw_kernel(LANDMARKS // 2))
     return lifts
 
 

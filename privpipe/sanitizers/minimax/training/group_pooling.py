@@ -6,7 +6,7 @@ keeps groups changes it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -57,17 +57,15 @@ def draw_pools(x: FloatArray, groups: IntArray, fitted: BoolArray, pool: Pool) -
     counts, runs = [], []
     for deal in range(pool.deals):
         order = np.lexsort((rank_records(x, seed=pool.seed + deal), side[1], side[0]))
-        ordered = side[:, order]
-        begins = np.ones(n_rows, np.bool_)
-        begins[1:] = (ordered[:, 1:] != ordered[:, :-1]).any(axis=0)
-        starts = np.flatnonzero(begins)
+        # Runs of one group and side: where they begin, how long they are, whose each row is.
+        edges = np.diff(side[:, order], axis=1).any(axis=0)
+        starts = np.flatnonzero(np.concatenate([[n_rows > 0], edges]))
         sizes = np.diff(np.append(starts, n_rows))
-        run = np.cumsum(begins) - 1
+        run = np.repeat(np.arange(len(starts)), sizes)
         n_sets = np.maximum(sizes // pool.size, 1)
         within = (np.arange(n_rows) - starts[run]) * n_sets[run] // sizes[run]
         before = np.concatenate([[0], np.cumsum(n_sets)[:-1]])
-        found = np.bincount(before[run] + within, minlength=int(n_sets.sum()))
-        counts.append(found)
+        counts.append(np.bincount(before[run] + within, minlength=int(n_sets.sum())))
         runs.append(order)
     sizes, rows = np.concatenate(counts), np.concatenate(runs)
     edges = np.concatenate([[0], np.cumsum(sizes)])
@@ -100,45 +98,48 @@ class GroupTally:
         Groups, ascending.
     counts, n_shards : (n_groups,)
         Records of each, and shards that hold some.
-    classes : (n_groups, n_confidential)
-        Confidential variables of a record of each.
-    mixed : (n_confidential,)
-        Whether a variable differs within some group.
+    lowest, highest : (n_groups, n_confidential)
+        Confidential variables: they differ where some record of a group has another class.
     """
 
     values: IntArray
     counts: IntArray
     n_shards: IntArray
-    classes: FloatArray
-    mixed: BoolArray
+    lowest: FloatArray
+    highest: FloatArray
 
     def merge(self, other: GroupTally) -> GroupTally:
         """Tally of the records of both."""
-        values = np.union1d(self.values, other.values)
-        counts, n_shards = np.zeros(len(values), np.int64), np.zeros(len(values), np.int64)
-        classes = np.full((len(values), self.classes.shape[1]), np.nan)
-        mixed = self.mixed | other.mixed
-        for part in (self, other):
-            at = np.searchsorted(values, part.values)
-            known = ~np.isnan(classes[at])
-            mixed = mixed | ((classes[at] != part.classes) & known).any(axis=0)
-            counts[at] += part.counts
-            n_shards[at] += part.n_shards
-            classes[at] = part.classes
-        return GroupTally(values, counts, n_shards, classes, mixed)
+        pairs = zip(vars(self).values(), vars(other).values(), strict=True)
+        return _add_up(*(np.concatenate(pair) for pair in pairs))
+
+
+def _add_up(
+    groups: IntArray, counts: IntArray, n_shards: IntArray, lowest: FloatArray, highest: FloatArray
+) -> GroupTally:
+    """Tally of rows of which several may be of one group."""
+    values, at = np.unique(groups, return_inverse=True)
+    found = GroupTally(
+        values,
+        np.zeros(len(values), np.int64),
+        np.zeros(len(values), np.int64),
+        np.full((len(values), lowest.shape[1]), np.inf),
+        np.full((len(values), lowest.shape[1]), -np.inf),
+    )
+    np.add.at(found.counts, at, counts)
+    np.add.at(found.n_shards, at, n_shards)
+    np.minimum.at(found.lowest, at, lowest)
+    np.maximum.at(found.highest, at, highest)
+    return found
 
 
 def tally_groups(shard: Shard, schema: ShardSchema) -> GroupTally:
     """Tally the groups of the complete records of a shard."""
     labels, complete = read_labels(shard, slice(None), schema)
-    hidden = labels[complete][:, len(schema.desired) :]
-    groups = shard.groups[complete]
-    values, firsts, codes, counts = np.unique(
-        groups, return_index=True, return_inverse=True, return_counts=True
-    )
-    classes = hidden[firsts]
-    mixed = (hidden != classes[codes]).any(axis=0)
-    return GroupTally(values, counts, np.ones(len(values), np.int64), classes, mixed)
+    classes, groups = labels[complete][:, len(schema.desired) :], shard.groups[complete]
+    ones = np.ones(len(groups), np.int64)
+    found = _add_up(groups, ones, ones, classes, classes)
+    return replace(found, n_shards=np.ones_like(found.counts))
 
 
 def check_groups(shards: Shards, size: int) -> GroupTally:
@@ -177,8 +178,9 @@ def check_groups(shards: Shards, size: int) -> GroupTally:
             "of these groups.",
             code="group_size",
         )
-    if tally.mixed.any():
-        mixed = [c.name for c, m in zip(schema.confidential, tally.mixed, strict=True) if m]
+    differs = (tally.lowest != tally.highest).any(axis=0)
+    if differs.any():
+        mixed = [c.name for c, differ in zip(schema.confidential, differs, strict=True) if differ]
         raise InputError(
             f"{', '.join(map(repr, mixed))} differs between records of one group of {name!r}: "
             "there is no value of the group to infer.",

@@ -53,86 +53,88 @@ class LabelMoments:
     @classmethod
     def of(cls, x: FloatArray, y: FloatArray) -> LabelMoments:
         """Summarise features (n, n_features), float64, and a variable (n,) without gaps."""
-        values, codes = np.unique(y, return_inverse=True)
-        overflowed = len(values) > MAX_CLASSES
-        if overflowed:
-            values, counts, means = _nothing(x.shape[1])
-        else:
-            counts = np.bincount(codes, minlength=len(values))
-            rows = np.arange(len(y))
-            hits = sp.csr_array((np.ones(len(y)), (codes, rows)), shape=(len(values), len(y)))
-            means = (hits @ x) / counts[:, None]
-        mean = float(y.mean())
+        n = len(y)
+        values, codes, counts = np.unique(y, return_inverse=True, return_counts=True)
+        hits = sp.csr_array((np.ones(n), (codes, np.arange(n))), shape=(len(values), n))
+        mean = float(y.mean()) if n else 0.0
         deviation = y - mean
-        cross = deviation @ (x - x.mean(axis=0))
-        return cls(values, counts, means, overflowed, mean, float(deviation @ deviation), cross)
+        cross = deviation @ (x - x.mean(axis=0)) if n else np.zeros(x.shape[1])
+        spread = float(deviation @ deviation)
+        found = cls(values, counts, hits @ x / counts[:, None], False, mean, spread, cross)
+        return found._forget_many()
 
     def merge(self, other: LabelMoments, n: int, m: int, step: FloatArray) -> LabelMoments:
         """Both, where self has `n` records, other `m`, and their feature means differ by `step`."""
-        weight = n * (m / (n + m))
-        rise = other.mean - self.mean
-        overflowed = self.overflowed or other.overflowed
         values = np.union1d(self.values, other.values)
-        overflowed = overflowed or len(values) > MAX_CLASSES
-        if overflowed:
-            values, counts, means = _nothing(len(step))
-        else:
-            counts, means = _merge_classes(values, self, other)
-        return LabelMoments(
+        counts, sums = np.zeros(len(values), np.int64), np.zeros((len(values), len(step)))
+        for part in (self, other):
+            at = np.searchsorted(values, part.values)
+            counts[at] += part.counts
+            sums[at] += part.counts[:, None] * part.means
+        weight, rise = n * (m / (n + m)), other.mean - self.mean
+        found = LabelMoments(
             values,
             counts,
-            means,
-            overflowed,
+            sums / counts[:, None],
+            self.overflowed or other.overflowed,
             self.mean + rise * (m / (n + m)),
             self.spread + other.spread + weight * rise**2,
             self.cross + other.cross + weight * rise * step,
         )
+        return found._forget_many()
+
+    def _forget_many(self) -> LabelMoments:
+        """The same without single values, once there are too many."""
+        if not self.overflowed and len(self.values) <= MAX_CLASSES:
+            return self
+        values, counts, means = self.values[:0], self.counts[:0], self.means[:0]
+        return replace(self, values=values, counts=counts, means=means, overflowed=True)
 
 
 @dataclass(frozen=True, eq=False)
 class LabelledMoments:
-    """Count, mean and centred products of the features, and of each variable with them.
+    """Moments of the features of complete records, and of each variable with them.
 
     Parameters
     ----------
-    count
-        Number of complete records.
+    features
+        Count, mean and centred products of the features.
     n_incomplete
         Records left out because a variable is missing.
-    mean : (n_features,), float64
-    scatter : (n_features, n_features), float64
-        Sum over records of the outer products of deviations from the mean.
     labels
         One per desired, then one per confidential variable.
     """
 
-    count: int
+    features: CoMoments
     n_incomplete: int
-    mean: FloatArray
-    scatter: FloatArray
     labels: tuple[LabelMoments, ...]
+
+    @property
+    def count(self) -> int:
+        """Number of complete records."""
+        return int(self.features.count)
+
+    @property
+    def mean(self) -> FloatArray:
+        """Of the features, (n_features,)."""
+        return self.features.mean
 
     @property
     def covariance(self) -> FloatArray:
         """Of the features, (n_features, n_features), divided by the count."""
-        return self.scatter / self.count
+        return self.features.scatter / self.count
 
     def merge(self, other: LabelledMoments) -> LabelledMoments:
         """Summary of the records of both."""
         n_incomplete = self.n_incomplete + other.n_incomplete
         if self.count == 0 or other.count == 0:
             return replace(other if self.count == 0 else self, n_incomplete=n_incomplete)
-        n, m = self.count, other.count
         step = other.mean - self.mean
-        scatter = self.scatter + other.scatter
-        scatter += n * (m / (n + m)) * np.outer(step, step)
-        return LabelledMoments(
-            n + m,
-            n_incomplete,
-            self.mean + step * (m / (n + m)),
-            scatter,
-            tuple(a.merge(b, n, m, step) for a, b in zip(self.labels, other.labels, strict=True)),
+        labels = tuple(
+            a.merge(b, self.count, other.count, step)
+            for a, b in zip(self.labels, other.labels, strict=True)
         )
+        return LabelledMoments(self.features.merge(other.features), n_incomplete, labels)
 
 
 def measure_moments(shards: Shards) -> LabelledMoments:
@@ -164,6 +166,38 @@ def measure_moments(shards: Shards) -> LabelledMoments:
     return moments
 
 
+def summarise_labelled(shard: Shard, schema: ShardSchema) -> LabelledMoments:
+    """Summarise the complete records of a shard block by block, in float64.
+
+    Raises
+    ------
+    InputError
+        If a feature is not finite; the message counts records.
+    """
+    n, width = shard.features.shape
+    rows = max(256, BLOCK_BYTES // (8 * width))
+    nothing = np.empty((0, len(schema.desired) + len(schema.confidential)))
+    whole = _summarise_block(np.empty((0, width)), nothing, 0)
+    for first in range(0, n, rows):
+        labels, complete = read_labels(shard, slice(first, first + rows), schema)
+        x = np.array(shard.features[first : first + rows], np.float64)
+        bad = int(np.count_nonzero(~find_finite_rows(x)))
+        if bad:
+            raise InputError(
+                f"At least {bad} training records hold features that are not finite.",
+                remedy="Remove or impute them before training; in a run [release] nonfinite = "
+                '"impute" or "withhold" does.',
+                code="nonfinite",
+            )
+        whole = whole.merge(_summarise_block(x[complete], labels[complete], len(x)))
+    return whole
+
+
+def _summarise_block(x: FloatArray, labels: FloatArray, n_read: int) -> LabelledMoments:
+    variables = tuple(LabelMoments.of(x, y) for y in labels.T)
+    return LabelledMoments(CoMoments.of(x), n_read - len(x), variables)
+
+
 @dataclass(frozen=True)
 class Radius:
     """Largest distance of a complete record from a point, in the units of the features."""
@@ -193,62 +227,5 @@ def find_radius(shard: Shard, schema: ShardSchema, centre: FloatArray) -> Radius
     return Radius(float(np.sqrt(found)))
 
 
-def summarise_labelled(shard: Shard, schema: ShardSchema) -> LabelledMoments:
-    """Summarise the complete records of a shard block by block, in float64.
-
-    Raises
-    ------
-    InputError
-        If a feature is not finite; the message counts records.
-    """
-    n, width = shard.features.shape
-    rows = max(256, BLOCK_BYTES // (8 * width))
-    whole = _summarise_nothing(width, len(schema.desired) + len(schema.confidential))
-    for first in range(0, n, rows):
-        labels, complete = read_labels(shard, slice(first, first + rows), schema)
-        x = np.array(shard.features[first : first + rows], np.float64)
-        bad = int(np.count_nonzero(~find_finite_rows(x)))
-        if bad:
-            raise InputError(
-                f"At least {bad} training records hold features that are not finite.",
-                remedy="Remove or impute them before training; in a run [release] nonfinite = "
-                '"impute" or "withhold" does.',
-                code="nonfinite",
-            )
-        whole = whole.merge(_summarise_block(x[complete], labels[complete], len(x)))
-    return whole
-
-
-def _summarise_nothing(width: int, n_labels: int) -> LabelledMoments:
-    empty = LabelMoments(*_nothing(width), False, 0.0, 0.0, np.zeros(width))
-    zeros = np.zeros((width, width))
-    return LabelledMoments(0, 0, np.zeros(width), zeros, (empty,) * n_labels)
-
-
-def _summarise_block(x: FloatArray, labels: FloatArray, n_read: int) -> LabelledMoments:
-    if len(x) == 0:
-        nothing = _summarise_nothing(x.shape[1], labels.shape[1])
-        return replace(nothing, n_incomplete=n_read)
-    found = tuple(LabelMoments.of(x, labels[:, j]) for j in range(labels.shape[1]))
-    moments = CoMoments.of(x)
-    return LabelledMoments(len(x), n_read - len(x), moments.mean, moments.scatter, found)
-
-
-def _nothing(width: int) -> tuple[FloatArray, IntArray, FloatArray]:
-    return np.empty(0), np.empty(0, np.int64), np.empty((0, width))
-
-
-def _merge_classes(
-    values: FloatArray, left: LabelMoments, right: LabelMoments
-) -> tuple[IntArray, FloatArray]:
-    counts = np.zeros(len(values), np.int64)
-    sums = np.zeros((len(values), left.means.shape[1]))
-    for part in (left, right):
-        at = np.searchsorted(values, part.values)
-        counts[at] += part.counts
-        sums[at] += part.counts[:, None] * part.means
-    return counts, sums / counts[:, None]
-
-
-LABEL_STATISTICS = (LabelledMoments, LabelMoments, Radius)
+LABEL_STATISTICS = (LabelledMoments, LabelMoments, CoMoments, Radius)
 """What the fit of a filter sums up over the records in one pass."""

@@ -12,13 +12,7 @@ import pytest
 from privpipe import MinimaxOptions, Records, fit_minimax_filter
 from privpipe.errors import InputError, OptionError
 from privpipe.numerics.minimax.filters import LinearFamily
-from privpipe.numerics.minimax.lifts import (
-    Lift,
-    NystroemFeatures,
-    OutputMoments,
-    RecordStatistics,
-    StackedFeatures,
-)
+from privpipe.numerics.minimax.lifts import Lift, NystroemFeatures, OutputMoments, SetFeatures
 from privpipe.sanitizers.minimax.training import adversaries, adversary_rounds
 from privpipe.sanitizers.minimax.training.adversaries import TrainingOptions, name_adversaries
 from privpipe.sanitizers.minimax.training.labelled_moments import measure_moments
@@ -64,7 +58,7 @@ def make_lifts(records: Records, u: Any) -> dict[str, Lift]:
     moments = measure_moments(records)
     outputs = OutputMoments.of(moments.mean @ u, u.T @ moments.covariance @ u)
     kernel = NystroemFeatures(outputs, np.random.default_rng(0).standard_normal((12, 2)))
-    return {"kernel": kernel, "group": StackedFeatures((RecordStatistics(outputs), kernel))}
+    return {"kernel": kernel, "group": SetFeatures(kernel)}
 
 
 def make_problem(
