@@ -2,7 +2,7 @@
 
 A map is a frozen dataclass of arrays, numbers, strings, guarantees, other maps and tuples of
 these: arrays become Zarr arrays, those of a map within a map under its place ("maps.0.weights"),
-the rest attributes. What it was fitted on, by name, stands in the header. The digest covers all
+the rest attributes. What it was fitted on, by name, is in the header. The digest covers all
 of it.
 """
 
@@ -180,7 +180,7 @@ def publish_model(work_url: str, url: str) -> None:
     Raises
     ------
     StoreError
-        If something stands there, or a link or anything but the model is in the workspace's.
+        If something is there already, or a link or anything but the model is in the workspace's.
     """
     _check_alone(work_url)
     work, path = local_path(work_url), local_path(url)

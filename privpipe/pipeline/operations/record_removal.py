@@ -37,7 +37,7 @@ from privpipe.store.collections.survey import POOLED
 from privpipe.store.collections.writing import Chunk, read_statistics, write_held
 
 NEW = "erased.zarr"
-"""In the workspace of a collection made in one piece: what will stand in its place."""
+"""In the workspace of a collection made in one piece: what will take its place."""
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ def survey_records(url: str, chosen: ChosenRecords) -> ErasureSurvey:
     else:
         found = {place: find_rows(one, chosen) for place, (one, _) in opened.items()}
     codes = _find_lonely(opened, found)
-    whole = bool(codes)  # a name that stands in the tables of all is taken out of all
+    whole = bool(codes)  # a name that the tables of all hold is taken out of all
     held = tuple(
         _describe(place, one, named, found[place], whole=whole)
         for place, (one, named) in opened.items()
@@ -157,7 +157,7 @@ def take_out(url: str, survey: ErasureSurvey) -> None:
 
 
 def end_exchange(url: str) -> None:
-    """Put in its place what a killed erasure had ready, where nothing stands any more.
+    """Put in its place what a killed erasure had ready, where nothing is any more.
 
     For who is about to remove the workspace: it is all that is left of the collection.
 
@@ -406,7 +406,7 @@ def _write_without(
         for name, count in known.n_pooled.items()
     }
     with hold_destination(url) as work:
-        chunks = _kept_chunks(collection, rows, schema.chunk_rows)
+        chunks = _remaining_chunks(collection, rows, schema.chunk_rows)
         write_held(url, work, schema, chunks, n_pooled=n_pooled, binning=known.binning)
 
 
@@ -451,7 +451,7 @@ def _count_pooled(collection: Collection, name: str, rows: IntArray) -> int:
     return sum(int(collection.read(name, int(row), int(row) + 1)[0] == pooled) for row in rows)
 
 
-def _kept_chunks(collection: Collection, rows: IntArray, size: int) -> Iterator[Chunk]:
+def _remaining_chunks(collection: Collection, rows: IntArray, size: int) -> Iterator[Chunk]:
     """What is left, in whole chunks again."""
     names = [FEATURES, *(one.name for one in collection.schema_of_records.variables)]
     held = {name: collection.read(name, 0, 0) for name in names}

@@ -302,7 +302,7 @@ def _read_noted_export(traces: Traces, run: str, place: str) -> None:
     if any(header.get("run") == run for header in headers):
         traces.add("export", place, "holds")
     elif exists(place):
-        traces.left.append(f"{shown(place)}, where an export was and something else stands now")
+        traces.left.append(f"{shown(place)}, where an export was and something else is now")
     else:
         traces.left.append(f"an export to {shown(place)} that is not there any more")
 

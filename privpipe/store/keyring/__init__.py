@@ -1,1 +1,1 @@
-"""Keys of random draws: made, bound, kept apart, destroyed; one per partition of a source."""
+"""Keys of random draws: made, bound, stored apart, destroyed; one per partition of a source."""

@@ -1,7 +1,7 @@
 """The account of privacy losses: what every partition has given away, by its content.
 
 A copied, moved or re-chunked collection has the same partitions, and one account of them; records
-that stand in other partitions as well have lost there, too (`join_losses`). Entries
+that are in other partitions as well have lost there, too (`join_losses`). Entries
 of a partition are numbered objects, each made only if it is absent, so that of two writers one
 finds the other's entry before it counts its own; nothing is ever changed or deleted. A loss is
 counted from its reservation on, before the first chunk is written, until it is given back by a run
@@ -290,7 +290,7 @@ class Account:
         elsewhere = f" (of it {loss.epsilon:g} itself, the rest in {len(others)} partitions with "
         elsewhere += "records of it)"
         raise GuaranteeError(
-            f"Partition {charge.partition[:12]} has lost epsilon {max(joined, loss.epsilon):g}"
+            f"Partition {charge.partition[:12]} has spent epsilon {max(joined, loss.epsilon):g}"
             f"{elsewhere if others else f' in {loss.n_charges} releases'}; another "
             f"{charge.epsilon:g} would be above the limit of {limit:g}.",
             remedy="Repeat an earlier release, which costs nothing; or decide on another "

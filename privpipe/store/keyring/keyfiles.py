@@ -126,7 +126,7 @@ def _check_sum(content: dict[str, Any]) -> str:
     return sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-Ending = Literal["key", "json"]
+Suffix = Literal["key", "json"]
 _OPEN = os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -195,9 +195,9 @@ class KeyFolder:
         for key_id in sorted({name.stem for name in names if name.suffix in (".json", ".key")}):
             yield cls(found.path, key_id)
 
-    def file(self, ending: Ending) -> Path:
+    def file(self, suffix: Suffix) -> Path:
         """Path of a file, for messages."""
-        return self.path / self._name(ending)
+        return self.path / self._name(suffix)
 
     @contextmanager
     def opened(self) -> Iterator[int]:
@@ -223,50 +223,50 @@ class KeyFolder:
         finally:
             os.close(lock)
 
-    def has(self, ending: Ending) -> bool:
+    def has(self, suffix: Suffix) -> bool:
         """Whether the file is there, whatever it is."""
-        with self._using(ending) as handle, suppress(FileNotFoundError):
-            os.stat(self._name(ending), dir_fd=handle, follow_symlinks=False)
+        with self._using(suffix) as handle, suppress(FileNotFoundError):
+            os.stat(self._name(suffix), dir_fd=handle, follow_symlinks=False)
             return True
         return False
 
-    def read(self, ending: Ending) -> bytes:
+    def read(self, suffix: Suffix) -> bytes:
         """Content of the file, once it is a plain file of this user's alone."""
-        with self._using(ending) as handle:
+        with self._using(suffix) as handle:
             # Without waiting: a named pipe would never open.
             def take(name: str, flags: int) -> int:
                 return os.open(name, flags | os.O_NONBLOCK | _OPEN, dir_fd=handle)
 
-            with open(self._name(ending), "rb", opener=take) as stream:
-                _check_private(self.file(ending), os.fstat(stream.fileno()), "600")
+            with open(self._name(suffix), "rb", opener=take) as stream:
+                _check_private(self.file(suffix), os.fstat(stream.fileno()), "600")
                 return stream.read()
 
-    def write_new(self, ending: Ending, content: bytes) -> None:
+    def write_new(self, suffix: Suffix, content: bytes) -> None:
         """Make a file that does not exist, whole, on disk, never over another.
 
         The link that gives the file its name fails if the name is taken, also on a file system
         that does not lock. For its sake leftovers are swept by `destroy` alone: there they could
         be another process's.
         """
-        with self._using(ending) as handle:
+        with self._using(suffix) as handle:
             temporary = _write(handle, f".{self.key_id}.{secrets.token_hex(8)}.new", content)
             try:
-                os.link(temporary, self._name(ending), src_dir_fd=handle, dst_dir_fd=handle)
+                os.link(temporary, self._name(suffix), src_dir_fd=handle, dst_dir_fd=handle)
             finally:
                 os.unlink(temporary, dir_fd=handle)
             os.fsync(handle)
 
-    def replace(self, ending: Ending, content: bytes) -> None:
+    def replace(self, suffix: Suffix, content: bytes) -> None:
         """Write a file whole, in place of the one that may be there."""
-        with self._using(ending) as handle:
+        with self._using(suffix) as handle:
             temporary = _write(handle, f".{self.key_id}.{secrets.token_hex(8)}.new", content)
-            os.rename(temporary, self._name(ending), src_dir_fd=handle, dst_dir_fd=handle)
+            os.rename(temporary, self._name(suffix), src_dir_fd=handle, dst_dir_fd=handle)
             os.fsync(handle)
 
-    def destroy(self, ending: Ending) -> None:
+    def destroy(self, suffix: Suffix) -> None:
         """Overwrite a file with zeros, best effort, and remove it with all leftovers."""
-        with self._using(ending) as handle:
-            _destroy(handle, self._name(ending))
+        with self._using(suffix) as handle:
+            _destroy(handle, self._name(suffix))
             # What processes killed while they wrote left of this key: it may hold the secret.
             leftover = re.compile(rf"\.{re.escape(self.key_id)}\.[0-9a-f]{{16}}\.new")
             for name in filter(leftover.fullmatch, os.listdir(handle)):
@@ -274,13 +274,13 @@ class KeyFolder:
             os.fsync(handle)
 
     @contextmanager
-    def _using(self, ending: Ending) -> Iterator[int]:
+    def _using(self, suffix: Suffix) -> Iterator[int]:
         """Descriptor of the folder, for work on a file."""
-        with self.opened() as handle, _refusing(self.file(ending)):
+        with self.opened() as handle, _refusing(self.file(suffix)):
             yield handle
 
-    def _name(self, ending: Ending) -> str:
-        return f"{self.key_id}.{ending}"
+    def _name(self, suffix: Suffix) -> str:
+        return f"{self.key_id}.{suffix}"
 
 
 def _write(handle: int, name: str, content: bytes) -> str:

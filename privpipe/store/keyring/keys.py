@@ -1,4 +1,4 @@
-"""Release keys: made by the operating system, bound to what they serve, kept apart, destroyable.
+"""Release keys: made by the operating system, bound to what they serve, stored apart, destroyable.
 
 A key folder holds, for each key, ``<id>.key`` (the secret and its binding) and ``<id>.json`` (the
 ledger entry: no secret, and it stays when the key is destroyed); see
@@ -27,7 +27,7 @@ from privpipe.protocols import RecordStream
 from privpipe.records.schema import Partition, cut_by_partition
 from privpipe.store.keyring.keyfiles import KeyBinding, KeyEntry, KeyFolder, decode_key, encode_key
 
-ENDINGS: tuple[Literal["json"], Literal["key"]] = ("json", "key")
+SUFFIXES: tuple[Literal["json"], Literal["key"]] = ("json", "key")
 """Of the files of a key: its ledger entry, and the secret."""
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -58,8 +58,10 @@ class ReleaseKey:
 
     @property
     def fingerprint(self) -> str:
-        """Tells these draws from all others, and nothing of the secret: two releases of one
-        partition with the same fingerprint hold the same draws of the same values.
+        """Distinguishes these draws from all others, and reveals nothing of the secret.
+
+        Two releases of one partition with the same fingerprint hold the same draws of the same
+        values.
         """
         return self._derive(20, b"privpipe/account/1").hex()
 
@@ -189,13 +191,13 @@ def forget_key(key_id: str, *, folder: str | Path | None = None) -> KeyEntry:
     if place is None:
         raise _unknown(key_id)
     with place.locked():
-        ending = next((one for one in ENDINGS if place.has(one)), None)
-        if ending is None:
+        suffix = next((one for one in SUFFIXES if place.has(one)), None)
+        if suffix is None:
             raise _unknown(key_id)
-        content = place.read(ending)
+        content = place.read(suffix)
         # Destroyed before its entry is decoded: a damaged entry must not save the key.
         place.destroy("key")
-        entry, _ = decode_key(content, place.file(ending))
+        entry, _ = decode_key(content, place.file(suffix))
         if entry.forgotten is None:
             entry = replace(entry, forgotten=_now())
             place.replace("json", encode_key(entry))
@@ -234,10 +236,10 @@ def list_unreadable(*, folder: str | Path | None = None) -> tuple[str, ...]:
 def _read_either(place: KeyFolder) -> KeyEntry | None:
     """The entry of a key, from the ledger or from the key; None if neither can be read."""
     # A process killed between writing the key and its entry left the entry in the key alone.
-    for ending in ENDINGS:
+    for suffix in SUFFIXES:
         with suppress(StoreError):  # FormatError is one
-            if place.has(ending):
-                return decode_key(place.read(ending), place.file(ending))[0]
+            if place.has(suffix):
+                return decode_key(place.read(suffix), place.file(suffix))[0]
     return None
 
 

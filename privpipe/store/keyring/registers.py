@@ -192,7 +192,7 @@ def _decode(
 def align_rows(
     entry: Registered, partitions: Sequence[Partition], sketches: Sketches
 ) -> tuple[Shared, ...]:
-    """Which rows of a collection stand in a release, and where, whatever their order there.
+    """Which rows of a collection are in a release, and where, whatever their order there.
 
     Raises
     ------

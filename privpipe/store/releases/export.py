@@ -1,4 +1,4 @@
-"""Export: a published release as Parquet, one file or one per kept partition, chunk by chunk."""
+"""Export: a published release as Parquet, one file or one per partition, chunk by chunk."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def export_release(
     IncompleteReleaseError
         If the release differs from its manifest.
     StoreError
-        If something stands there, or it cannot be written.
+        If something is there already, or it cannot be written.
 
     Notes
     -----
@@ -199,7 +199,7 @@ class _Released:
             [f"feature_{j}" for j in range(count)],
             [f"{FEATURES}[{j}]" for j in range(count)],
         )
-        # A name that stands twice, as sources of arrays allow it, would hide a column.
+        # A name that is there twice, as sources of arrays allow it, would hide a column.
         names = next(names for names in choices if self._are_free(names, count))
         by_column = np.ascontiguousarray(records.T)
         return {name: pa.array(by_column[j]) for j, name in enumerate(names)}

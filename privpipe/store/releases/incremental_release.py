@@ -1,6 +1,6 @@
 """Incremental releases: parts, one per partition content, named by generations.
 
-What is published of a part is a name that only the release's ledger can tell: partitions and
+What is published of a part is a name that only the release's ledger can resolve: partitions and
 digests of their records would confirm guesses. A part is a release of its own; it never changes.
 """
 

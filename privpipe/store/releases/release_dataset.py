@@ -223,7 +223,7 @@ class ReleaseView:
             raise InputError(
                 "This dataset is no release of privpipe.",
                 remedy="Open one with privpipe.open_release; arithmetic drops attributes unless "
-                "xarray is told to keep them.",
+                "xarray is set to keep them.",
             )
         self.dataset = dataset
 

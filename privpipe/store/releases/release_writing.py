@@ -93,7 +93,7 @@ def data_url(url: str) -> str:
 def drop_refused(url: str) -> str:
     """Remove the records of a release that was refused from a bucket, where others may list them.
 
-    Its arrays, and what the audit drew of raw and released records; the key of the drawing is kept,
+    Its arrays, and what the audit drew of raw and released records; the key of the drawing stays,
     so that the next run draws the same. On a file system the workspace is its owner's alone, and
     all stays.
 
@@ -281,7 +281,7 @@ def _copy_made(plan: ReleasePlan, progress: Callable[[int], None] | None) -> Non
     Raises
     ------
     IncompleteReleaseError
-        If anything else stands at the place, or not all of it does afterwards.
+        If anything else is at the place, or not all of it is there afterwards.
     """
     made = measure_objects(plan.data_url)
     if strange := sorted(measure_objects(plan.url).keys() - made.keys()):
@@ -298,7 +298,7 @@ def _copy_made(plan: ReleasePlan, progress: Callable[[int], None] | None) -> Non
             progress(len(some))
     if measure_objects(plan.url) != made:
         raise IncompleteReleaseError(
-            f"What stands in {shown(plan.url)} is not what was proved.",
+            f"What is at {shown(plan.url)} is not what was proved.",
             remedy="Nothing was published. Look who else writes there, then run again.",
         )
 

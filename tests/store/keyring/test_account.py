@@ -30,7 +30,7 @@ def test_reserve__the_same_draws_are_charged_once(tmp_path: Path) -> None:
     assert (loss.epsilon, loss.n_charges, loss.n_open) == (1.0, 1, 0)
     account.reserve([charge(0.5, "b")], "r3", 1.5)
     assert account.read("p").epsilon == 1.5
-    with pytest.raises(GuaranteeError, match=r"has lost epsilon 1.5 in 2 releases"):
+    with pytest.raises(GuaranteeError, match=r"has spent epsilon 1.5 in 2 releases"):
         account.reserve([charge(0.1, "c")], "r4", 1.5)
     account.reserve([charge()], "r5", 1.5)  # a repeat, though the limit is reached
 

@@ -142,7 +142,7 @@ def test_read__a_damaged_account_stops_everything(account: Account, harm: str) -
 
 def test_reserve__over_the_limit_says_how_much_was_lost(account: Account) -> None:
     account.reserve([charge(0.75)], "r1", 1.0)
-    with pytest.raises(GuaranteeError, match=r"has lost epsilon 0.75 in 1 release") as caught:
+    with pytest.raises(GuaranteeError, match=r"has spent epsilon 0.75 in 1 release") as caught:
         account.reserve([charge(0.5, "b")], "r2", 1.0)
     assert caught.value.code == "account-exhausted"
     assert len(account.read("p").entries) == 1
