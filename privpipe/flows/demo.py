@@ -36,38 +36,8 @@ MARK = "demo.toml"
 DEFAULT_RECORDS = 8_388_396
 """4,668 whole repeats: 256 chunks of 32,768 records."""
 
-CONFIGURATION = """\
-# Written by `privpipe demo`. A form reader may count the zeros; what else people wrote is none
-# of its business.
-[collection]
-path = "{folder}/digits.zarr"
-desired = ["zero"]            # target: is it a zero?
-confidential = ["digit"]      # confidential: which digit is it?
-
-[method]
-name = "null_space"
-utility_budget = 0.01         # squared units of the zero score, which is about 0 or 1
-ridge = 0.01                  # three pixels are the same in every scan
-
-[release]
-path = "{folder}/release.zarr"
-
-[privacy]
-account = "{folder}/account"  # of the demo alone: no business of your own releases
-ephemeral = "accept"          # wherever that is: a demo is thrown away
-
-[audit]
-holdout = 0.5
-group = "original"            # repeats of one scan stay on one side
-
-[gate]                        # 898 scans can show no less than this
-confidential_advantage_max = 0.35
-exposed_max = 0.2
-must_find = 0.5
-
-[cluster]
-workers = {workers}
-"""
+CONFIGURATION = Path(__file__).with_name("demo.toml").read_text()
+"""With places of the folder and of the number of workers."""
 
 
 def load_scans() -> tuple[FloatArray, IntArray]:
@@ -92,7 +62,7 @@ def prepare_demo(folder: str, n_records: int, workers: int) -> str:
     """
     if workers < 0:
         raise OptionError(
-            f"The number of workers is {workers}.",
+            f"There cannot be {workers} workers.",
             remedy="Use 1 or more, or 0 to do all work in this process.",
         )
     if n_records < N_ORIGINALS or n_records % N_ORIGINALS:

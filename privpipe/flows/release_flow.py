@@ -156,16 +156,11 @@ def _release(options: RunOptions, watch: Watch, until: str, checked: Run | None)
                 findings = _work(run, executor, watch, until)
         if until != "publish" or findings is None:
             watch.say(f"stopped  after {until}; `privpipe run` resumes")
-            if findings is not None:
-                watch.say(f"judged   {say_judged(findings)}")
-                watch.say(f"verdict  {say_verdict(findings)}")
-                watch.say(f"gate     {say_gate(findings)}")
+            for line in say_findings(findings) if findings is not None else ():
+                watch.say(line)
             return "stopped"
         remove_workspace(url)
-    link = f"Report: {shown(run.report_url)}/report.html\n\n"
-    from privpipe.report.release_page import write_audit_markdown  # Matplotlib is slow to load
-
-    stage_tasks.report_summary(link + write_audit_markdown(findings))
+    stage_tasks.report_summary(run.report_url, findings)
     for line in say_end(run, findings):
         watch.say(line)
     return "published"
@@ -218,13 +213,20 @@ def _work(run: Run, executor: Executor, watch: Watch, until: str) -> dict[str, A
     return findings
 
 
+def say_findings(findings: Mapping[str, Any]) -> tuple[str, str, str]:
+    """What was found, in the columns of the stages above it."""
+    return (
+        f"judged   {say_judged(findings)}",
+        f"gate     {say_gate(findings)}",
+        f"verdict  {say_verdict(findings)}",
+    )
+
+
 def say_end(run: Run, findings: Mapping[str, Any]) -> Iterator[str]:
     """Lines in the columns of the stages above them."""
     report = shown(run.report_url)
     yield f"done     release {shown(run.release_url)}"
-    yield f"judged   {say_judged(findings)}"
-    yield f"gate     {say_gate(findings)}"
-    yield f"verdict  {say_verdict(findings)}"
+    yield from say_findings(findings)
     yield f"open     {report}/report.html  the report, for you: it holds small counts"
     yield f"         {report}/public.html  the report, for everybody"
     yield f"         {shown(run.model_url)}  the model, for records to come; keep it private"

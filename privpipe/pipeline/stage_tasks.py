@@ -25,6 +25,7 @@ from privpipe.pipeline.stages.clean import clean_stage
 from privpipe.pipeline.stages.gate import check_gated, gate_stage
 from privpipe.pipeline.stages.publish import publish_stage
 from privpipe.pipeline.stages.train import prove_sources, train_stage
+from privpipe.store.access.location import shown
 
 R = TypeVar("R")
 
@@ -92,10 +93,15 @@ def report_gate(run_id: str, gate: Mapping[str, Any]) -> None:
         )
 
 
-def report_summary(text: str) -> None:
+def report_summary(report_url: str, findings: Mapping[str, Any]) -> None:
     """The Markdown that Prefect's page of the run shows; nothing outside a flow."""
-    if _in_flow():
-        notify_prefect(create_markdown_artifact, text, key="privpipe-summary")
+    if not _in_flow():
+        return
+    from privpipe.report.release_page import write_audit_markdown  # Matplotlib is slow to load
+
+    link = f"Report: {shown(report_url)}/report.html\n\n"
+    summary = link + write_audit_markdown(findings)
+    notify_prefect(create_markdown_artifact, summary, key="privpipe-summary")
 
 
 check_task = as_task(check_stage, "check")

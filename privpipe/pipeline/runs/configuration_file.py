@@ -6,19 +6,15 @@ A logical time is the moment that a run is for, whenever it happens; always with
 
 from __future__ import annotations
 
-import functools
-import operator
 import os
 import re
 import stat
 import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, get_args
 
 from pydantic import ValidationError
-from pydantic.fields import FieldInfo
 
 from privpipe.errors import OptionError
 from privpipe.option_values import admits, reading_only
@@ -58,22 +54,22 @@ def read_options(path: str, logical_time: datetime | None = None) -> RunOptions:
             remedy="Give the path of a TOML file.",
             code="config-file",
         ) from None
-    content, given = _parse(text, path), read_environment(_find_annotation)
+    content, given = _parse(text, path), read_environment()
+    for section, keys in given.items():
+        written = content.setdefault(section, {})
+        if isinstance(written, dict):  # else it is refused with all the rest
+            content[section] = written | keys
     try:
         with reading_only():
-            options = RunOptions(**_override(content, given))
+            options = RunOptions(**content)
     except ValidationError as error:
         found = error.errors(include_input=False)
     else:
-        return _at_time(options, logical_time)
+        place = fill_time(options.release.path, logical_time)
+        release = options.release.model_copy(update={"path": place})
+        return options.model_copy(update={"release": release})
     problems = [_describe(item, text, path, given) for item in found]
     raise OptionError("\n".join(problems), remedy="\nSee README.md for all keys.", code="config")
-
-
-def _at_time(options: RunOptions, logical_time: datetime | None) -> RunOptions:
-    release = options.release
-    place = fill_time(release.path, logical_time)
-    return options.model_copy(update={"release": release.model_copy(update={"path": place})})
 
 
 def _parse(text: str, path: str) -> dict[str, Any]:
@@ -98,38 +94,27 @@ def _parse(text: str, path: str) -> dict[str, Any]:
         ) from None
 
 
-def _override(content: Mapping[str, Any], given: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """The file with what the environment sets; a section that is no table is left to be refused."""
-    merged = dict(content)
-    for section, keys in given.items():
-        written = merged.get(section, {})
-        if isinstance(written, dict):
-            merged[section] = {**written, **keys}
-    return merged
+def _list_keys(section: str, methods: Iterable[str] = METHODS) -> dict[str, Any]:
+    """Keys of a section, which may be optional or a list, and what each takes.
 
-
-def _find_annotation(section: str, key: str) -> Any:
-    """What a key takes; None for an unknown section, `Any` for an unknown key."""
-    if section not in RunOptions.model_fields:
-        return None
+    Parameters
+    ----------
+    section
+        Of a configuration.
+    methods
+        Of ``[method]``: the keys of these, a key that several have with all that it may be.
+    """
     if section == "method":
-        kinds = [method.options for method in METHODS.values()]
-        found = [
-            about.annotation
-            for kind in kinds
-            for name, about in getattr(kind, "__pydantic_fields__", {}).items()
-            if name == key
-        ]
-        return functools.reduce(operator.or_, found, found[0]) if found else Any
-    item = _list_fields(section).get(key)
-    return Any if item is None else item.annotation
-
-
-def _list_fields(section: str) -> dict[str, FieldInfo]:
-    """Keys of a section, which may be optional or a list."""
-    annotation = RunOptions.model_fields[section].annotation
-    models = (annotation, *getattr(annotation, "__args__", ()))
-    return {key: item for one in models for key, item in getattr(one, "model_fields", {}).items()}
+        models = [getattr(METHODS[name].options, "__pydantic_fields__", {}) for name in methods]
+    else:
+        annotation = RunOptions.model_fields[section].annotation
+        kinds = (annotation, *get_args(annotation))
+        models = [getattr(kind, "model_fields", {}) for kind in kinds]
+    found: dict[str, Any] = {}
+    for model in models:
+        for key, about in model.items():
+            found[key] = found[key] | about.annotation if key in found else about.annotation
+    return found
 
 
 def _describe(
@@ -143,7 +128,7 @@ def _describe(
         where = f"The environment variable {variable}"
     shown = f"[{names[0]}] {'.'.join(names[1:])}" if len(names) > 1 else f"[{names[0]}]"
     if item["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
-        return f"{where}: {shown} is not known{suggest(names[-1], _known(item['loc']))}"
+        return f"{where}: {shown} is not known{suggest(names[-1], _list_known(item['loc']))}"
     if item["type"] in ("missing", "missing_argument"):
         return f"{where}: {shown} is missing."
     if item["type"].startswith("union_tag"):
@@ -159,35 +144,27 @@ def _is_tag(loc: Iterable[Any], part: Any) -> bool:
     return tuple(loc)[:1] == ("method",) and part in METHODS
 
 
-def _known(loc: tuple[Any, ...]) -> list[str]:
+def _list_known(loc: tuple[Any, ...]) -> list[str]:
     """Keys allowed where an unknown one was found."""
     if len(loc) == 1:
         return list(RunOptions.model_fields)
-    if loc[0] == "method":
-        kinds = [METHODS[part] for part in loc if part in METHODS] or list(METHODS.values())
-        return [item.name for kind in kinds for item in fields(kind.options)]
-    return list(_list_fields(str(loc[0])))
+    return list(_list_keys(str(loc[0]), [one for one in loc if one in METHODS] or METHODS))
 
 
 PREFIX = "PRIVPIPE_"
 
 
-def read_environment(find: Callable[[str, str], Any]) -> dict[str, dict[str, Any]]:
+def read_environment() -> dict[str, dict[str, Any]]:
     """What the environment sets, by section and key.
 
-    Parameters
-    ----------
-    find
-        Annotation of a key of a section: None where the section is not known (such a variable
-        means something else), and `Any` where the key is not.
+    A variable of an unknown section means something else; an unknown key of a known section is
+    refused with those of the file.
     """
     found: dict[str, dict[str, Any]] = {}
     for name, text in os.environ.items():
         section, _, key = name.upper().removeprefix(PREFIX).lower().partition("__")
-        if not name.upper().startswith(PREFIX) or not key:
-            continue
-        annotation = find(section, key)
-        if annotation is not None:
+        if name.upper().startswith(PREFIX) and key and section in RunOptions.model_fields:
+            annotation = _list_keys(section).get(key, Any)
             found.setdefault(section, {})[key] = _decode(text, annotation)
     return found
 
@@ -200,18 +177,14 @@ def name_variable(names: list[str], given: Mapping[str, Mapping[str, Any]]) -> s
 
 
 def _decode(text: str, annotation: Any) -> Any:
-    if admits(annotation, str) or _is_choice(annotation):
+    # A text, or one of some texts, is taken as it is; all else as TOML has it.
+    if admits(annotation, str) or str(annotation).startswith("typing.Literal"):
         return text
     try:
         return tomllib.loads(f"x = {text}")["x"]
     except tomllib.TOMLDecodeError:
         is_list = any(str(part).startswith("tuple") for part in (annotation, *get_args(annotation)))
         return [part.strip() for part in text.split(",") if part.strip()] if is_list else text
-
-
-def _is_choice(annotation: Any) -> bool:
-    """Whether a key takes one of some texts."""
-    return str(annotation).startswith("typing.Literal")
 
 
 _HEADER = re.compile(r"^\s*\[\[?\s*([^\]]+?)\s*\]\]?\s*(#.*)?$")

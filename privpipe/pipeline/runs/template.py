@@ -10,7 +10,7 @@ import json
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import BaseModel, TypeAdapter
 from pydantic_core import PydanticUndefined
@@ -119,36 +119,43 @@ def _write_section(
     method: str,
     n_gaps: int,
 ) -> list[str]:
-    if section == "method":
-        title = METHODS[method].source
-        keys = list(_method_keys(method))
-    else:
-        model = _model_of(section)
-        title = (model.__doc__ or "").partition(": ")[2].strip().splitlines()[0]
-        keys = [
-            (name, item.description or "", item.get_default(call_default_factory=True))
-            for name, item in model.model_fields.items()
-        ]
+    title, keys = _describe_section(section, method)
     optional = RunOptions.model_fields[section].default is None
     lines = [*_comment(title[:1].upper() + title[1:]), f"{'# ' if optional else ''}[{section}]"]
     if section == "collection":
         lines += _list_variables(schema)
-    # What to keep and what to hide is the question itself; a method may name attributes instead.
-    open_ = section == "collection" and not _names_attributes(method)
-    open_ &= not (given["collection", "desired"] or given["collection", "confidential"])
+    # What must be predictable and what must not is the question itself; a method may name
+    # attributes instead.
+    names_none = not (given["collection", "desired"] or given["collection", "confidential"])
+    is_open = section == "collection" and names_none and not _names_attributes(method)
     for name, description, default in keys:
-        if open_ and name in ("desired", "confidential"):
-            default = [PydanticUndefined]
+        chosen = given.get((section, name))
         lines += _comment(description)
-        if given.get((section, name)) is not None and section in ("audit", "gate"):
+        if chosen is not None and section in ("audit", "gate"):
             lines += _comment(_explain_weaker(section, default))
         if n_gaps and name == "nonfinite":
             lines += _comment(f"{n_gaps:,} records have cells that are missing or not finite.")
         if name == "single_records" and _mixes_records(method):
             lines += _comment(_UNPROTECTED)
             default = "unprotected"
-        lines.append(_write_key(name, given.get((section, name)), default, optional))
+        if is_open and name in ("desired", "confidential"):
+            default = [PydanticUndefined]
+        lines.append(_write_key(name, chosen, default, "# " * optional))
     return lines
+
+
+def _describe_section(section: str, method: str) -> tuple[str, Iterable[tuple[str, str, Any]]]:
+    """Its title, and each of its keys with a description and a default."""
+    if section == "method":
+        return METHODS[method].source, _method_keys(method)
+    annotation = RunOptions.model_fields[section].annotation
+    kinds = (annotation, *get_args(annotation))
+    model = next(kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel))
+    title = (model.__doc__ or "").partition(": ")[2].strip().splitlines()[0]
+    return title, (
+        (name, item.description or "", item.get_default(call_default_factory=True))
+        for name, item in model.model_fields.items()
+    )
 
 
 _UNPROTECTED = (
@@ -178,12 +185,6 @@ def _names_attributes(method: str) -> bool:
     return "attributes" in {item.name for item in fields(METHODS[method].options)}
 
 
-def _model_of(section: str) -> type[BaseModel]:
-    annotation = RunOptions.model_fields[section].annotation
-    kinds = [annotation, *getattr(annotation, "__args__", ())]
-    return next(kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel))
-
-
 def _method_keys(method: str) -> Iterable[tuple[str, str, Any]]:
     schema = TypeAdapter(METHODS[method].options).json_schema()
     for name, about in schema["properties"].items():
@@ -196,8 +197,7 @@ def _method_keys(method: str) -> Iterable[tuple[str, str, Any]]:
         yield name, "" if name == "name" else description, default
 
 
-def _write_key(name: str, given: Any, default: Any, optional: bool) -> str:
-    sign = "# " * optional
+def _write_key(name: str, given: Any, default: Any, sign: str) -> str:
     if given:
         return f"{sign}{name} = {_as_toml(given)}"
     if default in (PydanticUndefined, [PydanticUndefined]):

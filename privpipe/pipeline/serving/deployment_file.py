@@ -50,19 +50,17 @@ def read_deployments(path: str) -> list[Deployment]:
     OptionError
         With the deployment, what is wrong with it, and what is allowed.
     """
-    content = _load(path)
-    items = content.get("deployments")
+    items = _load(path).get("deployments")
     if not isinstance(items, list) or not items:
-        raise _refuse(path, "", "has no deployments", "List them below `deployments:`.")
+        raise _refuse(path, "has no deployments", "List them below `deployments:`.")
     return [_read(path, item) for item in items]
 
 
 def read_automations(path: str) -> list[dict[str, Any]]:
     """The automations of a file, each with a name."""
     found = _load(path).get("automations", [])
-    for item in found:
-        if not isinstance(item, dict) or not item.get("name"):
-            raise _refuse(path, "", "has an automation without a name", "Name it.")
+    if not all(isinstance(item, dict) and item.get("name") for item in found):
+        raise _refuse(path, "has an automation without a name", "Name it.")
     return list(found)
 
 
@@ -71,74 +69,66 @@ def _load(path: str) -> dict[str, Any]:
         with open(path, encoding="utf-8") as file:
             content = yaml.safe_load(file)
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        problem = type(error).__name__
-    else:
-        if isinstance(content, dict):
-            return content
-        problem = "no table"
-    raise _refuse(path, "", f"cannot be read ({problem})", "Give a YAML file.")
+        raise _refuse(
+            path, f"cannot be read ({type(error).__name__})", "Give a YAML file."
+        ) from None
+    if not isinstance(content, dict):
+        raise _refuse(path, "cannot be read (no table)", "Give a YAML file.")
+    return content
 
 
 def _read(path: str, item: Mapping[str, Any]) -> Deployment:
-    name = str(item.get("name", "(no name)"))
-    flow = _load_flow(path, name, str(item.get("entrypoint", "")))
-    for problem, remedy in (*_check_parameters(item, flow), *_check_schedules(item)):
-        raise _refuse(path, name, problem, remedy)
-    limit = item.get("concurrency_limit")
-    if not isinstance(limit, Mapping) or limit.get("collision_strategy") != "CANCEL_NEW":
-        raise _refuse(
-            path,
-            name,
-            "does not say what happens to a run that finds another at work",
-            "Give concurrency_limit: {limit: 1, collision_strategy: CANCEL_NEW}; ENQUEUE piles "
-            "runs up and starts them out of order.",
-        )
-    pool = item.get("work_pool") or {}
-    return Deployment(
-        name,
-        flow.name,
-        str(pool.get("name", "")),
-        tuple((s["cron"], s["timezone"], s.get("active", True)) for s in _schedules(item)),
-        (item.get("parameters") or {}).get("config_path"),
-    )
+    name, entrypoint = str(item.get("name", "(no name)")), str(item.get("entrypoint", ""))
+    flow = _load_flow(entrypoint)
+    for problem, remedy in _list_problems(item, entrypoint, flow):
+        raise _refuse(f"{path}: the deployment {name!r}", problem, remedy)
+    schedules = [(s["cron"], s["timezone"], s.get("active", True)) for s in _schedules(item)]
+    config = (item.get("parameters") or {}).get("config_path")
+    pool = str((item.get("work_pool") or {}).get("name", ""))
+    return Deployment(name, flow.name, pool, tuple(schedules), config)
 
 
-def _load_flow(path: str, name: str, entrypoint: str) -> Any:
+def _load_flow(entrypoint: str) -> Any:
+    """The flow; None where it is not installed."""
     module, _, function = entrypoint.rpartition(".")
     try:
         return getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError, ValueError):
-        raise _refuse(
-            path,
-            name,
+        return None
+
+
+def _list_problems(
+    item: Mapping[str, Any], entrypoint: str, flow: Any
+) -> Iterator[tuple[str, str]]:
+    """What is wrong with a deployment, each with its remedy."""
+    if flow is None:
+        yield (
             f"names the entrypoint {entrypoint!r}, which is not installed",
             "Use privpipe.flows.deployments.release, or another flow of that module.",
-        ) from None
-
-
-def _check_parameters(item: Mapping[str, Any], flow: Any) -> Iterator[tuple[str, str]]:
+        )
     known = list(inspect.signature(flow.fn).parameters)
-    for name in item.get("parameters") or {}:
-        if name not in known:
-            yield (
-                f"gives the parameter {name!r}, which its flow does not know{suggest(name, known)}",
-                f"Use {', '.join(known)}.",
-            )
+    for name in set(item.get("parameters") or {}) - set(known):
+        yield (
+            f"gives the parameter {name!r}, which its flow does not know{suggest(name, known)}",
+            f"Use {', '.join(known)}.",
+        )
     if item.get("enforce_parameter_schema") is False:
         yield "does not check parameters", "Leave out enforce_parameter_schema: false."
-
-
-def _check_schedules(item: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for schedule in _schedules(item):
-        zone = schedule.get("timezone")
-        if zone not in available_timezones():
+        # Prefect takes a schedule without a zone for one in UTC.
+        if (zone := schedule.get("timezone")) not in available_timezones():
             given = "names no time zone" if zone is None else f"names the zone {zone!r}, unknown"
-            yield (
-                f"has a schedule that {given}",
-                "Give an IANA zone, as timezone: Europe/Berlin, or Etc/UTC.",
-            )
+            remedy = "Give an IANA zone, as timezone: Europe/Berlin, or Etc/UTC."
+            yield f"has a schedule that {given}", remedy
         if not isinstance(schedule.get("cron"), str):
             yield "has a schedule without cron", 'Give five fields, as cron: "0 2 * * *".'
+    limit = item.get("concurrency_limit")
+    if not isinstance(limit, Mapping) or limit.get("collision_strategy") != "CANCEL_NEW":
+        yield (
+            "does not say what happens to a run that finds another at work",
+            "Give concurrency_limit: {limit: 1, collision_strategy: CANCEL_NEW}; ENQUEUE piles "
+            "runs up and starts them out of order.",
+        )
 
 
 def _schedules(item: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -146,6 +136,5 @@ def _schedules(item: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return list(found)
 
 
-def _refuse(path: str, name: str, problem: str, remedy: str) -> OptionError:
-    of = f": the deployment {name!r}" if name else ""
-    return OptionError(f"{path}{of} {problem.rstrip('.')}.", remedy=remedy, code="deployment-file")
+def _refuse(what: str, problem: str, remedy: str) -> OptionError:
+    return OptionError(f"{what} {problem.rstrip('.')}.", remedy=remedy, code="deployment-file")

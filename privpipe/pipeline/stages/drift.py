@@ -45,15 +45,6 @@ class DriftReference:
             "deviation": self.deviation.tolist(),
         }
 
-    def with_nameless(self, sizes: Sequence[int]) -> DriftReference:
-        """With a feature more per block of indicators: that the record is in none."""
-        lacking = _find_nameless(self.mean, sizes)
-        return DriftReference(
-            self.count,
-            np.concatenate([self.mean, lacking]),
-            np.concatenate([self.deviation, np.sqrt(lacking * (1 - lacking))]),
-        )
-
     @classmethod
     def decode(cls, content: Mapping[str, Any]) -> DriftReference:
         """What `encode` made."""
@@ -100,18 +91,16 @@ def measure_drift(
         category the training records have not is in none, and that is compared as well.
     """
     n = max(float(moments.count), 1.0)
-    mean, variance = moments.mean, np.diag(moments.scatter) / max(n - 1, 1)
-    if len(sizes):
-        lacking = _find_nameless(mean, sizes)
-        reference = reference.with_nameless(sizes)
-        mean = np.concatenate([mean, lacking])
-        variance = np.concatenate([variance, lacking * (1 - lacking)])
+    variance = np.diag(moments.scatter) / max(n - 1, 1)
+    mean, variance = _add_nameless(moments.mean, variance, sizes)
+    usual, usual_variance = _add_nameless(reference.mean, reference.deviation**2, sizes)
+    deviation = np.sqrt(usual_variance)
     # A feature that did not vary has no unit of its own; any that begins to vary is new, and is
     # measured in the typical deviation instead of an infinite number of nothing.
-    constant = reference.deviation == 0
-    typical = float(np.sqrt(np.mean(reference.deviation**2))) or 1.0
-    scale = np.where(constant, typical, reference.deviation)
-    apart = np.abs(mean - reference.mean) / scale
+    constant = deviation == 0
+    typical = float(np.sqrt(np.mean(deviation**2))) or 1.0
+    scale = np.where(constant, typical, deviation)
+    apart = np.abs(mean - usual) / scale
     squared = variance / scale**2
     z = NormalDist().inv_cdf(1 - (1 - level) / (2 * max(len(apart), 1)))
     spread = np.sqrt(squared / n + 1.0 / max(reference.count, 1.0))
@@ -124,12 +113,15 @@ def measure_drift(
     )
 
 
-def _find_nameless(mean: FloatArray, sizes: Sequence[int]) -> FloatArray:
-    """Share of records in none of the indicators of each attribute, (n_attributes,)."""
+def _add_nameless(
+    mean: FloatArray, variance: FloatArray, sizes: Sequence[int]
+) -> tuple[FloatArray, FloatArray]:
+    """With a feature more per block of indicators: that the record is in none, and its share."""
     starts = np.concatenate([[0], np.cumsum(sizes)]).astype(int)
-    known = [mean[a:b].sum() for a, b in pairwise(starts)]
-    lacking: FloatArray = 1 - np.array(known)
-    return np.where(lacking < ROUNDING, 0.0, np.minimum(lacking, 1.0))
+    lacking = 1 - np.array([mean[a:b].sum() for a, b in pairwise(starts)])
+    lacking = np.where(lacking < ROUNDING, 0.0, np.minimum(lacking, 1.0))
+    variances = np.concatenate([variance, lacking * (1 - lacking)])
+    return np.concatenate([mean, lacking]), variances
 
 
 def check_drift(drift: Drift, limit: float | None, name: str) -> None:
