@@ -96,6 +96,7 @@ def plan_entries(
         if not method.scales:  # standardised are those that depend on it
             plain = options.collection.model_copy(update={"standardise": False})
             about = about.model_copy(update={"collection": plain})
+        # Named by its options: a comparison that was stopped finds what it has measured.
         place = join(base, f"{method.name}-{digest_options(about)[:8]}.zarr")
         release = options.release.model_copy(update={"path": place})
         entries[label] = about.model_copy(update={"release": release})
@@ -167,6 +168,7 @@ def compare_collection(
         "limits": options.gate.model_dump(mode="json"),
         "entries": [row | {"on_front": row["label"] in front} for row in rows],
     }
+    # Checkpoints go last: a kill before costs no attack.
     comparison = _write(url, document)
     for place in (*(run.release_url for run in runs.values()), at_work.release.path):
         remove_workspace(place)

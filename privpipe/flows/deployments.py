@@ -86,13 +86,14 @@ def backfill(config_path: str, since: datetime, until: datetime) -> str:
 def _release(
     config_path: str, logical_time: datetime, span: TimeSpan = EVERYTHING, until: Stage = "publish"
 ) -> str:
-    outlive_reader()
+    outlive_reader()  # the worker that reads the output may die, the run need not
     watch = Watch()
 
     def work() -> str:
         options = read_options(config_path, logical_time)
         return run_sealed(release_collection, options, watch, until, span)
 
+    # Whoever answers there has chosen the configuration that is read below.
     run_sealed(check_server)
     return retry_passing(work, watch.say)
 

@@ -109,6 +109,7 @@ def release_increment(options: RunOptions, watch: Watch, times: TimeSpan) -> str
             remove_workspace(url)
             return "nothing to do"
         content = _make(work, new, replaced)
+        # Until here readers see the former generation, from here on the whole of the next.
         generation = publish_generation(url, "release", content.encode(), former)
         left = sweep_parts(url, content, datetime.now(UTC))
         watch.say(
@@ -290,7 +291,7 @@ def _audit_part(
     watch.judge(str(judged["gate"]["state"]))
     # Method and guarantee are in the header of the history itself.
     header = describe_history(run, trained, judged | {"about": {}})
-    rows = cleaned.plan.arrays[0].chunk_rows
+    rows = cleaned.plan.arrays[0].chunk_rows  # readers join parts: all have the same chunks
     return IncrementalState(work.history.id, header, _describe_arrays(cleaned.plan), rows, ())
 
 

@@ -169,6 +169,7 @@ def _release(options: RunOptions, watch: Watch, until: str, checked: Run | None)
 def _end_published(options: RunOptions, checked: Run) -> None:
     """Do what a run that died after its release was visible had still to do."""
     known = read_state(options.release.path)
+    # None where the run died in the middle of removing its workspace: all was confirmed by then.
     if known is not None:
         confirm_published(checked, known.run_id)
         if checked.options.method.forgets_keys:
@@ -186,6 +187,7 @@ def _work(run: Run, executor: Executor, watch: Watch, until: str) -> dict[str, A
         trained = stage_tasks.train_task(run, executor)
     plan = plan_release(run, trained)
     n_chunks = plan.chunks.n_chunks
+    # Before the first chunk: whoever resumes has to clean the rest by this very model.
     run = begin_stage(run, "clean", model_digest=trained.model_digest, n_chunks=n_chunks)
     if trained.guarantee.statement:
         watch.say(f"promise  {trained.guarantee.statement}")

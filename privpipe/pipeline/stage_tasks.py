@@ -46,6 +46,7 @@ def as_task(function: Callable[..., R], name: str) -> Callable[..., R]:
     def stage(*held: Held) -> Held:
         return Held(run_sealed(function, *(item.value for item in held)))
 
+    # By default Prefect hashes inputs for its cache, and ours hold opened collections.
     wrapped = task(name=name, cache_policy=NO_CACHE, persist_result=False)(stage)
 
     def call(*args: Any) -> R:
@@ -75,6 +76,7 @@ def pass_gate(
         With the sentence of the gate, where it is `enforced`.
     """
     judged = gate_stage(run, cleaned, findings)
+    # Reported before a closed gate ends the run: automations wait for refusals.
     report_gate(run.run_id, judged["gate"])
     watch.judge(str(judged["gate"]["state"]))
     if enforced:

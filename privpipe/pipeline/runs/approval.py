@@ -58,6 +58,7 @@ def approve_release(release_url: str, name: str, reason: str) -> dict[str, str]:
     )
     if read_state(release_url) is None:
         raise nothing
+    # Held, so that no run changes the case while it is approved.
     with hold_workspace(release_url):
         case = _read(release_url, CASE)
         if case is None:
@@ -78,6 +79,7 @@ def read_approval(release_url: str, digest: str) -> dict[str, str] | None:
     found = _read(release_url, APPROVAL)
     if found is None:
         return None
+    # Whoever approved saw other findings, limits or records: that is no approval of these.
     if found["digest"] != digest:
         raise GateError(
             "What was approved is not what the gate refuses now: the run, its records, its "
@@ -90,6 +92,7 @@ def read_approval(release_url: str, digest: str) -> dict[str, str] | None:
 
 
 def _write(release_url: str, key: str, content: dict[str, str]) -> None:
+    # Flushed, since whoever approved has gone away: it has to outlive a power cut.
     keep_bytes(workspace_url(release_url), key, json.dumps(content, indent=1).encode())
 
 

@@ -60,10 +60,11 @@ def read_options(path: str, logical_time: datetime | None = None) -> RunOptions:
         if isinstance(written, dict):  # else it is refused with all the rest
             content[section] = written | keys
     try:
+        # Options may name files of code: whoever reads a configuration runs none of them.
         with reading_only():
             options = RunOptions(**content)
     except ValidationError as error:
-        found = error.errors(include_input=False)
+        found = error.errors(include_input=False)  # values are never shown
     else:
         place = fill_time(options.release.path, logical_time)
         release = options.release.model_copy(update={"path": place})
@@ -75,6 +76,7 @@ def read_options(path: str, logical_time: datetime | None = None) -> RunOptions:
 def _parse(text: str, path: str) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
+    # Of a document that is made to exhaust the stack.
     except RecursionError:
         raise OptionError(
             f"{path} is nested deeper than can be read.", remedy="Fix it.", code="config-syntax"
@@ -187,6 +189,7 @@ def _decode(text: str, annotation: Any) -> Any:
         return [part.strip() for part in text.split(",") if part.strip()] if is_list else text
 
 
+# tomllib reports no places of keys: they are found again in the text.
 _HEADER = re.compile(r"^\s*\[\[?\s*([^\]]+?)\s*\]\]?\s*(#.*)?$")
 _KEY = re.compile(r"""^(\s*)(["']?)([A-Za-z0-9_.\-]+)\2\s*=""")
 

@@ -80,6 +80,7 @@ def find_earlier(run: Run, plan: ReleasePlan | None = None) -> Earlier:
     entries = _list_registered(run)
     for url in run.options.audit.earlier:
         found += _open_named(run, url, entries, [one.name for one in found])
+    # A named release may be a registered one that was moved: it is joined once.
     named = {one.run for one in found}
     unread, warnings = list[LeftOut](), [] if plan is None else describe_charged(run)
     for entry in entries:
@@ -91,6 +92,7 @@ def find_earlier(run: Run, plan: ReleasePlan | None = None) -> Earlier:
         try:
             with reaching(entry.url):
                 known = _open_registered(run, entry, [one.name for one in found])
+            # Unknown never passes: a release that is not at its place may still have readers.
             if known is None:
                 unread.append(LeftOut(entry.name, GONE))
             elif plan is None or not holds_the_same(known.url, read_ledger(plan)):
@@ -186,6 +188,7 @@ def _list_different(run: Run) -> list[tuple[Registered, str]]:
     found = []
     for entry in _read_register(run):
         theirs = set(entry.learned_from)
+        # Of the very same records two models differ by their options, not by a record.
         if entry.bound == "public" or theirs == mine or _is_disowned(run, entry):
             continue
         if overlaps := [ties.between(a, b) for a in mine for b in theirs if ties.meet(a, b)]:
@@ -258,6 +261,7 @@ def note_release(run: Run, model_digest: str, *, incremental: bool = False) -> A
             bound=_describe_bound(run),
             rows=run.method.releases != "surrogate",
         ),
+        # Noted in the chain, too: who disowned a release cannot say later that it was joined.
         {"run": run.run_id, "disowned": list(disowned)} if disowned else None,
     )
 
@@ -309,11 +313,13 @@ def _open_registered(run: Run, entry: Registered, names: list[str]) -> EarlierRe
     """The release of an entry; None where it is not at its place any more."""
     if not exists(entry.url):
         return None
+    # Another release may have taken the place since.
     found = _open(run, entry, entry.url, names)
     return found if found.run == entry.run else None
 
 
 def _open(run: Run, entry: Registered, url: str, names: list[str]) -> EarlierRelease:
+    # Records of the same collection have the same numbers; all others are aligned by sketches.
     whole = bool(entry.source) and entry.source == run.collection.digest
     partitions = run.collection.schema_of_records.partitions
     return open_earlier_release(
@@ -336,6 +342,7 @@ def find_named_surrogates(run: Run) -> tuple[EarlierSurrogates, ...]:
         If one is none of surrogates with the same columns.
     """
     schema = run.training.schema
+    # The features of surrogates end with a bias.
     names = schema.feature_names or tuple(f"feature_{j}" for j in range(schema.n_features))
     return tuple(
         open_earlier_surrogates(

@@ -47,6 +47,7 @@ def write_results(
         "error": None,
     }
     if error is not None:
+        # The text of a foreign exception may hold values of records.
         sealed = seal(error, "privpipe")
         content["error"] = {
             "code": sealed.code,

@@ -67,6 +67,7 @@ def begin_or_resume(run: Run) -> tuple[Run, bool]:
     """
     known = read_state(run.release_url)
     if known is None or _has_made_nothing(run, known):
+        # Before any work: whatever is killed from here on is resumed under this identifier.
         write_state(run.release_url, run.state)
         return run, False
     if known.options_sha256 != run.state.options_sha256:
@@ -123,6 +124,7 @@ def begin_stage(
     run: Run, stage: str, *, model_digest: str | None = None, n_chunks: int | None = None
 ) -> Run:
     """Record that a stage begins, with what is known by then."""
+    # What is known of a run stays known: later stages do not repeat it.
     state: RunState = replace(
         run.state,
         stage=stage,

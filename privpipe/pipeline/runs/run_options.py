@@ -21,6 +21,7 @@ from privpipe.sanitizers import METHODS
 LEAST_MEMORY = 2**28
 """Least memory of a worker, bytes: below it nothing but its libraries fits."""
 
+# Inputs stay out of errors, which are logged: a value may say something of the records.
 _FROZEN = ConfigDict(
     extra="forbid", frozen=True, hide_input_in_errors=True, use_attribute_docstrings=True
 )
@@ -43,6 +44,7 @@ class Section(BaseModel):
                 )
         return given
 
+    # Pydantic alone would take the text "1" for a number, and the number 1 for true.
     @field_validator("*", mode="before")
     @classmethod
     def _take_plain(cls, value: Any, info: ValidationInfo) -> Any:
@@ -255,11 +257,13 @@ class GateSection(Section):
     and the training records, in standard deviations; the upper limit counts. Not set: no limit."""
 
 
+# A union that is made at run time cannot be read by mypy.
 if TYPE_CHECKING:
     MethodOptions = Any
 else:
     _KINDS = [method.options for method in METHODS.values()]
     MethodOptions = functools.reduce(operator.or_, _KINDS)
+    # A single class is no union, and pydantic refuses it a discriminator.
     if len(_KINDS) > 1:
         MethodOptions = Annotated[MethodOptions, Field(discriminator="name")]
 

@@ -49,6 +49,7 @@ def count_more(
     ({4: 3, 7: 1}, array([False, False, False,  True]))
     """
     subjects = pd.Series(found)
+    # Records of earlier chunks, then the order within this one: no chunking changes the choice.
     rank = counts.reindex(subjects, fill_value=0).to_numpy()
     rank = rank + subjects.groupby(subjects).cumcount().to_numpy()
     more = subjects.value_counts()
@@ -139,7 +140,7 @@ def protect_subjects(guarantee: Guarantee, found: SubjectFindings | None) -> Gua
     """The promise for all records of a subject together, by basic composition."""
     if found is None or guarantee.kind != "local_dp" or guarantee.number is None:
         return guarantee
-    n = found.n_released
+    n = found.n_released  # basic composition: as many draws of one subject
     return replace(
         guarantee,
         number=guarantee.number * n,

@@ -83,6 +83,7 @@ def write_template(
             f"There is no method {method!r}{suggest(method, METHODS)}.",
             remedy=f"Use one of: {', '.join(METHODS)}.",
         )
+    # A name that is not there is refused now, not when the file is used.
     for name in (*desired, *confidential):
         schema.variable(name)
     given = {
@@ -213,6 +214,7 @@ def _as_toml(value: Any) -> str:
         return '""  # not set'
     if isinstance(value, list | tuple):
         return "[" + ", ".join(_as_toml(item) for item in value) + "]"
+    # What JSON writes of numbers, flags and texts is TOML, too.
     return json.dumps(value, ensure_ascii=False)
 
 

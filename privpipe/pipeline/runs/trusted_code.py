@@ -37,6 +37,7 @@ def remember_code(given: Iterable[str]) -> None:
             )
         folder = _folder()
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # A file for each: two commands at a time do not overwrite one another.
         (folder / sha256).touch(mode=0o600)
 
 
@@ -50,6 +51,7 @@ def confirm_code(options: RunOptions) -> None:
     """
     named = os.environ.get(NAMED, "").replace(",", " ").split()
     for what, sha256 in _find(options).items():
+        # By hash, not by path: a file that was changed has to be confirmed again.
         if not (is_trusted(sha256) or sha256 in named or (_folder() / sha256).is_file()):
             raise OptionError(
                 f"The configuration names a file of code ({what}, SHA-256 {sha256}), which was "
@@ -89,6 +91,7 @@ def find_code(options: Mapping[str, Any]) -> dict[str, str]:
     """
     found: dict[str, str] = {}
     for key, value in options.items():
+        # The method that adds noise has options of a filter within its own.
         if isinstance(value, dict):
             found |= {f"{key}.{inner}": sha256 for inner, sha256 in find_code(value).items()}
         elif key.endswith("code_sha256") and value:

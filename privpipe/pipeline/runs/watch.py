@@ -68,6 +68,7 @@ class Watch:
     def hear(self, event: Event) -> None:
         """Show what long work reports: a bar while it advances, a line when it stalls."""
         self.progress.hear(event)
+        # What begins, ends or stalls is shown at once; progress now and then.
         if event.what != "advances" or time.monotonic() - self._shown > SHOW_EVERY:
             self._show()
         if event.what == "stalls":
@@ -154,6 +155,7 @@ class ProgressKeeper:
 
     def judge(self, gate: str) -> None:
         """What the gate said."""
+        # Labels of gauges are few and known: any other text would make a series of its own.
         self.now = replace(self.now, gate=gate if gate in GATES else "none")
 
     def _begin(self, event: Event, numbers: Mapping[str, float]) -> None:

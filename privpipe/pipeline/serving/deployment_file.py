@@ -112,6 +112,7 @@ def _list_problems(
             f"gives the parameter {name!r}, which its flow does not know{suggest(name, known)}",
             f"Use {', '.join(known)}.",
         )
+    # The types of the flow are what keeps a caller of the server to paths, names and times.
     if item.get("enforce_parameter_schema") is False:
         yield "does not check parameters", "Leave out enforce_parameter_schema: false."
     for schedule in _schedules(item):

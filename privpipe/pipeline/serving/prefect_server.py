@@ -97,6 +97,7 @@ def serve(time_limit: float) -> Served:
         If it does not.
     """
     deadline = time.monotonic() + time_limit
+    # Bound before anything is started: no one else can listen there in between.
     listener = socket.create_server(("127.0.0.1", 0), reuse_port=False)
     folder = TemporaryDirectory(prefix="privpipe-server-")
     place = Path(folder.name)
@@ -140,6 +141,7 @@ def _wait(process: subprocess.Popen[bytes], url: str, authority: Path, deadline:
     import httpx
 
     proved = ssl.create_default_context(cafile=authority)
+    # The environment may name a proxy, which has no business between a run and its server.
     with httpx.Client(verify=proved, trust_env=False) as client:
         while process.poll() is None and (left := deadline - time.monotonic()) > 0:
             try:
@@ -194,6 +196,7 @@ def ephemeral_server() -> Iterator[None]:
                 os.environ |= {
                     "PREFECT_API_URL": served.url,
                     "PREFECT_API_SSL_CERT_FILE": served.authority,
+                    # A setting of the user may say 1: then anyone could answer.
                     "PREFECT_API_TLS_INSECURE_SKIP_VERIFY": "0",
                 }
                 refresh_global_settings_context()

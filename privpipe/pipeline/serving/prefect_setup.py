@@ -89,6 +89,7 @@ def blaming_prefect() -> Iterator[None]:
 
 def _is_prefects(error: BaseException) -> bool:
     """Whether an error began in Prefect, or in what it talks to its server with."""
+    # The innermost frame decides, since Prefect also calls our code.
     traceback = error.__traceback__
     name = ""
     while traceback is not None:
@@ -150,6 +151,7 @@ def notify_prefect(function: Callable[..., Any], *given: Any, **named: Any) -> A
 
 def outlive_reader() -> None:
     """From now on no console of this process ends it for want of a reader."""
+    # Rich ends the process where a line cannot be written any more.
     Console.on_broken_pipe = _fall_silent  # type: ignore[assignment,method-assign]
 
 

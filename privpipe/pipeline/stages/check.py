@@ -96,7 +96,7 @@ def check_stage(options: RunOptions) -> Run:
     check_gate(run)
     check_limit(run)
     check_subjects(run)
-    find_earlier(run)
+    find_earlier(run)  # last: it opens other releases
     return run
 
 
@@ -208,6 +208,7 @@ def _check_groups(options: RunOptions, groups: tuple[str, ...]) -> None:
 
 def _check_public(options: RunOptions, collection: Collection, training: Collection) -> None:
     """The records to protect are not public, whatever the configuration says."""
+    # By content: the same records at another place are found.
     mine = {part.digest for part in collection.schema_of_records.partitions}
     shared = mine & {part.digest for part in training.schema_of_records.partitions}
     if training.public and shared:
@@ -307,6 +308,7 @@ def _check_surrogate(options: RunOptions, method: Method) -> None:
 
 def _check_partitions(options: RunOptions, schema: CollectionSchema) -> None:
     """Partitions by a confidential variable would reveal it, whatever they are called."""
+    # Partitions are named by folders, such as `state=CA`, where the source has these.
     keys = {
         level.partition("=")[0]
         for partition in schema.partitions

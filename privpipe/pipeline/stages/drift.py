@@ -102,7 +102,9 @@ def measure_drift(
     scale = np.where(constant, typical, deviation)
     apart = np.abs(mean - usual) / scale
     squared = variance / scale**2
+    # Two sides of each feature share what the level leaves (Bonferroni).
     z = NormalDist().inv_cdf(1 - (1 - level) / (2 * max(len(apart), 1)))
+    # The means of both sides are uncertain: that of the new records in units of the reference.
     spread = np.sqrt(squared / n + 1.0 / max(reference.count, 1.0))
     new = constant & ((squared > 0) | (apart > 0))
     return Drift(

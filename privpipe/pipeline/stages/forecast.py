@@ -202,6 +202,7 @@ def explain_budget(run: Run, *, strict: bool = False) -> BudgetMeaning | None:
             dependence = error.message
             if strict and _is_whole(run.training):
                 raise
+            # An estimate of the variance needs no exact fit.
             eased = replace(run.options.method, ridge=1e-6)
             fitted = run.method.fit(shards, eased, **files)
     predictor = np.asarray(getattr(fitted, "predictor", np.empty((0, 0))))
@@ -236,6 +237,7 @@ def measure_rarest(options: RunOptions, training: Collection) -> dict[str, float
     for column, values in zip(training.schema.confidential, codes.T, strict=True):
         if column.n_categories is None:
             continue
+        # Missing labels are NaN or negative codes.
         known = values[np.isfinite(values) & (values >= 0)].astype(int)
         shares = np.bincount(known, minlength=column.n_categories) / max(len(known), 1)
         counted = shares[shares * training.schema_of_records.n_records >= least]
@@ -257,6 +259,7 @@ def suggest_method(
     ]
     read = partial(_read_named, collection)
     for name, method in METHODS.items():
+        # In the order of the table of methods, by which the first of all is the default.
         if found := method.options.suggest(confidential, columns, read):
             return name, dict(found)
     return next(iter(METHODS)), {}
@@ -307,6 +310,7 @@ def read_sample(training: Collection) -> Shard:
 def _choose(collection: Collection) -> list[int]:
     """Numbers of a few chunks, evenly spread."""
     n_chunks = collection.plan.n_chunks
+    # Not the first ones: a table may be sorted.
     spread = np.linspace(0, n_chunks - 1, min(MOST_CHUNKS, n_chunks))
     return [int(chunk) for chunk in np.unique(spread.astype(int))]
 

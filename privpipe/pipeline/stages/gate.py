@@ -239,6 +239,7 @@ def _judge_utility(findings: Mapping[str, Any], limit: float | None) -> Iterator
 
 def _measure_loss(views: Mapping[str, Any]) -> Figure:
     """What the best use of the release loses; unknown where either side is."""
+    # Whoever uses the release may train again on it: the better of both ways counts.
     scores = [_read_score(views.get(view)) for view in ("released", "released, attack retrained")]
     best = max((value for value in scores if math.isfinite(value)), default=math.nan)
     loss = _read_score(views.get("raw")) - best

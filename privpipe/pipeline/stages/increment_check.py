@@ -71,12 +71,14 @@ def check_growing(options: RunOptions) -> None:
     """
     check_incremental(options)
     partitions = read_partitions(options.collection.path)
+    # The newest represents all: older ones were checked when they were released.
     check_part_of(options, find_history(options), partitions[-1], "check")
 
 
 def find_history(options: RunOptions) -> History:
     """The history that a configuration makes."""
     training = open_collection(options.training_path)
+    # How and where a release is made and judged is no part of its history; what is held out is.
     content = options.model_dump(
         mode="json", exclude={"cluster", "gate", "audit", "collection", "release"}
     )

@@ -20,6 +20,7 @@ def write_report(run: Run, findings: Mapping[str, Any]) -> None:
     content = json.dumps(findings, indent=1)
     drop_unfinished(run.report_url)  # of runs that were killed
     write_file(join(run.report_url, "audit.json"), content)
+    # From what is stored, as who renders them again does: tuples are lists there.
     write_pages(run.report_url, json.loads(content))
 
 

@@ -55,6 +55,7 @@ def train_stage(run: Run, executor: Executor) -> Trained:
     check_output_free(run.model_url)
     known = find_model(run)  # two models of nearly the same records reveal one
     if known is not None and _is_alike(open_model(known), known, run):
+        # With the header of its own training: what it learned from stays known.
         write_model(open_model(known), run.work_model_url, _head_again(known))
         return _describe(open_model(run.stored_model_url), run, executor)
     # Nothing is known: the records are read.
