@@ -57,6 +57,7 @@ def check_decoded_size(codec: str, content: bytes, most: int) -> None:
         Decoded bytes allowed.
     """
     if codec == "blosc":
+        # Blosc 1: version, flags and item size come before; nbytes is a little-endian word.
         size = int.from_bytes(content[4:8], "little")
     elif codec == "lz4":
         size = int.from_bytes(content[:4], "little")
@@ -80,6 +81,7 @@ def _zstd_size(content: bytes) -> int | None:
     if len(content) < 5 or content[:4] != b"\x28\xb5\x2f\xfd":
         return None
     descriptor = content[4]
+    # RFC 8878, 3.1.1.1.1: flag of the size, single segment, dictionary id.
     single, flag = bool(descriptor & 0x20), descriptor >> 6
     width = (1 if single else 0, 2, 4, 8)[flag]
     at = 5 + (0 if single else 1) + (0, 1, 2, 4)[descriptor & 3]
@@ -92,6 +94,7 @@ def _count_inflated(content: bytes, most: int) -> int:
     """Decoded bytes of all members, or at least one more than `most`."""
     size = 0
     while content and size <= most:
+        # A new one for each member: gzip files may be several, one after the other.
         inflater = zlib.decompressobj(wbits=47)  # gzip or zlib, by the header
         while size <= most:
             piece = inflater.decompress(content, PIECE)
@@ -124,6 +127,7 @@ def _count_streamed(codec: str, content: bytes, most: int) -> int:
 def _allowed(spec: ArraySpec) -> int:
     """Decoded bytes that a chunk of an array may have between two codecs, generously."""
     itemsize = getattr(spec.dtype, "item_size", None)
+    # Text of variable length.
     if itemsize is None:
         return MOST_TEXT_BYTES
     # What goes into a compressor may be wider than the array, at most as 8 bytes to one.
@@ -162,6 +166,7 @@ class BoundedGzip(_Bounded, GzipCodec):
 @cache
 def use_bounded_codecs() -> None:
     """Let Zarr read every array of this process with bounded codecs, inside shards too."""
+    # By name in the configuration of the process, so that codecs inside of shards are these, too.
     for codec in (BoundedBlosc, BoundedZstd, BoundedGzip):
         register_codec(codec.compressor, codec)
         zarr.config.set({f"codecs.{codec.compressor}": f"{__name__}.{codec.__qualname__}"})
@@ -179,6 +184,7 @@ class BoundedStore(WrapperStore[Store]):
     ) -> Buffer | None:
         """The object of a key; StoreError if it is a chunk that decodes to too much."""
         found = await self._store.get(key, prototype, byte_range)
+        # Documents of Zarr 2 begin with .z: what is left are chunks.
         if found is not None and not key.rpartition("/")[2].startswith(".z"):
             check_decoded_size(self._codec, found.to_bytes(), self._most)
         return found
@@ -209,6 +215,7 @@ def check_bounded(array: zarr.Array[Any], n_stored: int, where: str) -> zarr.Arr
     """
     problem = _find_unbounded(array)
     stored_shape = array.shards or array.chunks
+    # Filling a terabyte from a few kilobytes is the cheapest bomb: nothing need be decoded.
     n_chunks = math.prod(-(-n // c) for n, c in zip(array.shape, stored_shape, strict=True) if c)
     if n_chunks > MOST_FILLED * (n_stored + 1):
         problem = f"declares {n_chunks} chunks and stores {n_stored}"
@@ -221,6 +228,7 @@ def check_bounded(array: zarr.Array[Any], n_stored: int, where: str) -> zarr.Arr
         )
     if array.metadata.zarr_format == 3 or array.metadata.compressor is None:
         return array
+    # Zarr 2 knows no size where it decodes, so that its chunks are measured as they are read.
     itemsize = np.dtype(array.dtype).itemsize if array.dtype.kind != "O" else 0
     most = 8 * math.prod(array.chunks) * itemsize + 2**16 if itemsize else MOST_TEXT_BYTES
     codec = str(array.metadata.compressor.codec_id)

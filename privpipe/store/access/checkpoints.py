@@ -65,6 +65,7 @@ SEAL_BYTES = 32
 def read_checkpoint(url: str, name: str) -> Any:
     """The checkpoint of a name in a folder; None where there is none, or it is damaged."""
     content = read_bytes(open_store(url, read_only=True), name)
+    # Damaged counts as absent: it is computed again.
     if content is None or _seal(name, content[SEAL_BYTES:]) != content[:SEAL_BYTES]:
         return None
     return _unpack(content[SEAL_BYTES:])
@@ -104,6 +105,7 @@ def _write(url: str, name: str, content: bytes) -> None:
     if path is None:
         write_bytes(open_store(url), name, content)
         return
+    # Not flushed: after a power cut what is lost is computed again.
     work = os.path.join(path, f".{name}.{secrets.token_hex(8)}.partial")
     os.makedirs(path, exist_ok=True)
     with open(work, "xb") as file:
@@ -124,6 +126,7 @@ def _pack(value: Any) -> bytes:
     """JSON of the value and of its arrays' kinds, after its length; then their bytes."""
     arrays: list[npt.NDArray[Any]] = []
     described = _describe(value, arrays)
+    # The dtype with its byte order: the next run may be on another machine.
     kinds = [[array.dtype.str, array.shape] for array in arrays]
     document = json.dumps([described, kinds]).encode()
     return b"".join(
@@ -139,6 +142,7 @@ def _unpack(content: bytes) -> Any:
         arrays = []
         for kind, shape in kinds:
             flat = np.frombuffer(content, kind, math.prod(shape), place)
+            # Writable, and not a view that holds the whole content.
             arrays.append(flat.reshape(shape).copy())
             place += flat.nbytes
         return _restore(described, arrays)
@@ -158,6 +162,7 @@ def _describe(value: Any, arrays: list[npt.NDArray[Any]]) -> Any:
         return {"mapping": pairs}
     if is_dataclass(value):
         name = type(value).__name__
+        # By a list of rows, never by what a file says: nothing of it is imported or run.
         if name not in KNOWN:
             raise UnknownClassError
         found = {item.name: getattr(value, item.name) for item in fields(KNOWN[name])}

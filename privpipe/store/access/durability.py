@@ -25,11 +25,13 @@ def keep_file(path: str, content: bytes, *, replacing: bool) -> bool:
     """
     folder, name = os.path.split(path)
     os.makedirs(folder, mode=0o700, exist_ok=True)
+    # Such a name is never a key, and never published; a killed writer leaves it behind.
     work = os.path.join(folder, f".{name}.{secrets.token_hex(8)}.partial")
     try:
         with open(work, "xb") as file:
             file.write(content)
             file.flush()
+            # Before it is named: else a power cut may leave the name with torn content.
             os.fsync(file.fileno())
         if replacing:
             os.rename(work, path)
@@ -58,11 +60,14 @@ def flush_tree(path: str, progress: Callable[[int], None] | None = None) -> None
         _flush(path)
         return
     folders = [folder for folder, _, _ in os.walk(path)]
+    # Files before folders: a name may survive only when its content has.
     files = [os.path.join(folder, name) for folder, _, names in os.walk(path) for name in names]
+    # A flush waits for the disk, which takes several at once.
     with ThreadPoolExecutor(8) as pool:
         for _ in pool.map(_flush, files):
             if progress is not None:
                 progress(1)
+    # From the innermost: a folder holds its names once it is flushed itself.
     for folder in reversed(folders):
         flush_folder(folder)
 

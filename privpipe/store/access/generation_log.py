@@ -98,6 +98,7 @@ def read_newest(url: str, kind: str) -> Generation | None:
 
 def _find_newest(url: str) -> Generation | None:
     found = None
+    # The root may lag, or be set back by a writer who slept: from it readers look forward.
     number = max(_read_root(url), 1)
     while (content := _read(url, number)) is not None:
         found, number = content, number + 1
@@ -136,6 +137,7 @@ def publish_generation(
             remedy="Nothing was changed. Run again: it continues from that generation.",
             code="generation-taken",
         )
+    # After the switch, and only to make the way shorter: readers do not depend on it.
     write_root(url, following)
     return following
 
@@ -150,6 +152,7 @@ def blank_older(url: str, newest: Generation) -> None:
     for number in range(1, newest.number):
         content = _read(url, number)
         found = None if content is None else _decode(url, number, content)
+        # Emptied, not deleted: from a root that lags they still lead on.
         if found is not None and found.content:
             blank = Generation(number, found.previous, found.kind, {})
             keep_bytes(url, _key(number), blank.encode())
@@ -182,6 +185,7 @@ def _decode(url: str, number: int, document: bytes) -> Generation:
     try:
         outer = json.loads(document)
         body = json.loads(outer["body"])
+        # The number too: a document that was copied to another place is none of that place.
         intact = _digest(outer["body"]) == outer["sha256"] and body["number"] == number
         found = Generation(number, body["previous"], body["kind"], body["content"], outer["sha256"])
     except (ValueError, KeyError, TypeError):

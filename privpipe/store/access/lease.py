@@ -20,6 +20,7 @@ from privpipe.errors import StoreError
 from privpipe.store.access.location import join, shown
 from privpipe.store.access.remote import create_bytes
 
+# Renewed four times in it: a store that is away for half a minute costs no run its lease.
 LEASE_SECONDS = 120.0
 MOST_SKEW = LEASE_SECONDS / 4
 """Seconds that the clock of a holder may be away from the store's."""
@@ -72,9 +73,11 @@ def hold_lease(work_url: str, *, seconds: float = LEASE_SECONDS) -> Iterator[Non
 def _take(work_url: str, holder: str, seconds: float) -> int:
     number = _newest(work_url)
     if number is None or _has_expired(_place(work_url, number)):
+        # Never a number again, and no deletion: of two who find it expired one makes this object.
         following = 0 if number is None else number + 1
         if create_bytes(_place(work_url, following), _make_lease(holder, seconds)):
             rival = _make_lease(secrets.token_hex(8), seconds)
+            # At once and before any work: a careless store would let two write at the same time.
             check_enforced(_place(work_url, following), rival)
             _check_clock(work_url, following)
             return following
@@ -114,6 +117,7 @@ def _check_clock(work_url: str, number: int) -> None:
         skew = abs(file_system.modified(path).timestamp() - time.time())
     except (AttributeError, FileNotFoundError, KeyError, NotImplementedError):
         return  # a store that does not say when
+    # A quarter: with the renewals, no clock within it ends a lease that is alive.
     if skew <= MOST_SKEW:
         return
     _delete(_place(work_url, number))
@@ -128,6 +132,7 @@ def _check_clock(work_url: str, number: int) -> None:
 def _give_back(work_url: str, number: int) -> None:
     """Remove the leases, unless another run may have found ours expired and counted on from it."""
     place = _place(work_url, number)
+    # Whoever counted on from ours must not find the numbers begin anew.
     if _newest(work_url) == number and not _has_expired(place):
         for older in _numbers(work_url):
             _delete(_place(work_url, older))
@@ -145,6 +150,7 @@ def _numbers(work_url: str) -> list[int]:
         found = file_system.ls(path, detail=False)
     except FileNotFoundError:
         return []
+    # Of a listing, not of a counter: what is there is all that two runs share.
     stems = [name.rpartition("/")[2].removesuffix(".json") for name in found]
     return sorted(int(stem) for stem in stems if stem.isdigit())
 

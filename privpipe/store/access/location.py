@@ -11,6 +11,7 @@ from privpipe.errors import OptionError, StoreError, printable
 Place = str | os.PathLike[str]
 """A local path, or an fsspec URL."""
 
+# Of ext4, XFS, tmpfs and what else Linux mounts; a path may be longer.
 MOST_NAME_BYTES = 255
 """Longest name of a file that file systems keep."""
 
@@ -25,6 +26,7 @@ def local_path(url: str) -> str | None:
     """
     parts = _split(url)
     if parts.scheme == "file":
+        # A URL of a file quotes blanks as %20; a plain path is taken as it is.
         path = os.path.abspath(unquote(parts.path))
     elif _is_remote(parts):
         return None
@@ -54,6 +56,7 @@ def _is_remote(parts: SplitResult) -> bool:
 def _check_local(url: str, path: str) -> None:
     """Raise OptionError for a path that no file can have here."""
     problem = ""
+    # Here, wherever a place is first used: later it would be an OSError in the middle of a run.
     longest = max(path.split(os.sep), key=lambda name: len(os.fsencode(name)))
     if "\0" in path:
         problem = "holds a null character"
@@ -109,6 +112,7 @@ def shown(url: str) -> str:
     parts = _split(url)
     if not _is_remote(parts):
         return printable(url, keep="")
+    # Before the @ are user and password; a query may be a signed token.
     return printable(f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}", keep="")
 
 
@@ -116,6 +120,7 @@ def explain_unreachable(url: str, error: Exception) -> StoreError:
     """What is wrong when fsspec cannot reach a place, and which package is missing, if one is."""
     scheme = urlsplit(url).scheme
     if isinstance(error, ImportError):
+        # fsspec knows which package a scheme needs, and how it is installed.
         remedy = str(known_implementations.get(scheme, {}).get("err", "Install its package."))
         return StoreError(
             f"{shown(url)} needs a package that is not installed.",

@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from privpipe.store.access.location import local_path
 
 TABLE = "/proc/self/mountinfo"
+# Lost at a restart.
 MEMORY = ("tmpfs", "ramfs", "devtmpfs")
+# What a container writes outside of its volumes, lost with it.
 LAYERS = ("overlay", "aufs", "fuse.fuse-overlayfs", "fuse-overlayfs")
 MEMORY_DEVICE = re.compile(r"/dev/z?ram\d+")
 OF_A_POD = "/kubernetes.io~empty-dir/"
@@ -52,6 +54,7 @@ def read_mounts(table: str) -> tuple[Mount, ...]:
     """
     found: list[Mount] = []
     for line in table.splitlines():
+        # Optional fields before the mark differ in number: what follows it is counted from there.
         place, _, file_system = line.partition(" - ")
         fields, kinds = place.split(" "), file_system.split(" ")
         if len(fields) >= 6 and len(kinds) >= 2:
@@ -78,6 +81,7 @@ def find_mount(place: str, mounts: Iterable[Mount]) -> Mount | None:
         ]
         if not over:
             return here
+        # The kernel crosses into the outermost first; `st_dev` names no line of btrfs and overlay.
         here = min(over, key=lambda mount: len(mount.point))
         left.remove(here)
 

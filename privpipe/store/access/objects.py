@@ -80,6 +80,7 @@ def open_store(url: str, *, read_only: bool = False) -> Store:
     A store opened to be written makes its folder at the first call: open it
     `read_only` unless it shall exist.
     """
+    # Before any array is opened: Zarr looks up codecs for the whole process.
     use_bounded_codecs()
     path = local_path(url)
     if path is not None:
@@ -124,6 +125,7 @@ def check_plain(root: Path, key: str) -> int | None:
 
     Returns its size; None where there is nothing.
     """
+    # Every folder on the way, too, and by lstat: a link among them leads out just as well.
     place, size = str(root), 0
     for name in key.split("/"):
         place = f"{place}/{name}"
@@ -177,6 +179,7 @@ def measure_bytes(store: Store, key: str) -> tuple[int, int] | None:
     own CRC-32C, and the CRC-32C of anything followed by its own is one and the same number. A file
     is read in pieces: holding it whole costs twice the time of reading it.
     """
+    # An object of a bucket comes whole anyway.
     if not isinstance(store, LocalStore):
         content = read_bytes(store, key)
         if content is None:
@@ -186,6 +189,7 @@ def measure_bytes(store: Store, key: str) -> tuple[int, int] | None:
     try:
         with open(store.root / key, "rb", buffering=0) as file:
             length = file.seek(0, os.SEEK_END)
+            # The trailer first: see the docstring. Then the rest, in pieces that stay in the cache.
             rest = file.seek(max(length - TRAILER, 0))
             crc = google_crc32c.value(file.read())
             file.seek(0)
@@ -208,6 +212,7 @@ def keep_bytes(url: str, key: str, value: bytes) -> None:
     if path is None:
         write_bytes(open_store(url), key, value)
     else:
+        # Written, flushed, named, its folder flushed: another step relies on it.
         keep_file(os.path.join(path, key), value, replacing=True)
 
 
@@ -296,6 +301,7 @@ def check_no_links(url: str, *, skip: Collection[str] = ()) -> None:
                     remedy="Nothing was followed. Remove it, or `privpipe purge`, then run again.",
                     code="link",
                 )
+        # Scratch of workers is theirs: they make and remove files in it while this looks.
         if folder == path:
             folders[:] = [name for name in folders if name not in skip]
 
@@ -343,6 +349,7 @@ def delete_place(url: str) -> None:
     store = open_store(url)
     keys = list_keys(store)
     if not keys:
+        # No key below it: the place may be a single object, as a Parquet file is.
         file_system, path = fsspec.core.url_to_fs(url)
         with suppress(FileNotFoundError):
             file_system.rm_file(path)
@@ -363,6 +370,7 @@ def remove_tree(url: str) -> None:
         delete_tree(open_store(url))
         return
     with suppress(FileNotFoundError):
+        # rmtree refuses a link; what it leads to is not in the place.
         if os.path.islink(path):
             os.unlink(path)
         else:
@@ -372,6 +380,7 @@ def remove_tree(url: str) -> None:
 
 def use_one_thread() -> None:
     """Leave parallel work to the workers: Zarr and Blosc keep to one thread each."""
+    # A worker has a task per thread; pools of Zarr and Blosc would multiply them.
     zarr.config.set({"threading.max_workers": 1, "async.concurrency": 4})
     numcodecs.blosc.set_nthreads(1)
 
@@ -411,6 +420,7 @@ def read_whole(store: Store, name: str, *, most: float = math.inf) -> npt.NDArra
     """
     array = zarr.open_array(store, path=name, mode="r")
     n_stored = sum(sync(store.getsize(key)) for key in list_keys(store, f"{name}/c"))
+    # Chunks of zeros alone are not stored, hence the factor; SLACK is for arrays of a few numbers.
     if array.nbytes > MOST_TO_ONE * n_stored + SLACK:
         raise _unbounded(name, f"declares {array.nbytes:,} bytes and stores {n_stored:,}")
     if array.size > most:

@@ -16,11 +16,13 @@ from privpipe.errors import PrivpipeError, StoreError
 
 T = TypeVar("T")
 
+# By package, since no two clients share a base class.
 CLIENTS = frozenset(
     {"adlfs", "aiobotocore", "aiohttp", "azure", "botocore", "fsspec", "gcsfs", "s3fs", "urllib3"}
 )
 """Packages whose exceptions are about a store and the way there."""
 
+# Words of S3; others are known by their status alone.
 EXPIRED = frozenset(
     {"ExpiredToken", "ExpiredTokenException", "InvalidAccessKeyId", "InvalidToken"}
     | {"RequestTimeTooSkewed", "SignatureDoesNotMatch", "TokenRefreshRequired"}
@@ -91,6 +93,7 @@ def guard_read(
 def http_status(error: BaseException | None) -> int | None:
     """Status of the answer that an exception or one of its causes was made of."""
     for one in _causes(error):
+        # botocore has a dictionary, aiohttp `status`, Azure `status_code`, gcsfs `code`.
         response = getattr(one, "response", None)
         metadata = response.get("ResponseMetadata", {}) if isinstance(response, dict) else {}
         named = (getattr(one, name, None) for name in ("status", "status_code", "code"))
@@ -114,6 +117,7 @@ def _code_of(error: BaseException) -> str:
     return str(found.get("Code", "")) if isinstance(found, dict) else ""
 
 
+# S3 answers 409 while another conditional write of the same key is under way.
 CONFLICT_PAUSES = (0.1, 0.4, 1.6)
 """Seconds between attempts to make an object that another is just making."""
 
@@ -135,6 +139,7 @@ def create_bytes(url: str, value: bytes) -> bool:
         except FileExistsError:
             break
         except Exception as error:  # many kinds, depending on the file system
+            # gcsfs, adlfs and s3fs raise different classes for a lost race; the status is the same.
             status = http_status(error)
             if status not in (HTTPStatus.CONFLICT, HTTPStatus.PRECONDITION_FAILED):
                 if _holds(file_system, path, value):
@@ -142,6 +147,7 @@ def create_bytes(url: str, value: bytes) -> bool:
                 raise
         if status == HTTPStatus.PRECONDITION_FAILED or pause is None:
             break
+        # The other writer may still fail: only then is the name free.
         time.sleep(pause)
     return _holds(file_system, path, value)
 
@@ -150,6 +156,7 @@ def copy_objects(source: str, target: str, keys: Sequence[str]) -> None:
     """Have a remote store copy objects from one of its places to another; no byte travels here."""
     file_system, path = fsspec.core.url_to_fs(source)
     _, there = fsspec.core.url_to_fs(target)
+    # Two requests for each object; copying through this process would move every byte twice.
     one, other = (name.rstrip("/") for name in (path, there))
     file_system.copy([f"{one}/{key}" for key in keys], [f"{other}/{key}" for key in keys])
 
@@ -167,6 +174,7 @@ def _holds(file_system: Any, path: str, value: bytes) -> bool:
     """Whether an object is there and holds this value; by the store, not by a cache."""
     file_system.invalidate_cache()
     try:
+        # Equal bytes are ours, for rivals write different values.
         return bool(file_system.cat_file(path) == value)
     except Exception:  # it is not there, or the store does not answer now either
         return False

@@ -92,6 +92,7 @@ def workspace_url(url: str) -> str:
 
 def list_parts_begun(url: str) -> list[str]:
     """Parts of a release whose workspaces are within its own, as they are in a bucket."""
+    # On a file system they are neighbours of the parts and found there.
     keys = objects.list_keys(objects.open_store(workspace_url(url), read_only=True), "parts/")
     return sorted({key.split("/")[1] for key in keys})
 
@@ -145,6 +146,7 @@ def hold_workspace(url: str) -> Iterator[None]:
         return
     busy = f"Another run is writing the release {shown(url)}."
     with _hold_folder(path, busy, "Wait for it: `privpipe status` shows how far it is."):
+        # Once it is held: what was put there before is found, what comes later needs our rights.
         objects.check_no_links(path, skip=(SCRATCH,))
         yield
 
@@ -152,6 +154,7 @@ def hold_workspace(url: str) -> Iterator[None]:
 @contextmanager
 def _hold_folder(path: str, busy: str, remedy: str) -> Iterator[None]:
     """Own a folder by its lock, which the kernel takes back from a process that dies."""
+    # flock rather than a file with a process number, which is stale after a kill.
     mask = os.umask(0o077)  # all that this process writes meanwhile is its owner's alone
     lock = -1
     try:
@@ -226,6 +229,7 @@ def remove_workspace(url: str) -> None:
         return
     with suppress(FileNotFoundError):
         os.rename(path, _removed(path))
+    # Those of earlier removals, too, that were killed.
     if left_behind := _leftovers(path):
         for left in left_behind:
             shutil.rmtree(left, ignore_errors=True)
@@ -293,6 +297,7 @@ def purge_workspace(url: str) -> bool:
 def _is_begun_in_place(url: str) -> bool:
     """Whether somebody wrote where nothing can be renamed, and did not end."""
     work, place = (objects.open_store(one, read_only=True) for one in (workspace_url(url), url))
+    # By a note of ours and no last object: nothing without such a note is ever removed.
     begun = any(objects.read_bytes(work, name) is not None for name in (STATE, MAKING))
     return begun and all(objects.read_bytes(place, name) is None for name in LAST)
 
@@ -345,6 +350,7 @@ def _take(lock: int, path: str) -> bool:
     except BlockingIOError:
         return False
     try:
+        # It may have been removed and made anew since it was opened: a lock on that holds nothing.
         return os.fstat(lock).st_ino == os.stat(path).st_ino
     except FileNotFoundError:
         return False

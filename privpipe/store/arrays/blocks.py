@@ -100,6 +100,7 @@ def open_array(url: str, name: str, version: str) -> zarr.Array[Any]:
     )
 
 
+# Of a context, not of a thread: tasks of one worker must not share what they read.
 _read: ContextVar[dict[tuple[Any, ...], npt.NDArray[Any]] | None] = ContextVar("read", default=None)
 
 
@@ -137,6 +138,7 @@ def read_where_new(
         return read()
     if place not in known:
         known[place] = read()
+        # The next reader gets the same array.
         known[place].flags.writeable = False
     return known[place]
 
@@ -179,9 +181,11 @@ def write_block(
         start = chunk * plan.chunk_rows
         rows = min(plan.chunk_rows, plan.shape[0] - start)
         values = block[plan.name]
+        # Unaligned parallel writes lose data without an error.
         assert values.shape == (rows, *plan.shape[1:]), "a block must be one whole chunk"
         assert values.dtype == np.dtype(plan.dtype), "a block must have the dtype of its array"
         _write_rows(url, plan.name, start, values, run)
+        # Read back: what counts is what is stored, not what was sent.
         stored.append(measure_object(open_store(url), plan, chunk))
     return Receipt(run, chunk, rows, tuple(stored), time.perf_counter() - begun)
 
@@ -224,6 +228,7 @@ def check_receipts(
     doubled = foreign = 0
     for receipt in receipts:
         known = by_chunk.setdefault(receipt.chunk, receipt)
+        # The same bytes twice are no fault: a chunk may be written again after a kill.
         doubled += known.objects != receipt.objects
         plan = arrays[0]
         rows = min(plan.chunk_rows, plan.shape[0] - receipt.chunk * plan.chunk_rows)
@@ -244,6 +249,7 @@ def check_receipts(
 
 
 def _write_rows(url: str, name: str, start: int, values: npt.NDArray[Any], version: str) -> None:
+    # A chunk that holds nothing but fill values is written, too: its receipt needs an object.
     array = open_array(url, name, version).with_config({"write_empty_chunks": True})
     code = "write"
     try:
@@ -252,6 +258,7 @@ def _write_rows(url: str, name: str, start: int, values: npt.NDArray[Any], versi
         return
     except OSError as error:
         refused, problem = explain_refusal(error), error.strerror or type(error).__name__
+        # Zarr lets them through as they are; a quota and a largest file are full disks to a user.
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             code = "disk-full"
     except Exception as error:  # many kinds, depending on the store
@@ -268,6 +275,7 @@ def _write_rows(url: str, name: str, start: int, values: npt.NDArray[Any], versi
 def digest_receipts(receipts: Iterable[Receipt]) -> str:
     """SHA-256 over chunk, rows, array, length and checksum of every stored object."""
     sha = hashlib.sha256()
+    # Workers end in any order; the digest must not depend on it.
     for receipt in sorted(receipts, key=lambda r: r.chunk):
         for stored in receipt.objects:
             line = f"{receipt.chunk} {receipt.rows} {stored.array} {stored.length} {stored.crc32c}"

@@ -91,6 +91,7 @@ def show_made(url: str, work: str, last: bytes, *, name: str = ROOT_DOCUMENT) ->
     """
     path, made = local_path(url), local_path(work)
     if path is None or made is None:
+        # Readers open the root first: until it is there they see nothing.
         if not create_bytes(join(url, name), last):
             raise _taken(url)
         return
@@ -105,6 +106,7 @@ def move_made(made: str, path: str, progress: Callable[[int], None] | None = Non
     """
     if os.path.lexists(path):
         raise _taken(path)
+    # Content before the name, and the name before anything relies on it.
     flush_tree(made, progress)
     os.rename(made, path)
     flush_folder(os.path.dirname(path))
@@ -155,6 +157,7 @@ def _clear(url: str, last: str) -> None:
         if os.path.isfile(made):
             os.unlink(made)
         return
+    # Without a note of ours what is there is another's.
     if objects.read_bytes(objects.open_store(workspace_url(url), read_only=True), MAKING) is None:
         return
     if objects.read_bytes(objects.open_store(url, read_only=True), last) is None:

@@ -55,6 +55,7 @@ class Basis:
         """The objects of the basis within the store of a release."""
         memory = MemoryStore()
         group = zarr.create_group(memory, path=BASIS, attributes={"dtype": self.dtype})
+        # One chunk each: a basis is read whole.
         group.create_array("lift", data=self.lift, chunks=self.lift.shape)
         group.create_array("centre", data=self.centre, chunks=self.centre.shape)
         found = {key: read_bytes(memory, key) for key in list_keys(memory, f"{BASIS}/")}
@@ -64,6 +65,7 @@ class Basis:
         """Records of stored coordinates as a lazy array of the same chunks along `record`."""
         import xarray as xr
 
+        # Block by block: a release of any size opens at once.
         lazy = coordinates.data.map_blocks(
             self.reconstruct,
             dtype=np.dtype(self.dtype),

@@ -57,6 +57,7 @@ def read_header(url: str, expected: str) -> Mapping[str, Any]:
             if expected == "collection"
             else "Check the path.",
         )
+    # Before the seal: a newer privpipe may seal in another way, and is no damage.
     if version not in FORMAT_VERSIONS[expected]:
         read = " and ".join(map(str, FORMAT_VERSIONS[expected]))
         raise FormatError(
@@ -85,6 +86,7 @@ def _read_attributes(url: str, expected: str) -> tuple[Mapping[str, Any], bool]:
         content = read_bytes(open_store(url, read_only=True), ROOT_DOCUMENT)
         problem = "" if content else "there is none"
     except OSError as error:
+        # A store that refuses is no place without a header.
         if (refused := explain_refusal(error)) is not None and refused.code != "not-found":
             raise refused from None
         content, problem = None, error.strerror or type(error).__name__
@@ -126,6 +128,7 @@ def read_promise(header: Mapping[str, Any]) -> Guarantee:
     """What the header of a release promises; GuaranteeError where its method cannot promise it."""
     given = dict(header["guarantee"])
     said = Guarantee(**{**given, "parameters": tuple(map(tuple, given.get("parameters", ())))})
+    # A seal can be forged; whoever reads a promise believes the method that gives it.
     if said.kind != "none" and header["method"] not in PROMISED_BY.get(said.kind, ()):
         raise GuaranteeError(
             f"A release of method {printable(str(header['method']))!r} cannot promise "
@@ -138,6 +141,7 @@ def read_promise(header: Mapping[str, Any]) -> Guarantee:
 
 def check_documents(url: str, names: tuple[str, ...], digest: str) -> Mapping[str, bytes]:
     """Documents of a store of ours; FormatError if they are not as they were written."""
+    # By the names that the plan has: what else was put there is not looked at.
     documents = read_many(open_store(url, read_only=True), names)
     if digest_documents(documents) != digest:
         raise FormatError(
@@ -160,6 +164,7 @@ def companion_url(url: str, kind: str) -> str:
 def exists(url: str) -> bool:
     """Whether there is a release, model or anything else at a place."""
     path = local_path(url)
+    # In a bucket chunks may be there while the root, written last, is not.
     return has_root(url) if path is None else os.path.lexists(path)
 
 

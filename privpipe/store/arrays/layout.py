@@ -56,6 +56,7 @@ class ArrayPlan:
     @property
     def fill(self) -> float | int:
         """What a reader sees where nothing was written: NaN, or the missing code."""
+        # No zero, which would be a value.
         return float("nan") if np.issubdtype(np.dtype(self.dtype), np.floating) else -1
 
     @property
@@ -75,6 +76,7 @@ class ArrayPlan:
 
 def chunk_key(array: ArrayPlan, chunk: int) -> str:
     """Key of a chunk's object within the store."""
+    # All columns are in one chunk, so that further coordinates are 0.
     return f"{array.name}/c/{chunk}" + "/0" * (len(array.shape) - 1)
 
 
@@ -88,6 +90,7 @@ def array_documents(arrays: Sequence[ArrayPlan]) -> dict[str, bytes]:
             shape=plan.shape,
             chunks=plan.chunks,
             dtype=plan.dtype,
+            # The checksum last: damage is found before anything is decoded.
             compressors=[BloscCodec(cname="lz4", clevel=5, shuffle="bitshuffle"), Crc32cCodec()],
             fill_value=plan.fill,
             dimension_names=["record", "feature"][: len(plan.shape)],
@@ -102,6 +105,7 @@ def root_document(attributes: Mapping[str, Any]) -> bytes:
 
     The seal is a SHA-256 over the attributes: it notices damage, not forgery.
     """
+    # NaN is no JSON: other readers of Zarr would refuse the document.
     plain = json.dumps(attributes, allow_nan=False)
     document = {
         "zarr_format": 3,
@@ -118,6 +122,7 @@ def is_sealed(content: bytes) -> bool:
     try:
         attributes = dict(json.loads(content)["attributes"]["privpipe"])
         attributes.pop(SEAL)
+        # Made anew and compared whole: every byte is covered, not the attributes alone.
         return root_document(attributes) == content
     except (ValueError, KeyError, TypeError):
         return False
@@ -127,6 +132,7 @@ def digest_documents(documents: Mapping[str, bytes]) -> str:
     """SHA-256 over keys and contents, whatever their order."""
     sha = hashlib.sha256()
     for key in sorted(documents):
+        # The length, too: no shift of bytes between two documents gives the same digest.
         sha.update(f"{key} {len(documents[key])}\n".encode())
         sha.update(documents[key])
     return sha.hexdigest()

@@ -102,6 +102,7 @@ class Proof:
     def restore(cls, url: str, described: Mapping[str, Any] | None) -> Proof | None:
         """A proof from `describe`; None where there is none, or it makes no sense."""
         try:
+            # A header may say anything: types are checked before they are used.
             return TypeAdapter(cls).validate_python({**(described or {}), "url": url})
         except ValidationError:
             return None
@@ -123,6 +124,7 @@ class ReceiptBook:
     def __init__(self, url: str, arrays: Sequence[str], n_chunks: int) -> None:
         self._store, self._url = open_store(url), url
         self._arrays, self._n_chunks = tuple(arrays), n_chunks
+        # Length and checksum are 16 bytes for each array of a chunk.
         self._block_chunks = min(max(1, BLOCK_BYTES // (16 * max(1, len(arrays)))), n_chunks)
         self._rows: list[Sequence[tuple[int, int]]] = []
         self._blocks: list[str] = []
@@ -147,6 +149,7 @@ class ReceiptBook:
         table = np.zeros((self._block_chunks, len(self._arrays), 2), "<u8")
         table[: len(self._rows)] = self._rows
         content = table.tobytes()
+        # As Zarr's codec ends a chunk, so that others can read the table.
         content += google_crc32c.value(content).to_bytes(TRAILER, "little")
         write_bytes(self._store, _key(len(self._blocks)), content)
         self._blocks.append(hashlib.sha256(content).hexdigest())
@@ -189,6 +192,7 @@ async def _load(proof: Proof, number: int) -> Table:
     table = _held.get(place)
     if table is None:
         table = _held[place] = await _read(proof, number)
+        # The oldest first: passes go through the chunks in order.
         while len(_held) > MOST_HELD:
             _held.pop(next(iter(_held)), None)
     return table
@@ -200,6 +204,7 @@ async def _read(proof: Proof, number: int) -> Table:
     with suppress(FileNotFoundError):
         found = await store.get(_key(number), default_buffer_prototype())
     content = b"" if found is None else found.to_bytes()
+    # SHA-256, as the root has it: a CRC could be made to fit.
     if hashlib.sha256(content).hexdigest() != proof.blocks[number]:
         raise StoreError(
             f"The receipts of {shown(proof.url)} are damaged.",
@@ -227,6 +232,7 @@ def digest_collection(
         As the first collections had it, whose checksums were one and the same.
     """
     sha = hashlib.sha256(json.dumps(asdict(schema), sort_keys=True).encode())
+    # Its letters are those of the first collections, whose digests are found again by them.
     for chunk, row in enumerate(_rows(proof, n_chunks)):
         for name, (length, crc) in zip(proof.arrays, row.tolist(), strict=True):
             sha.update(f"{chunk} {name} {length} {ONE_FOR_ALL if lengths_only else crc}\n".encode())

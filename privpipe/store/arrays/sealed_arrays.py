@@ -80,6 +80,7 @@ def seal_collection(url: str, schema: CollectionSchema, header: Mapping[str, Any
     arrays = collection_arrays(schema)
     proof = Proof.restore(url, header.get("receipts"))
     expected = tuple(plan.name for plan in arrays)
+    # Absent is an earlier version; present and unreadable is damage.
     if "receipts" in header and (proof is None or proof.arrays != expected):
         raise FormatError(
             f"The header of {shown(url)} is damaged.", remedy="Ingest the collection again."
@@ -99,6 +100,7 @@ def check_chunks(sealed: SealedArrays) -> None:
                 remedy="Ingest the collection again.",
                 code="unbounded",
             )
+        # A listing, not one look per chunk: requests do not grow with the collection.
         found = list_keys(store, f"{plan.name}/c/")
         # Whatever is declared, the work is that of what is there.
         n_sound = sum(_is_chunk(key, plan) for key in found)
@@ -201,6 +203,7 @@ async def _fetch(store: Store, sealed: SealedArrays, plan: ArrayPlan, chunk: int
 
 def _decode(plan: ArrayPlan, chunks: Sequence[Bytes]) -> npt.NDArray[Any]:
     """Rows of consecutive chunks; the last one is stored as large as the others."""
+    # Decoded into place: no copy of a chunk is made.
     values = np.empty((len(chunks), *plan.chunks), plan.dtype)
     for rows, packed in zip(values, chunks, strict=True):
         numcodecs.blosc.decompress(packed, rows)

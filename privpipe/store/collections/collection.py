@@ -177,6 +177,7 @@ class Collection:
         Where groups are named, its edges are moved on to where the next group begins.
         """
         start, stop = self._rows(chunk)
+        # From split and numbers alone, so that every pass keeps the same records.
         keep = self._keep(start, stop)
         features = self._features(start, stop)
         if self.only_finite:
@@ -195,6 +196,7 @@ class Collection:
             keep_rows(self._values(self.confidential, start, stop), keep),
             keep_rows(self.codes(start, stop), keep),
             keep_rows(released, keep),
+            # Draws go by record numbers: a shard with gaps has none.
             first_record=start if whole else -1,
             weights=self._weights(start, stop)[keep] if self.weights else np.empty(0),
             groups=self._groups(start, stop)[keep] if self.groups else np.empty(0, np.int64),
@@ -211,6 +213,7 @@ class Collection:
 
     def _rows(self, chunk: int) -> tuple[int, int]:
         start, stop = self.plan.rows(chunk)
+        # A group that crosses an edge belongs to the chunk in which it begins.
         return (self._find_group(start), self._find_group(stop)) if self.groups else (start, stop)
 
     def _find_group(self, row: int) -> int:
@@ -296,6 +299,7 @@ class Collection:
         """Values of a variable as integers, equal where they are."""
         values = self.read(name, start, stop)
         if np.issubdtype(values.dtype, np.floating):
+            # Bits, not values: 0.25 and 0.75 are different groups.
             values = values.astype(np.float64).view(np.int64)
         return values.astype(np.int64)
 
@@ -304,6 +308,7 @@ class Collection:
         for j, name in enumerate(names):
             table[:, j] = self.read(name, start, stop)
             if self.schema_of_records.variable(name).categories is not None:
+                # A missing code becomes what a missing number is.
                 table[table[:, j] <= MISSING, j] = np.nan
         return table
 

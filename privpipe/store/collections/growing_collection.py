@@ -74,6 +74,7 @@ def open_whole_collection(url: Place, **roles: Any) -> Collection:
             for one in part.schema_of_records.partitions
         ),
     )
+    # In the order in which they came, as records are numbered.
     digest = hashlib.sha256("".join(part.digest for part in parts).encode()).hexdigest()
     opened = {name: getattr(parts[0], name) for name in Collection.__dataclass_fields__}
     about = {"url": url, "schema_of_records": schema, "digest": digest, "parts": parts}
@@ -189,8 +190,10 @@ def _append_held(
     if newest is not None:
         generation_log.write_root(url, newest)  # a writer that died may have left it behind
     like = None if newest is None else read_schema(newest)
+    # The generation before stays: a run that began with it may still read.
     _sweep(url, _all_named(url, newest))
     place = f"partitions/{secrets.token_hex(8)}"
+    # Made whole under a name of its own before any generation names it: a kill leaves a stray.
     ingest(source, join(url, place), options, like=like)
     made = open_collection(join(url, place)).schema_of_records
     added = StoredPartition(name, place, digest_content(made), made.n_records, time)
@@ -204,6 +207,7 @@ def _append_held(
         objects.remove_tree(added.url(url))
         return known, False
     others = [partition for partition in there if partition.name != name]
+    # Of the first partition: its tables of categories hold for all that come.
     schema = like or replace(made, n_records=0, partitions=())
     content = {
         "schema": asdict(schema),
@@ -219,6 +223,7 @@ def _find(
     """The partition that is the added one already; StoreError where it must not be added."""
     problem = ""
     for old in there:
+        # The same again, as after a kill or a lost answer: nothing to do.
         if old.content == added.content and old.name == added.name:
             return old
         if old.content == added.content:
@@ -255,6 +260,7 @@ def list_places(url: str) -> set[str]:
     """Everything that is among the partitions, their makers' workspaces included."""
     path = local_path(url)
     if path is None:
+        # A bucket has no folders: names are those of the objects below.
         keys = objects.list_keys(objects.open_store(url, read_only=True), "partitions/")
         return {"/".join(key.split("/")[:2]) for key in keys}
     with suppress(FileNotFoundError, NotADirectoryError):

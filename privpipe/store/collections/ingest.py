@@ -160,6 +160,7 @@ def _ingest_into(
         dtype, chunk_rows = np.dtype(like.dtype), like.chunk_rows
         categorical = frozenset(v.name for v in like.variables if v.categories is not None)
         numeric = frozenset(v.name for v in like.variables) - categorical
+    # A table of few columns has chunks of millions of rows, and text of each is held at once.
     rows = min(chunk_rows, BLOCK_ROWS)
     survey = survey_source(
         _watch(source, listen, 0),
@@ -205,6 +206,7 @@ def _watch(source: RecordSource, listen: Listener, n_records: int) -> RecordSour
 
 def _say_guesses(survey: Survey) -> None:
     """Name the variables of whole numbers, which may be classes or numbers."""
+    # A guess is said with the option that overrules it.
     kinds = {coder.variable.name: coder.variable.categories is not None for coder in survey.coders}
     for what, option, as_classes in (
         ("classes", "numeric", True),
@@ -229,6 +231,7 @@ def _fill_chunks(
     done = filled = 0
     chunk: dict[str, npt.NDArray[Any]] = {}
     for block in source.blocks(rows):
+        # Arrays have their shape already: further records would be lost without an error.
         if done + filled + block.n_records > schema.n_records:
             raise _changed()
         encoded = {
@@ -266,6 +269,7 @@ def cast_features(
         return features
     with np.errstate(over="ignore"):
         found: npt.NDArray[Any] = features.astype(dtype)
+    # What becomes wider fits, and whole numbers are far from what overflows.
     if features.dtype.kind != "f" or features.dtype.itemsize <= dtype.itemsize:
         return found
     lost = np.isinf(found) & np.isfinite(features)

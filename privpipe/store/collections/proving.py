@@ -41,6 +41,7 @@ def measure_chunks(sealed: SealedArrays, chunks: Iterable[int]) -> list[Measured
                 stored = measure_object(store, plan, chunk)
                 row.append((stored.length, stored.crc32c))
             except IncompleteReleaseError:
+                # No object has no bytes, so that the digest differs.
                 row.append((0, 0))
         found.append(row)
     return found
@@ -79,6 +80,7 @@ def prove_by_digest(collection: Collection, measured: Iterable[Measured], url: s
     origin: Origin | None = None
     if digest_collection(schema, proof, n_chunks) == collection.digest:
         origin = "digest"
+    # The first collections noted one and the same checksum of every chunk.
     elif digest_collection(schema, proof, n_chunks, lengths_only=True) == collection.digest:
         origin = "noted"
     if origin is None:
@@ -95,6 +97,7 @@ def find_proof(collection: Collection, url: str) -> Collection | None:
     try:
         content = json.loads(read_bytes(open_store(url, read_only=True), NOTE) or b"{}")
         described = content["proof"]
+        # A kill may have torn the note; then the collection is read again.
         if content["sha256"] != _seal(described):
             return None
     except (ValueError, KeyError, TypeError):
@@ -195,6 +198,7 @@ def _describe(url: str) -> list[str]:
     path = local_path(url)
     if path is None:
         file_system, root = fsspec.core.url_to_fs(url)
+        # A listing of earlier would say that nothing has changed.
         file_system.invalidate_cache()
         found = file_system.find(root, detail=True)
         return [

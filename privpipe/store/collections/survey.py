@@ -21,6 +21,7 @@ from privpipe.store.sources.reading.source import Block, Coded, RecordSource, So
 MAX_CATEGORIES = 2**15 - 2
 """Categories that a variable may have in a collection: codes fit int16."""
 
+# More than MAX_CATEGORIES, for pooling may bring them below it.
 MAX_DISTINCT = 2**17
 """Different values counted before pooling; with more, a variable is an identifier."""
 
@@ -79,6 +80,7 @@ def code_values(values: npt.NDArray[Any] | Coded) -> Coded:
     """Numbers and booleans as coded text; whole numbers without a decimal point."""
     if isinstance(values, Coded):
         return values
+    # Codes first: a text is written once per value, not per record.
     codes, kinds = pd.factorize(values, use_na_sentinel=True)
     return Coded(codes, tuple(_write(kind) for kind in kinds.tolist()))
 
@@ -130,6 +132,7 @@ def pool_rare(counts: Mapping[str, int], min_count: int, name: str) -> tuple[tup
     >>> pool_rare({"a": 9, "b": 2, "c": 3, "d": 7}, min_count=4, name="v")
     (('a', 'd', '(other)'), 5)
     """
+    # Ties by name, so that the order of the source does not decide who is pooled.
     rising = sorted(counts, key=lambda kind: (counts[kind], _natural(kind)))
     pool = {kind for kind in rising if counts[kind] < min_count}
     # A value that is named like the pool joins it.
@@ -177,6 +180,7 @@ def _natural(text: str) -> tuple[int, float, str]:
 def _write(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()  # as Arrow writes them
+    # 1.0 of one file and 1 of another are one category.
     if isinstance(value, float) and value.is_integer():
         return str(int(value))
     return str(value)
@@ -223,6 +227,7 @@ def _check_kind(where: str, found: Variable, known: Variable) -> None:
             )
         return
     unseen = set(found.categories) - set(known.categories)
+    # Where there is a pool, what is unknown belongs to it.
     if unseen and POOLED not in known.categories:
         raise _drifted(
             where, f"has {len(unseen)} categories of {known.name!r} that the collection has not"

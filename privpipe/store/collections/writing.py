@@ -92,9 +92,11 @@ class Tally:
         at = 0
         for run in cut_by_partition(self._partitions, self._start, self._start + n_records):
             number = self._numbers[run.partition.first_record]
+            # A partition may span blocks, and a block partitions.
             hashes = self._hashes.setdefault(number, self._begin())
             for name, hasher in hashes.items():
                 rows = np.ascontiguousarray(block[name][at : at + run.n_records])
+                # Of values in one byte order, so that machines agree.
                 hasher.update(_little(rows).data)
             at += run.n_records
             if run.first_record + run.n_records == run.partition.n_records:
@@ -107,6 +109,7 @@ class Tally:
         Equal contents get different digests by their order: draws depend on the digest, and
         equal records with equal noise would show that they are equal.
         """
+        # A folder of a table may hold no record.
         empty = self._finish(self._begin())
         seen: Counter[str] = Counter()
         found: list[Partition] = []
@@ -115,6 +118,7 @@ class Tally:
             again = seen[digest]
             seen[digest] += 1
             if again:
+                # Draws depend on the digest: equal noise would show that the records are equal.
                 digest = hashlib.sha256(f"{digest} {again}".encode()).hexdigest()
             found.append(replace(partition, digest=digest))
         return tuple(found)
@@ -230,6 +234,7 @@ def write_held(
         "documents_sha256": digest_documents(documents),
         "receipts": proof.describe(),
     }
+    # The root last: until it is there nothing can be opened.
     show_made(url, work, root_document(header))
     return digest
 
@@ -243,6 +248,7 @@ def _tallied(blocks: Iterable[Chunk], tally: Tally) -> Iterator[Chunk]:
 
 def _read_ahead(blocks: Iterator[Chunk]) -> Iterator[Chunk]:
     """Make the next block in a thread of its own while the last one is written."""
+    # One: blocks come in order, and memory holds two chunks at most.
     with ThreadPoolExecutor(1, thread_name_prefix="read-ahead") as pool:
         waiting = pool.submit(next, blocks, None)
         while (block := waiting.result()) is not None:

@@ -214,6 +214,7 @@ def _split_rows(
             if not place.isdigit() or int(place) >= len(cells):
                 problem = f"names a column that is not one of 0 to {len(cells) - 1}"
                 break
+            # Rows and values apart, so that each column is filled at once.
             cells[int(place)].rows.append(i)
             cells[int(place)].values.append(value)
         if problem:
@@ -355,6 +356,7 @@ def _find_dialect(first: bytes) -> delimited.Dialect:
 
 def _tidy(column: pa.Array, attribute: ArffAttribute, where: str) -> pa.Array:
     """Text without spaces and quotes around it; a nominal value must be declared."""
+    # Spaces and quotes are taken off once per value, not once per record.
     coded = pc.dictionary_encode(column)
     names = [unquote(str(name).strip()) for name in coded.dictionary.to_pylist()]
     if attribute.kind == "nominal":

@@ -64,6 +64,7 @@ class CsvTable(FileTable):
             for _ in self._text(file).read(names, {name: pa.float64()}):
                 pass
         except InputError as error:
+            # The message is ours, made of numbers alone.
             if found := re.search(r": row (\d+) holds", error.message):
                 return f" (row {found[1]})"
         return ""
@@ -80,6 +81,7 @@ class CsvTable(FileTable):
 def _type(form: Form, column: TableColumn) -> Any:
     if form == "text":
         return pa.string()
+    # Microseconds, the unit of `as_numbers`.
     if column.is_date:
         return pa.timestamp("us")
     return pa.bool_() if column.kind == "boolean" else pa.float64()
@@ -100,6 +102,7 @@ def _check_header(schema: pa.Schema, layout: SourceLayout, where: str) -> None:
     and these do not just count.
     """
     named = _names_of_numbers(schema)
+    # pandas names columns 0, 1, 2 where they have none; others begin with 1.
     counted = [[str(first + i) for i in range(len(named))] for first in (0, 1)]
     like_cells = all(_is_number(name) or name in layout.missing for name in named)
     if any(map(_is_number, named)) and like_cells and named not in counted:

@@ -101,4 +101,5 @@ def _ends_with(url: str, endings: tuple[str, ...]) -> bool:
 
 def _load(path: str) -> Any:
     module, _, name = path.partition(":")
+    # Here, not at the top: `--help` would load pyarrow and Zarr.
     return getattr(import_module(module), name)

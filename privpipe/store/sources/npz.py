@@ -120,6 +120,7 @@ def _read_columns(
 
 
 def _read_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    # Versions 2 and 3 have the same header, in another encoding.
     old = np.lib.format.read_magic(stream) == (1, 0)
     read = np.lib.format.read_array_header_1_0 if old else np.lib.format.read_array_header_2_0
     shape, fortran, dtype = read(stream)

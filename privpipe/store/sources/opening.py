@@ -33,6 +33,7 @@ def open_source(url: str, layout: SourceLayout, *, min_category_count: int = 1) 
         If it cannot be read.
     """
     local_path(url)  # refuses a path that cannot be one
+    # Outermost: its edges are chosen by numbers, which the source below must read as such.
     if layout.bins:
         bins = parse_bins(layout.bins)
         as_numbers = replace(layout, numeric=(*layout.numeric, *bins), bins=())

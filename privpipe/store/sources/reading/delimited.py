@@ -56,7 +56,9 @@ class DataLines(io.RawIOBase):
         """About a buffer of whole lines; of a line beyond all measure, a part."""
         piece = self._source.read(BUFFER_BYTES)
         if piece and not piece.endswith(b"\n"):
+            # To the end of the line, so that a comment is seen whole.
             piece += self._source.readline(MOST_LINE_BYTES)
+        # Mostly there are none, and a search is faster than lines.
         if b"%" not in piece:
             return piece
         lines = piece.splitlines(keepends=True)
@@ -121,6 +123,7 @@ def find_undecodable(open_stream: Callable[[], pa.NativeFile], first: int = 1) -
     Nothing where every byte is, or the text cannot be read to its end. Lines end with a line feed,
     as editors count them, also within quotes.
     """
+    # Piece by piece: a character may lie across two of them.
     decoder = codecs.getincrementaldecoder("utf-8")()
     number = first
     try:
@@ -209,6 +212,7 @@ class DelimitedText:
         except (pa.ArrowException, OSError, EOFError) as error:
             message = str(error)
         else:
+            # Text that is no UTF-8 becomes bytes where types are inferred, without an error.
             if pa.binary() in schema.types:
                 raise self._not_utf8()
             return schema
@@ -287,6 +291,7 @@ class DelimitedText:
             more = first
             while more and first.count(quote) % 2 and len(first) <= MOST_LINE_BYTES:
                 more = lines.readline(MOST_LINE_BYTES + 1)
+                # Bounded by the longest line: a quote without end would take the whole file.
                 first += more
         if len(first) > MOST_LINE_BYTES:
             raise explain_long_line(self.where)
@@ -294,6 +299,7 @@ class DelimitedText:
             raise too_wide(self.where)
         if first.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
             raise self._not_utf8()
+        # Rows of text differ in length; Arrow refuses one that is longer than a block.
         return max(BLOCK_BYTES, 4 * len(first))
 
     def _explain(self, message: str, names: Sequence[str]) -> InputError | FormatError:

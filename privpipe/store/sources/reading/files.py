@@ -147,6 +147,7 @@ def _arrange(
             remedy="Ingest one format at a time, each from a folder of its own.",
             code="mixed-formats",
         )
+    # Of every file: a folder that differs in one of them would give columns that some lack.
     keys = {path: _read_keys(relative[path]) for path in tables}
     if len({tuple(name for name, _ in value) for value in keys.values()}) > 1:
         raise InputError(
@@ -191,6 +192,7 @@ def _partition(relative: str, path: str, hive: bool) -> str:
 
 def _is_marker(relative: str) -> bool:
     """Spark and others leave markers such as _SUCCESS and .crc files beside the data."""
+    # A key may begin with an underscore; then it has an equals sign.
     return any(part.startswith((".", "_")) and "=" not in part for part in relative.split("/"))
 
 
@@ -199,6 +201,7 @@ def _read_keys(relative: str) -> tuple[tuple[str, str | None], ...]:
     if not folders or not all("=" in folder for folder in folders):
         return ()
     names = [folder.partition("=")[0] for folder in folders]
+    # Arrow knows how Hive quotes values, and its word for a missing one.
     scheme = ds.HivePartitioning(pa.schema([(name, pa.string()) for name in names]))
     values = ds.get_partition_keys(scheme.parse("/".join(folders) + "/"))
     return tuple((name, values.get(name)) for name in names)
@@ -261,6 +264,7 @@ def with_key_columns(stored: tuple[TableColumn, ...], files: TableFiles) -> tupl
         if name in names:
             continue
         values = [file.keys[place][1] for file in files.files]
+        # A file without a value of the key does not make it text.
         whole = all(v is None or v.lstrip("-").isdecimal() for v in values)
         found.append(TableColumn(name, "integer" if whole else "text", "folder", optional=True))
     return tuple(found)

@@ -262,6 +262,7 @@ def _as_values(values: npt.NDArray[Any]) -> npt.NDArray[Any] | Coded:
     if values.dtype.kind not in "USTO":
         return values.astype(values.dtype.newbyteorder("="), copy=False)
     codes, names = pd.factorize(_decode(values).astype(np.str_).astype(object))
+    # How NumPy, pandas and xarray write a missing text.
     missing = [i for i, name in enumerate(names) if name in ("", "nan", "None", "<NA>")]
     codes = np.where(np.isin(codes, missing), -1, codes)
     return Coded(codes, tuple(str(name) for name in names))

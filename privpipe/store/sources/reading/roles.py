@@ -267,6 +267,7 @@ def check_keys(columns: Sequence[TableColumn], features: Mapping[str, Any], wher
     InputError
         With the columns, and never what they hold.
     """
+    # Floats are not looked at: measurements differ, all of them.
     keys = [c for c in columns if c.kind == "integer" and _is_key(features[c.name])]
     if not keys:
         return
@@ -290,6 +291,7 @@ def _is_key(values: Any) -> bool:
     n = len(values)
     if n < LEAST_COUNTED:
         return False
+    # Rising or falling by the same step: a row number.
     if np.unique(np.diff(values)).size == 1 and values[0] != values[-1]:
         return True
     return n >= LEAST_DIFFERENT and np.unique(values).size == n
@@ -298,6 +300,7 @@ def _is_key(values: Any) -> bool:
 def _agree(first: TableColumn, here: TableColumn) -> bool:
     numbers = ("number", "integer")
     same = first.kind == here.kind or (first.kind in numbers and here.kind in numbers)
+    # A column without a value has no type yet; a wider integer would lose digits in float32.
     return here.type_name == "null" or (same and (here.narrow or not first.narrow))
 
 
@@ -347,12 +350,14 @@ def _check_features(
     texts = [column for column in features if column.kind == "text"]
     dates = [column for column in features if column.kind == "other" and column.is_date]
     others = [f"{c.label} ({c.type_name})" for c in features if c.kind == "other"]
+    # All that is wrong at once: who must change a file does it once.
     hints = ""
     if dates:
         named = ",".join(column.label for column in dates)
         days = named if all(c.place is None for c in dates) else "COLUMN"
         hints = f" Name dates with --dates {_quoted(days)}, which makes days of them."
     if texts:
+        # Of the first alone: finding it may take a pass over the file.
         first = locate(texts[0].name)
         besides = f" Neither numbers nor text: {_listed(others)}." if others else ""
         raise InputError(

@@ -161,6 +161,7 @@ def _read_blocks(table: FileTable, roles: Roles, rows: int, with_features: bool)
     unnamed = [c for c in table.columns if c.name in {*names} - {*table.layout.features}]
     for number, (partition, batch) in enumerate(table.batches(forms, rows)):
         matrix = as_matrix(batch.select(list(names)), roles.features_dtype)
+        # The first batch only: a key shows itself in a thousand records.
         if number == 0:
             check_keys(unnamed, dict(zip(names, matrix.T, strict=True)), table.where)
         variables = {
@@ -218,6 +219,7 @@ def as_numbers(column: pa.Array) -> npt.NDArray[Any]:
     elif pa.types.is_decimal(column.type):
         column = column.cast(pa.float64())
     elif pa.types.is_date(column.type) or pa.types.is_timestamp(column.type):
+        # By microseconds: dates before 1970 and times of a day keep their fractions.
         column = pc.divide(column.cast(pa.timestamp("us")).cast(pa.int64()), MICROSECONDS)
     found: npt.NDArray[Any] = column.to_numpy(zero_copy_only=False)
     return found
