@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from contextlib import suppress
-from functools import reduce
-from typing import Any
+from dataclasses import dataclass
+from functools import partial, reduce
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from privpipe.errors import InputError, LeftOutWarning, OptionError, PrivacyWarning
 from privpipe.numerics.finite import find_finite_rows
-from privpipe.protocols import BoolArray, FloatArray, Shard, ShardSchema
+from privpipe.protocols import (
+    BoolArray,
+    FloatArray,
+    Oracle,
+    Shard,
+    Shards,
+    ShardSchema,
+    Statistics,
+    Sums,
+)
+
+S = TypeVar("S", bound=Statistics)
 
 
 def as_predictor(values: npt.ArrayLike, name: str = "predictor") -> FloatArray:
@@ -98,6 +111,54 @@ def check_shards(shards: Any) -> None:
         )
 
 
+@dataclass(frozen=True, eq=False)
+class ChangedShards:
+    """Shards of which a fit sees what is made of each, where the records are.
+
+    Parameters
+    ----------
+    inner
+        The records themselves.
+    change
+        Worker side: what is made of a shard; the same in every round.
+    schema
+        Of what is made.
+    """
+
+    inner: Shards
+    change: Callable[[Shard], Shard]
+    schema: ShardSchema
+
+    @property
+    def n_records(self) -> int:
+        return self.inner.n_records
+
+    def reduce(self, summarise: Callable[[Shard], S]) -> S:
+        """See `Shards.reduce`."""
+        return self.inner.reduce(partial(_summarise_changed, summarise, self.change))
+
+    def oracle(self, function: Callable[..., Sums], **resident: Any) -> Oracle[Any, Sums]:
+        """See `Shards.oracle`."""
+        return self.inner.oracle(_ask_changed, _function=function, _change=self.change, **resident)
+
+
+def _summarise_changed(
+    summarise: Callable[[Shard], S], change: Callable[[Shard], Shard], shard: Shard
+) -> S:
+    return summarise(change(shard))
+
+
+def _ask_changed(
+    shard: Shard,
+    parameters: Any,
+    *,
+    _function: Callable[..., Sums],
+    _change: Callable[[Shard], Shard],
+    **resident: Any,
+) -> Sums:
+    return _function(_change(shard), parameters, **resident)
+
+
 def say_incomplete(n_incomplete: int, n_read: int, what: str) -> None:
     """Warn of records without a label, which a fit leaves out."""
     if n_incomplete:
@@ -147,6 +208,18 @@ def check_finite_records(records: FloatArray) -> None:
         raise InputError(
             f"{bad} of {len(records)} records hold values that are not finite.",
             remedy="Remove or impute them before sanitising.",
+            code="nonfinite",
+        )
+
+
+def check_training(features: FloatArray) -> None:
+    """Raise InputError, with a count, if features to learn from are not finite."""
+    bad = int(np.count_nonzero(~find_finite_rows(features)))
+    if bad:
+        raise InputError(
+            f"{bad} of {len(features)} training records hold features that are not finite.",
+            remedy='Remove or impute them before training; in a run [release] nonfinite = "impute" '
+            'or "withhold" does.',
             code="nonfinite",
         )
 

@@ -7,18 +7,16 @@ training records, never by themselves.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from privpipe.described import described, facts_of_map
 from privpipe.errors import InputError, OptionError
-from privpipe.numerics.finite import find_finite_rows
 from privpipe.numerics.random.streams import ScopedStream
 from privpipe.numerics.regression.moments import CoMoments, measure_scale
 from privpipe.promises import check_promise
@@ -26,20 +24,19 @@ from privpipe.protocols import (
     FloatArray,
     Guarantee,
     Method,
-    Oracle,
     RecordMap,
     RecordStream,
     Role,
     Shard,
     Shards,
-    ShardSchema,
-    Statistics,
-    Sums,
 )
-from privpipe.sanitizers.arrays import as_records, check_finite_records
+from privpipe.sanitizers.arrays import (
+    ChangedShards,
+    as_records,
+    check_finite_records,
+    check_training,
+)
 from privpipe.sanitizers.names import by_name
-
-S = TypeVar("S", bound=Statistics)
 
 _NOTHING = Guarantee(
     "none",
@@ -228,42 +225,6 @@ class Standardiser:
         return (x.astype(np.float64) - self.centre) / self.scale
 
 
-@dataclass(frozen=True, eq=False)
-class StandardisedShards:
-    """Shards whose features are standardised where the records are.
-
-    Parameters
-    ----------
-    inner
-        The records themselves.
-    standardiser
-        Fitted to them.
-    """
-
-    inner: Shards
-    standardiser: Standardiser
-
-    @property
-    def n_records(self) -> int:
-        return self.inner.n_records
-
-    @property
-    def schema(self) -> ShardSchema:
-        return self.inner.schema
-
-    def reduce(self, summarise: Callable[[Shard], S]) -> S:
-        """See `Shards.reduce`."""
-        return self.inner.reduce(
-            partial(summarise_standardised, summarise=summarise, standardiser=self.standardiser)
-        )
-
-    def oracle(self, function: Callable[..., Sums], **resident: Any) -> Oracle[Any, Sums]:
-        """See `Shards.oracle`."""
-        return self.inner.oracle(
-            ask_standardised, _function=function, _standardiser=self.standardiser, **resident
-        )
-
-
 def fit_standardiser(shards: Shards) -> Standardiser:
     """Means and standard deviations of the features, in one pass.
 
@@ -301,48 +262,17 @@ def fit_standardised(method: Method, shards: Shards, options: Any, **extra: Any)
         standardised records.
     """
     standardiser = fit_standardiser(shards)
-    fitted = method.fit(StandardisedShards(shards, standardiser), options, **extra)
+    change = partial(_standardise, standardiser=standardiser)
+    fitted = method.fit(ChangedShards(shards, change, shards.schema), options, **extra)
     return Chain((standardiser, fitted), fitted.guarantee)
-
-
-def without_standardiser(fitted: RecordMap) -> RecordMap:
-    """The map that `fit_standardised` learned from standardised records; any other map as it is."""
-    if isinstance(fitted, Chain) and isinstance(fitted.maps[0], Standardiser):
-        return fitted.maps[-1]
-    return fitted
 
 
 def summarise_features(shard: Shard) -> CoMoments:
     """Worker side: co-moments of the features alone."""
-    bad = int(np.count_nonzero(~find_finite_rows(shard.features)))
-    if bad:
-        raise InputError(
-            f"{bad} of {len(shard.features)} training records hold features that are not finite.",
-            remedy='Remove or impute them before training; in a run [release] nonfinite = "impute" '
-            'or "withhold" does.',
-            code="nonfinite",
-        )
+    check_training(shard.features)
     return CoMoments.of(shard.features)
 
 
-def summarise_standardised(
-    shard: Shard, *, summarise: Callable[[Shard], S], standardiser: Standardiser
-) -> S:
-    """Worker side: a summary of standardised records."""
-    return summarise(_standardise(shard, standardiser))
-
-
-def ask_standardised(
-    shard: Shard,
-    parameters: Any,
-    *,
-    _function: Callable[..., Sums],
-    _standardiser: Standardiser,
-    **resident: Any,
-) -> Sums:
-    """Worker side: an answer about standardised records."""
-    return _function(_standardise(shard, _standardiser), parameters, **resident)
-
-
-def _standardise(shard: Shard, standardiser: Standardiser) -> Shard:
+def _standardise(shard: Shard, *, standardiser: Standardiser) -> Shard:
+    """Worker side: what a fit sees of a shard."""
     return replace(shard, features=standardiser.standardise(shard.features))

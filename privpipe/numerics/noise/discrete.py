@@ -303,18 +303,3 @@ class DiscreteLaplaceNoise:
             _decide(bits, values, lanes, read, self._tails[:, word].copy(), again)
             values, lanes = values[again], lanes[again]
         _compose(bits, self.n_digits)
-
-    def find_probability(self, n: int) -> Fraction:
-        """Exact probability of one value under the stored thresholds, for proofs."""
-        one = 1 << (HEAD_BITS + TAIL_BITS)
-        *digits, overflow, some, negative = [Fraction(t, one) for t in self.thresholds]
-        if n == 0:
-            return 1 - some
-        chance = some * (negative if n < 0 else 1 - negative)
-        rest = abs(n) - 1
-        if rest >= 1 << self.n_digits:
-            return chance * overflow if rest == 1 << self.n_digits else Fraction(0)
-        chance *= 1 - overflow
-        for j, p in enumerate(digits):
-            chance *= p if rest >> j & 1 else 1 - p
-        return chance

@@ -44,8 +44,8 @@ from privpipe.sanitizers.noise.noisy_filter import (
     NORM_STATISTICS,
     FilteredMean,
     NoisyFilter,
-    NoisyShards,
     NormCounts,
+    change_shards,
     check_filter,
 )
 from privpipe.sanitizers.options import MethodOptions
@@ -246,7 +246,7 @@ def fit_noisy_filter(
     noisy = _bound_records(shards, options, fitted)
     if options.filter is None or first:
         return noisy
-    trained = NoisyShards(shards, noisy)
+    trained = change_shards(shards, noisy)
     return replace(noisy, after=(_fit_filter(trained, options, filters, files),))
 
 

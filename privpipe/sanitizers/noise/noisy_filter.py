@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -28,18 +27,14 @@ from privpipe.protocols import (
     FloatArray,
     Guarantee,
     IntArray,
-    Oracle,
     RecordMap,
     RecordStream,
     Role,
     Shard,
     Shards,
-    ShardSchema,
-    Statistics,
-    Sums,
     WordArray,
 )
-from privpipe.sanitizers.arrays import as_records, check_finite_records
+from privpipe.sanitizers.arrays import ChangedShards, as_records, check_finite_records
 from privpipe.sanitizers.names import by_name
 
 _PER_OCTAVE = 64
@@ -115,63 +110,18 @@ NORM_STATISTICS = (FilteredMean, NormCounts)
 """Sums that a fit of a noisy filter may checkpoint."""
 
 
-S = TypeVar("S", bound=Statistics)
-
 _BLOCK = 1 << 12
 """Records whose words are made at once."""
 
 
-@dataclass(frozen=True, eq=False)
-class NoisyShards:
-    """Shards whose features are what a noisy filter makes of them.
-
-    Parameters
-    ----------
-    inner
-        The records themselves.
-    noisy
-        Bounds and adds noise; what follows the noise is left out.
-    """
-
-    inner: Shards
-    noisy: NoisyFilter
-
-    @property
-    def n_records(self) -> int:
-        return self.inner.n_records
-
-    @property
-    def schema(self) -> ShardSchema:
-        """Of what the noise makes: features without names."""
-        return replace(self.inner.schema, n_features=self.noisy.n_bounded, feature_names=())
-
-    def reduce(self, summarise: Callable[[Shard], S]) -> S:
-        """See `Shards.reduce`."""
-        return self.inner.reduce(partial(summarise_noisy, summarise=summarise, noisy=self.noisy))
-
-    def oracle(self, function: Callable[..., Sums], **resident: Any) -> Oracle[Any, Sums]:
-        """See `Shards.oracle`; the same noise in every round."""
-        return self.inner.oracle(ask_noisy, _function=function, _noisy=self.noisy, **resident)
+def change_shards(shards: Shards, noisy: NoisyFilter) -> ChangedShards:
+    """What a filter after the noise learns from: what the noise makes of records, without names."""
+    schema = replace(shards.schema, n_features=noisy.n_bounded, feature_names=())
+    return ChangedShards(shards, partial(_make_noisy, noisy=noisy), schema)
 
 
-def summarise_noisy(shard: Shard, *, summarise: Callable[[Shard], S], noisy: NoisyFilter) -> S:
-    """Worker side: a summary of noisy records."""
-    return summarise(_make_noisy(shard, noisy))
-
-
-def ask_noisy(
-    shard: Shard,
-    parameters: Any,
-    *,
-    _function: Callable[..., Sums],
-    _noisy: NoisyFilter,
-    **resident: Any,
-) -> Sums:
-    """Worker side: an answer about noisy records."""
-    return _function(_make_noisy(shard, _noisy), parameters, **resident)
-
-
-def _make_noisy(shard: Shard, noisy: NoisyFilter) -> Shard:
+def _make_noisy(shard: Shard, *, noisy: NoisyFilter) -> Shard:
+    """Worker side: what a fit sees of a shard; the same noise in every round."""
     features, _ = noisy.bound_features(np.asarray(shard.features, np.float64))
     parts = [
         noisy.mechanism.release(features[rows], RecordWords(digest_records(found)))

@@ -6,7 +6,6 @@ removed from each record.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -15,7 +14,6 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass as options_dataclass
 
 from privpipe.described import described, facts_of_map
-from privpipe.numerics.null_space.knapsack import check_budget
 from privpipe.option_values import FORBID
 from privpipe.protocols import Method, Role, Shards
 from privpipe.sanitizers.arrays import as_finite, as_predictor, check_shards
@@ -32,14 +30,13 @@ from privpipe.sanitizers.null_space.linear_cleaner import (
 )
 from privpipe.sanitizers.null_space.predictors import (
     UTILITY_PROMISE,
+    Arrays,
     CleanerOptions,
-    Given,
     as_file,
     check_augmented,
     learn_predictors,
-    takes_options,
+    take_options,
 )
-from privpipe.sanitizers.options import make_options
 
 
 @options_dataclass(frozen=True, config=FORBID)
@@ -216,7 +213,6 @@ class NullSpaceCleaner(TargetRelease):
 
 
 @keep_names
-@takes_options(NullSpaceOptions, without=("name", "predictor"))
 def fit_null_space_cleaner(
     shards: Shards,
     *,
@@ -235,6 +231,7 @@ def fit_null_space_cleaner(
     shards
         Training records with at least one desired variable (none with `desired_predictor`).
     **choices
+        The fields of `NullSpaceOptions`, but for name and files.
     desired_predictor : (n_features, n_desired), optional
         Use this predictor instead of fitting one; the pass then only finds mean and covariance.
     desired_intercept : (n_desired,), optional
@@ -282,22 +279,15 @@ def fit_null_space_cleaner(
     >>> np.allclose(cleaner.apply(x) @ loadings, x @ loadings)
     True
     """
-    check_budget(choices["utility_budget"])
-    options = make_options(NullSpaceOptions, {"name": "null_space", **choices}, "null_space")
+    options = take_options(NullSpaceOptions, "null_space", choices)
     return fit_null_space(shards, options, predictor=as_file(desired_predictor, desired_intercept))
 
 
-def fit_null_space(
-    shards: Shards, options: NullSpaceOptions, **files: Mapping[str, npt.ArrayLike]
-) -> NullSpaceCleaner:
+def fit_null_space(shards: Shards, options: NullSpaceOptions, **files: Arrays) -> NullSpaceCleaner:
     """Fit from options; `files` holds the arrays of the predictor's file, when one is named."""
     check_shards(shards)
     learned = learn_predictors(
-        shards,
-        options,
-        desired=Given.of_file(files.get("predictor")),
-        confidential=None,
-        targeted=False,
+        shards, options, desired=files.get("predictor"), confidential=None, targeted=False
     )
     return NullSpaceCleaner.from_predictor(
         learned.desired,

@@ -17,7 +17,6 @@ from pydantic.dataclasses import dataclass as options_dataclass
 from privpipe.described import described, facts_of_map
 from privpipe.errors import OptionError
 from privpipe.numerics.null_space.factorisation import order_by_gain, tilt_lift
-from privpipe.numerics.null_space.knapsack import check_budget
 from privpipe.option_values import FORBID
 from privpipe.protocols import FloatArray, Method, Role, Shards
 from privpipe.sanitizers.arrays import as_finite, as_predictor, check_confidential, check_shards
@@ -35,15 +34,14 @@ from privpipe.sanitizers.null_space.linear_cleaner import (
 )
 from privpipe.sanitizers.null_space.predictors import (
     UTILITY_PROMISE,
+    Arrays,
     CleanerOptions,
-    Given,
     as_file,
     check_augmented,
     learn_predictors,
-    takes_options,
+    take_options,
 )
 from privpipe.sanitizers.null_space.verbatim_cleaner import PrintedCleaner
-from privpipe.sanitizers.options import make_options
 
 Variant = Literal["null_first", "simultaneous"]
 
@@ -218,7 +216,6 @@ class TargetedOptions(CleanerOptions):
 
 
 @keep_names
-@takes_options(TargetedOptions, without=("name", "predictor", "confidential_predictor"))
 def fit_targeted_cleaner(
     shards: Shards,
     *,
@@ -238,6 +235,7 @@ def fit_targeted_cleaner(
         Training records with desired and confidential variables (not needed for a predictor
         that is given).
     **choices
+        The fields of `TargetedOptions`, but for name and files.
     desired_predictor, desired_intercept
         See `fit_null_space_cleaner`.
     confidential_predictor : (n_features, n_confidential), optional
@@ -272,26 +270,22 @@ def fit_targeted_cleaner(
     >>> cleaner.gain.round(6)
     array([1., 0.])
     """
-    check_budget(choices["utility_budget"])
-    given = {"name": "null_space_targeted", **choices}
     return fit_targeted(
         shards,
-        make_options(TargetedOptions, given, "null_space_targeted"),
+        take_options(TargetedOptions, "null_space_targeted", choices),
         predictor=as_file(desired_predictor, desired_intercept),
         confidential_predictor=as_file(confidential_predictor, confidential_intercept),
     )
 
 
-def fit_targeted(
-    shards: Shards, options: TargetedOptions, **files: Mapping[str, npt.ArrayLike]
-) -> LinearCleaner:
+def fit_targeted(shards: Shards, options: TargetedOptions, **files: Arrays) -> LinearCleaner:
     """Fit from options; `files` holds the arrays of the predictors' files that are named."""
     check_shards(shards)
     learned = learn_predictors(
         shards,
         options,
-        desired=Given.of_file(files.get("predictor")),
-        confidential=Given.of_file(files.get("confidential_predictor")),
+        desired=files.get("predictor"),
+        confidential=files.get("confidential_predictor"),
         targeted=True,
     )
     assert learned.confidential is not None, "it was asked for"

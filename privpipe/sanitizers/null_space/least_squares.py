@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from privpipe.errors import InputError, RankError
-from privpipe.numerics.finite import find_finite_rows, keep_rows
+from privpipe.numerics.finite import keep_rows
 from privpipe.numerics.regression.moments import (
     Coding,
     CoMoments,
@@ -27,7 +27,7 @@ from privpipe.numerics.regression.moments import (
 )
 from privpipe.numerics.regression.tsqr import Frame, TriangularFactor, solve_triangular
 from privpipe.protocols import Column, FloatArray, Shard, Shards, ShardSchema
-from privpipe.sanitizers.arrays import say_incomplete
+from privpipe.sanitizers.arrays import check_training, say_incomplete
 
 TargetRole = Literal["desired", "confidential"]
 
@@ -113,7 +113,7 @@ def summarise_design(
     InputError
         If features are not finite.
     """
-    check_features(shard.features)
+    check_training(shard.features)
     targets = [code_role(shard, schema, role, coding) for role in roles]
     pattern = np.zeros(len(shard.features), np.intp)
     for bit, y in enumerate(targets):
@@ -220,18 +220,6 @@ def code_role(shard: Shard, schema: ShardSchema, role: TargetRole, coding: Codin
     """Target columns of a role, (n_records, n_targets), NaN where missing."""
     values = shard.desired if role == "desired" else shard.confidential
     return code_targets(values, columns_of(schema, role), coding)
-
-
-def check_features(x: FloatArray) -> None:
-    """Raise InputError, with a count, if features are not finite."""
-    bad = int(np.count_nonzero(~find_finite_rows(x)))
-    if bad:
-        raise InputError(
-            f"{bad} of {len(x)} training records hold features that are not finite.",
-            remedy="Remove or impute them before training; in a run [release] nonfinite = "
-            '"impute" or "withhold" does.',
-            code="nonfinite",
-        )
 
 
 def _weights(shard: Shard, rows: npt.NDArray[np.bool_]) -> FloatArray | None:

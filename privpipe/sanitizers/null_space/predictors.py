@@ -1,25 +1,22 @@
 """What a cleaner of the null space is made of: predictors fitted or given, mean, covariance.
 
-The options that algorithms 1 and 2 share are here too, once for both, and so is what makes the
-keywords of a fit from them (`takes_options`): name, default and description are written once.
+The options that algorithms 1 and 2 share are here too, once for both.
 """
 
 from __future__ import annotations
 
-import inspect
-import textwrap
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial, wraps
-from typing import Annotated, Any, ClassVar, Literal, ParamSpec, TypeVar
+from functools import partial
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 from pydantic.dataclasses import dataclass as options_dataclass
-from pydantic.fields import FieldInfo
 
 from privpipe.errors import InputError, OptionError
+from privpipe.numerics.null_space.knapsack import check_budget
 from privpipe.numerics.regression.moments import Coding, LeastSquares
 from privpipe.option_values import FORBID
 from privpipe.protocols import FloatArray, Shards, ShardSchema
@@ -35,11 +32,16 @@ from privpipe.sanitizers.null_space.linear_cleaner import (
     OnUnrepresentable,
     Representative,
 )
-from privpipe.sanitizers.options import MethodOptions
+from privpipe.sanitizers.options import MethodOptions, make_options
 
 UTILITY_PROMISE = "loss of utility at most the budget, for every record, in floating point"
 
+T = TypeVar("T", bound=MethodOptions)
+
 Intercept = Literal["separate", "augmented", "none"]
+
+Arrays = Mapping[str, npt.ArrayLike]
+"""Of a predictor that is given instead of fitted, as its file holds them."""
 
 
 @options_dataclass(frozen=True, config=FORBID)
@@ -123,33 +125,6 @@ class CleanerOptions(MethodOptions):
 
 
 @dataclass(frozen=True, eq=False)
-class Given:
-    """A predictor that the caller brings instead of having it fitted.
-
-    Parameters
-    ----------
-    coefficients : (n_features, n_predictions)
-    intercept : (n_predictions,), optional
-    """
-
-    coefficients: npt.ArrayLike
-    intercept: npt.ArrayLike | None = None
-
-    @classmethod
-    def of(
-        cls, coefficients: npt.ArrayLike | None, intercept: npt.ArrayLike | None
-    ) -> Given | None:
-        """None when there are no coefficients."""
-        return None if coefficients is None else cls(coefficients, intercept)
-
-    @classmethod
-    def of_file(cls, arrays: Mapping[str, npt.ArrayLike] | None) -> Given | None:
-        """From the arrays of a predictor's file."""
-        found = arrays or {}
-        return cls.of(found.get("coefficients"), found.get("intercept"))
-
-
-@dataclass(frozen=True, eq=False)
 class Learned:
     """What the shards reported; rows of the predictors include the ones' when augmented.
 
@@ -188,8 +163,28 @@ def as_file(
     coefficients: npt.ArrayLike | None, intercept: npt.ArrayLike | None
 ) -> dict[str, npt.ArrayLike]:
     """A predictor of the caller's as a file would bring it; empty when there is none."""
-    given = {"coefficients": coefficients, "intercept": intercept}
-    return {name: values for name, values in given.items() if values is not None}
+    if coefficients is None:
+        return {}
+    return {"coefficients": coefficients} | ({} if intercept is None else {"intercept": intercept})
+
+
+def take_options(kind: type[T], name: str, choices: Mapping[str, Any]) -> T:
+    """Options of a method from the keywords of its fit.
+
+    Raises
+    ------
+    OptionError
+        If they are wrong, or name a file: from Python a predictor is given as arrays.
+    """
+    check_budget(choices.get("utility_budget", 0.0))
+    options = make_options(kind, {"name": name, **choices}, name)
+    if files := sorted(options.files()):
+        raise OptionError(
+            f"{', '.join(files)} names a file.",
+            remedy="Give the coefficients themselves: desired_predictor=..., "
+            "confidential_predictor=...",
+        )
+    return options
 
 
 def check_augmented(options: CleanerOptions, schema: ShardSchema) -> None:
@@ -206,8 +201,8 @@ def learn_predictors(
     shards: Shards,
     options: CleanerOptions,
     *,
-    desired: Given | None,
-    confidential: Given | None,
+    desired: Arrays | None,
+    confidential: Arrays | None,
     targeted: bool,
 ) -> Learned:
     """Fit or take the predictors; one pass collects all that is asked of the records.
@@ -219,7 +214,8 @@ def learn_predictors(
     options
         How they are fitted, and what the cleaner needs beside them.
     desired, confidential
-        Predictors to use instead of fitting them.
+        Predictors to use instead of fitting them: ``coefficients`` (n_features, n_predictions), and
+        ``intercept`` (n_predictions,) where there is one.
     targeted
         Whether the confidential predictor is needed.
 
@@ -230,11 +226,10 @@ def learn_predictors(
     """
     check_augmented(options, shards.schema)
     centre, likely = options.centres, options.representative == "likely"
-    roles: tuple[TargetRole, ...] = ()
-    if desired is None:
-        roles += ("desired",)
-    if targeted and confidential is None:
-        roles += ("confidential",)
+    given: dict[TargetRole, Arrays | None] = {"desired": desired}
+    if targeted:
+        given["confidential"] = confidential
+    roles = tuple(role for role, arrays in given.items() if not arrays)
     schema = shards.schema
     moments = DesignMoments(schema.n_features, {})
     if roles or centre or likely:
@@ -250,108 +245,38 @@ def learn_predictors(
         ridge=options.ridge,
         with_intercept=options.intercept != "none",
     )
-    wanted = fit("desired") if desired is None else _take(desired, schema.n_features, "desired")
-    secret = None
-    if targeted:
-        secret = (
-            fit("confidential")
-            if confidential is None
-            else _take(confidential, schema.n_features, "confidential")
-        )
+    n = schema.n_features
+    found = {
+        role: _take(arrays, n, role) if arrays else fit(role) for role, arrays in given.items()
+    }
+    target, secret = found["desired"], found.get("confidential")
     augmented = options.intercept == "augmented"
     overall = moments.of_role("desired" if "desired" in roles else None)
-    n = schema.n_features
     return Learned(
-        desired=_with_ones(wanted) if augmented else wanted.coefficients,
-        confidential=None
-        if secret is None
-        else (_with_ones(secret) if augmented else secret.coefficients),
-        intercept=np.zeros_like(wanted.intercept) if augmented else wanted.intercept,
+        desired=_list_rows(target, augmented),
+        confidential=None if secret is None else _list_rows(secret, augmented),
+        intercept=np.zeros_like(target.intercept) if augmented else target.intercept,
         centre=overall.mean[:n] if centre else None,
         covariance=overall.scatter[:n, :n] / max(overall.count, 1) if likely else None,
-        condition=wanted.condition,
-        solver=wanted.solver,
+        condition=target.condition,
+        solver=target.solver,
     )
 
 
-def _with_ones(found: LeastSquares) -> FloatArray:
-    """Coefficients with the row of the appended column of ones."""
-    return np.vstack([found.coefficients, found.intercept])
+def _list_rows(found: LeastSquares, augmented: bool) -> FloatArray:
+    """Coefficients, with the row of the appended column of ones where there is one."""
+    return np.vstack([found.coefficients, *([found.intercept] if augmented else [])])
 
 
-def _take(given: Given, n_features: int, role: str) -> LeastSquares:
-    a = as_predictor(given.coefficients, f"{role} predictor")
+def _take(arrays: Arrays, n_features: int, role: str) -> LeastSquares:
+    a = as_predictor(arrays["coefficients"], f"{role} predictor")
     if len(a) != n_features:
         raise InputError(
             f"The {role} predictor has {len(a)} rows, the records {n_features} features.",
             remedy=f"Give coefficients of shape ({n_features}, n_predictions).",
             code="predictor",
         )
-    intercept = as_finite(given.intercept, a.shape[1:], f"intercept of the {role} predictor")
+    intercept = as_finite(
+        arrays.get("intercept"), a.shape[1:], f"intercept of the {role} predictor"
+    )
     return LeastSquares(a, intercept, 0.0, "given")
-
-
-P = ParamSpec("P")
-R = TypeVar("R")
-
-_WIDTH = 96
-_HERE = "    **choices\n"
-"""Line of a docstring that gives way to the options, each with its description."""
-
-
-def takes_options(
-    kind: type[Any], *, without: tuple[str, ...]
-) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Decorate ``fit(shards, *, further, **choices)``: `choices` are the fields of its options.
-
-    Parameters
-    ----------
-    kind
-        The options class, a pydantic dataclass.
-    without
-        Fields that are no keywords: the name of the method, URLs where arrays are taken instead.
-
-    Returns
-    -------
-    decorate
-        The decorated fit refuses other keywords as any function does, by TypeError.
-    """
-    about: dict[str, FieldInfo] = {
-        name: field for name, field in kind.__pydantic_fields__.items() if name not in without
-    }
-
-    def decorate(fit: Callable[P, R]) -> Callable[P, R]:
-        signature = _sign(inspect.signature(fit), about)
-
-        @wraps(fit)
-        def bound(*args: P.args, **kwargs: P.kwargs) -> R:
-            given = signature.bind(*args, **kwargs)
-            return fit(*given.args, **given.kwargs)
-
-        bound.__signature__ = signature  # type: ignore[attr-defined]
-        bound.__doc__ = (fit.__doc__ or "").replace(_HERE, "".join(_describe(about)))
-        return bound
-
-    return decorate
-
-
-def _sign(own: inspect.Signature, about: dict[str, FieldInfo]) -> inspect.Signature:
-    kinds = inspect.Parameter
-    first = [p for p in own.parameters.values() if p.kind is kinds.POSITIONAL_OR_KEYWORD]
-    further = [p for p in own.parameters.values() if p.kind is kinds.KEYWORD_ONLY]
-    options = [
-        kinds(
-            name,
-            kinds.KEYWORD_ONLY,
-            default=kinds.empty if field.is_required() else field.get_default(),
-            annotation=field.annotation,
-        )
-        for name, field in about.items()
-    ]
-    return own.replace(parameters=[*first, *options, *further])
-
-
-def _describe(about: dict[str, FieldInfo]) -> Iterator[str]:
-    for name, field in about.items():
-        yield f"    {name}\n"
-        yield textwrap.indent(textwrap.fill(field.description or "", _WIDTH - 8), " " * 8) + "\n"

@@ -7,7 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from privpipe.numerics.noise.discrete import LANES, TAIL_WORDS, DiscreteLaplaceNoise
+from privpipe.numerics.noise.discrete import (
+    HEAD_BITS,
+    LANES,
+    TAIL_BITS,
+    TAIL_WORDS,
+    DiscreteLaplaceNoise,
+)
 from privpipe.numerics.noise.knorm import KNormNoise
 from privpipe.numerics.random.streams import KeyedStream
 
@@ -84,3 +90,19 @@ def round_by_balls(noise: KNormNoise, head: Any, tail: Any) -> tuple[int, ...]:
     cells = [(g * factor + arb("0.5")).floor().unique_fmpz() for g in normals]
     assert all(cell is not None for cell in cells), "balls leave it open"
     return tuple(int(cell) for cell in cells)
+
+
+def find_probability(noise: DiscreteLaplaceNoise, n: int) -> Fraction:
+    """Exact probability of one value under the stored thresholds."""
+    one = 1 << (HEAD_BITS + TAIL_BITS)
+    *digits, overflow, some, negative = [Fraction(t, one) for t in noise.thresholds]
+    if n == 0:
+        return 1 - some
+    chance = some * (negative if n < 0 else 1 - negative)
+    rest = abs(n) - 1
+    if rest >= 1 << noise.n_digits:
+        return chance * overflow if rest == 1 << noise.n_digits else Fraction(0)
+    chance *= 1 - overflow
+    for j, p in enumerate(digits):
+        chance *= p if rest >> j & 1 else 1 - p
+    return chance
