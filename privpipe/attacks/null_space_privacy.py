@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from privpipe.attacks.least_squares_adversary import fit_linear_attack, widen
-from privpipe.attacks.statistics.answers import Answers
+from privpipe.attacks.statistics.joint_sums import JointSums
 from privpipe.attacks.statistics.privacy import ViewPrivacy, report_privacy, sum_privacy
 from privpipe.capabilities import Coordinates, Spends
 from privpipe.errors import InputError, OptionError, RankError
@@ -339,13 +339,13 @@ def measure_raw(train: Shards, coding: Coding) -> tuple[CoMoments, FloatArray]:
         If features are not finite.
     """
     schema = train.schema
-    found: Answers = train.reduce(partial(summarise_raw_records, schema=schema, coding=coding))
+    found: JointSums = train.reduce(partial(summarise_raw_records, schema=schema, coding=coding))
     labelled, others = found.parts
     features = np.arange(schema.n_features)
     return labelled, labelled.select(features).merge(others).mean
 
 
-def summarise_raw_records(shard: Shard, *, schema: ShardSchema, coding: Coding) -> Answers:
+def summarise_raw_records(shard: Shard, *, schema: ShardSchema, coding: Coding) -> JointSums:
     """Co-moments of the records with labels, and of the features of those without."""
     bad = int(np.count_nonzero(~find_finite_rows(shard.features)))
     if bad:
@@ -358,7 +358,7 @@ def summarise_raw_records(shard: Shard, *, schema: ShardSchema, coding: Coding) 
     known = find_finite_rows(targets)
     x = shard.features.astype(np.float64)
     labelled = CoMoments.of(np.hstack([x[known], targets[known]]), _weigh(shard, known))
-    return Answers((labelled, CoMoments.of(x[~known], _weigh(shard, ~known))))
+    return JointSums((labelled, CoMoments.of(x[~known], _weigh(shard, ~known))))
 
 
 def fit_raw_predictor(

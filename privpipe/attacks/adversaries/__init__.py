@@ -27,6 +27,9 @@ class Adversary:
         Most records used; they bound the time and the memory of one attack.
     numbers
         Whether it can predict numbers as well as classes.
+    default
+        Whether it attacks where no adversaries are named: a new one must not change the audits of
+        all who have named none.
     """
 
     fit: Callable[[Problem], Fitted]
@@ -34,6 +37,7 @@ class Adversary:
     max_tune: int = 10_000
     max_test: int = 20_000
     numbers: bool = True
+    default: bool = False
 
 
 def _load(module: str, name: str) -> Callable[[Problem], Fitted]:
@@ -49,32 +53,33 @@ def _load(module: str, name: str) -> Callable[[Problem], Fitted]:
     return fit
 
 
-_linear = partial(_load, "linear")
-_estimators = partial(_load, "estimators")
+_linear, _estimators = partial(_load, "linear"), partial(_load, "estimators")
+_row = partial(Adversary, default=True)
 
 ADVERSARIES: dict[str, Adversary] = {
-    "least_squares": Adversary(_load("ridges", "fit_least_squares"), 100_000),
-    "logistic": Adversary(_linear("fit_logistic"), 50_000, numbers=False),
-    "linear_svm": Adversary(_linear("fit_linear_svm"), 20_000),
-    "naive_bayes": Adversary(_linear("fit_naive_bayes"), 100_000, numbers=False),
-    "nearest_neighbours": Adversary(_estimators("fit_nearest_neighbours"), 20_000, 2_000, 5_000),
-    "rbf": Adversary(_load("ridges", "fit_rbf"), 30_000, 5_000),
-    "boosting": Adversary(_estimators("fit_boosting"), 50_000),
-    "forest": Adversary(_estimators("fit_forest"), 10_000, 5_000),
-    "quadratic": Adversary(_load("quadratic", "fit_quadratic"), 20_000, 5_000, numbers=False),
-    "polynomial": Adversary(_linear("fit_polynomial"), 10_000, 5_000),
-    "network": Adversary(_estimators("fit_network"), 20_000, 5_000),
+    "least_squares": _row(_load("ridges", "fit_least_squares"), 100_000),
+    "logistic": _row(_linear("fit_logistic"), 50_000, numbers=False),
+    "linear_svm": _row(_linear("fit_linear_svm"), 20_000),
+    "naive_bayes": _row(_linear("fit_naive_bayes"), 100_000, numbers=False),
+    "nearest_neighbours": _row(_estimators("fit_nearest_neighbours"), 20_000, 2_000, 5_000),
+    "rbf": _row(_load("ridges", "fit_rbf"), 30_000, 5_000),
+    "boosting": _row(_estimators("fit_boosting"), 50_000),
+    "forest": _row(_estimators("fit_forest"), 10_000, 5_000),
+    "quadratic": _row(_load("quadratic", "fit_quadratic"), 20_000, 5_000, numbers=False),
+    "polynomial": _row(_linear("fit_polynomial"), 10_000, 5_000),
+    "network": _row(_estimators("fit_network"), 20_000, 5_000),
 }
 """The adversaries by name. Their bounds were chosen on 100,000 records of 300 features."""
 
-BIT_READER = Adversary(_load("covert_channels", "fit_bit_reader"), 20_000)
-"""Reads the bits of released values; none that options can leave out."""
+READS_BITS, READS_AROUND = "bit_reader", "surroundings_reader"
+KNOWS_DESIRED, READS_VARIABLE = "knows_wanted", "variable_reader"
 
-AROUND_READER = Adversary(_load("covert_channels", "fit_surroundings_reader"), 20_000)
-"""Reads what stands around a record in the release; none that options can leave out."""
-
-DESIRED_READER = Adversary(_load("desired_baseline", "fit_desired_baseline"), 50_000)
-"""Knows the true wanted answer and nothing else."""
-
-VARIABLE_READER = DESIRED_READER
-"""Reads one included variable: the best on tuning records of frequencies, lines and trees."""
+ALWAYS = {
+    READS_BITS: Adversary(_load("covert_channels", "fit_bit_reader"), 20_000),
+    READS_AROUND: Adversary(_load("covert_channels", "fit_surroundings_reader"), 20_000),
+    # Knows the true desired variables and nothing else.
+    KNOWS_DESIRED: Adversary(_load("desired_baseline", "fit_desired_baseline"), 50_000),
+    # One variable by itself is read as well as the desired ones are.
+    READS_VARIABLE: Adversary(_load("desired_baseline", "fit_desired_baseline"), 50_000),
+}
+"""Adversaries of one source each, which options cannot leave out. Their names are stored."""

@@ -15,10 +15,11 @@ from pydantic_core.core_schema import no_info_after_validator_function
 
 from privpipe.attacks.adversaries import (
     ADVERSARIES,
-    AROUND_READER,
-    BIT_READER,
-    DESIRED_READER,
-    VARIABLE_READER,
+    ALWAYS,
+    KNOWS_DESIRED,
+    READS_AROUND,
+    READS_BITS,
+    READS_VARIABLE,
     Adversary,
 )
 from privpipe.attacks.statistics.scores import EXPOSURES
@@ -45,6 +46,11 @@ class _OfTable:
         return name
 
 
+def list_defaults() -> tuple[str, ...]:
+    """Adversaries that attack where none are named."""
+    return tuple(name for name, row in ADVERSARIES.items() if row.default)
+
+
 AdversaryName = Annotated[str, _OfTable]
 """Name of an adversary."""
 
@@ -67,7 +73,7 @@ class AttackOptions(Options):
         Largest advantage allowed, as a share of the way from guessing to knowing. A variable
         is safe where no upper limit exceeds it, and leaks where a lower limit does.
     max_exposed
-        Largest share of the records that may stand open: the true-positive rate beyond the
+        Largest share of the records that may be exposed: the true-positive rate beyond the
         false-positive rate at which it is measured.
     decides
         Scores that are held against these limits (of a number always "r2", and of these the
@@ -103,8 +109,8 @@ class AttackOptions(Options):
         Share of records of which a planted leak must be found, or "safe" is "unproven"; see
         `power`.
     uninformative
-        Confidential variables that raw records are known not to tell. Of any other "safe" needs
-        the raw records, where they are given, to tell more than chance to the same adversaries.
+        Confidential variables that raw records are known not to reveal. Of any other "safe" needs
+        the raw records, where they are given, to reveal more than chance to the same adversaries.
     max_seconds
         Of one attack. An adversary that has not chosen its settings by then is unknown, which
         never passes; the fit that is under way is not cut short. None for no limit: a limit
@@ -116,7 +122,7 @@ class AttackOptions(Options):
     0.95
     """
 
-    adversaries: tuple[AdversaryName, ...] = Field(default_factory=lambda: tuple(ADVERSARIES))
+    adversaries: tuple[AdversaryName, ...] = Field(default_factory=list_defaults)
     max_advantage: Annotated[float, Field(ge=0, le=1)] = 0.1
     max_exposed: Annotated[float, Field(ge=0, le=1)] = 0.01
     decides: tuple[ScoreName, ...] = ("accuracy", "auc", "tpr_at_0.001", "tpr_at_0.01")
@@ -149,7 +155,7 @@ class AttackOptions(Options):
         return min(n_records, self.max_records, max(fits, 50))
 
     def without_limits(self) -> AttackOptions:
-        """What decides what is measured: a corrected limit goes on with what was measured."""
+        """What decides what is measured: a corrected limit is held against what was measured."""
         return replace(
             self, max_advantage=1.0, max_exposed=1.0, must_find=MUST_FIND, uninformative=()
         )
@@ -181,9 +187,9 @@ class AttackOptions(Options):
         return 1 - (1 - self.level) / (max(n_compared, 1) * max(n_open, 1))
 
     def plan_levels(self, n_compared: int, n_variables: int) -> tuple[float, ...]:
-        """The levels that sharing it step by step may ask for, the strictest first.
+        """The levels that sharing it step by step may need, the strictest first.
 
-        Of many variables not every step is kept; `Interval.at` then takes a stricter one.
+        Of many variables not every step is listed; `Interval.at` then takes a stricter one.
 
         >>> [round(level, 4) for level in AttackOptions().plan_levels(5, 2)]
         [0.995, 0.99]
@@ -197,61 +203,45 @@ class AttackOptions(Options):
 ALONE = "alone: "
 """Begins the name of a source that is one included variable by itself."""
 
-TOGETHER = "together: "
+JOINT = "together: "
 """Begins the name of a source that is this release joined with an earlier one of its records."""
 
-READS_BITS = "bit_reader"
+_OF_SOURCE = {"bits": READS_BITS, "surroundings": READS_AROUND, "wanted": KNOWS_DESIRED}
 
-READS_AROUND = "surroundings_reader"
-
-KNOWS_DESIRED = "knows_wanted"
-
-READS_VARIABLE = "variable_reader"
-
-_OWN = {
-    READS_BITS: BIT_READER,
-    READS_AROUND: AROUND_READER,
-    KNOWS_DESIRED: DESIRED_READER,
-    READS_VARIABLE: VARIABLE_READER,
-}
-
-READERS = ("logistic", "least_squares", "boosting", "naive_bayes")
-"""Adversaries that read everything together: the first that weighs columns, and the first that
-sees more than weights."""
+_WEIGHING, _DIVIDING = ("logistic", "least_squares"), ("boosting", "naive_bayes")
+"""Adversaries that read everything at once: the first that weighs columns, and the first that sees
+more than weights."""
 
 
-def choose_readers(source: str, is_categorical: bool, options: AttackOptions) -> tuple[str, ...]:
+def choose_adversaries(
+    source: str, is_categorical: bool, options: AttackOptions
+) -> tuple[str, ...]:
     """Names of the adversaries that attack a variable by a source.
 
-    >>> choose_readers("bits", True, AttackOptions())
+    >>> choose_adversaries("bits", True, AttackOptions())
     ('bit_reader',)
-    >>> choose_readers("surroundings", True, AttackOptions())
+    >>> choose_adversaries("surroundings", True, AttackOptions())
     ('surroundings_reader',)
-    >>> choose_readers("everything", True, AttackOptions())
+    >>> choose_adversaries("everything", True, AttackOptions())
     ('logistic', 'boosting')
-    >>> choose_readers("alone: place", True, AttackOptions())
+    >>> choose_adversaries("alone: place", True, AttackOptions())
     ('variable_reader',)
-    >>> choose_readers("noise", True, AttackOptions())
+    >>> choose_adversaries("noise", True, AttackOptions())
     ('logistic', 'naive_bayes')
     """
-    if source == "bits":
-        return (READS_BITS,)
-    if source == "surroundings":
-        return (READS_AROUND,)
-    if source == "wanted":
-        return (KNOWS_DESIRED,)
+    if source in _OF_SOURCE:
+        return (_OF_SOURCE[source],)
     if source.startswith(ALONE):
         return (READS_VARIABLE,)
     suited = tuple(n for n in options.adversaries if is_categorical or ADVERSARIES[n].numbers)
-    if source not in ("everything", "joined", "noise") and not source.startswith(TOGETHER):
+    if source not in ("everything", "joined", "noise") and not source.startswith(JOINT):
         return suited
-    weighing = [name for name in READERS[:2] if name in suited][:1]
     # Noise fills every bin of every feature: trees take longest there, and it is a comparison.
-    order = reversed(READERS[2:]) if source == "noise" else READERS[2:]
-    dividing = [name for name in order if name in suited][:1]
-    return (*weighing, *dividing) or suited[:1]
+    dividing = _DIVIDING[::-1] if source == "noise" else _DIVIDING
+    firsts = (next((n for n in some if n in suited), None) for some in (_WEIGHING, dividing))
+    return tuple(name for name in firsts if name) or suited[:1]
 
 
 def find_adversary(name: str, known: Mapping[str, Adversary]) -> Adversary:
     """An adversary by its name; some are none that options can leave out."""
-    return _OWN[name] if name in _OWN else known[name]
+    return ALWAYS[name] if name in ALWAYS else known[name]

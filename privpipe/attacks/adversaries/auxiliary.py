@@ -1,11 +1,14 @@
-"""What a release tells beside its features: included variables, withheld rows, place and partition.
+"""Auxiliary information: what a release reveals besides the features of its records.
 
-Whoever publishes these publishes them to the adversary too.
+Whoever publishes included variables, withheld rows, an order or partitions publishes them to the
+adversary too. The surroundings of a record, which are rows before and after, gaps and repeated
+values, are computed where a block of the release is read, for neighbours of a sampled record are
+seldom sampled themselves: every row of the block is described by the rows of that block alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -18,10 +21,19 @@ from privpipe.protocols import BoolArray, Column, FloatArray, IntArray
 INDICATORS = 64
 """Categories of one variable that become indicators: all, or the most frequent."""
 
+MOST_COLUMNS = 32
+"""Released columns that are described, evenly spread over those there are."""
+
+STRIDES = (2, 4, 8, 16, 32)
+"""Lengths of the stretches of rows in which the place of a withheld one may be a code."""
+
+FARTHEST = 255
+"""Rows to the next gap, and records of one value, above which they are the same."""
+
 
 @dataclass(frozen=True, eq=False)
 class Auxiliary:
-    """What is released with each record beside its features.
+    """What is released with each record besides its features.
 
     Parameters
     ----------
@@ -33,7 +45,7 @@ class Auxiliary:
     position : (n_records,), optional
         Place of each record in the order of the release.
     partition : (n_records,), optional
-        Partition of each record, where their lengths are told.
+        Partition of each record, where their lengths are published.
     n_variables
         How many of the columns, from the first, are variables that are attacked by themselves as
         well; None for all.
@@ -57,9 +69,7 @@ class Auxiliary:
         """The same of some records."""
         return replace(
             self,
-            included=None if self.included is None else self.included[rows],
-            position=None if self.position is None else self.position[rows],
-            partition=None if self.partition is None else self.partition[rows],
+            **{name: array[rows] for name, array in self.arrays().items()},  # type: ignore[arg-type]
             earlier={name: table[rows] for name, table in self.earlier.items()},
             surroundings=None if self.surroundings is None else self.surroundings[rows],
         )
@@ -72,13 +82,18 @@ class Auxiliary:
     def numbers(self) -> FloatArray:
         """Every value as a number, (n_records, n_values), 0 where missing: what has bits."""
         found = [np.asarray(array, np.float64) for array in self.arrays().values()]
-        columns = [array if array.ndim == 2 else array[:, None] for array in found]
-        table = np.hstack(columns) if columns else np.empty((0, 0))
+        table = np.column_stack(found) if found else np.empty((0, 0))
         return np.where(np.isfinite(table), table, 0.0)
+
+    def variables(self) -> list[tuple[Column, FloatArray]]:
+        """Each included variable with its values."""
+        if self.included is None:
+            return []
+        return list(zip(self.columns, np.asarray(self.included, np.float64).T, strict=False))
 
 
 def expand_auxiliary(auxiliary: Auxiliary, withheld: BoolArray) -> FloatArray:
-    """What stands beside the features as columns of numbers, (n_records, n_columns).
+    """Auxiliary information as columns of numbers, (n_records, n_columns).
 
     Parameters
     ----------
@@ -88,11 +103,7 @@ def expand_auxiliary(auxiliary: Auxiliary, withheld: BoolArray) -> FloatArray:
         True for records whose row holds nothing.
     """
     parts: list[FloatArray] = [withheld[:, None].astype(np.float64)]
-    for j, column in enumerate(auxiliary.columns):
-        assert auxiliary.included is not None, "columns name what is included"
-        parts.append(
-            _expand(np.asarray(auxiliary.included[:, j], np.float64), column.is_categorical)
-        )
+    parts += [_expand(values, column.is_categorical) for column, values in auxiliary.variables()]
     if auxiliary.position is not None:
         parts.append(np.asarray(auxiliary.position, np.float64)[:, None])
     if auxiliary.partition is not None:
@@ -101,33 +112,31 @@ def expand_auxiliary(auxiliary: Auxiliary, withheld: BoolArray) -> FloatArray:
 
 
 def code_tasks(desired: Auxiliary) -> IntArray | None:
-    """Code of what each record's desired variables say, (n_records,); numbers by their thirds."""
-    if desired.included is None or not desired.columns:
-        return None
+    """Code of what each record's desired variables are, (n_records,); numbers by their thirds."""
     parts = []
-    for j, column in enumerate(desired.columns):
-        values = np.nan_to_num(np.asarray(desired.included[:, j], np.float64), nan=-1.0)
-        ends = np.quantile(values, [1 / 3, 2 / 3])
-        parts.append(values if column.is_categorical else np.searchsorted(ends, values))
+    for column, values in desired.variables():
+        known = np.nan_to_num(values, nan=-1.0)
+        ends = np.quantile(known, [1 / 3, 2 / 3])
+        parts.append(known if column.is_categorical else np.searchsorted(ends, known))
+    if not parts:
+        return None
     return np.asarray(np.unique(np.column_stack(parts), axis=0, return_inverse=True)[1].ravel())
 
 
 def expand_variables(auxiliary: Auxiliary) -> dict[str, FloatArray]:
     """Each included variable as columns of numbers, by its name; those that do not vary are out."""
-    found = {}
-    for j, column in enumerate(auxiliary.columns[: auxiliary.n_variables]):
-        assert auxiliary.included is not None, "columns name what is included"
-        values = np.asarray(auxiliary.included[:, j], np.float64)
-        columns = standardise(_expand(values, column.is_categorical))
-        if columns.shape[1]:
-            found[column.name] = columns
-    return found
+    expanded = {
+        column.name: standardise(_expand(values, column.is_categorical))
+        for column, values in auxiliary.variables()[: auxiliary.n_variables]
+    }
+    return {name: columns for name, columns in expanded.items() if columns.shape[1]}
 
 
 def standardise(columns: FloatArray) -> FloatArray:
     """Columns of mean 0 and variance 1, without those that do not vary."""
     varying = columns[:, np.ptp(columns, axis=0) > 0] if len(columns) else columns[:, :0]
     spread: FloatArray = varying.std(axis=0)
+    # A column that varies in its last bit may have a deviation that rounds to 0.
     found: FloatArray = (varying - varying.mean(axis=0)) / np.where(spread > 0, spread, 1.0)
     return found
 
@@ -136,25 +145,14 @@ def _expand(values: FloatArray, is_categorical: bool) -> FloatArray:
     """A number with its absence; a code with indicators, and how frequent its category is."""
     known = np.isfinite(values) & ((values >= 0) | (not is_categorical))
     middle = float(values[known].mean()) if known.any() else 0.0
-    parts: Sequence[FloatArray] = [np.where(known, values, middle), (~known).astype(np.float64)]
+    parts = [np.where(known, values, middle), ~known]
     if is_categorical:
         codes, sizes = np.unique(
             np.where(known, values, -1.0), return_inverse=True, return_counts=True
         )[1:]
         shown = np.argsort(-sizes, kind="stable")[:INDICATORS]
-        indicators = (codes[:, None] == shown[None, :]).astype(np.float64)
-        return np.column_stack([*parts, sizes[codes].astype(np.float64), indicators])
-    return np.column_stack(parts)
-
-
-MOST_COLUMNS = 32
-"""Released columns that are described, evenly spread over those there are."""
-
-STRIDES = (2, 4, 8, 16, 32)
-"""Lengths of the stretches of rows in which the place of a withheld one may be a code."""
-
-FARTHEST = 255
-"""Rows to the next gap, and records of one value, above which they are the same."""
+        parts += [sizes[codes], codes[:, None] == shown]
+    return np.column_stack(parts).astype(np.float64)
 
 
 def describe_surroundings(
@@ -182,19 +180,15 @@ def describe_surroundings(
     -----
     Linear in the block, but for a sort of each described column. Values are in single precision.
     """
-    chosen = _choose(released.shape[1])
-    table = np.asarray(released[:, chosen], np.float64)
+    table = np.asarray(released[:, _choose(released.shape[1])], np.float64)
     gone = find_empty_rows(table) if table.shape[1] else np.zeros(len(table), np.bool_)
-    parts: list[FloatArray] = [table]
-    parts += [_count_equal(column, gone)[:, None] for column in table.T]
     whole = identify_records(np.nan_to_num(table)).view(np.float64)
-    parts.append(_count_equal(whole, gone)[:, None])
+    parts = [table, *(_count_equal(column, gone) for column in (*table.T, whole))]
     if position is not None:
         order = np.argsort(position, kind="stable")
         back = np.argsort(order, kind="stable")
-        ordered = _describe_order(table[order], position[order], gone[order])
-        parts.append(ordered[back])
-    return np.hstack(parts).astype(np.float32)
+        parts.append(_describe_order(table[order], position[order], gone[order])[back])
+    return np.column_stack(parts).astype(np.float32)
 
 
 def count_surroundings(n_columns: int, is_ordered: bool) -> int:
@@ -211,7 +205,7 @@ def count_surroundings(n_columns: int, is_ordered: bool) -> int:
 
 
 def expand_surroundings(columns: npt.NDArray[np.float32], is_ordered: bool) -> FloatArray:
-    """What an adversary reads of sampled rows: what is around, differences, and their own values.
+    """What an adversary reads of sampled rows: surroundings, differences, and their values.
 
     Parameters
     ----------
@@ -223,20 +217,19 @@ def expand_surroundings(columns: npt.NDArray[np.float32], is_ordered: bool) -> F
     Returns
     -------
     table : (n_records, n_read)
-        Finite, own values last; of no columns where nothing varies around the records.
+        Finite, the row's values last; of no columns where nothing varies around the records.
     """
-    n_chosen = (columns.shape[1] - 1) // 2
-    if is_ordered:
-        n_chosen = (columns.shape[1] - 3 - len(STRIDES)) // 4
-    own, around = np.split(columns.astype(np.float64), [n_chosen], axis=1)
+    n_more = 3 + len(STRIDES) if is_ordered else 1
+    n_chosen = (columns.shape[1] - n_more) // (4 if is_ordered else 2)
+    values, around = np.split(columns.astype(np.float64), [n_chosen], axis=1)
     parts = [around]
     if is_ordered:
-        first = n_chosen + 1
-        parts += [own - one for one in np.split(around[:, first : first + 2 * n_chosen], 2, axis=1)]
+        near = around[:, n_chosen + 1 : 3 * n_chosen + 1]
+        parts += [values - one for one in np.split(near, 2, axis=1)]
     found = np.nan_to_num(np.hstack(parts))
     varying = np.ptp(found, axis=0) > 0 if len(found) else np.zeros(found.shape[1], np.bool_)
     found = found[:, varying]
-    return np.hstack([found, np.nan_to_num(own)]) if varying.any() else found
+    return np.hstack([found, np.nan_to_num(values)]) if varying.any() else found
 
 
 def _choose(n_columns: int) -> IntArray:
@@ -258,17 +251,18 @@ def _describe_order(table: FloatArray, position: IntArray, gone: BoolArray) -> F
     parts = []
     for step in (1, -1):
         near = np.roll(table, step, axis=0)
+        # Of a sample of rows the next one may lie far away, and the first follows the last.
         near[np.roll(position, step) != position - step] = np.nan
         parts.append(near)
     gaps = position[gone]
-    parts += [_to_gap(gaps, position)[:, None], -_to_gap(-gaps[::-1], -position)[:, None]]
+    parts += [_to_gap(gaps, position), -_to_gap(-gaps[::-1], -position)]
     for stride in STRIDES:
         stretch, place = np.divmod(position, stride)
         stretch -= stretch[:1]
         first = np.full(int(stretch.max(initial=0)) + 1, stride)
         np.minimum.at(first, stretch[gone], place[gone])
-        parts.append((place * (stride + 1) + first[stretch])[:, None].astype(np.float64))
-    return np.hstack(parts)
+        parts.append((place * (stride + 1) + first[stretch]).astype(np.float64))
+    return np.column_stack(parts)
 
 
 def _to_gap(gaps: IntArray, position: IntArray) -> FloatArray:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -39,31 +38,19 @@ def code_targets(
         raise InputError(
             f"confidential has shape {table.shape}.", remedy="Give one column or several."
         )
-    width = table.shape[1]
-    if columns is not None and len(columns) != width:
-        raise InputError(
-            f"{len(columns)} columns are named, but confidential has {width}.",
-            remedy="Name each column once.",
-        )
-    if np.issubdtype(table.dtype, np.number):
-        kinds = (
-            [_guess(table[:, j], j, width) for j in range(width)]
-            if columns is None
-            else [c.is_categorical for c in columns]
-        )
-        truth = table.astype(np.float64)
-        for j in np.flatnonzero(kinds) if columns is None else ():
-            truth[:, j] = code_classes(table[:, j])[0]
+    names = _name_columns(table.shape[1], columns)
+    kinds = [True] * len(names)
+    if not np.issubdtype(table.dtype, np.number):
+        coded = [np.unique(column.astype(str), return_inverse=True)[1] for column in table.T]
+        truth = np.column_stack(coded).astype(np.float64)
+    elif columns is not None:
+        truth, kinds = table.astype(np.float64), [column.is_categorical for column in columns]
     else:
-        coded = [np.unique(table[:, j].astype(str), return_inverse=True)[1] for j in range(width)]
-        kinds, truth = [True] * width, np.column_stack(coded).astype(np.float64)
-    given = [c.name for c in columns] if columns else [f"confidential_{j}" for j in range(width)]
-    names = ["confidential"] if columns is None and width == 1 else given
-    if len(set(names)) < width:
-        raise InputError(
-            f"{width} confidential columns have {len(set(names))} distinct names.",
-            remedy="Give each its own name.",
-        )
+        truth, say = table.astype(np.float64), "Say it by columns=[Column(name, n_categories)]."
+        is_whole = table.dtype.kind in "iu"
+        kinds = [is_whole and guess_classes(table[:, j], name, say) for j, name in enumerate(names)]
+        for j in np.flatnonzero(kinds):  # without kinds -1 may be a class
+            truth[:, j] = code_classes(table[:, j])[0]
     truth[:, kinds] = np.where(truth[:, kinds] < 0, np.nan, truth[:, kinds])
     if np.isinf(truth).any():
         raise InputError(
@@ -73,11 +60,21 @@ def code_targets(
     return names, kinds, truth
 
 
-def _guess(values: npt.NDArray[Any], place: int, width: int) -> bool:
-    if values.dtype.kind not in "iu":
-        return False
-    name = "confidential" if width == 1 else f"confidential_{place}"
-    return guess_classes(values, name, "Say it by columns=[Column(name, n_categories)].")
+def _name_columns(width: int, columns: Sequence[Column] | None) -> list[str]:
+    if columns is None:
+        return ["confidential"] if width == 1 else [f"confidential_{j}" for j in range(width)]
+    if len(columns) != width:
+        raise InputError(
+            f"{len(columns)} columns are named, but confidential has {width}.",
+            remedy="Name each column once.",
+        )
+    names = [column.name for column in columns]
+    if len(set(names)) < width:
+        raise InputError(
+            f"{width} confidential columns have {len(set(names))} distinct names.",
+            remedy="Give each its own name.",
+        )
+    return names
 
 
 def code_column(
@@ -100,28 +97,22 @@ def code_column(
         If the variable does not vary, or a class is too small. No label is named.
     """
     present = np.flatnonzero(~np.isnan(values))
-    if not categorical:
-        if len(present) == 0 or np.ptp(values[present]) == 0:
-            raise InputError(
-                f"The confidential variable {name!r} does not vary in {len(present)} records.",
-                remedy="Leave it out, or audit more records (in a run: [audit] holdout, "
-                "max_records).",
-                code="single_class",
-            )
-        return Column(name), values
+    varies = len(present) > 0 and np.ptp(values[present]) > 0
     codes: IntArray
     sizes: IntArray
     codes, sizes = np.unique(values[present], return_inverse=True, return_counts=True)[1:]
-    if options.rare_classes == "merge":
+    if categorical and options.rare_classes == "merge":
         codes, sizes = _merge_rare(codes, sizes, options.min_class_records)
-    if len(sizes) < 2:
-        merged = len(present) > 0 and np.ptp(values[present]) > 0
+    if not varies or len(sizes) < 2:
+        why = "has a single class" if categorical else "does not vary"
         raise InputError(
-            f"The confidential variable {name!r} has a single class in {len(present)} records"
-            f"{' after rare ones are merged' if merged else ''}.",
+            f"The confidential variable {name!r} {why} in {len(present)} records"
+            f"{' after rare ones are merged' if varies else ''}.",
             remedy="Leave it out, or audit more records (in a run: [audit] holdout, max_records).",
             code="single_class",
         )
+    if not categorical:
+        return Column(name), values
     rare = sizes < options.min_class_records
     if rare.any():
         raise InputError(
@@ -137,16 +128,14 @@ def code_column(
 
 def _merge_rare(codes: IntArray, sizes: IntArray, fewest: int) -> tuple[IntArray, IntArray]:
     """Join rare classes, and the smallest others, until what they make is large enough."""
-    rare = sizes < fewest
-    if not rare.any():
+    n_rare = int((sizes < fewest).sum())
+    if not n_rare:
         return codes, sizes
     order = np.argsort(sizes, kind="stable")
     joined = int(np.searchsorted(np.cumsum(sizes[order]), fewest)) + 1
-    merged = np.zeros(len(sizes), np.bool_)
-    merged[order[: max(joined, int(rare.sum()))]] = True
-    new = np.where(merged, 0, np.cumsum(~merged))
-    codes, sizes = np.unique(new[codes], return_inverse=True, return_counts=True)[1:]
-    return codes, sizes
+    new = np.arange(len(sizes))
+    new[order[: max(joined, n_rare)]] = -1
+    return np.unique(new[codes], return_inverse=True, return_counts=True)[1:]
 
 
 def expand_codes(
@@ -180,13 +169,13 @@ def expand_codes(
             f"{name} has shape {table.shape}, but {len(columns)} features are named.",
             remedy="Name each feature once.",
         )
-    parts = [
-        table[:, [j]].astype(np.float64)
-        if column.n_categories is None
-        else _indicate(table[:, j].astype(np.float64), column, name)
-        for j, column in enumerate(columns)
-    ]
-    return np.hstack(parts)
+    numbers = table.astype(np.float64).T
+    return np.column_stack(
+        [
+            values if column.n_categories is None else _indicate(values, column, name)
+            for column, values in zip(columns, numbers, strict=True)
+        ]
+    )
 
 
 def _indicate(values: FloatArray, column: Column, name: str) -> FloatArray:

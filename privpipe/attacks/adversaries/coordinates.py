@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from privpipe.errors import InputError
-from privpipe.protocols import FloatArray
+from privpipe.protocols import BoolArray, FloatArray, IntArray
 
 _SAMPLE = 4096
 """Records whose singular values decide the rank."""
@@ -53,8 +53,8 @@ def measure_coordinates(
 
     The rank is that of the standardised columns, so that a column of tiny scale counts like
     any other. A singular value counts when it exceeds what rounding the stored values can
-    produce; columns whose whole variation is near their rounding are kept as they are.
-    Every record must then lie in the span found on a sample, or all columns are kept.
+    produce; columns whose whole variation is near their rounding stay as they are.
+    Every record must then lie in the span found on a sample, or all columns stay.
 
     Parameters
     ----------
@@ -89,25 +89,29 @@ def measure_coordinates(
     >>> found.rank, found.values.shape
     (2, (50, 2))
     """
-    table = _check_matrix(x, name)
-    mean = table.mean(axis=0, dtype=np.float64)
-    scale, largest = _measure_columns(table, mean)
-    varies = scale > 0
-    if not varies.any():  # nothing to learn from, which is for the attacks to find
-        return TrainingMatrix(np.zeros((len(table), 1)), table.shape[1], 0, table.shape[1])
-    unit = _unit_of(table.dtype)
-    noise = np.where(varies, unit * largest / np.where(varies, scale, 1.0), 0.0)
-    steady = varies & (noise < 1e-3)
-    basis = _find_basis(table, mean, scale, steady, noise, seed)
-    dtype = np.float32 if table.size * 8 > max_bytes else np.float64
-    n_constant = int(np.count_nonzero(~varies))
-    if basis is not None and _spans(table, mean, scale, steady, noise, basis):
-        values = _project(table, mean, scale, steady, varies & ~steady, basis, dtype)
-        return TrainingMatrix(values, table.shape[1], basis.shape[1], n_constant)
-    values = np.empty((len(table), int(varies.sum())), dtype)
-    for rows in _blocks(len(table)):
-        values[rows] = (table[rows][:, varies] - mean[varies]) / scale[varies]
-    return TrainingMatrix(values, table.shape[1], None, n_constant)
+    columns = _Columns.of(_check_matrix(x, name))
+    n_records, n_features = columns.table.shape
+    n_constant = int(np.count_nonzero(~columns.varies))
+    if n_constant == n_features:  # nothing to learn from, which is for the attacks to find
+        return TrainingMatrix(np.zeros((n_records, 1)), n_features, 0, n_constant)
+    basis = columns.find_basis(seed)
+    if basis is not None and not columns.lie_in(basis):
+        basis = None
+    rank = None if basis is None else basis.shape[1]
+    near_rounding = columns.varies & ~columns.steady
+    width = n_features - n_constant if rank is None else rank + int(near_rounding.sum())
+    dtype = np.float32 if columns.table.size * 8 > max_bytes else np.float64
+    values = np.empty((n_records, width), dtype)
+    for rows in columns.list_blocks():
+        if basis is None:
+            values[rows] = columns.standardise(rows, columns.varies)
+        else:
+            values[rows, :rank] = columns.standardise(rows, columns.steady) @ basis
+            values[rows, rank:] = columns.standardise(rows, near_rounding)
+    if rank is not None:
+        spread = values[:, :rank].std(axis=0, dtype=np.float64)
+        values[:, :rank] /= np.where(spread > 0, spread, 1.0)
+    return TrainingMatrix(values, n_features, rank, n_constant)
 
 
 def measure_sizes(x: FloatArray) -> FloatArray:
@@ -157,7 +161,7 @@ def _check_matrix(x: npt.ArrayLike, name: str) -> FloatArray:
                 f"{name} has dtype {table.dtype}.", remedy="Give numbers; code categories first."
             )
         table = table.astype(np.float64)
-    broken = sum(int(np.count_nonzero(~np.isfinite(table[rows]))) for rows in _blocks(len(table)))
+    broken = int(np.count_nonzero(~np.isfinite(table)))
     if broken:
         raise InputError(
             f"{name} holds {broken} values that are not finite.",
@@ -167,85 +171,83 @@ def _check_matrix(x: npt.ArrayLike, name: str) -> FloatArray:
     return table
 
 
-def _measure_columns(table: FloatArray, mean: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Standard deviation (exactly 0 for a constant column) and largest magnitude."""
-    square = np.zeros(table.shape[1])
-    for rows in _blocks(len(table)):
-        square += ((table[rows] - mean) ** 2).sum(axis=0)
-    low, high = table.min(axis=0).astype(np.float64), table.max(axis=0).astype(np.float64)
-    scale = np.where(low == high, 0.0, np.sqrt(square / len(table)))
-    return scale, np.maximum(np.abs(low), np.abs(high))
+@dataclass(frozen=True, eq=False)
+class _Columns:
+    """The columns of a table, which are standardised block by block: the table may be large.
 
+    Parameters
+    ----------
+    table : (n_records, n_features)
+    mean, scale, noise : (n_features,)
+        Mean; standard deviation, exactly 0 for a constant column; and what rounding does to a
+        standardised value.
+    """
 
-def _unit_of(dtype: np.dtype[np.floating]) -> float:
-    # A float64 release carries the rounding of the products that made it, not one rounding.
-    return float(np.finfo(dtype).eps) * (8.0 if dtype == np.float64 else 1.0)
+    table: FloatArray
+    mean: FloatArray
+    scale: FloatArray
+    noise: FloatArray
 
+    @classmethod
+    def of(cls, table: FloatArray) -> _Columns:
+        mean = table.mean(axis=0, dtype=np.float64)
+        square = np.zeros(table.shape[1])
+        for start in range(0, len(table), _ROWS_AT_ONCE):
+            square += ((table[start : start + _ROWS_AT_ONCE] - mean) ** 2).sum(axis=0)
+        low, high = table.min(axis=0).astype(np.float64), table.max(axis=0).astype(np.float64)
+        scale = np.where(low == high, 0.0, np.sqrt(square / len(table)))
+        # A float64 release carries the rounding of the products that made it, not one rounding.
+        unit = float(np.finfo(table.dtype).eps) * (8.0 if table.dtype == np.float64 else 1.0)
+        largest = unit * np.maximum(np.abs(low), np.abs(high))
+        return cls(table, mean, scale, np.divide(largest, scale, out=0 * scale, where=scale > 0))
 
-def _find_basis(
-    table: FloatArray,
-    mean: FloatArray,
-    scale: FloatArray,
-    steady: np.ndarray,
-    noise: FloatArray,
-    seed: int,
-) -> FloatArray | None:
-    """Right singular vectors of a sample that stand out of rounding; None when rank is full."""
-    width = int(steady.sum())
-    if width < 2:
-        return None
-    rows = np.arange(len(table))
-    if len(rows) > _SAMPLE:
-        rows = np.sort(np.random.default_rng(seed).choice(len(rows), _SAMPLE, replace=False))
-    sample = (table[rows][:, steady] - mean[steady]) / scale[steady]
-    _, values, vectors = np.linalg.svd(sample, full_matrices=False)
-    floor = _MARGIN * np.sqrt(len(rows) * float((noise[steady] ** 2).sum()))
-    rank = int(np.count_nonzero(values > max(floor, values[0] * 1e-13)))
-    # As many directions as sampled records say nothing of the others; and a rank near full is
-    # better left to the ridges, since a rotation blinds adversaries that look along columns.
-    if rank == 0 or rank > width // 2 or (rank >= len(rows) - 1 and len(rows) < len(table)):
-        return None
-    basis = vectors[:rank].T
-    return np.asarray(basis * np.sign(basis[np.argmax(np.abs(basis), axis=0), range(rank)]))
+    @property
+    def varies(self) -> BoolArray:
+        return np.asarray(self.scale > 0)
 
+    @property
+    def steady(self) -> BoolArray:
+        """Columns whose variation is far above their rounding."""
+        return self.varies & (self.noise < 1e-3)
 
-def _spans(
-    table: FloatArray,
-    mean: FloatArray,
-    scale: FloatArray,
-    steady: np.ndarray,
-    noise: FloatArray,
-    basis: FloatArray,
-) -> bool:
-    """Whether every record lies in the span up to the rounding of its own size."""
-    reach = _MARGIN * float(np.sqrt((noise[steady] ** 2).sum()))
-    for rows in _blocks(len(table)):
-        z = (table[rows][:, steady] - mean[steady]) / scale[steady]
-        rest = np.linalg.norm(z - (z @ basis) @ basis.T, axis=1)
-        if np.any(rest > reach + 1e-12 * np.linalg.norm(z, axis=1)):
-            return False
-    return True
+    @property
+    def margin(self) -> float:
+        """What rounding can do to the length of a standardised record."""
+        return _MARGIN * float(np.sqrt((self.noise[self.steady] ** 2).sum()))
 
+    def list_blocks(self) -> list[slice]:
+        n = len(self.table)
+        return [slice(start, start + _ROWS_AT_ONCE) for start in range(0, n, _ROWS_AT_ONCE)]
 
-def _project(
-    table: FloatArray,
-    mean: FloatArray,
-    scale: FloatArray,
-    steady: np.ndarray,
-    beside: np.ndarray,
-    basis: FloatArray,
-    dtype: type[np.floating],
-) -> FloatArray:
-    """Coordinates in the basis, then the columns near their rounding, all of variance 1."""
-    rank = basis.shape[1]
-    values = np.empty((len(table), rank + int(beside.sum())), dtype)
-    for rows in _blocks(len(table)):
-        values[rows, :rank] = ((table[rows][:, steady] - mean[steady]) / scale[steady]) @ basis
-        values[rows, rank:] = (table[rows][:, beside] - mean[beside]) / scale[beside]
-    spread = values[:, :rank].std(axis=0, dtype=np.float64)
-    values[:, :rank] /= np.where(spread > 0, spread, 1.0)
-    return values
+    def standardise(self, rows: slice | IntArray, some: BoolArray) -> FloatArray:
+        """Some columns of some rows."""
+        return np.asarray((self.table[rows][:, some] - self.mean[some]) / self.scale[some])
 
+    def find_basis(self, seed: int) -> FloatArray | None:
+        """Right singular vectors of a sample beyond its rounding; None when rank is full."""
+        width, n_records = int(self.steady.sum()), len(self.table)
+        if width < 2:
+            return None
+        rows = np.arange(n_records)
+        if n_records > _SAMPLE:
+            rows = np.sort(np.random.default_rng(seed).choice(n_records, _SAMPLE, replace=False))
+        sample = self.standardise(rows, self.steady)
+        _, values, vectors = np.linalg.svd(sample, full_matrices=False)
+        floor = self.margin * np.sqrt(len(rows))
+        rank = int(np.count_nonzero(values > max(floor, values[0] * 1e-13)))
+        # As many directions as sampled records say nothing of the others; and a rank near full is
+        # better left to the ridges, since a rotation blinds adversaries that look along columns.
+        if rank == 0 or rank > width // 2 or (rank >= len(rows) - 1 and len(rows) < n_records):
+            return None
+        basis = vectors[:rank].T
+        # The sign of a singular vector is any: the largest entry decides it.
+        return np.asarray(basis * np.sign(basis[np.argmax(np.abs(basis), axis=0), range(rank)]))
 
-def _blocks(n_records: int) -> list[slice]:
-    return [slice(start, start + _ROWS_AT_ONCE) for start in range(0, n_records, _ROWS_AT_ONCE)]
+    def lie_in(self, basis: FloatArray) -> bool:
+        """Whether every record lies in the span up to the rounding of its size."""
+        for rows in self.list_blocks():
+            z = self.standardise(rows, self.steady)
+            rest = np.linalg.norm(z - (z @ basis) @ basis.T, axis=1)
+            if np.any(rest > self.margin + 1e-12 * np.linalg.norm(z, axis=1)):
+                return False
+        return True

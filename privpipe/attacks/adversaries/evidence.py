@@ -112,13 +112,13 @@ class Evidence:
     ----------
     sources
         What is attacked, by name. Readings of the release: "released" (its features, and which
-        rows are withheld), "everything" (these and all that stands beside them) and "bits"
+        rows are withheld), "everything" (these and all auxiliary information) and "bits"
         (released values as they are, not standardised, and how large records are), "surroundings"
         (the rows before and after, gaps between them, how often values occur), "joined"
-        (everything with the wanted answer, where there is one), "alone: NAME" (one included
+        (everything with the desired variables, where there are some), "alone: NAME" (one included
         variable by itself) and "together: NAME" (everything with an earlier release of the same
-        records). For comparison, where given: "raw", "noise", and "wanted", the true wanted answer
-        alone.
+        records). For comparison, where given: `raw`, `noise`, and `wanted`, the true desired
+        variables alone.
     columns
         The confidential variables; categorical ones with the classes left in the sample.
     truth : (n_records, n_columns)
@@ -137,7 +137,7 @@ class Evidence:
     group_name
         Variable that names the subject; empty where that is not known.
     tasks : (n_records,), optional
-        What each record's true wanted answer is, as codes.
+        What each record's true desired variables are, as codes.
     ties : (n_records,), optional
         Set of equal records of each, where some are and no subject is known; see `find_ties`.
     coverage
@@ -180,32 +180,25 @@ class Evidence:
         }
 
     def _count_groups(self, groups: IntArray) -> GroupCounts:
-        shares = {
-            column.name: _share_classes(self.truth[:, j], groups)
-            for j, column in enumerate(self.columns)
-            if column.is_categorical
-        }
-        known = ~np.isnan(self.truth)
-        whole = [is_of_groups(groups[k], y[k]) for k, y in zip(known.T, self.truth.T, strict=True)]
-        names = [
-            column.is_categorical and names_groups(groups[k], y[k])
-            for column, k, y in zip(self.columns, known.T, self.truth.T, strict=True)
-        ]
-        return GroupCounts(
-            len(np.unique(groups)),
-            self.group_name,
-            shares,
-            tuple(c.name for c, is_whole in zip(self.columns, whole, strict=True) if is_whole),
-            tuple(c.name for c, is_name in zip(self.columns, names, strict=True) if is_name),
-        )
+        shares: dict[str, tuple[float, ...]] = {}
+        traits, names = list[str](), list[str]()
+        for column, truth in zip(self.columns, self.truth.T, strict=True):
+            known = ~np.isnan(truth)
+            if is_of_groups(groups[known], truth[known]):
+                traits.append(column.name)
+            if column.is_categorical:
+                shares[column.name] = _share_classes(truth[known], groups[known])
+                if names_groups(groups[known], truth[known]):
+                    names.append(column.name)
+        n_groups = len(np.unique(groups))
+        return GroupCounts(n_groups, self.group_name, shares, tuple(traits), tuple(names))
 
 
 def _share_classes(truth: FloatArray, groups: IntArray) -> tuple[float, ...]:
     """Share of each class, counting groups of one class each once."""
-    known = ~np.isnan(truth)
-    pairs = np.unique(np.column_stack([groups[known], truth[known]]), axis=0)
-    whole = len(pairs) == len(np.unique(groups[known]))
-    counts = np.unique(pairs[:, 1] if whole else truth[known], return_counts=True)[1]
+    pairs = np.unique(np.column_stack([groups, truth]), axis=0)
+    whole = len(pairs) == len(np.unique(groups))
+    counts = np.unique(pairs[:, 1] if whole else truth, return_counts=True)[1]
     return tuple((counts / counts.sum()).tolist())
 
 

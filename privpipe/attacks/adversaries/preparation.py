@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from privpipe.attacks.adversaries.attack_options import ALONE, TOGETHER, AttackOptions
+from privpipe.attacks.adversaries.attack_options import ALONE, JOINT, AttackOptions
 from privpipe.attacks.adversaries.auxiliary import (
     Auxiliary,
     code_tasks,
@@ -73,9 +73,9 @@ def prepare_evidence(
     places : (n_records,), optional
         Order of the records in time; as given, where nothing is said.
     auxiliary
-        What is released beside the features: included variables, place, partition.
+        What is released besides the features: included variables, place, partition.
     desired
-        The true wanted answers, as included variables are given; limits count what is gained
+        The true desired variables, as included variables are given; limits count what is gained
         beyond knowing them.
     ties
         Whether equal measured records are repeats of one, on one side of every split; categorical
@@ -95,112 +95,127 @@ def prepare_evidence(
     arrays = {name: np.asarray(array) for name, array in given.items() if array is not None}
     names, kinds, truth = code_targets(confidential, columns)
     auxiliary, desired = auxiliary or Auxiliary(), desired or Auxiliary()
-    answers = {"wanted": desired.included} if desired.included is not None else {}
-    around = {"surroundings": auxiliary.surroundings}
-    _check_rows(
-        arrays | {"confidential": truth},
-        {"groups": groups, "seen": seen, "places": places} | around | auxiliary.arrays() | answers,
-    )
+    optional = {
+        "groups": groups,
+        "seen": seen,
+        "places": places,
+        "surroundings": auxiliary.surroundings,
+        "desired": desired.included,
+    }
+    _check_rows(arrays | {"confidential": truth}, optional | auxiliary.arrays())
     withheld = _find_withheld(arrays["released"])
     if auxiliary.surroundings is None:
         table = join_included(arrays["released"], auxiliary.included, withheld)
-        auxiliary = replace(
-            auxiliary, surroundings=describe_surroundings(table, auxiliary.position)
-        )
+        around = describe_surroundings(table, auxiliary.position)
+        auxiliary = replace(auxiliary, surroundings=around)
     learned = np.zeros(len(truth), np.bool_) if seen is None else np.asarray(seen, np.bool_)
-    keeps_seen = options.seen_records == "train"
-    usable = np.flatnonzero((keeps_seen | ~learned) & ~np.isnan(truth).all(axis=1))
+    trains_seen = options.seen_records == "train"
+    usable = np.flatnonzero((trains_seen | ~learned) & ~np.isnan(truth).all(axis=1))
     width = len(features or ()) or max(array.shape[-1] for array in arrays.values())
     rows = _draw_rows(usable, width, options)
-    kept, left_out = _code_columns(truth[rows], names, kinds, options)
-    subject = None if groups is None else np.asarray(groups)[rows]
-    answer = desired.take(rows)
+    coded, left_out = _code_columns(truth[rows], names, kinds, options)
+    sampled = {name: array[rows] for name, array in arrays.items()}
     sources = {
-        name: _prepare_source(array[rows], name, withheld[rows], features, options)
-        for name, array in arrays.items()
+        name: _prepare_source(array, name, withheld[rows], features, options)
+        for name, array in sampled.items()
     }
-    readings = _read_release(
-        arrays["released"][rows], sources, withheld[rows], auxiliary.take(rows), features
+    sources |= _read_release(
+        sampled["released"], sources["released"], withheld[rows], auxiliary.take(rows), features
     )
+    subject = None
+    if groups is not None:
+        subject = np.unique(np.asarray(groups)[rows], return_inverse=True)[1]
     return Evidence(
-        sources=_join_desired(readings, answer),
-        columns=tuple(column for column, _ in kept),
-        truth=np.column_stack([codes for _, codes in kept]),
-        groups=None if subject is None else np.unique(subject, return_inverse=True)[1],
-        train_only=learned[rows] if keeps_seen and seen is not None else None,
+        sources=sources | _join_desired(sources, desired.take(rows)),
+        columns=tuple(column for column, _ in coded),
+        truth=np.column_stack([codes for _, codes in coded]),
+        groups=subject,
+        train_only=learned[rows] if trains_seen and seen is not None else None,
         n_given=len(truth),
         n_withheld=int(withheld.sum()),
         n_seen=int(learned.sum()),
         left_out=left_out,
         places=rows if places is None else np.asarray(places, np.int64)[rows],
-        tasks=code_tasks(answer),
-        ties=None if groups is not None or not ties else _tie(arrays, rows, features),
+        tasks=code_tasks(desired.take(rows)),
+        # Of codes alone equal records are what the table is made of, no repeats.
+        ties=find_ties(sampled["released"], sampled.get("raw"))
+        if ties and groups is None and not _are_codes(features)
+        else None,
     )
 
 
-def _tie(
-    arrays: Mapping[str, npt.NDArray[Any]], rows: IntArray, features: Sequence[Column] | None
-) -> IntArray | None:
-    """Sets of records that are equal raw, or released."""
-    if features is not None and all(column.is_categorical for column in features):
-        return None
-    return find_ties(arrays["released"][rows], arrays["raw"][rows] if "raw" in arrays else None)
+def _are_codes(features: Sequence[Column] | None) -> bool:
+    return features is not None and all(column.is_categorical for column in features)
 
 
 def _code_columns(
     truth: FloatArray, names: Sequence[str], kinds: Sequence[bool], options: AttackOptions
 ) -> tuple[list[tuple[Column, FloatArray]], tuple[LeftOut, ...]]:
     """Variables that can be judged, and why others cannot; InputError where none can."""
-    kept: list[tuple[Column, FloatArray]] = []
+    coded: list[tuple[Column, FloatArray]] = []
     left_out: list[LeftOut] = []
-    for j, (name, kind) in enumerate(zip(names, kinds, strict=True)):
+    for name, kind, values in zip(names, kinds, truth.T, strict=True):
         try:
-            kept.append(code_column(truth[:, j], name, kind, options))
+            coded.append(code_column(values, name, kind, options))
         except InputError as error:
             if len(names) == len(left_out) + 1:
                 raise
             left_out.append(LeftOut(name, str(error)))
-    return kept, tuple(left_out)
+    return coded, tuple(left_out)
 
 
 def _read_release(
     released: npt.NDArray[Any],
-    sources: dict[str, TrainingMatrix],
+    main: TrainingMatrix,
     withheld: BoolArray,
     auxiliary: Auxiliary,
     features: Sequence[Column] | None,
 ) -> dict[str, TrainingMatrix]:
-    """The sources with further readings of the release: all of it together, and its bits."""
-    main = sources["released"]
-    more = standardise(expand_auxiliary(auxiliary, withheld)).astype(main.values.dtype)
-    found = dict(sources)
+    """Further readings of the release: with auxiliary information, and of its bits."""
+    found = {"released": main}
     if withheld.any() and not withheld.all():
-        mask = standardise(withheld[:, None].astype(np.float64)).astype(main.values.dtype)
-        found["released"] = replace(main, values=np.hstack([main.values, mask]))
-    if auxiliary.arrays() and more.shape[1]:
-        found["everything"] = replace(
-            main,
-            values=np.hstack([main.values, more]),
-            n_features=main.n_features + len(auxiliary.columns),
-        )
-    measured = [j for j, column in enumerate(features or ()) if not column.is_categorical]
-    numbers = released if features is None else released[:, measured]
-    if np.issubdtype(numbers.dtype, np.floating):
-        numbers = np.where(withheld[:, None], numbers.dtype.type(0), numbers)
+        found["released"] = _join(main, standardise(withheld[:, None].astype(np.float64)))
+    expanded = standardise(expand_auxiliary(auxiliary, withheld))
+    if auxiliary.arrays() and expanded.shape[1]:
+        found["everything"] = _join(main, expanded, len(auxiliary.columns))
     for name, columns in expand_variables(auxiliary).items():
         found[f"{ALONE}{name}"] = TrainingMatrix(columns, 1, None, 0)
-    found |= _join_earlier(found, auxiliary.earlier)
-    sizes = [measure_sizes(numbers)] if numbers.shape[1] > 1 else []
-    if (others := auxiliary.numbers()).size:
-        numbers = np.hstack([numbers, others])
-    if numbers.shape[1]:
-        wide = numbers if numbers.dtype == np.float32 else numbers.astype(np.float64)
-        found["bits"] = TrainingMatrix(np.hstack([wide, *sizes]), numbers.shape[1], None, 0)
+    for name, table in auxiliary.earlier.items():
+        found[f"{JOINT}{name}"] = _join_earlier(found.get("everything", found["released"]), table)
+    bits, n_columns = _list_numbers(released, withheld, auxiliary, features)
+    if n_columns:
+        found["bits"] = TrainingMatrix(bits, n_columns, None, 0)
     assert auxiliary.surroundings is not None, "made where it is not given"
     around = expand_surroundings(auxiliary.surroundings, auxiliary.position is not None)
     if around.shape[1]:
         found["surroundings"] = TrainingMatrix(around, released.shape[1], None, 0)
     return found
+
+
+def _join(main: TrainingMatrix, columns: FloatArray, n_features: int = 0) -> TrainingMatrix:
+    """A source with more columns, of so many more features."""
+    values = np.hstack([main.values, columns.astype(main.values.dtype)])
+    return replace(main, values=values, n_features=main.n_features + n_features)
+
+
+def _list_numbers(
+    released: npt.NDArray[Any],
+    withheld: BoolArray,
+    auxiliary: Auxiliary,
+    features: Sequence[Column] | None,
+) -> tuple[FloatArray, int]:
+    """Measured and auxiliary values as they are, how large records are, and how many columns."""
+    numbers = released
+    if features is not None:
+        numbers = released[:, [not column.is_categorical for column in features]]
+    if np.issubdtype(numbers.dtype, np.floating):
+        numbers = np.where(withheld[:, None], numbers.dtype.type(0), numbers)
+    sizes = [measure_sizes(numbers)] if numbers.shape[1] > 1 else []
+    others = auxiliary.numbers()
+    if others.size:
+        numbers = np.hstack([numbers, others])
+    wide = numbers if numbers.dtype == np.float32 else numbers.astype(np.float64)
+    return np.hstack([wide, *sizes]), numbers.shape[1]
 
 
 def join_included(
@@ -214,42 +229,32 @@ def join_included(
     return table
 
 
-def _join_earlier(
-    readings: dict[str, TrainingMatrix], earlier: Mapping[str, FloatArray]
-) -> dict[str, TrainingMatrix]:
-    """All that is released with each earlier release of the same records, row by row."""
-    whole, found = readings.get("everything", readings["released"]), {}
-    for name, table in earlier.items():
-        gone = np.isnan(table).all(axis=1)
-        held = np.where(np.isfinite(table), table, 0.0)
-        held[gone] = held[~gone].mean(axis=0) if not gone.all() else 0.0
-        columns = standardise(np.column_stack([held, gone]))
-        values = np.hstack([whole.values, columns.astype(whole.values.dtype)])
-        n_features = whole.n_features + table.shape[1]
-        found[f"{TOGETHER}{name}"] = replace(whole, values=values, n_features=n_features)
-    return found
+def _join_earlier(whole: TrainingMatrix, table: FloatArray) -> TrainingMatrix:
+    """All that is released with an earlier release of the same records, row by row."""
+    gone = np.isnan(table).all(axis=1)
+    held = np.where(np.isfinite(table), table, 0.0)
+    held[gone] = held[~gone].mean(axis=0) if not gone.all() else 0.0
+    return _join(whole, standardise(np.column_stack([held, gone])), table.shape[1])
 
 
 def _join_desired(
     readings: dict[str, TrainingMatrix], desired: Auxiliary
 ) -> dict[str, TrainingMatrix]:
-    """The readings with the wanted answer alone, and with all that is released and the answer.
+    """The desired variables alone, and all that is released with them.
 
-    Who gains nothing from the release alone may gain from both: a secret that is the answer or
-    its opposite, as a released bit says.
+    Who gains nothing from the release alone may gain from both: a secret that is the desired
+    variable or its opposite, as a released bit says.
     """
     if desired.included is None or not desired.columns:
-        return readings
-    n_records = len(desired.included)
-    answers = standardise(expand_auxiliary(desired, np.zeros(n_records, np.bool_)))
-    if not answers.shape[1]:  # one and the same answer of all
-        return readings
+        return {}
+    columns = standardise(expand_auxiliary(desired, np.zeros(len(desired.included), np.bool_)))
+    if not columns.shape[1]:  # one and the same value of all
+        return {}
     whole = readings.get("everything", readings["released"])
     n_columns = len(desired.columns)
-    joined = np.hstack([whole.values, answers.astype(whole.values.dtype)])
-    return readings | {
-        "joined": replace(whole, values=joined, n_features=whole.n_features + n_columns),
-        "wanted": TrainingMatrix(answers, n_columns, None, 0),
+    return {
+        "joined": _join(whole, columns, n_columns),
+        "wanted": TrainingMatrix(columns, n_columns, None, 0),
     }
 
 

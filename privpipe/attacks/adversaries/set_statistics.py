@@ -21,9 +21,9 @@ from privpipe.protocols import FloatArray, IntArray
 Turn = Callable[[FloatArray], FloatArray]
 
 BASES = ("logistic", "quadratic", "boosting", "rbf")
-"""Adversaries whose log-probabilities are summed, where they are asked for."""
+"""Adversaries whose log-probabilities are summed, where they are named."""
 
-READERS = ("least_squares", "logistic", "quadratic")
+SET_ADVERSARIES = ("least_squares", "logistic", "quadratic")
 """Adversaries that read statistics of sets."""
 
 DIRECTIONS = 12
@@ -189,9 +189,9 @@ def read_statistics(x: FloatArray, train: IntArray) -> FloatArray:
     """Records in at most `DIRECTIONS` directions of largest variance of the training records."""
     centred = x.astype(np.float64) - x[train].mean(axis=0, dtype=np.float64)
     _, values, axes = np.linalg.svd(centred[train], full_matrices=False)
-    n_kept = min(DIRECTIONS, int((values > 1e-6 * values[0]).sum()) or 1)
-    scale = np.maximum(values[:n_kept], 1e-300) / np.sqrt(len(train))
-    return np.asarray(centred @ axes[:n_kept].T / scale)
+    n_axes = min(DIRECTIONS, int((values > 1e-6 * values[0]).sum()) or 1)
+    scale = np.maximum(values[:n_axes], 1e-300) / np.sqrt(len(train))
+    return np.asarray(centred @ axes[:n_axes].T / scale)
 
 
 def pool_statistics(z: FloatArray, sets: Sets) -> FloatArray:
@@ -203,13 +203,15 @@ def pool_statistics(z: FloatArray, sets: Sets) -> FloatArray:
         part = z[sets.members[start : start + size]]
         mean = part.mean(axis=0)
         covariance = (part - mean).T @ (part - mean) / size
-        own = np.sqrt(np.diag(covariance))
+        deviations = np.sqrt(np.diag(covariance))
         quantiles = np.quantile(part, QUANTILES, axis=0).ravel()
-        rows.append(np.concatenate([mean, covariance[one, other], np.log(own + 0.01), quantiles]))
+        rows.append(
+            np.concatenate([mean, covariance[one, other], np.log(deviations + 0.01), quantiles])
+        )
     return np.array(rows)
 
 
-def train_readers(
+def train_on_sets(
     train: FloatArray,
     train_classes: IntArray,
     tune: FloatArray,
@@ -229,7 +231,7 @@ def train_readers(
         n_classes,
         seed,
     )
-    for name in (reader for reader in READERS if reader in adversaries):
+    for name in (one for one in SET_ADVERSARIES if one in adversaries):
         fitted = ADVERSARIES[name].fit(problem)
 
         def decide(x: FloatArray, fitted: Fitted = fitted) -> FloatArray:

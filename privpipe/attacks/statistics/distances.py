@@ -15,7 +15,7 @@ _TIE = 1e-9
 
 
 def measure_ranks(
-    probes: FloatArray, gallery: FloatArray, own: IntArray, seed: int = 0
+    probes: FloatArray, gallery: FloatArray, match: IntArray, seed: int = 0
 ) -> IntArray:
     """Rank of each probe's own entry among all of the gallery by distance; 0 is nearest.
 
@@ -25,7 +25,7 @@ def measure_ranks(
         Records to look up.
     gallery : (n_gallery, n_features)
         Records to look among.
-    own : (n_probes,)
+    match : (n_probes,)
         Row of the gallery that belongs to each probe.
     seed
         Seed of the order among ties, so that identical entries are found by chance only.
@@ -44,9 +44,9 @@ def measure_ranks(
     for rows in _blocks(len(probes), _PROBES_AT_ONCE):
         p = probes[rows].astype(np.float64)
         p_length = np.einsum("ij,ij->i", p, p)
-        mine = gallery[own[rows]].astype(np.float64)
-        reference = p_length + length[own[rows]] - 2 * np.einsum("ij,ij->i", p, mine)
-        margin = _TIE * (p_length + length[own[rows]])
+        mine = gallery[match[rows]].astype(np.float64)
+        reference = p_length + length[match[rows]] - 2 * np.einsum("ij,ij->i", p, mine)
+        margin = _TIE * (p_length + length[match[rows]])
         for cols in _blocks(len(gallery), _GALLERY_AT_ONCE):
             d = p_length[:, None] + length[cols] - 2 * (p @ gallery[cols].T.astype(np.float64))
             nearer[rows] += np.count_nonzero(d < (reference - margin)[:, None], axis=1)

@@ -32,7 +32,7 @@ MOST_BINS = 16
 QUARTERS = (0.25, 0.5, 0.75)
 
 SCALE_RECORDS = 64
-"""Records of a place that tell the middle and the spread of a measured column."""
+"""Records of a place that give the middle and the spread of a measured column."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +42,7 @@ class PlaceSums:
     Parameters
     ----------
     chunk, partition : (n_places,)
-        Where; the partition is -1 where a chunk holds too many to be told apart.
+        Where; the partition is -1 where a chunk holds too many to be distinguished.
     information : (n_places, 2, n_contrasts)
         Sum of squares of each contrast, over the records whose measured columns were read and over
         all.
@@ -75,21 +75,11 @@ class PlaceSums:
     def add_up(self, place: IntArray, n_places: int) -> PlaceSums:
         """Sums of larger places, `place` being the larger one of each; -1 is of none."""
         mine = np.flatnonzero(place >= 0)
-
-        def add(sums: FloatArray) -> FloatArray:
-            total = np.zeros((n_places, *sums.shape[1:]))
-            np.add.at(total, place[mine], sums[mine])
-            return total
-
-        numbers = np.arange(n_places)
-        return PlaceSums(
-            numbers,
-            numbers,
-            add(self.information),
-            add(self.proxy),
-            add(self.measured),
-            add(self.coded),
-        )
+        totals = []
+        for sums in (self.information, self.proxy, self.measured, self.coded):
+            totals.append(np.zeros((n_places, *sums.shape[1:])))
+            np.add.at(totals[-1], place[mine], sums[mine])
+        return PlaceSums(np.arange(n_places), np.arange(n_places), *totals)
 
 
 def list_contrasts(columns: Iterable[Column]) -> list[str]:
@@ -320,7 +310,7 @@ class PlaceTest:
 
     @property
     def n_columns(self) -> int:
-        """Columns that are told apart: two of each measured one, then those of codes."""
+        """Columns that are distinguished: two of each measured one, then those of codes."""
         return 2 * int(self.total.measured.shape[3]) + len(self.n_codes)
 
     @property
@@ -346,10 +336,7 @@ class PlaceTest:
             Lower limit of what it is beyond that of the rest; minus infinity where nothing is
             known of either. All limits hold together with the confidence `level`.
         """
-        rest = _subtract(self.total, places)
-        mine, error = self._estimate(places)
-        others, other_error = self._estimate(rest)
-        radius = np.sqrt(2 * (error + other_error) * (self._log_tests + self._sets))
+        mine, others, radius = self._compare(places)
         with np.errstate(invalid="ignore"):
             excess = np.where(np.isfinite(radius), mine - others - radius, -np.inf)
         return mine, excess
@@ -357,11 +344,18 @@ class PlaceTest:
     def finds_copies(self, places: PlaceSums) -> BoolArray:
         """(n_places, n_contrasts): whether a column of codes or, where there is none, a measured
         one that equals the contrast in this place alone would be found."""
-        _, error = self._estimate(places)
-        _, other_error = self._estimate(_subtract(self.total, places))
-        radius = np.sqrt(2 * (error + other_error) * (self._log_tests + self._sets))
+        *_, radius = self._compare(places)
         columns = slice(None) if not self.n_codes else slice(-len(self.n_codes), None)
         return np.asarray((radius[:, :, columns] < 1 - self.allowed).all(axis=2))
+
+    def _compare(self, places: PlaceSums) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Advantage in each place and in its rest, and how far their difference may be wrong."""
+        rest = _subtract(self.total, places)
+        mine, error = self._estimate(places)
+        others, other_error = self._estimate(rest)
+        # Hoeffding: exp(-r^2 / 2 error) for each of all tests, whose logarithms add up.
+        radius = np.sqrt(2 * (error + other_error) * (self._log_tests + self._sets))
+        return mine, others, radius
 
     def _estimate(self, places: PlaceSums) -> tuple[FloatArray, FloatArray]:
         """Advantage by each column, and the proxy of its variance."""
@@ -372,25 +366,16 @@ class PlaceTest:
         error = np.where(places.information > 0, error, np.inf)
         half = np.where(places.information > 0, half, 0.0)
         measured = np.abs(places.measured).reshape(n, k, 2 * d) * half[:, 0, :, None]
-        coded = _sum_columns(np.abs(places.coded), self.n_codes) * half[:, 1, :, None]
-        errors = [
-            np.broadcast_to(error[:, i, :, None], part.shape)
-            for i, part in enumerate((measured, coded))
-        ]
-        return np.concatenate([measured, coded], axis=2), np.concatenate(errors, axis=2)
-
-
-def _sum_columns(values: FloatArray, n_codes: Sequence[int]) -> FloatArray:
-    """Sums over the codes of each column."""
-    if not n_codes:
-        return np.zeros((*values.shape[:2], 0))
-    starts = np.cumsum([0, *n_codes[:-1]])
-    summed: FloatArray = np.add.reduceat(values, starts, axis=2)
-    return summed
+        coded = np.zeros((n, k, 0))
+        if self.n_codes:  # the worst set of categories is those of one sign: half of all sizes
+            starts = np.cumsum([0, *self.n_codes[:-1]])
+            coded = np.add.reduceat(np.abs(places.coded), starts, axis=2) * half[:, 1, :, None]
+        errors = np.repeat(error, [2 * d, len(self.n_codes)], axis=1).swapaxes(1, 2)
+        return np.concatenate([measured, coded], axis=2), errors
 
 
 def _subtract(total: PlaceSums, places: PlaceSums) -> PlaceSums:
-    """The rest of each place; never less information than none."""
+    """The rest of each place; never less information than none, whatever rounding leaves."""
     return PlaceSums(
         places.chunk,
         places.partition,

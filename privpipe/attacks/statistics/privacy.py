@@ -1,6 +1,6 @@
 """Privacy as Xu et al. measure it: e_privacy and complete privacy, the one place for both.
 
-Xu et al. 2017, "Experimental results". Both are sums over records, kept as one table per view of
+Xu et al. 2017, "Experimental results". Both are sums over records, held as one table per view of
 the records, so that tables of shards add. A record released as the mean is predicted as the mean
 is, so ties are common, and computed as two different sums they differ in the last bit.
 """
@@ -19,7 +19,7 @@ from privpipe.numerics.rounding import exceeds
 from privpipe.protocols import BoolArray, FloatArray, IntArray
 
 PARTS = 64
-"""Parts of the records whose sums are kept apart: an interval needs the spread between some."""
+"""Parts of the records whose sums stay apart: an interval needs the spread between some."""
 
 
 @dataclass(frozen=True)

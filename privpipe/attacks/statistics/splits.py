@@ -45,7 +45,7 @@ def draw_split(
 ) -> RecordSplit:
     """Split records at random; a group never falls into two sets.
 
-    Without groups each class is divided in the shares asked for. With groups whole groups
+    Without groups each class is divided in the given shares. With groups whole groups
     are dealt out, in an order that leaves every class in train and in test.
 
     Parameters
@@ -102,7 +102,7 @@ def draw_split(
 
 
 def draw_rows(rows: IntArray, classes: IntArray | None, most: int, seed: int) -> IntArray:
-    """At most so many of the rows, each class in proportion and none of them left out.
+    """At most so many of the rows, each class in proportion and none left out.
 
     Parameters
     ----------
@@ -198,7 +198,7 @@ TURNS = 4
 is then on every side."""
 
 FEWEST_IN_CELL = 2 * PHASES
-"""Records of a group that did one thing, of which neighbours can be kept apart."""
+"""Records of a group that did one thing, of which neighbours can be held apart."""
 
 
 def is_of_groups(groups: IntArray, truth: FloatArray | IntArray) -> bool:
@@ -367,11 +367,11 @@ def _side_of(n: int, fold: int, turns: int) -> IntArray:
 
 def _keep_apart(side: IntArray, groups: IntArray, gap: int) -> IntArray:
     """Leave out what lies so near a judging record of its group, and what trains near tuning."""
-    kept = side.copy()
+    apart = side.copy()
     for judge in (2, 1):
         for shift in range(1, gap + 1):
             alike = groups[shift:] == groups[:-shift]
             before, after = side[:-shift], side[shift:]
-            kept[shift:][alike & (before == judge) & (after < judge)] = 3
-            kept[:-shift][alike & (after == judge) & (before < judge)] = 3
-    return kept
+            apart[shift:][alike & (before == judge) & (after < judge)] = 3
+            apart[:-shift][alike & (after == judge) & (before < judge)] = 3
+    return apart

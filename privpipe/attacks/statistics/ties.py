@@ -2,7 +2,7 @@
 
 Whoever saw one of two equal records when training knows the other's label by heart. They count as
 often as they occur, and as one unit of an interval. Where a table has no more profiles than
-records, equal rows are no repeats but what such a table is made of: there each stands for itself.
+records, equal rows are no repeats but what such a table is made of: there each counts for itself.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from privpipe.attacks.adversaries.attack_options import AttackOptions, choose_readers
+from privpipe.attacks.adversaries.attack_options import AttackOptions, choose_adversaries
 from privpipe.attacks.adversaries.evidence import Evidence
 from privpipe.attacks.threats.group_inference import GROUPS, RAW_GROUPS, list_sizes, name_size
 from privpipe.attacks.threats.verdicts.detectable_effect import count_compared
@@ -21,7 +21,7 @@ def plan_attacks(evidence: Evidence, options: AttackOptions) -> tuple[Attack, ..
         Attack(column.name, "classes" if column.is_categorical else "numbers", source, name)
         for source in evidence.sources
         for column in evidence.columns
-        for name in choose_readers(source, column.is_categorical, options)
+        for name in choose_adversaries(source, column.is_categorical, options)
     )
     together = tuple(
         Attack(column.name, "classes", source, name_size(size))

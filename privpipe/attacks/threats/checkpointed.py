@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from privpipe.attacks.moment_audit import AuditSums, PairMoments
-from privpipe.attacks.statistics.answers import Answers
 from privpipe.attacks.statistics.intervals import Interval
+from privpipe.attacks.statistics.joint_sums import JointSums
 from privpipe.attacks.statistics.places import PlaceSums
 from privpipe.attacks.statistics.scores import Score
 from privpipe.attacks.threats.verdicts.detection import Detection
@@ -12,7 +12,7 @@ from privpipe.attacks.threats.verdicts.outcomes import Attack, AttackOutcome
 from privpipe.attacks.utility import UtilityLosses
 
 CHECKPOINTED = (
-    Answers,
+    JointSums,
     Attack,
     AttackOutcome,
     AuditSums,

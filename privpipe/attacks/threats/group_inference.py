@@ -22,7 +22,7 @@ from privpipe.attacks.adversaries.set_statistics import (
     log_likelihoods,
     pool_statistics,
     read_statistics,
-    train_readers,
+    train_on_sets,
 )
 from privpipe.attacks.statistics.roc import orient_ranking
 from privpipe.attacks.statistics.splits import (
@@ -291,7 +291,7 @@ def _pool(
     aside = set_aside(train.units, train.classes, options.seed)
     if len(np.unique(train.classes[~aside])) < 2:  # only one class has so many records
         return found
-    readers_of_sets = train_readers(
+    readers_of_sets = train_on_sets(
         statistics[0][~aside],
         train.classes[~aside],
         statistics[0][aside],

@@ -19,7 +19,8 @@ from dataclasses import replace
 import numpy as np
 import scipy
 
-from privpipe.attacks.adversaries.attack_options import READS_BITS, AttackOptions, choose_readers
+from privpipe.attacks.adversaries import READS_BITS
+from privpipe.attacks.adversaries.attack_options import AttackOptions, choose_adversaries
 from privpipe.attacks.adversaries.evidence import Evidence, find_units, split_records
 from privpipe.attacks.statistics.scores import Score
 from privpipe.attacks.statistics.splits import is_of_groups
@@ -124,7 +125,7 @@ def measure_power(
         return Detection(target, leak, size, "who knows", finds)
     kind = evidence.columns[position].is_categorical
     # Who reads the wanted answer as well: first one that weighs columns, last one that does more.
-    suited = choose_readers("joined", kind, options)
+    suited = choose_adversaries("joined", kind, options)
     two = (evidence.columns[position].n_categories or 2) == 2
     adversary = suited[0 if two and leak in ("feature", "withheld") else -1]
     source = "released"

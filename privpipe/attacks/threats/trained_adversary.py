@@ -8,8 +8,8 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from privpipe.attacks.adversaries import ADVERSARIES
-from privpipe.attacks.adversaries.attack_options import KNOWS_DESIRED, AttackOptions, find_adversary
+from privpipe.attacks.adversaries import ADVERSARIES, KNOWS_DESIRED
+from privpipe.attacks.adversaries.attack_options import AttackOptions, find_adversary
 from privpipe.attacks.adversaries.coordinates import TrainingMatrix
 from privpipe.attacks.adversaries.evidence import Evidence, split_records
 from privpipe.attacks.adversaries.problem import Fitted, Problem

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, cast
 
-from privpipe.attacks.statistics.answers import Answers
+from privpipe.attacks.statistics.joint_sums import JointSums
 from privpipe.cluster.passes.loaded_map import CleanedShards
 from privpipe.cluster.passes.reduce import ShardedCollection
 from privpipe.protocols import Shard
@@ -59,7 +59,7 @@ def ask_together(questions: Sequence[JointQuestion], label: str) -> list[Any]:
         views = _Views(tuple(asked[i][0].collection for i in mine))
         # A pass asks no more of a collection than its chunks, and those the views have.
         one_pass = replace(asked[mine[0]][0], collection=cast(Collection, views), label=label)
-        found: Answers = one_pass.reduce(
+        found: JointSums = one_pass.reduce(
             cast(Any, partial(summarise_each, summaries=tuple(asked[i][1] for i in mine)))
         )
         for i, answer in zip(mine, found.parts, strict=True):
@@ -106,8 +106,8 @@ class _Seen:
         return max(shard.n_records for shard in self.shards)
 
 
-def summarise_each(seen: _Seen, *, summaries: tuple[Callable[[Shard], Any], ...]) -> Answers:
+def summarise_each(seen: _Seen, *, summaries: tuple[Callable[[Shard], Any], ...]) -> JointSums:
     """Worker side: each question's statistic of its shard."""
-    return Answers(
+    return JointSums(
         tuple(summarise(shard) for summarise, shard in zip(summaries, seen.shards, strict=True))
     )

@@ -10,9 +10,9 @@ from typing import Any
 
 from privpipe.attacks.adversaries.attack_options import (
     ALONE,
-    TOGETHER,
+    JOINT,
     AttackOptions,
-    choose_readers,
+    choose_adversaries,
 )
 from privpipe.attacks.statistics.intervals import measure_exact_interval
 from privpipe.attacks.statistics.scores import EXPOSURES
@@ -367,6 +367,6 @@ def count_attacks(options: RunOptions, column: Column, has_desired: bool, n_earl
         *["joined"] * has_desired,
     ]
     readings += [f"{ALONE}{name}" for name in release.include]
-    readings += [f"{TOGETHER}{k}" for k in range(n_earlier)]
+    readings += [f"{JOINT}{k}" for k in range(n_earlier)]
     kind = column.is_categorical
-    return sum(len(choose_readers(reading, kind, attacked)) for reading in readings)
+    return sum(len(choose_adversaries(reading, kind, attacked)) for reading in readings)

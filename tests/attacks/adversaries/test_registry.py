@@ -31,8 +31,10 @@ def test_registry__a_row_is_all_that_an_adversary_takes(monkeypatch: pytest.Monk
     monkeypatch.setitem(
         ADVERSARIES, "first_column", Adversary(fit_first_column, 1_000, numbers=False)
     )
-    assert "first_column" in AttackOptions().adversaries
-    assert "first_column" in AuditOptions().adversaries
+    # An audit that names no adversaries is the same as before.
+    assert "first_column" not in AttackOptions().adversaries
+    assert "first_column" not in AuditOptions().adversaries
+    assert len(AttackOptions().adversaries) == len(ADVERSARIES) - 1
     assert AuditOptions(adversaries=("first_column",)).adversaries == ("first_column",)
     schema = RunOptions.model_json_schema()["$defs"]["AuditOptions"]["properties"]["adversaries"]
     assert schema["items"]["enum"] == list(ADVERSARIES)

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from privpipe.attacks.moment_audit import AuditSums, PairMoments
-from privpipe.attacks.statistics.answers import Answers
 from privpipe.attacks.statistics.intervals import Interval
+from privpipe.attacks.statistics.joint_sums import JointSums
 from privpipe.attacks.statistics.scores import Score
 from privpipe.attacks.threats.verdicts.detection import Detection
 from privpipe.attacks.threats.verdicts.outcomes import Attack, AttackOutcome
@@ -51,7 +51,7 @@ VALUES = (
     LabelledMoments(MOMENTS, 2, (LABEL,)),
     Radius(1 / 3),
     ProfileCounts(np.arange(6).reshape(2, 3), np.array([4, 5]), 2, 1),
-    Answers((MOMENTS, UtilityLosses(3, 1 / 3, 0.5, 2, 1))),
+    JointSums((MOMENTS, UtilityLosses(3, 1 / 3, 0.5, 2, 1))),
     PartialSum(5, 2000, MOMENTS),
     DrawnSample(Shard(ROWS), np.arange(50, dtype=np.uint64), np.arange(50), np.ones(50, int), 90),
     PartCount(3, None),

@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from privpipe.attacks.adversaries.attack_options import ALONE, TOGETHER, AttackOptions
+from privpipe.attacks.adversaries.attack_options import ALONE, JOINT, AttackOptions
 from privpipe.attacks.adversaries.evidence import GroupCounts, LeftOut
 from privpipe.attacks.statistics.scores import Score
 from privpipe.attacks.threats.verdicts.detectable_effect import count_compared, plan_needed_groups
@@ -175,8 +175,8 @@ def say_source(source: str) -> str:
     """What a reading of the release is, for a sentence."""
     if source.startswith(ALONE):
         return f"the included variable {source.removeprefix(ALONE)!r} by itself"
-    if source.startswith(TOGETHER):
-        return f"this release together with the earlier one {source.removeprefix(TOGETHER)!r}"
+    if source.startswith(JOINT):
+        return f"this release together with the earlier one {source.removeprefix(JOINT)!r}"
     return SOURCE_WORDS.get(source, source)
 
 

@@ -9,7 +9,7 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from privpipe.attacks.adversaries.attack_options import ALONE, TOGETHER
+from privpipe.attacks.adversaries.attack_options import ALONE, JOINT
 from privpipe.attacks.statistics.scores import Score
 
 Verdict = Literal["safe", "not protected", "leaks", "unproven", "unknown"]
@@ -201,4 +201,4 @@ class Decision:
 
 def is_of_release(source: str) -> bool:
     """Whether a source is a reading of the release, and no comparison."""
-    return source in OF_RELEASE or source.startswith((ALONE, TOGETHER))
+    return source in OF_RELEASE or source.startswith((ALONE, JOINT))
