@@ -15,7 +15,7 @@ from statistics import median
 from typing import Any
 
 from privpipe.cluster.executors.executor import LocalExecutor
-from privpipe.cluster.passes.pass_checkpoints import Checkpoints
+from privpipe.cluster.pass_checkpoints import Checkpoints
 from privpipe.cluster.passes.reduce import ShardedCollection
 from privpipe.sanitizers.minimax.linear_minimax import MinimaxOptions, fit_minimax_filter
 from privpipe.sanitizers.minimax.neural_minimax import (

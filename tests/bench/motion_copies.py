@@ -19,7 +19,7 @@ import psutil
 from threadpoolctl import threadpool_limits
 
 from privpipe.cluster.executors.dask_executor import DaskExecutor
-from privpipe.cluster.passes.pass_checkpoints import Checkpoints
+from privpipe.cluster.pass_checkpoints import Checkpoints
 from privpipe.cluster.passes.reduce import ShardedCollection
 from privpipe.cluster.workers.connection import ClusterOptions, connect
 from privpipe.records.schema import CollectionSchema, Variable

@@ -18,8 +18,8 @@ from privpipe.attacks.adversaries.preparation import prepare_evidence
 from privpipe.cluster.events import Event
 from privpipe.cluster.executors.dask_executor import DaskExecutor
 from privpipe.cluster.executors.executor import LocalExecutor
+from privpipe.cluster.pass_checkpoints import FEWEST_CHECKPOINTED, Checkpoints
 from privpipe.cluster.passes.attack_tasks import distribute_attacks
-from privpipe.cluster.passes.pass_checkpoints import FEWEST_CHECKPOINTED, Checkpoints
 from privpipe.cluster.passes.reduce import ShardedCollection, summarise_chunks
 from privpipe.errors import PrivpipeError
 from privpipe.numerics.regression.moments import CoMoments
@@ -208,9 +208,7 @@ def test_question__within_another_is_another(
     assert two is not None
     questions = [one.about("part"), two.about("part"), checkpoints.about("part")]
     assert len(set(questions)) == 3
-    monkeypatch.setattr(
-        "privpipe.cluster.passes.pass_checkpoints.version", lambda name: f"another {name}"
-    )
+    monkeypatch.setattr("privpipe.cluster.pass_checkpoints.version", lambda name: f"another {name}")
     assert checkpoints.about("one") != one
 
 
@@ -225,7 +223,7 @@ def test_question__has_the_same_name_in_every_process(
     asked = "about(open_collection(sys.argv[1]), partial(scaled_moments_of, scale=np.ones(3)))"
     code = (
         "import sys; import numpy as np; from functools import partial;"
-        "from privpipe.cluster.passes.pass_checkpoints import Checkpoints;"
+        "from privpipe.cluster.pass_checkpoints import Checkpoints;"
         "from privpipe.store.collections.collection import open_collection;"
         "from tests.cluster.test_pass_checkpoints import scaled_moments_of;"
         f"print(Checkpoints(sys.argv[2]).{asked}.question)"

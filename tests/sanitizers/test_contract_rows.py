@@ -21,7 +21,7 @@ import pytest
 
 from privpipe.attacks.threats.neighbours import distinguish_neighbours
 from privpipe.cluster.executors.executor import LocalExecutor
-from privpipe.cluster.passes.pass_checkpoints import Checkpoints
+from privpipe.cluster.pass_checkpoints import Checkpoints
 from privpipe.cluster.passes.reduce import ShardedCollection
 from privpipe.fitted_schema import NamedCodes
 from privpipe.numerics.random.streams import KeyedStream
@@ -384,8 +384,8 @@ def test_row__reads_nothing_again_of_what_is_checkpointed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     name, found = fitted
-    monkeypatch.setattr("privpipe.cluster.passes.pass_checkpoints.CHECKPOINTED_SHARE", 100.0)
-    monkeypatch.setattr("privpipe.cluster.passes.pass_checkpoints.FEWEST_CHECKPOINTED", 1)
+    monkeypatch.setattr("privpipe.cluster.pass_checkpoints.CHECKPOINTED_SHARE", 100.0)
+    monkeypatch.setattr("privpipe.cluster.pass_checkpoints.FEWEST_CHECKPOINTED", 1)
     n_read, shard = [0], Collection.shard
 
     def counted(collection: Collection, chunk: int) -> Any:

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from privpipe.cluster.executors.executor import LocalExecutor
+from privpipe.cluster.pass_checkpoints import Checkpoints
 from privpipe.cluster.passes import reduce as sharded
-from privpipe.cluster.passes.pass_checkpoints import Checkpoints
 from privpipe.numerics.minimax.filters import LinearFamily
 from privpipe.protocols import RecordMap, Shards
 from privpipe.sanitizers.minimax.linear_minimax import MinimaxOptions, fit_minimax_filter
@@ -116,7 +116,7 @@ def fit(
 def test_fit__goes_on_after_a_kill(
     name: str, collection: Collection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("privpipe.cluster.passes.pass_checkpoints.CHECKPOINTED_SHARE", 1.0)
+    monkeypatch.setattr("privpipe.cluster.pass_checkpoints.CHECKPOINTED_SHARE", 1.0)
     whole = Dying()
     expected = digest(fit(name, collection, whole, None))
     checkpoints, half = Checkpoints(str(tmp_path / "kept")), whole.rounds // 2

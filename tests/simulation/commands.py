@@ -569,8 +569,8 @@ def open_world(base: Path, *, in_bucket: bool = False) -> Iterator[World]:
         patch.setenv("PRIVPIPE_ACCOUNT", world.at("account"))
         patch.setenv("PRIVPIPE_KEYS", str(world.root / "keys"))
         patch.setattr(mounts, "TABLE", os.devnull)  # worlds lie in memory, and that is no matter
-        patch.setattr("privpipe.cluster.passes.pass_checkpoints.FEWEST_CHECKPOINTED", 1)
-        patch.setattr("privpipe.cluster.passes.pass_checkpoints.CHECKPOINTED_SHARE", 0.3)
+        patch.setattr("privpipe.cluster.pass_checkpoints.FEWEST_CHECKPOINTED", 1)
+        patch.setattr("privpipe.cluster.pass_checkpoints.CHECKPOINTED_SHARE", 0.3)
         patch.setattr(secrets, "token_bytes", _draw)
         umask = os.umask(0o022)
         try:

@@ -159,8 +159,8 @@ def _tear_tree(path: str, *_: Any) -> None:
 def keeping_little_sums() -> Iterator[None]:
     """The records here are few: what is kept of their sums is a change of the storage too."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("privpipe.cluster.passes.pass_checkpoints.FEWEST_CHECKPOINTED", 1)
-        patch.setattr("privpipe.cluster.passes.pass_checkpoints.CHECKPOINTED_SHARE", 0.3)
+        patch.setattr("privpipe.cluster.pass_checkpoints.FEWEST_CHECKPOINTED", 1)
+        patch.setattr("privpipe.cluster.pass_checkpoints.CHECKPOINTED_SHARE", 0.3)
         yield
 
 

@@ -23,7 +23,7 @@ from privpipe.attacks.threats.verdicts.learning import LearningCurve
 from privpipe.attacks.threats.verdicts.outcomes import Attack, AttackOutcome, is_of_release
 from privpipe.cluster.events import Event
 from privpipe.cluster.executors.executor import Executor, WorkerMemory
-from privpipe.cluster.passes.pass_checkpoints import Checkpoints
+from privpipe.cluster.pass_checkpoints import Checkpoints
 from privpipe.errors import MemoryBudgetError, PrivpipeError
 
 _FIXED_BYTES = 256 << 20

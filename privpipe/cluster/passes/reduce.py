@@ -15,7 +15,7 @@ import numpy as np
 from privpipe.cluster.events import Event
 from privpipe.cluster.executors.executor import Executor
 from privpipe.cluster.executors.oracles import load_shards
-from privpipe.cluster.passes.pass_checkpoints import (
+from privpipe.cluster.pass_checkpoints import (
     Checkpoints,
     KnownResponses,
     RunningSum,

@@ -19,7 +19,7 @@ import numpy as np
 
 from privpipe.attacks.adversaries.auxiliary import describe_surroundings
 from privpipe.attacks.adversaries.preparation import join_included
-from privpipe.cluster.passes.pass_checkpoints import Checkpoints
+from privpipe.cluster.pass_checkpoints import Checkpoints
 from privpipe.errors import FormatError
 from privpipe.numerics.finite import find_empty_rows, find_finite_rows
 from privpipe.numerics.random.record_hash import identify_records, key_words

@@ -25,6 +25,7 @@ from privpipe.cluster.workers.forking import SETTINGS
 from privpipe.cluster.workers.guarded import start_cluster
 from privpipe.cluster.workers.listener_owner import guard_address, is_loopback
 from privpipe.cluster.workers.metrics import ShowProgress
+from privpipe.cluster.workers.progress_page import add_page
 from privpipe.errors import ClusterError, OptionError
 
 # Those that change bits or formats; others may differ between driver and workers.
@@ -160,6 +161,7 @@ def connect(options: ClusterOptions) -> Iterator[Client]:
         with _join(options.address, options.wait_seconds) as client:
             yield client
         return
+    add_page()  # Dask takes pages from its table when a scheduler begins to serve
     check_dashboard(options.dashboard)
     # Before workers start: the error of multiprocessing names neither folder nor limit.
     _check_temporary_folder()

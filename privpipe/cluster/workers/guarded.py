@@ -21,7 +21,6 @@ from tornado.routing import Matcher, Rule, RuleRouter
 
 from privpipe.cluster.workers.dashboard import OFF, check_dashboard, guard_pages, place_of
 from privpipe.cluster.workers.forking import prepare_forking
-from privpipe.cluster.workers.progress_page import add_page
 from privpipe.errors import ClusterError
 
 _HOST = "127.0.0.1"
@@ -91,7 +90,6 @@ def start_cluster(
         Folder for spilled records.
     """
     check_dashboard(dashboard)
-    add_page()
     # 192 bits, new for each cluster; Dask's own prefix hides nothing: / redirects to it.
     prefix = f"/{secrets.token_urlsafe(24)}"
     # In memory; its file exists, in a 0700 folder, while OpenSSL loads it.

@@ -20,7 +20,7 @@ from prometheus_client import REGISTRY, CollectorRegistry, push_to_gateway, writ
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from privpipe.cluster.workers.progress import GATES, STAGES, Progress
+from privpipe.cluster.workers.progress import GATES, PLUGIN, STAGES, Progress
 
 TOPIC = "privpipe-progress"
 
@@ -34,7 +34,7 @@ OURS = ("clean_chunk", "prove_chunk", "sum_", "merge_", "attack", "load_shards",
 class ShowProgress(SchedulerPlugin):
     """Keeps the progress of the newest runs."""
 
-    name = "privpipe-progress"
+    name = PLUGIN
     idempotent = True
 
     def __init__(self) -> None:
@@ -68,12 +68,6 @@ class ShowProgress(SchedulerPlugin):
         # again.
         elif start == "processing" and finish in ("released", "waiting") and not kwargs:
             self.retried += 1
-
-
-def find_runs(scheduler: Any) -> list[Progress]:
-    """Runs that a scheduler has heard of, the newest first."""
-    plugin = scheduler.plugins.get(ShowProgress.name)
-    return [] if plugin is None else list(reversed(plugin.runs.values()))
 
 
 GAUGES = {

@@ -24,6 +24,9 @@ WORKS = {
 }
 """The stage of work whose name begins so."""
 
+PLUGIN = "privpipe-progress"
+"""Name of the plugin of the scheduler that holds the progress of runs."""
+
 STAGES = ("check", "prove", "train", "clean", "drift", "audit", "gate", "publish", "other")
 GATES = ("none", "passed", "failed", "approved", "not gated")
 UNITS = ("records", "chunks", "rounds", "attacks", "objects", "seconds")
@@ -99,3 +102,9 @@ class Progress:
             # letters and digits.
             run=found.run[:8] if found.run.isalnum() else "",
         )
+
+
+def find_runs(scheduler: Any) -> list[Progress]:
+    """Runs that a scheduler has heard of, the newest first."""
+    plugin = scheduler.plugins.get(PLUGIN)
+    return [] if plugin is None else list(reversed(plugin.runs.values()))

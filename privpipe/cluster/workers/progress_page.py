@@ -12,8 +12,7 @@ from typing import Any
 
 from distributed.http.utils import RequestHandler
 
-from privpipe.cluster.workers.metrics import find_runs
-from privpipe.cluster.workers.progress import Progress
+from privpipe.cluster.workers.progress import Progress, find_runs
 
 # As often as the driver reports: more would show nothing new.
 EVERY = 500

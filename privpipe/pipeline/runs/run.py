@@ -18,7 +18,7 @@ from pydantic import TypeAdapter
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.capabilities import UtilitySummary
-from privpipe.cluster.passes.pass_checkpoints import Checkpoints
+from privpipe.cluster.pass_checkpoints import Checkpoints
 from privpipe.cluster.workers.connection import ClusterOptions
 from privpipe.fitted_schema import FittedSchema
 from privpipe.pipeline.runs.run_options import RunOptions

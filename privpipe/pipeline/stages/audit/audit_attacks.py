@@ -17,6 +17,7 @@ from privpipe.attacks.adversaries.evidence import LeftOut
 from privpipe.attacks.threats.verdicts.attack_report import AttackReport
 from privpipe.capabilities import FollowsTarget
 from privpipe.cluster.executors.executor import Executor
+from privpipe.cluster.pass_checkpoints import Checkpoints
 from privpipe.cluster.passes.attack_sample import (
     KindSources,
     attack_kind,
@@ -26,7 +27,6 @@ from privpipe.cluster.passes.attack_sample import (
 )
 from privpipe.cluster.passes.attack_tasks import distribute_attacks
 from privpipe.cluster.passes.evidence_sample import TargetModel, sample_evidence
-from privpipe.cluster.passes.pass_checkpoints import Checkpoints
 from privpipe.cluster.passes.sample_drawing import Drawing, Published, make_sample_key
 from privpipe.errors import InputError, MemoryBudgetError, PrivpipeError, StoreError
 from privpipe.numerics.limits import say_limits
