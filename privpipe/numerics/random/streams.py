@@ -117,6 +117,18 @@ class KeyedStream:
             code="key_pickle",
         )
 
+    def part(self, start: int, stop: int) -> KeyedStream:
+        """Stream of records `start` to `stop` of this run, counted from its first record."""
+        if not 0 <= start <= stop <= self._n_records:
+            raise OptionError(
+                f"Records {start} to {stop} are not within the run of {self._n_records}.",
+                remedy="Use 0 <= start <= stop <= n_records.",
+            )
+        first = self._first + start
+        return KeyedStream(
+            self._key, partition=self._partition, first_record=first, n_records=stop - start
+        )
+
     def words(self, purpose: str, words_per_record: int) -> WordArray:
         """Uniform 64-bit words, shape (n_records, words_per_record), in memory of their own.
 
