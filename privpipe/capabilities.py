@@ -200,25 +200,6 @@ class Coordinates(Protocol):
 
 
 @runtime_checkable
-class MakesRecords(Protocol):
-    """Makes records of its own, which belong to no one: what a surrogate method fits.
-
-    It is stored as maps are, and has their `kind`, `guarantee`, `draws` and numbers of features,
-    but no `apply`: no released record belongs to one that went in.
-    """
-
-    @property
-    def n_records(self) -> int:
-        """How many it releases, whatever went in."""
-
-    def make_records(self, start: int, stop: int, stream: RecordStream | None) -> FloatArray:
-        """Records `start` to `stop`, (stop - start, n_features_out), from their own words.
-
-        The same for any cut into ranges.
-        """
-
-
-@runtime_checkable
 class MixesRecords(Protocol):
     """Makes records of its own as sums over all records, with random signs of each.
 

@@ -24,7 +24,6 @@ QUICKLY = (
     "tests/sanitizers/null_space",
     "tests/sanitizers/test_null_exact.py",
     "tests/sanitizers/test_bound.py",
-    "tests/attacks/moments",
     "tests/attacks/statistics",
 )
 """What a matrix product decides: predictors, ranks, orders, ties, bounds of rounding.

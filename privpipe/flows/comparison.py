@@ -20,9 +20,10 @@ from privpipe.attacks.threats.verdicts.attack_report import AttackReport
 from privpipe.attacks.threats.verdicts.outcomes import AttackOutcome, is_of_release
 from privpipe.cluster.executors.dask_executor import open_executor
 from privpipe.cluster.executors.executor import Executor
-from privpipe.cluster.passes.attack_sample import KindSources, measure_kept_utility
+from privpipe.cluster.passes.attack_sample import measure_retained_utility
 from privpipe.cluster.passes.attack_tasks import distribute_attacks
-from privpipe.cluster.passes.evidence_sample import sample_evidence
+from privpipe.cluster.passes.evidence_sample import AuditSources, sample_evidence
+from privpipe.cluster.passes.loaded_map import StoredMap
 from privpipe.errors import OptionError, PrivpipeError
 from privpipe.pipeline.runs.earlier import find_earlier
 from privpipe.pipeline.runs.resume import begin_or_resume
@@ -222,7 +223,7 @@ def _measure(
     }, shared
 
 
-def _find_sources(run: Run, trained: Trained) -> KindSources:
+def _find_sources(run: Run, trained: Trained) -> AuditSources:
     """Held-out records, released by the map where they are read."""
     published, _ = describe_published(run, find_earlier(run))
     judged = find_labelled(run)
@@ -232,19 +233,15 @@ def _find_sources(run: Run, trained: Trained) -> KindSources:
     judged = replace(judged, indicators=trained.reads == "attributes")
     if published.order or published.withholds:
         judged = replace(judged, only_finite=False)
-    return KindSources(
+    return AuditSources(
         judged=judged,
-        learned=None,
-        release=None,
-        model_url=run.stored_model_url,
-        model_digest=trained.model_digest,
+        model=StoredMap(run.stored_model_url, trained.model_digest),
         published=replace(published, compares_noise=False),
-        cleans=True,
     )
 
 
 def _attack(
-    run: Run, executor: Executor, sources: KindSources, shared: AttackReport | None
+    run: Run, executor: Executor, sources: AuditSources, shared: AttackReport | None
 ) -> tuple[AttackReport, AttackReport | None]:
     """Every adversary; the raw records and the planted leaks are those of the first entry.
 
@@ -254,15 +251,7 @@ def _attack(
     first = shared is None or sources.judged.indicators
     report = distribute_attacks(
         executor,
-        partial(
-            sample_evidence,
-            sources.judged,
-            options.without_limits(),
-            model_url=sources.model_url,
-            model_digest=sources.model_digest,
-            published=sources.published,
-            controls=first,
-        ),
+        partial(sample_evidence, sources, options.without_limits(), controls=first),
         options=options,
         checkpoints=run.checkpoints,
         power=first,
@@ -277,12 +266,12 @@ def _attack(
     return replace(report, outcomes=(*report.outcomes, *raw), power=shared.power), shared
 
 
-def _measure_utility(executor: Executor, sources: KindSources, run: Run) -> dict[str, Any]:
+def _measure_utility(executor: Executor, sources: AuditSources, run: Run) -> dict[str, Any]:
     if not run.training.desired:
         return {}
     options = find_attack_options(run.options).without_limits()
     tasks = [("utility", (sources, options))]
-    [(_, found)] = executor.map_tasks(measure_kept_utility, tasks, prefix="attack")
+    [(_, found)] = executor.map_tasks(measure_retained_utility, tasks, prefix="attack")
     if isinstance(found, PrivpipeError):
         raise found
     return {one["target"]: one for one in found}

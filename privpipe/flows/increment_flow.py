@@ -33,7 +33,7 @@ from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.pipeline.runs.spend import check_lasting
 from privpipe.pipeline.runs.watch import Watch
 from privpipe.pipeline.stages.audit.audit_places import audit_places
-from privpipe.pipeline.stages.audit.audit_stage import audit_losses
+from privpipe.pipeline.stages.audit.audit_promises import audit_losses
 from privpipe.pipeline.stages.audit.judged_records import find_labelled
 from privpipe.pipeline.stages.clean import plan_release
 from privpipe.pipeline.stages.drift import DriftReference, check_drift, measure_drift

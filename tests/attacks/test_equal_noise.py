@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from privpipe.attacks.threats.noise import _score, make_equal_noise
+from privpipe.attacks.equal_noise import _score, make_equal_noise
 from privpipe.protocols import Column
 
 

@@ -11,8 +11,7 @@ from scipy.stats import norm
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.preparation import prepare_evidence
-from privpipe.attacks.threats.attack_plan import plan_attacks
-from privpipe.attacks.threats.inference import measure_attacks, run_attack
+from privpipe.attacks.threats.inference import measure_attacks, plan_attacks, run_attack
 from privpipe.attacks.threats.verdicts.attack_report import AttackReport, summarise_outcomes
 from privpipe.protocols import FloatArray
 

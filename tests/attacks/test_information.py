@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import fields
 
 import numpy as np
 import pytest
@@ -10,11 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import mutual_info_score
 
-from privpipe.attacks.threats.information import (
-    INFORMATION_SCHEMA,
-    measure_information,
-    measure_plug_in,
-)
+from privpipe.attacks.threats.information import Information, measure_information, measure_plug_in
 from privpipe.errors import InputError
 
 
@@ -76,8 +73,9 @@ def test_measure_information__handles_missing_codes_and_states_its_schema() -> N
     a, b = random.integers(-1, 2, 500), random.integers(-1, 3, (500, 2))
     report = measure_information(b, np.column_stack([a, b[:, 0] > 0]))
     table = report.table
-    assert list(table.columns) == list(INFORMATION_SCHEMA)
-    assert [str(d) for d in table.dtypes] == [kind for kind, _ in INFORMATION_SCHEMA.values()]
+    assert list(table.columns) == [one.name for one in fields(Information)]
+    kinds = {"str": "str", "float": "float64", "int": "int64"}
+    assert [str(d) for d in table.dtypes] == [kinds[str(one.type)] for one in fields(Information)]
     assert table["n_records"][0] == np.count_nonzero(a >= 0)
     assert table["n_symbols"][0] == 4
     assert (table["plug_in"] <= table["entropy"] + 1e-12).all()

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from privpipe.attacks.threats.neighbours import distinguish_neighbours
+from privpipe.attacks.threats.membership import distinguish_neighbours
 from privpipe.errors import InputError
 from privpipe.numerics.noise.mechanism import plan_mechanism
 from tests.numerics.noise.oracles import stream

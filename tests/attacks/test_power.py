@@ -13,7 +13,7 @@ from privpipe.attacks.adversaries.evidence import Evidence
 from privpipe.attacks.adversaries.preparation import prepare_evidence
 from privpipe.attacks.threats.inference import measure_attacks
 from privpipe.attacks.threats.power import LEAKS, choose_planted, measure_power
-from privpipe.attacks.threats.verdicts.detection import Detection, hold_to_power, say_power
+from privpipe.attacks.threats.verdicts.safeguards import Detection, hold_to_power, say_power
 from privpipe.protocols import Column
 from tests.bench.audit_power import try_statement
 
@@ -105,7 +105,7 @@ def test_hold_to_power__takes_safe_back_and_nothing_else() -> None:
     assert "would not have found a planted leak of 0.2 of the records (bits)" in blind.reason
     assert replace(report, power=(replace(missed, finds=True),)).verdict == "safe"
     leaking = replace(report.decide()[0], verdict="leaks")
-    assert hold_to_power([leaking], [missed], 0.2) == (leaking,)
+    assert hold_to_power(leaking, [missed], 0.2, None) == leaking
 
 
 def test_say_power__tells_the_weakest() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
-from privpipe.attacks.threats.attack_table import Sample, run_kind
+from privpipe.attacks.threats.attack_table import Sample, run_by_name
 from privpipe.attacks.threats.two_samples import compare_samples, measure_losses_of_model
 from privpipe.errors import InputError
 
@@ -43,7 +43,7 @@ def test_two_samples__an_overfitted_model_tells_whom_it_learned_from() -> None:
     losses = measure_losses_of_model(raw, labels, fitted, raw[:, :2])
     assert losses.shape == (2 * n, 1)
     sample = Sample(learned=losses[:n], fresh=losses[n:])
-    report = json.loads(run_kind("training_membership", sample).to_json())
+    report = json.loads(run_by_name("training_membership", sample).to_json())
     assert report["strongest"]["advantage_lower"] > 0.3
 
 

@@ -22,8 +22,7 @@ from privpipe.attacks.adversaries.auxiliary import Auxiliary
 from privpipe.attacks.adversaries.evidence import Evidence
 from privpipe.attacks.adversaries.preparation import prepare_evidence
 from privpipe.attacks.statistics.intervals import Interval, measure_exact_interval
-from privpipe.attacks.threats.attack_plan import plan_attacks
-from privpipe.attacks.threats.inference import run_attack
+from privpipe.attacks.threats.inference import plan_attacks, run_attack
 from privpipe.attacks.threats.power import LEAKS, measure_power
 from privpipe.protocols import Column, FloatArray, IntArray
 

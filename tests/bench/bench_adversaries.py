@@ -55,8 +55,7 @@ from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.evidence import Evidence
 from privpipe.attacks.adversaries.preparation import prepare_evidence
 from privpipe.attacks.statistics.splits import draw_rows, draw_split
-from privpipe.attacks.threats.attack_plan import plan_attacks
-from privpipe.attacks.threats.inference import run_attack
+from privpipe.attacks.threats.inference import plan_attacks, run_attack
 from privpipe.errors import GuessWarning
 from privpipe.protocols import IntArray
 from privpipe.sanitizers.minimax.baselines import PcaOptions, fit_pca_filter

@@ -17,8 +17,7 @@ from distributed import Client, LocalCluster
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.evidence import Evidence
 from privpipe.attacks.adversaries.preparation import prepare_evidence
-from privpipe.attacks.threats.attack_plan import plan_attacks
-from privpipe.attacks.threats.inference import run_attack
+from privpipe.attacks.threats.inference import plan_attacks, run_attack
 from privpipe.attacks.threats.verdicts.attack_report import AttackReport, summarise_outcomes
 from privpipe.attacks.threats.verdicts.outcomes import AttackOutcome
 from privpipe.cluster.executors.dask_executor import DaskExecutor

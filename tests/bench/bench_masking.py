@@ -15,7 +15,7 @@ from statistics import median
 
 import numpy as np
 
-from privpipe.attacks.surrogate_utility import summarise_pairs
+from privpipe.attacks.utility import summarise_completed
 from privpipe.numerics.masking.completion import FixedPointOptions, WeightedBlock, solve_completion
 from privpipe.numerics.masking.sign_sums import BLOCK_RECORDS, plan_grid, round_to_grid
 from privpipe.numerics.random.draws import draw_signs, sign_words
@@ -112,7 +112,7 @@ def compare_fit(small: bool, n: int) -> Row:
         return np.column_stack([shard.features, bias]), code_responses(shard, schema)
 
     def sum_moments() -> None:
-        records.reduce(partial(summarise_pairs, complete=read))
+        records.reduce(partial(summarise_completed, complete=read))
 
     rounds = 1 if small else 5
     once = median(spend(sum_moments) for _ in range(rounds))

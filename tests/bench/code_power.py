@@ -15,8 +15,7 @@ import numpy as np
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.preparation import prepare_evidence
-from privpipe.attacks.threats.attack_plan import plan_attacks
-from privpipe.attacks.threats.inference import run_attack
+from privpipe.attacks.threats.inference import plan_attacks, run_attack
 from privpipe.protocols import FloatArray, IntArray
 from tests.attacks.adversaries.planted_codes import AROUND, IN_VALUES, Plant, draw, nothing
 

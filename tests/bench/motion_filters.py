@@ -22,8 +22,7 @@ from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.auxiliary import Auxiliary
 from privpipe.attacks.adversaries.preparation import prepare_evidence
 from privpipe.attacks.adversaries.problem import Problem
-from privpipe.attacks.threats.attack_plan import plan_attacks
-from privpipe.attacks.threats.inference import run_attack
+from privpipe.attacks.threats.inference import plan_attacks, run_attack
 from privpipe.attacks.threats.verdicts.attack_report import summarise_outcomes
 from privpipe.protocols import Column
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
-from privpipe.cluster.passes.evidence_sample import sample_evidence
+from privpipe.cluster.passes.evidence_sample import AuditSources, sample_evidence
+from privpipe.cluster.passes.loaded_map import StoredMap
 from privpipe.cluster.passes.sample_drawing import Published, make_sample_key
 from privpipe.flows.demo import N_ORIGINALS, write_digits
 from privpipe.sanitizers.null_space.algorithm_1 import NullSpaceCleaner
@@ -25,12 +26,13 @@ def draw(folder: Path, repeats: int, most: int) -> np.ndarray:
     (folder / "place" / "key").write_bytes(bytes(32))
     place = (str(folder / "place"), make_sample_key(str(folder / "place")))
     evidence = sample_evidence(
-        open_collection(url, confidential=["digit"]),
+        AuditSources(
+            open_collection(url, confidential=["digit"]),
+            StoredMap(model, digest_map(cleaner)),
+            Published(group="original"),
+            place=place,
+        ),
         AttackOptions(max_records=most),
-        model_url=model,
-        model_digest=digest_map(cleaner),
-        published=Published(group="original"),
-        place=place,
     )
     return np.column_stack([evidence.truth, evidence.sources["raw"].values])
 

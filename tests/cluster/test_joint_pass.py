@@ -11,7 +11,7 @@ import pytest
 from distributed import Client
 
 from privpipe.cluster.executors.dask_executor import DaskExecutor
-from privpipe.cluster.passes.joint_pass import JointQuestion, ask_together
+from privpipe.cluster.passes.joint_pass import JointQuery, reduce_jointly
 from privpipe.cluster.passes.reduce import ShardedCollection
 from privpipe.numerics.regression.moments import CoMoments
 from privpipe.protocols import Shard
@@ -36,9 +36,9 @@ def test_ask_together__answers_as_single_passes_do(client: Client, tmp_path: Pat
             shards = ShardedCollection(
                 whole.keeping(make_split(0.5), part), DaskExecutor(client, "00000011")
             )
-            questions.append(JointQuestion(shards, partial(moments_of, labels=part == "fit")))
+            questions.append(JointQuery(shards, partial(moments_of, labels=part == "fit")))
     mixed = questions[::2] + questions[1::2]
-    for question, answer in zip(mixed, ask_together(mixed, "test"), strict=True):
+    for question, answer in zip(mixed, reduce_jointly(mixed, "test"), strict=True):
         alone = question.shards.reduce(question.summarise)
         assert answer.count == alone.count
         np.testing.assert_array_equal(answer.scatter, alone.scatter)

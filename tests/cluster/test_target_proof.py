@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from privpipe.capabilities import FollowsTarget
-from privpipe.cluster.passes.evidence_sample import TargetModel, read_targets
+from privpipe.cluster.passes.evidence_sample import read_targets
+from privpipe.cluster.passes.loaded_map import StoredMap
 from privpipe.errors import GuaranteeError, PrivacyWarning
 from privpipe.protocols import Shard
 from privpipe.sanitizers.null_space.algorithm_1 import NullSpaceCleaner
@@ -58,25 +59,25 @@ def test_follows_target__is_not_said_of_the_printed_form() -> None:
 
 
 @pytest.fixture
-def released(tmp_path: Path) -> tuple[Shard, TargetModel]:
+def released(tmp_path: Path) -> tuple[Shard, StoredMap]:
     cleaner = NullSpaceCleaner.from_predictor(DESIRED, utility_budget=0.01)
     url = str(tmp_path / "model.zarr")
     write_model(cleaner, url)
     x = RANDOM.normal(size=(40, 12))
     made = cleaner.apply(x)
     made[3], x[3] = np.nan, np.nan
-    return Shard(x, released=made), TargetModel(url, digest_map(cleaner))
+    return Shard(x, released=made), StoredMap(url, digest_map(cleaner))
 
 
 def test_read_targets__stands_for_the_rows_that_are_held_to_it(
-    released: tuple[Shard, TargetModel],
+    released: tuple[Shard, StoredMap],
 ) -> None:
     found = read_targets(*released)
     assert found.shape == (40, 3)
     assert np.flatnonzero(np.isnan(found).any(axis=1)).tolist() == [3]
 
 
-def test_read_targets__ends_the_run_over_a_single_bit(released: tuple[Shard, TargetModel]) -> None:
+def test_read_targets__ends_the_run_over_a_single_bit(released: tuple[Shard, StoredMap]) -> None:
     shard, model = released
     shard.released.view(np.uint64)[[5, 7], 2] ^= 1  # what a secret in the last digit would be
     with pytest.raises(GuaranteeError, match="2 of 39 released rows") as caught:

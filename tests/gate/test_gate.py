@@ -95,8 +95,8 @@ def test_gate__keeps_a_leak_back_with_a_sentence_and_goes_on_with_another_limit(
     # The way out that the error names is measured: it passes, and no attack runs again.
     assert "confidential_advantage_max = 1, exposed_max = 1" in error.remedy
     monkeypatch.setattr(inference, "_attack", _never)
-    monkeypatch.setattr(audit_attacks, "attack_kind", _never)
-    monkeypatch.setattr(audit_attacks, "measure_kept_utility", _never)
+    monkeypatch.setattr(audit_attacks, "attack_by_name", _never)
+    monkeypatch.setattr(audit_attacks, "measure_retained_utility", _never)
     limits = {"confidential_advantage_max": 1.0, "exposed_max": 1.0}
     run_serially(leaking(folder, gate=limits))
     header = open_release(str(folder / "release.zarr")).attrs["privpipe"]
@@ -207,11 +207,11 @@ def test_gate__a_failing_adversary_is_unknown_and_keeps_it_closed(
     folder: Path, monkeypatch: pytest.MonkeyPatch, failure: str
 ) -> None:
     # Others who fit by least squares have it by name already: the adversary alone fails.
+    from privpipe.attacks import equal_noise
     from privpipe.attacks.adversaries import covert_channels, desired_baseline, ridges
     from privpipe.attacks.adversaries.problem import Fitted
-    from privpipe.attacks.threats import noise
 
-    for module in (covert_channels, desired_baseline, noise):
+    for module in (covert_channels, desired_baseline, equal_noise):
         assert module.fit_least_squares is ridges.fit_least_squares
 
     def fit(problem: Any) -> Fitted:

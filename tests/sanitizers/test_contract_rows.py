@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from privpipe.attacks.threats.neighbours import distinguish_neighbours
+from privpipe.attacks.threats.membership import distinguish_neighbours
 from privpipe.cluster.executors.executor import LocalExecutor
 from privpipe.cluster.pass_checkpoints import Checkpoints
 from privpipe.cluster.passes.reduce import ShardedCollection

@@ -234,3 +234,33 @@ def one_hot(codes: FloatArray, n_classes: int) -> FloatArray:
     array([[0., 1.], [1., 0.]])
     """
     return np.asarray(np.eye(n_classes)[codes.astype(np.int64)])
+
+
+Decided = tuple[FloatArray, FloatArray]
+"""What an adversary says of test records, and how it ranks them."""
+
+
+def join_decided(found: list[Decided], n_classes: int | None) -> Decided:
+    """What adversaries of several splits say, as if one had said it.
+
+    Rankings of classes are centred within each split: how sure its adversary is on the whole may
+    not rank its records before those of another.
+    """
+    decision = np.concatenate([said for said, _ in found])
+    if len(found) > 1 and n_classes:
+        ranked = [ranking - np.median(ranking, axis=0) for _, ranking in found]
+        return decision, np.concatenate([one / max(float(one.std()), 1e-300) for one in ranked])
+    return decision, np.concatenate([ranking for _, ranking in found])
+
+
+def measure_target(numbers: FloatArray) -> tuple[float, float]:
+    """Mean and deviation of the numbers that are to be guessed; a deviation of 0 is 1."""
+    spread = float(numbers.std())
+    return float(numbers.mean()), spread if spread > 0 else 1.0
+
+
+def guess_target(truth: FloatArray, n_classes: int | None) -> float:
+    """What one would say without the records: the majority class, or the mean."""
+    if n_classes is None:
+        return float(truth.mean())
+    return float(np.argmax(np.bincount(truth.astype(np.int64), minlength=n_classes)))

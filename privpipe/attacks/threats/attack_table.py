@@ -1,20 +1,21 @@
-"""The kinds of attack by name: what each asks, what it must be given, and how it is run.
+"""Attacks beside inference by name: what each needs, and where its function is.
 
-Configuration, gate and report list the rows and name none of them. A new kind is a module with a
-function of a `Sample` and the options, and one row here.
+Stages and reports list the rows and name none of them; what a run measures of a release follows
+from what each row needs. A new attack is a module with a function of the arrays
+that it needs and the options, whose outcome is a value with `to_json`, and one row here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from importlib import import_module
+from inspect import signature
 from typing import Protocol
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
-from privpipe.attacks.adversaries.auxiliary import Auxiliary
 from privpipe.errors import InputError
-from privpipe.protocols import BoolArray, Column, FloatArray, IntArray
+from privpipe.protocols import Column, FloatArray, IntArray
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,9 +25,7 @@ class Sample:
     Parameters
     ----------
     released : (n_records, n_features_released)
-        What an outsider sees; of a surrogate release its records, which are nobody's.
-    confidential : (n_records, n_columns)
-        What must not be guessed.
+        What an outsider sees; of a surrogate release its records, which belong to no person.
     raw : (n_records, n_features)
         The records before the release, row by row.
     codes : (n_records, n_attributes)
@@ -36,8 +35,6 @@ class Sample:
     members, others : (n, n_features_released)
         Records that a surrogate release was made from, and records of the same population that
         it was not, in the columns of the release.
-    signs : (n_members, n_released)
-        P, by which a surrogate release was made of its members, if somebody kept it.
     surrogate_responses : (n_released, n_responses)
         The responses of a surrogate release, which hold its regression model.
     member_responses : (n_members, n_responses)
@@ -46,10 +43,6 @@ class Sample:
         Sums of products of [features, responses] of all records of a surrogate release's model.
     earlier : two arrays (n, n_features_released), (n, n_responses)
         Features and responses of an earlier surrogate release of nearly the same records.
-    noise : (n_records, any)
-        The records with noise of equal utility.
-    neighbours : two arrays (n_releases, n_features_released)
-        Independent releases of one record, and of another.
     learned, fresh : (n, any)
         Records that the model of a release learned from, and records of the same population that
         it did not: what it makes of them, and what they cost it.
@@ -61,42 +54,29 @@ class Sample:
         Name and kind of each confidential column.
     groups : (n_records,)
         Subject of each record.
-    seen : (n_records,)
-        True for records the sanitiser learned from.
-    auxiliary
-        What is released beside the features.
-    desired
-        The true wanted answers, as included variables are given.
     """
 
     released: FloatArray | None = None
-    confidential: FloatArray | None = None
     raw: FloatArray | None = None
     codes: IntArray | None = None
     classes: IntArray | None = None
     members: FloatArray | None = None
     others: FloatArray | None = None
-    signs: FloatArray | None = None
     surrogate_responses: FloatArray | None = None
     member_responses: FloatArray | None = None
     gram: FloatArray | None = None
     earlier: tuple[FloatArray, FloatArray] | None = None
-    noise: FloatArray | None = None
-    neighbours: tuple[FloatArray, FloatArray] | None = None
     learned: FloatArray | None = None
     fresh: FloatArray | None = None
     published: FloatArray | None = None
     judged: FloatArray | None = None
-    attributes: Sequence[str] = ()
+    attributes: Sequence[str] | None = None
     columns: Sequence[Column] | None = None
     groups: IntArray | None = None
-    seen: BoolArray | None = None
-    auxiliary: Auxiliary | None = None
-    desired: Auxiliary | None = None
 
 
 class SaysJson(Protocol):
-    """What every kind of attack reports: numbers about records, no value of one."""
+    """What every attack reports: numbers about records, no value of one."""
 
     def to_json(self) -> str:
         """The report as JSON."""
@@ -104,167 +84,147 @@ class SaysJson(Protocol):
 
 
 @dataclass(frozen=True)
-class AttackKind:
+class AttackRow:
     """One row of the table of attacks.
 
     Parameters
     ----------
     name
         In configurations and reports.
-    asks
-        The question it answers, for a report.
+    place
+        ``module:function`` in this folder. Its keywords are fields of a `Sample`, and `options`.
     needs
         Fields of a `Sample` that it cannot do without.
-    run
-        ``run(sample, options)``; a report.
+    finds
+        What it would find of the single records of a surrogate release, for those by outsiders.
+    knower
+        Who can make it, for those that no number of surrogates hinders.
     """
 
     name: str
-    asks: str
+    place: str
     needs: tuple[str, ...]
-    run: Callable[[Sample, AttackOptions], SaysJson]
+    finds: str = ""
+    knower: str = ""
 
-
-def _load(module: str, name: str = "attack") -> Callable[[Sample, AttackOptions], SaysJson]:
-    """A function of a module of this room, imported when it is called: scikit-learn is slow."""
-
-    def run(sample: Sample, options: AttackOptions) -> SaysJson:
+    def run(self, sample: Sample, options: AttackOptions) -> SaysJson:
+        """The report of the attack on a sample that has what it needs."""
+        # Imported here and not above: scikit-learn loads for seconds, and most processes list rows.
+        module, _, name = self.place.partition(":")
         function = getattr(import_module(f"{__package__}.{module}"), name)
-        found: SaysJson = function(sample, options)
-        return found
+        known = {one.name: getattr(sample, one.name) for one in fields(Sample)}
+        accepted = signature(function).parameters
+        given = {k: value for k, value in known.items() if k in accepted and value is not None}
+        report: SaysJson = function(**given, options=options)
+        return report
 
-    return run
+    def list_missing(self, sample: Sample) -> list[str]:
+        """What it needs and a sample does not have."""
+        return [name for name in self.needs if getattr(sample, name) is None]
 
 
+_PAIRS = ("released", "raw")
+_SIDES = ("released", "members", "others")
+_MODEL = ("surrogate_responses", "member_responses", "gram")
 _ROWS = (
-    AttackKind(
-        "inference",
-        "Can a confidential variable be guessed from a released record?",
-        ("released", "confidential"),
-        _load("inference"),
-    ),
-    AttackKind(
-        "linkage",
-        "Can the release of a known record be found?",
-        ("released", "raw"),
-        _load("linkage"),
-    ),
-    AttackKind(
-        "reconstruction",
-        "How much of a raw record can be rebuilt from its release?",
-        ("released", "raw"),
-        _load("reconstruction"),
-    ),
-    AttackKind(
+    # Can the release of a known record be found?
+    AttackRow("linkage", "linkage:attack", _PAIRS),
+    # How much of a raw record can be rebuilt from its release?
+    AttackRow("reconstruction", "reconstruction:attack", _PAIRS),
+    # Can it be decided whether a record was among those the published model learned from?
+    AttackRow("training_membership", "two_samples:attack_training", ("learned", "fresh")),
+    # How much do released codes reveal of confidential classes, in nats?
+    AttackRow("information", "information:attack", ("codes", "classes")),
+    # Do the records of the release differ from those that judged it?
+    AttackRow("drift", "two_samples:attack_drift", ("published", "judged")),
+    # Can it be decided whether a surrogate release was made from a record?
+    AttackRow(
         "membership",
-        "Can be told whether a record was among those a surrogate release was made from?",
-        ("released", "members", "others"),
-        _load("membership"),
+        "membership:attack",
+        _SIDES,
+        finds="whether a record is in, by the nearest surrogate",
     ),
-    AttackKind(
+    # The same by second moments, of signed sums.
+    AttackRow(
         "tracing",
-        "Can be told by second moments whether a record is among those of signed sums?",
-        ("released", "members", "others"),
-        _load("signed_sums", "attack_tracing"),
+        "signed_sums:attack_tracing",
+        _SIDES,
+        finds="whether a record is in, by second moments",
     ),
-    AttackKind(
-        "known_signs",
-        "Are the records of signed sums solved for by whoever kept the signs?",
-        ("released", "members", "others", "signs"),
-        _load("signed_sums", "attack_known_signs"),
-    ),
-    AttackKind(
-        "all_but_one",
-        "Is a record solved for from exact coefficients by whoever knows all others?",
-        ("released", "surrogate_responses", "members", "member_responses", "others", "gram"),
-        _load("exact_coefficients", "attack_all_but_one"),
-    ),
-    AttackKind(
-        "with_and_without",
-        "Is a record solved for by whoever has this release and one without that record?",
-        ("released", "surrogate_responses", "members", "member_responses", "others", "gram"),
-        _load("exact_coefficients", "attack_with_and_without"),
-    ),
-    AttackKind(
-        "two_releases",
-        "Is the record by which this release differs from an earlier one solved for?",
-        ("released", "surrogate_responses", "members", "others", "earlier"),
-        _load("exact_coefficients", "attack_two_releases"),
-    ),
-    AttackKind(
+    # Are signed sums unmixed into the records they are made of?
+    AttackRow(
         "independent_components",
-        "Are signed sums unmixed into the records they are made of?",
-        ("released", "members", "others"),
-        _load("signed_sums", "attack_independent_components"),
+        "signed_sums:attack_independent_components",
+        _SIDES,
+        finds="a record, by independent components",
     ),
-    AttackKind(
+    # Are the farthest records read off the strongest directions of signed sums?
+    AttackRow(
         "outlying_record",
-        "Are the farthest records read off the strongest directions of signed sums?",
-        ("released", "members", "others"),
-        _load("signed_sums", "attack_outlying_record"),
+        "signed_sums:attack_outlying_record",
+        _SIDES,
+        finds="the farthest records, by the strongest directions",
     ),
-    AttackKind(
-        "neighbours",
-        "Are the releases of one record told from those of another beyond the promised epsilon?",
-        ("neighbours",),
-        _load("neighbours"),
+    # Is a record solved for from exact coefficients by whoever knows all others?
+    AttackRow(
+        "all_but_one",
+        "record_recovery:attack_all_but_one",
+        (*_SIDES, *_MODEL),
+        knower="by whoever knows all others",
     ),
-    AttackKind(
-        "training_membership",
-        "Can be told whether a record was among those the published model learned from?",
-        ("learned", "fresh"),
-        _load("two_samples"),
+    # Is a record solved for by whoever has this release and one without that record?
+    AttackRow(
+        "with_and_without",
+        "record_recovery:attack_with_and_without",
+        (*_SIDES, *_MODEL),
+        knower="by whoever has this release and one without the record",
     ),
-    AttackKind(
-        "drift",
-        "Do the records of the release differ from those that judged it?",
-        ("published", "judged"),
-        _load("two_samples"),
-    ),
-    AttackKind(
-        "information",
-        "How much do released codes tell of confidential classes, in nats?",
-        ("codes", "classes"),
-        _load("information"),
+    # Is the record by which this release differs from an earlier one solved for?
+    AttackRow(
+        "two_releases",
+        "record_recovery:attack_two_releases",
+        (*_SIDES, "surrogate_responses", "earlier"),
     ),
 )
 
-ATTACKS: dict[str, AttackKind] = {row.name: row for row in _ROWS}
-"""Every kind of attack by its name."""
+ATTACKS: dict[str, AttackRow] = {row.name: row for row in _ROWS}
+"""Every attack by its name, but for inference: its adversaries and sources are planned in
+`inference.plan_attacks`."""
 
+RECORD_ATTACKS = {row.name: row.finds for row in _ROWS if row.finds}
+"""What each attack of an outsider on a surrogate release would find. Signs are not among what is
+known: P is destroyed, and whoever has it has the records; the report says so."""
 
-def list_missing(kind: AttackKind, sample: Sample) -> list[str]:
-    """What a kind needs and a sample does not have."""
-    return [name for name in kind.needs if getattr(sample, name) is None]
+CLOSED_FORMS = {row.name: row.knower for row in _ROWS if row.knower}
+"""Attacks that no number of surrogates hinders, and who makes them."""
 
 
 def list_possible(sample: Sample) -> tuple[str, ...]:
-    """Kinds of attack that a sample has all the needs of."""
-    return tuple(name for name, kind in ATTACKS.items() if not list_missing(kind, sample))
+    """Attacks that a sample has all the needs of."""
+    return tuple(name for name, row in ATTACKS.items() if not row.list_missing(sample))
 
 
-def run_kind(name: str, sample: Sample, options: AttackOptions | None = None) -> SaysJson:
-    """Run a kind of attack.
+def run_by_name(name: str, sample: Sample, options: AttackOptions | None = None) -> SaysJson:
+    """Run an attack.
 
     Raises
     ------
     InputError
-        If there is no such kind, or the sample has not what it needs; else as the kind says.
+        If there is no such attack, or the sample has not what it needs; else as the attack says.
 
     Examples
     --------
     >>> import numpy as np
     >>> codes = np.arange(400).reshape(-1, 1) % 4
-    >>> report: Any = run_kind("information", Sample(codes=codes, classes=codes // 2))
+    >>> report: Any = run_by_name("information", Sample(codes=codes, classes=codes // 2))
     >>> round(report.rows[0].plug_in, 4)
     0.6931
     """
     if name not in ATTACKS:
         raise InputError(
-            f"There is no kind of attack {name!r}.", remedy=f"Use one of: {', '.join(ATTACKS)}."
+            f"There is no attack {name!r}.", remedy=f"Use one of: {', '.join(ATTACKS)}."
         )
-    missing = list_missing(ATTACKS[name], sample)
-    if missing:
+    if missing := ATTACKS[name].list_missing(sample):
         raise InputError(
             f"An attack by {name} needs {', '.join(missing)}.",
             remedy=f"Give them, or use one of: {', '.join(list_possible(sample)) or 'none'}.",

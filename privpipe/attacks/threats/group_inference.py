@@ -1,6 +1,6 @@
 """Inference from several released records that are known to be of one group.
 
-Who links records of a person, a device or a household knows more than any one of them tells.
+Who links records of a person, a device or a household knows more than any one of them reveals.
 """
 
 from __future__ import annotations
@@ -13,7 +13,13 @@ import numpy as np
 from privpipe.attacks.adversaries import ADVERSARIES
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.evidence import Evidence, find_units, split_groups
-from privpipe.attacks.adversaries.problem import Problem, measure_tuning
+from privpipe.attacks.adversaries.problem import (
+    Decided,
+    Problem,
+    guess_target,
+    join_decided,
+    measure_tuning,
+)
 from privpipe.attacks.adversaries.set_statistics import (
     BASES,
     Sets,
@@ -32,27 +38,24 @@ from privpipe.attacks.statistics.splits import (
     is_of_groups,
     names_groups,
 )
-from privpipe.attacks.threats.trained_adversary import Decided, guess_target, join_decided
+from privpipe.attacks.threats.verdicts.safeguards import RAW_GROUPS
 from privpipe.errors import InputError
 from privpipe.protocols import BoolArray, Column, FloatArray, IntArray
 
 GROUPS = "groups"
-"""Source of the attacks of this kind: records known to be of one group."""
-
-RAW_GROUPS = "raw groups"
-"""The same of the raw records: the positive control."""
+"""Source of these attacks: records known to be of one group."""
 
 SOURCES = {GROUPS: "released", RAW_GROUPS: "raw"}
-"""What is read of the evidence, by the source of an attack of this kind."""
+"""What is read of the evidence, by the source of an attack on groups."""
 
 SIZES = (1, 2, 5, 10, 20, 40)
-"""Records of one group that are known together; of a trait also all of them."""
+"""Records of one group that are known jointly; of a trait also all of them."""
 
 OVERLAP = 4
 """Times that training records are dealt into sets."""
 
 FEWEST_GROUPS = 4
-"""Groups of which a trait is asked."""
+"""Groups by which a trait is judged, at least."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,8 +116,8 @@ def read_size(name: str) -> int | None:
 def list_sizes(evidence: Evidence, position: int, options: AttackOptions) -> tuple[int | None, ...]:
     """Sizes at which a variable is attacked by group; none where it is not of whole groups.
 
-    Nor where most groups are single records: what these tell is attacked anyhow, and a level
-    shared with the same question once more would be lost.
+    Nor where most groups are single records: what these reveal is attacked anyhow, and a level
+    shared with the same attack once more would be lost.
     """
     groups, truth = evidence.groups, evidence.truth[:, position]
     if groups is None:
@@ -141,13 +144,13 @@ def list_known_sizes(
     if column.n_categories is None or typical < SIZES[1]:
         return ()
     if not set(options.adversaries) & set(BASES):
-        return ()  # nobody asked for says how sure he is
+        return ()  # none of those named says how sure it is
     if named:
         return tuple(size for size in SIZES if size == 1 or size <= typical / N_FOLDS)
     return (*(size for size in SIZES if size <= typical), None)
 
 
-def infer_together(
+def infer_jointly(
     evidence: Evidence, position: int, source: str, name: str, options: AttackOptions
 ) -> Pooled:
     """What the best group adversary says of sets of test records.
@@ -257,7 +260,7 @@ def _decide_best(
         if best is None or score > best[0] + 1e-9:
             best = score, said, tuned, decided
     if best is None:
-        raise InputError("No adversary was asked for.", remedy="Name some in adversaries.")
+        raise InputError("No adversary is named.", remedy="Name some in adversaries.")
     _, said, tuned, decided = best
     signs = orient_ranking(tune.classes, tuned) if len(np.unique(tune.classes)) > 1 else 1.0
     return said, (decided, np.asarray(decided * signs))
@@ -342,8 +345,8 @@ def _read_records(
     units = find_units(evidence, position)
     assert units is not None
     aside = set_aside(units[split.train], codes, options.seed)
-    kept, chosen = split.train[~aside], split.train[aside]
-    records = (x[kept], truth[kept], x[chosen], truth[chosen])
+    train, tune = split.train[~aside], split.train[aside]
+    records = (x[train], truth[train], x[tune], truth[tune])
     problem = Problem(*records, n_classes, options.seed, options.find_deadline())
     judged = np.concatenate([split.tune, split.test])
     bases = [base for base in BASES if base in options.adversaries]

@@ -15,10 +15,11 @@ import numpy as np
 import numpy.typing as npt
 from threadpoolctl import threadpool_limits
 
-from privpipe.attacks.adversaries.attack_options import AttackOptions
+from privpipe.attacks.adversaries.attack_options import AttackOptions, choose_adversaries
 from privpipe.attacks.adversaries.auxiliary import Auxiliary
 from privpipe.attacks.adversaries.evidence import Evidence, find_units
 from privpipe.attacks.adversaries.preparation import prepare_evidence
+from privpipe.attacks.adversaries.problem import Decided
 from privpipe.attacks.statistics.roc import sample_curve
 from privpipe.attacks.statistics.scores import (
     Score,
@@ -27,32 +28,61 @@ from privpipe.attacks.statistics.scores import (
     measure_class_scores,
     measure_number_scores,
 )
-from privpipe.attacks.threats.attack_plan import plan_attacks, plan_levels
-from privpipe.attacks.threats.attack_table import Sample
-from privpipe.attacks.threats.group_inference import SOURCES, infer_together
-from privpipe.attacks.threats.trained_adversary import Decided, decide_by_desired, train_adversary
+from privpipe.attacks.threats.group_inference import (
+    GROUPS,
+    SOURCES,
+    infer_jointly,
+    list_sizes,
+    name_size,
+)
+from privpipe.attacks.threats.trained_adversary import decide_by_desired, train_adversary
 from privpipe.attacks.threats.verdicts.attack_report import AttackReport, summarise_outcomes
+from privpipe.attacks.threats.verdicts.detectable_effect import count_compared
 from privpipe.attacks.threats.verdicts.outcomes import Attack, AttackOutcome, is_of_release
+from privpipe.attacks.threats.verdicts.safeguards import RAW_GROUPS
 from privpipe.errors import PrivpipeError
 from privpipe.protocols import Column, IntArray
 
 
-def attack(sample: Sample, options: AttackOptions) -> AttackReport:
-    """The row "inference" of the kinds of attack."""
-    assert sample.released is not None
-    assert sample.confidential is not None
-    return measure_attacks(
-        sample.released,
-        sample.confidential,
-        raw=sample.raw,
-        noise=sample.noise,
-        desired=sample.desired,
-        columns=sample.columns,
-        groups=sample.groups,
-        seen=sample.seen,
-        auxiliary=sample.auxiliary,
-        options=options,
+def plan_attacks(evidence: Evidence, options: AttackOptions) -> tuple[Attack, ...]:
+    """Every adversary that suits a variable, against each variable of each source.
+
+    Further readings of the release are for those who make something of them; see
+    `choose_adversaries`. Where records have groups, and a variable is one of whole groups, several
+    records of a group are read jointly; see `group_inference`. So are those of the raw records,
+    where they are given: who learns nothing of them could not have found it in the release.
+    """
+    single = tuple(
+        Attack(column.name, "classes" if column.is_categorical else "numbers", source, name)
+        for source in evidence.sources
+        for column in evidence.columns
+        for name in choose_adversaries(source, column.is_categorical, options)
     )
+    joint = tuple(
+        Attack(column.name, "classes", source, name_size(size))
+        for source in (GROUPS, *([RAW_GROUPS] if "raw" in evidence.sources else []))
+        for position, column in enumerate(evidence.columns)
+        for size in _choose_sizes(source, list_sizes(evidence, position, options))
+    )
+    return single + joint
+
+
+def _choose_sizes(source: str, sizes: tuple[int | None, ...]) -> tuple[int | None, ...]:
+    """Of the raw records, which only control, the fewest and the most."""
+    return sizes if source == GROUPS else tuple(dict.fromkeys((*sizes[:1], *sizes[-1:])))
+
+
+def plan_levels(evidence: Evidence, position: int, options: AttackOptions) -> tuple[float, ...]:
+    """Levels of the intervals of a variable, the strictest first."""
+    column = evidence.columns[position]
+    planned = [
+        attack
+        for attack in plan_attacks(evidence, options)
+        if attack.target == column.name and is_of_release(attack.source)
+    ]
+    kind = "classes" if column.is_categorical else "numbers"
+    n_compared = count_compared(len(planned), kind, options)
+    return options.plan_levels(n_compared, len(evidence.columns))
 
 
 def measure_attacks(
@@ -71,7 +101,7 @@ def measure_attacks(
     options: AttackOptions | None = None,
     progress: Callable[[int, int, AttackOutcome], None] | None = None,
 ) -> AttackReport:
-    """Train every adversary on a release and report what each learns of what was hidden.
+    """Train every adversary on a release and report what each learns of confidential variables.
 
     Parameters
     ----------
@@ -83,14 +113,14 @@ def measure_attacks(
     raw : (n_records, n_features), optional
         The records before the release: the control, on which adversaries should succeed.
     noise : (n_records, any), optional
-        The records with noise of equal utility; see `privpipe.attacks.threats.noise`.
+        The records with noise of equal utility; see `privpipe.attacks.equal_noise`.
     columns
         Name and kind of each confidential column.
     features
         Name and kind of each column of the sources, where some are categorical.
     groups : (n_records,), optional
-        Subject of each record; splits and intervals then go by subject, and several records of
-        one are read together.
+        Subject of each record; splits and intervals are then by subject, and several records of
+        one are read jointly.
     seen : (n_records,), optional
         True for records the sanitiser learned from; `AttackOptions.seen_records` says what
         becomes of them.
@@ -101,7 +131,7 @@ def measure_attacks(
         What is released beside the features: included variables, the order of the records,
         their partitions. Without it these are not attacked.
     desired
-        The true wanted answers: limits then count what is gained beyond knowing them.
+        The true desired variables: limits then count what is gained beyond knowing them.
     options
         Adversaries, bounds, limit and confidence.
     progress
@@ -115,7 +145,7 @@ def measure_attacks(
     Raises
     ------
     InputError
-        If the arrays cannot be attacked as asked; see `prepare_evidence`.
+        If the arrays cannot be attacked so; see `prepare_evidence`.
 
     Notes
     -----
@@ -204,7 +234,7 @@ def _attack(
     source = outcome.attack.source
     made = train_adversary(evidence, position, source, outcome.attack.adversary, options)
     known = None
-    if is_of_release(source) and "wanted" in evidence.sources:
+    if is_of_release(source):
         known = decide_by_desired(evidence, position, made.splits, made.tests, options)
     truth = evidence.truth[made.test, position]
     return replace(
@@ -226,10 +256,10 @@ def _attack_groups(
 ) -> AttackOutcome:
     """Judge who knows several records of a group; one decision per set, intervals by group.
 
-    What the wanted answers of a set tell is not deducted: the limits bear the whole advantage.
+    What the desired variables of a set reveal is not deducted: the limits bear the whole advantage.
     """
     attack = outcome.attack
-    found = infer_together(evidence, position, attack.source, attack.adversary, options)
+    found = infer_jointly(evidence, position, attack.source, attack.adversary, options)
     strict, *also = plan_levels(evidence, position, options)
     return replace(
         outcome,
@@ -262,22 +292,54 @@ def score_decisions(
     options: AttackOptions,
 ) -> tuple[Score, ...]:
     """Scores of what was decided of test records, by class or number, with their limits."""
-    decision, ranking = decided
-    column, truth = evidence.columns[position], evidence.truth[test, position]
     strict, *also = plan_levels(evidence, position, options)
-    units = find_units(evidence, position)
-    groups = None if units is None else units[test]
-    given: dict[str, Any] = {"groups": groups, "level": strict, "also": also, "seed": options.seed}
-    given["n_replicates"] = options.n_replicates
-    if not column.is_categorical:
+    given: dict[str, Any] = {
+        "groups": find_test_units(evidence, position, test),
+        "level": strict,
+        "also": also,
+        "n_replicates": options.n_replicates,
+        "seed": options.seed,
+    }
+    truth, (decision, ranking) = evidence.truth[test, position], decided
+    if not evidence.columns[position].is_categorical:
         scores = measure_number_scores(truth, decision, guess=guess, **given)
-        if known is None:
-            return scores
-        return compare_number_scores(scores, truth, decision, known[0], guess=guess, **given)
-    classes = truth.astype(np.int64)
-    scores = measure_class_scores(classes, decision, guess=int(guess), ranking=ranking, **given)
+    else:
+        truth = truth.astype(np.int64)
+        scores = measure_class_scores(truth, decision, guess=int(guess), ranking=ranking, **given)
     if known is None:
         return scores
+    return compare_decided(scores, truth, decided, known, guess, given)
+
+
+def compare_decided(
+    scores: tuple[Score, ...],
+    truth: np.ndarray,
+    mine: Decided,
+    theirs: Decided,
+    guess: float,
+    given: dict[str, Any],
+) -> tuple[Score, ...]:
+    """The scores with what one adversary has beyond another, on the same test records.
+
+    Parameters
+    ----------
+    scores, truth
+        Of the one, and the true values; integers are classes.
+    mine, theirs
+        What both say.
+    guess
+        Of numbers: what one would say without records.
+    given
+        Groups, level and bootstrap of the intervals.
+    """
+    if not np.issubdtype(truth.dtype, np.integer):
+        return compare_number_scores(scores, truth, mine[0], theirs[0], guess=guess, **given)
     return compare_class_scores(
-        scores, classes, decision, known[0], ranking=ranking, known_ranking=known[1], **given
+        scores, truth, mine[0], theirs[0], ranking=mine[1], known_ranking=theirs[1], **given
     )
+
+
+def find_test_units(evidence: Evidence, position: int, test: IntArray) -> IntArray | None:
+    """Of each test record what intervals are over: its group, or a stretch of its time."""
+    units = find_units(evidence, position)
+    return None if units is None else units[test]

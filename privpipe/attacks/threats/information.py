@@ -1,6 +1,6 @@
 """Information that discrete releases give about discrete confidential variables, in nats.
 
-The plug-in estimate is biased upward by about (|A|-1)(|B|-1)/(2N); beside it stand the
+The plug-in estimate is biased upward by about (|A|-1)(|B|-1)/(2N); with it come the
 estimate with that bias taken off, what shuffled labels reach, and a held-out value.
 """
 
@@ -17,9 +17,8 @@ from scipy import special
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.statistics.intervals import check_level
-from privpipe.attacks.threats.attack_table import Sample
 from privpipe.errors import InputError
-from privpipe.protocols import FloatArray, IntArray
+from privpipe.protocols import Column, FloatArray, IntArray
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,27 +26,30 @@ if TYPE_CHECKING:
 _SMOOTHING = (0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 _SHUFFLES = 5
 
-INFORMATION_SCHEMA = {
-    "confidential": ("str", "what should stay unknown"),
-    "released": ("str", "released attribute, or joint for all of them together"),
-    "plug_in": ("float64", "information of the empirical table, nats; biased upward"),
-    "corrected": ("float64", "plug-in less the Miller-Madow bias, nats"),
-    "shuffled": ("float64", "mean plug-in with shuffled labels: what no information reaches"),
-    "held_out": ("float64", "gain in log-likelihood on held-out records, nats; biased downward"),
-    "lower": ("float64", "lower confidence limit of held_out"),
-    "upper": ("float64", "upper confidence limit of held_out"),
-    "level": ("float64", "confidence of these limits"),
-    "entropy": ("float64", "plug-in entropy of the confidential variable, nats: the most"),
-    "n_symbols": ("int64", "distinct released values"),
-    "n_classes": ("int64", "distinct confidential values"),
-    "n_records": ("int64", "records counted"),
-}
-"""Columns of `InformationReport.table`: dtype and meaning."""
-
 
 @dataclass(frozen=True)
 class Information:
-    """Estimates for one pair of variables; fields as in `INFORMATION_SCHEMA`."""
+    """Estimates for one pair of variables.
+
+    Parameters
+    ----------
+    confidential, released
+        What should stay unknown; the released attribute, or "joint" for all of them jointly.
+    plug_in
+        Information of the empirical table, nats; biased upward.
+    corrected
+        The plug-in less the Miller-Madow bias, nats.
+    shuffled
+        Mean plug-in with shuffled labels: what no information comes to.
+    held_out, lower, upper, level
+        Gain in log-likelihood on held-out records, nats, biased downward; its confidence limits.
+    entropy
+        Plug-in entropy of the confidential variable, nats: the most.
+    n_symbols, n_classes
+        Distinct released and confidential values.
+    n_records
+        Records counted.
+    """
 
     confidential: str
     released: str
@@ -72,26 +74,30 @@ class InformationReport:
 
     @property
     def table(self) -> pd.DataFrame:
-        """One row per pair, columns as `INFORMATION_SCHEMA`."""
+        """One row per pair, columns as the fields of `Information`."""
         import pandas as pd  # slow to load
 
-        frame = pd.DataFrame([asdict(row) for row in self.rows], columns=list(INFORMATION_SCHEMA))
-        return frame.astype({name: kind for name, (kind, _) in INFORMATION_SCHEMA.items()})
+        return pd.DataFrame([asdict(row) for row in self.rows])
 
     def to_json(self) -> str:
         """The table as JSON rows, with the unit."""
         return json.dumps({"unit": "nats", "table": [asdict(row) for row in self.rows]}, indent=1)
 
 
-def attack(sample: Sample, options: AttackOptions) -> InformationReport:
-    """The row "information" of the kinds of attack."""
-    assert sample.codes is not None
-    assert sample.classes is not None
+def attack(
+    codes: IntArray,
+    classes: IntArray,
+    attributes: Sequence[str] = (),
+    columns: Sequence[Column] = (),
+    *,
+    options: AttackOptions,
+) -> InformationReport:
+    """`measure_information` with the options of an audit; arrays as of a `Sample`."""
     return measure_information(
-        sample.codes,
-        sample.classes,
-        released_names=sample.attributes,
-        confidential_names=[column.name for column in sample.columns or ()],
+        codes,
+        classes,
+        released_names=attributes,
+        confidential_names=[column.name for column in columns],
         level=options.level,
         seed=options.seed,
     )
@@ -190,11 +196,12 @@ def _measure_pair(
             code="single_class",
         )
     n, n_symbols = len(a), int(b.max()) + 1
+    # Miller and Madow count the cells that occur: empty ones of a sparse table add no bias.
     n_cells = len(np.unique(a * n_symbols + b))
     plug_in = measure_plug_in(a, b)
     random = np.random.default_rng(seed)
     gain = _gain_held_out(a, b, random)
-    reach = float(special.ndtri(0.5 + level / 2) * gain.std(ddof=1) / np.sqrt(n))
+    half = float(special.ndtri(0.5 + level / 2) * gain.std(ddof=1) / np.sqrt(n))
     return Information(
         confidential=a_name,
         released=b_name,
@@ -204,8 +211,8 @@ def _measure_pair(
             np.mean([measure_plug_in(random.permutation(a), b) for _ in range(_SHUFFLES)])
         ),
         held_out=float(gain.mean()),
-        lower=float(gain.mean()) - reach,
-        upper=float(gain.mean()) + reach,
+        lower=float(gain.mean()) - half,
+        upper=float(gain.mean()) + half,
         level=level,
         entropy=_entropy(a, n),
         n_symbols=n_symbols,
@@ -230,9 +237,9 @@ def _gain(a: IntArray, b: IntArray, a_new: IntArray, b_new: IntArray) -> FloatAr
     cells, counts = np.unique(b * n_classes + a, return_counts=True)
 
     def count(a_of: IntArray, b_of: IntArray) -> IntArray:
-        wanted = b_of * n_classes + a_of
-        at = np.minimum(np.searchsorted(cells, wanted), len(cells) - 1)
-        return np.where(cells[at] == wanted, counts[at], 0)
+        cell = b_of * n_classes + a_of
+        at = np.minimum(np.searchsorted(cells, cell), len(cells) - 1)
+        return np.where(cells[at] == cell, counts[at], 0)
 
     def log_ratio(a_of: IntArray, b_of: IntArray, less: int, strength: float) -> FloatArray:
         seen = count(a_of, b_of) - less

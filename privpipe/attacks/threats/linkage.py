@@ -17,7 +17,6 @@ from privpipe.attacks.statistics.intervals import (
     measure_exact_interval,
     measure_grouped_wilson_interval,
 )
-from privpipe.attacks.threats.attack_table import Sample
 from privpipe.errors import InputError
 from privpipe.protocols import FloatArray, IntArray
 
@@ -35,9 +34,9 @@ class LinkageAttack:
         "direct": nearest in the columns both have, standardised. "learned": the release is
         first predicted from the raw record by a ridge regression on other pairs.
     top_1, top_10
-        Share of probes whose own release is the nearest, or among the ten nearest.
+        Share of probes whose release is the nearest, or among the ten nearest.
     median_rank
-        Median number of releases nearer than the own one.
+        Median number of releases nearer than the right one.
     """
 
     method: str
@@ -76,14 +75,14 @@ class LinkageReport:
         return json.dumps(asdict(self) | {"strongest": self.strongest.method}, indent=1)
 
 
-def attack(sample: Sample, options: AttackOptions) -> LinkageReport:
-    """The row "linkage" of the kinds of attack."""
-    assert sample.raw is not None
-    assert sample.released is not None
+def attack(
+    raw: FloatArray, released: FloatArray, groups: IntArray | None = None, *, options: AttackOptions
+) -> LinkageReport:
+    """`measure_linkage` with the options of an audit; arrays as of a `Sample`."""
     return measure_linkage(
-        sample.raw,
-        sample.released,
-        groups=sample.groups,
+        raw,
+        released,
+        groups=groups,
         max_records=min(options.max_records, MOST_RECORDS),
         max_bytes=options.max_bytes,
         level=options.level,
@@ -104,7 +103,7 @@ def measure_linkage(
 ) -> LinkageReport:
     """Try to find the release of each of some known raw records.
 
-    The gallery is a sample of the release with the probes' own entries in it; entries at
+    The gallery is a sample of the release with the probes' entries in it; entries at
     equal distance are ordered by chance. Half of the sample serves the learned method as
     pairs to train on; probes are taken from the other half.
 
@@ -146,17 +145,19 @@ def measure_linkage(
     rows = random.permutation(len(x))[: bound_rows(x, z, max_records, max_bytes)]
     half = len(rows) // 2
     probes = rows[half:][:max_probes]
-    own = np.arange(half, half + len(probes))
+    at = np.arange(half, half + len(probes))
     gallery = measure_coordinates(z[rows], name="released").values
     known = measure_coordinates(x[rows], name="raw").values
-    methods = {"learned": (_learn(known, gallery, half)[own], gallery)}
+    # One half trains the learned method and the other is looked up: whoever knows the pair that he
+    # looks for need not link it.
+    methods = {"learned": (_learn(known, gallery, half)[at], gallery)}
     if x.shape[1] == z.shape[1]:
-        methods["direct"] = _align(x[rows], z[rows], own)
+        methods["direct"] = _align(x[rows], z[rows], at)
     share = 1 - (1 - level) / (2 * len(methods))
     subject = None if groups is None else np.asarray(groups)[probes]
     return LinkageReport(
         attacks=tuple(
-            _count_links(name, measure_ranks(p, g, own, seed), subject, share)
+            _count_links(name, measure_ranks(p, g, at, seed), subject, share)
             for name, (p, g) in methods.items()
         ),
         n_probes=len(probes),
@@ -178,15 +179,14 @@ def _count_links(
     return LinkageAttack(method, share(1), share(10), float(np.median(ranks)))
 
 
-def _align(raw: FloatArray, released: FloatArray, own: IntArray) -> tuple[FloatArray, FloatArray]:
+def _align(raw: FloatArray, released: FloatArray, at: IntArray) -> tuple[FloatArray, FloatArray]:
     """Both in units of the release, column by column; columns it holds constant are left out."""
     mean, scale = released.mean(axis=0, dtype=np.float64), released.std(axis=0, dtype=np.float64)
-    kept = scale > 0
-    if not kept.any():
-        return np.zeros((len(own), 1)), np.zeros((len(released), 1))
-    return (raw[own][:, kept] - mean[kept]) / scale[kept], (released[:, kept] - mean[kept]) / scale[
-        kept
-    ]
+    varies = scale > 0
+    if not varies.any():
+        return np.zeros((len(at), 1)), np.zeros((len(released), 1))
+    mine, theirs = ((x[:, varies] - mean[varies]) / scale[varies] for x in (raw[at], released))
+    return mine, theirs
 
 
 def _learn(known: FloatArray, gallery: FloatArray, half: int) -> FloatArray:

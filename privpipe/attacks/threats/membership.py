@@ -1,26 +1,34 @@
-"""Membership: was a record among those a model or a surrogate release was made from?"""
+"""Membership: was a record among those a model or a surrogate release was made from?
+
+So are neighbours distinguished: two records released many times, of which differential privacy
+bounds what any test may find. This one finds a lower limit of epsilon from what it does find
+(Jagielski, Ullman and Oprea 2020; the events that are no thresholds are those of Mironov 2012, who
+read records off the low bits of noise). An event is chosen on one half of the releases and counted
+on the other, so that choosing it costs nothing.
+"""
 
 from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
 import numpy as np
 import numpy.typing as npt
+import scipy
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.statistics.distances import measure_nearest
 from privpipe.attacks.statistics.intervals import Interval, measure_exact_interval
 from privpipe.attacks.statistics.roc import measure_roc
-from privpipe.attacks.threats.attack_table import Sample
 from privpipe.errors import InputError
-from privpipe.protocols import FloatArray
+from privpipe.protocols import BoolArray, FloatArray
 
 
 @dataclass(frozen=True)
 class MembershipReport:
-    """How well members are told from others by a threshold.
+    """How well members are distinguished from others by a threshold.
 
     Parameters
     ----------
@@ -54,14 +62,13 @@ class MembershipReport:
         return json.dumps(asdict(self), indent=1)
 
 
-def attack(sample: Sample, options: AttackOptions) -> MembershipReport:
-    """The row "membership" of the kinds of attack, on a surrogate release."""
-    assert sample.released is not None
-    assert sample.members is not None
-    assert sample.others is not None
+def attack(
+    released: FloatArray, members: FloatArray, others: FloatArray, *, options: AttackOptions
+) -> MembershipReport:
+    """By the nearest record of a surrogate release; arrays as of a `Sample`."""
     return measure_membership(
-        measure_surprise(sample.members, sample.released),
-        measure_surprise(sample.others, sample.released),
+        measure_surprise(members, released),
+        measure_surprise(others, released),
         level=options.level,
         seed=options.seed,
     )
@@ -70,7 +77,7 @@ def attack(sample: Sample, options: AttackOptions) -> MembershipReport:
 def measure_membership(
     members: npt.ArrayLike, others: npt.ArrayLike, *, level: float = 0.95, seed: int = 0
 ) -> MembershipReport:
-    """Tell members from others by how little they surprise.
+    """Distinguish members from others by how little they surprise.
 
     Parameters
     ----------
@@ -113,6 +120,7 @@ def measure_membership(
     curve = measure_roc(truth, -np.concatenate([inside, outside]), level=level, seed=seed)
     random = np.random.default_rng(seed)
     inside, outside = random.permutation(inside), random.permutation(outside)
+    # Chosen on one half and counted on the other, or the best of all thresholds would show chance.
     threshold = _best_threshold(inside[::2], outside[::2])
     hits, alarms = inside[1::2] <= threshold, outside[1::2] <= threshold
     found = measure_exact_interval(int(hits.sum()), len(hits), level=level)
@@ -150,11 +158,9 @@ def measure_surprise(records: FloatArray, surrogate: FloatArray) -> FloatArray:
             remedy="Give the same columns in the same order.",
         )
     mean, scale = surrogate.mean(axis=0), surrogate.std(axis=0)
-    kept = scale > 0
-    return measure_nearest(
-        (records[:, kept] - mean[kept]) / scale[kept],
-        (surrogate[:, kept] - mean[kept]) / scale[kept],
-    )
+    varies = scale > 0
+    mine, theirs = ((x - mean)[:, varies] / scale[varies] for x in (records, surrogate))
+    return measure_nearest(mine, theirs)
 
 
 def measure_epsilon_floor(found: Interval, false: Interval) -> float:
@@ -179,3 +185,154 @@ def _best_threshold(inside: FloatArray, outside: FloatArray) -> float:
         np.searchsorted(np.sort(v), candidates, side="right") / len(v) for v in (inside, outside)
     ]
     return float(candidates[np.argmax(share[0] - share[1])])
+
+
+LEAST_RELEASES = 200
+_QUANTILES = (0.005, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.995)
+_LOW_BITS = 6
+
+
+@dataclass(frozen=True)
+class EventFloor:
+    """What one event shows.
+
+    Parameters
+    ----------
+    event
+        Which.
+    share, other_share
+        How often it happens for either neighbour.
+    epsilon_floor
+        Least epsilon consistent with both counts, in nats.
+    """
+
+    event: str
+    share: float
+    other_share: float
+    epsilon_floor: float
+
+
+@dataclass(frozen=True)
+class NeighbourReport:
+    """Lower limit of the privacy loss of two neighbours.
+
+    Parameters
+    ----------
+    n_releases
+        Of each neighbour.
+    level
+        Confidence of all events together.
+    epsilon_floor
+        Largest of the events.
+    events
+        Each of them.
+    """
+
+    n_releases: int
+    level: float
+    epsilon_floor: float
+    events: tuple[EventFloor, ...]
+
+    def to_json(self) -> str:
+        """The report as JSON."""
+        return json.dumps(asdict(self))
+
+
+def distinguish_neighbours(
+    released: FloatArray, other: FloatArray, *, level: float = 0.95
+) -> NeighbourReport:
+    """Find how well the releases of one record are distinguished from those of another.
+
+    Parameters
+    ----------
+    released, other : (n_releases, n_released)
+        Independent releases of either record.
+    level
+        Confidence of all limits together: a mechanism of loss epsilon has a floor above epsilon
+        with probability at most ``1 - level``.
+
+    Raises
+    ------
+    InputError
+        If the shapes differ, or there are fewer than 200 releases.
+    """
+    if released.shape != other.shape or len(released) < LEAST_RELEASES:
+        raise InputError(
+            f"Releases of neighbours have shapes {released.shape} and {other.shape}.",
+            remedy=f"Give the same number of each, at least {LEAST_RELEASES}.",
+            code="shape",
+        )
+    half = len(released) // 2
+    learned, judged = (released[:half], other[:half]), (released[half:], other[half:])
+    events = list(_choose_events(learned, judged))
+    floors = [_measure(name, *held, level, len(events)) for name, held in events]
+    best = max(floor.epsilon_floor for floor in floors)
+    return NeighbourReport(len(released), level, best, tuple(floors))
+
+
+Pair = tuple[FloatArray, FloatArray]
+
+
+def _choose_events(
+    learned: Pair, judged: Pair
+) -> Iterator[tuple[str, tuple[BoolArray, BoolArray]]]:
+    """Events chosen on the first half, and where they happen in the second."""
+    direction = learned[0].mean(axis=0) - learned[1].mean(axis=0)
+    single = np.zeros_like(direction)
+    single[np.argmax(np.abs(direction))] = 1.0
+    for name, weights in (("mean difference", direction), ("one coordinate", single)):
+        mine, theirs, here, there = (x @ weights for x in (*learned, *judged))
+        cut = _best_cut(mine, theirs)
+        yield f"{name}, threshold", (here >= cut, there >= cut)
+    fine = tuple(_is_fine(x) for x in (*learned, *judged))
+    column = int(np.argmax(np.abs(fine[0].mean(axis=0) - fine[1].mean(axis=0))))
+    yield "finer than 2**-53", (fine[2][:, column], fine[3][:, column])
+    codes = tuple(_low_bits(x)[:, column] for x in (*learned, *judged))
+    counts = [np.bincount(code, minlength=2**_LOW_BITS) for code in codes[:2]]
+    chosen = counts[0] > counts[1]
+    yield "low bits", (chosen[codes[2]], chosen[codes[3]])
+
+
+def _best_cut(scores: FloatArray, others: FloatArray) -> float:
+    """Threshold of the largest floor on the half that it is chosen on."""
+    cuts = np.unique(np.quantile(np.concatenate([scores, others]), _QUANTILES))
+    floors = [_measure("", scores >= cut, others >= cut, 0.9, 1).epsilon_floor for cut in cuts]
+    return float(cuts[int(np.argmax(floors))])
+
+
+def _is_fine(x: FloatArray) -> BoolArray:
+    """Which released numbers are no multiple of 2**-53: what floating noise leaves near zero."""
+    scaled = x.astype(np.float64) * 2.0**53
+    fine: BoolArray = np.floor(scaled) != scaled
+    return fine
+
+
+def _low_bits(x: FloatArray) -> FloatArray:
+    """Last bits of the mantissas that are not all zero."""
+    mantissas = np.ascontiguousarray(x, np.float64).view(np.int64)
+    # Numbers on a grid end in zeros, which reveal nothing: the six bits above them are read.
+    used = int(np.bitwise_or.reduce(mantissas.reshape(-1)))
+    shift = min(46, (used & -used).bit_length() - 1) if used else 46
+    low: FloatArray = (mantissas >> shift) & (2**_LOW_BITS - 1)
+    return low
+
+
+def _measure(
+    name: str, here: BoolArray, there: BoolArray, level: float, n_events: int
+) -> EventFloor:
+    """Both one-sided limits of an event, at their share of the error of all."""
+    # Two floors of each event, one for either neighbour as the first, share the error of all.
+    risk = (1 - level) / (2 * n_events)
+    intervals = [_find_limits(int(held.sum()), len(held), risk, level) for held in (here, there)]
+    floors = (measure_epsilon_floor(*intervals), measure_epsilon_floor(*reversed(intervals)))
+    return EventFloor(name, float(here.mean()), float(there.mean()), max(floors))
+
+
+def _find_limits(hits: int, n: int, risk: float, level: float) -> Interval:
+    """Clopper and Pearson's limits, each wrong with probability at most `risk` / 2.
+
+    An event and its complement, for either neighbour, use all four of them.
+    """
+    low = float(scipy.stats.beta.ppf(risk / 2, hits, n - hits + 1)) if hits else 0.0
+    high = float(scipy.stats.beta.ppf(1 - risk / 2, hits + 1, n - hits)) if hits < n else 1.0
+    return Interval(hits / n, low, high, level, "exact")

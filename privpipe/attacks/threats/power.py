@@ -1,10 +1,10 @@
 """What an audit would have found: leaks of known size, planted in a copy of what it attacks.
 
 "No adversary found anything" says nothing of an audit that finds nothing. Here the released sample
-is shuffled, so that it tells nothing, and a leak is put into it of which a known share of the
-records tells the secret; the audit's own adversaries, splits and levels are asked whether they
-find it. Two leaks need no fit, since who exploits them is known: one knows every record a little,
-one a few for certain. The others are attacked again by one adversary that suits them.
+is shuffled, so that it reveals nothing, and a leak is put into it by which a known share of the
+records reveals the secret; adversaries, splits and levels are those of the audit. Two leaks need no
+fit, since who exploits them is known: one knows every record a little, one a few for certain. The
+others are attacked again by one adversary that suits them.
 
 What was found once by a hair is not found by every audit of such a leak: a size is stated only
 where the score lies so far above what finds it that another draw would be found as well (`ROOM`).
@@ -22,18 +22,13 @@ import scipy
 from privpipe.attacks.adversaries import READS_BITS
 from privpipe.attacks.adversaries.attack_options import AttackOptions, choose_adversaries
 from privpipe.attacks.adversaries.evidence import Evidence, find_units, split_records
+from privpipe.attacks.adversaries.problem import Decided, guess_target, measure_target
 from privpipe.attacks.statistics.scores import Score
 from privpipe.attacks.statistics.splits import is_of_groups
 from privpipe.attacks.threats.inference import run_attack, score_decisions
-from privpipe.attacks.threats.trained_adversary import (
-    Decided,
-    decide_by_desired,
-    draw_tests,
-    guess_target,
-    measure_target,
-)
-from privpipe.attacks.threats.verdicts.detection import Detection
+from privpipe.attacks.threats.trained_adversary import decide_by_desired, draw_tests
 from privpipe.attacks.threats.verdicts.outcomes import Attack
+from privpipe.attacks.threats.verdicts.safeguards import Detection
 from privpipe.protocols import BoolArray, FloatArray, IntArray
 
 SIZES = (0.002, 0.003, 0.005, 0.007, 0.01, 0.015, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.5)
@@ -41,8 +36,8 @@ SIZES = (0.002, 0.003, 0.005, 0.007, 0.01, 0.015, 0.02, 0.03, 0.05, 0.07, 0.1, 0
 
 STEPS = (1 / 3, 1.0, 2.0)
 """Sizes of planted leaks that are tried, in units of the one that must be found. Where a smaller
-one is surely found the larger ones of the same kind are not planted: every record that tells,
-tells still."""
+one is surely found the larger ones of the same leak are not planted: every record that leaks in it
+leaks in them, too."""
 
 ROOM = 2.5
 """Standard errors by which the lower limit of a stated leak must be above nothing: 1.645 so that
@@ -53,18 +48,18 @@ N_DRAWS = 4
 """Leaks that need no fit are drawn so often, and their limits averaged."""
 
 CLEAR = 2.0
-"""Standard errors away from what is asked at which further draws would change nothing."""
+"""Standard errors away from what is required at which further draws would change nothing."""
 
-LEAKS: dict[str, str] = {
-    "advantage": "every record told a little",
-    "certain": "a few records told for certain",
-    "feature": "one feature",
-    "bits": "low-order bits",
-    "subgroup": "a rare subgroup",
-    "withheld": "which rows are withheld",
-    "non-linear": "the size of a feature, whatever its sign",
-}
-"""Kinds of leak in words."""
+LEAKS = (
+    "advantage",  # every record reveals a little
+    "certain",  # a few records reveal all
+    "feature",  # one feature of some records
+    "bits",  # low-order bits
+    "subgroup",  # a rare subgroup, far from all others
+    "withheld",  # which rows are withheld
+    "non-linear",  # the size of a feature, whatever its sign
+)
+"""Leaks that are planted, by the names that reports store."""
 
 
 def choose_planted(evidence: Evidence, most: int = 2) -> tuple[int, ...]:
@@ -81,7 +76,7 @@ def choose_planted(evidence: Evidence, most: int = 2) -> tuple[int, ...]:
 
 
 def list_leaks(evidence: Evidence) -> tuple[str, ...]:
-    """Kinds of leak that a release of this kind could have."""
+    """Leaks that a release like this could have."""
     channels = {"bits": "bits" in evidence.sources, "withheld": evidence.n_withheld > 0}
     return tuple(leak for leak in LEAKS if channels.get(leak, True))
 
@@ -89,7 +84,7 @@ def list_leaks(evidence: Evidence) -> tuple[str, ...]:
 def measure_power(
     evidence: Evidence, position: int, leak: str, options: AttackOptions
 ) -> Detection:
-    """The smallest of a kind of leak that the audit finds at its level.
+    """The smallest of a sort of leak that the audit finds at its level.
 
     Parameters
     ----------
@@ -112,7 +107,7 @@ def measure_power(
     -----
     Guarantee: a leak of a stated size is found by at least .95 of such audits, for leaks as they
     are planted here (`tests.bench.audit_power` plants them anew). Of records with subjects, all of
-    a subject tell or none.
+    a subject leak or none.
     """
     target = evidence.columns[position].name
     if leak in ("advantage", "certain"):
@@ -123,9 +118,9 @@ def measure_power(
         size = _search(lambda share: find(share, ROOM))
         finds = size <= options.must_find or find(options.must_find, 0.0)
         return Detection(target, leak, size, "who knows", finds)
-    kind = evidence.columns[position].is_categorical
-    # Who reads the wanted answer as well: first one that weighs columns, last one that does more.
-    suited = choose_adversaries("joined", kind, options)
+    is_class = evidence.columns[position].is_categorical
+    # Who reads desired variables as well: first one that weighs columns, last one that does more.
+    suited = choose_adversaries("joined", is_class, options)
     two = (evidence.columns[position].n_categories or 2) == 2
     adversary = suited[0 if two and leak in ("feature", "withheld") else -1]
     source = "released"
@@ -134,20 +129,13 @@ def measure_power(
     size, finds = math.nan, False
     for share in dict.fromkeys(min(1.0, step * options.must_find) for step in STEPS):
         planted = _plant(evidence, position, leak, share, options.seed)
-        attack = Attack(target, "classes" if kind else "numbers", source, adversary)
-        draws = [run_attack(planted, attack, options).scores]
-        finds |= share <= options.must_find and _is_found(draws, attack.kind, options, 0.0)
-        if _is_found(draws, attack.kind, options, ROOM):
+        attack = Attack(target, "classes" if is_class else "numbers", source, adversary)
+        room = _find_room([run_attack(planted, attack, options).scores], attack.kind, options)
+        finds |= share <= options.must_find and room > 0
+        if room > ROOM:
             size = share
             break
     return Detection(target, leak, size, adversary, finds)
-
-
-def _is_found(
-    draws: Sequence[Sequence[Score]], kind: str, options: AttackOptions, room: float
-) -> bool:
-    """Whether a deciding score is above nothing by so many standard errors."""
-    return _find_room(draws, kind, options) > room
 
 
 def _find_room(draws: Sequence[Sequence[Score]], kind: str, options: AttackOptions) -> float:
@@ -161,10 +149,10 @@ def _count_errors(draws: Sequence[Score]) -> float:
     """The same of one score, its limits averaged over draws."""
     first = draws[0].interval if draws[0].gained is None else draws[0].gained
     lower = float(np.mean([s.gain_lower for s in draws]))
-    reach = float(np.mean([s.gain for s in draws])) - lower  # so many standard errors
+    half = float(np.mean([s.gain for s in draws])) - lower  # so many standard errors
     if not math.isfinite(lower):
         return -math.inf
-    error = reach / float(scipy.stats.norm.ppf(0.5 + first.level / 2))
+    error = half / float(scipy.stats.norm.ppf(0.5 + first.level / 2))
     return lower / error if error > 0 else math.copysign(math.inf, lower or -1.0)
 
 
@@ -180,9 +168,9 @@ def _search(finds: Callable[[float], bool]) -> float:
 def _find_ideal(
     evidence: Evidence, position: int, leak: str, share: float, options: AttackOptions, room: float
 ) -> bool:
-    """Whether the scores of an adversary that knows what a leak tells are above nothing.
+    """Whether the scores of an adversary that knows what a leak reveals are above nothing.
 
-    It is judged by the records that judge every other, and knows the wanted answer as they do.
+    It is judged by the records that judge every other, and knows the desired variables as they do.
     """
     random = np.random.default_rng([options.seed, 1])  # not the numbers that drew the split
     n_classes, truth = evidence.columns[position].n_categories, evidence.truth[:, position]
@@ -190,23 +178,21 @@ def _find_ideal(
     tests = draw_tests(evidence, position, splits, options.max_test // len(splits), options)
     test, train = np.concatenate(tests), np.unique(np.concatenate([s.train for s in splits]))
     scale = (0.0, 1.0) if n_classes else measure_target(truth[train])
-    known = None
-    if "wanted" in evidence.sources:
-        known = decide_by_desired(evidence, position, splits, tests, options)
+    known = decide_by_desired(evidence, position, splits, tests, options)
     guess = guess_target(truth[train], n_classes)
     quick, kind = replace(options, n_replicates=50), "classes" if n_classes else "numbers"
     draws: list[Sequence[Score]] = []
-    found = -math.inf
+    found, units = -math.inf, find_units(evidence, position)
     for _ in range(N_DRAWS):
-        told = _draw_told(find_units(evidence, position), evidence.n_records, share, random)[test]
+        leaking = _draw_leaking(units, evidence.n_records, share, random)[test]
         if n_classes:
             prior = np.bincount(truth[train].astype(np.int64), minlength=n_classes) + 1.0
             before = np.tile(prior / prior.sum(), (len(test), 1)) if known is None else known[0]
-            drawn = _draw_others(find_units(evidence, position), truth, random)[test]
-            decided = _know_class(leak, share, before, told, truth[test], drawn, random)
+            drawn = _draw_others(units, truth, random)[test]
+            decided = _know_class(leak, share, before, leaking, truth[test], drawn, random)
         else:
             mean = np.full(len(test), scale[0]) if known is None else known[0]
-            decided = _know_number(leak, share, mean, told, truth[test], scale[1], random)
+            decided = _know_number(leak, share, mean, leaking, truth[test], scale[1], random)
         draws.append(score_decisions(evidence, position, test, decided, known, guess, quick))
         found = _find_room(draws, kind, options)
         if abs(found - room) > CLEAR:
@@ -214,10 +200,10 @@ def _find_ideal(
     return found > room
 
 
-def _draw_told(
+def _draw_leaking(
     units: IntArray | None, n_records: int, share: float, random: np.random.Generator
 ) -> BoolArray:
-    """Which records tell: of records with subjects all of a subject, or none."""
+    """Which records leak: of records with subjects all of a subject, or none."""
     groups = np.arange(n_records) if units is None else units
     return np.asarray((random.random(int(groups.max()) + 1) < share)[groups])
 
@@ -242,7 +228,7 @@ def _know_class(
     leak: str,
     share: float,
     before: FloatArray,
-    told: BoolArray,
+    leaking: BoolArray,
     truth: FloatArray,
     drawn: FloatArray,
     random: np.random.Generator,
@@ -251,9 +237,9 @@ def _know_class(
     one = np.eye(before.shape[1])
     before = np.clip(before, 1e-3, 1.0)
     if leak == "certain":
-        decision = np.where(told[:, None], 2 * one[truth.astype(np.int64)], before)
-    else:  # Bayes: who is told and who is drawn look alike
-        said = one[np.where(told, truth, drawn).astype(np.int64)]
+        decision = np.where(leaking[:, None], 2 * one[truth.astype(np.int64)], before)
+    else:  # Bayes: classes that leak and classes that are drawn look alike
+        said = one[np.where(leaking, truth, drawn).astype(np.int64)]
         rates = np.maximum(one[truth.astype(np.int64)].mean(axis=0), 1e-9)
         decision = before * (1 - share + share * said / rates)
     # Adversaries rank by their noise what they know nothing of; ties would be surer than they are.
@@ -265,14 +251,14 @@ def _know_number(
     leak: str,
     share: float,
     before: FloatArray,
-    told: BoolArray,
+    leaking: BoolArray,
     truth: FloatArray,
     spread: float,
     random: np.random.Generator,
 ) -> Decided:
-    """The same of numbers, of whose variance a share is told."""
+    """The same of numbers, of whose variance a share is revealed."""
     if leak == "certain":
-        value = np.where(told, truth, before)
+        value = np.where(leaking, truth, before)
     else:
         noise = (1 - share) / share * spread**2
         left = float(np.mean((truth - before) ** 2))
@@ -282,20 +268,20 @@ def _know_number(
 
 
 def _plant(evidence: Evidence, position: int, leak: str, share: float, seed: int) -> Evidence:
-    """A copy whose released records tell nothing but the leak, of a share of the records."""
+    """A copy whose released records reveal nothing but the leak, of a share of the records."""
     random = np.random.default_rng([seed, 2])
     order = random.permutation(evidence.n_records)
     level, sources = _find_levels(evidence, position), dict(evidence.sources)
-    told = _draw_told(find_units(evidence, position), evidence.n_records, share, random)
+    leaking = _draw_leaking(find_units(evidence, position), evidence.n_records, share, random)
     if leak == "bits":
         values = sources["bits"].values[order].copy()
         codes = _find_codes(evidence, position)
-        values[:, 0] = _plant_bits(values[:, 0], codes, told, random)
+        values[:, 0] = _plant_bits(values[:, 0], codes, leaking, random)
         sources["bits"] = replace(sources["bits"], values=values)
     else:
         values = sources["released"].values[order].astype(np.float64)
-        columns = [_plant_column(values, leak, level, told, random), values[:, 1:]]
-        if "wanted" in sources:  # what is gained counts beyond the answer
+        columns = [_plant_column(values, leak, level, leaking, random), values[:, 1:]]
+        if "wanted" in sources:  # gains are those beyond the desired variables
             columns.append(sources["wanted"].values)
         whole = np.hstack(columns).astype(sources["released"].values.dtype)
         sources["released"] = replace(sources["released"], values=whole)
@@ -303,7 +289,7 @@ def _plant(evidence: Evidence, position: int, leak: str, share: float, seed: int
 
 
 def _find_codes(evidence: Evidence, position: int) -> IntArray:
-    """What a leak tells of every record: its class, or whether it is above the median."""
+    """What a leak reveals of every record: its class, or whether it is above the median."""
     truth = evidence.truth[:, position]
     if evidence.columns[position].is_categorical:
         return np.nan_to_num(truth).astype(np.int64)
@@ -317,22 +303,26 @@ def _find_levels(evidence: Evidence, position: int) -> FloatArray:
 
 
 def _plant_column(
-    values: FloatArray, leak: str, level: FloatArray, told: BoolArray, random: np.random.Generator
+    values: FloatArray,
+    leak: str,
+    level: FloatArray,
+    leaking: BoolArray,
+    random: np.random.Generator,
 ) -> FloatArray:
-    """The first column with the leak, (n_records, 1), or with the mask of withheld rows beside."""
+    """The first column with the leak, (n_records, 1); of withheld rows the mask as a second."""
     spread = float(values[:, 0].std()) or 1.0
     column = values[:, 0] / spread
     if leak == "feature":
-        column[told] = 3 * level[told]
+        column[leaking] = 3 * level[leaking]
     elif leak == "subgroup":  # far from all others, and so known as one
-        n_told = max(1, int(told.sum()))
-        rare = np.argsort(-np.abs(column), kind="stable")[:n_told]
+        n_leaking = max(1, int(leaking.sum()))
+        rare = np.argsort(-np.abs(column), kind="stable")[:n_leaking]
         column[rare] = 10 + 3 * level[rare]
     elif leak == "non-linear":
         size = 1.1 + 0.9 * level + 0.1 * random.random(len(level))
-        column[told] = (size * np.where(random.random(len(level)) < 0.5, 1, -1))[told]
+        column[leaking] = (size * np.where(random.random(len(level)) < 0.5, 1, -1))[leaking]
     else:
-        gone = told & (level > 0)
+        gone = leaking & (level > 0)
         column[gone] = 0.0
         mask = (gone - gone.mean()) / max(float(gone.std()), 1e-9)
         return np.column_stack([column * spread, mask])
@@ -340,13 +330,13 @@ def _plant_column(
 
 
 def _plant_bits(
-    values: FloatArray, codes: IntArray, told: BoolArray, random: np.random.Generator
+    values: FloatArray, codes: IntArray, leaking: BoolArray, random: np.random.Generator
 ) -> FloatArray:
-    """Values whose lowest mantissa bits tell, of those that are told, and are drawn of the rest."""
+    """Values whose lowest mantissa bits are a leak where it is, and are drawn of the rest."""
     wide = np.ascontiguousarray(values)
     kind = np.dtype(f"u{wide.dtype.itemsize}")
     n_codes = 1 << max(1, int(codes.max()).bit_length())
     drawn = random.integers(0, n_codes, len(codes))
-    lowest = np.where(told, codes, drawn).astype(kind)
+    lowest = np.where(leaking, codes, drawn).astype(kind)
     words = (wide.view(kind) & ~np.asarray(n_codes - 1, kind)) | lowest
     return np.asarray(words.view(wide.dtype))

@@ -19,7 +19,6 @@ from privpipe.attacks.adversaries.ridges import (
 )
 from privpipe.attacks.statistics.intervals import Interval, measure_bootstrap_interval
 from privpipe.attacks.statistics.splits import RecordSplit, draw_split
-from privpipe.attacks.threats.attack_table import Sample
 from privpipe.errors import InputError
 from privpipe.protocols import FloatArray, IntArray
 
@@ -72,14 +71,14 @@ class ReconstructionReport:
         return json.dumps(asdict(self) | {"strongest": self.strongest.adversary}, indent=1)
 
 
-def attack(sample: Sample, options: AttackOptions) -> ReconstructionReport:
-    """The row "reconstruction" of the kinds of attack."""
-    assert sample.raw is not None
-    assert sample.released is not None
+def attack(
+    raw: FloatArray, released: FloatArray, groups: IntArray | None = None, *, options: AttackOptions
+) -> ReconstructionReport:
+    """`measure_reconstruction` with the options of an audit; arrays as of a `Sample`."""
     return measure_reconstruction(
-        sample.raw,
-        sample.released,
-        groups=sample.groups,
+        raw,
+        released,
+        groups=groups,
         max_records=min(options.max_records, MOST_RECORDS),
         max_bytes=options.max_bytes,
         level=options.level,
@@ -167,7 +166,7 @@ def _standardise(raw: FloatArray) -> FloatArray:
 
 
 def _lift(source: FloatArray, split: RecordSplit, seed: int) -> list[FloatArray]:
-    """Kernel features of several widths, beside the columns themselves."""
+    """Kernel features of several widths, with the columns themselves."""
     width = measure_width(source[split.train], seed)
     n_landmarks = min(LANDMARKS, len(split.train))
     random = np.random.default_rng(seed)

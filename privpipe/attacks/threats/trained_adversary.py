@@ -12,14 +12,18 @@ from privpipe.attacks.adversaries import ADVERSARIES, KNOWS_DESIRED
 from privpipe.attacks.adversaries.attack_options import AttackOptions, find_adversary
 from privpipe.attacks.adversaries.coordinates import TrainingMatrix
 from privpipe.attacks.adversaries.evidence import Evidence, split_records
-from privpipe.attacks.adversaries.problem import Fitted, Problem
+from privpipe.attacks.adversaries.problem import (
+    Decided,
+    Fitted,
+    Problem,
+    guess_target,
+    join_decided,
+    measure_target,
+)
 from privpipe.attacks.statistics.roc import orient_ranking
 from privpipe.attacks.statistics.splits import RecordSplit, draw_rows
 from privpipe.errors import ConvergenceError
 from privpipe.protocols import FloatArray, IntArray
-
-Decided = tuple[FloatArray, FloatArray]
-"""What an adversary says of test records, and how it ranks them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,36 +78,56 @@ def train_adversary(
         If its decisions are not finite.
     """
     adversary = find_adversary(name, ADVERSARIES)
-    truth = evidence.truth[:, position]
-    n_classes = evidence.columns[position].n_categories
+    truth, n_classes = evidence.truth[:, position], evidence.columns[position].n_categories
     splits = split_records(evidence, position, options)
     most = min(adversary.max_test, options.max_test) // len(splits)
     tests = draw_tests(evidence, position, splits, most, options)
-    x, found, of = evidence.sources[source].values, list[Decided](), list[tuple[Fitted, Problem]]()
+    x, found, learners = evidence.sources[source].values, list[Decided](), list[_Learner]()
     for split, test in zip(splits, tests, strict=True):
         problem, scale = _pose(x, truth, split, n_classes, options)
         most_train = math.ceil(share_train * min(adversary.max_train, len(split.train)))
         problem = problem.sample(most_train, adversary.max_tune)
-        fitted = adversary.fit(problem)
-        found.append(_decide(x[test], problem, fitted, scale))
-        of.append((fitted, problem))
+        learners.append(_Learner(problem, adversary.fit(problem), scale))
+        found.append(learners[-1].decide(x[test]))
     learned = np.unique(np.concatenate([split.train for split in splits]))
+    first = learners[0]
     return TrainedAdversary(
         splits,
         tests,
         join_decided(found, n_classes),
         guess_target(truth[learned], n_classes),
-        of[0][0].settings,
-        len(of[0][1].x_train),
-        len(of[0][1].x_tune),
+        first.fitted.settings,
+        len(first.problem.x_train),
+        len(first.problem.x_tune),
     )
 
 
-_Knower = tuple[Problem, Fitted, tuple[float, float]] | None
+@dataclass(frozen=True, eq=False)
+class _Learner:
+    """An adversary fitted to one split, with mean and deviation of the numbers that it guesses."""
+
+    problem: Problem
+    fitted: Fitted
+    scale: tuple[float, float]
+
+    def decide(self, x: FloatArray) -> Decided:
+        """What is said of records, in the unit of the variable, and how it ranks them."""
+        problem, decision = self.problem, np.asarray(self.fitted.decide(x), np.float64)
+        expected = (len(x), problem.n_classes) if problem.n_classes else (len(x),)
+        if decision.shape != expected or not np.isfinite(decision).all():
+            raise ConvergenceError("The adversary's decisions are not finite, or too few.")
+        signs: FloatArray = np.ones(1)
+        if problem.n_classes is not None:
+            # Signs with which classes are ranked are chosen by tuning records: the records that
+            # judge would turn every area above a half.
+            tuned = np.asarray(self.fitted.decide(problem.x_tune), np.float64)
+            signs = orient_ranking(problem.y_tune.astype(np.int64), tuned)
+        return self.scale[0] + self.scale[1] * decision, decision * signs
 
 
-_KNOWERS: WeakKeyDictionary[TrainingMatrix, dict[tuple[int, int], _Knower]] = WeakKeyDictionary()
-"""Who knows the wanted answer, of each variable and fold: fitted once, for all attacks of a
+_BASELINES: WeakKeyDictionary[TrainingMatrix, dict[tuple[int, int], _Learner | None]]
+_BASELINES = WeakKeyDictionary()
+"""Who knows the desired variables, of each variable and fold: fitted once, for all attacks of a
 worker, and for the leaks that it plants in copies of the evidence."""
 
 
@@ -114,46 +138,48 @@ def decide_by_desired(
     tests: tuple[IntArray, ...],
     options: AttackOptions,
 ) -> Decided | None:
-    """What is said of test records by who knows the wanted answer and no more.
+    """What is said of test records by who knows the true desired variables and no more.
 
-    None where the answer tells nothing of tuning records: then all that is found is gained, and
-    limits need not bear what a second guess adds to them.
+    None without such, or where they reveal nothing of tuning records: then all that is found is
+    gained, and limits need not bear what a second guess adds to them.
     """
+    if "wanted" not in evidence.sources:
+        return None
     desired, truth = evidence.sources["wanted"], evidence.truth[:, position]
-    answers, n_classes = desired.values, evidence.columns[position].n_categories
-    kept, found, knows = _KNOWERS.setdefault(desired, {}), list[Decided](), False
+    x, n_classes = desired.values, evidence.columns[position].n_categories
+    fitted, found = _BASELINES.setdefault(desired, {}), list[Decided]()
     for fold, (split, test) in enumerate(zip(splits, tests, strict=True)):
-        if (position, fold) not in kept:
-            kept[position, fold] = _fit_knower(answers, truth, split, n_classes, options)
-        knower = kept[position, fold]
-        if knower is not None:
-            knows = True
-            problem, fitted, scale = knower
-            found.append(_decide(answers[test], problem, fitted, scale))
-        elif n_classes is None:
-            mean = np.full(len(test), float(truth[split.train].mean()))
-            found.append((mean, mean))
+        if (position, fold) not in fitted:
+            fitted[position, fold] = _fit_baseline(x, truth, split, n_classes, options)
+        if (learner := fitted[position, fold]) is not None:
+            found.append(learner.decide(x[test]))
+            continue
+        # A fold without a baseline guesses, so that all folds are scored alike.
+        if n_classes is None:
+            same = np.full(len(test), float(truth[split.train].mean()))
         else:
             counts = np.bincount(truth[split.train].astype(np.int64), minlength=n_classes)
-            shares = np.tile(counts / counts.sum(), (len(test), 1))
-            found.append((shares, shares))
+            same = np.tile(counts / counts.sum(), (len(test), 1))
+        found.append((same, same))
+    knows = any(fitted[position, fold] is not None for fold in range(len(splits)))
     return join_decided(found, n_classes) if knows else None
 
 
-def _fit_knower(
-    answers: FloatArray,
+def _fit_baseline(
+    x: FloatArray,
     truth: FloatArray,
     split: RecordSplit,
     n_classes: int | None,
     options: AttackOptions,
-) -> _Knower:
-    adversary = find_adversary(KNOWS_DESIRED, ADVERSARIES)
-    problem, scale = _pose(answers, truth, split, n_classes, options)
-    problem = replace(problem, deadline=math.inf).sample(adversary.max_train, adversary.max_tune)
-    fitted = adversary.fit(problem)
+) -> _Learner | None:
     from privpipe.attacks.adversaries.desired_baseline import beats_shuffled  # slow to import
 
-    return (problem, fitted, scale) if beats_shuffled(problem, fitted) else None
+    adversary = find_adversary(KNOWS_DESIRED, ADVERSARIES)
+    problem, scale = _pose(x, truth, split, n_classes, options)
+    # Without a time limit: gains of all attacks are measured from it, whatever the machine.
+    problem = replace(problem, deadline=math.inf).sample(adversary.max_train, adversary.max_tune)
+    fitted = adversary.fit(problem)
+    return _Learner(problem, fitted, scale) if beats_shuffled(problem, fitted) else None
 
 
 def draw_tests(
@@ -172,19 +198,6 @@ def draw_tests(
         )
         for split in splits
     )
-
-
-def join_decided(found: list[Decided], n_classes: int | None) -> Decided:
-    """What adversaries of several splits say, as if one had said it.
-
-    Rankings of classes are centred within each split: how sure its adversary is on the whole may
-    not rank its records before those of another.
-    """
-    decision = np.concatenate([said for said, _ in found])
-    if len(found) > 1 and n_classes:
-        ranked = [ranking - np.median(ranking, axis=0) for _, ranking in found]
-        return decision, np.concatenate([one / max(float(one.std()), 1e-300) for one in ranked])
-    return decision, np.concatenate([ranking for _, ranking in found])
 
 
 def _pose(
@@ -206,33 +219,3 @@ def _pose(
         deadline=options.find_deadline(),
     )
     return problem, (centre, spread)
-
-
-def _decide(x: FloatArray, problem: Problem, fitted: Fitted, scale: tuple[float, float]) -> Decided:
-    """What is said of records, in the unit of the variable, and how it ranks them."""
-    decision = np.asarray(fitted.decide(x), np.float64)
-    expected = (len(x), problem.n_classes) if problem.n_classes else (len(x),)
-    if decision.shape != expected or not np.isfinite(decision).all():
-        raise ConvergenceError("The adversary's decisions are not finite, or too few.")
-    return scale[0] + scale[1] * decision, decision * _orient(problem, fitted)
-
-
-def _orient(problem: Problem, fitted: Fitted) -> FloatArray:
-    """Signs with which classes are ranked: chosen by tuning records, never by those that judge."""
-    if problem.n_classes is None:
-        return np.ones(1)
-    decision = np.asarray(fitted.decide(problem.x_tune), np.float64)
-    return orient_ranking(problem.y_tune.astype(np.int64), decision)
-
-
-def measure_target(numbers: FloatArray) -> tuple[float, float]:
-    """Mean and deviation of the numbers that are to be guessed; a deviation of 0 is 1."""
-    spread = float(numbers.std())
-    return float(numbers.mean()), spread if spread > 0 else 1.0
-
-
-def guess_target(truth: FloatArray, n_classes: int | None) -> float:
-    """What one would say without the records: the majority class, or the mean."""
-    if n_classes is None:
-        return float(truth.mean())
-    return float(np.argmax(np.bincount(truth.astype(np.int64), minlength=n_classes)))

@@ -1,8 +1,8 @@
-"""Two samples told apart: who was in the training records, or whether two populations differ.
+"""Two samples distinguished: who was in the training records, or whether two populations differ.
 
 An adversary is trained to say which of two samples a record is of and judged on others; where it
-only guesses, the two are alike to it. Asked of records that a model learned from and of others,
-this is membership; asked of a release and of the records that judged it, it is drift.
+only guesses, the two are alike to it. Of records that a model learned from and of others,
+this is membership; of a release and of the records that judged it, it is drift.
 """
 
 from __future__ import annotations
@@ -13,24 +13,23 @@ from dataclasses import asdict, dataclass, replace
 import numpy as np
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
-from privpipe.attacks.threats.attack_table import Sample
 from privpipe.attacks.threats.inference import measure_attacks
 from privpipe.errors import InputError
 from privpipe.protocols import Column, FloatArray
 
-MOST_RECORDS = 10_000
+MOST_COMPARED = 10_000
 """Records of each sample."""
 
 LEAST_RECORDS = 50
 
-ASKED = ("logistic", "boosting", "naive_bayes")
-"""Adversaries that are asked, where the options name them: one that weighs columns, one that
+TRAINED = ("logistic", "boosting", "naive_bayes")
+"""Adversaries that are trained, where the options name them: one that weighs columns, one that
 divides, and one that needs few records."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """How well one adversary tells the samples apart by one score.
+    """How well one adversary distinguishes the samples by one score.
 
     Parameters
     ----------
@@ -82,22 +81,24 @@ class TwoSampleReport:
         return json.dumps(asdict(self) | {"strongest": asdict(self.strongest)}, indent=1)
 
 
-def attack(sample: Sample, options: AttackOptions) -> TwoSampleReport:
-    """The rows "training_membership" and "drift" of the kinds of attack."""
-    first, second = (
-        (sample.learned, sample.fresh)
-        if sample.learned is not None
-        else (sample.published, sample.judged)
-    )
-    assert first is not None
-    assert second is not None
-    return compare_samples(first, second, options)
+def attack_training(
+    learned: FloatArray, fresh: FloatArray, *, options: AttackOptions
+) -> TwoSampleReport:
+    """Membership in the training records; arrays as of a `Sample`."""
+    return compare_samples(learned, fresh, options)
+
+
+def attack_drift(
+    published: FloatArray, judged: FloatArray, *, options: AttackOptions
+) -> TwoSampleReport:
+    """Drift of a release from the records that judged it; arrays as of a `Sample`."""
+    return compare_samples(published, judged, options)
 
 
 def compare_samples(
     first: FloatArray, second: FloatArray, options: AttackOptions | None = None
 ) -> TwoSampleReport:
-    """Train adversaries to tell two samples apart, on as many records of each.
+    """Train adversaries to distinguish two samples, on as many records of each.
 
     Parameters
     ----------
@@ -128,45 +129,40 @@ def compare_samples(
         )
     random = np.random.default_rng(options.seed)
     # As many of each, or to guess the larger sample would be right more often than half.
-    size = min(len(first), len(second), MOST_RECORDS)
+    size = min(len(first), len(second), MOST_COMPARED)
     sides = [side[random.permutation(len(side))[:size]] for side in (first, second)]
-    named = tuple(name for name in ASKED if name in options.adversaries) or options.adversaries[:1]
+    named = (
+        tuple(name for name in TRAINED if name in options.adversaries) or options.adversaries[:1]
+    )
     report = measure_attacks(
         np.vstack(sides),
         np.repeat([0, 1], size),
         columns=[Column("sample", 2)],
         options=replace(options, adversaries=named),
     )
-    scores = [
-        (outcome.attack.adversary, score)
+    found = [
+        Difference(
+            outcome.attack.adversary,
+            score.name,
+            estimate=score.interval.estimate,
+            lower=score.interval.lower,
+            upper=score.interval.upper,
+            advantage=score.advantage,
+            advantage_lower=score.advantage_lower,
+            advantage_upper=score.advantage_upper,
+        )
         for outcome in report.outcomes
         for score in outcome.scores
         if score.name in options.decides
     ]
-    if not scores:
+    if not found:
         raise InputError(
-            "No adversary could be trained to tell the samples apart.",
+            "No adversary could be trained to distinguish the samples.",
             remedy="Name other adversaries.",
             code="no_adversary",
         )
-    return TwoSampleReport(
-        tuple(
-            Difference(
-                adversary,
-                score.name,
-                estimate=score.interval.estimate,
-                lower=score.interval.lower,
-                upper=score.interval.upper,
-                advantage=score.advantage,
-                advantage_lower=score.advantage_lower,
-                advantage_upper=score.advantage_upper,
-            )
-            for adversary, score in scores
-        ),
-        size,
-        size,
-        sum(outcome.status == "unknown" for outcome in report.outcomes),
-    )
+    n_unknown = sum(outcome.status == "unknown" for outcome in report.outcomes)
+    return TwoSampleReport(tuple(found), size, size, n_unknown)
 
 
 def measure_losses_of_model(
@@ -175,21 +171,21 @@ def measure_losses_of_model(
     """What a record costs a published model: small where the model knows it.
 
     Records of both sides are given together: what is measured may depend on them all, and must not
-    on the side, or the side would be told by nothing but the measuring.
+    on the side, or the side would be revealed by nothing but the measuring.
 
     Parameters
     ----------
     raw, released : (n_records, any)
         Records before and after.
     labels : (n_records, n_desired)
-        True wanted answers, as the model codes them; NaN where missing.
+        True desired variables, as the model codes them; NaN where missing.
     predictor : (n_features, n_desired), optional
-        Slope of the model's own predictions.
+        Slope of the predictions that the model holds.
 
     Returns
     -------
     losses : (n_records, n_losses)
-        Squared residual of every wanted answer, and the squared way from raw to released.
+        Squared residual of every desired variable, and the squared way from raw to released.
 
     References
     ----------

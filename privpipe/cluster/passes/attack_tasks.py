@@ -6,21 +6,20 @@ Outcomes are numbers about records; no record and no library's message travels w
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from privpipe.attacks.adversaries import ADVERSARIES
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.evidence import Evidence, LeftOut
-from privpipe.attacks.threats.attack_plan import plan_attacks
-from privpipe.attacks.threats.inference import run_attack
-from privpipe.attacks.threats.learning_curve import choose_strongest, measure_curve
+from privpipe.attacks.threats.inference import plan_attacks, run_attack
+from privpipe.attacks.threats.paired_training import choose_strongest, measure_curve
 from privpipe.attacks.threats.power import choose_planted, list_leaks, measure_power
 from privpipe.attacks.threats.verdicts.attack_report import AttackReport, summarise_outcomes
-from privpipe.attacks.threats.verdicts.detection import Detection
-from privpipe.attacks.threats.verdicts.learning import LearningCurve
 from privpipe.attacks.threats.verdicts.outcomes import Attack, AttackOutcome, is_of_release
+from privpipe.attacks.threats.verdicts.safeguards import Detection, LearningCurve
 from privpipe.cluster.events import Event
 from privpipe.cluster.executors.executor import Executor, WorkerMemory
 from privpipe.cluster.pass_checkpoints import Checkpoints
@@ -60,7 +59,7 @@ class EvidenceSummary:
     left_out
         Variables that cannot be attacked.
     planted
-        Variables in which leaks are planted, and kinds of leak.
+        Variables in which leaks are planted, and the leaks.
     """
 
     plan: tuple[Attack, ...]
@@ -69,6 +68,60 @@ class EvidenceSummary:
     attack_bytes: int
     left_out: tuple[LeftOut, ...] = ()
     planted: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class _Work:
+    """Evidence that workers hold, and who runs tasks on it.
+
+    Parameters
+    ----------
+    executor
+        Who works.
+    evidence
+        What it holds; every task is given it first.
+    known
+        Where outcomes about this evidence are checkpointed; None for nowhere.
+    """
+
+    executor: Executor
+    evidence: Any
+    known: Checkpoints | None
+
+    def run(
+        self,
+        function: Callable[..., Any],
+        tasks: Mapping[str, tuple[Any, ...]],
+        prefix: str,
+        retries: int = 2,
+    ) -> Iterator[tuple[str, Any]]:
+        """Name and result of each task, in the order of finishing; an error is a result.
+
+        One that an earlier run has checkpointed is read instead.
+        """
+        about = self.known and partial(self.known.about, function.__name__)
+        calls = ((name, (function, task, about and about(*task))) for name, task in tasks.items())
+        return self.executor.map_tasks(
+            remember, calls, shared=(self.evidence,), prefix=prefix, retries=retries
+        )
+
+
+def remember(
+    evidence: Evidence,
+    function: Callable[..., Any],
+    task: tuple[Any, ...],
+    checkpoints: Checkpoints | None,
+) -> Any:
+    """Worker side: what a function finds of the evidence, unless an earlier run did.
+
+    An unknown is not remembered: the next run tries again.
+    """
+    if checkpoints is not None and (known := checkpoints.read("found")) is not None:
+        return known
+    found = function(evidence, *task)
+    if checkpoints is not None and getattr(found, "is_known", True):
+        checkpoints.write("found", found)
+    return found
 
 
 def distribute_attacks(
@@ -99,10 +152,10 @@ def distribute_attacks(
     retries
         Times an attack is tried again when its worker is lost.
     checkpoints
-        Where outcomes are checkpointed, and found by a run that goes on; None for nowhere.
+        Where outcomes are checkpointed, and found by a run that resumes; None for nowhere.
     power
         Whether leaks are planted as well, to say what would have been found, and what is safe is
-        attacked with fewer labels, to say what more would have told.
+        attacked with fewer labels, to say what more would have revealed.
     n_released
         Records of the release: somebody may know the labels of all.
 
@@ -125,124 +178,79 @@ def distribute_attacks(
     under "attack". A worker holds one copy of the evidence and one attack per thread.
     """
     options = options or AttackOptions()
+    # Limits decide nothing that is measured: a corrected one finds all outcomes checkpointed.
     measured = options.without_limits()
     if isinstance(evidence, Evidence):
         held = executor.send(evidence)
     else:
         held = executor.hold(evidence, key="prepare_evidence")
-    summary: EvidenceSummary = _ask_one(executor, describe_evidence, held, measured)
-    check_worker_memory(summary, executor.measure())
     known = checkpoints and checkpoints.about(evidence, measured)
-    attacks = {attack.name: attack for attack in summary.plan}
-    tasks = (
-        (attack.name, (attack, measured, known and known.about(attack))) for attack in summary.plan
+    work = _Work(executor, held, known)
+    plan = [("1", (measured,))]
+    [(_, summary)] = executor.map_tasks(
+        describe_evidence, plan, shared=(held,), prefix="plan_attacks"
     )
+    if isinstance(summary, PrivpipeError):
+        raise summary
+    check_worker_memory(summary, executor.measure())
+    attacks = {attack.name: attack for attack in summary.plan}
+    tasks = {name: (attack, measured) for name, attack in attacks.items()}
     executor.listener(Event("attack", "begins", len(attacks), "attacks"))
     outcomes: list[AttackOutcome] = []
-    for name, found in executor.map_tasks(
-        attack_once, tasks, shared=(held,), prefix="attack", retries=retries
-    ):
-        outcomes.append(_lose(attacks[name], found) if isinstance(found, PrivpipeError) else found)
+    for name, found in work.run(run_attack, tasks, "attack", retries):
+        if isinstance(found, PrivpipeError):
+            # The code of the error only: its text may come from anywhere.
+            reason = f"The worker failed: {found.code}."
+            found = AttackOutcome(attacks[name], "unknown", reason=reason)
+        outcomes.append(found)
         executor.listener(Event("attack", "advances", 1, "attacks"))
         if progress is not None:
-            progress(len(outcomes), len(attacks), outcomes[-1])
+            progress(len(outcomes), len(attacks), found)
     executor.listener(Event("attack", "ends", unit="attacks"))
     report = summarise_outcomes(
         outcomes, summary.plan, options, left_out=summary.left_out, **summary.counts
     )
     if not power:
         return report
-    report = replace(report, power=_plant_leaks(executor, held, summary, options, known))
-    return replace(report, curves=_follow_labels(executor, held, report, n_released, known))
+    report = replace(report, power=_plant_leaks(work, summary, options))
+    return replace(report, curves=_follow_labels(work, report, n_released))
 
 
-def _follow_labels(
-    executor: Executor, held: Any, report: AttackReport, n_released: int, known: Checkpoints | None
-) -> tuple[LearningCurve, ...]:
+def _plant_leaks(
+    work: _Work, summary: EvidenceSummary, options: AttackOptions
+) -> tuple[Detection, ...]:
+    """What the audit finds of planted leaks; one whose attack failed is not found."""
+    options = replace(options.without_limits(), must_find=options.must_find)
+    tasks = {f"{leak}-{target}": (target, leak, options) for target, leak in summary.planted}
+    found = dict(work.run(detect_leak, tasks, "plant"))
+    return tuple(
+        one
+        if isinstance(one := found[f"{leak}-{target}"], Detection)
+        else Detection(target, leak, math.nan, "", False)
+        for target, leak in summary.planted
+    )
+
+
+def detect_leak(evidence: Evidence, target: str, leak: str, options: AttackOptions) -> Detection:
+    """Worker side: plant a leak and look for it."""
+    position = [column.name for column in evidence.columns].index(target)
+    return measure_power(evidence, position, leak, options)
+
+
+def _follow_labels(work: _Work, report: AttackReport, n_released: int) -> tuple[LearningCurve, ...]:
     """Learning curves of the variables that are safe but for these."""
-    options, tasks = report.options, {}
-    n_total = max(n_released, report.n_given)
+    tasks, n_total = {}, max(n_released, report.n_given)
     for target in [one.target for one in report.decide() if one.verdict == "safe"]:
         attacks = [o.attack for o in report.outcomes if o.attack.target == target]
         n_attacks = sum(is_of_release(attack.source) for attack in attacks)
-        strongest = choose_strongest(report.outcomes, target, options)
+        strongest = choose_strongest(report.outcomes, target, report.options)
         if strongest is not None:
-            asked = (strongest, options, n_total, n_attacks)
-            tasks[target] = (*asked, known and known.about("curve", *asked))
-    found = dict(
-        executor.map_tasks(follow_once, list(tasks.items()), shared=(held,), prefix="learn")
-    )
+            tasks[target] = (strongest, report.options, n_total, n_attacks)
+    found = dict(work.run(measure_curve, tasks, "learn"))
     return tuple(
         one if isinstance(one, LearningCurve) else LearningCurve(target, reason=one.code)
         for target, one in found.items()
     )
-
-
-def follow_once(
-    evidence: Evidence,
-    attack: Attack,
-    options: AttackOptions,
-    n_total: int,
-    n_attacks: int,
-    checkpoints: Checkpoints | None,
-) -> LearningCurve:
-    """Worker side: measure a learning curve, unless an earlier run did."""
-    if checkpoints is not None and (kept := checkpoints.read("curve")) is not None:
-        known: LearningCurve = kept
-        return known
-    found = measure_curve(evidence, attack, options, n_total, n_attacks)
-    if checkpoints is not None and found.is_known:
-        checkpoints.write("curve", found)
-    return found
-
-
-def _plant_leaks(
-    executor: Executor,
-    held: Any,
-    summary: EvidenceSummary,
-    options: AttackOptions,
-    known: Checkpoints | None,
-) -> tuple[Detection, ...]:
-    """What the audit finds of planted leaks; one whose attack failed is not found."""
-    planned = summary.planted
-    options = replace(options.without_limits(), must_find=options.must_find)
-    tasks = (
-        (f"{leak}-{target}", (target, leak, options, known and known.about(target, leak, options)))
-        for target, leak in planned
-    )
-    found = dict(executor.map_tasks(detect_once, tasks, shared=(held,), prefix="plant"))
-    kept = {name: one for name, one in found.items() if isinstance(one, Detection)}
-    return tuple(
-        kept.get(f"{leak}-{target}", Detection(target, leak, math.nan, "", False))
-        for target, leak in planned
-    )
-
-
-def detect_once(
-    evidence: Evidence,
-    target: str,
-    leak: str,
-    options: AttackOptions,
-    checkpoints: Checkpoints | None,
-) -> Detection:
-    """Worker side: plant a leak and look for it, unless an earlier run did."""
-    if checkpoints is not None and (kept := checkpoints.read("detection")) is not None:
-        known: Detection = kept
-        return known
-    position = [column.name for column in evidence.columns].index(target)
-    found = measure_power(evidence, position, leak, options)
-    if checkpoints is not None:
-        checkpoints.write("detection", found)
-    return found
-
-
-def _ask_one(executor: Executor, function: Callable[..., Any], held: Any, *arguments: Any) -> Any:
-    """Answer of one function about what is held, found where it is."""
-    tasks = [("1", arguments)]
-    [(_, found)] = executor.map_tasks(function, tasks, shared=(held,), prefix="plan_attacks")
-    if isinstance(found, PrivpipeError):
-        raise found
-    return found
 
 
 def describe_evidence(evidence: Evidence, options: AttackOptions) -> EvidenceSummary:
@@ -261,19 +269,6 @@ def describe_evidence(evidence: Evidence, options: AttackOptions) -> EvidenceSum
     )
 
 
-def attack_once(
-    evidence: Evidence, attack: Attack, options: AttackOptions, checkpoints: Checkpoints | None
-) -> AttackOutcome:
-    """Worker side: run an attack, unless an earlier run checkpointed its outcome."""
-    if checkpoints is not None and (kept := checkpoints.read("outcome")) is not None:
-        known: AttackOutcome = kept
-        return known
-    outcome = run_attack(evidence, attack, options)
-    if checkpoints is not None and outcome.status == "measured":
-        checkpoints.write("outcome", outcome)
-    return outcome
-
-
 def check_worker_memory(summary: EvidenceSummary, workers: WorkerMemory) -> None:
     """Raise MemoryBudgetError where a worker cannot hold the evidence and its attacks."""
     # A worker that gets the evidence holds its message and its arrays for a moment.
@@ -285,8 +280,3 @@ def check_worker_memory(summary: EvidenceSummary, workers: WorkerMemory) -> None
             remedy="Lower max_records or max_bytes of the attacks, or use fewer threads or "
             "larger workers.",
         )
-
-
-def _lose(attack: Attack, error: PrivpipeError) -> AttackOutcome:
-    # The code of the error only: its text may come from anywhere.
-    return AttackOutcome(attack, "unknown", reason=f"The worker failed: {error.code}.")

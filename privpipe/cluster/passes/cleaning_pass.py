@@ -14,14 +14,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from privpipe.capabilities import (
-    BoundCounts,
-    Bounds,
-    Counts,
-    MakesRecords,
-    Measures,
-    UtilitySummary,
-)
+from privpipe.capabilities import BoundCounts, Bounds, Counts, Measures, UtilitySummary
 from privpipe.cluster.events import Event
 from privpipe.cluster.executors.executor import Executor
 from privpipe.cluster.passes.loaded_map import load_map
@@ -174,10 +167,7 @@ def _clean_chunk(job: CleaningJob, fitted: RecordMap, chunk: int, notes: PlaceNo
 def _write_chunk(job: CleaningJob, fitted: RecordMap, chunk: int, notes: PlaceNotes) -> Receipt:
     begun = time.perf_counter()
     start, stop = job.plan.chunks.rows(chunk)
-    if isinstance(fitted, MakesRecords):
-        mapped = _make_features(job, fitted, chunk)
-    else:
-        mapped = (_map_codes if fitted.reads == "attributes" else _map_features)(job, fitted, chunk)
+    mapped = (_map_codes if fitted.reads == "attributes" else _map_features)(job, fitted, chunk)
     block, retained = mapped.block, mapped.retained
     for name in job.include:
         values = job.collection.read(name, start, stop)
@@ -233,14 +223,6 @@ def _map_features(job: CleaningJob, fitted: RecordMap, chunk: int) -> _Mapped:
     retained &= ~find_empty_rows(released)  # a map may withhold records of its own
     block = {FEATURES: released.astype(job.plan.arrays[0].dtype, copy=False)}
     return _Mapped(block, retained, utility, bounded=bounded)
-
-
-def _make_features(job: CleaningJob, fitted: MakesRecords, chunk: int) -> _Mapped:
-    """Features of records that are no one's: no record of the collection is read."""
-    start, stop = job.plan.chunks.rows(chunk)
-    made = fitted.make_records(start, stop, _stream(job, start, stop))
-    block = {FEATURES: made.astype(job.plan.arrays[0].dtype, copy=False)}
-    return _Mapped(block, np.ones(stop - start, bool))
 
 
 def _map_codes(job: CleaningJob, fitted: RecordMap, chunk: int) -> _Mapped:

@@ -10,7 +10,7 @@ the features: whoever has the model makes the one of the other.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -20,9 +20,10 @@ from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.auxiliary import Auxiliary, count_surroundings
 from privpipe.attacks.adversaries.evidence import Coverage, Evidence
 from privpipe.attacks.adversaries.preparation import prepare_evidence
-from privpipe.attacks.surrogate_utility import CompleteRecords
+from privpipe.attacks.threats.two_samples import MOST_COMPARED
+from privpipe.attacks.utility import CompleteRecords
 from privpipe.capabilities import FollowsTarget
-from privpipe.cluster.passes.loaded_map import load_map, release_shard
+from privpipe.cluster.passes.loaded_map import StoredMap, load_map, release_shard
 from privpipe.cluster.passes.sample_drawing import Drawing, Published, gather_sample
 from privpipe.errors import GuaranteeError, InputError
 from privpipe.numerics.finite import find_empty_rows, find_finite_rows
@@ -32,50 +33,92 @@ from privpipe.store.collections.collection import Collection
 
 
 @dataclass(frozen=True)
-class TargetModel:
-    """The stored map whose target predictions stand for released features.
+class AuditSources:
+    """Where the records of an audit are.
 
     Parameters
     ----------
-    url, digest
-        Of its artifact.
+    judged
+        Held-out records with their release, or to be released by the model.
+    model
+        The stored map, which releases records that are not read from the release.
+    published
+        What the release reveals beside the features.
+    learned
+        Records that the model was fitted to, in the same way; None where none are held out.
+    fresh
+        Records of the training collection that the fit never saw, in the same way: what members
+        are distinguished from. None where the judged records are these.
+    release
+        The release itself, where the judged records are not of it; None else.
+    place
+        Where samples are stored, and the digest of their key; see `Drawing`.
     """
 
-    url: str
-    digest: str
+    judged: Collection
+    model: StoredMap
+    published: Published = field(default_factory=Published)
+    learned: Collection | None = None
+    fresh: Collection | None = None
+    release: Collection | None = None
+    place: tuple[str, str] = ("", "")
+
+    def list_drawings(self, options: AttackOptions) -> list[Drawing]:
+        """All that attacks draw, each once."""
+        parts = [self.judged, self.learned, self.fresh, self.release]
+        return [self.plan(part, options) for part in parts if part is not None]
+
+    def plan(self, collection: Collection, options: AttackOptions) -> Drawing:
+        """What is drawn of one of the collections: few of those that judge no one."""
+        if collection is self.judged:
+            return plan_drawing(collection, options, self.published, self.place)
+        few = replace(options, max_records=min(options.max_records, MOST_COMPARED))
+        published = self.published
+        if collection is self.release:
+            published = Published(withholds=published.withholds)
+        elif not is_released(collection):
+            published = replace(published, included=(), order=False, partitions=False, earlier=())
+        return plan_drawing(collection, few, published, self.place)
+
+    def draw(self, collection: Collection, options: AttackOptions) -> DrawnSample:
+        """Worker side: records of one of the collections, raw and released, in their order.
+
+        Of equal records of a group, which were counted, as many are given as keep their weights.
+
+        Raises
+        ------
+        InputError
+            If there is no one to draw.
+        """
+        drawing = self.plan(collection, options)
+        drawn = draw_sample(drawing)
+        if is_released(collection):
+            return drawn
+        released = _release(collection, drawn.shard, self.model, drawing.published)
+        return replace(drawn, shard=replace(drawn.shard, released=released))
+
+
+def is_released(collection: Collection) -> bool:
+    """Whether what is released of it is read from the release."""
+    return collection.released_url is not None
 
 
 def sample_evidence(
-    collection: Collection,
-    options: AttackOptions,
-    *,
-    model_url: str = "",
-    model_digest: str = "",
-    published: Published | None = None,
-    controls: bool = True,
-    place: tuple[str, str] = ("", ""),
-    target: TargetModel | None = None,
+    sources: AuditSources, options: AttackOptions, *, controls: bool = True, by_target: bool = False
 ) -> Evidence:
-    """Worker side: gather the sample and prepare it for attacks.
+    """Worker side: gather the sample of the judged records and prepare it for attacks.
 
     Parameters
     ----------
-    collection
-        Held-out records with their confidential variables, and with their released features
-        unless a model is named.
+    sources
+        With the judged records and their confidential variables.
     options
         How many records, and how rare classes are treated.
-    model_url, model_digest
-        A stored map that releases the features of each shard, when `collection` does not.
-    published
-        What the release tells beside the features.
     controls
         Whether the raw records are attacked as well.
-    place
-        Where samples are stored, and the digest of their key; see `Drawing`.
-    target
-        The map of which every released row is proved to be a function of its target prediction,
-        which is then attacked in the place of the features; None attacks the features.
+    by_target
+        Whether every released row is proved to be a function of its target prediction, which is
+        then attacked in the place of the features.
 
     Raises
     ------
@@ -84,18 +127,18 @@ def sample_evidence(
     GuaranteeError
         If a released row is not made of its target prediction where that is claimed.
     """
-    published = published or Published()
-    drawing = plan_drawing(collection, options, published, place)
-    sample = draw_sample(drawing, model_url=model_url, model_digest=model_digest)
+    collection, published = sources.judged, sources.published
+    sample = sources.draw(collection, options)
     shard, n_confidential = sample.shard, len(collection.confidential)
     raw = fill_missing(shard.features)
     found = prepare_evidence(
-        shard.released if target is None else read_targets(shard, target),
+        read_targets(shard, sources.model) if by_target else shard.released,
         shard.confidential[:, :n_confidential],
         raw=raw if controls else None,
         noise=_make_noise(shard, raw, collection) if published.compares_noise else None,
         columns=collection.schema.confidential,
         groups=read_groups(shard, published),
+        # Behind the confidential columns are those of `sample_drawing`: subject, then place.
         places=None if published.group is None else shard.confidential[:, -1].astype(np.int64),
         auxiliary=_auxiliary(collection, shard, published),
         desired=Auxiliary(shard.desired, collection.schema.desired),
@@ -106,39 +149,31 @@ def sample_evidence(
     return replace(found, group_name=published.group or "", coverage=covered)
 
 
-def sample_answers(
-    collection: Collection,
-    options: AttackOptions,
-    coefficients: FloatArray,
-    complete: CompleteRecords,
-    place: tuple[str, str] = ("", ""),
+def sample_predictions(
+    drawing: Drawing, options: AttackOptions, coefficients: FloatArray, complete: CompleteRecords
 ) -> Evidence:
-    """Worker side: held-out raw records by what models fitted to surrogates answer for them.
+    """Worker side: held-out raw records by what models fitted to surrogates predict for them.
 
     Parameters
     ----------
-    collection
-        Held-out raw records with their desired and confidential variables.
+    drawing
+        Of held-out raw records with their desired and confidential variables.
     options
-        How many records, and how rare classes are treated.
+        How rare classes are treated.
     coefficients : (n_features + 1, n_responses)
-        Learned from the surrogates, the bias last: all that they tell of a record that is in none.
+        Learned from the surrogates, the bias last: all that they reveal of a record that is in
+        none.
     complete
         Features with the bias, of records as the method completes them.
-    place
-        As for `sample_evidence`.
-
-    Notes
-    -----
-    Answers are rounded to a thousandth of their spread: the last digits of a weighted sum would
-    tell the raw features, which who asks the model has given it.
     """
-    sample = draw_sample(plan_drawing(collection, options, Published(), place))
+    collection, sample = drawing.collection, draw_sample(drawing)
     shard = sample.shard
-    answers = complete(shard)[0] @ coefficients
-    step = 1e-3 * np.maximum(answers.std(axis=0), 1e-300)
+    predicted = complete(shard)[0] @ coefficients
+    # Rounded to a thousandth of their spread: the last digits of a weighted sum would reveal the
+    # raw features, which who queries the model has given it.
+    step = 1e-3 * np.maximum(predicted.std(axis=0), 1e-300)
     found = prepare_evidence(
-        np.rint(answers / step) * step,
+        np.rint(predicted / step) * step,
         shard.confidential,
         raw=fill_missing(shard.features),
         columns=collection.schema.confidential,
@@ -159,16 +194,8 @@ def plan_drawing(
     return Drawing(collection, published, most, *place)
 
 
-def draw_sample(drawing: Drawing, *, model_url: str = "", model_digest: str = "") -> DrawnSample:
-    """Worker side: the records that are attacked, raw and released, in their order.
-
-    Of equal records of a group, which were counted, as many are given as keep their weights.
-
-    Raises
-    ------
-    InputError
-        If there is nobody to draw.
-    """
+def draw_sample(drawing: Drawing) -> DrawnSample:
+    """Worker side: the records of a drawing in their order; see `AuditSources.draw`."""
     drawn = _repeat(gather_sample(drawing), drawing.most)
     if not len(drawn.words):
         raise InputError(
@@ -177,11 +204,7 @@ def draw_sample(drawing: Drawing, *, model_url: str = "", model_digest: str = ""
             remedy="Hold out more, or give labels to some records that the fit does not see.",
             code="too_few_records",
         )
-    if not model_url:
-        return drawn
-    named = {"model_url": model_url, "model_digest": model_digest}
-    released = _release(drawing.collection, drawn.shard, **named, published=drawing.published)
-    return replace(drawn, shard=replace(drawn.shard, released=released))
+    return drawn
 
 
 def _repeat(drawn: DrawnSample, most: int) -> DrawnSample:
@@ -190,6 +213,7 @@ def _repeat(drawn: DrawnSample, most: int) -> DrawnSample:
     if not len(counts) or counts.max() == counts.min():
         return drawn
     step = max(float(counts.min()), float(counts.sum()) / most)
+    # The fractions are settled by the words, so that no repetition draws others.
     luck = (drawn.words ^ drawn.rows.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)) * 2.0**-64
     return drawn.take(np.repeat(np.arange(len(counts)), (counts / step + luck).astype(int)))
 
@@ -210,22 +234,21 @@ def measure_coverage(drawn: DrawnSample, collection: Collection) -> Coverage:
 
 
 def _release(
-    collection: Collection, shard: Shard, *, model_url: str, model_digest: str, published: Published
+    collection: Collection, shard: Shard, model: StoredMap, published: Published
 ) -> npt.NDArray[Any]:
     """What a stored map makes of a shard; records that the release withholds are rows of NaN."""
-    schema = collection.schema
     held = find_finite_rows(shard.features)
     if held.all() or not published.withholds or len(shard.attributes):
-        return release_shard(shard, model_url, model_digest, schema)
+        return release_shard(shard, model, collection.schema)
     some = take_records(shard, np.flatnonzero(held))
-    made = release_shard(some, model_url, model_digest, schema)
+    made = release_shard(some, model, collection.schema)
     released = np.full((len(held), made.shape[1]), np.nan, made.dtype)
     released[held] = made
     return released
 
 
 def _auxiliary(collection: Collection, shard: Shard, published: Published) -> Auxiliary:
-    """What a release tells of the records of the sample beside their features."""
+    """What a release reveals of the records of the sample beside their features."""
     first, n = len(collection.confidential), len(published.included)
     more = shard.confidential[:, first:]
     schema = collection.schema_of_records
@@ -272,10 +295,10 @@ def _name_earlier(tables: FloatArray, published: Published) -> dict[str, FloatAr
 
 
 def _make_noise(shard: Shard, raw: npt.NDArray[Any], collection: Collection) -> FloatArray | None:
-    """The records with noise of the release's utility; None where no utility is asked for."""
+    """The records with noise of the release's utility; None where no variable is desired."""
     held = ~find_empty_rows(shard.released)
     columns = [] if collection.indicators else collection.schema.desired
-    from privpipe.attacks.threats.noise import make_equal_noise  # slow to import
+    from privpipe.attacks.equal_noise import make_equal_noise  # slow to import
 
     return make_equal_noise(raw, shard.released, shard.desired, columns, rows=held)
 
@@ -297,7 +320,7 @@ def fill_missing(features: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return np.where(known, features, mean.astype(features.dtype))
 
 
-def read_targets(shard: Shard, model: TargetModel) -> FloatArray:
+def read_targets(shard: Shard, model: StoredMap) -> FloatArray:
     """Worker side: the target prediction of every record, once its released row is made of it.
 
     Parameters
@@ -305,7 +328,7 @@ def read_targets(shard: Shard, model: TargetModel) -> FloatArray:
     shard
         Raw records with their released rows; NaN where withheld.
     model
-        See `TargetModel`.
+        The stored map.
 
     Returns
     -------
@@ -318,7 +341,7 @@ def read_targets(shard: Shard, model: TargetModel) -> FloatArray:
         If a released row differs in a bit from what the model makes of its target prediction.
     """
     fitted = load_map(model.url, model.digest)
-    assert isinstance(fitted, FollowsTarget), "only asked of such maps"
+    assert isinstance(fitted, FollowsTarget), "only called for such maps"
     held = ~find_empty_rows(shard.released)
     known = held & find_finite_rows(shard.features)
     values = fitted.predict_target(shard.features[known])

@@ -22,7 +22,7 @@ from privpipe.store.collections.collection import Collection
 
 
 @dataclass(frozen=True)
-class JointQuestion:
+class JointQuery:
     """What is asked of which shards.
 
     Parameters
@@ -37,7 +37,7 @@ class JointQuestion:
     summarise: Callable[[Shard], Any]
 
 
-def ask_together(questions: Sequence[JointQuestion], label: str) -> list[Any]:
+def reduce_jointly(questions: Sequence[JointQuery], label: str) -> list[Any]:
     """Answer questions; those about one collection in one pass.
 
     Parameters
@@ -67,7 +67,7 @@ def ask_together(questions: Sequence[JointQuestion], label: str) -> list[Any]:
     return answers
 
 
-def _unwrap(question: JointQuestion) -> tuple[ShardedCollection, Callable[[Shard], Any]]:
+def _unwrap(question: JointQuery) -> tuple[ShardedCollection, Callable[[Shard], Any]]:
     shards, summarise = question.shards, question.summarise
     if isinstance(shards, CleanedShards):
         summarise, shards = shards.clean_first(summarise), cast(ShardedCollection, shards.inner)

@@ -35,6 +35,20 @@ S = TypeVar("S", bound=Statistics)
 
 
 @dataclass(frozen=True)
+class StoredMap:
+    """A fitted map as workers find it.
+
+    Parameters
+    ----------
+    url, digest
+        Of its artifact.
+    """
+
+    url: str
+    digest: str
+
+
+@dataclass(frozen=True)
 class CleanedShards:
     """Shards whose `released` is what a stored map makes of their features.
 
@@ -42,13 +56,12 @@ class CleanedShards:
     ----------
     inner
         The raw shards.
-    model_url, model_digest
+    model
         The stored map.
     """
 
     inner: Shards
-    model_url: str
-    model_digest: str
+    model: StoredMap
 
     @property
     def n_records(self) -> int:
@@ -63,36 +76,22 @@ class CleanedShards:
         return self.inner.reduce(self.clean_first(summarise))
 
     def clean_first(self, summarise: Callable[[Shard], S]) -> Callable[[Shard], S]:
-        """What to ask of the raw shards: to clean each before it is summarised."""
-        return partial(
-            summarise_cleaned,
-            summarise=summarise,
-            model_url=self.model_url,
-            model_digest=self.model_digest,
-            schema=self.schema,
-        )
+        """The query to the raw shards: each is cleaned before it is summarised."""
+        return partial(summarise_cleaned, summarise=summarise, model=self.model, schema=self.schema)
 
     def oracle(self, function: Callable[..., Sums], **resident: Any) -> Oracle[Any, Sums]:
-        """Not needed by audits: ask the raw shards."""
+        """Not needed by audits: that of the raw shards."""
         return self.inner.oracle(function, **resident)
 
 
 def summarise_cleaned(
-    shard: Shard,
-    *,
-    summarise: Callable[[Shard], S],
-    model_url: str,
-    model_digest: str,
-    schema: ShardSchema,
+    shard: Shard, *, summarise: Callable[[Shard], S], model: StoredMap, schema: ShardSchema
 ) -> S:
-    """Worker side: clean a shard, then summarise raw and cleaned records together."""
-    released = release_shard(shard, model_url, model_digest, schema)
-    return summarise(replace(shard, released=released))
+    """Worker side: clean a shard, then summarise raw and cleaned records jointly."""
+    return summarise(replace(shard, released=release_shard(shard, model, schema)))
 
 
-def release_shard(
-    shard: Shard, model_url: str, model_digest: str, schema: ShardSchema
-) -> npt.NDArray[Any]:
+def release_shard(shard: Shard, model: StoredMap, schema: ShardSchema) -> npt.NDArray[Any]:
     """Worker side: what a stored map makes of a shard, codes as indicators.
 
     Draws are fresh: nothing of it is published.
@@ -102,15 +101,13 @@ def release_shard(
     InputError
         If the shards of that schema are not numbered as the map's records were.
     """
-    fitted = load_map(model_url, model_digest)
+    fitted = load_map(model.url, model.digest)
     if (known := schema_of(fitted)) is not None:
         check_numbered_alike(known, schema)
-    n = shard.n_records
-    stream = (
-        KeyedStream(secrets.token_bytes(KEY_BYTES), partition="audit", first_record=0, n_records=n)
-        if fitted.draws
-        else None
-    )
+    n, stream = shard.n_records, None
+    if fitted.draws:
+        key = secrets.token_bytes(KEY_BYTES)
+        stream = KeyedStream(key, partition="audit", first_record=0, n_records=n)
     if fitted.reads == "features":
         return release_records(fitted, shard.features, stream)
     named = NamedCodes(shard.attributes, schema.attributes)

@@ -16,24 +16,21 @@ from privpipe.attacks.adversaries.attack_options import (
 )
 from privpipe.attacks.statistics.intervals import measure_exact_interval
 from privpipe.attacks.statistics.scores import EXPOSURES
-from privpipe.attacks.threats.recovery import count_needed_trials
+from privpipe.attacks.threats.attack_table import RECORD_ATTACKS
+from privpipe.attacks.threats.record_decisions import halve_level, share_level
+from privpipe.attacks.threats.record_recovery import count_needed_trials
 from privpipe.attacks.threats.verdicts.detectable_effect import (
     ROOM,
+    plan_guess_limit,
     plan_needed_records,
-    plan_reach,
 )
 from privpipe.attacks.threats.verdicts.judgement import SCORE_WORDS
-from privpipe.attacks.threats.verdicts.record_decisions import (
-    RECORD_ATTACKS,
-    halve_level,
-    share_level,
-)
 from privpipe.errors import OptionError
 from privpipe.numerics.limits import say_upper
 from privpipe.pipeline.runs.earlier import count_earlier
 from privpipe.pipeline.runs.run import MOST_RECORDS, Run, find_attack_options
 from privpipe.pipeline.runs.run_options import RunOptions
-from privpipe.protocols import Column, Method
+from privpipe.protocols import Column
 from privpipe.sanitizers import METHODS
 from privpipe.store.collections.collection import Collection
 
@@ -137,7 +134,7 @@ def check_gate(run: Run) -> None:
     options, method, training = run.options, run.method, run.training
     if not options.gate.enforce:
         return
-    mixes, way = _mixes_records(method), "Name what is to be attacked"
+    mixes, way = method.releases == "surrogate", "Name what is to be attacked"
     why, unknown = "", "; unknown never passes"
     if method.releases == "surrogate" and not mixes:
         why = "what a surrogate release reveals of confidential variables is not judged"
@@ -170,11 +167,6 @@ def check_gate(run: Run) -> None:
             f"{UNGATED}.",
             code="gate-cannot-pass",
         )
-
-
-def _mixes_records(method: Method) -> bool:
-    """Whether the surrogates are sums of records, which the audit judges."""
-    return any(hasattr(one, "sum_records") for one in method.maps)
 
 
 def plan_gate(
@@ -221,7 +213,7 @@ def plan_limits(
     n_records, share = training.schema_of_records.n_records, options.audit.holdout
     n_held_out = int(n_records * share) if share else n_records
     found: list[GateNeeds] = []
-    if _mixes_records(METHODS[options.method.name]):
+    if METHODS[options.method.name].releases == "surrogate":
         # Confidential variables and single records are two questions to one release: each has half
         # of the level, so that both answers hold together.
         attacked = halve_level(attacked)
@@ -292,7 +284,7 @@ def _plan_variables(
         }
         for score, needed in plan_needed_records(attacked, **given).items():
             even = fill if score == "auc" or score in EXPOSURES else 1.0
-            reaches = plan_reach(attacked, score, max(20, int(n_test * even)), **given)
+            reaches = plan_guess_limit(attacked, score, max(20, int(n_test * even)), **given)
             needed /= even
             n_scores = len(attacked.deciding("classes" if column.is_categorical else "numbers"))
             n_intervals = given["n_attacks"] * n_scores

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from privpipe.capabilities import MakesRecords, MixesRecords
+from privpipe.capabilities import MixesRecords
 from privpipe.cluster.executors.executor import Executor
 from privpipe.cluster.passes.pricing_rounds import ClusterPricing
 from privpipe.cluster.passes.proof_pass import prove_collection
@@ -146,7 +146,7 @@ def _describe(fitted: RecordMap, run: Run, executor: Executor) -> Trained:
         fitted.draws,
         fitted.keeps_features,
         _shards(run, executor).reduce(summarise_features).mean if imputes else None,
-        fitted.n_records if isinstance(fitted, MakesRecords | MixesRecords) else None,
+        fitted.n_records if isinstance(fitted, MixesRecords) else None,
     )
     if isinstance(fitted, MixesRecords):
         return replace(

@@ -19,7 +19,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from privpipe.attacks.threats.checkpointed import CHECKPOINTED as OF_ATTACKS
+from privpipe.attacks.moment_audit import AuditSums, PairMoments
+from privpipe.attacks.statistics.intervals import Interval
+from privpipe.attacks.statistics.joint_sums import JointSums
+from privpipe.attacks.statistics.places import PlaceSums
+from privpipe.attacks.statistics.scores import Score
+from privpipe.attacks.threats.verdicts.outcomes import Attack, AttackOutcome
+from privpipe.attacks.threats.verdicts.safeguards import Detection, LearningCurve
+from privpipe.attacks.utility import UtilityLosses
 from privpipe.numerics.regression.moments import CoMoments
 from privpipe.protocols import Shard
 from privpipe.records.sampling import DrawnSample, PartCount
@@ -53,6 +60,10 @@ class PartialSum:
         )
 
 
+OF_ATTACKS = (
+    *(JointSums, AuditSums, PairMoments, PlaceSums, UtilityLosses),
+    *(Attack, AttackOutcome, Detection, Interval, LearningCurve, Score),
+)
 OF_RECORDS = (CoMoments, PartialSum, PartCount, Shard, DrawnSample)
 
 KNOWN = {cls.__name__: cls for cls in (*OF_FITS, *OF_ATTACKS, *OF_RECORDS)}

@@ -14,8 +14,7 @@ from privpipe.attacks.adversaries.covert_channels import find_codes, fit_bit_rea
 from privpipe.attacks.adversaries.parities import measure_digits
 from privpipe.attacks.adversaries.preparation import prepare_evidence
 from privpipe.attacks.adversaries.problem import Problem
-from privpipe.attacks.threats.attack_plan import plan_attacks
-from privpipe.attacks.threats.inference import run_attack
+from privpipe.attacks.threats.inference import plan_attacks, run_attack
 from privpipe.protocols import FloatArray, IntArray
 from tests.attacks.adversaries import planted_codes
 from tests.attacks.adversaries.planted_codes import Plant, nothing, shells

@@ -45,7 +45,7 @@ def test_gain__of_who_repeats_the_wanted_answer_is_none() -> None:
     found = judge(released, secret, wanted)
     assert found.verdict == "safe"
     one = found.decide()[0]
-    assert "beyond knowing the wanted answer" in one.reason
+    assert "beyond knowing the target" in one.reason
     assert one.advantage > 0.15
     assert abs(one.gain) < 0.1
 
@@ -82,7 +82,7 @@ def test_gain__of_a_number_is_beyond_its_prediction_from_the_answer() -> None:
     one = judge(released, secret, wanted).decide()[0]
     assert one.verdict != "leaks"
     assert one.gain_upper < 0.25
-    assert one.wanted_advantage > 0.5
+    assert one.desired_advantage > 0.5
     assert judge(np.column_stack([wanted, secret]), secret, wanted).verdict == "leaks"
 
 

@@ -14,9 +14,9 @@ from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.evidence import Evidence
 from privpipe.attacks.adversaries.preparation import prepare_evidence
 from privpipe.attacks.threats.inference import measure_attacks
-from privpipe.attacks.threats.learning_curve import choose_strongest, measure_curve
-from privpipe.attacks.threats.verdicts.learning import LearningCurve, expect_gain, hold_to_curves
+from privpipe.attacks.threats.paired_training import choose_strongest, measure_curve
 from privpipe.attacks.threats.verdicts.outcomes import Attack, Decision
+from privpipe.attacks.threats.verdicts.safeguards import LearningCurve, expect_gain, hold_to_curve
 
 QUICK = AttackOptions(
     adversaries=("naive_bayes",),
@@ -41,7 +41,7 @@ def test_measure_attacks__permuted_labels_are_not_safe() -> None:
     assert measure_attacks(raw, secret, raw=raw, options=QUICK).verdict == "leaks"
     honest = measure_attacks(noise, secret, raw=raw, options=QUICK)
     assert honest.verdict == "safe"
-    assert "Raw records tell it by an advantage of at least" in honest.reason
+    assert "Raw records reveal it by an advantage of at least" in honest.reason
     permuted = np.random.default_rng(1).permutation(secret)
     wrong = measure_attacks(raw, permuted, raw=raw, options=QUICK)
     assert wrong.verdict == "unproven"
@@ -49,7 +49,7 @@ def test_measure_attacks__permuted_labels_are_not_safe() -> None:
     named = replace(QUICK, uninformative=("confidential",))
     said = measure_attacks(raw, permuted, raw=raw, options=named)
     assert said.verdict == "safe"
-    assert "The operator says that raw records do not tell it" in said.reason
+    assert "The operator says that raw records do not reveal it" in said.reason
     other = replace(QUICK, uninformative=("another",))
     assert measure_attacks(raw, permuted, raw=raw, options=other).verdict == "unproven"
 
@@ -110,8 +110,8 @@ def test_measure_curve__finds_what_more_labels_would_tell() -> None:
     assert curve.gains[0] < min(curve.gains[1:])
     assert curve.rise_lower > 0
     limit = curve.gains[-1] + 0.01
-    assert replace(curve, allowed=limit).rises_beyond
-    assert not replace(curve, allowed=1.0).rises_beyond
+    assert replace(curve, allowed=limit).rises_too_far
+    assert not replace(curve, allowed=1.0).rises_too_far
 
 
 SAFE = Decision("v", "safe", "'v' is safe: x.")
@@ -135,7 +135,7 @@ KNOWN = LearningCurve(
 def test_hold_to_curves__a_curve_that_is_unknown_or_rises_too_far_is_not_safe(
     curve: LearningCurve, verdict: str
 ) -> None:
-    (found,) = hold_to_curves([SAFE], [curve])
+    found = hold_to_curve(SAFE, [curve])
     assert found.verdict == verdict
     assert ("is unproven" in found.reason) == (verdict == "unproven")
     if curve is KNOWN:

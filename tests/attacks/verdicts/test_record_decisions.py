@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,34 +10,30 @@ import pytest
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.statistics.intervals import measure_exact_interval
-from privpipe.attacks.threats.verdicts.record_decisions import (
+from privpipe.attacks.threats.attack_table import RECORD_ATTACKS
+from privpipe.attacks.threats.membership import MembershipReport
+from privpipe.attacks.threats.record_decisions import (
     EARLIER,
-    RECORD_ATTACKS,
     SINGLE_RECORDS,
     decide_records,
     share_level,
 )
+from privpipe.attacks.threats.record_recovery import RecoveryReport
+from privpipe.errors import InputError
 
 OPTIONS = AttackOptions()
 
 
-def recover(n_found: int, n: int = 1000) -> dict[str, Any]:
+def recover(n_found: int, n: int = 1000) -> RecoveryReport:
     level = share_level(OPTIONS).level
-    return {
-        "recovered": asdict(measure_exact_interval(n_found, n, level=level)),
-        "by_chance": asdict(measure_exact_interval(0, n, level=level)),
-        "cosine": 0.5,
-        "n_attacked": n,
-        "farthest": None,
-    }
+    found, chance = (measure_exact_interval(k, n, level=level) for k in (n_found, 0))
+    return RecoveryReport(found, chance, 0.5, n)
 
 
-def tell(hits: int, alarms: int, n: int = 5000) -> dict[str, Any]:
+def tell(hits: int, alarms: int, n: int = 5000) -> MembershipReport:
     level = share_level(OPTIONS).level
-    return {
-        "true_positive": asdict(measure_exact_interval(hits, n, level=level)),
-        "false_positive": asdict(measure_exact_interval(alarms, n, level=level)),
-    }
+    found, chance = (measure_exact_interval(k, n, level=level) for k in (hits, alarms))
+    return MembershipReport(chance, 0.0, found, chance, 0.0, 0.0, n, n)
 
 
 FAILING = {
@@ -95,7 +91,7 @@ def test_decide_records__within_its_limit_needs_a_control_that_succeeds(name: st
 def test_decide_records__what_failed_or_was_not_run_is_unknown(name: str) -> None:
     for attacks in (
         {key: one for key, one in FAILING.items() if key != name},
-        FAILING | {name: {"failed": "no components"}},
+        FAILING | {name: InputError("no components")},
     ):
         _, lost = decide_records(attacks, SUCCEEDING, OPTIONS)
         assert lost.verdict == "unknown"
@@ -124,10 +120,10 @@ def test_decide_records__errs_as_seldom_as_said(share: float, wrong: str) -> Non
 
 def test_decide_records__the_farthest_record_alone_is_a_leak_unless_chance_meets_it() -> None:
     """Of two features a sixth of all directions is near enough; of many, none is."""
-    one = recover(1) | {"farthest": 0.99}
+    one = replace(recover(1), farthest=0.99)
     assert decide("outlying_record", FAILING | {"outlying_record": one}, SUCCEEDING) == "leaks"
-    met = recover(160) | {"farthest": 0.99}
-    met["by_chance"] = asdict(measure_exact_interval(160, 1000))
+    chance = measure_exact_interval(160, 1000)
+    met = replace(recover(160), farthest=0.99, by_chance=chance)
     attacks = FAILING | {"outlying_record": met}
     assert decide("outlying_record", attacks, SUCCEEDING) == "unproven"
 
@@ -137,7 +133,7 @@ def test_decide_records__a_record_that_two_releases_give_is_a_leak() -> None:
         attacks = FAILING | {f"{EARLIER}: masking 12345678": recover(hit, 1)}
         decided = decide_records(attacks, SUCCEEDING, OPTIONS)
         assert [one.verdict for one in decided] == verdicts
-    failed = FAILING | {f"{EARLIER}: masking 12345678": {"failed": "other columns"}}
+    failed = FAILING | {f"{EARLIER}: masking 12345678": InputError("other columns")}
     assert decide_records(failed, SUCCEEDING, OPTIONS)[-1].verdict == "unknown"
 
 

@@ -16,8 +16,8 @@ from privpipe.attacks.moment_audit import AuditSums, PairMoments
 from privpipe.attacks.statistics.intervals import Interval
 from privpipe.attacks.statistics.joint_sums import JointSums
 from privpipe.attacks.statistics.scores import Score
-from privpipe.attacks.threats.verdicts.detection import Detection
 from privpipe.attacks.threats.verdicts.outcomes import Attack, AttackOutcome
+from privpipe.attacks.threats.verdicts.safeguards import Detection
 from privpipe.attacks.utility import UtilityLosses
 from privpipe.numerics.regression.moments import CoMoments
 from privpipe.numerics.regression.tsqr import TriangularFactor
@@ -91,6 +91,7 @@ def test_checkpoint__knows_every_class_that_the_values_hold() -> None:
     assert KNOWN.keys() - {type(value).__name__ for value in VALUES} == {
         "Attack",
         "Interval",
+        "LearningCurve",
         "PersonLeverage",
         "PlaceSums",
         "Score",

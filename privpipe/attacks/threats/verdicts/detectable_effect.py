@@ -1,7 +1,7 @@
-"""How far the limits of a mere guess reach: what records or groups a verdict needs.
+"""The smallest effect that an audit can tell from guessing: what records or groups a verdict needs.
 
-Known before a run, from the options alone. A limit that is narrower than the intervals of so few
-cannot be shown to hold, not even of a release that tells nothing.
+Known before a run, from the options alone. An allowance that is narrower than the intervals of so
+few records cannot be shown to hold, not even of a release from which nothing can be learned.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from privpipe.attacks.statistics.intervals import limit_wilson
 from privpipe.attacks.statistics.scores import EXPOSURES
 
 ROOM = 1.5
-"""A limit is so many times what a mere guess reaches, so that not chance alone decides."""
+"""An allowance is so many times what a mere guess comes to, so that not chance alone decides."""
 
 POWER_ROOM = 1.25
 """The same of leaks that are planted, whose limits are means of four draws."""
@@ -28,11 +28,11 @@ MOST_GROUPS = 1 << 20
 
 
 def count_compared(n_attacks: int, kind: str, options: AttackOptions) -> int:
-    """Number of intervals of one variable that must hold together."""
+    """Number of intervals of one variable that must hold jointly."""
     return n_attacks * len(options.deciding(kind))
 
 
-def plan_reach(
+def plan_guess_limit(
     options: AttackOptions,
     score: str,
     n_test: int,
@@ -62,15 +62,16 @@ def plan_reach(
     grouped
         Whether these are groups, whose limits are Student's.
     """
-    kind = "numbers" if n_classes is None else "classes"
-    level = options.plan_level(count_compared(n_attacks, kind, options), n_variables)
+    level = options.plan_level(count_compared(n_attacks, _kind(n_classes), options), n_variables)
     k, tail = n_classes or 2, (1 - level) / 2
     z = float(scipy.stats.t.isf(tail, n_test - 1) if grouped else scipy.stats.norm.isf(tail))
+    # The rarest class decides how far a score of ranks spreads; at least two of it must judge.
     n_even = max(2, round(n_test * k * min(shares, default=1 / k)))
     if score in EXPOSURES:
         return plan_null_exposure(n_even, k, EXPOSURES[score], level)
     if score == "auc":  # Mann and Whitney; the mean of k areas, which hardly depend on one another
         spread = 2 * z * k / (k - 1) * math.sqrt((n_even + 1) / (12 * n_even**2))
+        # Of few records the second is larger: the chance that all rank rightly by luck.
         return min(1.0, max(spread, float(1 - 2 * tail ** (k / n_even))))
     if score == "r2":
         return min(1.0, z * z / n_test)
@@ -81,7 +82,7 @@ def plan_reach(
 def plan_needed_records(
     options: AttackOptions, *, n_attacks: int, n_classes: int | None, n_variables: int
 ) -> dict[str, float]:
-    """Held-out records with which a release that tells nothing would about be shown safe.
+    """Held-out records with which a release from which nothing is learned would be shown safe.
 
     Returns
     -------
@@ -94,23 +95,15 @@ def plan_needed_records(
     >>> plan_needed_records(options, n_attacks=14, n_classes=2, n_variables=1)
     {'accuracy': 2817}
     """
-    kind = "numbers" if n_classes is None else "classes"
+    sizes = {"n_attacks": n_attacks, "n_classes": n_classes, "n_variables": n_variables}
 
-    def reaches(score: str, n_test: int) -> bool:
-        reach = plan_reach(
-            options,
-            score,
-            n_test,
-            n_attacks=n_attacks,
-            n_classes=n_classes,
-            n_variables=n_variables,
-        )
-        return reach <= options.allowed(score)
+    def is_shown(score: str, n_test: int) -> bool:
+        return plan_guess_limit(options, score, n_test, **sizes) <= options.allowed(score)  # type: ignore[arg-type]
 
-    found: dict[str, float] = {}
-    for score in options.deciding(kind):
-        enough = _search(reaches, score, 20, options.max_test)
-        found[score] = math.ceil(enough / options.test_share) if enough else math.inf
+    found = {}
+    for score in options.deciding(_kind(n_classes)):
+        enough = _search(is_shown, score, 20, options.max_test)
+        found[score] = math.ceil(enough / options.test_share) if enough < math.inf else math.inf
     return found
 
 
@@ -123,7 +116,7 @@ def plan_needed_groups(
     shares: Sequence[float] = (),
     judged: float = 1.0,
 ) -> dict[str, float]:
-    """Held-out groups with which a release that tells nothing is shown safe, with `ROOM`.
+    """Held-out groups with which a release that reveals nothing is shown safe, with `ROOM`.
 
     The records of a group are alike, so that a group counts as one record. Planted leaks must be
     found, too: with fewer groups an audit that finds nothing is no proof.
@@ -131,7 +124,7 @@ def plan_needed_groups(
     Parameters
     ----------
     options, n_attacks, n_classes, n_variables, shares
-        As of `plan_reach`.
+        As of `plan_guess_limit`.
     judged
         Share of the groups that judge: all of them where a group is of one class.
 
@@ -146,10 +139,8 @@ def plan_needed_groups(
     >>> plan_needed_groups(options, n_attacks=14, n_classes=2, n_variables=1)
     {'accuracy': 328}
     """
-    kind = "numbers" if n_classes is None else "classes"
-
-    reach = partial(
-        plan_reach,
+    guess_limit = partial(
+        plan_guess_limit,
         options,
         n_attacks=n_attacks,
         n_classes=n_classes,
@@ -159,30 +150,35 @@ def plan_needed_groups(
     )
 
     def is_shown(score: str, n_test: int) -> bool:
-        return ROOM * reach(score, n_test) <= options.allowed(score)
+        return ROOM * guess_limit(score, n_test) <= options.allowed(score)
 
-    def finds(score: str, n_test: int) -> bool:
-        return POWER_ROOM * reach(score, n_test) <= options.must_find
+    def is_found(score: str, n_test: int) -> bool:
+        return POWER_ROOM * guess_limit(score, n_test) <= options.must_find
 
-    deciding = options.deciding(kind)
-    # What every record tells a little shows in means, not in the records that stand out most.
+    deciding = options.deciding(_kind(n_classes))
+    # What every record reveals a little shows in means, not in the most exposed records.
     means = [score for score in deciding if score not in EXPOSURES] or deciding
-    least = min(_search(finds, score, 4, MOST_GROUPS) or math.inf for score in means)
-    found: dict[str, float] = {}
+    least = min(_search(is_found, score, 4, MOST_GROUPS) for score in means)
+    found = {}
     for score in deciding:
-        enough = max(_search(is_shown, score, 4, MOST_GROUPS) or math.inf, least)
+        enough = max(_search(is_shown, score, 4, MOST_GROUPS), least)
         found[score] = math.ceil(enough / judged) if enough < math.inf else math.inf
     return found
 
 
-def _search(reaches: Callable[[str, int], bool], score: str, least: int, most: int) -> int:
-    """Smallest number of test records within a percent that is enough; 0 where none is."""
+def _kind(n_classes: int | None) -> str:
+    return "numbers" if n_classes is None else "classes"
+
+
+def _search(holds: Callable[[str, int], bool], score: str, least: int, most: int) -> float:
+    """Smallest number of test records within a percent that is enough; infinite where none is."""
     low = high = least
-    while high < most and not reaches(score, high):
+    while high < most and not holds(score, high):
         low, high = high, min(2 * high, most)
-    if not reaches(score, high):
-        return 0
+    if not holds(score, high):
+        return math.inf
+    # To a percent, since each step evaluates quantiles, and no one holds out records to the last.
     while high - low > max(1, low // 100):
         middle = (low + high) // 2
-        low, high = (low, middle) if reaches(score, middle) else (middle, high)
+        low, high = (low, middle) if holds(score, middle) else (middle, high)
     return high

@@ -1,9 +1,10 @@
 """Judgement: from the scores of all attacks to one verdict per variable, with its reason.
 
-Two questions are asked of every variable, and each has its own error. "leaks" needs a score whose
+Every variable is tested twice, and each test has its own error. "leaks" needs a score whose
 lower limit exceeds what is allowed, "safe" needs every upper limit within it. Limits are held
-against the gain: the advantage beyond knowing the wanted answer, which was to be kept. The level
-is shared over variables by Holm's steps, over the attacks and scores of each by Bonferroni.
+against the gain: the advantage beyond knowing the target, which the release is to
+preserve. The level is shared over variables by Holm's steps, over the attacks and scores of each by
+Bonferroni.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from privpipe.attacks.adversaries.attack_options import ALONE, JOINT, AttackOptions
 from privpipe.attacks.adversaries.evidence import GroupCounts, LeftOut
@@ -20,6 +22,7 @@ from privpipe.attacks.threats.verdicts.outcomes import (
     AttackOutcome,
     Decision,
     Verdict,
+    describe_score,
     is_of_release,
 )
 from privpipe.numerics.limits import Figure, say_limits
@@ -37,10 +40,10 @@ SCORE_WORDS = {
 
 SOURCE_WORDS = {
     "released": "the released features",
-    "everything": "everything released together",
+    "everything": "all that is released",
     "bits": "the bits of the released values and of their order",
     "surroundings": "the rows around each record, and how often its values occur",
-    "joined": "everything released and the wanted answer",
+    "joined": "all that is released and the target",
     "groups": "released records known to be of one group",
     "raw groups": "raw records known to be of one group",
 }
@@ -62,22 +65,16 @@ class _Found:
         return Figure(score.gain, score.gain_lower, score.gain_upper)
 
     @property
-    def reach(self) -> float:
+    def excess(self) -> float:
         """How far the upper limit goes, in units of what is allowed; no number comes first."""
+        # Limits of exposures are a tenth of those of advantages: only ratios compare them. What is
+        # allowed may be 0.
         return self.gain.over(self.allowed) / max(self.allowed, 1e-6)
 
     @property
     def rank(self) -> tuple[bool, float]:
         """What keeps a variable from being safe: an estimate beyond what is allowed comes first."""
-        return (not self.gain.is_known or self.gain.estimate >= self.allowed, self.reach)
-
-    @property
-    def leaks(self) -> bool:
-        return self.gain.exceeds(self.allowed)
-
-    @property
-    def is_safe(self) -> bool:
-        return self.gain.within(self.allowed)
+        return (not self.gain.is_known or self.gain.estimate >= self.allowed, self.excess)
 
 
 @dataclass(frozen=True)
@@ -111,11 +108,13 @@ class _Case:
         ]
 
     def leaks(self, n_open: int) -> bool:
-        return any(found.leaks for found in self.found(n_open))
+        return any(one.gain.exceeds(one.allowed) for one in self.found(n_open))
 
     def is_safe(self, n_open: int) -> bool:
         found = self.found(n_open)
-        return bool(found) and not self.n_unknown and all(one.is_safe for one in found)
+        # An attack that failed may have been the one that leaks: the others cannot answer for it.
+        known = bool(found) and not self.n_unknown
+        return known and all(one.gain.within(one.allowed) for one in found)
 
     def best_advantage(self, source: str) -> float:
         """The largest estimate of an advantage on a source for comparison."""
@@ -176,7 +175,7 @@ def say_source(source: str) -> str:
     if source.startswith(ALONE):
         return f"the included variable {source.removeprefix(ALONE)!r} by itself"
     if source.startswith(JOINT):
-        return f"this release together with the earlier one {source.removeprefix(JOINT)!r}"
+        return f"this release joined with the earlier one {source.removeprefix(JOINT)!r}"
     return SOURCE_WORDS.get(source, source)
 
 
@@ -240,31 +239,29 @@ def _decide(
     verdict: Verdict
     if case.target in leaking:
         verdict, n_open = "leaks", leaking[case.target]
-        judged = [one for one in case.found(n_open) if one.leaks]
+        judged = [one for one in case.found(n_open) if one.gain.exceeds(one.allowed)]
         best = max(judged, key=lambda one: one.score.gain_lower - one.allowed, default=None)
     elif case.target in safe:
         verdict, n_open = "safe", safe[case.target]
-        best = max(case.found(n_open), key=lambda one: one.reach, default=None)
+        best = max(case.found(n_open), key=lambda one: one.excess, default=None)
     else:
         n_open = max(1, n_cases - len(safe))
-        judged = case.found(n_open)
-        best = max(judged, key=lambda one: one.rank, default=None)
-        is_known = best is not None and math.isfinite(best.reach) and not case.n_unknown
+        best = max(case.found(n_open), key=lambda one: one.rank, default=None)
+        is_known = best is not None and math.isfinite(best.excess) and not case.n_unknown
         verdict = "unproven" if is_known else "unknown"
     needed = _count_needed(case, n_open, judged_by) if verdict == "unproven" else math.nan
-    about = {} if best is None else _describe(best)
     return Decision(
         target=case.target,
         verdict=verdict,
         reason=_explain(case, verdict, best, needed, judged_by),
         control_advantage=case.best_advantage("raw"),
         noise_advantage=case.best_advantage("noise"),
-        wanted_advantage=case.best_advantage("wanted"),
+        desired_advantage=case.best_advantage("wanted"),
         n_compared=case.n_compared,
         level=case.options.level,
         n_unknown=case.n_unknown,
         n_needed=needed,
-        **about,  # type: ignore[arg-type]  # names of fields to their values
+        **({} if best is None else _describe(best)),
     )
 
 
@@ -273,22 +270,14 @@ def _decline(left_out: LeftOut, options: AttackOptions) -> Decision:
     return Decision(left_out.target, "unproven", reason, level=options.level)
 
 
-def _describe(found: _Found) -> dict[str, str | float]:
-    score = found.score
-    return {
-        "source": found.outcome.attack.source,
-        "strongest": found.outcome.attack.adversary,
-        "score": score.name,
-        "estimate": score.interval.estimate,
-        "lower": score.interval.lower,
-        "upper": score.interval.upper,
-        "baseline": score.baseline,
-        "advantage": score.advantage,
-        "advantage_lower": score.advantage_lower,
-        "advantage_upper": score.advantage_upper,
-        "gain": score.gain,
-        "gain_lower": score.gain_lower,
-        "gain_upper": score.gain_upper,
+def _describe(found: _Found) -> dict[str, Any]:
+    """Fields of a decision, by what decided it."""
+    about = describe_score(found.score)
+    del about["level"], about["interval"]  # the level of a decision is that of all verdicts jointly
+    attack = found.outcome.attack
+    return about | {
+        "source": attack.source,
+        "strongest": attack.adversary,
         "allowed": found.allowed,
     }
 
@@ -297,7 +286,7 @@ def _count_needed(case: _Case, n_open: int, judged: _Judged) -> float:
     """Records or groups with which every upper limit would about reach what is allowed.
 
     The distance of a limit from the estimate shrinks with the root of their number. Of few groups
-    that distance is cut off by what a score can be, and tells too little: where nothing may be
+    that distance is cut off by what a score can be, and is too short: where nothing may be
     behind an estimate, so many are needed as show it of a guess. NaN where an estimate is not
     within what is allowed: more would rather prove a leak.
     """
@@ -333,28 +322,18 @@ def _plan_groups(case: _Case, n_open: int, judged: _Judged) -> dict[str, float]:
         shares=shares,
         judged=1.0 if case.target in judged.groups.traits else case.options.test_share,
     )
-    together = [o.attack.adversary for o in case.on_release if o.attack.source == "groups"]
     if not judged.is_named(case.target):
         return needed
-    most = max((int(name.rpartition("_")[2]) for name in together), default=1)
+    # Of a variable that names the group the units are sets of records; the largest sets decide.
+    pooled = [o.attack.adversary for o in case.on_release if o.attack.source == "groups"]
+    most = max((int(name.rpartition("_")[2]) for name in pooled), default=1)
     return {score: most * n_sets for score, n_sets in needed.items()}
-
-
-def _say_gain(score: Score, allowed: float) -> str:
-    """What of an advantage the limits count, where a wanted answer tells some of it."""
-    if score.gained is None:
-        return ""
-    return (
-        f", {score.gain:.3g} ({say_limits(score.gain_lower, score.gain_upper, allowed)}) of it "
-        "beyond knowing the wanted answer"
-    )
 
 
 def _explain(
     case: _Case, verdict: Verdict, best: _Found | None, needed: float, judged: _Judged
 ) -> str:
     """Variable, adversary, score, estimate, limits and what is allowed, in a sentence."""
-    says = {"leaks": "leaks", "safe": "is safe"}.get(verdict, f"is {verdict}")
     if case.n_unknown and verdict == "unknown":
         why = next(o.reason for o in case.on_release if o.status == "unknown")
         return (
@@ -363,21 +342,23 @@ def _explain(
         )
     if best is None:
         return f"{case.target!r} is unknown: no attack on the release gave a score that decides."
-    score, attack = best.score, best.outcome.attack
-    interval = score.interval
+    score, attack, allowed = best.score, best.outcome.attack, best.allowed
+    interval, gain = score.interval, ""
+    if score.gained is not None:
+        limits = say_limits(score.gain_lower, score.gain_upper, allowed)
+        gain = f", {score.gain:.3g} ({limits}) of it beyond knowing the target"
     text = (
-        f"{case.target!r} {says}: {attack.adversary.replace('_', ' ')} on "
-        f"{say_source(attack.source)} reaches "
+        f"{case.target!r} {'leaks' if verdict == 'leaks' else f'is {verdict}'}: "
+        f"{attack.adversary.replace('_', ' ')} on {say_source(attack.source)} reaches "
         f"{SCORE_WORDS.get(score.name, score.name)} of {interval.estimate:.4g} "
         f"({say_limits(interval.lower, interval.upper, digits=4)}; guessing "
         f"{score.baseline:.4g}), an advantage of {score.advantage:.3g} ("
-        f"{say_limits(score.advantage_lower, score.advantage_upper, best.allowed)})"
-        f"{_say_gain(score, best.allowed)}; allowed {best.allowed:g}"
+        f"{say_limits(score.advantage_lower, score.advantage_upper, allowed)})"
+        f"{gain}; allowed {allowed:g}"
     )
     if verdict != "unproven":
         return text + "."
     if not math.isfinite(needed):
-        by_groups = judged.groups and not judged.is_named(case.target)
-        more = "groups" if by_groups else "records"
+        more = "groups" if judged.groups and not judged.is_named(case.target) else "records"
         return f"{text}. The estimate itself is beyond it; more {more} would rather prove a leak."
     return f"{text}. {judged.say_needed(case.target, needed, case.options.max_records)}"

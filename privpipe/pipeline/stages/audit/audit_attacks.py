@@ -1,4 +1,4 @@
-"""The attacks of the audit: adversaries, planted leaks, and every other kind there is reason for.
+"""The attacks of the audit: adversaries, planted leaks, and every other attack there is reason for.
 
 All of them are given different held-out records, as a reader of the release sees them. A failure
 is unknown, and unknown never passes the gate.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -15,18 +16,19 @@ from typing import Any
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.evidence import LeftOut
 from privpipe.attacks.threats.verdicts.attack_report import AttackReport
+from privpipe.attacks.threats.verdicts.outcomes import describe_score
 from privpipe.capabilities import FollowsTarget
 from privpipe.cluster.executors.executor import Executor
 from privpipe.cluster.pass_checkpoints import Checkpoints
 from privpipe.cluster.passes.attack_sample import (
-    KindSources,
-    attack_kind,
+    attack_by_name,
     draw_missing,
-    list_kinds,
-    measure_kept_utility,
+    list_measured,
+    measure_retained_utility,
 )
 from privpipe.cluster.passes.attack_tasks import distribute_attacks
-from privpipe.cluster.passes.evidence_sample import TargetModel, sample_evidence
+from privpipe.cluster.passes.evidence_sample import AuditSources, is_released, sample_evidence
+from privpipe.cluster.passes.loaded_map import StoredMap
 from privpipe.cluster.passes.sample_drawing import Drawing, Published, make_sample_key
 from privpipe.errors import InputError, MemoryBudgetError, PrivpipeError, StoreError
 from privpipe.numerics.limits import say_limits
@@ -45,11 +47,10 @@ from privpipe.store.releases.earlier_release import EarlierRelease
 from privpipe.store.releases.release_writing import ReleasePlan
 
 DRIFT = 0.1
-"""Advantage at telling the release from the judged records above which drift is a warning."""
-
+"""Advantage at distinguishing the release from the judged records above which is a warning."""
 
 UTILITY = "utility"
-"""Name of the report on wanted variables, beside those of kinds of attack."""
+"""Name of the report on desired variables, among those of attacks."""
 
 
 def attack_release(
@@ -62,84 +63,75 @@ def attack_release(
     findings
         ``adversaries``, the report of the inference attacks with what was planted; ``proof``, by
         what theorem released features were not attacked but their target predictions; ``attacks``,
-        the other kinds by name; ``utility``, wanted predictions with limits; ``warnings``,
+        the other attacks by name; ``utility``, desired predictions with limits; ``warnings``,
         sentences that decide nothing.
     """
     earlier = find_earlier(run, plan)
     sources = find_sources(run, trained, plan, earlier)
-    target, theorem = find_proof(run, sources)
-    drawn: dict[str, Any] = {"published": sources.published, "place": sources.place}
-    drawn |= {"target": target}
+    theorem = find_theorem(run)
     if run.options.audit.adversaries:
+        # First, by all workers: of a chunk that cleaning has not drawn one would draw for all.
         options = find_attack_options(run.options).without_limits()
         draw_missing(executor, sources.list_drawings(options))
-    if not sources.is_released(sources.judged):
-        drawn |= {"model_url": sources.model_url, "model_digest": sources.model_digest}
     attacks, utility = _measure_reports(run, executor, sources)
-    adversaries = _attack(run, executor, sources.judged, drawn, earlier)
+    adversaries = _attack(run, executor, sources, earlier, by_target=theorem is not None)
+    proof = None
+    if theorem is not None and "n_given" in adversaries:
+        n_records = adversaries["n_given"] - adversaries["n_withheld"]
+        proof = {"theorem": theorem, "model": trained.model_digest, "n_records": n_records}
     return {
         "adversaries": adversaries,
-        "proof": _state_proof(target, theorem, adversaries),
+        "proof": proof,
         "attacks": attacks,
         "utility": utility,
         "warnings": [
-            *tell_drift(attacks),
+            *warn_of_drift(attacks),
             *earlier.warnings,
-            *_tell_other_draws(run, earlier.releases),
+            *_warn_of_draws(run, earlier.releases),
         ],
     }
 
 
-def find_proof(run: Run, sources: KindSources) -> tuple[TargetModel | None, str]:
-    """The map whose target predictions are all that its rows are made of, and by what theorem.
+def find_theorem(run: Run) -> str | None:
+    """By what theorem rows are made of target predictions alone; None where no map says so.
 
-    None where the map does not say so, and where missing values are filled in before it: these
-    rows are made of other records than those that are read here.
+    Nor where missing values are filled in before it: these rows are made of other records than
+    those that are read here.
     """
-    fitted = open_model(sources.model_url)
+    fitted = open_model(run.stored_model_url)
     if not isinstance(fitted, FollowsTarget) or run.options.release.nonfinite == "impute":
-        return None, ""
-    return TargetModel(sources.model_url, sources.model_digest), fitted.target_theorem
-
-
-def _state_proof(
-    target: TargetModel | None, theorem: str, adversaries: Mapping[str, Any]
-) -> dict[str, Any] | None:
-    """What was proved of how many records; None where nothing was, or none was read."""
-    if target is None or "n_given" not in adversaries:
         return None
-    n_records = adversaries["n_given"] - adversaries["n_withheld"]
-    return {"theorem": theorem, "model": target.digest, "n_records": n_records}
+    return fitted.target_theorem
 
 
-def find_sources(run: Run, trained: Trained, plan: ReleasePlan, earlier: Earlier) -> KindSources:
-    """Where the records that are attacked are, and what their release tells."""
+def find_sources(run: Run, trained: Trained, plan: ReleasePlan, earlier: Earlier) -> AuditSources:
+    """Where the records that are attacked are, and what their release reveals."""
     published, _ = describe_published(run, earlier)
     held_out = run.options.audit.holdout > 0
     indicators = trained.reads == "attributes"
 
     def find(part: Part) -> Collection:
         found = replace(run.training.keeping(run.split, part), indicators=indicators)
-        if published.order or published.withholds:  # who is withheld or imputed tells, too
+        if published.order or published.withholds:  # who is withheld or imputed is a leak, too
             found = replace(found, only_finite=False)
         return pair_released(found, plan) if run.trains_on_itself else found
 
     judged, fresh, release = find("held_out" if held_out else "all"), None, None
-    mine = replace(run.collection, indicators=indicators, only_finite=False)
     if (labelled := find_labelled(run)) is not None:
         fresh = judged
         judged = pair_released(replace(labelled, indicators=indicators, only_finite=False), plan)
     elif not run.trains_on_itself:
+        mine = replace(run.collection, indicators=indicators, only_finite=False)
         release = pair_released(mine, plan)
-    return KindSources(
+    # Of a model that was learned elsewhere it is not known whom it saw.
+    learned_here = find_training(run) == run.training.digest
+    return AuditSources(
         judged=judged,
-        learned=find("fit") if held_out and _learned_here(run) else None,
+        model=StoredMap(run.stored_model_url, trained.model_digest),
+        published=published,
+        learned=find("fit") if held_out and learned_here else None,
         fresh=fresh,
         release=release,
-        model_url=run.stored_model_url,
-        model_digest=trained.model_digest,
-        published=published,
-        cleans=not run.trains_on_itself,
         place=(run.sample_url, make_sample_key(run.sample_url)),
     )
 
@@ -149,28 +141,21 @@ def plan_samples(run: Run, trained: Trained, plan: ReleasePlan) -> tuple[Drawing
     if run.method.releases == "surrogate" or not run.options.audit.adversaries:
         return ()
     sources = find_sources(run, trained, plan, find_earlier(run, plan))
-    options = find_attack_options(run.options).without_limits()
-    drawings = sources.list_drawings(options)
-    return tuple(one for one in drawings if sources.is_released(one.collection))
-
-
-def _learned_here(run: Run) -> bool:
-    """Whether the model was learned from these records, so that it is known whom it saw."""
-    return find_training(run) == run.training.digest
+    drawings = sources.list_drawings(find_attack_options(run.options).without_limits())
+    return tuple(one for one in drawings if is_released(one.collection))
 
 
 def describe_published(run: Run, found: Earlier) -> tuple[Published, list[LeftOut]]:
-    """What the release tells beside its features, and what of it no judged record shows."""
+    """What the release reveals beside its features, and what of it no judged record shows."""
     release = run.options.release
     judges = run.trains_on_itself or find_labelled(run) is not None
-    earlier = found.releases if judges else ()
     published = Published(
         included=release.include if judges else (),
         order=judges,
         partitions=release.partitions,
         withholds=release.nonfinite == "withhold",
         group=run.options.audit.group,
-        earlier=earlier,
+        earlier=found.releases if judges else (),
         compares_noise=bool(run.training.desired),
     )
     unread = list_unjudged(run)
@@ -180,8 +165,7 @@ def describe_published(run: Run, found: Earlier) -> tuple[Published, list[LeftOu
             "no labels. Ingest some with the confidential variables, or release without it."
         )
         unread += [LeftOut(one.name, why) for one in found.releases]
-    unread += found.unread
-    return published, unread
+    return published, [*unread, *found.unread]
 
 
 def find_other_draws(run: Run, earlier: tuple[EarlierRelease, ...]) -> tuple[str, ...]:
@@ -198,7 +182,7 @@ def find_other_draws(run: Run, earlier: tuple[EarlierRelease, ...]) -> tuple[str
     return tuple(sorted(runs - known))
 
 
-def _tell_other_draws(run: Run, earlier: tuple[EarlierRelease, ...]) -> list[str]:
+def _warn_of_draws(run: Run, earlier: tuple[EarlierRelease, ...]) -> list[str]:
     if not (others := find_other_draws(run, earlier)):
         return []
     return [
@@ -207,7 +191,7 @@ def _tell_other_draws(run: Run, earlier: tuple[EarlierRelease, ...]) -> list[str
     ]
 
 
-def tell_drift(attacks: Mapping[str, Any]) -> list[str]:
+def warn_of_drift(attacks: Mapping[str, Any]) -> list[str]:
     """A sentence where the release differs from the records that judged it."""
     found = attacks.get("drift")
     if found is None or found["status"] != "measured":
@@ -216,34 +200,34 @@ def tell_drift(attacks: Mapping[str, Any]) -> list[str]:
     if best["advantage_lower"] <= DRIFT:
         return []
     return [
-        f"Drift: {best['adversary'].replace('_', ' ')} tells records of the release from those "
-        f"that judged it with {best['score']} {best['estimate']:.3g} "
+        f"Drift: {best['adversary'].replace('_', ' ')} distinguishes records of the release from "
+        f"those that judged it with {best['score']} {best['estimate']:.3g} "
         f"({say_limits(best['lower'], best['upper'])}): the verdict speaks of other records "
         "than are released."
     ]
 
 
 def _measure_reports(
-    run: Run, executor: Executor, sources: KindSources
+    run: Run, executor: Executor, sources: AuditSources
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Every kind of attack beside inference, and how well wanted variables are predicted.
+    """Every attack beside inference, and how well desired variables are predicted.
 
     A failure is unknown, with its code.
     """
     if not run.options.audit.adversaries:
         return {}, {}
     options = find_attack_options(run.options, run.attempt).without_limits()
-    wanted = run.training.desired
-    names = [*list_kinds(sources), *([UTILITY] if wanted else ())]
+    desired = run.training.desired
+    names = [*list_measured(sources), *([UTILITY] if desired else ())]
     tasks = [(name, (sources, name, options, run.checkpoints)) for name in names]
     found = dict(executor.map_tasks(report_once, tasks, prefix="attack"))
     utility: dict[str, Any] = {}
-    if wanted:
-        answer = found.pop(UTILITY)
-        if isinstance(answer, PrivpipeError):
-            utility = {name: {"reason": answer.code} for name in wanted}
+    if desired:
+        measured = found.pop(UTILITY)
+        if isinstance(measured, PrivpipeError):
+            utility = {name: {"reason": measured.code} for name in desired}
         else:
-            utility = {one.pop("target"): one for one in json.loads(answer)}
+            utility = {one.pop("target"): one for one in json.loads(measured)}
     attacks = {
         name: {"status": "unknown", "reason": found[name].code}
         if isinstance(found[name], PrivpipeError)
@@ -255,63 +239,62 @@ def _measure_reports(
 
 
 def report_once(
-    sources: KindSources, name: str, options: AttackOptions, checkpoints: Checkpoints | None
+    sources: AuditSources, name: str, options: AttackOptions, checkpoints: Checkpoints | None
 ) -> str:
     """Worker side: the report of that name, unless an earlier run checkpointed it."""
     known = checkpoints and checkpoints.about(sources, options, name)
-    if known is not None and (kept := known.read("report")) is not None:
-        return str(kept)
+    if known is not None and (stored := known.read("report")) is not None:
+        return str(stored)
     report = (
-        json.dumps(measure_kept_utility(sources, options))
+        json.dumps(measure_retained_utility(sources, options))
         if name == UTILITY
-        else attack_kind(sources, name, options)
+        else attack_by_name(sources, name, options)
     )
     if known is not None:
         known.write("report", report)
     return report
 
 
+def report_nothing(reason: str, verdict: str = "unknown") -> dict[str, Any]:
+    """Findings of adversaries, where none decides."""
+    return {"verdict": verdict, "reason": reason, "decisions": []}
+
+
 def _attack(
-    run: Run, executor: Executor, records: Collection, drawn: dict[str, Any], earlier: Earlier
+    run: Run, executor: Executor, sources: AuditSources, earlier: Earlier, *, by_target: bool
 ) -> dict[str, Any]:
     """Every adversary on a bounded sample of the held-out records; a failure is unknown."""
     if not run.training.confidential or not run.options.audit.adversaries:
-        return {"verdict": "unknown", "reason": "no adversary was asked for", "decisions": []}
+        return report_nothing("no adversary was requested")
     options = find_attack_options(run.options, run.attempt)
-    _, unread = describe_published(run, earlier)
+    measured = options.without_limits()
     try:
         report = distribute_attacks(
             executor,
-            partial(sample_evidence, records, options.without_limits(), **drawn),
+            partial(sample_evidence, sources, measured, by_target=by_target),
             options=options,
             checkpoints=run.checkpoints,
             power=True,
             n_released=run.collection.n_records,
         )
     except (InputError, MemoryBudgetError) as error:
-        return {"verdict": "unknown", "reason": str(error), "decisions": []}
+        return report_nothing(str(error))
+    _, unread = describe_published(run, earlier)
     report = replace(report, left_out=(*report.left_out, *unread))
     found: dict[str, Any] = json.loads(report.to_json())
-    return found | {"strongest": _strongest(report, run)}
+    return found | {"strongest": _find_strongest(report, run)}
 
 
-def _strongest(report: AttackReport, run: Run) -> dict[str, Any]:
+def _find_strongest(report: AttackReport, run: Run) -> dict[str, Any]:
     """Per confidential variable the strongest adversary on released and on raw records."""
     found: dict[str, Any] = {}
     for column in run.training.schema.confidential:
         score = "accuracy" if column.is_categorical else "r2"
         found[column.name] = {}
         for source in ("raw", "released", "noise"):
-            try:
+            with suppress(InputError):  # no attack on it succeeded
                 name, value = report.strongest(column.name, score, source)
-            except InputError:  # no attack on it succeeded
-                continue
-            found[column.name][source] = {
-                "adversary": name,
-                "score": score,
-                "estimate": value.interval.estimate,
-                "lower": value.interval.lower,
-                "upper": value.interval.upper,
-                "baseline": value.baseline,
-            }
+                about = describe_score(value)
+                keys = ("score", "estimate", "lower", "upper", "baseline")
+                found[column.name][source] = {"adversary": name} | {k: about[k] for k in keys}
     return found

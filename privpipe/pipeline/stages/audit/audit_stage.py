@@ -5,28 +5,30 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import asdict, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.audit_rounds import ask_pairs, ask_raw, audit_release
-from privpipe.attacks.utility import UtilityLosses, measure_losses
-from privpipe.capabilities import Descends, Promises, UtilityPromise, UtilitySummary
+from privpipe.capabilities import Descends
 from privpipe.cluster.executors.executor import Executor
-from privpipe.cluster.passes.joint_pass import JointQuestion, ask_together
-from privpipe.cluster.passes.loaded_map import CleanedShards
+from privpipe.cluster.passes.joint_pass import JointQuery, reduce_jointly
+from privpipe.cluster.passes.loaded_map import CleanedShards, StoredMap
 from privpipe.cluster.passes.reduce import ShardedCollection
-from privpipe.errors import GuaranteeError, InputError
+from privpipe.errors import InputError
 from privpipe.numerics.regression.moments import Coding
 from privpipe.pipeline.runs.earlier import find_differences
 from privpipe.pipeline.runs.run import Cleaned, Run, Trained, find_attack_options
 from privpipe.pipeline.stages.audit.audit_attacks import attack_release
-from privpipe.pipeline.stages.audit.audit_neighbours import audit_neighbours
 from privpipe.pipeline.stages.audit.audit_places import audit_places, is_constant
-from privpipe.pipeline.stages.audit.audit_surrogate import audit_surrogate
-from privpipe.pipeline.stages.audit.audit_surrogates import audit_masking
+from privpipe.pipeline.stages.audit.audit_promises import (
+    audit_neighbours,
+    query_losses,
+    read_promise,
+    report_losses,
+)
+from privpipe.pipeline.stages.audit.audit_surrogates import audit_surrogates
 from privpipe.pipeline.stages.audit.judged_records import describe_basis, find_test, pair_released
 from privpipe.pipeline.stages.report_writing import describe_run
 from privpipe.protocols import Shards
@@ -37,9 +39,6 @@ from privpipe.store.keyring.account import find_account
 from privpipe.store.keyring.registers import note_attempt
 from privpipe.store.models import open_model
 from privpipe.store.releases.release_writing import ReleasePlan, read_ledger
-
-WIDEST_GAP = 1 / 40
-"""Of the budget's root, between what the audit finds and what the receipts say."""
 
 
 def audit_stage(run: Run, trained: Trained, cleaned: Cleaned, executor: Executor) -> dict[str, Any]:
@@ -83,10 +82,8 @@ def describe_unseen(run: Run, cleaned: Cleaned) -> dict[str, Any] | None:
 def _audit(run: Run, trained: Trained, cleaned: Cleaned, executor: Executor) -> dict[str, Any]:
     """Findings of one attempt, by kind of release."""
     plan = cleaned.plan
-    if trained.tile_rows is not None:
-        return audit_masking(run, trained, plan, executor)
     if run.method.releases == "surrogate":
-        return audit_surrogate(run, plan, executor)
+        return audit_surrogates(run, trained, plan, executor)
     held_out = run.options.audit.holdout > 0 or find_test(run) is not None
     judged = _count_judged(run, held_out)
     parts: tuple[Part, Part, Part] = ("fit", "attack", "test") if held_out else ("all",) * 3
@@ -94,15 +91,15 @@ def _audit(run: Run, trained: Trained, cleaned: Cleaned, executor: Executor) -> 
     raw = _shards(run, trained, executor, learned, "audit_raw")
     attack = _released(run, trained, plan, executor, parts[1], "audit_attack")
     coding: Coding = getattr(run.options.method, "label_coding", "zero_one")
-    promise = _read_promise(run)
+    promise = read_promise(run)
     questions = [
-        JointQuestion(raw, ask_raw(raw.schema, coding)),
-        JointQuestion(attack, ask_pairs(raw.schema, coding)),
+        JointQuery(raw, ask_raw(raw.schema, coding)),
+        JointQuery(attack, ask_pairs(raw.schema, coding)),
     ]
     if promise is not None:
-        questions.append(_ask_utility(run, plan, promise, executor))
+        questions.append(query_losses(run, plan, promise, executor))
     # One pass over the records answers all that do not depend on one another.
-    moments, pairs, *losses = ask_together(questions, "audit")
+    moments, pairs, *losses = reduce_jointly(questions, "audit")
     findings = audit_release(
         raw,
         attack,
@@ -115,7 +112,7 @@ def _audit(run: Run, trained: Trained, cleaned: Cleaned, executor: Executor) -> 
         level=find_attack_options(run.options, run.attempt).level,
         names=raw.schema.feature_names,
     )
-    utility = None if promise is None else _audit_utility(losses[0], promise, cleaned)
+    utility = None if promise is None else report_losses(losses[0], promise, cleaned)
     return {
         "basis": describe_basis(run),
         **findings,
@@ -126,21 +123,6 @@ def _audit(run: Run, trained: Trained, cleaned: Cleaned, executor: Executor) -> 
         "neighbours": audit_neighbours(run, trained),
         "training": describe_training(run),
     }
-
-
-def audit_losses(run: Run, cleaned: Cleaned, executor: Executor) -> dict[str, Any] | None:
-    """What every released record lost, where the map promises that; see `audit_stage`.
-
-    Raises
-    ------
-    GuaranteeError
-        As `audit_stage`.
-    """
-    promise = _read_promise(run)
-    if promise is None:
-        return None
-    [losses] = ask_together([_ask_utility(run, cleaned.plan, promise, executor)], "audit")
-    return _audit_utility(losses, promise, cleaned)
 
 
 def _with_subjects(
@@ -156,56 +138,6 @@ def _with_subjects(
         inner, collection=replace(kept, confidential=(*kept.confidential, run.split.group))
     )
     return replace(shards, inner=wider) if isinstance(shards, CleanedShards) else wider
-
-
-def _ask_utility(
-    run: Run, plan: ReleasePlan, promise: UtilityPromise, executor: Executor
-) -> JointQuestion:
-    """What every released record lost."""
-    bare = replace(run.collection, desired=(), confidential=(), weights=None, only_finite=False)
-    paired = pair_released(bare, plan)
-    shards = ShardedCollection(paired, executor, "audit_utility", run.checkpoints)
-    return JointQuestion(shards, partial(measure_losses, promise=promise))
-
-
-def _audit_utility(
-    losses: UtilityLosses, promise: UtilityPromise, cleaned: Cleaned
-) -> dict[str, Any]:
-    """What every released record lost, held against what is promised."""
-    if promise.utility_budget > 0:  # at 0 the promise is exact up to rounding
-        _check_promise(losses, promise, cleaned.utility, is_dense=cleaned.plan.basis is None)
-    return losses.describe(promise.utility_budget)
-
-
-def _check_promise(
-    losses: UtilityLosses, promise: UtilityPromise, cost: UtilitySummary | None, *, is_dense: bool
-) -> None:
-    """No record may have lost too much, and what the receipts say must be what is found.
-
-    Stored records are rounded after cleaning measured them: their margin is at most a fiftieth of
-    the budget's root in a dense release. Readers of a factored one round by themselves.
-    """
-    if losses.n_above:
-        raise GuaranteeError(
-            f"{losses.n_above} of {losses.n_records} released records lost more utility than the "
-            "budget allows.",
-            remedy="Nothing was published. This is a fault of privpipe: report it.",
-            code="budget-exceeded",
-        )
-    if cost is None or not is_dense or losses.n_records != cost.n_records - cost.n_withheld:
-        return
-    # Square roots, since what was rounded moves the distance of a record, not its square: the root
-    # of the largest loss by at most that of one record, and the root of their sum by at most
-    # root n times that (Minkowski).
-    pairs = (losses.largest, cost.largest), (losses.total, cost.total)
-    n = max(losses.n_records, 1)
-    apart = [abs(found**0.5 - said**0.5) for found, said in pairs]
-    if max(apart[0], apart[1] / n**0.5) > WIDEST_GAP * promise.utility_budget**0.5:
-        raise GuaranteeError(
-            "The audit finds another loss of utility than the cleaning reported.",
-            remedy="Nothing was published. This is a fault of privpipe: report it.",
-            code="audit-disagrees",
-        )
 
 
 def _shards(
@@ -225,7 +157,7 @@ def _released(
         mine = replace(test[0].keeping(test[1], part), indicators=trained.reads == "attributes")
         shards = replace(shards, collection=replace(mine, only_finite=run.training.only_finite))
     elif not run.trains_on_itself:
-        return CleanedShards(shards, run.stored_model_url, trained.model_digest)
+        return CleanedShards(shards, StoredMap(run.stored_model_url, trained.model_digest))
     return replace(shards, collection=pair_released(shards.collection, plan))
 
 
@@ -271,12 +203,6 @@ def _unit_roundoff(plan: ReleasePlan) -> float:
     dtype = plan.record_dtype
     floating = dtype if np.issubdtype(dtype, np.floating) else np.dtype(np.float64)
     return float(np.finfo(floating).eps) / 2
-
-
-def _read_promise(run: Run) -> UtilityPromise | None:
-    """What the stored model promises of every record; None where it promises no utility."""
-    fitted = open_model(run.stored_model_url)
-    return fitted.promise if isinstance(fitted, Promises) else None
 
 
 def begin_attempt(run: Run, plan: ReleasePlan) -> Run:

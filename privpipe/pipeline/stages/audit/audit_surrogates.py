@@ -1,12 +1,12 @@
-"""The audit of surrogates that are signed sums: what they keep, and attacks by name.
+"""The audit of surrogates that are signed sums: what they retain, and attacks by name.
 
-Two questions decide. Of confidential variables: what do models fitted to the surrogates tell of
-them, for raw records that no surrogate was made of, beyond the wanted answer? Of records: which are
-rebuilt? Behind exact coefficients the answer is never "safe": two closed forms are run and shown,
-and attacks by outsiders, which must find no more than is allowed and each succeed on an unsafe
-control of the same records. What was not asked, or failed without such a control, is unknown or
-unproven, and never passes. Where entries are missing, records are judged as the method completes
-them.
+Two questions decide. Of confidential variables: what do models fitted to the surrogates reveal of
+them, for raw records that no surrogate was made of, beyond the desired variables? Of records: which
+are rebuilt? Behind exact coefficients the verdict is never "safe": two closed forms are run and
+shown, and attacks by outsiders, which must find no more than is allowed and each succeed on an
+unsafe control of the same records. What was not run, or failed without such a control, is unknown
+or unproven, and never passes. Where entries are missing, records are judged as the method
+completes them.
 """
 
 from __future__ import annotations
@@ -14,43 +14,48 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
-from privpipe.attacks.surrogate_utility import (
-    CompleteRecords,
-    learn,
-    report_utility,
-    summarise_pairs,
-    summarise_tests,
-)
-from privpipe.attacks.threats.attack_table import Sample, SaysJson, run_kind
-from privpipe.attacks.threats.signed_sums import run_control
-from privpipe.attacks.threats.verdicts.outcomes import Decision
-from privpipe.attacks.threats.verdicts.record_decisions import (
-    CLOSED_FORMS,
+from privpipe.attacks.threats.attack_table import CLOSED_FORMS, RECORD_ATTACKS, Sample, run_by_name
+from privpipe.attacks.threats.record_decisions import (
     EARLIER,
-    RECORD_ATTACKS,
+    Found,
     decide_records,
     halve_level,
     share_level,
 )
+from privpipe.attacks.threats.signed_sums import run_control
+from privpipe.attacks.threats.verdicts.outcomes import WORST_FIRST, Decision
+from privpipe.attacks.utility import (
+    CompleteRecords,
+    learn,
+    report_utility,
+    summarise_completed,
+    summarise_tests,
+)
 from privpipe.capabilities import MixesRecords
 from privpipe.cluster.executors.executor import Executor
+from privpipe.cluster.passes.attack_sample import draw_missing
 from privpipe.cluster.passes.attack_tasks import distribute_attacks
-from privpipe.cluster.passes.evidence_sample import sample_answers
+from privpipe.cluster.passes.evidence_sample import plan_drawing, sample_predictions
 from privpipe.cluster.passes.loaded_map import load_map
 from privpipe.cluster.passes.reduce import ShardedCollection
-from privpipe.cluster.passes.sample_drawing import Drawing, gather_sample, make_sample_key
+from privpipe.cluster.passes.sample_drawing import (
+    Drawing,
+    Published,
+    gather_sample,
+    make_sample_key,
+)
 from privpipe.errors import InputError, MemoryBudgetError, PrivpipeError
 from privpipe.numerics.regression.moments import CoMoments, name_targets
 from privpipe.pipeline.runs.earlier import find_named_surrogates
-from privpipe.pipeline.runs.run import Run, Trained, find_attack_options
-from privpipe.pipeline.stages.audit.audit_surrogate import NOT_COMPARED, draw_sides, say_nothing
+from privpipe.pipeline.runs.run import MOST_RECORDS, Run, Trained, find_attack_options
+from privpipe.pipeline.stages.audit.audit_attacks import report_nothing
 from privpipe.protocols import FloatArray
 from privpipe.records.sampling import Part
 from privpipe.store.arrays.blocks import read_block
@@ -78,14 +83,11 @@ UNNAMED = (
 MOST_RELEASED = 200_000
 """Surrogates that attacks are given."""
 
-WORST = ("leaks", "unknown", "unproven", "not protected", "safe")
-"""Verdicts, the worst first."""
-
 LEAST_RECORDS = 10
 """Records of either side below which nothing is measured."""
 
 
-def audit_masking(
+def audit_surrogates(
     run: Run, trained: Trained, plan: ReleasePlan, executor: Executor
 ) -> dict[str, Any]:
     """Measure utility on held-out raw records, and attack the surrogates.
@@ -93,44 +95,59 @@ def audit_masking(
     Returns
     -------
     findings
-        As `audit_surrogate` gives them; `surrogate` holds the attacks, the utility and what is not
-        protected.
+        As `audit_stage` gives them, without figures of single variables: no released record belongs
+        to a raw one. `surrogate` holds the attacks, the utility and what is not protected.
     """
+    # Variables and single records are two families of verdicts: each has half of the error.
     options = halve_level(find_attack_options(run.options, run.attempt))
     model = load_map(run.stored_model_url, trained.model_digest)
-    assert isinstance(model, MixesRecords), "the stage has looked"
-    attacks: dict[str, Any] = {}
-    controls: dict[str, Any] = {}
+    assert isinstance(model, MixesRecords), "no other map releases surrogates"
+    attacks: dict[str, Found] = {}
+    controls: dict[str, Found] = {}
     utility: dict[str, Any] | None = None
-    found: dict[str, Any] = say_nothing("no record was held out")
+    found = report_nothing("no record was held out")
     if run.options.audit.holdout > 0:
-        fitted, held_out = (_keep(run, part) for part in ("fit", "held_out"))
+        fitted, held_out = (_select(run, part) for part in ("fit", "held_out"))
+        # Surrogates are made of records completed by features and responses; who applies their
+        # model knows the features alone.
         as_made, as_read = (
-            partial(model.restore_records, schema=fitted.schema, reads_responses=told)
-            for told in (True, False)
+            partial(model.restore_records, schema=fitted.schema, reads_responses=known)
+            for known in (True, False)
         )
         made, read = (
-            _reduce(fitted, executor, summarise_pairs, complete=one) for one in (as_made, as_read)
+            _reduce(fitted, executor, summarise_completed, complete=one)
+            for one in (as_made, as_read)
         )
         gram = _expand(made, trained.n_features_out - 1)
-        mine, theirs = draw_sides(run, (fitted, held_out), executor)
-        earlier = find_named_surrogates(run)
-        job = (mine, theirs, plan, gram, as_made, earlier, share_level(options))
-        [(_, answer)] = executor.map_tasks(attack_surrogates, [("all", job)], prefix="attack")
-        if isinstance(answer, PrivpipeError):
-            raise answer
-        attacks, controls = answer
+        place = (run.sample_url, make_sample_key(run.sample_url))
+        sides = tuple(
+            Drawing(side, Published(), MOST_RECORDS, *place) for side in (fitted, held_out)
+        )
+        draw_missing(executor, sides)
+        job = (*sides, plan, gram, as_made, find_named_surrogates(run), share_level(options))
+        [(_, outcome)] = executor.map_tasks(attack_surrogates, [("all", job)], prefix="attack")
+        if isinstance(outcome, PrivpipeError):
+            raise outcome
+        attacks, controls = outcome
         masked = learn(_sum_released(plan, trained), trained.n_features_out)
-        utility = _measure_utility(trained, masked, read, held_out, executor, options, as_read)
-        found = _attack_variables(run, held_out, masked, executor, options, as_read)
-    return NOT_COMPARED | {
-        "basis": "A surrogate release: its records are nobody's. Confidential variables are "
-        "guessed from what models fitted to the surrogates answer for held-out raw records.",
+        if read.count >= 2:
+            models = masked, learn(_expand(read, len(masked) - 1), len(masked))
+            utility = _measure_utility(trained, models, held_out, executor, options, as_read)
+        judged = plan_drawing(held_out, options.without_limits(), Published(), place)
+        found = _attack_variables(run, judged, masked, executor, options, as_read)
+    return {
+        "n_groups": None,
+        "privacy": {},
+        "desired": {},
+        "confidential": {},
+        "e_utility": None,
+        "basis": "A surrogate release: its records belong to no person. Confidential variables are "
+        "guessed from what models fitted to the surrogates predict for held-out raw records.",
         "n_records": 0 if utility is None else int(utility["n_records"]),
-        "membership": attacks.get("membership"),
+        "membership": _as_json(attacks["membership"]) if attacks else None,
         "surrogate": {
-            "attacks": attacks,
-            "controls": controls,
+            "attacks": {name: _as_json(one) for name, one in attacks.items()},
+            "controls": {name: _as_json(one) for name, one in controls.items()},
             "utility": utility,
             "not_protected": [
                 *NOT_PROTECTED,
@@ -141,45 +158,54 @@ def audit_masking(
     }
 
 
+def _as_json(found: Found) -> dict[str, Any]:
+    """What came of an attack as a report stores it."""
+    if isinstance(found, InputError):
+        return {"failed": str(found)}
+    report: dict[str, Any] = json.loads(found.to_json())
+    return report
+
+
 def _attack_variables(
     run: Run,
-    held_out: Collection,
+    judged: Drawing,
     masked: FloatArray,
     executor: Executor,
     options: AttackOptions,
     complete: CompleteRecords,
 ) -> dict[str, Any]:
-    """Every adversary on what models fitted to surrogates answer for held-out raw records."""
-    if not held_out.confidential:
+    """Every adversary on what models fitted to surrogates predict for held-out raw records."""
+    if not judged.collection.confidential:
         why = "no variable is named as confidential, so that none was judged"
-        return say_nothing(why, "safe")
+        return report_nothing(why, "safe")
     if not run.options.audit.adversaries:
-        return say_nothing("no adversary was asked for")
-    place = (run.sample_url, make_sample_key(run.sample_url))
+        return report_nothing("no adversary was requested")
     try:
         report = distribute_attacks(
             executor,
-            partial(sample_answers, held_out, options.without_limits(), masked, complete, place),
+            partial(sample_predictions, judged, options.without_limits(), masked, complete),
             options=options,
             checkpoints=run.checkpoints,
             power=True,
         )
     except (InputError, MemoryBudgetError) as error:
-        return say_nothing(str(error))
+        return report_nothing(str(error))
     found: dict[str, Any] = json.loads(report.to_json())
     return found
 
 
 def _join(found: dict[str, Any], records: Sequence[Decision]) -> dict[str, Any]:
-    """Verdicts of variables and of records together; the worst of them is the release's."""
-    told = [{key: _or_none(value) for key, value in asdict(one).items()} for one in records]
-    first = (str(found["verdict"]), str(found["reason"]))
-    verdicts = [first, *((one.verdict, one.reason) for one in records)]
-    worst, reason = min(verdicts, key=lambda one: WORST.index(one[0]))
+    """Verdicts of variables and of records jointly; the worst of them is the release's."""
+    rows = [
+        {key: None if _is_nan(value) else value for key, value in one.as_row().items()}
+        for one in records
+    ]
+    verdicts = [found, *rows]
+    worst = min(verdicts, key=lambda one: WORST_FIRST.index(one["verdict"]))
     return found | {
-        "verdict": worst,
-        "reason": reason,
-        "decisions": [*found["decisions"], *told],
+        "verdict": worst["verdict"],
+        "reason": worst["reason"],
+        "decisions": [*found["decisions"], *rows],
         "n_records": found.get("n_records", 0),
         "n_given": found.get("n_given", 0),
         "n_withheld": 0,
@@ -187,11 +213,11 @@ def _join(found: dict[str, Any], records: Sequence[Decision]) -> dict[str, Any]:
     }
 
 
-def _or_none(value: object) -> object:
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+def _is_nan(value: object) -> bool:
+    return isinstance(value, float) and not math.isfinite(value)
 
 
-def _keep(run: Run, part: Part) -> Collection:
+def _select(run: Run, part: Part) -> Collection:
     return replace(run.training, only_finite=False).keeping(run.split, part)
 
 
@@ -218,31 +244,28 @@ def attack_surrogates(
     complete: CompleteRecords,
     earlier: Sequence[EarlierSurrogates],
     options: AttackOptions,
-) -> tuple[dict[str, Any], dict[str, Any]]:
+) -> tuple[dict[str, Found], dict[str, Found]]:
     """Worker side: read the release and a sample of both sides; numbers alone come back."""
     (members, responses), (others, _) = (_read_some(side, complete) for side in (fitted, held_out))
     if min(len(members), len(others)) < LEAST_RECORDS:
         return {}, {}
     n_released = min(plan.chunks.n_records, MOST_RELEASED)
-    released, *answered = (
-        np.asarray(read_block(plan.data_url, array.name, 0, n_released, plan.run), np.float64)
-        for array in plan.arrays
-    )
+    released, *predicted = _read_released(plan, 0, n_released)
     sample = Sample(
         released=released,
-        surrogate_responses=np.column_stack(answered),
+        surrogate_responses=np.column_stack(predicted),
         members=members,
         member_responses=responses,
         others=others,
         gram=gram,
     )
     attacks = {
-        name: _run(run_kind, name, sample, options) for name in (*CLOSED_FORMS, *RECORD_ATTACKS)
+        name: _try(run_by_name, name, sample, options) for name in (*CLOSED_FORMS, *RECORD_ATTACKS)
     }
     for one in earlier:
         joined = replace(sample, earlier=one.read(MOST_RELEASED))
-        attacks[f"{EARLIER}: {one.name}"] = _run(run_kind, EARLIER, joined, options)
-    controls = {name: _run(run_control, name, sample, options) for name in RECORD_ATTACKS}
+        attacks[f"{EARLIER}: {one.name}"] = _try(run_by_name, EARLIER, joined, options)
+    controls = {name: _try(run_control, name, members, others, options) for name in RECORD_ATTACKS}
     return attacks, controls
 
 
@@ -253,42 +276,40 @@ def _read_some(side: Drawing, complete: CompleteRecords) -> tuple[FloatArray, Fl
     return features[whole], responses[whole]
 
 
-def _run(
-    run: Callable[[str, Sample, AttackOptions], SaysJson],
-    name: str,
-    sample: Sample,
-    options: AttackOptions,
-) -> dict[str, Any]:
-    """The report of an attack as JSON values, or why there is none."""
+def _try(attack: Callable[..., Any], *arguments: Any) -> Found:
+    """The report of an attack, or why there is none."""
     try:
-        found: dict[str, Any] = json.loads(run(name, sample, options).to_json())
+        report: Found = attack(*arguments)
     except InputError as error:
-        return {"failed": str(error)}
-    return found
+        return error
+    return report
 
 
 def _measure_utility(
     trained: Trained,
-    masked: FloatArray,
-    pairs: CoMoments,
+    models: tuple[FloatArray, FloatArray],
     held_out: Collection,
     executor: Executor,
     options: AttackOptions,
     complete: CompleteRecords,
 ) -> dict[str, Any] | None:
     """Ridge regression of surrogates and of raw records, both on held-out raw records."""
-    q = trained.n_features_out
-    if pairs.count < 2:
-        return None
-    raw = learn(_expand(pairs, q - 1), q)
-    models = {"masked": masked, "raw": raw}
-    about = {"schema": held_out.schema, "complete": complete, **models}
+    masked, raw = models
+    schema, responses = held_out.schema, trained.response_names
+    about = {"schema": schema, "complete": complete, "masked": masked, "raw": raw}
     tests = _reduce(held_out, executor, summarise_tests, **about)
     if tests.count < LEAST_RECORDS:
         return None
-    hidden = name_targets(held_out.schema.confidential)
-    names = trained.response_names
-    return report_utility(tests, masked, raw, names, hidden, level=options.level).as_dict()
+    confidential = name_targets(schema.confidential)
+    return report_utility(tests, masked, raw, responses, confidential, level=options.level)
+
+
+def _read_released(plan: ReleasePlan, start: int, stop: int) -> list[FloatArray]:
+    """Features of some surrogates, and each response."""
+    return [
+        np.asarray(read_block(plan.data_url, array.name, start, stop, plan.run), np.float64)
+        for array in plan.arrays
+    ]
 
 
 def _sum_released(plan: ReleasePlan, trained: Trained) -> FloatArray:
@@ -296,10 +317,8 @@ def _sum_released(plan: ReleasePlan, trained: Trained) -> FloatArray:
     total = np.zeros((trained.n_features_out + len(trained.response_names),) * 2)
     for chunk in range(plan.chunks.n_chunks):
         start, stop = plan.chunks.rows(chunk)
-        parts = [
-            np.asarray(read_block(plan.data_url, array.name, start, stop, plan.run), np.float64)
-            for array in plan.arrays
-        ]
-        rows = np.hstack([part.reshape(stop - start, -1) for part in parts])
+        rows = np.hstack(
+            [part.reshape(stop - start, -1) for part in _read_released(plan, start, stop)]
+        )
         total += rows.T @ rows
     return total

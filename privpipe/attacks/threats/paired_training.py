@@ -1,0 +1,242 @@
+"""The same adversary trained several times and judged on the same records: the pairs are compared.
+
+A learning curve is the strongest adversary with a quarter, half and all of its labels; retained
+utility is one predictor on raw and on released records. A difference of pairs has a much narrower
+interval than two figures apart.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from privpipe.attacks.adversaries.attack_options import AttackOptions
+from privpipe.attacks.adversaries.evidence import Evidence
+from privpipe.attacks.statistics.intervals import Interval, measure_difference_interval
+from privpipe.attacks.statistics.scores import (
+    EXPOSURES,
+    compare_number_scores,
+    measure_class_scores,
+    measure_number_scores,
+)
+from privpipe.attacks.threats.group_inference import GROUPS
+from privpipe.attacks.threats.inference import compare_decided, find_test_units, score_decisions
+from privpipe.attacks.threats.trained_adversary import (
+    TrainedAdversary,
+    decide_by_desired,
+    train_adversary,
+)
+from privpipe.attacks.threats.verdicts.outcomes import Attack, AttackOutcome, is_of_release
+from privpipe.attacks.threats.verdicts.safeguards import LearningCurve, expect_gain
+from privpipe.errors import PrivpipeError
+
+SHARES = (0.25, 0.5, 1.0)
+"""Of the labels: two doublings show whether errors shrink as a power of their number."""
+
+QUICK_REPLICATES = 50
+"""Of bootstraps whose estimates alone are used: the fewest that options allow."""
+
+
+def choose_strongest(
+    outcomes: Iterable[AttackOutcome], target: str, options: AttackOptions
+) -> Attack | None:
+    """The attack on the release with the largest gain, by a score of all records; None for none."""
+    gains = [
+        (score.gain - options.allowed(score.name), outcome.attack)
+        for outcome in outcomes
+        if outcome.attack.target == target and is_of_release(outcome.attack.source)
+        # Sets of a group are too few to be quartered.
+        if outcome.attack.source != GROUPS
+        for score in outcome.scores
+        if score.name in _list_followed(outcome.attack.kind, options) and math.isfinite(score.gain)
+    ]
+    return max(gains, key=lambda pair: pair[0])[1] if gains else None
+
+
+def measure_curve(
+    evidence: Evidence, attack: Attack, options: AttackOptions, n_total: int, n_attacks: int
+) -> LearningCurve:
+    """What an attack gains with more and more of its labels; what goes wrong makes it unknown.
+
+    Parameters
+    ----------
+    evidence
+        The prepared audit.
+    attack
+        The strongest of the variable.
+    options
+        With the limits.
+    n_total
+        Labels that somebody may have.
+    n_attacks
+        Attacks of which it was the strongest: its rise is one of so many.
+    """
+    try:
+        return _measure_curve(evidence, attack, options, n_total, n_attacks)
+    except PrivpipeError as error:
+        return LearningCurve(attack.target, reason=error.code)
+    except Exception as error:  # a library's message may hold values, its class does not
+        return LearningCurve(attack.target, reason=type(error).__name__)
+
+
+def _measure_curve(
+    evidence: Evidence, attack: Attack, options: AttackOptions, n_total: int, n_attacks: int
+) -> LearningCurve:
+    position = [column.name for column in evidence.columns].index(attack.target)
+    trained = [
+        train_adversary(
+            evidence, position, attack.source, attack.adversary, options, share_train=share
+        )
+        for share in SHARES
+    ]
+    quick = replace(options, n_replicates=QUICK_REPLICATES)
+    scores = [
+        score_decisions(
+            evidence,
+            position,
+            one.test,
+            one.decided,
+            decide_by_desired(evidence, position, one.splits, one.tests, options),
+            one.guess,
+            quick,
+        )
+        for one in trained
+    ]
+    followed, few, full = _list_followed(attack.kind, options), trained[0], trained[-1]
+    truth = evidence.truth[full.test, position]
+    given: dict[str, Any] = {
+        "level": options.plan_level(n_attacks * len(followed)),
+        "groups": find_test_units(evidence, position, full.test),
+        "n_replicates": options.n_replicates,
+        "seed": options.seed,
+    }
+    codes = truth.astype(np.int64) if evidence.columns[position].is_categorical else truth
+    rises = {
+        one.name: one.gained
+        for one in compare_decided(scores[-1], codes, full.decided, few.decided, full.guess, given)
+    }
+    n_labels = tuple(one.n_train for one in trained)
+    curves = []
+    for name in followed:
+        gains = tuple(next(s.gain for s in some if s.name == name) for some in scores)
+        rise = rises[name]
+        curves.append(
+            LearningCurve(
+                attack.target,
+                attack.source,
+                attack.adversary,
+                name,
+                n_labels,
+                gains,
+                math.nan if rise is None else rise.lower,
+                n_total,
+                expect_gain(n_labels, gains, n_total),
+                options.allowed(name),
+            )
+        )
+    return max(curves, key=lambda one: (one.rises_too_far, one.expected - one.allowed))
+
+
+def _list_followed(kind: str, options: AttackOptions) -> tuple[str, ...]:
+    """Deciding scores that are means over records; the others where there is no such."""
+    deciding = options.deciding(kind)
+    return tuple(name for name in deciding if name not in EXPOSURES) or deciding
+
+
+@dataclass(frozen=True)
+class RetainedUtility:
+    """A desired variable, predicted from raw and from released records.
+
+    Parameters
+    ----------
+    target
+        The variable.
+    score
+        "accuracy" of classes, "r2" of numbers.
+    predictor
+        Who predicts; trained on what it reads.
+    raw, released
+        The score, each with limits at the level of the audit.
+    loss
+        Raw minus released, of the same records.
+    n_test
+        Records that judge.
+    """
+
+    target: str
+    score: str
+    predictor: str
+    raw: Interval
+    released: Interval
+    loss: Interval
+    n_test: int
+
+
+def measure_retained(evidence: Evidence, position: int, options: AttackOptions) -> RetainedUtility:
+    """Train one predictor on raw and on released records, and judge both on the same others.
+
+    Parameters
+    ----------
+    evidence
+        With the sources "raw" and "released", whose confidential variables are the desired ones.
+    position
+        Which of them.
+    options
+        Level, split and bounds.
+
+    Raises
+    ------
+    ConvergenceError
+        If a prediction is not finite.
+    """
+    column = evidence.columns[position]
+    name = "logistic" if column.is_categorical else "least_squares"
+    with threadpool_limits(1, user_api="openmp"):
+        raw, released = (
+            train_adversary(evidence, position, source, name, options)
+            for source in ("raw", "released")
+        )
+    truth = evidence.truth[raw.test, position]
+    given: dict[str, Any] = {"groups": find_test_units(evidence, position, raw.test)}
+    given["level"] = options.level
+    if column.is_categorical:
+        score = "accuracy"
+        measured = _measure_accuracy(truth.astype(np.int64), raw, released, given)
+    else:
+        score = "r2"
+        given["n_replicates"] = options.n_replicates
+        measured = _measure_r2(truth, raw, released, given)
+    return RetainedUtility(column.name, score, name, *measured, len(truth))
+
+
+def _measure_accuracy(
+    truth: np.ndarray, raw: TrainedAdversary, released: TrainedAdversary, given: dict[str, Any]
+) -> tuple[Interval, Interval, Interval]:
+    """Accuracy on raw and on released records, and the difference."""
+    found = []
+    for one in (raw, released):
+        scores = measure_class_scores(
+            truth, one.decided[0], guess=int(one.guess), n_replicates=QUICK_REPLICATES, **given
+        )
+        found.append(scores[0].interval)
+    hits = [np.argmax(one.decided[0], axis=1) == truth for one in (raw, released)]
+    return found[0], found[1], measure_difference_interval(*hits, **given)
+
+
+def _measure_r2(
+    truth: np.ndarray, raw: TrainedAdversary, released: TrainedAdversary, given: dict[str, Any]
+) -> tuple[Interval, Interval, Interval]:
+    """R squared on raw and on released records, and the difference."""
+    scores, worse = (
+        measure_number_scores(truth, one.decided[0], guess=one.guess, **given)
+        for one in (raw, released)
+    )
+    both = raw.decided[0], released.decided[0]
+    [compared] = compare_number_scores(scores[:1], truth, *both, guess=raw.guess, **given)
+    assert compared.gained is not None, "R squared is compared"
+    return scores[0].interval, worse[0].interval, compared.gained

@@ -1,0 +1,245 @@
+"""Single records of a surrogate release: how many are recovered, and two closed forms that do.
+
+Surrogates are signed sums of records, whose last column is a bias feature that is one in every
+record. Directions are compared in coordinates that are centred and standardised by the second
+moments of the surrogates themselves, which every outsider has.
+
+Surrogates carry the coefficients W of all records exactly, ``(X'X) W = X'y``. Without the record
+(x, y) both sides lose its products, so that ``x (y - x'W) = X'X W - X'y`` over all others: who
+knows these has the record, whose bias entry is one. And of W before and after one record was
+added, ``x (y - x'W) = X'X (W after - W before)``, where the surrogates' second moments stand in for
+X'X: who knows no record has that one. No number of surrogates hinders either. Normal equations;
+Cook 1977 for the second.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict, dataclass
+
+import numpy as np
+import scipy
+
+from privpipe.attacks.adversaries.attack_options import AttackOptions
+from privpipe.attacks.statistics.intervals import Interval, measure_exact_interval
+from privpipe.errors import InputError
+from privpipe.protocols import FloatArray
+
+MOST_TARGETS = 2000
+"""Records that are attacked in turn."""
+
+RESOLVED = 1e-9
+"""Of the coefficients: differences below are rounding, and show no record."""
+
+RECOVERED = 0.97
+"""Cosine from which a direction counts as a record: a relative error of a quarter."""
+
+
+@dataclass(frozen=True)
+class RecoveryReport:
+    """How often a direction that an attack found is a record.
+
+    Parameters
+    ----------
+    recovered
+        Share of the attacked records that were found, with exact limits.
+    by_chance
+        The same for records that the surrogates were not made of.
+    cosine
+        Median over the attacked records of the largest cosine.
+    n_attacked
+    farthest
+        Largest cosine of the record that lies farthest, where that is looked for by itself.
+    farthest_by_chance
+        Share of records in no surrogate that meet that one direction as well.
+    """
+
+    recovered: Interval
+    by_chance: Interval
+    cosine: float
+    n_attacked: int
+    farthest: float | None = None
+    farthest_by_chance: float | None = None
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether more is recovered than chance explains."""
+        return self.recovered.estimate > 2 * self.by_chance.estimate + 1e-9
+
+    def to_json(self) -> str:
+        """The report as JSON."""
+        return json.dumps({**asdict(self), "succeeded": self.succeeded}, indent=1)
+
+
+def count_needed_trials(limit: float, level: float) -> int:
+    """Trials of which none may succeed, so that the upper limit of the share is below a limit.
+
+    Four times as many as that takes, so that single successes by chance decide nothing.
+
+    >>> count_needed_trials(0.01, 0.99)
+    2112
+    """
+    alpha = (1 - level) / 2  # Clopper and Pearson's upper limit after no success in n trials
+    return 4 * math.ceil(math.log(alpha) / math.log1p(-min(max(limit, 1e-6), 1 - 1e-6)))
+
+
+def find_frame(released: FloatArray) -> FloatArray:
+    """Matrix that turns (x, 1) into ((x - mean) / deviation, 1), from surrogates with a bias.
+
+    Parameters
+    ----------
+    released : (n_surrogates, n_features + 1)
+
+    Raises
+    ------
+    InputError
+        If the surrogates are fewer than the features, or their bias feature vanishes.
+    """
+    moments = released.T @ released
+    if len(released) < released.shape[1] or moments[-1, -1] <= 0:
+        raise InputError(
+            f"{len(released)} surrogates of {released.shape[1]} features cannot be attacked.",
+            remedy="Release at least as many surrogates as features, the last of them the bias.",
+        )
+    # The bias feature is one in every record, so its products sum up to counts and means.
+    mean = moments[-1, :-1] / moments[-1, -1]
+    variance = np.diag(moments)[:-1] / moments[-1, -1] - mean**2
+    # Below that a variance is what rounding left of the difference: the feature is constant.
+    scale = np.sqrt(np.where(variance > 1e-12 * mean**2, variance, 1.0))
+    frame = np.eye(released.shape[1])
+    frame[:-1, :-1] /= scale[:, None]
+    frame[:-1, -1] = -mean / scale
+    return frame
+
+
+def report_recovery(
+    targets: FloatArray, others: FloatArray, guesses: FloatArray, *, level: float
+) -> RecoveryReport:
+    """Compare records with directions, one guess for all of them or one for each.
+
+    Parameters
+    ----------
+    targets, others : (n, n_features + 1)
+        Records in the frame of `find_frame`: attacked ones, and ones that are not in.
+    guesses : (n_guesses, n_features + 1) or (n_targets, n_guesses, n_features + 1)
+        Directions in the same frame; those of each target alone where there are three axes.
+    level
+    """
+    mine = measure_cosines(targets, guesses)
+    # The more guesses, the more of them any record meets: chance is that of a few at random.
+    flat = guesses.reshape(-1, guesses.shape[-1])
+    few = np.linspace(0, len(flat) - 1, min(64, len(flat)), dtype=int)
+    strange = measure_cosines(others, flat[few])
+    hits, alarms = int((mine >= RECOVERED).sum()), int((strange >= RECOVERED).sum())
+    return RecoveryReport(
+        measure_exact_interval(hits, len(mine), level=level),
+        measure_exact_interval(alarms, len(strange), level=level),
+        float(np.median(mine)),
+        len(mine),
+    )
+
+
+def measure_cosines(records: FloatArray, guesses: FloatArray) -> FloatArray:
+    """Largest cosine of each record with the guesses, whatever their sign; (n_records,)."""
+    norms = np.linalg.norm(guesses, axis=-1, keepdims=True)
+    unit = guesses / np.where(norms > 0, norms, 1.0)
+    rows = records / np.linalg.norm(records, axis=1, keepdims=True)
+    products = rows @ unit.T if unit.ndim == 2 else np.einsum("ij,ikj->ik", rows, unit)
+    best: FloatArray = np.abs(products).max(axis=1)
+    return best
+
+
+def attack_all_but_one(
+    released: FloatArray,
+    surrogate_responses: FloatArray,
+    members: FloatArray,
+    member_responses: FloatArray,
+    others: FloatArray,
+    gram: FloatArray,
+    *,
+    options: AttackOptions,
+) -> RecoveryReport:
+    """The record that is left over, by who knows all others; arrays as of a `Sample`."""
+    frame = find_frame(released)
+    sums, q = _turn(gram, frame), len(frame)
+    coefficients = np.linalg.lstsq(released @ frame.T, surrogate_responses, rcond=None)[0]
+    targets = members[:MOST_TARGETS] @ frame.T
+    residuals = member_responses[:MOST_TARGETS] - targets @ coefficients
+    whole = sums[:q, :q] @ coefficients - sums[:q, q:]
+    # Sums over all but record i: those over all, less its own products.
+    left = whole[None] + targets[:, :, None] * residuals[:, None, :]
+    guesses = np.linalg.svd(left, full_matrices=False)[0][:, None, :, 0]
+    return report_recovery(targets, others @ frame.T, guesses, level=options.level)
+
+
+def attack_with_and_without(
+    released: FloatArray,
+    members: FloatArray,
+    others: FloatArray,
+    gram: FloatArray,
+    *,
+    options: AttackOptions,
+) -> RecoveryReport:
+    """The record that is in one of two releases, by who has both; arrays as of a `Sample`.
+
+    The other release is that of all records but the one; its coefficients are least squares of
+    these, and the second moments are those of this release's surrogates.
+    """
+    frame = find_frame(released)
+    made, q = released @ frame.T, len(frame)
+    targets = members[:MOST_TARGETS] @ frame.T
+    inverse = np.linalg.pinv(_turn(gram, frame)[:q, :q], 1e-12, hermitian=True)
+    # Of least squares without record i: less inverse @ x_i r_i' / (1 - leverage).
+    guesses = targets @ inverse @ (made.T @ made)
+    return report_recovery(targets, others @ frame.T, guesses[:, None, :], level=options.level)
+
+
+def attack_two_releases(
+    released: FloatArray,
+    surrogate_responses: FloatArray,
+    earlier: tuple[FloatArray, FloatArray],
+    members: FloatArray,
+    others: FloatArray,
+    *,
+    options: AttackOptions,
+) -> RecoveryReport:
+    """The record by which this release differs from an earlier one; arrays as of a `Sample`.
+
+    One guess for all known records: it is found, or it is not. `by_chance` is the chance that any
+    of so many records lies as near a direction drawn at random; a record is found only where that
+    is below one in a hundred.
+    """
+    frame = find_frame(released)
+    made, before = released @ frame.T, earlier[0] @ frame.T
+    new, old = (
+        np.linalg.lstsq(rows, responses, rcond=None)[0]
+        for rows, responses in ((made, surrogate_responses), (before, earlier[1]))
+    )
+    scale = np.maximum(np.abs(new).max(axis=0), np.finfo(float).tiny)
+    step = (new - old) / scale
+    moments = made.T @ made + before.T @ before
+    records = np.concatenate([members, others]) @ frame.T
+    best = 0.0
+    if np.abs(step).max() > RESOLVED:
+        directions, sizes, _ = np.linalg.svd(moments @ step, full_matrices=False)
+        best = float(measure_cosines(records, directions.T[sizes > 0]).max())
+    # A direction at random is as near to one record with a probability that is an incomplete beta
+    # function: the share of the sphere within that angle of a line.
+    near = float(scipy.special.betainc((len(frame) - 1) / 2, 0.5, max(0.0, 1 - best**2)))
+    chance = min(1.0, len(records) * near)
+    hit = int(best >= RECOVERED and chance < 0.01)
+    return RecoveryReport(
+        measure_exact_interval(hit, 1, level=options.level),
+        measure_exact_interval(round(1000 * chance), 1000, level=options.level),
+        best,
+        1,
+    )
+
+
+def _turn(gram: FloatArray, frame: FloatArray) -> FloatArray:
+    """Sums of products of [features, responses] with the features in the frame."""
+    turn = np.eye(len(gram))
+    turn[: len(frame), : len(frame)] = frame
+    turned: FloatArray = turn @ gram @ turn.T
+    return turned
