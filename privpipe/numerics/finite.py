@@ -1,4 +1,4 @@
-"""Which rows are finite, at the cost of one product with a vector; and rows kept without a copy."""
+"""Which rows are finite, at the cost of one product with a vector; rows selected without a copy."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def find_empty_rows(x: npt.NDArray[Any]) -> BoolArray:
     Parameters
     ----------
     x : (n_rows, n_columns)
-        At least one column: it tells which rows need a look.
+        At least one column: its NaN show which rows need a look.
     """
     empty: BoolArray = np.isnan(x[:, 0])
     doubtful = np.flatnonzero(empty)
@@ -50,6 +50,6 @@ def find_empty_rows(x: npt.NDArray[Any]) -> BoolArray:
     return empty
 
 
-def keep_rows(x: npt.NDArray[Any], kept: BoolArray) -> npt.NDArray[Any]:
-    """The rows that are `kept`: the array itself where all are, else a copy."""
-    return x if kept.all() else x[kept]
+def keep_rows(x: npt.NDArray[Any], chosen: BoolArray) -> npt.NDArray[Any]:
+    """The rows that are `chosen`: the array itself where all are, else a copy."""
+    return x if chosen.all() else x[chosen]

@@ -1,4 +1,4 @@
-"""Whether whole numbers are classes or numbers: one rule, for whoever was not told.
+"""Whether whole numbers are classes or numbers: one rule, where no one has said.
 
 Text and truth values are classes, numbers with a decimal type are numbers. Integers may be either:
 with at most `MOST_CODES` different values they are read as classes, with more as numbers. Whoever

@@ -17,7 +17,7 @@ MOST_DIGITS = 17
 """Significant digits that name a float64."""
 
 MOST_FIXED = 1e9
-"""From here on a number is shown with a power of ten, whatever decimals are asked for."""
+"""From here on a number is shown with a power of ten, whatever decimals are requested."""
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ ROUNDINGS = 32.0
 One Householder factorisation or one sum loses a small multiple of ``n * eps`` at worst; centring,
 scaling, merging some dozens of shards and the final decomposition together stayed below 4 on all
 kernels tried (Nehalem, Sandybridge, Haswell, SkylakeX). What lies below this bound could not be
-used if it were kept: no digit of it is known.
+used if it were retained: no digit of it is known.
 """
 
 
@@ -50,7 +50,7 @@ def exceeds(left: FloatArray, right: FloatArray, terms: FloatArray, n_terms: int
     Returns
     -------
     larger : (n_records, n_targets)
-        False where the two are equal as far as the sums can tell, whatever the order of summation.
+        False where the two are equal as far as the sums can show, whatever the order of summation.
 
     Examples
     --------
@@ -161,7 +161,7 @@ def _multiply_exactly(a: FloatArray, b: FloatArray) -> tuple[FloatArray, FloatAr
 
 
 def _add_up_closely(terms: FloatArray, rest: FloatArray) -> FloatArray:
-    """As `add_up`, of ``terms + rest``, with the rounding errors of the sums kept in `rest`."""
+    """As `add_up`, of ``terms + rest``, with the rounding errors of the sums added to `rest`."""
     while len(terms) > 1:
         half = len(terms) // 2
         a, b = terms[:half], terms[half : 2 * half]

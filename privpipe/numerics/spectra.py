@@ -89,11 +89,11 @@ def solve_generalised(
     lower = sl.cholesky(lifted, lower=True, check_finite=False)
     whitened = sl.solve_triangular(lower, columns, lower=True, check_finite=False)
     left, sizes, right = sl.svd(whitened, full_matrices=False, check_finite=False)
-    kept = sizes > RANK * sizes.max(initial=1e-300)
+    retained = sizes > RANK * sizes.max(initial=1e-300)
     coupled = sizes[:, None] * right
     inner = (coupled * signs) @ coupled.T
-    values, turned = sl.eigh(inner[np.ix_(kept, kept)], check_finite=False)
-    vectors = sl.solve_triangular(lower, left[:, kept] @ turned, lower=True, trans="T")
+    values, turned = sl.eigh(inner[np.ix_(retained, retained)], check_finite=False)
+    vectors = sl.solve_triangular(lower, left[:, retained] @ turned, lower=True, trans="T")
     return values, fix_signs(vectors)
 
 

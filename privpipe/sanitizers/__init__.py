@@ -1,7 +1,7 @@
 """What is learned and what it promises: options, fits, frozen maps; a wing per family of methods.
 
 `METHODS` is the one table that flows, stores, contract tests and documentation read; it is loaded
-when first asked for, so that one method is used without loading the others.
+when first read, so that one method is used without loading the others.
 """
 
 from __future__ import annotations

@@ -104,7 +104,7 @@ def check_shards(shards: Any) -> None:
     both |= set(getattr(shards, "shared", ()))
     if both:
         warnings.warn(
-            f"Desired and confidential share {', '.join(sorted(both))}: whoever gets the wanted "
+            f"Desired and confidential share {', '.join(sorted(both))}: whoever gets the target "
             "prediction gets the confidential one, and no privacy is possible.",
             PrivacyWarning,
             stacklevel=3,
@@ -254,7 +254,7 @@ def check_confidential(values: npt.ArrayLike, predictor: FloatArray) -> FloatArr
     rest = np.linalg.norm(confidential - predictor @ fitted)
     if rest <= 1e-9 * np.linalg.norm(confidential):
         warnings.warn(
-            "The confidential predictor is a function of the desired one: whoever gets the wanted "
+            "The confidential predictor is a function of the desired one: whoever gets the target "
             "prediction gets the confidential one, and no privacy is possible.",
             PrivacyWarning,
             stacklevel=3,

@@ -44,7 +44,7 @@ _NOTHING = Guarantee(
     "nats",
     "in expectation",
     "None: a change of units hides nothing",
-    "Centres and scales are those of the training records, which the model tells.",
+    "Centres and scales are those of the training records, which the model reveals.",
 )
 
 

@@ -1,7 +1,7 @@
 """The one table of methods that flows, stores, contract tests and documentation read.
 
 It collects the rows of the wings; a new method is a module with a row in its wing (see
-CONTRIBUTING.md). Reading it loads every wing, hence it is loaded when first asked for.
+CONTRIBUTING.md). Reading it loads every wing, hence it is loaded when first read.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What a fitted map was fitted on, kept with it, so that a table is read by name.
+"""What a fitted map was fitted on, stored with it, so that a table is read by name.
 
-Names belong to a map as it is held: they are kept beside its fields and stored in the header of
+Names belong to a map as it is held: they are held beside its fields and stored in the header of
 its model. They change nothing of what it does with plain arrays of features.
 """
 
@@ -83,7 +83,7 @@ def by_name(fitted: Any, x: Any) -> Any:
     Raises
     ------
     InputError
-        If columns are missing, stand twice, or are more than the map reads; with their names.
+        If columns are missing, doubled, or are more than the map reads; with their names.
     """
     names, columns = names_of(fitted), _columns_of(x)
     if not names or not columns or columns == names:
@@ -92,10 +92,10 @@ def by_name(fitted: Any, x: Any) -> Any:
     extra = [name for name in columns if name not in names]
     twice = sorted({name for name in columns if columns.count(name) > 1})
     problems = {"lack": missing, "have too many": extra, "hold twice": twice}
-    told = [f"{what} {_listed(found)}" for what, found in problems.items() if found]
-    if told:
+    said = [f"{what} {_listed(found)}" for what, found in problems.items() if found]
+    if said:
         raise InputError(
-            f"Records {'; '.join(told)}, compared with the {len(names)} features of the map.",
+            f"Records {'; '.join(said)}, compared with the {len(names)} features of the map.",
             remedy=f"Give the columns {_listed(names)}, in any order.",
             code="columns",
         )
@@ -153,7 +153,7 @@ def read_codes(fitted: Any, x: Any) -> IntArray:
 
 
 def name_codes(fitted: Any, codes: IntArray) -> npt.NDArray[np.object_]:
-    """The categories that a map's codes stand for; None where they are missing."""
+    """The categories that a map's codes mean; None where they are missing."""
     schema = schema_of(fitted)
     assert schema is not None, "what was read by name is named"
     columns = []

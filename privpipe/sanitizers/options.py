@@ -26,7 +26,7 @@ class MethodOptions(Options):
     learns: ClassVar[bool] = True
     """Whether a fit reads records: what it makes is otherwise known before."""
     in_rounds: ClassVar[bool] = False
-    """Whether it asks of all records again and again; see `Shards.oracle`."""
+    """Whether it reads all records again and again; see `Shards.oracle`."""
     weighs: ClassVar[bool] = False
     """Whether it counts records by their weights; the others refuse weights."""
     scales: ClassVar[bool] = False
@@ -49,7 +49,7 @@ class MethodOptions(Options):
         return ()
 
     def columns(self) -> Mapping[Role, tuple[str, ...]]:
-        """Names of variables that the options themselves ask for, by role."""
+        """Names of variables that the options themselves name, by role."""
         return {}
 
     def files(self) -> Mapping[str, str]:

@@ -166,7 +166,7 @@ def check_config(
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"confidential": '["height"]'}, "share height: whoever gets the wanted prediction"),
+        ({"confidential": '["height"]'}, "share height: whoever gets the target prediction"),
         (
             {"method": NULL_SPACE.replace("null_space", "null_space_targeted")}
             | {"confidential": '["height"]'},

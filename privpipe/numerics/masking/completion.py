@@ -41,7 +41,7 @@ class WeightedBlock:
 
 @dataclass(frozen=True)
 class FixedPointOptions:
-    """How the iteration goes on and when it ends.
+    """Steps of the iteration and when it ends.
 
     Parameters
     ----------
@@ -169,7 +169,7 @@ def _check(blocks: Sequence[WeightedBlock], penalty: float) -> None:
 
 
 def _lower(start: float, penalty: float, decrease: float) -> Iterator[float]:
-    """Penalties of the continuation, the asked one last; none that is the same to rounding."""
+    """Penalties of the continuation, the given one last; none that is the same to rounding."""
     level = start * decrease
     while level > penalty * (1 + 1e-9):
         yield level
@@ -234,9 +234,9 @@ class _Problem:
             )
         )
         values, vectors = moved.measure_spectrum()
-        kept = values > level / self.largest
-        shrunk = (values[kept] - level / self.largest) / values[kept]
-        left, right = vectors[:, kept] * shrunk, vectors[:, kept].T
+        retained = values > level / self.largest
+        shrunk = (values[retained] - level / self.largest) / values[retained]
+        left, right = vectors[:, retained] * shrunk, vectors[:, retained].T
         return _Iterate(
             *([left @ (right @ h) for h in part] for part in (moved.factors, moved.products))
         )
@@ -244,8 +244,8 @@ class _Problem:
     def decompose(self, iterate: _Iterate) -> tuple[FloatArray, FloatArray]:
         """Left singular vectors and values of the matrix, what is zero to rounding left out."""
         values, vectors = iterate.measure_spectrum()
-        kept = values > 1e-7 * max(float(values.max(initial=0.0)), 1e-300)
-        return vectors[:, kept], values[kept]
+        retained = values > 1e-7 * max(float(values.max(initial=0.0)), 1e-300)
+        return vectors[:, retained], values[retained]
 
     def measure_gap(self, iterate: _Iterate, penalty: float) -> tuple[float, float]:
         """Objective, and its distance to the dual value of the scaled residual."""
@@ -319,16 +319,16 @@ SPREAD = 1.05
 """How much wider than the limit of random matrices a bulk of noise may be."""
 
 CLEAR = 1.5
-"""How far above the limit of the bulk the next eigenvalue stands: it is no part of it."""
+"""How far above the limit of the bulk the next eigenvalue lies: it is no part of it."""
 
 UNEVEN = 2.0
 """The same of noise that differs from feature to feature, as that of standardised features does."""
 
 FAR = 6.0
-"""How far the next eigenvalue must stand above such an uneven bulk."""
+"""How far the next eigenvalue must lie above such an uneven bulk."""
 
 LEAST_UNEVEN = 8
-"""Directions below which an uneven bulk is not told from features that hardly vary."""
+"""Directions below which an uneven bulk cannot be distinguished from features that hardly vary."""
 
 CHANCE = 3.0
 """How much more of the responses noise may explain than it does by chance: k of n."""
@@ -343,7 +343,7 @@ def measure_noise(
     ``noise^2 (1 +- sqrt(k / n))^2``. The widest bottom of the spectrum that fits it, with
     something above, is the noise, unless the responses depend on it: features that are
     independent of one another look like noise to their own moments. A wider bottom is taken where
-    what is above stands far: noise of equal features differs once these are standardised.
+    what is above lies far: noise of equal features differs once these are standardised.
 
     Parameters
     ----------
@@ -381,8 +381,8 @@ def measure_noise(
             for spread, apart, least in ((SPREAD, CLEAR, 2), (UNEVEN, FAR, LEAST_UNEVEN))
             if k >= least
         )
-        told = 0.0 if explained is None else float(explained[:k].sum())
-        if is_noise and told <= CHANCE * k / n_records:
+        dependent = 0.0 if explained is None else float(explained[:k].sum())
+        if is_noise and dependent <= CHANCE * k / n_records:
             noise = mean
     return math.sqrt(noise)
 

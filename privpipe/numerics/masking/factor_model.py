@@ -24,7 +24,7 @@ BLOCK = 512
 LEAST_VARIANCE = 1e-8
 
 COVARIANCE_NOISE = 1e-6
-"""Variance that stands for none where covariances are not of low rank."""
+"""Variance that is used for none where covariances are not of low rank."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,7 +101,7 @@ def expect_pattern(
 
 
 def fit_factors(
-    ask: Callable[[FloatArray, float], FactorSums],
+    request: Callable[[FloatArray, float], FactorSums],
     start: FloatArray,
     variance: float,
     n_records: float,
@@ -113,7 +113,7 @@ def fit_factors(
 
     Parameters
     ----------
-    ask
+    request
         Sums over all records for loadings and variance; see `expect_rows`.
     start : (n_features, rank)
     variance
@@ -131,7 +131,7 @@ def fit_factors(
     loadings = start
     scatter: FloatArray = n_records * np.eye(start.shape[1])
     for count in range(1, max_rounds + 1):
-        products, cross, scatter, squares, n_known = ask(loadings, variance)
+        products, cross, scatter, squares, n_known = request(loadings, variance)
         new = np.linalg.solve(products, cross[:, :, None])[:, :, 0]
         fitted = np.einsum("ij,ijk,ik->i", new, products, new)
         loss = float(np.sum(squares - 2 * np.sum(new * cross, axis=1) + fitted))
@@ -145,7 +145,7 @@ def fit_factors(
 
 
 def fit_covariance(
-    ask: Callable[[FloatArray, float], FactorSums],
+    request: Callable[[FloatArray, float], FactorSums],
     n_features: int,
     n_records: float,
     *,
@@ -160,7 +160,7 @@ def fit_covariance(
 
     Parameters
     ----------
-    ask, n_records, max_rounds
+    request, n_records, max_rounds
         As in `fit_factors`.
     n_features
         Columns of the records, the one of ones included.
@@ -183,7 +183,7 @@ def fit_covariance(
 
     def improve(moments: FloatArray) -> FloatArray:
         root = _root(moments)
-        _, _, scatter, _, _ = ask(root, variance)
+        _, _, scatter, _, _ = request(root, variance)
         new: FloatArray = root @ (scatter / n_records) @ root.T
         return (new + new.T) / 2
 
@@ -203,12 +203,12 @@ def _extrapolate(
     start: FloatArray, step: FloatArray, bend: FloatArray, plain: FloatArray
 ) -> FloatArray:
     """As far along the curve of two rounds as the moments stay positive; else after these."""
-    reach = float(np.linalg.norm(step)) / max(float(np.linalg.norm(bend)), 1e-300)
-    while reach > 1.05:
-        ahead: FloatArray = start + 2 * reach * step + reach**2 * bend
+    stretch = float(np.linalg.norm(step)) / max(float(np.linalg.norm(bend)), 1e-300)
+    while stretch > 1.05:
+        ahead: FloatArray = start + 2 * stretch * step + stretch**2 * bend
         if np.linalg.eigvalsh(ahead)[0] > 0:
             return ahead
-        reach = (reach + 1) / 2
+        stretch = (stretch + 1) / 2
     return plain
 
 

@@ -1,4 +1,4 @@
-"""From the moments of records to what their surrogates are multiplied by: a model kept exactly.
+"""From the moments of records to what their surrogates are multiplied by; the model stays exact.
 
 Yi et al. 2014, problem (3), solved on Gram matrices with the expectation of the surrogates' own:
 ``E[P P^T] = I``, so that nothing has to be drawn before the fit.
@@ -51,7 +51,7 @@ class MaskedRegression:
     coefficients : (n_responses, n_features)
         Surrogate responses are ``coefficients @`` surrogate features, exactly.
     rank
-        Dimensions of the features that were kept.
+        Dimensions of the features that were retained.
     noise, penalty
         Found or given, in the units of the Gram matrix; the penalty it leads to.
     completion
@@ -85,7 +85,7 @@ def solve_masked_regression(
     n_responses
         How many of the columns are responses; at least 1.
     n_records, n_surrogates
-        How many records the sums are of, and how many surrogates are asked for.
+        How many records the sums are of, and how many surrogates are requested.
     noise
         Standard deviation of the features' noise; read off the spectrum when not given.
     solver
@@ -166,8 +166,8 @@ def keep_model(gram: FloatArray, n_responses: int, basis: FloatArray) -> FloatAr
     inner = basis.T @ gram[n_responses:, n_responses:] @ basis
     cross = gram[:n_responses, n_responses:] @ basis
     values, vectors = np.linalg.eigh((inner + inner.T) / 2)
-    kept = values > len(values) * 1e-13 * values[-1]
-    inverse = (vectors[:, kept] / values[kept]) @ vectors[:, kept].T
+    retained = values > len(values) * 1e-13 * values[-1]
+    inverse = (vectors[:, retained] / values[retained]) @ vectors[:, retained].T
     coefficients: FloatArray = cross @ inverse @ basis.T
     return coefficients
 

@@ -3,7 +3,7 @@
 Yi et al. 2014, problem (5): ``penalty |Z|_* + sum over observed of (Z - R)^2 / 2``. With
 ``|Z|_* = min (|U|^2 + |V|^2) / 2`` over ``Z = U V^T`` (Srebro 2004) the scores of a record solve a
 small system of its own, and a round sums over records what the loadings U need. No iterate of the
-width of the collection is ever kept. Where few patterns of missing entries repeat, the moments of
+width of the collection is ever held. Where few patterns of missing entries repeat, the moments of
 each carry all rounds.
 """
 
@@ -157,7 +157,7 @@ def sum_pattern(
 
 
 def fit_loadings(
-    ask: Callable[[FloatArray, float], LoadingSums],
+    request: Callable[[FloatArray, float], LoadingSums],
     start: FloatArray,
     penalty: float,
     *,
@@ -168,7 +168,7 @@ def fit_loadings(
 
     Parameters
     ----------
-    ask
+    request
         Sums over all records for loadings and ridge; see `sum_rows`.
     start : (n_features, rank)
         First loadings. The rank must be that of the solution or above; directions that the
@@ -196,7 +196,7 @@ def fit_loadings(
     loadings, before, objective = start, np.inf, np.inf
     scatter: FloatArray = np.zeros((start.shape[1],) * 2)
     for count in range(1, max_rounds + 1):
-        products, cross, scatter, loss = ask(loadings, penalty)
+        products, cross, scatter, loss = request(loadings, penalty)
         size = float(np.sum(loadings**2)) + float(np.trace(scatter))
         objective = loss / 2 + penalty * size / 2
         if before - objective <= tolerance * objective:

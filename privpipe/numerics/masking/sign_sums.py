@@ -2,7 +2,7 @@
 
 Records are rounded to integers so small that every sum of all of them, with any signs, is an
 integer that float64 holds exactly. So the order of the sums, the cut into chunks and the kernel
-of the matrix product cannot change a bit of the result, and its last digits tell nothing of them.
+of the matrix product cannot change a bit of the result, and its last digits reveal nothing of them.
 """
 
 from __future__ import annotations

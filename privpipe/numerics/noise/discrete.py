@@ -43,14 +43,14 @@ OctetArray = npt.NDArray[np.uint8]
 
 @compiled
 def _compare(
-    octets: OctetArray, heads: OctetArray, n_octets: int, asked: int, out: IntArray
+    octets: OctetArray, heads: OctetArray, n_octets: int, open_mask: int, out: IntArray
 ) -> None:
     """Lanes of each value below their threshold by the first bits; above them, those left open.
 
     Thirty-two lanes are compared at once, whatever the number of a value's own octets: a constant
     is what makes vector instructions of it, and further lanes have a threshold of 0 and no say.
     """
-    mask, last = np.uint32(asked), out.size - 1
+    mask, last = np.uint32(open_mask), out.size - 1
     for i in range(last):
         below, tied, row = np.uint32(0), np.uint32(0), octets[i * n_octets : i * n_octets + 32]
         for j in range(32):
@@ -89,7 +89,7 @@ def _list_open(bits: IntArray, values: IntArray, lanes: IntArray) -> int:
 def _find_places(
     values: IntArray, lanes: IntArray, width: int, word: int, records: IntArray, places: IntArray
 ) -> None:
-    """Record of each open lane, and where in its further words this one's stands."""
+    """Record of each open lane, and where in its further words this one is."""
     for i in range(values.size):
         records[i] = values[i] // width
         places[i, 0] = ((values[i] - records[i] * width) * 32 + lanes[i]) * 4 + word
@@ -262,7 +262,7 @@ class DiscreteLaplaceNoise:
         return heads
 
     @cached_property
-    def _asked(self) -> int:
+    def _open_mask(self) -> int:
         """Lanes whose equality in the first bits decides nothing: their further bits are not 0."""
         mask = (1 << TAIL_BITS) - 1
         return sum(1 << lane for lane, t in enumerate(self.thresholds) if t & mask)
@@ -283,7 +283,7 @@ class DiscreteLaplaceNoise:
         for rows, words in stream.tiles(PURPOSE, self.n_words):
             octets = words.astype("<u8", copy=False).reshape(-1).view(np.uint8)
             n_octets = 8 * self.value_words
-            _compare(octets, self._heads, n_octets, self._asked, out[rows].reshape(-1))
+            _compare(octets, self._heads, n_octets, self._open_mask, out[rows].reshape(-1))
             if (rows.stop - begun) * self.width >= SETTLED or rows.stop == len(out):
                 self._settle(stream, begun, out[begun : rows.stop].reshape(-1))
                 begun = rows.stop

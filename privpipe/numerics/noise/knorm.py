@@ -29,7 +29,7 @@ SPARE = 64
 """Bits of working precision beyond those of the uniforms."""
 
 _contexts = threading.local()
-"""A context of intervals holds its precision, so each thread has its own."""
+"""A context of intervals holds its precision, so each thread has its missed."""
 
 
 def round_exactly(
@@ -150,11 +150,11 @@ def _round(
             long += energy[p]
         for j in range(width):
             square += normal[j] * normal[j]
-        size, reach = math.sqrt(square), cells_per_scale * total
+        size, radius = math.sqrt(square), cells_per_scale * total
         unread = 1.0 / least
-        own = 2.0**-47 * math.sqrt(long) + 4.0 * math.sqrt(width) * unread / math.sqrt(nearest)
-        tolerance = reach * (base + width * unread / total + own / size) + 2.0**-52
-        factor = reach / size
+        missed = 2.0**-47 * math.sqrt(long) + 4.0 * math.sqrt(width) * unread / math.sqrt(nearest)
+        tolerance = radius * (base + width * unread / total + missed / size) + 2.0**-52
+        factor = radius / size
         sure = True
         for j in range(width):
             cell = normal[j] * factor + 0.5

@@ -174,14 +174,14 @@ def plan_grid(spread: float, width: int, norm: Norm) -> float:
         Root mean square of one coordinate of the noise, in units of the ball's radius.
     width, norm
         As of `Lattice`. Where rounding would shrink the ball by more than a 64th, the grid is
-        finer than the noise asks for.
+        finer than the noise requires.
 
     Examples
     --------
     >>> math.log2(plan_grid(9.2, 20, "l2")), math.log2(plan_grid(1e9, 20, "l2"))
     (-13.0, -10.0)
     """
-    wanted = 2.0 ** math.floor(math.log2(max(spread, 2.0**-100) * 2.0**-16))
+    suited = 2.0 ** math.floor(math.log2(max(spread, 2.0**-100) * 2.0**-16))
     moved = 1 + (math.sqrt(width) if norm == "l2" else width) / 2
     narrow = 2.0 ** math.floor(-math.log2(64 * moved))
-    return min(COARSEST, max(FINEST, min(wanted, narrow)))
+    return min(COARSEST, max(FINEST, min(suited, narrow)))

@@ -30,7 +30,7 @@ _SECRET = (
     "AES-256 is pseudorandom and the release key stays secret (destroy it by `privpipe forget-key`)"
 )
 _NOT_HIDDEN = (
-    "Records are protected one by one, not what several records of one person tell together, nor "
+    "Records are protected one by one, not what several records of one person reveal together, nor "
     "what is published beside the released features: other variables, which records are withheld, "
     "counts of clipped records, the digest of the source (it confirms a guess of all of them), "
     "figures of the audit, and how long it took."
@@ -177,14 +177,14 @@ def find_spread(epsilon: float, width: int, norm: Norm, law: Law) -> float:
     """Root mean square of one coordinate of the noise, in units of the ball's radius."""
     if law == "knorm":
         return DIAMETER / epsilon * math.sqrt(width + 1)
-    reach = DIAMETER * (math.sqrt(width) if norm == "l2" else 1.0)
-    return math.sqrt(2) * reach / epsilon
+    diameter = DIAMETER * (math.sqrt(width) if norm == "l2" else 1.0)
+    return math.sqrt(2) * diameter / epsilon
 
 
 def plan_promised(
     epsilon: float, width: int, norm: Norm, law: Law, grid: float | None = None
 ) -> Mechanism:
-    """The mechanism of a release: what `check` and the fit ask alike.
+    """The mechanism of a release: what `check` and the fit use alike.
 
     Raises
     ------

@@ -74,7 +74,7 @@ class LinearForm:
         "greedy", "in_order" or "kkt".
     margin
         Of rounding.
-    reach : (rank,)
+    lift_norms : (rank,)
         Norms of the columns of the lift.
     balance
         How to store records of a narrow dtype whose margin is too wide; None withholds them.
@@ -91,7 +91,7 @@ class LinearForm:
     root: float
     rule: str
     margin: RoundingMargin
-    reach: FloatArray
+    lift_norms: FloatArray
     balance: Balance | None = None
 
     @property
@@ -114,7 +114,7 @@ class CleanedBlock:
     Parameters
     ----------
     released : (n_records, n_features_out) or (n_records, rank)
-        Records, or kept coordinates; NaN where `withheld`.
+        Records, or retained coordinates; NaN where `withheld`.
     spent : (n_records,), float64
         Loss of utility; 0 where withheld.
     withheld : (n_records,)
@@ -149,7 +149,7 @@ def clean_block(
     dtype
         Of the released records. Coordinates are float64 always.
     lifted
-        Return records; otherwise the kept coordinates.
+        Return records; otherwise the retained coordinates.
     out : as the released records, optional
         Where to put them; may be `x` itself, which is then overwritten.
     """
@@ -195,7 +195,7 @@ def clean_with_kernel(
         align_rows(form.centre[None])[0],
         form.root,
         np.r_[form.margin.per_unit, form.margin.constant, form.margin.per_coordinate],
-        form.reach,
+        form.lift_norms,
         np.array([form.widest(lifted), form.centre_norm, _largest(dtype)]),
     )
     missing = np.empty(TILE, np.int64)
@@ -224,23 +224,23 @@ def clean_with_numpy(
     out: FloatArray | None = None,
 ) -> CleanedBlock:
     """As `clean_with_kernel`, with the same bytes, for any floating dtype and rank."""
-    kept = np.empty((len(x), form.rank))
+    retained = np.empty((len(x), form.rank))
     spent, withheld = np.empty(len(x)), np.empty(len(x), np.bool_)
     measured: list[FloatArray] = [np.empty((0, form.rank + 2))]
     wide = np.empty((_tile_rows(x.shape[1]), x.shape[1]))
     for rows in _tiles(*x.shape):
         tile = wide[: rows.stop - rows.start]
         tile[...] = x[rows]
-        kept[rows], spent[rows], withheld[rows], some = _clean_tile(tile, form, dtype, lifted)
+        retained[rows], spent[rows], withheld[rows], some = _clean_tile(tile, form, dtype, lifted)
         measured.append(some)
-    kept[withheld] = np.nan
+    retained[withheld] = np.nan
     if lifted:
-        released = reconstruct_records(kept, form.lift, form.centre, dtype, out=out)
+        released = reconstruct_records(retained, form.lift, form.centre, dtype, out=out)
     elif out is None:
-        released = kept
+        released = retained
     else:
         released = out
-        released[...] = kept
+        released[...] = retained
     return CleanedBlock(released, spent, withheld, np.vstack(measured))
 
 
@@ -252,7 +252,7 @@ def reconstruct_records(
     *,
     out: FloatArray | None = None,
 ) -> FloatArray:
-    """Records of kept coordinates: ``centre + lift @ b``, summed in float64, stored in `dtype`.
+    """Records of retained coordinates: ``centre + lift @ b``, summed in float64, stored in `dtype`.
 
     In a fixed order: the same coordinates give the same bytes, alone or in a block.
 
@@ -317,7 +317,7 @@ def _clean_narrow(
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         b = np.ascontiguousarray(measured[:, :-2])
         margin = form.balance.margin.measure(measured[:, -2], measured[:, -1], b)
-        near = bound_norms(b, form.reach, form.centre_norm) <= _largest(released.dtype)
+        near = bound_norms(b, form.lift_norms, form.centre_norm) <= _largest(released.dtype)
         possible = np.flatnonzero(near & (margin < form.root))
         stored, spent = np.empty((n, len(form.lift)), released.dtype), np.zeros(n)
         within = np.zeros(n, np.bool_)
@@ -325,7 +325,7 @@ def _clean_narrow(
             b[possible],
             form.root - margin[possible],
             lambda coordinates, budget: shrink_by_rule(coordinates, budget, form.rule),
-            lambda kept: lift_coordinates(kept, form.lift, form.centre),
+            lambda retained: lift_coordinates(retained, form.lift, form.centre),
             form.balance,
             released.dtype,
         )
@@ -336,11 +336,11 @@ def _clean_narrow(
 def _clean_tile(
     x: FloatArray, form: LinearForm, dtype: npt.DTypeLike, lifted: bool
 ) -> tuple[FloatArray, FloatArray, BoolArray, FloatArray]:
-    """Kept coordinates, what was spent, what is withheld, and what was measured of that."""
+    """Retained coordinates, what was spent, what is withheld, and what was measured of that."""
     values = predict_on_grid(x, form.predictor, form.weights, form.grid)
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         b, size, unexplained = turn_predictions(values, form.shift, form.turn)
-        withheld = ~(bound_norms(b, form.reach, form.centre_norm) <= _largest(dtype))
+        withheld = ~(bound_norms(b, form.lift_norms, form.centre_norm) <= _largest(dtype))
         spent = np.zeros(len(x))
         if form.root > 0:
             margin = form.margin.measure(size, unexplained, b)
@@ -350,11 +350,11 @@ def _clean_tile(
             return b + 0.0, spent, withheld, measured
         budget = np.where(withheld, 0.0, form.root - margin) ** 2
         b[withheld] = 0.0
-        kept = shrink_by_rule(b, budget, form.rule)
+        retained = shrink_by_rule(b, budget, form.rule)
         for j in range(form.rank):
-            lost = b[:, j] - kept[:, j]
+            lost = b[:, j] - retained[:, j]
             spent = spent + lost * lost
-    return kept, spent, withheld, measured
+    return retained, spent, withheld, measured
 
 
 def _largest(dtype: npt.DTypeLike) -> float:

@@ -72,26 +72,27 @@ def make_kernel(n_predictions: int, rank: int, rule: str, lifted: bool) -> Calla
     rule
         "greedy" or "in_order".
     lifted
-        Write records; otherwise the kept coordinates.
+        Write records; otherwise the retained coordinates.
 
     Returns
     -------
     kernel
         ``kernel(x, first, predictor, weights, numbers, turned, shift, lift, centre, root, margin,
-        reach, limits, known_rows, known, out, spent, state, measured, missing)`` with predictor
-        (n_predictions, n_features_in or more) and lift (rank, n_features_out or more) row by row;
-        weights, numbers, known_rows, known, missing as of `settle_tile`; turned (n_predictions,
-        rank), shift (n_predictions,); the margin's weights (rank + 2,) as (per_unit, constant,
-        per_coordinate ...), reach (rank,), and limits (3,): the widest margin, the norm of the
+        lift_norms, limits, known_rows, known, out, spent, state, measured, missing)`` with
+        predictor (n_predictions, n_features_in or more) and lift (rank, n_features_out or more) row
+        by row; weights, numbers, known_rows, known, missing as of `settle_tile`; turned
+        (n_predictions, rank), shift (n_predictions,); the margin's weights (rank + 2,) as
+        (per_unit, constant, per_coordinate ...), lift_norms (rank,), and limits (3,): the widest
+        margin, the norm of the
         centre, and the largest released value. From record `first`, the first of a tile, on it
         fills out, which may be x, spent (n_records,), state (n_records,), and of measured
         (n_records, rank + 2) the rows of records that it withholds: coordinates, size and what they
         leave unexplained. It returns where it stopped, and how many records of that tile are
-        `missing`: known, it goes on from there.
+        `missing`: known, it resumes there.
     """
     # Text, because a record's coordinates stay in registers only where their number is written out.
     # It is made of numbers alone, never of what a caller wrote; how it reads for two predictions
-    # and two coordinates stands in tests/numerics/null_space/generated_kernel.txt.
+    # and two coordinates is stored in tests/numerics/null_space/generated_kernel.txt.
     texts = [_write_reading(n_predictions), _write_turning(n_predictions, rank)]
     options = {"read": _READING, "turn": STRICT}
     space: dict[str, Any] = {"np": np, "settle": settle_tile}
@@ -159,7 +160,7 @@ def _write_turning(n_predictions: int, rank: int) -> str:
     each, some = range(n_predictions), range(rank)
     rows = "\n".join(
         [f"    v{i} = values[{i}]; h{i} = shift[{i}]" for i in each]
-        + [f"    b{j} = b[{j}]; m{j} = margin[{j} + 2]; f{j} = reach[{j}]" for j in some]
+        + [f"    b{j} = b[{j}]; m{j} = margin[{j} + 2]; f{j} = lift_norms[{j}]" for j in some]
         + [f"    w{i}_{j} = turned[{i}, {j}]" for i in each for j in some]
     )
     lines = ["; ".join(f"p{i} = v{i}[k] + h{i}" for i in each)]
@@ -181,7 +182,9 @@ def _write_turning(n_predictions: int, rank: int) -> str:
     lines += ["far = limits[1] + " + " + ".join(f"f{j} * abs(t{j})" for j in some)]
     body = "\n".join(f"        {line}" for line in lines)
     return f"""
-def turn(values, shift, turned, margin, reach, limits, root, b, size, unexplained, judged, left):
+def turn(
+    values, shift, turned, margin, lift_norms, limits, root, b, size, unexplained, judged, left
+):
 {rows}
     per_unit = margin[0]; constant = margin[1]
     widest = limits[0] if root > 0 else np.inf
@@ -201,18 +204,18 @@ def _write_smallest(rank: int) -> str:
     that many records are done at a time.
     """
     each = range(rank)
-    rows = "; ".join(f"b{j} = b[{j}]; kept{j} = kept[{j}]" for j in each)
+    rows = "; ".join(f"b{j} = b[{j}]; retained{j} = retained[{j}]" for j in each)
     lines = ["; ".join(f"t{j} = b{j}[k]; c{j} = t{j} * t{j}" for j in each)]
     for j in each:
         smaller = [f"(c{i} if c{i} {'<=' if i < j else '<'} c{j} else 0.0)" for i in each if i != j]
         lines += [
             f"left = max(budget[k] - ({' + '.join(smaller) or '0.0'}), 0.0)",
             f"rest = max(abs(t{j}) - np.sqrt(left), 0.0)",
-            f"kept{j}[k] = (0.0 if c{j} <= left else (rest if t{j} > 0 else -rest)) + 0.0",
+            f"retained{j}[k] = (0.0 if c{j} <= left else (rest if t{j} > 0 else -rest)) + 0.0",
         ]
     body = "\n".join(f"        {line}" for line in lines)
     return f"""
-def shrink(b, kept, budget, room):
+def shrink(b, retained, budget, room):
     {rows}
     for k in range(budget.size):
 {body}
@@ -223,7 +226,7 @@ def _write_source(n_predictions: int, rank: int, lifted: bool) -> str:
     each = range(rank)
     rows = "; ".join(f"d{j} = lift[{j}]" for j in each)
     leave = "; ".join(f"measured[i, {j}] = b[{j}, k]" for j in each)
-    take = "; ".join(f"t{j} = kept[{j}, k]" for j in each)
+    take = "; ".join(f"t{j} = retained[{j}, k]" for j in each)
     if lifted:
         total = " + ".join(f"t{j} * d{j}[c]" for j in each)
         write = f"            for c in range(y.size):\n                y[c] = centre[c] + ({total})"
@@ -231,12 +234,12 @@ def _write_source(n_predictions: int, rank: int, lifted: bool) -> str:
         write = "\n".join(f"            y[{j}] = t{j}" for j in each)
     return f"""
 def kernel(
-    x, first, predictor, weights, numbers, turned, shift, lift, centre, root, margin, reach, limits,
-    known_rows, known, out, spent, state, measured, missing
+    x, first, predictor, weights, numbers, turned, shift, lift, centre, root, margin,
+    lift_norms, limits, known_rows, known, out, spent, state, measured, missing
 ):
     {rows}
     sums = np.zeros(({n_predictions}, {TILE})); values = np.zeros(({n_predictions}, {TILE}))
-    b = np.zeros(({rank}, {TILE})); kept = np.zeros(({rank}, {TILE}))
+    b = np.zeros(({rank}, {TILE})); retained = np.zeros(({rank}, {TILE}))
     weighed = np.zeros({TILE}); size = np.zeros({TILE}); unexplained = np.zeros({TILE})
     left = np.zeros({TILE}); cost = np.zeros({TILE})
     judged = np.zeros({TILE}); n_sure = np.zeros({TILE})
@@ -251,19 +254,20 @@ def kernel(
         if lost > 0:
             return start, lost
         turn(
-            values, shift, turned, margin, reach, limits, root, b, size, unexplained, judged, left
+            values, shift, turned, margin, lift_norms, limits, root, b, size, unexplained,
+            judged, left
         )
         if root > 0:
-            shrink(b, kept, left, room)
+            shrink(b, retained, left, room)
         else:
             for j in range({rank}):
                 for k in range({TILE}):
-                    kept[j, k] = b[j, k] + 0.0
+                    retained[j, k] = b[j, k] + 0.0
         for k in range({TILE}):
             cost[k] = 0.0
         for j in range({rank}):
             for k in range({TILE}):
-                lost_size = b[j, k] - kept[j, k]
+                lost_size = b[j, k] - retained[j, k]
                 cost[k] += lost_size * lost_size
         for k in range(n):
             i = start + k; y = out[i]

@@ -113,9 +113,9 @@ def store_within(
     allowed : (n_records,)
         Largest ``|b - E^T (stored - centre)|``, positive.
     shrink
-        Kept coordinates, from coordinates and budgets (n_records,).
+        Retained coordinates, from coordinates and budgets (n_records,).
     lift
-        Records of kept coordinates, float64.
+        Records of retained coordinates, float64.
     balance
         How to round.
     dtype
@@ -132,17 +132,17 @@ def store_within(
     """
     stored = np.empty((len(coordinates), len(balance.encoder)), dtype)
     loss = np.full(len(coordinates), np.inf)
-    # The digits of |b - kept| are those of b: room for them is needed where all else cancels.
+    # The digits of |b - retained| are those of b: room for them is needed where all else cancels.
     room, worst = allowed.copy(), 2.0**-50 * np.sqrt(_square(coordinates.T))
     for attempt in range(ATTEMPTS):
         above = np.flatnonzero((loss > allowed) & (room > 0))
         b = coordinates[above]
-        kept = shrink(b, room[above] ** 2)
-        wide = lift(kept)
+        retained = shrink(b, room[above] ** 2)
+        wide = lift(retained)
         stored[above] = round_in_balance(wide, balance.encoder, dtype)
         missed = (stored[above] - wide).T
         errors = np.array([add_up(missed * column[:, None]) for column in balance.encoder.T])
-        loss[above] = np.sqrt(_square((b - kept).T - errors))
+        loss[above] = np.sqrt(_square((b - retained).T - errors))
         worst[above] = np.maximum(worst[above], np.sqrt(_square(errors)))
         room[above] = allowed[above] - worst[above] * 2**attempt
     return stored, loss, loss <= allowed

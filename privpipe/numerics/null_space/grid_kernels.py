@@ -1,4 +1,4 @@
-"""`prediction_grid`, compiled: many predictions at a time, and those in doubt summed again.
+"""`prediction_grid`, compiled: many predictions at a time, and undecided ones summed again.
 
 Nothing here may be reordered or fused: what rounding takes from a sum is computed from it.
 """
@@ -125,7 +125,7 @@ def settle_tile(
     missing : (tile,)
         Takes the records that only whole numbers decide.
     n_sure : (tile,)
-        Room to count the predictions that are not in doubt.
+        Room to count the predictions that are decided.
     values : (n_predictions, tile)
         Takes the values; NaN for records that are not finite.
 
@@ -168,7 +168,7 @@ def _settle_record(
     known: Any,
     values: Any,
 ) -> bool:
-    """Values of one record in doubt; False where nothing here decides."""
+    """Values of one undecided record; False where nothing here decides."""
     for i in range(known_rows.size):
         if known_rows[i] == number:
             values[:, k] = known[i]
@@ -193,14 +193,14 @@ def _settle_record(
 
 
 @_strict
-def shrink_in_order(b: Any, kept: Any, budget: Any, room: Any) -> None:
+def shrink_in_order(b: Any, retained: Any, budget: Any, room: Any) -> None:
     """Remove coordinate by coordinate until the budget is spent; as in `shrinkage`."""
     before = room[0]
     for k in range(budget.size):
         before[k] = 0.0
     for j in range(b.shape[0]):
         for k in range(budget.size):
-            own, left = b[j, k] * b[j, k], max(budget[k] - before[k], 0.0)
+            cost, left = b[j, k] * b[j, k], max(budget[k] - before[k], 0.0)
             rest = max(abs(b[j, k]) - np.sqrt(left), 0.0)
-            kept[j, k] = (0.0 if own <= left else (rest if b[j, k] > 0 else -rest)) + 0.0
-            before[k] += own
+            retained[j, k] = (0.0 if cost <= left else (rest if b[j, k] > 0 else -rest)) + 0.0
+            before[k] += cost

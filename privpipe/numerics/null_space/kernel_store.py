@@ -1,8 +1,8 @@
-"""Compiled loops of generated text, kept between processes.
+"""Compiled loops of generated text, stored between processes.
 
 Compiling the cleaner of one rank takes seconds, and every worker of every run needs the same one.
 numba keeps what it compiled beside the file a function comes from; generated text gets such a
-file, named by all that the machine code depends on, in a folder that nobody else can write: what
+file, named by all that the machine code depends on, in a folder that no one else can write: what
 lies there is executed. Where there is no such folder each process compiles for itself.
 """
 
@@ -26,7 +26,7 @@ import numba
 from platformdirs import user_cache_dir
 
 ROOM = 64 * 2**20
-"""Free bytes below which nothing is kept: a full disk must not end a run."""
+"""Free bytes below which nothing is stored: a full disk must not end a run."""
 
 
 def compile_text(
@@ -72,7 +72,7 @@ def _compile_module(
     *,
     keep: bool,
 ) -> Callable[..., Any]:
-    """What numba kept names the module of each function, which must therefore be there."""
+    """What numba stored names the module of each function, which must therefore be there."""
     module = ModuleType(f"privpipe_kernel_{digest}")
     sys.modules[module.__name__] = module
     names = module.__dict__
@@ -101,7 +101,7 @@ def find_folder() -> Path | None:
 
 
 def is_private(folder: Path) -> bool:
-    """Whether nobody but this user (and root) can put a file there, or another folder in its place.
+    """Whether no one but this user (and root) can put a file there, or another folder in its place.
 
     Parameters
     ----------

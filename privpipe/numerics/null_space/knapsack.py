@@ -72,7 +72,7 @@ def solve_augmented_knapsack(gain: FloatArray, cost: FloatArray, budget: float) 
 
 
 def _order_by_ratio(gain: FloatArray, cost: FloatArray) -> npt.NDArray[np.intp]:
-    """Components by decreasing ``gain / cost``, free ones first, ties as they stand.
+    """Components by decreasing ``gain / cost``, free ones first, ties as they are.
 
     A quotient of floats overflows, or vanishes, where its exponent does not fit: such components
     would all tie. Mantissas and exponents are divided apart, so that every ratio keeps its place.

@@ -1,6 +1,6 @@
 """Desired predictions on a grid: all that a cleaned record may be a function of.
 
-A release must not tell what the desired prediction does not: not in its last digits, and not by
+A release must not reveal what the desired prediction does not: not in its last digits, and not by
 its rounding. So a prediction is rounded to a grid that knows nothing of the record, and rounded
 *correctly*: the grid's value is that of the exact prediction, however it was summed. A float64 sum
 within its error bound of a boundary of the grid decides nothing and is summed again, with twice
@@ -40,7 +40,7 @@ def predict_on_grid(
     Returns
     -------
     values : (n_records, n_predictions)
-        NaN for records that are not finite, infinity beyond what can be kept. A function of the
+        NaN for records that are not finite, infinity beyond what can be stored. A function of the
         exact predictions alone.
     """
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
@@ -81,9 +81,9 @@ def snap_predictions(
     scaled = predictions / step - OFFSET
     place = np.rint(scaled)
     # Dividing is exact, taking the offset away is not; the units are those of the step.
-    doubt = error / step + 2.0**-51 * (1 + np.abs(scaled))
+    error_bound = error / step + 2.0**-51 * (1 + np.abs(scaled))
     nothing = (size == 0) & (error <= 2.0**-1000) & (grid.step == 0)
-    sure = (fixed | alike) & (np.abs(scaled - place) + doubt < 0.5)
+    sure = (fixed | alike) & (np.abs(scaled - place) + error_bound < 0.5)
     return np.where(nothing, 0.0, place * step) + 0.0, sure
 
 

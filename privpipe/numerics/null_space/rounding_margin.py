@@ -3,7 +3,7 @@
 The bound of Xu et al. 2017, Theorem 1, holds in exact arithmetic. What is stored is rounded, and
 so is the prediction it is made from (`prediction_grid`); a cleaner spends that much less, so
 that the bound holds for the record as stored. The margin is a function of the prediction on the
-grid: one that grew with the record would tell, in what is left, of features that must vanish.
+grid: one that grew with the record would reveal, in what is left, features that must vanish.
 """
 
 from __future__ import annotations
@@ -110,9 +110,9 @@ class Defects:
         Frobenius norms of ``A`` and of ``A - E W^T``.
     lift : (rank,)
         Norms of the columns of ``A^T D - W``.
-    reach : (rank,)
+    lift_norms : (rank,)
         Norms of the columns of ``D``.
-    weighed_reach : (rank,)
+    lift_weights : (rank,)
         Weights of the columns of ``D``.
     centre_norm, weighed_centre
         Norm and weight of the centre.
@@ -128,8 +128,8 @@ class Defects:
     predictor_norm: float
     encoder: float
     lift: FloatArray
-    reach: FloatArray
-    weighed_reach: FloatArray
+    lift_norms: FloatArray
+    lift_weights: FloatArray
     centre_norm: float
     weighed_centre: float
     coefficient_sum: float
@@ -226,8 +226,8 @@ def measure_defects(
         predictor_norm=float(measure_columns(weights[:, None])[0]),
         encoder=float(measure_columns(missed.reshape(-1, 1))[0]),
         lift=measure_columns(multiply_closely(predictor, lift) - turn),
-        reach=measure_columns(lift),
-        weighed_reach=add_up(weights[:, None] * np.abs(lift)),
+        lift_norms=measure_columns(lift),
+        lift_weights=add_up(weights[:, None] * np.abs(lift)),
         centre_norm=float(measure_columns(centre[:, None])[0]),
         weighed_centre=float(add_up(weights * (np.abs(centre) + ones))),
         coefficient_sum=float(add_up(weights)),
@@ -266,7 +266,7 @@ def plan_margin(
 
     Notes
     -----
-    Guarantee: with q the prediction on the grid, ``p = q + shift``, ``b = W^T p``, b~ what is kept
+    Guarantee: with q the prediction on the grid, ``p = q + shift``, ``b = W^T p``, b~ what is left
     of b and ``u = p - W b``, the loss of the stored record is at most
     ``|A^T x - q| + |u| + |b - b~| + |(A^T D - W) b~|`` plus what the rounding e of the record
     costs, ``|A^T e| <= sum |A_i| |e_i|``: of each feature the unit roundoff of the released dtype
@@ -281,14 +281,18 @@ def plan_margin(
     subnormal = float(info.smallest_subnormal) * defects.coefficient_sum
     steps = FARTHEST * grid.step * float(np.sqrt(len(defects.turn)))
     # Who measures by E what storing cost does not see what A - E W^T makes of such errors.
-    hidden = 0.0 if storing else 2 * unit * defects.encoder
-    shown = unit if storing else 0.0
+    unmeasured = 0.0 if storing else 2 * unit * defects.encoder
+    measured = unit if storing else 0.0
     slack = 1 + 1e-9  # of the margin's own arithmetic
-    fixed = (2 * arithmetic + shown) * defects.weighed_centre + hidden * defects.centre_norm
+    fixed = (2 * arithmetic + measured) * defects.weighed_centre + unmeasured * defects.centre_norm
     distance = float(add_up(np.abs(defects.shift)))
     return RoundingMargin(
         per_unit=slack * (arithmetic + grid.relative),
         per_coordinate=slack
-        * ((arithmetic + shown) * defects.weighed_reach + hidden * defects.reach + defects.lift),
+        * (
+            (arithmetic + measured) * defects.lift_weights
+            + unmeasured * defects.lift_norms
+            + defects.lift
+        ),
         constant=slack * (steps + fixed + subnormal + arithmetic * root + grid.relative * distance),
     )

@@ -40,8 +40,8 @@ def shrink_coordinates(coordinates: FloatArray, budget: FloatArray) -> FloatArra
 
     Returns
     -------
-    kept : (n_records, rank), float64
-        What is left of each coordinate; ``((coordinates - kept)**2).sum(1) <= budget``.
+    retained : (n_records, rank), float64
+        What is left of each coordinate; ``((coordinates - retained)**2).sum(1) <= budget``.
 
     References
     ----------
@@ -59,10 +59,10 @@ def shrink_coordinates(coordinates: FloatArray, budget: FloatArray) -> FloatArra
         with np.errstate(over="ignore", under="ignore"):
             return _shrink(coordinates, budget, _spent_on_smaller(coordinates * coordinates))
     order = np.argsort(np.abs(coordinates), axis=1, kind="stable")
-    kept = np.empty_like(coordinates)
+    retained = np.empty_like(coordinates)
     shrunk = shrink_in_order(np.take_along_axis(coordinates, order, axis=1), budget)
-    np.put_along_axis(kept, order, shrunk, axis=1)
-    return kept
+    np.put_along_axis(retained, order, shrunk, axis=1)
+    return retained
 
 
 def shrink_in_order(coordinates: FloatArray, budget: FloatArray) -> FloatArray:
@@ -80,7 +80,7 @@ def shrink_in_order(coordinates: FloatArray, budget: FloatArray) -> FloatArray:
 
     Returns
     -------
-    kept : (n_records, rank), float64
+    retained : (n_records, rank), float64
 
     References
     ----------
@@ -117,7 +117,7 @@ def _spent_on_smaller(cost: FloatArray) -> FloatArray:
 def shrink_evenly(coordinates: FloatArray, budget: FloatArray) -> FloatArray:
     """Maximise the sum of the removed shares within the budget ("kkt").
 
-    Theorem 2 asks for the largest ``sum(alpha)`` subject to ``sum(alpha**2 b**2) <= budget``
+    Theorem 2 requires the largest ``sum(alpha)`` subject to ``sum(alpha**2 b**2) <= budget``
     and ``0 <= alpha <= 1``. Its first-order conditions give ``alpha = min(1, mu / b**2)``, so
     the smallest coordinates go whole and each other one loses ``mu / |b|``.
 
@@ -130,7 +130,7 @@ def shrink_evenly(coordinates: FloatArray, budget: FloatArray) -> FloatArray:
 
     Returns
     -------
-    kept : (n_records, rank), float64
+    retained : (n_records, rank), float64
 
     Notes
     -----
@@ -229,9 +229,9 @@ def lift_coordinates(coordinates: FloatArray, lift: FloatArray, centre: FloatArr
     return wide
 
 
-def bound_norms(coordinates: FloatArray, reach: FloatArray, centre_norm: float) -> FloatArray:
+def bound_norms(coordinates: FloatArray, lift_norms: FloatArray, centre_norm: float) -> FloatArray:
     """Bounds on the norms of any records made of coordinates, (n_records,)."""
     bound = np.full(len(coordinates), centre_norm)
-    for j, length in enumerate(reach):
+    for j, length in enumerate(lift_norms):
         bound = bound + length * np.abs(coordinates[:, j])
     return bound

@@ -65,9 +65,9 @@ def tabulate_categories(
     Notes
     -----
     Guarantee: each category but a law's most probable one has probability
-    ``floor(p * 2**64) * 2**-64`` exactly, so at most 2**-64 less than asked for and none when
+    ``floor(p * 2**64) * 2**-64`` exactly, so at most 2**-64 less than given and none when
     p is 0; the most probable one has the rest. The total variation distance from the law
-    asked for is at most ``n_entries_of_the_law * 2**-64 + abs(1 - sum(p))``.
+    given is at most ``n_entries_of_the_law * 2**-64 + abs(1 - sum(p))``.
 
     Examples
     --------
@@ -80,13 +80,13 @@ def tabulate_categories(
     _check_laws(edges, np.asarray(codes), p)
     masses, largest = np.empty(len(p), np.uint64), np.empty(len(edges) - 1, np.int64)
     _share_words(edges, p, masses, largest)
-    kept = masses > 0
-    kept[largest] = True  # all 2**64 words are written as 0
-    counted = np.concatenate([[0], np.cumsum(kept)])
+    used = masses > 0
+    used[largest] = True  # all 2**64 words are written as 0
+    counted = np.concatenate([[0], np.cumsum(used)])
     before = np.concatenate([np.zeros(1, np.uint64), np.cumsum(masses, dtype=np.uint64)])
     starts = before[:-1] - np.repeat(before[edges[:-1]], np.diff(edges))  # modulo 2**64
     return CategoryTable(
-        counted[edges].astype(np.int64), np.asarray(codes)[kept].astype(np.int64), starts[kept]
+        counted[edges].astype(np.int64), np.asarray(codes)[used].astype(np.int64), starts[used]
     )
 
 
@@ -124,7 +124,7 @@ def draw_categories(
     if words.shape != (len(numbers), 1) or numbers.ndim != 1:
         raise InputError(
             f"words has shape {words.shape}, laws {numbers.shape}.",
-            remedy="Ask the stream for one word per record, and name one law per record.",
+            remedy="Request one word per record of the stream, and name one law per record.",
         )
     if len(numbers) and not (0 <= numbers.min() and numbers.max() < table.n_laws):
         raise InputError(

@@ -185,7 +185,7 @@ def draw_signs(words: WordArray, n_signs: int) -> IntArray:
     if words.ndim != 2 or words.shape[1] != sign_words(n_signs) or n_signs < 1:
         raise OptionError(
             f"words has shape {words.shape}; {n_signs} signs take {sign_words(n_signs)} words.",
-            remedy="Ask the stream for as many words per record, at least one.",
+            remedy="Read as many words per record from the stream, at least one.",
         )
     octets = np.ascontiguousarray(words).astype("<u8", copy=False).view(np.uint8)
     signs = np.unpackbits(octets, axis=1, count=n_signs, bitorder="little").view(np.int8)

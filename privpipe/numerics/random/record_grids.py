@@ -4,7 +4,7 @@ Features in their own scale are projected by random signs and cut into cells (p-
 Datar, Immorlica, Indyk and Mirrokni 2004); the cells of a grid become one word by a universal hash
 and AES. One grid reads all features, two a half each, so that whatever becomes of one column, one
 of these does not see it; the cells of the last are so fine that others are met never, and one
-person among thousands of others is found. Without the key a word tells nothing.
+person among thousands of others is found. Without the key a word reveals nothing.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from privpipe.protocols import BoolArray, FloatArray, IntArray, WordArray
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 FIRST = np.uint64(0xBF58476D1CE4E5B9)
 DIGESTED = 64
-"""About how many features, evenly spread, tell records apart; more would only cost time."""
+"""About how many features, evenly spread, distinguish records; more would only cost time."""
 IN_CACHE = 1024
 """Records that are hashed together: a table of few columns then stays near the processor."""
 SECOND = np.uint64(0x94D049BB133111EB)
@@ -105,7 +105,7 @@ def identify_records(x: FloatArray) -> WordArray:
 
 
 def key_words(words: WordArray, key: bytes) -> WordArray:
-    """One word for each, that nobody knows who does not know the key; different for different ones.
+    """One word for each, that no one knows without the key; different for different ones.
 
     Each half of the key's digest is added before a mix, so that what is between is secret, too.
 

@@ -40,7 +40,7 @@ class KeyedStream:
     """Random words for a run of consecutive records of one partition.
 
     Word j of record r for a purpose is word ``r * words_per_record + j`` of the key stream of
-    AES-256-CTR under a subkey of its own for (purpose, words_per_record, partition). So no
+    AES-256-CTR under a subkey of its some for (purpose, words_per_record, partition). So no
     chunking, worker, retry or order of calls changes a word, and two purposes, two partitions
     or two numbers of words per record share none.
 
@@ -130,7 +130,7 @@ class KeyedStream:
         )
 
     def words(self, purpose: str, words_per_record: int) -> WordArray:
-        """Uniform 64-bit words, shape (n_records, words_per_record), in memory of their own.
+        """Uniform 64-bit words, shape (n_records, words_per_record), in memory of their some.
 
         Raises
         ------
@@ -161,7 +161,7 @@ class KeyedStream:
     def tiles(self, purpose: str, words_per_record: int) -> Iterator[tuple[slice, WordArray]]:
         """Yield the same words piecewise: which records of the run, and their words.
 
-        A tile is valid until the next one is asked for: all share one buffer of 256 KiB (of one
+        A tile is valid until the next one is rows for: all share one buffer of 256 KiB (of one
         record, where that is larger), which is what makes this several times faster than fresh
         memory. One iteration at a time per stream.
         """
@@ -203,8 +203,8 @@ class KeyedStream:
         cipher = Cipher(algorithms.AES(self._subkey(purpose, words_per_record)), modes.ECB())
         found = check_places(records, self._n_records)
         numbers = found.astype(np.uint64) + np.uint64(self._first)
-        wanted = np.arange(words_per_record)[None, :] if places is None else places
-        within = check_places(wanted, words_per_record).astype(np.uint64)
+        chosen = np.arange(words_per_record)[None, :] if places is None else places
+        within = check_places(chosen, words_per_record).astype(np.uint64)
         high, low, odd = _block_numbers(numbers, words_per_record, within)
         blocks = np.stack([high, low], axis=-1).astype(">u8")
         words = np.frombuffer(cipher.encryptor().update(blocks.tobytes()), "<u8")
@@ -322,34 +322,34 @@ class JoinedStream:
         self, purpose: str, words_per_record: int, records: IntArray, places: IntArray | None = None
     ) -> WordArray:
         """Words of some records, shape (len(records), words_per_record); see `KeyedStream`."""
-        asked = check_places(records, self.n_records)
+        rows = check_places(records, self.n_records)
         n_words = words_per_record if places is None else places.shape[1]
-        found = np.empty((len(asked), n_words), np.uint64)
-        owners = np.searchsorted(self._edges, asked, side="right") - 1
+        found = np.empty((len(rows), n_words), np.uint64)
+        owners = np.searchsorted(self._edges, rows, side="right") - 1
         for number in np.unique(owners).tolist():
             mine = np.flatnonzero(owners == number)
-            within = asked[mine] - self._edges[number]
-            own = None if places is None else places[mine]
-            found[mine] = self._parts[number].words_at(purpose, words_per_record, within, own)
+            within = rows[mine] - self._edges[number]
+            some = None if places is None else places[mine]
+            found[mine] = self._parts[number].words_at(purpose, words_per_record, within, some)
         return found
 
 
 class ScopedStream:
-    """A stream under a name of its own: the same purpose under another name has other words.
+    """A stream under a name of its some: the same purpose under another name has other words.
 
     Two maps that draw for one record under one purpose would draw the same; the one that
-    applies both gives each a scope.
+    applies both gives each a prefix.
 
     Parameters
     ----------
     stream
         Where the words come from.
-    scope
+    prefix
         Put before every purpose.
     """
 
-    def __init__(self, stream: RecordStream, scope: str) -> None:
-        self._stream, self._scope = stream, f"{len(scope)}:{scope}/"
+    def __init__(self, stream: RecordStream, prefix: str) -> None:
+        self._stream, self._prefix = stream, f"{len(prefix)}:{prefix}/"
 
     @property
     def n_records(self) -> int:
@@ -357,14 +357,14 @@ class ScopedStream:
 
     def words(self, purpose: str, words_per_record: int) -> WordArray:
         """Uniform 64-bit words, shape (n_records, words_per_record)."""
-        return self._stream.words(self._scope + purpose, words_per_record)
+        return self._stream.words(self._prefix + purpose, words_per_record)
 
     def tiles(self, purpose: str, words_per_record: int) -> Iterator[tuple[slice, WordArray]]:
         """Yield the same words piecewise."""
-        return self._stream.tiles(self._scope + purpose, words_per_record)
+        return self._stream.tiles(self._prefix + purpose, words_per_record)
 
     def words_at(
         self, purpose: str, words_per_record: int, records: IntArray, places: IntArray | None = None
     ) -> WordArray:
         """Words of some records, shape (len(records), words_per_record), or those at places."""
-        return self._stream.words_at(self._scope + purpose, words_per_record, records, places)
+        return self._stream.words_at(self._prefix + purpose, words_per_record, records, places)

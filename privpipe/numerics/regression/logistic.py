@@ -72,11 +72,11 @@ def measure_softmax(
     # Column by column: reductions along short rows cost several times as much.
     logits -= reduce(np.maximum, logits.T)[:, None]
     rows = np.arange(len(logits))
-    own = logits[rows, classes]
+    right = logits[rows, classes]
     p = np.exp(logits, out=logits)
     total = p @ np.ones(p.shape[1])
     p /= total[:, None]
-    return np.log(total) - own, p @ basis - basis[classes], p
+    return np.log(total) - right, p @ basis - basis[classes], p
 
 
 def sum_softmax_curvature(

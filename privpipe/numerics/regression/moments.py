@@ -144,7 +144,7 @@ def solve_least_squares(
     n_features
         How many of the columns are features.
     ridge
-        Non-negative. Zero asks for the exact least squares solution.
+        Non-negative. Zero requests the exact least squares solution.
     with_intercept
         Fit an intercept (not penalised).
     names
@@ -159,7 +159,7 @@ def solve_least_squares(
     RankError
         With ``ridge = 0``, if the scaled Gram matrix has an eigenvalue of at most
         `bound_rank_error` times the largest: the features are dependent as far as
-        float64 can tell, and many predictors fit equally well.
+        float64 can show, and many predictors fit equally well.
     OptionError
         If `ridge` is negative or not finite.
     InputError

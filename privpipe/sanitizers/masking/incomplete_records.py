@@ -1,7 +1,7 @@
-"""Fit where entries are missing: problem (5), asked of patterns, or of all records each round.
+"""Fit where entries are missing: problem (5), from patterns, or from all records each round.
 
 Records that lack the same entries are one matrix of co-moments. Where they lack them in too many
-ways, each round asks the shards once; nothing of the width of the collection is ever held.
+ways, each round reads the shards once; nothing of the width of the collection is ever held.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def complete_records(
     ----------
     Yi et al. 2014, problem (5); Little and Rubin 2002, section 11.2.
     """
-    ask, expect = _make_questions(shards, survey, centre, scale, clip)
+    sum_up, expect = _make_questions(shards, survey, centre, scale, clip)
     n_columns, n = len(centre) + 1, survey.n_records
     n_known = float(survey.counts.sum()) + n
     per_column = n_known / n_columns
@@ -103,14 +103,14 @@ def complete_records(
     level = noise_level
     if level is None:
         penalty = set_penalty(COARSE_NOISE, n_columns, per_column)
-        coarse = fit_loadings(ask, start, penalty, tolerance=1e-6)
-        _, _, _, loss = ask(coarse.loadings, coarse.ridge)
+        coarse = fit_loadings(sum_up, start, penalty, tolerance=1e-6)
+        _, _, _, loss = sum_up(coarse.loadings, coarse.ridge)
         level, start = math.sqrt(loss / n_known), coarse.loadings
     level = max(level, LEAST_NOISE)
-    found = fit_loadings(ask, start, set_penalty(level, n_columns, per_column), tolerance=1e-7)
+    found = fit_loadings(sum_up, start, set_penalty(level, n_columns, per_column), tolerance=1e-7)
     values, vectors = np.linalg.eigh(found.gram / n)
-    kept = values > 1e-6 * values[-1]
-    return fit_factors(expect, vectors[:, kept] * np.sqrt(values[kept]), level**2, n)
+    retained = values > 1e-6 * values[-1]
+    return fit_factors(expect, vectors[:, retained] * np.sqrt(values[retained]), level**2, n)
 
 
 def _make_questions(
@@ -118,19 +118,19 @@ def _make_questions(
 ) -> tuple[Callable[[FloatArray, float], LoadingSums], Callable[[FloatArray, float], FactorSums]]:
     """Both questions of a round: answered by moments of patterns, or else by the records."""
     if survey.overflown:
-        ask_all = shards.oracle(
+        sum_all = shards.oracle(
             _sum_shard, schema=shards.schema, centre=centre, scale=scale, clip=clip
         )
 
-        def ask(loadings: FloatArray, ridge: float) -> LoadingSums:
-            products, cross, scatter, loss = ask_all(("sum", loadings, ridge))
+        def sum_up(loadings: FloatArray, ridge: float) -> LoadingSums:
+            products, cross, scatter, loss = sum_all(("sum", loadings, ridge))
             return products, cross, scatter, loss
 
         def expect(loadings: FloatArray, variance: float) -> FactorSums:
-            products, cross, scatter, squares, n_known = ask_all(("expect", loadings, variance))
+            products, cross, scatter, squares, n_known = sum_all(("expect", loadings, variance))
             return products, cross, scatter, squares, n_known
 
-        return ask, expect
+        return sum_up, expect
     patterns = {
         np.append(known, True).tobytes(): (
             expand_moments(moments, known, centre, scale),
@@ -159,5 +159,5 @@ def _sum_shard(
     rows[:, :-1] = (rows[:, :-1] - centre) / scale
     if clip:
         np.clip(rows[:, t:-1], -clip, clip, out=rows[:, t:-1])
-    asked, loadings, ridge = parameters
-    return (expect_rows if asked == "expect" else sum_rows)(rows, loadings, ridge)
+    request, loadings, ridge = parameters
+    return (expect_rows if request == "expect" else sum_rows)(rows, loadings, ridge)

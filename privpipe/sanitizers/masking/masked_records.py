@@ -24,7 +24,7 @@ def _facts(made: MaskedRecords) -> dict[str, str]:
 @described(_facts)
 @dataclass(frozen=True, eq=False)
 class MaskedRecords:
-    """Surrogate records: their number is their own, and none of them is anybody's.
+    """Surrogate records: with a count of their own, and none is a person's.
 
     Parameters
     ----------

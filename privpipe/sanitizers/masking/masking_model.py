@@ -27,7 +27,7 @@ from privpipe.sanitizers.masking.record_survey import code_responses
 from privpipe.sanitizers.masking.refusals import PersonLeverage, measure_person_leverage
 
 BIAS = "bias"
-"""Name of the feature that is one in every record and stands for the intercept."""
+"""Name of the feature that is one in every record and carries the intercept."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +82,7 @@ class MaskingModel:
     tile_rows
         Surrogates that are summed up at once.
     rank
-        Dimensions of the features that were kept.
+        Dimensions of the features that were retained.
     noise, penalty
         Noise level of the standardised features, and the penalty of the nuclear norm.
     share_clipped
@@ -160,7 +160,7 @@ class MaskingModel:
             "regression coefficients are released by design. Single records are not protected: "
             "whoever knows all others solves for the one that is left, from any number of "
             "surrogates, and whoever has releases with and without a record solves for it. P is "
-            "destroyed when the release is published: whoever kept it solves for all records. Not "
+            "destroyed when the release is published: whoever has it solves for all records. Not "
             "differential privacy.",
             parameters=(
                 ("n_surrogates", float(self.n_records)),
@@ -218,7 +218,7 @@ class MaskingModel:
     def finish_records(self, sums: SignedSums) -> tuple[FloatArray, FloatArray]:
         """Features, (n, n_features + 1), and responses, (n, n_responses), of a tile of surrogates.
 
-        In the units of the records: the bias feature stands for one, and the mean of a feature
+        In the units of the records: the bias feature replaces one, and the mean of a feature
         is taken as often as it is counted there.
         """
         plain = sums.sums * (self.step / math.sqrt(self.n_records))
@@ -265,8 +265,8 @@ class MaskingModel:
         responses : (n_records, n_responses)
         """
         responses = self._code_responses(shard, schema)
-        told = responses if reads_responses else np.full_like(responses, np.nan)
-        completed, rows = self._complete(shard, told)
+        reported = responses if reads_responses else np.full_like(responses, np.nan)
+        completed, rows = self._complete(shard, reported)
         made = np.column_stack([rows[:, :-1] * self.scale + self.mean, np.ones(len(rows))])
         chosen = completed if reads_responses else responses
         return made, chosen * self.response_scale + self.response_mean
@@ -305,7 +305,7 @@ class MaskingModel:
 def _read_words(
     stream: RecordStream, purpose: str, words_per_record: int, places: IntArray
 ) -> WordArray:
-    """Words of some records: of a run that is mostly wanted, all are cheaper than some."""
+    """Words of some records: of a run that is mostly needed, all are cheaper than some."""
     if stream.n_records <= 2 * len(places):
         return stream.words(purpose, words_per_record)[places]
     return stream.words_at(purpose, words_per_record, places)

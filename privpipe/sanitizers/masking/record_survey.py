@@ -12,7 +12,7 @@ from privpipe.numerics.regression.moments import CoMoments, code_targets, count_
 from privpipe.protocols import BoolArray, FloatArray, Shard, ShardSchema
 
 MOST_PATTERNS = 32
-"""Patterns of missing entries whose moments are kept apart."""
+"""Patterns of missing entries whose moments are summed apart."""
 
 BLOCK_RECORDS = 8192
 """Records that are surveyed at once."""
@@ -33,7 +33,7 @@ class RecordSurvey:
         Records read, and those of them that hold no feature at all.
     counts, least, most : (n_columns,)
         Known entries of each column, and bounds of them (infinite where there are none), an
-        eighth of a deviation wide at most: no value of a record is told.
+        eighth of a deviation wide at most: no value of a record is revealed.
     whole : (n_columns,), bool
         Whether all known entries of a column are integers.
     parts
@@ -111,8 +111,8 @@ class RecordSurvey:
     @property
     def furthest(self) -> FloatArray:
         """Largest deviation from the mean, in standard deviations; 0 where nothing is known."""
-        reach = np.maximum(self.most - self.centre, self.centre - self.least) / self.scale
-        return np.where(self.counts > 0, reach, 0.0)
+        deviation = np.maximum(self.most - self.centre, self.centre - self.least) / self.scale
+        return np.where(self.counts > 0, deviation, 0.0)
 
 
 def code_responses(shard: Shard, schema: ShardSchema, part: slice = slice(None)) -> FloatArray:
@@ -180,7 +180,7 @@ def _survey_block(
         moments = None if low is not None else CoMoments.of(rows)
     if moments is None or not np.isfinite(moments.scatter).all():
         return _survey_unusual(rows, t, complete, low, high)
-    # All is finite: what else is asked follows from the moments.
+    # All is finite: what else is required follows from the moments.
     spread = np.diag(moments.scatter).copy()
     counts = np.full(rows.shape[1], float(len(rows)))
     least, most = rows.min(axis=0), rows.max(axis=0)
@@ -269,7 +269,7 @@ def _measure_columns(rows: FloatArray, known: BoolArray) -> dict[str, FloatArray
 def _bound_columns(
     least: FloatArray, most: FloatArray, centre: FloatArray, spread: FloatArray, counts: FloatArray
 ) -> dict[str, FloatArray]:
-    """Bounds of the values, rounded away from the mean: no value is told."""
+    """Bounds of the values, rounded away from the mean: no value is revealed."""
     deviation = np.sqrt(spread / np.maximum(counts, 1))
     varies = deviation > 0
     step = np.where(varies, np.exp2(np.floor(np.log2(np.where(varies, deviation, 1.0)))), 0.0) / 8

@@ -36,7 +36,7 @@ class PersonLeverage:
     single
         Largest share of a direction of the features that one record holds.
     capacity
-        Counters that are kept.
+        Counters that are held.
     """
 
     words: WordArray
@@ -101,8 +101,8 @@ def _summarise(
     if len(sums) > capacity:
         cut = float(np.partition(sums, len(sums) - capacity - 1)[len(sums) - capacity - 1])
         sums, lost = sums - cut, lost + cut
-    kept = sums > 0
-    return PersonLeverage(names[kept], sums[kept], lost, single, capacity)
+    held = sums > 0
+    return PersonLeverage(names[held], sums[held], lost, single, capacity)
 
 
 RECORDS_PER_RANK = 2
@@ -259,7 +259,7 @@ def check_whole(whole: Sequence[bool], names: Sequence[str]) -> None:
     if any(whole):
         raise InputError(
             f"All values of {name_few(names, np.asarray(whole))} are integers: signed sums of them "
-            "are integers, whose parity and lattice tell of single records.",
+            "are integers, whose parity and lattice reveal single records.",
             remedy='Set [method] integers = "blur", which hides the lattice at the cost of four of '
             "its steps in every surrogate; single records stay unprotected.",
             code="integers",
@@ -276,8 +276,8 @@ def check_clip(share: float) -> None:
         )
 
 
-def name_few(names: Sequence[str], wanted: BoolArray) -> str:
-    """Names of the first few that are wanted, and how many more there are."""
-    found = [name for name, one in zip(names, wanted, strict=True) if one]
+def name_few(names: Sequence[str], chosen: BoolArray) -> str:
+    """Names of the first few that are chosen, and how many more there are."""
+    found = [name for name, one in zip(names, chosen, strict=True) if one]
     more = f" and {len(found) - 5} more" if len(found) > 5 else ""
     return ", ".join(map(repr, found[:5])) + more

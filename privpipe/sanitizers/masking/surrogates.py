@@ -2,7 +2,7 @@
 
 Yi et al. 2014: one pass of co-moments carries the whole fit, since every iterate of the paper's
 iteration is a small matrix times its data; only where entries are missing in many ways, each round
-asks all records once.
+reads all records once.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class MaskingOptions(MethodOptions):
         Solver,
         Field(
             description="scaled: standardised, and the model refitted on the subspace found. "
-            "literal: problem (3) of the paper as it stands, which loses the model where responses "
+            "literal: problem (3) of the paper as it is, which loses the model where responses "
             "are large."
         ),
     ] = "scaled"
@@ -181,20 +181,20 @@ def fit_masking(shards: Shards, options: MaskingOptions) -> MaskingModel:
     found = solve_masked_regression(
         gram, t, n_records, options.n_surrogates, noise=noise, solver=options.solver
     )
-    reach = np.maximum(survey.most - centre, centre - survey.least) / scale
-    largest = float(reach[t:].max())
+    deviation = np.maximum(survey.most - centre, centre - survey.least) / scale
+    largest = float(deviation[t:].max())
     model = _make_model(
         schema, options, survey, gram, found, loadings, centre, scale, largest, share
     )
-    ask = partial(
+    measure = partial(
         model.measure_persons,
         schema=schema,
         centre=survey.centre[:t],
         norm=np.sqrt(survey.spread[:t]),
-        # A fit that resumes asks for the same names; the sums hold no less of the records.
+        # A fit that resumes needs the same names; the sums hold no less of the records.
         key=int.from_bytes(hashlib.sha256(np.ascontiguousarray(gram).tobytes()).digest()[:8]),
     )
-    persons = shards.reduce(ask)
+    persons = shards.reduce(measure)
     named = bool(schema.groups)
     refusals.check_persons(persons, options.n_surrogates, clip=options.clip, is_named=named)
     return model
@@ -359,8 +359,8 @@ def _standardise(
 def _whiten(gram: FloatArray) -> FloatArray:
     """What turns features into coordinates whose squares sum to the leverage."""
     values, vectors = np.linalg.eigh(gram)
-    kept = values > len(values) * 1e-12 * values[-1]
-    whitening: FloatArray = vectors[:, kept] / np.sqrt(values[kept])
+    retained = values > len(values) * 1e-12 * values[-1]
+    whitening: FloatArray = vectors[:, retained] / np.sqrt(values[retained])
     return whitening
 
 

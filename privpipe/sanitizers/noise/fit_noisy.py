@@ -144,7 +144,7 @@ class NoisyOptions(MethodOptions):
         return self.within.needs_labels()
 
     def columns(self) -> Mapping[Role, tuple[str, ...]]:
-        """What the filter asks for."""
+        """What the filter requires."""
         return self.within.columns()
 
     def files(self) -> Mapping[str, str]:
@@ -197,7 +197,7 @@ def _check_public(options: NoisyOptions, schema: ShardSchema) -> None:
     if learned and not schema.public and not options.allow_data_bound:
         raise GuaranteeError(
             f"The {' and the '.join(learned)} of the noisy filter would be learned from records "
-            "that are not said to be public: what they tell is outside the promise.",
+            "that are not said to be public: what they reveal is outside the promise.",
             remedy="Name public records as [training] with public = true; or give a threshold, "
             "centre = false and no learned filter; or set [method] allow_data_bound = true, and "
             "the release promises nothing.",
@@ -327,7 +327,7 @@ def _promise(options: NoisyOptions, mechanism: Mechanism) -> Guarantee:
             scope="every record",
             theorem="None: filter, mean or threshold may be learned from the records themselves "
             "(allow_data_bound)",
-            assumptions="The noise is that of epsilon, but what the map tells of the records "
+            assumptions="The noise is that of epsilon, but what the map reveals of the records "
             "that it was learned from is bounded by nothing.",
         )
     return mechanism.promise(
@@ -379,7 +379,7 @@ class NoiseForecast:
 
 @dataclass(frozen=True)
 class _Few:
-    """The shards that were read, as a fit asks for them."""
+    """The shards that were read, as a fit requires them."""
 
     held: Sequence[Shard]
     schema: ShardSchema
@@ -463,9 +463,9 @@ def list_methods(filters: Filters) -> tuple[Method, ...]:
 def _make_options_class(filters: Filters) -> type[NoisyOptions]:
     """The options, with those of every filter as a table of their own."""
     kinds: Any = functools.reduce(operator.or_, [row.options for row in filters.values()])
-    told_apart: Any = Annotated[kinds, Field(discriminator="name")]
+    any_filter: Any = Annotated[kinds, Field(discriminator="name")]
     described: Any = Annotated[
-        told_apart | None,
+        any_filter | None,
         Field(
             description="A table [method.filter] with the name and options of any row-wise "
             "method. Not set: noise alone."

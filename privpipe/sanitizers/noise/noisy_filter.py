@@ -39,7 +39,7 @@ from privpipe.sanitizers.names import by_name
 
 _PER_OCTAVE = 64
 _LOWEST, _HIGHEST = -128, 128
-"""Powers of two between which norms are told apart, 1.1 % from one to the next."""
+"""Powers of two between which norms are distinguished, 1.1 % from one to the next."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,7 +137,7 @@ def _blocks(shard: Shard) -> list[tuple[slice, Any]]:
 
 
 class RecordWords:
-    """A stream whose words belong to the content of a record, whatever stands before it.
+    """A stream whose words belong to the content of a record, whatever lies before it.
 
     Parameters
     ----------
@@ -191,7 +191,7 @@ class NoisyFilter:
         The filter before the noise, where it is no linear one; at most one.
     projection : (n_features, n_filtered)
         A linear filter before the noise, its columns orthonormal unless its own scales were to be
-        kept; of no rows where there is none.
+        retained; of no rows where there is none.
     shift : (n_bounded,)
         Added before bounding: less the public mean.
     after

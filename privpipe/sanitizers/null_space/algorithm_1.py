@@ -21,7 +21,7 @@ from privpipe.sanitizers.names import keep_names
 from privpipe.sanitizers.null_space.factored_cleaner import FactoredCleaner
 from privpipe.sanitizers.null_space.least_squares import DESIGN_STATISTICS
 from privpipe.sanitizers.null_space.linear_cleaner import (
-    BudgetScope,
+    BudgetBasis,
     OnUnrepresentable,
     Representative,
     TargetRelease,
@@ -83,7 +83,7 @@ class NullSpaceCleaner(TargetRelease):
 
     Examples
     --------
-    The toy example of the paper, where the wanted label is ``x1 - x2``:
+    The toy example of the paper, where the target label is ``x1 - x2``:
 
     >>> cleaner = NullSpaceCleaner.from_predictor(np.array([[1.0], [-1.0]]), utility_budget=0)
     >>> cleaner.apply(np.array([[3.0, 1.0], [4.0, 2.0], [5.0, 1.0], [6.0, 5.0]])).round(12)
@@ -108,7 +108,7 @@ class NullSpaceCleaner(TargetRelease):
         covariance: npt.ArrayLike | None = None,
         augmented: bool = False,
         rule: Literal["greedy", "kkt"] = "greedy",
-        budget: BudgetScope = "total",
+        budget: BudgetBasis = "total",
         on_unrepresentable: OnUnrepresentable = "fail",
         condition: float = 0.0,
         solver: str = "given",

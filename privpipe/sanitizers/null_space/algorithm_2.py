@@ -24,7 +24,7 @@ from privpipe.sanitizers.names import keep_names
 from privpipe.sanitizers.null_space.factored_cleaner import FactoredCleaner
 from privpipe.sanitizers.null_space.least_squares import DESIGN_STATISTICS
 from privpipe.sanitizers.null_space.linear_cleaner import (
-    BudgetScope,
+    BudgetBasis,
     LinearCleaner,
     OnUnrepresentable,
     Representative,
@@ -97,7 +97,7 @@ class TargetedCleaner(TargetRelease):
         representative: Representative = "closest",
         covariance: npt.ArrayLike | None = None,
         augmented: bool = False,
-        budget: BudgetScope = "total",
+        budget: BudgetBasis = "total",
         on_unrepresentable: OnUnrepresentable = "fail",
         condition: float = 0.0,
         solver: str = "given",
@@ -288,7 +288,7 @@ def fit_targeted(shards: Shards, options: TargetedOptions, **files: Arrays) -> L
         confidential=files.get("confidential_predictor"),
         targeted=True,
     )
-    assert learned.confidential is not None, "it was asked for"
+    assert learned.confidential is not None, "it is required"
     if options.variant == "printed":
         return PrintedCleaner.from_predictors(
             learned.desired,

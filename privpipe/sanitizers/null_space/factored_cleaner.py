@@ -22,7 +22,7 @@ from privpipe.sanitizers.null_space.linear_cleaner import LinearCleaner, TargetR
 @described(facts_of_map)
 @dataclass(frozen=True, eq=False)
 class FactoredCleaner(TargetRelease):
-    """Releases the kept coordinates instead of the cleaned record.
+    """Releases the retained coordinates instead of the cleaned record.
 
     They too are a function of the desired prediction on a grid alone, and readers lift them in a
     fixed order: the same coordinates make the same bytes, alone or in a block.
@@ -124,8 +124,10 @@ class FactoredCleaner(TargetRelease):
         form = self._form(np.dtype(self.released_dtype))
         n = form.n_predictions
         alone = replace(form, predictor=np.eye(n), weights=np.ones(n))
-        kept = clean_block(np.asarray(values, np.float64), alone, self.released_dtype, lifted=False)
-        return self.reconstruct(kept.released)
+        cleaned = clean_block(
+            np.asarray(values, np.float64), alone, self.released_dtype, lifted=False
+        )
+        return self.reconstruct(cleaned.released)
 
     def measure_coordinates(self, released: npt.ArrayLike) -> FloatArray:
         """They are what is released."""

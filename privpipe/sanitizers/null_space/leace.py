@@ -166,7 +166,7 @@ METHOD = Method(
     fit=fit_leace,
     source="Belrose et al. 2023, LEACE: Perfect linear concept erasure in closed form",
     maps=(LeaceEraser,),
-    promise="no linear prediction of the hidden variables is left, on the training records",
+    promise="no linear prediction of the confidential variables is left, on the training records",
     statistics=DESIGN_STATISTICS,
 )
 

@@ -44,7 +44,7 @@ class DesignMoments:
     n_features
         Number of features.
     n_targets
-        Number of target columns of each role asked for.
+        Number of target columns of each requested role.
     parts
         By the roles whose labels are complete: co-moments of ``[features, their targets]``.
     n_read
@@ -160,7 +160,7 @@ def fit_predictor(
     Parameters
     ----------
     shards
-        The records; asked once more when the condition of the scaled Gram matrix exceeds 1e5.
+        The records; read once more when the condition of the scaled Gram matrix exceeds 1e5.
     role
         Whose labels to predict.
     moments
@@ -192,7 +192,7 @@ def fit_predictor(
         if found.condition <= WORST_CONDITION:
             return found
     except RankError:
-        pass  # as far as the Gram matrix can tell; the factor sees twice as many digits
+        pass  # as far as the Gram matrix can show; the factor sees twice as many digits
     scale = measure_scale(sums, n, with_intercept)
     frame = Frame(sums.mean * with_intercept, scale, with_intercept)
     factor = shards.reduce(

@@ -38,7 +38,7 @@ from privpipe.protocols import FloatArray, Guarantee, RecordStream, Role
 from privpipe.sanitizers.arrays import as_finite, as_records, check_finite_records
 from privpipe.sanitizers.names import by_name
 
-BudgetScope = Literal["total", "per_label"]
+BudgetBasis = Literal["total", "per_label"]
 OnUnrepresentable = Literal["fail", "withhold"]
 Representative = Literal["closest", "likely"]
 
@@ -202,7 +202,7 @@ class LinearCleaner:
     def measure_coordinates(self, released: npt.ArrayLike) -> FloatArray:
         """Coordinates of released (or augmented) records, (n_records, rank), float64.
 
-        They are all that a released record tells: ``x~ = centre + D b~``, one to one.
+        They are all that a released record reveals: ``x~ = centre + D b~``, one to one.
         """
         x = np.asarray(released, np.float64)
         coordinates: FloatArray = x @ self.encoder - self.centre @ self.encoder
@@ -254,7 +254,7 @@ class LinearCleaner:
             root=root,
             rule=self.rule,
             margin=plan_margin(found, root, grid, dtype),
-            reach=found.reach,
+            lift_norms=found.lift_norms,
             balance=self._balance(root, grid, dtype),
         )
 
@@ -278,12 +278,12 @@ class LinearCleaner:
         return float(rounding + found.encoder + found.lift @ np.linalg.norm(self.encoder, axis=0))
 
     def _summarise(self, cleaned: CleanedBlock) -> UtilitySummary:
-        kept = ~cleaned.withheld
-        spent = cleaned.spent[kept]
+        released = ~cleaned.withheld
+        spent = cleaned.spent[released]
         # The rounding margin is not spent; of a record within range it is far below a thousandth.
         at_budget = spent >= self.utility_budget * (1 - AT_BUDGET)
         return UtilitySummary(
-            n_records=len(kept),
+            n_records=len(released),
             n_withheld=int(np.count_nonzero(cleaned.withheld)),
             total=float(spent.sum()),
             largest=float(spent.max(initial=0.0)),
@@ -313,7 +313,7 @@ def factor_lift(
     return encoder, lift_likely(encoder, as_finite(covariance, (len(predictor),) * 2, "covariance"))
 
 
-def scale_budget(utility_budget: float, budget: BudgetScope, n_desired: int) -> float:
+def scale_budget(utility_budget: float, budget: BudgetBasis, n_desired: int) -> float:
     """The budget of a record over all desired labels, checked."""
     check_budget(utility_budget)
     if budget not in ("total", "per_label"):

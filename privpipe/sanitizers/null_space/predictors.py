@@ -28,7 +28,7 @@ from privpipe.sanitizers.null_space.least_squares import (
     summarise_design,
 )
 from privpipe.sanitizers.null_space.linear_cleaner import (
-    BudgetScope,
+    BudgetBasis,
     OnUnrepresentable,
     Representative,
 )
@@ -59,7 +59,7 @@ class CleanerOptions(MethodOptions):
         ),
     ]
     budget: Annotated[
-        BudgetScope,
+        BudgetBasis,
         Field(
             description="total: the budget covers all desired labels together. per_label: it is "
             "multiplied by their number, as in the paper's tables."
@@ -76,7 +76,7 @@ class CleanerOptions(MethodOptions):
     intercept: Annotated[
         Intercept,
         Field(
-            description="separate: fitted and kept apart. augmented: a column of ones is "
+            description="separate: fitted and stored apart. augmented: a column of ones is "
             "appended to the record and cleaned along (the paper's reading). none."
         ),
     ] = "separate"
@@ -205,7 +205,7 @@ def learn_predictors(
     confidential: Arrays | None,
     targeted: bool,
 ) -> Learned:
-    """Fit or take the predictors; one pass collects all that is asked of the records.
+    """Fit or take the predictors; one pass collects all that the records must say.
 
     Parameters
     ----------

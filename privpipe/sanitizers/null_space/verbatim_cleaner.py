@@ -24,7 +24,7 @@ from privpipe.numerics.null_space.rounding_margin import UNIT
 from privpipe.protocols import FloatArray, Guarantee
 from privpipe.sanitizers.arrays import as_finite, as_predictor, check_confidential
 from privpipe.sanitizers.null_space.linear_cleaner import (
-    BudgetScope,
+    BudgetBasis,
     LinearCleaner,
     OnUnrepresentable,
     scale_budget,
@@ -64,7 +64,7 @@ class PrintedCleaner(LinearCleaner):
         confidential_predictor: npt.ArrayLike,
         *,
         utility_budget: float,
-        budget: BudgetScope = "total",
+        budget: BudgetBasis = "total",
         intercept: npt.ArrayLike | None = None,
         augmented: bool = False,
         on_unrepresentable: OnUnrepresentable = "fail",
@@ -149,14 +149,14 @@ class PrintedCleaner(LinearCleaner):
         weights = np.linalg.norm(self.predictor, axis=1)
         arithmetic = 4 * (sum(self.encoder.shape) + 8) * UNIT
         storing = float(np.finfo(dtype).eps) / 2
-        reach = weights @ (np.abs(self.lift) + np.abs(self.encoder))
+        sizes = weights @ (np.abs(self.lift) + np.abs(self.encoder))
         unseen = np.linalg.norm(self.predictor.T @ self.encoder, axis=0) * (self.cost == 0)
         missed = np.linalg.norm(
             self.predictor - self.encoder @ (self.lift.T @ self.predictor), axis=1
         )
         margin: FloatArray = (
             np.abs(x) @ (arithmetic * weights + missed)
-            + np.abs(a) @ ((arithmetic + storing) * reach + unseen)
+            + np.abs(a) @ ((arithmetic + storing) * sizes + unseen)
             + float(np.finfo(dtype).smallest_subnormal) * weights.sum()
         )
         return margin
