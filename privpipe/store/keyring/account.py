@@ -31,6 +31,7 @@ from privpipe.store.keyring.sketches import Ties
 
 Action = Literal["reserve", "confirm", "void"]
 
+# Deltas were once summed and never limited: a sum of many tiny chances is no tiny chance.
 MOST_DELTA = 2.0**-60
 """Largest sum of deltas that any partition may lose."""
 
@@ -149,6 +150,7 @@ def add_up_losses(losses: Iterable[float]) -> float:
     0.75
     """
     found = list(losses)
+    # fsum rounds the exact sum once, so the next float up is above it if the sum itself is not.
     total = math.fsum(found)
     return (
         total if Fraction(total) >= sum(map(Fraction, found)) else math.nextafter(total, math.inf)
@@ -173,6 +175,8 @@ def join_losses(losses: Sequence[Loss], meet: Callable[[str, str], bool]) -> tup
     >>> join_losses([one, other], lambda a, b: True)
     (20.0, 0.0)
     """
+    # A person in two partitions that meet pays in both; one who is in one of several that do not
+    # meet pays in one of them, and which is not known: the dearest.
     by_run: dict[str, dict[str, list[Entry]]] = {}
     for loss in losses:
         for entry in loss.charged.values():
@@ -213,6 +217,7 @@ class Account:
     def read_joined(self, partition: str) -> tuple[float, float]:
         """Epsilon and delta that a record of a partition has lost at most, there and elsewhere."""
         others = self.ties.relatives(partition)
+        # Files are not people: an account by content alone was evaded by one changed digit.
         return join_losses([self.read(one) for one in (partition, *others)], self.ties.meet)
 
     def reserve(self, charges: Sequence[Charge], run: str, limit: float | None) -> None:
@@ -242,6 +247,7 @@ class Account:
                 if limit is not None and self.read_joined(charge.partition)[0] > limit:
                     self._refuse(charge, limit)
         except BaseException:
+            # Whatever stopped us, a kill by the keyboard too: what was not written is not owed.
             self.record("void", made, run)
             raise
 
@@ -253,6 +259,7 @@ class Account:
         """
         mine = ("reserve", charge.charge, run)
         loss = self.read(charge.partition)
+        # What this run had reserved before is not given back where the rest is refused.
         held = loss.actions.get(mine[1:], "void") != "void"
         for _ in range(chain.MOST_TRIES):
             self._check_limit(loss, charge, limit)
@@ -304,6 +311,7 @@ class Account:
             for _ in range(chain.MOST_TRIES):
                 loss = self.read(charge.partition)
                 last = loss.actions.get((charge.charge, run), "void")
+                # A void cannot be confirmed: the run that noted it has written nothing.
                 if last in (action, "void") or self._write(action, charge, run, len(loss.entries)):
                     break
             else:
@@ -337,6 +345,7 @@ class Account:
                 numbered = (
                     name == f"{partition}/{chain.number_name(number)}" and entry.number == number
                 )
+                # "not >=" and not "<": a NaN is damage, too.
                 if not (numbered and entry.epsilon >= 0):
                     raise ValueError
             except (ValueError, KeyError, TypeError, AttributeError):
@@ -357,6 +366,7 @@ class Account:
     def _write(self, action: Action, charge: Charge, run: str, number: int) -> bool:
         """Make an entry unless its number is taken."""
         time = datetime.now(UTC).isoformat(timespec="seconds")
+        # The partition is the folder; within the entry it would be said twice.
         said = asdict(charge) | {"number": number, "action": action, "run": run, "time": time}
         partition = said.pop("partition")
         content = json.dumps(said, sort_keys=True)

@@ -39,8 +39,10 @@ OBJECT = re.compile(r"(?P<folder>[^/]+)/(?P<name>[^./][^/]*)\.json")
 """Names of the objects of an account; a file that a killed writer left begins with a dot."""
 ENTRY = re.compile(r"(\.releases|\.attempts)/[^./][^/]*\.json|[^./][^/]*/\d{8}\.json")
 """Names of the objects that links hold."""
+# Each try that fails is one rival who succeeded, so none waits for ever on a store that works.
 MOST_TRIES = 1_000
 """Entries of rivals that a writer waits for."""
+# A misspelt bucket was once an account of no losses.
 BUCKETS = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss"}
 """Schemes whose paths begin with a bucket, which only its owner makes."""
 
@@ -121,12 +123,14 @@ def read_chain(account: str) -> AccountChain:
         If a link is missing, damaged or not behind the one before it.
     """
     links: list[Link] = []
+    # One wrong character in the register of releases once hid an earlier release in silence.
     for number, (name, content) in enumerate(read_objects(account, FOLDER).items()):
         expected, before = f"{FOLDER}/{number_name(number)}", links[-1].digest if links else ""
         try:
             found = json.loads(content)
             if (name, found["previous"]) != (expected, before):
                 raise ValueError
+            # A link of another shape is damage as well; what it holds decides what is believed.
             entries, note = dict(found["entries"]), dict(found["note"])
             links.append(Link(_digest(content), found["kind"], entries, note))
         except (ValueError, KeyError, TypeError):
@@ -155,6 +159,7 @@ def read_register(account: str, folder: str) -> tuple[AccountChain, dict[str, by
     StoreError, FormatError
         As `check_chain`, of this folder.
     """
+    # In this order: an entry that is made in between has no link yet, and is read as one without.
     chain, found = read_chain(account), read_objects(account, folder)
     _check_entries(chain, found, f"{folder}/")
     return chain, found
@@ -183,6 +188,7 @@ def append_link(account: str, kind: Kind, note: Mapping[str, Any] | None = None)
         chain = read_chain(account)
         entries = _find_new(chain)
         known = note is None or any((one.kind, one.note) == (kind, said) for one in chain.links)
+        # A run that resumes gives the same note again.
         if not entries and known:
             return chain
         content = {
@@ -234,6 +240,7 @@ def read_objects(account: str, folder: str) -> dict[str, bytes]:
     What is not there is empty; a bucket that is not there is a mistake, and a StoreError.
     """
     with reaching(account):
+        # Listed each time: a client of buckets believes for ever what it once listed.
         keys = list_keys(open_store(account, read_only=True), f"{folder}/")
         if not keys:
             check_bucket(account)
@@ -244,6 +251,7 @@ def check_bucket(account: str) -> None:
     """Raise ConnectionError if the bucket of an account is not there."""
     file_system, path = fsspec.core.url_to_fs(account)
     protocol = file_system.protocol
+    # A client has one name of its protocol, or several.
     known = BUCKETS.intersection([protocol] if isinstance(protocol, str) else protocol)
     if known and not file_system.exists(bucket := path.lstrip("/").partition("/")[0]):
         raise ConnectionError(bucket)
@@ -263,6 +271,7 @@ def create_entry(account: str, name: str, content: bytes) -> bool:
     with reaching(account):
         if (path := local_path(url)) is None:
             return create_bytes(url, content)
+        # A link, not a rename: it fails where the name is taken, so that no entry is ever replaced.
         return keep_file(path, content, replacing=False)
 
 

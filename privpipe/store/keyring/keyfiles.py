@@ -127,6 +127,7 @@ def _check_sum(content: dict[str, Any]) -> str:
 
 
 Suffix = Literal["key", "json"]
+# No link is followed, and no worker that is started inherits an open key.
 _OPEN = os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -176,6 +177,8 @@ class KeyFolder:
         with _refusing(path):
             for missing in [each for each in (*reversed(path.parents), path) if not each.exists()]:
                 with suppress(FileExistsError):
+                    # Each parent by itself: os.makedirs gives intermediate folders the mode of the
+                    # umask.
                     missing.mkdir(0o700)
                     missing.chmod(0o700)  # whatever the umask took away
         return cls(path, key_id)
@@ -203,6 +206,7 @@ class KeyFolder:
     def opened(self) -> Iterator[int]:
         """Descriptor of the folder, once it is this user's alone."""
         with _refusing(self.path):
+            # Its modes are checked by the descriptor: a path may lead elsewhere a moment later.
             handle = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | _OPEN)
         try:
             _check_private(self.path, os.fstat(handle), "700")
@@ -251,6 +255,7 @@ class KeyFolder:
         with self._using(suffix) as handle:
             temporary = _write(handle, f".{self.key_id}.{secrets.token_hex(8)}.new", content)
             try:
+                # Of two processes that make the key where nothing locks one is refused here.
                 os.link(temporary, self._name(suffix), src_dir_fd=handle, dst_dir_fd=handle)
             finally:
                 os.unlink(temporary, dir_fd=handle)
@@ -260,6 +265,8 @@ class KeyFolder:
         """Write a file whole, in place of the one that may be there."""
         with self._using(suffix) as handle:
             temporary = _write(handle, f".{self.key_id}.{secrets.token_hex(8)}.new", content)
+            # A ledger entry is replaced whole: half of one would be a key that no one may make
+            # again.
             os.rename(temporary, self._name(suffix), src_dir_fd=handle, dst_dir_fd=handle)
             os.fsync(handle)
 
@@ -287,6 +294,7 @@ def _write(handle: int, name: str, content: bytes) -> str:
     """New file of mode 0600 under any umask, its content on disk."""
     file = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _OPEN, 0o600, dir_fd=handle)
     with os.fdopen(file, "wb") as stream:
+        # The mode given to open is less what the umask takes away.
         os.fchmod(file, 0o600)
         stream.write(content)
         stream.flush()
@@ -303,6 +311,8 @@ def _destroy(handle: int, name: str) -> None:
     if file >= 0:
         with os.fdopen(file, "wb") as stream:
             found = os.fstat(file)
+            # A writer killed between link and unlink left two names of one file: zeros would
+            # overwrite the key.
             if not (name.endswith(".new") and found.st_nlink > 1):
                 stream.write(bytes(found.st_size))
                 stream.flush()
@@ -312,6 +322,7 @@ def _destroy(handle: int, name: str) -> None:
 
 
 def _check_private(path: Path, found: os.stat_result, mode: str) -> None:
+    # A pipe or a device can be anybody's, whatever its mode.
     plain = stat.S_ISDIR(found.st_mode) or stat.S_ISREG(found.st_mode)
     if not plain or found.st_uid != os.geteuid() or found.st_mode & 0o077:
         raise StoreError(

@@ -30,6 +30,7 @@ from privpipe.store.keyring.keyfiles import KeyBinding, KeyEntry, KeyFolder, dec
 SUFFIXES: tuple[Literal["json"], Literal["key"]] = ("json", "key")
 """Of the files of a key: its ledger entry, and the secret."""
 
+# Ids are names of files: no separator, and no dot in front.
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -63,6 +64,7 @@ class ReleaseKey:
         Two releases of one partition with the same fingerprint hold the same draws of the same
         values.
         """
+        # Derived from the secret, so that no one who has the binding alone can make it.
         return self._derive(20, b"privpipe/account/1").hex()
 
     def stream(self, partition: str, first_record: int, n_records: int) -> KeyedStream:
@@ -150,6 +152,7 @@ def make_key(
             raise _gone(entry, place)
         entry = KeyEntry(key_id, binding, _now(), runs=(run,) if run else ())
         secret = secrets.token_bytes(KEY_BYTES)
+        # The key first: an entry without a key means that it was lost, and stops every run.
         place.write_new("key", encode_key(entry, secret))
         place.replace("json", encode_key(entry))
     return ReleaseKey(entry, secret, str(place.path))
@@ -164,6 +167,7 @@ def read_key(key_id: str, binding: KeyBinding, *, folder: str | Path | None = No
     if place is None:
         raise _unknown(key_id)
     entry, found = _read_entry(place), place.has("key")
+    # Destroyed or lost, never replaced: a second draw for the same records can be averaged.
     if entry is not None and (entry.forgotten is not None or not found):
         raise _gone(entry, place)
     if not found:
@@ -277,6 +281,7 @@ def name_binding(binding: KeyBinding) -> str:
 
 
 def _info(binding: KeyBinding) -> bytes:
+    # With their lengths: two bindings never make the same bytes by moving a border.
     parts = (b"privpipe/key/1", *(getattr(binding, f.name).encode() for f in fields(binding)))
     return b"".join(len(part).to_bytes(8, "big") + part for part in parts)
 
@@ -397,11 +402,13 @@ def make_partition_keys(
         silence. See `make_key` for the rest.
     """
     older = f"release-{run}"
+    # Of a run that an earlier privpipe began: its chunks were drawn with the single key.
     for known in (entry for entry in list_keys(folder=folder) if entry.key_id == older):
         binding = replace(known.binding, source=source, model=model)
         whole = read_key(older, binding, folder=folder).ticket()
         return PartitionKeys(tuple(partitions), model, options, whole.folder, whole)
     place = ""
+    # Equal partitions have one key: equal noise on equal records reveals nothing more.
     for content in dict.fromkeys(part.digest for part in partitions if part.n_records):
         binding = KeyBinding(content, model, options)
         place = make_key(name_binding(binding), binding, folder=folder, run=run).ticket().folder

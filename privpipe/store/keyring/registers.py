@@ -35,8 +35,10 @@ T = TypeVar("T")
 
 RELEASES, ATTEMPTS, EXPORTS, ERASURES = ".releases", ".attempts", ".exports", ".erasures"
 """Folders of the account; those of its partitions have names of digits."""
+# They travel in the arguments of tasks, so there is an end to them.
 MOST_RUNS = 10_000
 """Runs of rows in common that tasks are sent."""
+# A word of a subject meets all records of the person, so it does not say which row is which.
 SUBJECTS = GridFrame(("subject",), kind="subject").id
 """Words of subjects, who may have many records."""
 
@@ -151,6 +153,7 @@ def register_release(
     StoreError
         If it cannot be written: a release that no one knows of may not be published.
     """
+    # The time aside: a run that resumes is the same release.
     known = [one for one in read_releases(account) if one.run == entry.run]
     if all(replace(one, time=entry.time) != entry for one in known):
         said = json.dumps(asdict(replace(entry, time="")), sort_keys=True).encode()
@@ -225,6 +228,7 @@ def _match(part: Partition, entry: Registered, sketches: Sketches) -> IntArray:
     """Row of a release that each record of a partition is found again in, or -1."""
     places = np.cumsum([0, *(n_records for _, n_records in entry.partitions)])
     for (digest, n_records), place in zip(entry.partitions, places, strict=False):
+        # The same content is in the same order: nothing has to be looked for.
         if digest == part.digest:
             return np.arange(place, place + n_records)
     known = sketches.known()
@@ -237,6 +241,7 @@ def _match(part: Partition, entry: Registered, sketches: Sketches) -> IntArray:
             if frame in known.get(digest, ()):
                 words[place : place + n_records] = sketches.read(digest, frame)
         rows = match_rows(sketches.read(part.digest, frame), words)
+        # Frames differ in their units: the one that finds most records again counts.
         if (rows >= 0).sum() > (best >= 0).sum():
             best = rows
     return best
@@ -244,6 +249,7 @@ def _match(part: Partition, entry: Registered, sketches: Sketches) -> IntArray:
 
 def _list_runs(rows: IntArray, first: int) -> list[Shared]:
     """Consecutive records that are consecutive in the release as well."""
+    # -2 at both ends continues nothing, not even a -1.
     cuts = np.flatnonzero(np.diff(rows, prepend=rows[:1] - 2, append=-2) != 1)
     return [
         Shared(first + int(a), first + int(b), int(rows[a]))
@@ -296,6 +302,7 @@ def note_attempt(account: str, released: str, judged: str, partitions: Collectio
         If an entry is missing, damaged or changed.
     """
     name = f"{ATTEMPTS}/{released[:32]}-{judged[:32]}.json"
+    # Before the audit: whoever sees its verdict has been counted.
     chain.create_entry(account, name, json.dumps({"partitions": sorted(partitions)}).encode())
     chain.append_link(account, "attempt")
     links, found = chain.read_register(account, ATTEMPTS)
@@ -303,12 +310,14 @@ def note_attempt(account: str, released: str, judged: str, partitions: Collectio
     known = {
         key: _decode(_ATTEMPT, one, account, "attempts", unknown) for key, one in found.items()
     }
+    # Entries of before the chain say their numbers themselves.
     number = known[name].number
     if number is None:  # its place in the chain says it
         mine, last = set(partitions), links.places[name]
         # One that no link holds yet counts as before it: rather one too many than one too few.
         before = [known[key].partitions for key in known if links.places.get(key, last) <= last]
         number = sum(bool(mine & held) for held in before)
+    # A hash of what is released: a seed that can be chosen is tried until the verdict is "safe".
     return Attempt(number, int(released[:8], 16) % 2**31)
 
 
@@ -320,6 +329,7 @@ def share_level(level: float, number: int) -> float:
     >>> round(share_level(0.95, 1), 4), round(share_level(0.95, 10), 5)
     (0.9696, 0.9997)
     """
+    # The sum of 1 / n**2 is pi**2 / 6: however many attempts there are, their errors stay alpha.
     return 1 - (1 - level) * 6 / (math.pi * number) ** 2
 
 
@@ -366,6 +376,7 @@ def note_erasure(account: str, name: str, certificate: Mapping[str, Any]) -> Map
         If it cannot be written; FormatError if the chain is damaged.
     """
     document = f"{ERASURES}/{name}.json"
+    # An erasure that was killed after its certificate was stored must not make a second one.
     found = read_bytes(open_store(account, read_only=True), document)
     encoded = found or _keep_note(account, document, certificate)
     digest = hashlib.sha256(encoded).hexdigest()

@@ -82,6 +82,8 @@ class Ties:
 
     def relatives(self, partition: str) -> dict[str, Overlap]:
         """Partitions that hold records of this one, also as a version of a version of it."""
+        # A version of a version may share no word with the first any more, and holds the same
+        # people.
         reached, versions = dict(self.found.get(partition, {})), [partition]
         seen = {partition}
         while versions:
@@ -121,6 +123,8 @@ class Sketches:
         StoreError
             If the account cannot be reached.
         """
+        # Other words under another key would meet nothing: a lost key is damage, not a new
+        # beginning.
         if not self._get("key"):
             if self._list("links/"):
                 raise self._damaged("key")
@@ -165,6 +169,8 @@ class Sketches:
         for partition, tables in words.items():
             for frame, table in tables.items():
                 self._put(f"words/{partition}/{frame}", self._seal(table))
+        # Words were put first: a writer who dies here leaves a sketch without a note, which `check`
+        # finds.
         there, notes = self.known_words(), self._notes()
         before = {one: notes.get(one, _Note()) for one in words}
         found = {one: dict(note.found) for one, note in before.items()}
@@ -175,6 +181,7 @@ class Sketches:
                 table = mine[other] if other in mine else self.read(other, frame)
                 for one in _find_owners(index, table, list(mine)) - {other}:
                     overlap = measure_overlap(mine[one], table)
+                    # Of several frames the one that finds most in common counts.
                     if overlap.mine > found[one].get(other, NOTHING).mine:
                         found[one][other] = overlap
         for one, tables in words.items():
@@ -199,6 +206,7 @@ class Sketches:
         """
         name = f"words/{partition}/{frame}"
         content = self._get(name)
+        # 16 characters of the fingerprint, 4 bytes of the checksum.
         head, body = content[:20], content[20:]
         crc = google_crc32c.value(body).to_bytes(4, "little")
         if head != self.key().fingerprint.encode() + crc or len(body) % (8 * N_GRIDS):
@@ -215,6 +223,7 @@ class Sketches:
         """
         for frame in self.known_words().get(partition, ()):
             table = self.read(partition, frame)
+            # Words of zero meet nothing; and a second erasure writes nothing.
             if table[list(rows)].any():
                 table[list(rows)] = 0
                 self._put(f"words/{partition}/{frame}", self._seal(table))
@@ -307,6 +316,7 @@ class Sketches:
 
 def _index(tables: Mapping[str, WordArray], grid: int) -> tuple[WordArray, IntArray]:
     """Words of a grid in order, and to which of the partitions each belongs."""
+    # Sorted once for all partitions: each table that is compared costs two searches.
     words = np.concatenate([table[:, grid] for table in tables.values()])
     owners = np.repeat(np.arange(len(tables)), [len(table) for table in tables.values()])
     order = np.argsort(words, kind="stable")
@@ -320,7 +330,9 @@ def _find_owners(
     found: set[int] = set()
     for g, (words, owners) in enumerate(index):
         queried = np.unique(table[:, g])
+        # Erased records have words of zero.
         queried = queried[queried != 0]
+        # Marks the runs of words that are searched for, without a loop over them.
         edges = np.zeros(len(words) + 1, np.int64)
         np.add.at(edges, np.searchsorted(words, queried, "left"), 1)
         np.add.at(edges, np.searchsorted(words, queried, "right"), -1)
