@@ -173,6 +173,8 @@ class Promises(Protocol):
 
 
 @runtime_checkable
+# Digits of a bound once carried the secret: what is released must be a function of what may be
+# known, bit for bit.
 class FollowsTarget(Protocol):
     """Makes of a record a function of its target prediction and of the map alone, bit for bit.
 

@@ -34,6 +34,7 @@ def described(facts: Callable[[Any], Mapping[str, str]]) -> Callable[[C], C]:
     def decorate(cls: C) -> C:
         def write_text(self: Any) -> str:
             shown = facts(self)
+            # Names of variables are the user's: what a terminal obeys in them is shown by its code.
             width = max(map(len, shown), default=0)
             lines = [f"  {name:{width}s}  {printable(value)}" for name, value in shown.items()]
             return "\n".join([f"<{type(self).__name__}>", *lines])

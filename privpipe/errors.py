@@ -45,6 +45,7 @@ def printable(text: str, *, keep: str = "\n\t") -> str:
     )
 
 
+# A message and its remedy are printed one after the other.
 SENTENCE_ENDS = ".!?:"
 
 

@@ -35,6 +35,7 @@ def name_extra(module: str) -> str | None:
     >>> name_extra("dask.array"), name_extra("numpy")
     ('cluster', None)
     """
+    # What fails to import may be a part of the package.
     top = module.partition(".")[0]
     return next((extra for extra, names in EXTRAS.items() if top in names), None)
 

@@ -18,6 +18,7 @@ import numpy.typing as npt
 from privpipe.errors import InputError
 from privpipe.protocols import Column, IntArray, ShardSchema
 
+# Not -1: a missing value is known to be missing.
 UNKNOWN = -2
 """Code of a category that a map does not name: one that no profile of a fit has."""
 
@@ -88,6 +89,7 @@ class FittedSchema:
         names = schema.feature_names if len(schema.feature_names) == schema.n_features else ()
         return cls(
             schema.n_features,
+            # Names that are there twice match nothing.
             names if len(set(names)) == len(names) else (),
             schema.attributes,
             tuple(dict.fromkeys((*schema.desired, *schema.confidential))),
@@ -258,6 +260,7 @@ def check_numbered_alike(fitted: FittedSchema, schema: ShardSchema) -> None:
     What is released is named by the tables of the records, so these are the map's by then.
     """
     mine, theirs = ([(c.name, c.categories) for c in s.attributes] for s in (schema, fitted))
+    # A map of attributes reads no feature, in whatever order they are.
     named = fitted.feature_names and not fitted.attributes
     if mine != theirs or (named and schema.feature_names not in ((), fitted.feature_names)):
         raise _drifted("Records that were not matched to the model's names have reached it.")
@@ -297,6 +300,7 @@ def _order_features(
 
 def _say_features(what: str, names: Sequence[str]) -> str:
     """Names of columns; of a column of text that became features, how many, not its categories."""
+    # What follows "=" is a category, and so a value of a record.
     plain = [repr(name) for name in names if "=" not in name][:MOST_NAMED]
     spread = sorted({name.partition("=")[0] for name in names if "=" in name})
     plain += [
@@ -332,6 +336,7 @@ def _encode_column(column: Column) -> list[Any]:
 def _decode_column(name: Any, n_categories: Any, categories: Any) -> Column:
     names = None if categories is None else tuple(map(str, categories))
     count = None if n_categories is None else int(n_categories)
+    # A document of a stranger: a table with a name twice has two codes for one category.
     if names is not None and (len(names) != count or len(set(names)) != count):
         raise ValueError("categories")
     return Column(str(name), count, names)
@@ -342,6 +347,7 @@ def _hash_table(column: Column) -> str:
         return column.hashed
     if column.categories is None:
         return ""
+    # With the lengths: no two tables make the same text by moving a border.
     lengths = ",".join(str(len(name)) for name in column.categories)
     content = "\n".join([column.name, lengths, *column.categories])
     return hashlib.sha256(content.encode()).hexdigest()

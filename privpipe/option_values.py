@@ -45,6 +45,7 @@ def take_plain(annotation: Any, value: Any) -> Any:
         If a text is given for a flag or a number, or a truth value for a number, or a number for
         a flag.
     """
+    # np.True_ is no bool of Python's.
     value = value.item() if isinstance(value, np.generic) else value
     flag = admits(annotation, bool)
     number = admits(annotation, int) or admits(annotation, float)
@@ -86,6 +87,7 @@ class Options:
 
 
 _TRUSTED: set[str] = set()
+# Of this context: another thread may make options in Python meanwhile.
 _CONFIGURED: ContextVar[bool] = ContextVar("options are read from a configuration", default=False)
 
 
@@ -120,5 +122,6 @@ def say_trusted() -> str:
 
 def trust_named(sha256: str) -> None:
     """Trust a file that options name, unless a configuration does."""
+    # Looking must not run code: check, a dry run and doctor only read.
     if not _CONFIGURED.get():
         trust(sha256)

@@ -36,7 +36,9 @@ def check_promise(promise: Guarantee, least: Mapping[str, float], *, delta: floa
     if promise.kind == "none" and promise.number is None:
         return
     number = math.nan if promise.number is None else float(promise.number)
+    # A kind that the map cannot promise at all needs an infinite number.
     lowest = least.get(promise.kind, math.inf)
+    # Computed again here, in another order than where it was made.
     holds = number >= lowest - ROUNDING * max(1.0, abs(lowest))
     if holds and math.isfinite(number) and delta <= promise.delta < 1:
         return
@@ -74,6 +76,7 @@ def say_odds(epsilon: float) -> str:
             f"{said}-fold: half of all guesses of a yes or no right without it {become} with it"
         )
     power = epsilon / math.log(10)
+    # Beyond 300 decimal places exp is too large for a float64.
     fold = f"{math.exp(epsilon):.0e}" if power < 300 else f"10**{power:.0f}"
     return (
         f"epsilon {epsilon:g} lets the odds of any belief of a record change {fold}-fold: nothing "

@@ -128,6 +128,7 @@ class Shard:
 
     @property
     def n_records(self) -> int:
+        # A shard of attributes alone has features of no columns and no rows.
         return max(len(self.features), len(self.attributes))
 
     @property
@@ -271,6 +272,7 @@ class Guarantee:
         pairs = tuple((str(name), float(number)) for name, number in self.parameters)
         object.__setattr__(self, "parameters", pairs)  # a document brings lists
         number, delta = 0.0 if self.number is None else self.number, self.delta
+        # Before the comparison: a document may hold a text for a number.
         typed = isinstance(number, int | float) and isinstance(delta, int | float)
         if not (typed and isinstance(self.kind, str) and 0 <= number < math.inf and 0 <= delta < 1):
             raise GuaranteeError(

@@ -190,6 +190,7 @@ def _validate(estimator: RecordSanitizer, x: npt.ArrayLike, **checks: Any) -> An
         return validate_data(estimator, x, dtype=[np.float64, np.float32], **checks)
     except ValueError as error:
         message = str(error)
+    # Messages of scikit-learn quote values of records.
     for quoted in (r"(?s)array=.*?\.\n", r"(?s)(?<=could not convert string to float).*"):
         message = re.sub(quoted, "", message)
     raise InputError(message, code="shape")
@@ -200,4 +201,5 @@ def _as_values(values: npt.ArrayLike | None) -> npt.NDArray[Any] | None:
     if values is None:
         return None
     found = np.asarray(values)
+    # Objects are text or mixed: as classes both are read by their names.
     return found.astype(np.str_) if found.dtype.kind == "O" else found

@@ -134,6 +134,7 @@ class Records:
         self._whole = Shard(
             x, d, c, a, weights=_as_weights(weights, len(x)), groups=_as_groups(groups, len(x))
         )
+        # No shard is empty: statistics of no records have no mean.
         self._n_shards = min(n_shards, len(x))
         self._schema = ShardSchema(
             n_features=x.shape[1],
@@ -206,6 +207,7 @@ def _as_groups(groups: npt.ArrayLike | None, n_records: int) -> IntArray:
 
 def _move_to_groups(edges: IntArray, groups: IntArray) -> IntArray:
     """Edges of shards, each moved on to where a group begins."""
+    # Whole groups: an adversary who pools the records of a person needs all of them in one shard.
     begins = np.append(np.flatnonzero(np.diff(groups, prepend=groups[:1] - 1)), len(groups))
     return np.unique(begins[np.searchsorted(begins, edges)])
 
@@ -215,6 +217,7 @@ def _columns_of(features: Any) -> tuple[str, ...]:
     found = getattr(features, "columns", ())
     columns = () if callable(found) else tuple(found)
     named = all(isinstance(name, str) for name in columns) and len(set(columns)) == len(columns)
+    # By no other names can records be matched later.
     return columns if named else ()
 
 
@@ -317,8 +320,10 @@ def _as_codes(values: npt.ArrayLike | None, n_records: int) -> tuple[IntArray, t
 
 def _as_category(values: npt.NDArray[Any], name: str) -> tuple[IntArray, Column]:
     """Codes of text in sorted order, -1 where it is missing."""
+    # NaN is the only value that differs from itself.
     missing = np.array([value is None or value != value for value in values])
     texts = [write_category(value) for value in values[~missing]]
+    # Sorted, so that the codes do not depend on the order of the records.
     kinds, places = np.unique(np.array(texts, np.str_), return_inverse=True)
     codes = np.full(len(values), -1)
     codes[~missing] = places
@@ -329,6 +334,7 @@ def _as_weights(values: npt.ArrayLike | None, n_records: int) -> FloatArray:
     if values is None:
         return np.empty(0)
     weights = np.asarray(values, np.float64)
+    # A negative weight would subtract a record.
     if weights.shape != (n_records,) or not (np.isfinite(weights) & (weights >= 0)).all():
         raise InputError(
             f"weights has shape {weights.shape}, or holds negative or non-finite values.",

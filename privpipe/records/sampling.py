@@ -56,6 +56,7 @@ class Split:
             return np.ones(len(identities), bool)
         # 53 bits decide; exact in float64.
         position = (_mix(identities.astype(np.uint64), self.key) >> np.uint64(11)) * 2.0**-53
+        # Halves of what is held out: who attacks is trained on one and judged on the other.
         edges = {
             "fit": (self.share, 1.0),
             "held_out": (0.0, self.share),
@@ -80,6 +81,7 @@ def make_split(share: float, group: str | None = None) -> Split:
     The key is the same for every collection: a split hides nothing, and so a collection and its
     whole repeats, split by original, hold out the same originals.
     """
+    # No secret: it hides nothing, and must be the same for a collection and its copies.
     digest = hashlib.blake2b(b"audit", digest_size=8, person=b"privpipe-split").digest()
     return Split(int.from_bytes(digest, "little"), share, group)
 
@@ -138,6 +140,7 @@ class DrawnSample:
     @classmethod
     def join(cls, parts: Sequence[DrawnSample]) -> DrawnSample:
         """All of several chunks."""
+        # An empty sample has no columns to be joined.
         found = [part for part in parts if len(part.words)]
         n_eligible = sum(part.n_eligible for part in parts)
         if not found:

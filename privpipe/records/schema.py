@@ -89,6 +89,7 @@ def cut_by_partition(
     """
     firsts = [partition.first_record for partition in partitions]
     runs: list[PartitionRun] = []
+    # The partition that holds `start`, or the last that begins before it.
     for partition in partitions[max(0, bisect_right(firsts, start) - 1) :]:
         if partition.first_record >= stop:
             break
@@ -99,6 +100,7 @@ def cut_by_partition(
     return tuple(runs)
 
 
+# In every signed dtype of codes, and never a place in a table.
 MISSING = -1
 """Code of a missing value of a categorical variable; NaN is that of a numeric one."""
 
@@ -207,6 +209,7 @@ class CollectionSchema:
 
 def code_dtype(n_categories: int) -> str:
     """In which codes of a variable are stored."""
+    # Codes below 127, and -1 where missing.
     return "int8" if n_categories < 127 else "int16"
 
 

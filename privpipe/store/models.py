@@ -38,6 +38,7 @@ from privpipe.store.arrays.destination import move_made
 from privpipe.store.arrays.headers import check_output_free, newest_version, read_header
 from privpipe.store.arrays.layout import ROOT_DOCUMENT, root_document
 
+# Digests of older models must stay what they were: keys of draws are bound to them.
 LATER_FIELDS = ("delta", "protects", "parameters", "statement")
 """Of a guarantee, since format version 2."""
 
@@ -139,6 +140,7 @@ def open_model(url: Place) -> RecordMap:
         matches = digest_map(fitted) == header["digest"]
     except (OptionError, InputError, GuaranteeError) as error:
         problem = error.message
+    # What a damaged or forged document can raise; its text may quote the document.
     except (TypeError, KeyError, AttributeError, ValueError, IndexError, RecursionError):
         matches = False
     if problem:
@@ -147,6 +149,8 @@ def open_model(url: Place) -> RecordMap:
             remedy="Train it again, or get it from where it came.",
             code="promise",
         )
+    # A digest is no proof against who wrote both; NaN in a matrix would pass silently through a
+    # product.
     if not matches or not all(np.isfinite(a).all() for a in arrays.values() if a.dtype.kind == "f"):
         raise FormatError(
             f"The model {shown(url)} is damaged: its digest does not match.",
@@ -190,6 +194,7 @@ def publish_model(work_url: str, url: str) -> None:
         return
     source, target = objects.open_store(work_url, read_only=True), objects.open_store(url)
     root = objects.read_bytes(source, ROOT_DOCUMENT) or b""
+    # A run that died between this write and its next step finds its own model.
     if objects.read_bytes(target, ROOT_DOCUMENT) == root:
         return
     check_output_free(url)
@@ -219,6 +224,7 @@ def _check_alone(url: str) -> None:
 def _is_of_model(key: str, names: Sequence[str]) -> bool:
     """Whether a key is the root's, or the description or the only chunk of one of its arrays."""
     name, _, rest = key.partition("/")
+    # Arrays of a model are stored in one chunk each.
     chunk = rest.replace("/0", "") == "c"
     return key == ROOT_DOCUMENT or (name in names and (rest == ROOT_DOCUMENT or chunk))
 
@@ -244,10 +250,12 @@ def digest_map(fitted: RecordMap) -> str:
     independent of where and how it is stored."""
     arrays, plain = _split_fields(fitted)
     schema = schema_of(fitted)
+    # Tables in another order would relabel every record, so the digest covers their names.
     named = [] if schema is None else [schema.encode()]
     sha = hashlib.sha256(json.dumps([fitted.kind, plain, *named], sort_keys=True).encode())
     for name in sorted(arrays):
         array = np.ascontiguousarray(arrays[name])
+        # Whatever the byte order of the machine that fitted it.
         little = array.astype(array.dtype.newbyteorder("<"), copy=False)
         sha.update(f"{name} {little.dtype.str} {little.shape}\n".encode())
         sha.update(little.tobytes())

@@ -34,6 +34,7 @@ from privpipe.store.keyring.sketches import Sketches
 from privpipe.store.releases import incremental_release as incremental
 from privpipe.store.releases.incremental_release import IncrementalState, PrivateLedger
 
+# Said in every certificate: who reads it must not take it for more than it is.
 LEFT_BEHIND = (
     "the source that the collection was ingested from",
     "backups, snapshots, versions that a bucket keeps, and blocks that a disk has not used again",
@@ -46,6 +47,7 @@ LEFT_BEHIND = (
 )
 """What no command reaches, or what stays on purpose."""
 
+# A run that begins after the collection changed cannot read the records: few rounds suffice.
 MOST_ROUNDS = 5
 """How often what runs made meanwhile is looked for again."""
 
@@ -124,9 +126,8 @@ def _erase_held(url: str, chosen: ChosenRecords, options: ErasureOptions) -> lis
     done = []
     if (journal := _find_begun(url)) is not None:
         done.append(_carry_out(url, journal, chosen))
-    if done and (
-        chosen.numbers or not record_removal.digest_of(url)
-    ):  # numbers held for the state before
+    # After an erasure other records have the numbers, and of an emptied collection none is left.
+    if done and (chosen.numbers or not record_removal.digest_of(url)):
         return done
     _check_numbers(url, chosen, options)
     survey = record_removal.survey_records(url, chosen)
@@ -155,6 +156,7 @@ def _begin(
         "account": find_account(options.account or None),
         "roots": [_place(root) for root in roots],
         "before": record_removal.digest_of(url),
+        # Digests alone: a journal that held values would be one more copy of what is erased.
         "known": sorted({*known, record_removal.digest_of(url)}),
         "survey": asdict(survey),
         "traces": [],
@@ -240,6 +242,7 @@ def _withdraw(trace: Trace, known: Iterable[str]) -> None:
         found, ledger = incremental.read_incremental(url), PrivateLedger(url)
         if found is not None:
             before, state = found
+            # The ledger's own names of the contents: the generation holds no other.
             marks = {ledger.mark_content(one) for one in known}
             mine = [one.content for one in state.parts if one.content in marks]
             following = replace(
@@ -250,8 +253,10 @@ def _withdraw(trace: Trace, known: Iterable[str]) -> None:
             )
             if not following.parts:
                 following = _blank(following)
+            # The same again makes no generation.
             if following.encode() != state.encode():
                 before = publish_generation(url, "release", following.encode(), before)
+            # Emptied, not deleted: a root that lags still leads through them to the newest.
             blank_older(url, before)
         for part in sorted(gone):
             incremental.delete_part(url, part)
@@ -273,6 +278,7 @@ def _forget_draws(url: str, journal: dict[str, Any], survey: ErasureSurvey) -> N
     # Noted first, as traces are: whoever resumes after a kill destroys the rest of the same keys.
     journal["keys"] = sorted({*journal["keys"], *due})
     _write(url, journal)
+    # Whoever has the key can subtract the noise from what readers have.
     for key_id in journal["keys"]:
         forget_key(key_id)
     sketches = Sketches(journal["account"])
@@ -309,6 +315,7 @@ def _check_numbers(url: str, chosen: ChosenRecords, options: ErasureOptions) -> 
     if not chosen.numbers:
         return
     digest = record_removal.digest_of(url)
+    # Eight digits are typed on purpose, and fit another state once in four thousand million.
     if len(options.digest) < 8 or not digest.startswith(options.digest):
         raise OptionError(
             "Record numbers hold for one state of a collection, and --digest does not name the one "
@@ -333,6 +340,7 @@ def _read_all(url: str) -> list[tuple[str, dict[str, Any]]]:
     store = open_store(_journals(url), read_only=True)
     contents = [read_bytes(store, key) or b"{}" for key in list_keys(store)]
     found = [(hashlib.sha256(one).hexdigest(), json.loads(one)) for one in contents]
+    # Keys are random: their order says nothing.
     return sorted(found, key=lambda one: (one[1].get("begun", ""), one[1].get("id", "")))
 
 
@@ -341,5 +349,6 @@ def _find_begun(url: str) -> dict[str, Any] | None:
 
 
 def _write(url: str, journal: Mapping[str, Any]) -> None:
+    # Flushed before the step that it announces.
     content = json.dumps(journal, indent=1).encode()
     keep_bytes(_journals(url), f"{journal['id']}.json", content)

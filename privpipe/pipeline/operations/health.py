@@ -75,6 +75,7 @@ def run_checks(checks: Iterable[tuple[str, Check]]) -> Iterator[Finding]:
         try:
             found.extend(check())
         except Exception as error:
+            # As what leaves a worker: its text may quote a value.
             sealed = seal(error, name)
             found.append(Finding("fails", name, sealed.message, sealed.remedy))
         yield from found
@@ -94,6 +95,7 @@ def check_places(options: Any) -> Iterator[Finding]:
         yield weigh("put-if-absent", detail, remedy * (not enforced))
         return
     folder = os.path.dirname(path)
+    # The folder of the release need not be there yet.
     while not os.path.isdir(folder):
         folder = os.path.dirname(folder)
     free = shutil.disk_usage(folder).free
@@ -105,6 +107,7 @@ def tries_conditions(parent: str) -> bool:
     """Whether a bucket refuses to replace an object that must not exist; tried, then removed."""
     probe = join(parent, f".privpipe-doctor-{secrets.token_hex(8)}")
     try:
+        # Different values: one that holds ours already would count as made by us.
         return create_bytes(probe, b"first") and not create_bytes(probe, b"second")
     finally:
         file_system, path = fsspec.core.url_to_fs(probe)
@@ -170,6 +173,7 @@ def check_cluster(options: Any) -> Iterator[Finding]:
     release = options.release.path
     begun = time.perf_counter()
     with connect(cluster_options(options)) as client:
+        # Before the workers are queried: this is the way to the scheduler alone.
         spent = time.perf_counter() - begun
         yield weigh("scheduler", f"{address} answers after {spent:.1f} s")
         queried = client.run(run_sealed, look_around, options.collection.path, release)
@@ -179,9 +183,11 @@ def check_cluster(options: Any) -> Iterator[Finding]:
 
 def look_around(collection: str, release: str) -> dict[str, Any]:
     """Worker side: clock, modes, disk, and a round trip through the storage; no record."""
+    # It can only be read by setting it.
     mask = os.umask(0o077)
     os.umask(mask)
     probe = join(os.path.dirname(release.rstrip("/")) or ".", f".privpipe-{secrets.token_hex(8)}")
+    # Bytes of this round trip alone: an older probe must not answer for it.
     store, mark = open_store(probe), secrets.token_bytes(16)
     write_bytes(store, "probe", mark)
     written = read_bytes(store, "probe") == mark
@@ -191,6 +197,7 @@ def look_around(collection: str, release: str) -> dict[str, Any]:
     return {
         "time": time.time(),
         "umask": mask,
+        # A core dump of a worker holds records.
         "cores": resource.getrlimit(resource.RLIMIT_CORE)[0],
         "free": shutil.disk_usage(dask.config.get("temporary-directory", None) or ".").free,
         "reads": read_bytes(open_store(collection, read_only=True), ROOT_DOCUMENT) is not None,

@@ -127,6 +127,7 @@ def survey_records(url: str, chosen: ChosenRecords) -> ErasureSurvey:
         found = _split_numbers(opened, chosen.numbers)
     else:
         found = {place: find_rows(one, chosen) for place, (one, _) in opened.items()}
+    # The name of a category that one person has is a value of a record.
     codes = _find_lonely(opened, found)
     whole = bool(codes)  # a name that the tables of all hold is taken out of all
     held = tuple(
@@ -195,6 +196,7 @@ def _open_all(url: str) -> dict[str, tuple[Collection, bool]]:
         return {"": (open_collection(url), True)}
     places = [one.place for one in growing.read_partitions(url)]
     found = {place: (open_collection(join(url, place)), True) for place in places}
+    # Replaced partitions are copies, too: readers of older generations reach them.
     for place in sorted(growing.list_places(url) - set(places)):
         with suppress(PrivpipeError):  # what a killed append left
             found[place] = open_collection(join(url, place)), False
@@ -227,6 +229,7 @@ def _find_column(
 
 
 def _as_stored(chosen: ChosenRecords, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    # Compared in the stored form: 0.1 as text is not the float32 that is stored.
     kind = int if dtype.kind in "iu" else float
     with suppress(ValueError, OverflowError):
         return np.array([kind(value) for value in chosen.values]).astype(dtype)
@@ -242,6 +245,7 @@ def _split_numbers(
 ) -> dict[str, IntArray]:
     """Rows per place, of records by their number; in replaced partitions those equal to them."""
     found, first, records = {}, 0, list[dict[str, npt.NDArray[Any]]]()
+    # In the order of the collection, each once.
     sought = np.unique(np.array(numbers, np.int64))
     for place, (one, named) in opened.items():
         if not named:
@@ -296,6 +300,7 @@ def _find_lonely(
                 codes = one.read(variable.name, start, start + len(keep))
                 gone.update(codes[~keep].tolist())
                 stays.update(codes[keep].tolist() if named else ())
+        # The pooled category is of many records; what is no code of the table is missing.
         names = dict(enumerate(variable.categories))
         if alone := sorted(c for c in gone - stays if names.get(c, POOLED) != POOLED):
             lonely[variable.name] = alone
@@ -332,6 +337,7 @@ def _take_out_partitions(url: str, survey: ErasureSurvey) -> None:
     there, held = growing.read_partitions(url), {one.place: one for one in survey.held}
     if not any(one.place in held for one in there):
         return  # a killed erasure got as far as this
+    # In their order: records keep their numbers but for those that go.
     following = list[StoredPartition]()
     for one in there:
         mine = held.get(one.place)
@@ -347,6 +353,7 @@ def _make_partition(
     """The partition without the records; none where nothing is left of it."""
     if len(held.rows) == held.n_records:
         return []
+    # A place of its own: a partition that is there is never written over.
     place = f"partitions/{secrets.token_hex(8)}"
     collection = open_collection(old.url(url))
     _write_without(collection, np.array(held.rows, np.int64), survey.codes, join(url, place))
@@ -363,6 +370,7 @@ def _take_out_whole(url: str, held: HeldRecords, codes: Mapping[str, Sequence[in
         if digest_of(url) in ("", *held.digests):
             _exchange(url, None)
         return
+    # Whole or not there: whoever was killed while it was written begins it again.
     if not exists(new):
         if digest_of(url) not in held.digests:
             return
@@ -384,6 +392,9 @@ def _exchange(url: str, new: str | None) -> None:
             objects.delete_place(new)
         return
     if os.path.lexists(path):
+        # Renamed first, removed later with the workspace: a removal that is killed leaves no half
+        # of it
+        # under its name.
         os.rename(path, f"{local_path(workspace_url(url))}{REMOVED}{secrets.token_hex(8)}")
     if new is not None:
         os.rename(str(local_path(new)), path)
@@ -398,6 +409,7 @@ def _write_without(
     schema = replace(
         rename_categories(old, codes),
         n_records=n_records,
+        # A collection of fewer records than a chunk has is one chunk.
         chunk_rows=min(old.chunk_rows, n_records),
         partitions=_cut_again(old.partitions, rows),
     )
@@ -447,6 +459,7 @@ def _count_pooled(collection: Collection, name: str, rows: IntArray) -> int:
     categories = collection.schema_of_records.variable(name).categories or ()
     if POOLED not in categories:
         return 0
+    # How many were pooled is part of what the collection says of itself.
     pooled = categories.index(POOLED)
     return sum(int(collection.read(name, int(row), int(row) + 1)[0] == pooled) for row in rows)
 
@@ -459,6 +472,7 @@ def _remaining_chunks(collection: Collection, rows: IntArray, size: int) -> Iter
         stop = start + len(keep)
         for name in names:
             held[name] = np.concatenate([held[name], collection.read(name, start, stop)[keep]])
+        # Chunks are whole again, so that the new collection is as one that was ingested like this.
         while len(held[FEATURES]) >= size:
             yield {name: values[:size] for name, values in held.items()}
             held = {name: values[size:] for name, values in held.items()}

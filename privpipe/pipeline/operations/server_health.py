@@ -46,6 +46,7 @@ def check_server_health() -> Iterator[Finding]:
             "password",
             "the server answers without one: every user of this machine may start runs",
             "Start it with PREFECT_SERVER_API_AUTH_STRING=user:secret.",
+            # On the loopback other users of this machine reach it, from elsewhere everyone.
             fails=not is_loopback(urlsplit(url).hostname or ""),
         )
     for pool in known.json():
@@ -73,6 +74,7 @@ def check_deployed(path: str, automations: str) -> Iterator[Finding]:
 
 def _compare(deployment: Deployment, found: dict[str, Any], path: str) -> Finding:
     """A deployment of the file with what the server has under its name, empty where nothing."""
+    # As the file states them; the server adds keys of its own.
     schedules = {
         (item["schedule"].get("cron"), item["schedule"].get("timezone"), item["active"])
         for item in found.get("schedules", ())
@@ -102,6 +104,7 @@ def _judge_last_run(url: str, deployment: Deployment, key: str) -> Finding:
         "sort": "END_TIME_DESC",
         "limit": MOST_RUNS,
     }
+    # Runs that somebody started by hand say nothing of the schedule.
     runs = [run for run in _list(url, "/flow_runs/filter", query) if run["auto_scheduled"]]
     name = f"{deployment.flow}/{deployment.name}"
     if not runs:

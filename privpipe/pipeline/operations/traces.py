@@ -30,6 +30,7 @@ from privpipe.store.keyring.registers import Registered, read_exports, read_rele
 from privpipe.store.releases import incremental_release as incremental
 from privpipe.store.releases.incremental_release import PrivateLedger
 
+# A workspace that is being removed has a name of its own.
 WORKSPACE = re.compile(r"\.(?P<name>.+?)\.privpipe(\.removed-[0-9a-f]+)?")
 GENERATIONS = "generations"
 
@@ -92,6 +93,7 @@ def _walk(root: str) -> Iterator[tuple[str, list[str], list[str]]]:
             higher, _, folder = above.rpartition("/")
             folders.setdefault(higher, set()).add(folder)
             above = higher
+    # As os.walk: a folder that is taken out of the list is not entered.
     waiting = [""]
     while waiting:
         at = waiting.pop()
@@ -114,6 +116,7 @@ def read_export(place: str) -> dict[str, Any]:
         suppress(OSError, ValueError, KeyError, TypeError, pa.ArrowException),
         fsspec.open(place, "rb") as file,
     ):
+        # The schema alone: the footer of the file, and no record.
         about = pq.read_schema(file).metadata or {}
         return dict(json.loads(about[b"privpipe"]))
     return {}
@@ -173,6 +176,7 @@ class Traces:
 
     def add(self, what: What, place: str, why: Any, parts: Iterable[str] = ()) -> None:
         """Note something; what learned from the records is said to have."""
+        # What was removed is named by its digest, so that a copy that turns up can be recognised.
         digest = incremental.digest_root(place) if what in ("release", "model") else ""
         if (what, place) not in self.found or why == "learned":
             self.found[what, place] = Trace(what, place, why, digest, tuple(parts))
@@ -233,6 +237,7 @@ def _read_entry(traces: Traces, entry: Registered) -> None:
     traces.runs.add(entry.run)
     if owner_of(entry.url) != entry.url:
         traces.increments.add(owner_of(entry.url))
+    # Another release may have taken the place since.
     elif exists(entry.url) and read_attributes(entry.url).get("run") == entry.run:
         traces.add("release", entry.url, "learned" if learned else "holds")
     if learned and entry.model:
@@ -253,6 +258,7 @@ def _read_found(traces: Traces, one: FoundPlace, registered: set[str]) -> None:
         traces.increments.add(owner_of(place))
     elif one.kind == "generations" and header.get("kind") == "release":
         traces.increments.add(place)
+    # Copies of the records are named, not erased: whose they are is not known here.
     elif one.kind in ("collection", "generations"):
         n_records = traces.count(place)
         if n_records or traces.meets(header.get("digest", "")):
@@ -261,6 +267,7 @@ def _read_found(traces: Traces, one: FoundPlace, registered: set[str]) -> None:
     elif one.kind == "model":
         if learned or header.get("digest") in traces.models:
             traces.add("model", place, "learned")
+        # It may have learned from the records: it is named.
         elif not training:
             traces.left.append(f"{shown(place)}, a model that does not say what it learned from")
     elif holds or learned:
@@ -273,6 +280,7 @@ def _read_found(traces: Traces, one: FoundPlace, registered: set[str]) -> None:
 
 
 def _read_workspace(traces: Traces, place: str) -> None:
+    # In a bucket a part that is being made has its workspace within that of its release.
     if owner_of(place) != place or workspace.list_parts_begun(place):
         traces.increments.add(owner_of(place))
         return
@@ -291,6 +299,7 @@ def _read_workspace(traces: Traces, place: str) -> None:
 def _is_only_held(place: str) -> bool:
     """Whether a workspace holds nothing but who held it."""
     keys = list_keys(open_store(workspace.workspace_url(place), read_only=True))
+    # A run that refused at once leaves no more.
     return all(key == "lock" or key.startswith("lease/") for key in keys)
 
 
@@ -309,6 +318,7 @@ def _read_noted_export(traces: Traces, run: str, place: str) -> None:
 
 def _read_increment(traces: Traces, place: str) -> None:
     """The parts of an incremental release that were made of the records, finished or not."""
+    # Without the ledger no name of a part can be resolved.
     if not list_keys(open_store(companion_url(place, "ledger"), read_only=True)):
         if exists(place):
             traces.left.append(f"{shown(place)}, whose private ledger is not beside it")
@@ -351,6 +361,7 @@ def _add_companions(traces: Traces, trace: Trace) -> None:
             traces.add("report", place, "belongs")
             continue
         header = read_attributes(place)
+        # A model that saw other records stays, though its release goes.
         learned = header.get("training_digest", "") in traces.known
         if learned or (not header and trace.why == "learned"):
             traces.add("model", place, "learned")

@@ -69,10 +69,12 @@ class EarlierRelease:
         """
         if self.rows is None:
             return self._read(start, stop)
+        # NaN, not zero: a record that the earlier release does not hold is no record of zeros.
         found = np.full((stop - start, self.n_columns), np.nan)
         for one in self.rows:
             first, last = max(start, one.first), min(stop, one.last)
             if first < last:
+                # A run of rows that both hold in one order, at other places.
                 moved = one.other - one.first
                 found[first - start : last - start] = self._read(first + moved, last + moved)
         return found
@@ -83,6 +85,7 @@ class EarlierRelease:
         for name, n_columns in self.arrays:
             table = np.asarray(read_block(self.url, name, start, stop, self.run), np.float64)
             table = table.reshape(stop - start, n_columns)
+            # Coordinates and records, both: whoever reads a factored release sees both.
             parts.append(table)
             if name == FEATURES and self.basis is not None:
                 parts.append(np.asarray(self.basis.reconstruct(table), np.float64))
@@ -178,6 +181,7 @@ def holds_the_same(url: str, receipts: Sequence[Receipt]) -> bool:
     receipts
         Of the other run.
     """
+    # A release that a run makes once more reveals nothing beside itself.
     mine = {(one.chunk, stored) for one in receipts for stored in one.objects}
     theirs = read_receipts(url, read_header(url, "release"))
     return all((one.chunk, stored) in mine for one in theirs for stored in one.objects)
@@ -236,6 +240,7 @@ def open_earlier_surrogates(
         If it is none of surrogates with these columns.
     """
     header = _check(url)
+    # Two releases of surrogates are compared column by column.
     same = (
         list(header.get("feature_names") or ()) == list(feature_names)
         and list(header["arrays"]) == [FEATURES, *response_names]

@@ -150,6 +150,7 @@ def _write_part(released: _Released, system: Any, path: str, start: int, stop: i
     with system.open(path, "wb") as file, pq.ParquetWriter(file, schema) as writer:
         at = start
         while at < stop:
+            # At the borders of chunks: each chunk is read and decoded once.
             end = min(stop, (at // released.chunk_rows + 1) * released.chunk_rows)
             writer.write_batch(released.batch(at, end))
             released.listen(end - at, released.n_records)
@@ -219,6 +220,7 @@ def _variable_column(
 ) -> pa.Array:
     if categories is None:
         return pa.array(values, from_pandas=True)
+    # Without this a record would silently become one of another category.
     nameless = int(np.count_nonzero((values < MISSING) | (values >= len(categories))))
     if nameless:
         raise FormatError(
@@ -228,5 +230,6 @@ def _variable_column(
             "release's: do not use this release, make it again.",
             code="schema-drift",
         )
+    # -1 is a code of ours; readers of Parquet know null.
     codes = pa.array(values, mask=values == MISSING)
     return pa.DictionaryArray.from_arrays(codes, pa.array(categories, pa.string()))

@@ -96,6 +96,7 @@ class IncrementalState:
     arrays: tuple[Mapping[str, Any], ...]
     chunk_rows: int
     parts: tuple[Part, ...]
+    # Of contents, not of parts: a withdrawn record must not come back in another line.
     withdrawn: tuple[str, ...] = ()
     retired: tuple[Retired, ...] = ()
 
@@ -153,6 +154,7 @@ class PrivateLedger:
 
     def name_part(self, line: str, content: str) -> str:
         """Identifier of the part of a content in a line."""
+        # With a secret: digests of partitions would confirm guesses of raw records.
         return self._mark(f"part|{line}|{content}")[:32]
 
     def mark_content(self, content: str) -> str:
@@ -200,6 +202,8 @@ class PrivateLedger:
         """The secret, made once by whoever is first."""
         store, fresh = objects.open_store(self.url, read_only=True), secrets.token_hex(32).encode()
         if (found := objects.read_bytes(store, "secret")) is None:
+            # Another secret would give every part another name, and every partition would be
+            # cleaned anew.
             create_entry(self.url, "secret", fresh)
             found = objects.read_bytes(store, "secret") or fresh
         return found
@@ -209,6 +213,7 @@ def sweep_parts(url: str, state: IncrementalState, now: datetime) -> tuple[Retir
     """Delete retired parts that are due; returns those that are not yet. Only the holder may."""
     left = []
     for item in state.retired:
+        # Readers who opened the generation before may still be reading it.
         if datetime.fromisoformat(item.due) > now:
             left.append(item)
         else:
@@ -240,6 +245,7 @@ def purge_parts(url: str) -> bool:
         if found is not None:
             retired = sweep_parts(url, found[1], datetime.now(UTC))
             left -= {one.id for one in found[1].parts} | {one.id for one in retired}
+        # What no generation names was never visible, or is due.
         for name in left:
             objects.remove_tree(part_url(url, name))
         objects.drop_unfinished(url)
@@ -263,6 +269,7 @@ def delete_part(url: str, part: str) -> None:
     place = part_url(url, part)
     store = objects.open_store(place)
     if objects.list_keys(store):
+        # Without its root no reader opens the part; a kill in between leaves what a purge removes.
         sync(store.delete(ROOT_DOCUMENT))
     objects.delete_tree(store)
     objects.remove_tree(place)
@@ -320,6 +327,7 @@ def withdraw_partition(url: str, name: str, grace: timedelta, account: str) -> t
         following = replace(
             state,
             parts=tuple(part for part in state.parts if part.id not in gone),
+            # Each once, in the order of their withdrawal.
             withdrawn=tuple(dict.fromkeys((*state.withdrawn, *(part.content for part in parts)))),
             retired=(*state.retired, *now_due),
         )

@@ -63,6 +63,7 @@ def open_release(url: Place, *, verify: bool = False) -> xr.Dataset:
         consolidated=False,
         chunks={} if is_installed("dask") else None,
     )
+    # By allow-list: what else lies in the store was put there by another.
     allowed: xr.Dataset = dataset[list(header["arrays"])]
     if header.get("layout") == "factored":
         if not is_installed("dask"):  # records are made of coordinates chunk by chunk

@@ -38,6 +38,7 @@ def _check_whole(
     url: str, header: Mapping[str, Any], *, verify: bool, listen: Callable[[int, int], None]
 ) -> None:
     receipts = read_receipts(url, header)
+    # The header seals the digest, the digest the receipts, and each receipt a chunk.
     if digest_receipts(receipts) != header["receipts_sha256"]:
         raise IncompleteReleaseError(
             f"The receipts of {shown(url)} differ from the digest in its header.",
@@ -56,6 +57,7 @@ def _check_whole(
         plan = ArrayPlan(name, array.shape, int(header["chunk_rows"]), str(array.dtype))
         present = set(list_keys(store, f"{name}/c/"))
         keys = [chunk_key(plan, receipt.chunk) for receipt in receipts]
+        # Zarr reads the fill value where a chunk is missing, without an error.
         damaged += sum(key not in present for key in keys)
         if verify and not damaged:
             for receipt in receipts:
@@ -73,6 +75,7 @@ def _check_counts(url: str, header: Mapping[str, Any], n_stored: int, n_receipts
     """What a header says of its records is what is there: a reader makes room for it."""
     n_records = int(header["n_records"])
     parts = [int(n) for n in header.get("partitions") or (n_records,)]
+    # A forged header of zero rows per chunk must not end in a division.
     n_chunks = -(-n_records // max(int(header["chunk_rows"]), 1))
     counts = (n_records, sum(parts), n_chunks)
     if counts != (n_stored, n_records, n_receipts) or min(parts) < 0:

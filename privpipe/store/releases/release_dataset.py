@@ -137,6 +137,7 @@ class JoinedArray(BackendArray):
             return one
         start, stop, step = rows.indices(self.shape[0])
         found = [np.empty((0, *self.shape[1:]), self.dtype)]
+        # "right": a part that ends where the rows begin holds no such row; empty parts are passed.
         first = int(np.searchsorted(self.ends, start, side="right"))
         at = start
         while at < stop:
@@ -160,8 +161,10 @@ def _cut(state: IncrementalState) -> tuple[int, ...]:
     )
 
 
+# By the digest of its root: a part that was replaced under its name is opened anew, and refused.
 @lru_cache(maxsize=64)
 def _open_part(url: str, part: str, root_sha256: str) -> Any:
+    # Checked when it is first read: opening thousands of parts must not take as long.
     incremental.check_part(url, Part(part, "", 0, 0, root_sha256))
     check_release(incremental.part_url(url, part))
     return zarr.open_group(open_store(incremental.part_url(url, part), read_only=True), mode="r")

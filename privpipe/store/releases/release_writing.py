@@ -106,6 +106,8 @@ def drop_refused(url: str) -> str:
         return ""
     for place in (data_url(url), join(workspace_url(url), "sample")):
         try:
+            # The key of the sample stays: another key would draw another sample of a refused
+            # release.
             objects.delete_tree(objects.open_store(place), keep="key")
         except Exception as error:  # many kinds, depending on the file system
             why = explain_unreachable(place, error).message
@@ -158,6 +160,7 @@ def drop_receipts(plan: ReleasePlan, chunks: Collection[int]) -> None:
 
 def _write_receipts(store: Store, key: str, receipts: Iterable[Receipt]) -> None:
     content = json.dumps([asdict(receipt) for receipt in receipts])
+    # Over the text as it is written: numbers that are read and written anew may change a digit.
     seal = google_crc32c.value(content.encode())
     objects.write_bytes(store, key, f'{{"crc32c": {seal}, "receipts": {content}}}'.encode())
 
@@ -168,6 +171,9 @@ def _read_receipts(store: Store, key: str) -> list[Receipt]:
         content = (objects.read_bytes(store, key) or b"").decode()
         head, _, tail = content.partition(', "receipts": ')
         listed = tail.removesuffix("}")
+        # A flipped bit in a receipt would prove a damaged chunk: such an object counts as none, and
+        # its
+        # chunks are written again, with the same bytes.
         if json.loads(f"{head}}}")["crc32c"] != google_crc32c.value(listed.encode()):
             return []
         return _RECEIPTS.validate_json(listed)
@@ -194,6 +200,7 @@ def check_foreign(plan: ReleasePlan) -> None:
     Root and receipts may be left of a publishing that was killed; they are written anew. Links
     are not what they lead to: nothing that they bring in is published, and no empty folder.
     """
+    # A folder that is a link was once a door into what is published.
     objects.check_no_links(plan.data_url)
     store = objects.open_store(plan.data_url, read_only=True)
     for key, content in plan.documents.items():
@@ -206,6 +213,7 @@ def check_foreign(plan: ReleasePlan) -> None:
     chunks = {layout.chunk_key(array, i) for array in plan.arrays for i in range(array.n_chunks)}
     known = chunks.union(plan.documents, [layout.ROOT_DOCUMENT], _receipt_documents(plan, []))
     found = set(objects.list_keys(store))
+    # The rename would publish empty folders, too, with their names.
     ours = {str(parent) for key in known for parent in PurePosixPath(key).parents}
     strange = sorted(found - known)
     strange += [name for name in objects.list_empty_folders(plan.data_url) if name not in ours]
@@ -253,6 +261,7 @@ def publish_release(
             "format": "release",
             "format_version": newest_version("release"),
             "run": plan.run,
+            # What follows is ours, whatever the header says of it.
             **header,
             "arrays": [array.name for array in plan.arrays],
             "n_records": plan.chunks.n_records,
@@ -267,11 +276,13 @@ def publish_release(
     path, data = local_path(plan.url), local_path(plan.data_url)
     if path is None or data is None:
         _copy_made(plan, progress)
+        # The root last, and only if none is there: of two runs one publishes.
         if not create_bytes(join(plan.url, layout.ROOT_DOCUMENT), document):
             check_output_free(plan.url)
         return
     objects.write_bytes(store, layout.ROOT_DOCUMENT, document)
     objects.drop_unfinished(plan.data_url)
+    # Flushed before the rename: a power cut may otherwise leave the name of what lost its contents.
     move_made(data, path, progress)
 
 
@@ -296,6 +307,7 @@ def _copy_made(plan: ReleasePlan, progress: Callable[[int], None] | None) -> Non
         copy_objects(plan.data_url, plan.url, some)
         if progress is not None:
             progress(len(some))
+    # Lengths alone: the bytes are the store's word, as it made the copy.
     if measure_objects(plan.url) != made:
         raise IncompleteReleaseError(
             f"What is at {shown(plan.url)} is not what was proved.",
@@ -318,6 +330,7 @@ def _receipt_documents(plan: ReleasePlan, receipts: Iterable[Receipt]) -> dict[s
         "crc32c": ([[stored.crc32c for stored in one.objects] for one in ordered], np.uint32),
     }
     for name, (table, dtype) in tables.items():
+        # Of a plan without receipts only the keys are needed: any numbers do.
         data = np.array(table, dtype) if ordered else np.ones(shape, dtype)
         group.create_array(name, data=data, dimension_names=["chunk", "array"])
     return objects.read_many(
