@@ -144,8 +144,8 @@ def hold_workspace(url: str) -> Iterator[None]:
         with hold_lease(workspace_url(url)):
             yield
         return
-    busy = f"Another run is writing the release {shown(url)}."
-    with _hold_folder(path, busy, "Wait for it: `privpipe status` shows how far it is."):
+    busy = f"Another process is writing {shown(url)}."
+    with _hold_folder(path, busy, "Wait for it: `privpipe status` shows how far a run is."):
         # Once it is held: what was put there before is found, what comes later needs our rights.
         objects.check_no_links(path, skip=(SCRATCH,))
         yield

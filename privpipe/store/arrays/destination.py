@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from privpipe.errors import StoreError
 from privpipe.store.access import objects
 from privpipe.store.access.durability import flush_folder, flush_tree
-from privpipe.store.access.lease import LEASE_SECONDS
 from privpipe.store.access.location import join, local_path, shown
 from privpipe.store.access.remote import create_bytes
 from privpipe.store.access.workspace import (
@@ -24,6 +23,7 @@ from privpipe.store.access.workspace import (
     remove_workspace,
     workspace_url,
 )
+from privpipe.store.arrays.headers import check_output_free, exists
 from privpipe.store.arrays.layout import ROOT_DOCUMENT
 
 MADE = "made"
@@ -48,30 +48,16 @@ def hold_destination(url: str, *, last: str = ROOT_DOCUMENT) -> Iterator[str]:
     StoreError
         If something is there already, another process writes there, or it cannot be made.
     """
-    _check_unseen(url, last)
-    held = False
-    try:
-        with hold_workspace(url):
-            held = True
-            _check_idle(url)
+    check_output_free(url, last)  # what can be seen is refused before a workspace is made
+    with hold_workspace(url):
+        _check_idle(url)
+        _clear(url, last)
+        try:
+            check_free(url)
+            yield _begin(url)
+        finally:
             _clear(url, last)
-            try:
-                check_free(url)
-                yield _begin(url)
-            finally:
-                _clear(url, last)
-                remove_workspace(url)
-        return
-    except StoreError as error:
-        if held or error.code != "busy":
-            raise
-    raise StoreError(
-        f"Another process is writing {shown(url)}.",
-        remedy="Wait for it, or choose another place."
-        if local_path(url) is not None
-        else f"Wait for it; if it died, its hold ends within {LEASE_SECONDS:.0f} s.",
-        code="busy",
-    )
+            remove_workspace(url)
 
 
 def show_made(url: str, work: str, last: bytes, *, name: str = ROOT_DOCUMENT) -> None:
@@ -114,21 +100,7 @@ def move_made(made: str, path: str, progress: Callable[[int], None] | None = Non
 
 def check_free(url: str) -> None:
     """Raise StoreError if anything is at a place."""
-    path = local_path(url)
-    taken = (
-        os.path.lexists(path)
-        if path is not None
-        else bool(objects.list_keys(objects.open_store(url, read_only=True)))
-    )
-    if taken:
-        raise _taken(url)
-
-
-def _check_unseen(url: str, last: str) -> None:
-    """What is visible is refused before a workspace is made beside it."""
-    if local_path(url) is not None:
-        check_free(url)
-    elif objects.read_bytes(objects.open_store(url, read_only=True), last) is not None:
+    if exists(url) or objects.list_keys(objects.open_store(url, read_only=True)):
         raise _taken(url)
 
 

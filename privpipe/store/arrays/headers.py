@@ -161,21 +161,23 @@ def companion_url(url: str, kind: str) -> str:
     return f"{url.rstrip('/').removesuffix('.zarr')}.{kind}"
 
 
-def exists(url: str) -> bool:
-    """Whether there is a release, model or anything else at a place."""
+def exists(url: str, last: str = ROOT_DOCUMENT) -> bool:
+    """Whether there is a release, model or anything else at a place.
+
+    In a bucket, where chunks may be there before the object that is written last, `last` decides.
+    """
     path = local_path(url)
-    # In a bucket chunks may be there while the root, written last, is not.
-    return has_root(url) if path is None else os.path.lexists(path)
+    return has_root(url, last) if path is None else os.path.lexists(path)
 
 
-def has_root(url: str) -> bool:
+def has_root(url: str, last: str = ROOT_DOCUMENT) -> bool:
     """Whether there is a root document at a place: what is begun has none yet."""
-    return read_bytes(open_store(url, read_only=True), ROOT_DOCUMENT) is not None
+    return read_bytes(open_store(url, read_only=True), last) is not None
 
 
-def check_output_free(url: str) -> None:
-    """Raise StoreError if there is something where a release or model shall go."""
-    if exists(url):
+def check_output_free(url: str, last: str = ROOT_DOCUMENT) -> None:
+    """Raise StoreError if there is something where a release or model shall go; see `exists`."""
+    if exists(url, last):
         raise StoreError(
             f"{shown(url)} exists; nothing is ever overwritten.",
             remedy="Choose another place, or remove it.",

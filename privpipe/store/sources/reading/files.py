@@ -17,7 +17,7 @@ import pyarrow.dataset as ds
 
 from privpipe.errors import FormatError, InputError, StoreError
 from privpipe.store.access.location import explain_unreachable, shown
-from privpipe.store.sources.reading.roles import Form, TableColumn
+from privpipe.store.sources.reading.roles import ColumnKind, Form, TableColumn
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,17 @@ class TableFile:
     path: str
     partition: int
     keys: tuple[tuple[str, str | None], ...] = ()
+
+    def add_keys(self, batch: pa.RecordBatch, forms: Mapping[str, Form]) -> pa.RecordBatch:
+        """Add the Hive keys that `forms` names to a batch, whose columns get its order."""
+        values = dict(self.keys)
+        for name, form in forms.items():
+            if name in values and name not in batch.schema.names:
+                value = values[name]
+                number = float(value) if form == "number" and value else value
+                constant = pa.scalar(number, pa.float64() if form == "number" else pa.string())
+                batch = batch.append_column(name, pa.repeat(constant, batch.num_rows))
+        return batch.select(list(forms))
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,10 +74,17 @@ class TableFiles:
     files: tuple[TableFile, ...]
     partitions: tuple[str, ...]
 
-    @property
-    def key_names(self) -> tuple[str, ...]:
-        """Hive keys, which can be read like columns."""
-        return tuple(name for name, _ in self.files[0].keys)
+    def add_key_columns(self, stored: tuple[TableColumn, ...]) -> tuple[TableColumn, ...]:
+        """Add the Hive keys that files do not hold too: integers where every file has one."""
+        found, names = list(stored), {column.name for column in stored}
+        for place, (name, _) in enumerate(self.files[0].keys):
+            values = [file.keys[place][1] for file in self.files]
+            # A file without a value of the key does not make it text.
+            whole = all(v is None or v.lstrip("-").isdecimal() for v in values)
+            if name not in names:
+                kind: ColumnKind = "integer" if whole else "text"
+                found.append(TableColumn(name, kind, "folder", optional=True))
+        return tuple(found)
 
     def describe(self, file: TableFile) -> str:
         """A file as messages may name it: values in the names of Hive folders are left out."""
@@ -254,29 +272,3 @@ def read_label_list(content: bytes, where: str) -> tuple[str, ...]:
             remedy='Give Mulan\'s XML: <labels><label name="..."/></labels>.',
         )
     return names
-
-
-def with_key_columns(stored: tuple[TableColumn, ...], files: TableFiles) -> tuple[TableColumn, ...]:
-    """Add the keys that the files do not hold too: integers where every file has one."""
-    found = list(stored)
-    names = {column.name for column in stored}
-    for place, name in enumerate(files.key_names):
-        if name in names:
-            continue
-        values = [file.keys[place][1] for file in files.files]
-        # A file without a value of the key does not make it text.
-        whole = all(v is None or v.lstrip("-").isdecimal() for v in values)
-        found.append(TableColumn(name, "integer" if whole else "text", "folder", optional=True))
-    return tuple(found)
-
-
-def with_keys(batch: pa.RecordBatch, file: TableFile, forms: Mapping[str, Form]) -> pa.RecordBatch:
-    """Add the Hive keys that are needed to a batch, and put columns into the order of `forms`."""
-    values = dict(file.keys)
-    for name, form in forms.items():
-        if name in values and name not in batch.schema.names:
-            value = values[name]
-            number = float(value) if form == "number" and value else value
-            constant = pa.scalar(number, pa.float64() if form == "number" else pa.string())
-            batch = batch.append_column(name, pa.repeat(constant, batch.num_rows))
-    return batch.select(list(forms))

@@ -128,8 +128,13 @@ def assign_roles(
     OptionError
         If an option names a column that is not there (with the closest), or two roles for one.
     InputError
-        If a feature is not a number, or a variable neither number nor text.
+        If a name occurs twice, a feature is not a number, or a variable neither number nor text.
+    FormatError
+        If there are more than `MOST_COLUMNS`.
     """
+    if len(columns) > MOST_COLUMNS:
+        raise too_wide(where)
+    check_names([c.name for c in columns], where, {c.name: c.label for c in columns})
     known = {column.name: column for column in columns}
     named = (*(layout.labels or ()), *labels, *layout.categorical, *layout.numeric)
     _check_known((*named, *layout.features, *layout.dates, *layout.drop), known, where)

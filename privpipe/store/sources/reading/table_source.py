@@ -15,25 +15,9 @@ import pyarrow.compute as pc
 
 from privpipe.errors import InputError, OptionError
 from privpipe.store.access.location import shown
-from privpipe.store.sources.reading.files import (
-    TableFile,
-    TableFiles,
-    read_label_file,
-    with_key_columns,
-    with_keys,
-)
-from privpipe.store.sources.reading.roles import (
-    MOST_COLUMNS,
-    ColumnKind,
-    Form,
-    Roles,
-    TableColumn,
-    assign_roles,
-    check_drift,
-    check_keys,
-    check_names,
-    too_wide,
-)
+from privpipe.store.sources.reading import roles
+from privpipe.store.sources.reading.files import TableFile, TableFiles, read_label_file
+from privpipe.store.sources.reading.roles import Form, TableColumn
 from privpipe.store.sources.reading.source import Block, Coded, RecordSource, SourceLayout
 
 MICROSECONDS = 86_400e6
@@ -101,7 +85,7 @@ class FileTable:
     @cached_property
     def columns(self) -> tuple[TableColumn, ...]:
         """Columns of the first file, and the Hive keys."""
-        return with_key_columns(self.describe(self.files.files[0]), self.files)
+        return self.files.add_key_columns(self.describe(self.files.files[0]))
 
     def batches(self, forms: Mapping[str, Form], rows: int) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Number of the partition, and a batch of at most `rows` records with `forms` in order.
@@ -117,10 +101,10 @@ class FileTable:
                 first, here = (
                     [replace(c, kind="text", type_name="") for c in one] for one in (first, here)
                 )
-            check_drift(first, here, self.files.describe(file))
+            roles.check_drift(first, here, self.files.describe(file))
             for batch in self.read(file, columns, read, rows):
                 for start in range(0, batch.num_rows, rows):
-                    yield file.partition, with_keys(batch.slice(start, rows), file, forms)
+                    yield file.partition, file.add_keys(batch.slice(start, rows), forms)
 
 
 def open_table(table: FileTable) -> RecordSource:
@@ -128,52 +112,49 @@ def open_table(table: FileTable) -> RecordSource:
 
     Raises
     ------
-    OptionError, InputError
+    OptionError, InputError, FormatError
         If columns and options do not fit; see `assign_roles`.
-    FormatError
-        If there are more than `MOST_COLUMNS`.
     """
     if table.layout.label_names is not None:
         raise OptionError(
             f"--label-names names the columns of a label matrix, and {table.where} is a table.",
             remedy="Name the table's own columns with --labels.",
         )
-    columns = table.columns
-    if len(columns) > MOST_COLUMNS:
-        raise too_wide(table.where)
-    check_names([c.name for c in columns], table.where, {c.name: c.label for c in columns})
-    labels = table.read_labels()
-    roles = assign_roles(columns, table.layout, labels, table.where, table.locate_text)
+    chosen = roles.assign_roles(
+        table.columns, table.layout, table.read_labels(), table.where, table.locate_text
+    )
     return RecordSource(
-        roles.features,
-        len(roles.features),
-        roles.features_dtype,
-        roles.variables,
+        chosen.features,
+        len(chosen.features),
+        chosen.features_dtype,
+        chosen.variables,
         table.files.partitions,
-        partial(_read_blocks, table, roles),
+        partial(_read_blocks, table, chosen),
     )
 
 
-def _read_blocks(table: FileTable, roles: Roles, rows: int, with_features: bool) -> Iterator[Block]:
-    names = roles.features if with_features else ()
-    forms: dict[str, Form] = {**dict.fromkeys(names, "number"), **roles.forms}
+def _read_blocks(
+    table: FileTable, chosen: roles.Roles, rows: int, with_features: bool
+) -> Iterator[Block]:
+    names = chosen.features if with_features else ()
+    forms: dict[str, Form] = {**dict.fromkeys(names, "number"), **chosen.forms}
     booleans = {column.name for column in table.columns if column.is_boolean}
     unnamed = [c for c in table.columns if c.name in {*names} - {*table.layout.features}]
     for number, (partition, batch) in enumerate(table.batches(forms, rows)):
-        matrix = as_matrix(batch.select(list(names)), roles.features_dtype)
+        matrix = as_matrix(batch.select(list(names)), chosen.features_dtype)
         # The first batch only: a key shows itself in a thousand records.
         if number == 0:
-            check_keys(unnamed, dict(zip(names, matrix.T, strict=True)), table.where)
+            roles.check_keys(unnamed, dict(zip(names, matrix.T, strict=True)), table.where)
         variables = {
             name: as_coded(batch.column(name), is_boolean=name in booleans)
             if form == "text"
             else as_numbers(batch.column(name))
-            for name, form in roles.forms.items()
+            for name, form in chosen.forms.items()
         }
         yield Block(partition, batch.num_rows, matrix, variables)
 
 
-def kind_of(type_: Any) -> ColumnKind:
+def kind_of(type_: Any) -> roles.ColumnKind:
     """What a column of an Arrow type holds.
 
     >>> kind_of(pa.int8()), kind_of(pa.dictionary(pa.int32(), pa.string())), kind_of(pa.date32())
