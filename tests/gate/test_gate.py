@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -186,20 +185,6 @@ def test_gate_needs__a_limit_just_above_a_guess_has_no_room(
     warning = SampleFindings((), None, None, needs, "keys").warning
     assert ("by chance" in warning) == (passes and not room)
     assert ("hardly open" in warning) == (not passes)
-
-
-def test_gate__an_adversary_out_of_time_is_unknown_and_keeps_it_closed(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def hurry(*given: Any) -> AttackOptions:
-        return replace(find_attack_options(*given), max_seconds=1e-9)
-
-    monkeypatch.setattr(audit_attacks, "find_attack_options", hurry)
-    audit = {"adversaries": ("least_squares",)}
-    with pytest.raises(GateError) as caught:
-        run_serially(make_leaky_options(folder, audit=audit))
-    assert caught.value.code == "unknown"
-    assert not (folder / "release.zarr").exists()
 
 
 @pytest.mark.parametrize("failure", ["error", "nan"])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import time
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any, Literal
@@ -111,10 +109,6 @@ class AttackOptions(Options):
     uninformative
         Confidential variables that raw records are known not to reveal. Of any other "safe" needs
         the raw records, where they are given, to reveal more than chance to the same adversaries.
-    max_seconds
-        Of one attack. An adversary that has not chosen its settings by then is unknown, which
-        never passes; the fit that is under way is not cut short. None for no limit: a limit
-        makes what is measured depend on the machine.
 
     Examples
     --------
@@ -139,7 +133,6 @@ class AttackOptions(Options):
     seed: Annotated[int, Field(ge=0)] = 0
     must_find: Annotated[float, Field(gt=0, le=1)] = MUST_FIND
     uninformative: tuple[str, ...] = ()
-    max_seconds: Annotated[float, Field(gt=0)] | None = None
 
     @field_validator("adversaries", "decides")
     @classmethod
@@ -159,10 +152,6 @@ class AttackOptions(Options):
         return replace(
             self, max_advantage=1.0, max_exposed=1.0, must_find=MUST_FIND, uninformative=()
         )
-
-    def find_deadline(self) -> float:
-        """When an attack that begins now must have chosen, by `time.monotonic`."""
-        return time.monotonic() + (self.max_seconds or math.inf)
 
     def allowed(self, score: str) -> float:
         """The limit that a score is held against."""

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 import threading
-import time
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -76,8 +74,6 @@ class Problem:
         Number of classes; None for numbers.
     seed
         Seed of all that is drawn.
-    deadline
-        On the clock of `time.monotonic`; no further setting is tried after it.
     """
 
     x_train: FloatArray
@@ -86,7 +82,6 @@ class Problem:
     y_tune: FloatArray
     n_classes: int | None
     seed: int = 0
-    deadline: float = math.inf
 
     def join(self) -> Problem:
         """The same problem with the tuning records among those to train on."""
@@ -177,10 +172,9 @@ def fit_tuned(problem: Problem, train: Trainer) -> Fitted:
     Raises
     ------
     ConvergenceError
-        If no setting gives finite decisions, or the deadline passes before all are tried.
+        If no setting gives finite decisions.
     """
     best = choose_best(problem, train(problem, None))
-    _check_time(problem)
     *_, final = train(problem.join(), best.choice)
     return replace(final, settings=best.settings)
 
@@ -191,11 +185,10 @@ def choose_best(problem: Problem, candidates: Iterable[Fitted]) -> Fitted:
     Raises
     ------
     ConvergenceError
-        If no candidate gives finite decisions, or the deadline passes before all are tried.
+        If no candidate gives finite decisions.
     """
     best, best_score = None, -np.inf
     for candidate in candidates:
-        _check_time(problem)
         score = measure_tuning(problem, candidate.decide(problem.x_tune))
         if score > best_score + TIE:
             best, best_score = candidate, score
@@ -205,14 +198,6 @@ def choose_best(problem: Problem, candidates: Iterable[Fitted]) -> Fitted:
             remedy="Check the scale of the inputs.",
         )
     return best
-
-
-def _check_time(problem: Problem) -> None:
-    if time.monotonic() > problem.deadline:
-        raise ConvergenceError(
-            "The adversary did not end within its time limit.",
-            remedy="Allow more max_seconds, or give the adversaries fewer records.",
-        )
 
 
 def measure_tuning(problem: Problem, decision: FloatArray) -> float:

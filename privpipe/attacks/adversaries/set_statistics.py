@@ -7,7 +7,7 @@ of the set: means, covariances and quantiles.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,10 +15,8 @@ from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax
 
 from privpipe.attacks.adversaries import ADVERSARIES
-from privpipe.attacks.adversaries.problem import Fitted, Problem
+from privpipe.attacks.adversaries.problem import Features, Problem
 from privpipe.protocols import FloatArray, IntArray
-
-Turn = Callable[[FloatArray], FloatArray]
 
 BASES = ("logistic", "quadratic", "boosting", "rbf")
 """Adversaries whose log-probabilities are summed, where they are named."""
@@ -219,22 +217,16 @@ def train_on_sets(
     n_classes: int,
     adversaries: Sequence[str],
     seed: int,
-) -> Iterator[tuple[str, Turn]]:
+) -> Iterator[tuple[str, Features]]:
     """Train adversaries on statistics of sets; name and decision of each."""
     centre, spread = train.mean(axis=0), train.std(axis=0)
-    spread[spread <= 1e-9] = 1.0
-    problem = Problem(
-        (train - centre) / spread,
-        train_classes.astype(np.float64),
-        (tune - centre) / spread,
-        tune_classes.astype(np.float64),
-        n_classes,
-        seed,
-    )
-    for name in (one for one in SET_ADVERSARIES if one in adversaries):
-        fitted = ADVERSARIES[name].fit(problem)
+    spread[spread <= 1e-9] = 1.0  # a statistic that is the same of all sets
 
-        def decide(x: FloatArray, fitted: Fitted = fitted) -> FloatArray:
-            return np.asarray(fitted.decide((x - centre) / spread), np.float64)
+    def scale(x: FloatArray) -> FloatArray:
+        return np.asarray((x - centre) / spread)
 
-        yield name, decide
+    labels = [classes.astype(np.float64) for classes in (train_classes, tune_classes)]
+    problem = Problem(train, labels[0], tune, labels[1], n_classes, seed).read(scale)
+    for name in SET_ADVERSARIES:
+        if name in adversaries:
+            yield name, ADVERSARIES[name].fit(problem).after(scale).decide

@@ -347,7 +347,7 @@ def _read_records(
     aside = set_aside(units[split.train], codes, options.seed)
     train, tune = split.train[~aside], split.train[aside]
     records = (x[train], truth[train], x[tune], truth[tune])
-    problem = Problem(*records, n_classes, options.seed, options.find_deadline())
+    problem = Problem(*records, n_classes, options.seed)
     judged = np.concatenate([split.tune, split.test])
     bases = [base for base in BASES if base in options.adversaries]
     if source == RAW_GROUPS:  # raw records are wide, and one who learns of them is enough

@@ -230,9 +230,7 @@ def begin_attempt(run: Run, plan: ReleasePlan) -> Run:
 def _digest_judge(run: Run) -> str:
     """SHA-256 of all that changes what is measured; no limit does, and no level."""
     usual = AttackOptions()
-    measured = replace(
-        find_attack_options(run.options).without_limits(), level=usual.level, max_seconds=None
-    )
+    measured = replace(find_attack_options(run.options).without_limits(), level=usual.level)
     audit = run.options.audit
     judge = [asdict(measured), audit.holdout, audit.group, sorted(audit.earlier)]
     return hashlib.sha256(json.dumps(judge, sort_keys=True).encode()).hexdigest()
