@@ -27,14 +27,7 @@ from privpipe.cluster.passes.loaded_map import StoredMap
 from privpipe.errors import OptionError, PrivpipeError
 from privpipe.pipeline.runs.earlier import find_earlier
 from privpipe.pipeline.runs.resume import begin_or_resume
-from privpipe.pipeline.runs.run import (
-    Run,
-    Trained,
-    cluster_options,
-    digest_options,
-    find_attack_options,
-    now,
-)
+from privpipe.pipeline.runs.run import Run, Trained, cluster_options, find_attack_options, now
 from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.pipeline.runs.watch import Watch
 from privpipe.pipeline.stages.audit.audit_attacks import describe_published
@@ -98,7 +91,7 @@ def plan_entries(
             plain = options.collection.model_copy(update={"standardise": False})
             about = about.model_copy(update={"collection": plain})
         # Named by its options: a comparison that was stopped finds what it has measured.
-        place = join(base, f"{method.name}-{digest_options(about)[:8]}.zarr")
+        place = join(base, f"{method.name}-{about.digest()[:8]}.zarr")
         release = options.release.model_copy(update={"path": place})
         entries[label] = about.model_copy(update={"release": release})
     if len(entries) < len(found):

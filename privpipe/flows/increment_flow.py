@@ -19,16 +19,7 @@ from privpipe.errors import GateError, InputError, StoreError
 from privpipe.pipeline import stage_tasks
 from privpipe.pipeline.runs.earlier import note_release
 from privpipe.pipeline.runs.resume import begin_or_resume, begin_stage
-from privpipe.pipeline.runs.run import (
-    Cleaned,
-    Run,
-    Trained,
-    cluster_options,
-    digest_options,
-    list_versions,
-    make_run_id,
-    now,
-)
+from privpipe.pipeline.runs.run import Cleaned, Run, Trained, cluster_options, list_versions, now
 from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.pipeline.runs.spend import check_lasting
 from privpipe.pipeline.runs.watch import Watch
@@ -37,13 +28,7 @@ from privpipe.pipeline.stages.audit.audit_promises import audit_losses
 from privpipe.pipeline.stages.audit.judged_records import find_labelled
 from privpipe.pipeline.stages.clean import plan_release
 from privpipe.pipeline.stages.drift import DriftReference, check_drift, measure_drift
-from privpipe.pipeline.stages.gate import (
-    check_gated,
-    check_places,
-    dropping_refused,
-    gate_stage,
-    judge_findings,
-)
+from privpipe.pipeline.stages.gate import check_places, dropping_refused, judge_findings
 from privpipe.pipeline.stages.increment_check import (
     History,
     TimeSpan,
@@ -280,15 +265,13 @@ def _audit_part(
     with watch.stage("audit", whose):
         findings = stage_tasks.audit_task(run, trained, cleaned, executor)
     # The release itself has no run: a state of its own is what `approve` and `purge` look for.
-    digest = digest_options(options)
-    fresh = RunState(make_run_id(), digest, "", "", "", now(), stage="gate")
+    whole = replace(run, options=options)
+    fresh = RunState(run.run_id, options.digest(), "", "", "", now(), stage="gate")
     write_state(options.release.path, fresh)
-    judged = gate_stage(replace(run, options=options), cleaned, findings)
-    check_gated(judged)
+    judged = stage_tasks.gate_task(whole, cleaned, findings, True, watch)
     if state is not None:
         return state
     work.ledger.keep(_audit_key(work.history), json.loads(json.dumps(judged)))
-    watch.judge(str(judged["gate"]["state"]))
     # Method and guarantee are in the header of the history itself.
     header = describe_history(run, trained, judged | {"about": {}})
     rows = cleaned.plan.arrays[0].chunk_rows  # readers join parts: all have the same chunks

@@ -8,7 +8,6 @@ import pytest
 
 from privpipe.errors import OptionError
 from privpipe.pipeline.runs.configuration_file import read_options
-from privpipe.pipeline.runs.run import digest_options
 from privpipe.pipeline.runs.run_options import RunOptions
 
 GOOD = """\
@@ -95,9 +94,9 @@ def test_read_options__names_a_missing_file() -> None:
 
 def test_digest_options__ignores_the_cluster_and_how_a_release_is_judged(tmp_path: Path) -> None:
     """But not which records the fit does not see."""
-    digest = digest_options(read(tmp_path, GOOD))
+    digest = read(tmp_path, GOOD).digest()
     judged = GOOD + "level = 0.9\n[gate]\nexposed_max = 0.5\n"
-    assert digest == digest_options(read(tmp_path, judged))
-    assert digest != digest_options(read(tmp_path, GOOD.replace("holdout = 0.1", "holdout = 0.2")))
-    assert digest == digest_options(read(tmp_path, GOOD.replace("workers = 2", "workers = 7")))
-    assert digest != digest_options(read(tmp_path, GOOD.replace("0.01", "0.02")))
+    assert digest == read(tmp_path, judged).digest()
+    assert digest != read(tmp_path, GOOD.replace("holdout = 0.1", "holdout = 0.2")).digest()
+    assert digest == read(tmp_path, GOOD.replace("workers = 2", "workers = 7")).digest()
+    assert digest != read(tmp_path, GOOD.replace("0.01", "0.02")).digest()

@@ -12,7 +12,6 @@ from privpipe.errors import OptionError
 from privpipe.flows.comparison import plan_entries
 from privpipe.flows.release_flow import run_pipeline
 from privpipe.pipeline.runs.configuration_file import read_options
-from privpipe.pipeline.runs.run import digest_options
 from privpipe.pipeline.stages.check import check_stage
 from privpipe.sanitizers.chain import Chain, Standardiser
 from privpipe.store.models import open_model
@@ -62,11 +61,10 @@ def test_digest_options__of_a_run_without_it_knows_no_such_key(tmp_path: Path) -
     )
     asked: list[str] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            "privpipe.pipeline.runs.run.json.dumps", lambda x, **_: asked.append(repr(x)) or "{}"
-        )
-        digest_options(plain)
-        digest_options(given)
+        place = "privpipe.pipeline.runs.run_options.json.dumps"
+        patch.setattr(place, lambda x, **_: asked.append(repr(x)) or "{}")
+        plain.digest()
+        given.digest()
     assert ["standardise" in one for one in asked] == [False, True]
 
 

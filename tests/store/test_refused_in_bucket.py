@@ -11,7 +11,8 @@ import pytest
 
 from privpipe.command.run_command import purge_command
 from privpipe.errors import GateError, IncompleteReleaseError
-from privpipe.flows import increment_flow, stage_tasks
+from privpipe.flows import increment_flow
+from privpipe.pipeline import stage_tasks
 from privpipe.pipeline.operations.erase import ErasureOptions, erase_records
 from privpipe.pipeline.operations.record_removal import ChosenRecords, digest_of
 from privpipe.pipeline.operations.traces import find_traces

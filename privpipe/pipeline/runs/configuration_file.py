@@ -60,7 +60,7 @@ def read_options(path: str, logical_time: datetime | None = None) -> RunOptions:
         if isinstance(written, dict):  # else it is refused with all the rest
             content[section] = written | keys
     try:
-        # Options may name files of code: whoever reads a configuration runs none of them.
+        # Options may name files of code: reading a configuration runs no code.
         with reading_only():
             options = RunOptions(**content)
     except ValidationError as error:

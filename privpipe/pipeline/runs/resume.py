@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from privpipe.errors import OptionError, StoreError
-from privpipe.pipeline.runs.run import Run, digest_options
+from privpipe.pipeline.runs.run import Run
 from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.pipeline.runs.trusted_code import find_code, say_changed_code
 from privpipe.store.access.location import shown
@@ -29,7 +29,7 @@ def is_published(options: RunOptions, collection: Collection) -> bool:
     if read_kind(url) == "release":
         header = read_header(url, "release")
         # Both: the same options for other records are another release, and so are others for these.
-        expected = digest_options(options), collection.digest
+        expected = options.digest(), collection.digest
         if (header["options_sha256"], header["source_digest"]) == expected:
             return True
         now = find_code(options.model_dump(mode="json")["method"])

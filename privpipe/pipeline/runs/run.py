@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import secrets
 from collections.abc import Mapping
@@ -249,24 +248,6 @@ def make_run_id() -> str:
 def now() -> str:
     """The time in UTC, to the second."""
     return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-def digest_options(options: RunOptions) -> str:
-    """SHA-256 of everything in the configuration that can change the released records.
-
-    How they are judged is no part of it: a corrected limit resumes the run that failed.
-    Which records the fit does not see is.
-    """
-    # A key that came after the first release of a version is left out at its default, so that a run
-    # that an older version began has the digest that it had then.
-    excluded = {"cluster", "gate", "audit", "privacy", "compare"}
-    content = options.model_dump(mode="json", exclude=excluded)
-    counted = {"subject", "records_per_subject"}
-    if not options.collection.standardise:  # as before there was such a key
-        del content["collection"]["standardise"]
-    content["privacy"] = options.privacy.model_dump(mode="json", include=counted)
-    content["audit"] = options.audit.model_dump(mode="json", include={"holdout", "group"})
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 MOST_RECORDS = 20_000

@@ -6,6 +6,8 @@ A method's options live beside the method; the ``[method]`` table is their union
 from __future__ import annotations
 
 import functools
+import hashlib
+import json
 import operator
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
@@ -294,3 +296,20 @@ class RunOptions(BaseModel):
     def training_path(self) -> str:
         """Where the training records are."""
         return self.collection.path if self.training is None else self.training.path
+
+    def digest(self) -> str:
+        """SHA-256 of everything in the configuration that can change the released records.
+
+        How they are judged is no part of it: a corrected limit resumes the run that failed.
+        Which records the fit does not see is.
+        """
+        excluded = {"cluster", "gate", "audit", "privacy", "compare"}
+        content = self.model_dump(mode="json", exclude=excluded)
+        # A key that came after the first release of a version is left out at its default, so that a
+        # run that an older version began has the digest that it had then.
+        if not self.collection.standardise:
+            del content["collection"]["standardise"]
+        counted = {"subject", "records_per_subject"}
+        content["privacy"] = self.privacy.model_dump(mode="json", include=counted)
+        content["audit"] = self.audit.model_dump(mode="json", include={"holdout", "group"})
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

@@ -13,14 +13,7 @@ from privpipe.cluster.workers.dashboard import check_dashboard
 from privpipe.errors import GuaranteeError, InputError, OptionError, StoreError
 from privpipe.pipeline.runs.earlier import find_earlier
 from privpipe.pipeline.runs.resume import is_published
-from privpipe.pipeline.runs.run import (
-    Run,
-    digest_options,
-    find_attack_options,
-    find_fitted,
-    make_run_id,
-    now,
-)
+from privpipe.pipeline.runs.run import Run, find_attack_options, find_fitted, make_run_id, now
 from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.pipeline.runs.spend import check_lasting, check_limit
 from privpipe.pipeline.runs.subject_limit import check_subjects
@@ -85,7 +78,7 @@ def check_stage(options: RunOptions) -> Run:
         split=make_split(options.audit.holdout, options.audit.group),
         state=RunState(
             run_id=make_run_id(),
-            options_sha256=digest_options(options),
+            options_sha256=options.digest(),
             source_digest=collection.digest,
             source_fingerprint=read_source_version(collection.url),
             training_fingerprint=read_source_version(training.url),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 
@@ -121,19 +123,27 @@ def _clean(run: Run, trained: Trained, plan: ReleasePlan, executor: Executor) ->
         samples=plan_samples(run, trained, plan),
         places=places,
     )
+    with _reporting(plan, done, executor), reserve_loss(run, trained, plan, keys) as loss:
+        lost = (("privacy_loss", loss),)
+        executor.listener(Event("clean_chunk", "advances", numbers=lost))
+        clean_collection(executor, job, partial(record_receipts, plan), done=frozenset(done))
+    return frozenset(done)
+
+
+@contextmanager
+def _reporting(
+    plan: ReleasePlan, done: Mapping[int, Receipt], executor: Executor
+) -> Iterator[None]:
+    """Report that chunks are made, beginning with those that were there before."""
     n_done = sum(receipt.rows for receipt in done.values())
     total = (("chunks", float(plan.chunks.n_chunks)),)
     found = (("chunks", float(len(done))), ("found", 1.0), *count_receipts(done.values()))
     executor.listener(Event("clean_chunk", "begins", plan.chunks.n_records, numbers=total))
     executor.listener(Event("clean_chunk", "advances", n_done, numbers=found))
     try:
-        with reserve_loss(run, trained, plan, keys) as loss:
-            lost = (("privacy_loss", loss),)
-            executor.listener(Event("clean_chunk", "advances", numbers=lost))
-            clean_collection(executor, job, partial(record_receipts, plan), done=frozenset(done))
+        yield
     finally:
         executor.listener(Event("clean_chunk", "ends"))
-    return frozenset(done)
 
 
 def find_done(plan: ReleasePlan, executor: Executor) -> dict[int, Receipt]:
@@ -192,12 +202,8 @@ def _draw(run: Run, trained: Trained, plan: ReleasePlan, executor: Executor) -> 
     job = DrawingJob(
         part, plan, run.stored_model_url, trained.model_digest, _make_drawing_keys(run, trained)
     )
-    executor.listener(Event("clean_chunk", "begins", plan.chunks.n_records))
-    executor.listener(Event("clean_chunk", "advances", sum(one.rows for one in done.values())))
-    try:
+    with _reporting(plan, done, executor):
         draw_surrogates(executor, job, partial(record_receipts, plan), done=frozenset(done))
-    finally:
-        executor.listener(Event("clean_chunk", "ends"))
     return frozenset(done)
 
 

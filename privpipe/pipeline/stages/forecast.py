@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -155,10 +156,10 @@ def check_sample(run: Run) -> SampleFindings:
         If a variable does not vary, groups are too small to be read together, records have gaps
         that the run would fail on, or the fit refuses the features.
     """
-    constant, _ = check_variation(run)
+    constant = list_constant(run)
     if _is_whole(run.training):
         run.options.method.examine(run.training.keeping(run.split, "fit"))
-    found = SampleFindings(tuple(constant), explain_budget(run, strict=True), forecast_run(run))
+    found = SampleFindings(constant, explain_budget(run, strict=True), forecast_run(run))
     if not run.options.gate.enforce:
         return found
     rarest = measure_rarest(run.options, run.training)
@@ -265,30 +266,27 @@ def suggest_method(
     return next(iter(METHODS)), {}
 
 
-def check_variation(run: Run) -> tuple[list[str], list[str]]:
-    """Read a few chunks and refuse variables of one value, which nothing can be learned from.
+def list_constant(run: Run) -> tuple[str, ...]:
+    """Read a few chunks, and refuse variables of one value, which nothing can be learned from.
 
     Returns
     -------
-    features, variables
-        Names of those that do not vary in the chunks read; of features without names their
-        numbers, from 0. Where these are not all chunks, a variable may vary elsewhere, and is only
-        named.
+    features
+        Names of those that do not vary there; of features without names their numbers, from 0.
 
     Raises
     ------
     InputError
-        If a desired or confidential variable does not vary in any record.
+        If a desired or confidential variable does not vary in any record. Where these are not all
+        chunks, it may vary elsewhere.
     """
     shard, schema = read_sample(run.training), run.training.schema
     names = schema.feature_names or tuple(map(str, range(shard.features.shape[1])))
     columns = [column.name for column in (*schema.desired, *schema.confidential)]
-    labels = np.hstack([shard.desired, shard.confidential])
-    features = [name for name, same in zip(names, _is_same(shard.features), strict=False) if same]
-    variables = [name for name, same in zip(columns, _is_same(labels), strict=True) if same]
-    if variables and _is_whole(run.training):
-        raise refuse_constant(variables)
-    return features, variables
+    same = _is_same(np.hstack([shard.desired, shard.confidential]))
+    if any(same) and _is_whole(run.training):
+        raise refuse_constant(list(compress(columns, same)))
+    return tuple(compress(names, _is_same(shard.features)))
 
 
 def _is_same(table: FloatArray) -> list[bool]:

@@ -229,8 +229,8 @@ def _plan_records(attacked: AttackOptions, n_records: int, n_held_out: int) -> l
         return limit_guess(attacked, n_members, n_others) <= attacked.max_advantage
 
     found = bisect_left(range(MOST_RECORDS), True, key=is_enough)  # more are never compared
-    # Records of the fit are attacked, however many are held out; of few, fewer. Where none of them
-    # is recovered, this share of records still may be.
+    # Records of the fit are attacked, however many are held out; of few, fewer. Where none is
+    # recovered, this share of records still may be.
     level = share_level(attacked).level
     n_targets = max(1, min(n_members, count_needed_trials(attacked.max_exposed, level)))
     recovered = measure_exact_interval(0, n_targets, level=level).upper

@@ -8,15 +8,7 @@ from typing import Any
 from privpipe.cluster.events import Event, Listener, ignore
 from privpipe.pipeline.runs.earlier import note_release
 from privpipe.pipeline.runs.resume import check_unchanged
-from privpipe.pipeline.runs.run import (
-    Cleaned,
-    Run,
-    Trained,
-    digest_options,
-    find_training,
-    list_versions,
-    now,
-)
+from privpipe.pipeline.runs.run import Cleaned, Run, Trained, find_training, list_versions, now
 from privpipe.pipeline.runs.spend import confirm_loss
 from privpipe.pipeline.stages.gate import check_gated
 from privpipe.pipeline.stages.train import describe_proof
@@ -24,7 +16,7 @@ from privpipe.report.published_findings import hide_small_count, publish_finding
 from privpipe.store.arrays.headers import exists
 from privpipe.store.keyring.keys import forget_keys
 from privpipe.store.models import publish_model
-from privpipe.store.releases.release_writing import ReleasePlan, publish_release
+from privpipe.store.releases.release_writing import publish_release
 
 
 def publish_stage(
@@ -52,9 +44,7 @@ def publish_stage(
     plan, chain = cleaned.plan, note_release(run, trained.model_digest)
     if exists(run.work_model_url):  # otherwise a run died between this line and the next
         publish_model(run.work_model_url, run.model_url)
-    header = _header(run, trained, findings) | _describe_records(run, trained, plan)
-    header["account"] = chain.describe()
-    header["n_withheld"] = hide_small_count(cleaned.n_withheld)
+    header = _head(run, trained, cleaned, findings) | {"account": chain.describe()}
     n_objects = plan.chunks.n_chunks * len(plan.arrays)
     listener(Event("publish", "begins", n_objects, "objects"))
     publish_release(
@@ -69,28 +59,20 @@ def publish_stage(
     listener(Event("publish", "ends", unit="objects"))
 
 
-def _describe_records(run: Run, trained: Trained, plan: ReleasePlan) -> dict[str, Any]:
-    """What of the source's own description is released, by allow-list; see store/DESIGN.md."""
+def _head(
+    run: Run, trained: Trained, cleaned: Cleaned, findings: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What the release says of itself; of the source by allow-list, see store/DESIGN.md."""
     schema = run.collection.schema_of_records
-    same_features = trained.reads == "features" and (
-        trained.keeps_features or plan.basis is not None
-    )
+    keeps = trained.keeps_features or cleaned.plan.basis is not None
+    names = trained.feature_names or schema.feature_names
+    # Which records stood together is released where that was chosen; surrogates stand with no one.
     cut = run.options.release.partitions and trained.n_records is None
-    partitions = schema.partitions if cut else ()
-    return {
-        "feature_names": list(trained.feature_names or schema.feature_names)
-        if same_features
-        else [],
-        "partitions": [partition.n_records for partition in partitions],
-    }
-
-
-def _header(run: Run, trained: Trained, findings: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "method": run.method.name,
         "method_source": run.method.source,
         "options": run.method_options(),
-        "options_sha256": digest_options(run.options),
+        "options_sha256": run.options.digest(),
         "guarantee": publish_guarantee(trained.guarantee),
         "promise": trained.guarantee.statement or None,
         "source_digest": run.collection.digest,
@@ -101,4 +83,7 @@ def _header(run: Run, trained: Trained, findings: Mapping[str, Any]) -> dict[str
         "started": run.state.started,
         "published": now(),
         "audit": publish_findings(findings),
+        "feature_names": list(names) if trained.reads == "features" and keeps else [],
+        "partitions": [one.n_records for one in schema.partitions] if cut else [],
+        "n_withheld": hide_small_count(cleaned.n_withheld),
     }

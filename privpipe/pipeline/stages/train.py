@@ -40,6 +40,11 @@ from privpipe.store.models import (
     write_model,
 )
 
+LEARNED = {"method", "options", "source", "feature_names", "training_digest", "holdout"}
+LEARNED |= {"versions", "trained"}
+"""Of a model's header, what stays true where the model is used again; not the version of its
+format, which is that of the code that writes it."""
+
 
 def train_stage(run: Run, executor: Executor) -> Trained:
     """Fit on the training records that are not held out; a stored model is never fitted again."""
@@ -56,7 +61,8 @@ def train_stage(run: Run, executor: Executor) -> Trained:
     known = find_model(run)  # two models of nearly the same records reveal one
     if known is not None and _is_alike(open_model(known), known, run):
         # With the header of its own training: what it learned from stays known.
-        write_model(open_model(known), run.work_model_url, _head_again(known))
+        about = {key: one for key, one in read_model_header(known).items() if key in LEARNED}
+        write_model(open_model(known), run.work_model_url, about)
         return _describe(open_model(run.stored_model_url), run, executor)
     # Nothing is known: the records are read.
     shards = _shards(run, executor)
@@ -65,7 +71,9 @@ def train_stage(run: Run, executor: Executor) -> Trained:
         extra["price"] = ClusterPricing(executor, place=run.options.method.pricing)
     standardises = run.options.collection.standardise
     fit = partial(fit_standardised, run.method) if standardises else run.method.fit
-    fitted = _lay_out(run, fit(shards, run.options.method, **extra))
+    fitted = fit(shards, run.options.method, **extra)
+    if run.options.release.layout == "factored":
+        fitted = run.options.method.factor(fitted, run.collection.schema_of_records.dtype)
     fitted = with_schema(fitted, run.fitted_schema)
     write_model(
         fitted,
@@ -101,23 +109,6 @@ def _is_alike(fitted: RecordMap, url: str, run: Run) -> bool:
     return not run.fitted_schema.knows_names or digest == run.training.digest
 
 
-KEPT = ("method", "options", "source", "feature_names", "training_digest", "holdout", "versions")
-"""Of a model's header, where the model is used again."""
-
-
-def _head_again(url: str) -> dict[str, Any]:
-    header = read_model_header(url)
-    return {key: header[key] for key in (*KEPT, "trained") if key in header}
-
-
-def _lay_out(run: Run, fitted: RecordMap) -> RecordMap:
-    """The map in the layout of the release."""
-    if run.options.release.layout == "dense":
-        return fitted
-    factored: RecordMap = run.options.method.factor(fitted, run.collection.schema_of_records.dtype)
-    return factored
-
-
 def _shards(run: Run, executor: Executor) -> ShardedCollection:
     training = run.training
     subject = run.options.privacy.subject or run.split.group
@@ -137,7 +128,7 @@ def _describe(fitted: RecordMap, run: Run, executor: Executor) -> Trained:
             code="other-model",
         )
     imputes = run.options.release.nonfinite == "impute"
-    trained = Trained(
+    return Trained(
         digest,
         fitted.n_features_in,
         fitted.n_features_out,
@@ -146,16 +137,11 @@ def _describe(fitted: RecordMap, run: Run, executor: Executor) -> Trained:
         fitted.draws,
         fitted.keeps_features,
         _shards(run, executor).reduce(summarise_features).mean if imputes else None,
-        fitted.n_records if isinstance(fitted, MixesRecords) else None,
+        n_records=fitted.n_records if isinstance(fitted, MixesRecords) else None,
+        tile_rows=fitted.tile_rows if isinstance(fitted, MixesRecords) else None,
+        feature_names=fitted.feature_names if isinstance(fitted, MixesRecords) else (),
+        response_names=fitted.response_names if isinstance(fitted, MixesRecords) else (),
     )
-    if isinstance(fitted, MixesRecords):
-        return replace(
-            trained,
-            tile_rows=fitted.tile_rows,
-            feature_names=fitted.feature_names,
-            response_names=fitted.response_names,
-        )
-    return trained
 
 
 def summarise_features(shard: Shard) -> CoMoments:
