@@ -12,17 +12,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from privpipe.errors import StoreError
-from privpipe.store.access import objects
+from privpipe.store.access import objects, workspace
 from privpipe.store.access.durability import flush_folder, flush_tree
 from privpipe.store.access.location import join, local_path, shown
 from privpipe.store.access.remote import create_bytes
-from privpipe.store.access.workspace import (
-    MAKING,
-    hold_workspace,
-    read_state,
-    remove_workspace,
-    workspace_url,
-)
 from privpipe.store.arrays.headers import check_output_free, exists
 from privpipe.store.arrays.layout import ROOT_DOCUMENT
 
@@ -49,7 +42,7 @@ def hold_destination(url: str, *, last: str = ROOT_DOCUMENT) -> Iterator[str]:
         If something is there already, another process writes there, or it cannot be made.
     """
     check_output_free(url, last)  # what can be seen is refused before a workspace is made
-    with hold_workspace(url):
+    with workspace.hold_workspace(url):
         _check_idle(url)
         _clear(url, last)
         try:
@@ -57,7 +50,7 @@ def hold_destination(url: str, *, last: str = ROOT_DOCUMENT) -> Iterator[str]:
             yield _begin(url)
         finally:
             _clear(url, last)
-            remove_workspace(url)
+            workspace.remove_workspace(url)
 
 
 def show_made(url: str, work: str, last: bytes, *, name: str = ROOT_DOCUMENT) -> None:
@@ -105,7 +98,7 @@ def check_free(url: str) -> None:
 
 
 def _check_idle(url: str) -> None:
-    if read_state(url) is not None:
+    if workspace.read_state(url) is not None:
         raise StoreError(
             f"{shown(url)} belongs to the interrupted run of a release.",
             remedy="Choose another place, or remove that run with `privpipe purge`.",
@@ -116,21 +109,22 @@ def _check_idle(url: str) -> None:
 def _begin(url: str) -> str:
     """Where to write."""
     if local_path(url) is not None:
-        return join(workspace_url(url), MADE)
-    objects.write_bytes(objects.open_store(workspace_url(url)), MAKING, b"{}")
+        return join(workspace.workspace_url(url), MADE)
+    objects.write_bytes(objects.open_store(workspace.workspace_url(url)), workspace.MAKING, b"{}")
     return url
 
 
 def _clear(url: str, last: str) -> None:
     """Remove what was written and never shown; only he who holds the destination may."""
     if local_path(url) is not None:
-        made = join(workspace_url(url), MADE)
+        made = join(workspace.workspace_url(url), MADE)
         shutil.rmtree(made, ignore_errors=True)
         if os.path.isfile(made):
             os.unlink(made)
         return
+    noted = objects.open_store(workspace.workspace_url(url), read_only=True)
     # Without a note of ours what is there is another's.
-    if objects.read_bytes(objects.open_store(workspace_url(url), read_only=True), MAKING) is None:
+    if objects.read_bytes(noted, workspace.MAKING) is None:
         return
     if objects.read_bytes(objects.open_store(url, read_only=True), last) is None:
         objects.delete_tree(objects.open_store(url))

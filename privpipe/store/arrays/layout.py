@@ -17,7 +17,7 @@ import zarr
 from zarr.codecs import BloscCodec, Crc32cCodec
 from zarr.storage import MemoryStore
 
-from privpipe.store.access.objects import list_keys, read_bytes
+from privpipe.store.access.objects import list_keys, read_many
 
 RECEIPTS = "receipts"
 """Group of the receipts within a release."""
@@ -96,8 +96,7 @@ def array_documents(arrays: Sequence[ArrayPlan]) -> dict[str, bytes]:
             dimension_names=["record", "feature"][: len(plan.shape)],
             attributes=dict(plan.attributes),
         )
-    found = {key: read_bytes(memory, key) for key in list_keys(memory) if key != ROOT_DOCUMENT}
-    return {key: value for key, value in found.items() if value is not None}
+    return read_many(memory, [key for key in list_keys(memory) if key != ROOT_DOCUMENT])
 
 
 def root_document(attributes: Mapping[str, Any]) -> bytes:

@@ -27,7 +27,7 @@ from zarr.storage import MemoryStore
 from privpipe.errors import StoreError
 from privpipe.records.schema import CollectionSchema
 from privpipe.store.access.location import shown
-from privpipe.store.access.objects import TRAILER, list_keys, open_store, read_bytes, write_bytes
+from privpipe.store.access.objects import TRAILER, list_keys, open_store, read_many, write_bytes
 
 RECEIPTS = "__receipts__"
 """Array of the receipts within a collection; no variable can be named so."""
@@ -169,7 +169,7 @@ class ReceiptBook:
             fill_value=0,
             dimension_names=["chunk", "array", "length and crc32c"],
         )
-        return {key: read_bytes(memory, key) or b"" for key in list_keys(memory, f"{RECEIPTS}/")}
+        return read_many(memory, list_keys(memory, f"{RECEIPTS}/"))
 
 
 def read_receipts(proof: Proof, number: int) -> Table:

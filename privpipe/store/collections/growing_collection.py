@@ -174,7 +174,8 @@ def append_partition(
         If the name holds other records and is not to be replaced, the records are there under
         another name, or another process writes.
     """
-    _check_growing(url)
+    if _is_foreign(url):
+        raise _whole(url)
     with hold_workspace(url):
         try:
             return _append_held(source, url, name, time, options, replacing=replacing)
@@ -301,13 +302,8 @@ def purge_collection(url: str) -> bool:
     return removed
 
 
-def _check_growing(url: str) -> None:
-    """Refuse a place that holds something else; what a killed first append left is its own."""
-    if _is_foreign(url):
-        raise _whole(url)
-
-
 def _is_foreign(url: str) -> bool:
+    """Whether a place holds something else; what a killed first append left is its own."""
     if generation_log.is_generational(url) or not exists(url):
         return False
     path = local_path(url)

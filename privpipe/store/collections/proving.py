@@ -89,7 +89,11 @@ def prove_by_digest(collection: Collection, measured: Iterable[Measured], url: s
             remedy="Restore the collection from where it came, or ingest it again.",
             code="source-damaged",
         )
-    return _with_proof(collection, _keep(replace(proof, origin=origin)))
+    proof = replace(proof, origin=origin)
+    described = proof.describe()
+    note = {"proof": described, "sha256": _seal(described)}
+    write_bytes(open_store(url), NOTE, json.dumps(note).encode())
+    return _with_proof(collection, proof)
 
 
 def find_proof(collection: Collection, url: str) -> Collection | None:
@@ -169,13 +173,6 @@ def _expected(proof: Proof, n_chunks: int) -> Iterator[Measured]:
 
 def _with_proof(collection: Collection, proof: Proof) -> Collection:
     return replace(collection, sealed=replace(collection.sealed, proof=proof))
-
-
-def _keep(proof: Proof) -> Proof:
-    described = proof.describe()
-    content = json.dumps({"proof": described, "sha256": _seal(described)})
-    write_bytes(open_store(proof.url), NOTE, content.encode())
-    return proof
 
 
 def _seal(described: object) -> str:

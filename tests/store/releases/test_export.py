@@ -137,7 +137,7 @@ def test_export_release__killed_leaves_nothing_visible_and_the_next_removes_the_
 
     with monkeypatch.context() as patch:
         patch.setattr("privpipe.store.arrays.destination._clear", lambda *_: None)
-        patch.setattr("privpipe.store.arrays.destination.remove_workspace", lambda *_: None)
+        patch.setattr("privpipe.store.access.workspace.remove_workspace", lambda *_: None)
         patch.setattr("privpipe.store.releases.export.move_made", die)
         with pytest.raises(KeyboardInterrupt):
             export_release(url, str(tmp_path / "out.parquet"))

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 
 from privpipe.errors import InputError, OptionError
+from privpipe.protocols import FloatArray
 from privpipe.store.sources.reading.source import Block, Coded, RecordSource
 
 MOST_CATEGORIES = 1_000
@@ -100,7 +100,7 @@ def _as_coded(block: Block, name: str) -> Coded:
     return values
 
 
-def _spread(block: Block, name: str, categories: tuple[str, ...]) -> npt.NDArray[np.float32]:
+def _spread(block: Block, name: str, categories: tuple[str, ...]) -> FloatArray:
     """A block's column as columns of 0 and 1, (n_records, n_categories)."""
     values = _as_coded(block, name)
     places = {category: place for place, category in enumerate(categories)}

@@ -9,18 +9,11 @@ from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from privpipe.errors import InputError, OptionError
 from privpipe.protocols import FloatArray, IntArray
-from privpipe.store.sources.reading.source import (
-    BinningLoss,
-    Block,
-    Coded,
-    RecordSource,
-    SourceVariable,
-)
+from privpipe.store.sources.reading.source import BinningLoss, Block, Coded, RecordSource
 
 MOST_CHOSEN = 2**18
 """Records that edges are chosen by, at most; every 2nd, 4th, ... where there are more."""
@@ -193,9 +186,7 @@ def bin_numbers(source: RecordSource, bins: Bins) -> RecordSource:
 
     return replace(
         source,
-        variables=tuple(
-            SourceVariable(v.name, "text") if v.name in bins else v for v in source.variables
-        ),
+        variables=tuple(replace(v, kind="text") if v.name in bins else v for v in source.variables),
         read=read,
         losses={
             name: measure_loss(chosen[name].to_numpy(np.float64), found, others)
@@ -219,7 +210,7 @@ def name_bins(edges: FloatArray) -> tuple[str, ...]:
     return tuple(f"{k:0{width}d}: {name}" for k, name in enumerate(names))
 
 
-def _place(values: npt.NDArray[np.generic] | Coded, edges: FloatArray) -> IntArray:
+def _place(values: FloatArray | Coded, edges: FloatArray) -> IntArray:
     assert not isinstance(values, Coded), "the columns are read as numbers"
     numbers = values.astype(np.float64)
     return np.where(np.isnan(numbers), -1, np.searchsorted(edges, numbers, side="right"))
@@ -255,7 +246,7 @@ def _choose_records(source: RecordSource) -> pd.DataFrame:
     return pd.concat(chosen)
 
 
-def _flat(values: npt.NDArray[np.generic] | Coded) -> npt.NDArray[np.generic]:
+def _flat(values: FloatArray | Coded) -> FloatArray:
     if not isinstance(values, Coded):
         return values
     return np.array([*values.names, None], dtype=object)[values.codes]  # -1 picks the last: missing
