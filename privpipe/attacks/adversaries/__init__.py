@@ -46,6 +46,7 @@ def _load(module: str, name: str) -> Callable[[Problem], Fitted]:
     Scikit-learn takes seconds to import; a driver that only plans attacks does without.
     """
 
+    # Not at the top: the driver imports this table to plan, and must not load scikit-learn.
     def fit(problem: Problem) -> Fitted:
         found: Fitted = getattr(import_module(f"{__package__}.{module}"), name)(problem)
         return found
@@ -64,6 +65,7 @@ ADVERSARIES: dict[str, Adversary] = {
     "nearest_neighbours": _row(_estimators("fit_nearest_neighbours"), 20_000, 2_000, 5_000),
     "rbf": _row(_load("ridges", "fit_rbf"), 30_000, 5_000),
     "boosting": _row(_estimators("fit_boosting"), 50_000),
+    # Found more on human activity records than all others did, boosting included.
     "forest": _row(_estimators("fit_forest"), 10_000, 5_000),
     "quadratic": _row(_load("quadratic", "fit_quadratic"), 20_000, 5_000, numbers=False),
     "polynomial": _row(_linear("fit_polynomial"), 10_000, 5_000),

@@ -35,6 +35,7 @@ class _OfTable:
     def __get_pydantic_json_schema__(
         cls, schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> dict[str, Any]:
+        # An enumeration, so that completion and the schema name the adversaries that there are.
         return handler(schema) | {"enum": list(ADVERSARIES)}
 
     @staticmethod
@@ -116,6 +117,7 @@ class AttackOptions(Options):
     0.95
     """
 
+    # A function: a row that is added later, by a test or a user, is seen as well.
     adversaries: tuple[AdversaryName, ...] = Field(default_factory=list_defaults)
     max_advantage: Annotated[float, Field(ge=0, le=1)] = 0.1
     max_exposed: Annotated[float, Field(ge=0, le=1)] = 0.01
@@ -183,6 +185,7 @@ class AttackOptions(Options):
         >>> [round(level, 4) for level in AttackOptions().plan_levels(5, 2)]
         [0.995, 0.99]
         """
+        # Of many variables in steps of a fifth: every level costs limits of all scores.
         steps = [n_variables]
         while steps[-1] > 1:
             steps.append(min(steps[-1] - 1, int(0.8 * steps[-1]) + 1))
@@ -226,6 +229,7 @@ def choose_adversaries(
     if source not in ("everything", "joined", "noise") and not source.startswith(JOINT):
         return suited
     # Noise fills every bin of every feature: trees take longest there, and it is a comparison.
+    # The first that is suited of each: a source that is read for comparison needs no more.
     dividing = _DIVIDING[::-1] if source == "noise" else _DIVIDING
     firsts = (next((n for n in some if n in suited), None) for some in (_WEIGHING, dividing))
     return tuple(name for name in firsts if name) or suited[:1]

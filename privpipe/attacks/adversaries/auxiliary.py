@@ -150,6 +150,8 @@ def _expand(values: FloatArray, is_categorical: bool) -> FloatArray:
         codes, sizes = np.unique(
             np.where(known, values, -1.0), return_inverse=True, return_counts=True
         )[1:]
+        # Frequent categories have records enough to be learned one by one; of others the size is
+        # read.
         shown = np.argsort(-sizes, kind="stable")[:INDICATORS]
         parts += [sizes[codes], codes[:, None] == shown]
     return np.column_stack(parts).astype(np.float64)
@@ -239,6 +241,7 @@ def _choose(n_columns: int) -> IntArray:
 
 def _count_equal(values: FloatArray, gone: BoolArray) -> FloatArray:
     """Rows that hold the same value, bit for bit, up to `FARTHEST`; 1 of withheld ones."""
+    # Bit for bit: a copied value is the same in every digit, two draws of a number hardly ever.
     words = np.ascontiguousarray(values).view(np.uint64)
     _, at, sizes = np.unique(words[~gone], return_inverse=True, return_counts=True)
     found = np.ones(len(values))
@@ -261,6 +264,8 @@ def _describe_order(table: FloatArray, position: IntArray, gone: BoolArray) -> F
         stretch -= stretch[:1]
         first = np.full(int(stretch.max(initial=0)) + 1, stride)
         np.minimum.at(first, stretch[gone], place[gone])
+        # A record's place and the first gap of its stretch as one code, which is read value by
+        # value.
         parts.append((place * (stride + 1) + first[stretch]).astype(np.float64))
     return np.column_stack(parts)
 

@@ -132,6 +132,7 @@ def _merge_rare(codes: IntArray, sizes: IntArray, fewest: int) -> tuple[IntArray
     if not n_rare:
         return codes, sizes
     order = np.argsort(sizes, kind="stable")
+    # As many of the smallest as make one class large enough, and all rare ones in any case.
     joined = int(np.searchsorted(np.cumsum(sizes[order]), fewest)) + 1
     new = np.arange(len(sizes))
     new[order[: max(joined, n_rare)]] = -1
@@ -186,5 +187,6 @@ def _indicate(values: FloatArray, column: Column, name: str) -> FloatArray:
             f"{wrong} records of {name} have no code of {column.name!r} below {n}.",
             remedy="Give integer codes, -1 where missing.",
         )
+    # Whether a value is missing may say what was in it: absence is a category.
     codes = np.where(values < 0, n, values).astype(np.int64)
     return np.asarray(np.eye(n + 1)[codes])

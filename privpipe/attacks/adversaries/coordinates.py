@@ -108,6 +108,7 @@ def measure_coordinates(
         else:
             values[rows, :rank] = columns.standardise(rows, columns.steady) @ basis
             values[rows, rank:] = columns.standardise(rows, near_rounding)
+    # Of variance 1, so that a ridge weighs every direction alike.
     if rank is not None:
         spread = values[:, :rank].std(axis=0, dtype=np.float64)
         values[:, :rank] /= np.where(spread > 0, spread, 1.0)
@@ -127,6 +128,7 @@ def measure_sizes(x: FloatArray) -> FloatArray:
         Norm, norm about the mean, the same of standardised columns, sum, and largest magnitude.
     """
     wide = x.astype(np.float64)
+    # Shells around a point carry a class that no direction sees: five lengths of every record.
     centred = wide - wide.mean(axis=0)
     spread = wide.std(axis=0)
     scaled = centred / np.where(spread > 0, spread, 1.0)

@@ -55,11 +55,13 @@ def beats_shuffled(problem: Problem, fitted: Fitted) -> bool:
     """
     random = np.random.default_rng(problem.seed)
     decision = fitted.decide(problem.x_tune)
+    # Decisions are permuted instead of inputs: the same in law, and nothing is decided anew.
     others = (random.permutation(decision) for _ in range(SHUFFLES))
     return measure_tuning(problem, decision) > max(measure_tuning(problem, one) for one in others)
 
 
 def _train(problem: Problem) -> Iterator[Fitted]:
+    # Adding zero makes one of both zeros: rows are compared by their bytes.
     values, codes = np.unique(problem.x_train + 0.0, axis=0, return_inverse=True)
     if len(values) <= MOST_COUNTED:
         yield _count(problem, values, codes.ravel())

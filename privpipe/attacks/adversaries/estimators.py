@@ -60,6 +60,7 @@ def _train_boosting(problem: Problem, choice: tuple[int, int] | None) -> Iterato
         yield Fitted(decide_with(model, problem), f"{leaves} leaves, {rounds} rounds", choice)
         return
     n_classes = problem.n_classes or 1
+    # Rounds of several classes grow a tree each: trees are what takes time.
     most = max(20, TREES // (n_classes if n_classes > 2 else 1))
     stopping = {"early_stopping": True, "n_iter_no_change": IDLE_ROUNDS}
     for leaves in LEAVES:
@@ -85,6 +86,7 @@ def _make_boosting(problem: Problem, rounds: int, leaves: int, **more: Any) -> A
 
 def _stop_at(model: Any, problem: Problem, rounds: int) -> Features:
     """The decision after so many rounds."""
+    # One long training holds all shorter ones: no second fit is needed to stop early.
     stages = model.staged_predict if problem.n_classes is None else model.staged_predict_proba
     return lambda x: np.asarray(next(islice(stages(x), rounds - 1, None)), np.float64)
 
@@ -111,6 +113,7 @@ def fit_forest(problem: Problem) -> Fitted:
 def _train_forests(problem: Problem, choice: int | None) -> Iterator[Fitted]:
     numbers = problem.n_classes is None
     kind = ensemble.ExtraTreesRegressor if numbers else ensemble.ExtraTreesClassifier
+    # What is tried is chosen by few trees; what attacks has all of them.
     n_trees = TREES_TRIED if choice is None else FOREST_TREES
     for least in LEAST_RECORDS if choice is None else (choice,):
         model = kind(n_estimators=n_trees, min_samples_leaf=least, random_state=problem.seed)
@@ -154,6 +157,7 @@ def _train_networks(problem: Problem, choice: tuple[float, int] | None) -> Itera
             warm_start=True,  # each stop starts from the one before, with Adam's sums begun anew
             n_iter_no_change=max(EPOCHS),
         )
+        # Three calls in all: each stop costs a copy, not a training from the beginning.
         done = 0
         for stop in EPOCHS if choice is None else choice[1:]:
             model.set_params(max_iter=stop - done)

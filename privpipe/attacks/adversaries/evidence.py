@@ -196,6 +196,7 @@ class Evidence:
 
 def _share_classes(truth: FloatArray, groups: IntArray) -> tuple[float, ...]:
     """Share of each class, counting groups of one class each once."""
+    # Of traits the guess is by groups: many records of one person are no larger share.
     pairs = np.unique(np.column_stack([groups, truth]), axis=0)
     whole = len(pairs) == len(np.unique(groups))
     counts = np.unique(pairs[:, 1] if whole else truth, return_counts=True)[1]
@@ -216,8 +217,12 @@ def split_records(
     classes = truth.astype(np.int64) if evidence.columns[position].is_categorical else None
     groups, train_only = evidence.groups, evidence.train_only
     mine = None if groups is None else groups[rows]
+    # Records cut by time alone made the audit blind: an adversary learned some activities of a
+    # person
+    # and was judged by others. So naming the group takes no attack on single records away.
     if mine is not None and _is_named(evidence, position, mine, truth):
         mine = None
+    # A trait is the same of all records of a group: each group judges once, by what others teach.
     elif mine is not None and train_only is None and is_of_groups(mine, truth):
         return deal_groups(rows, mine, classes, tune_share=options.tune_share, seed=options.seed)
     split = draw_split(
@@ -249,7 +254,9 @@ def split_groups(
     if not _is_named(evidence, position, groups, truth):
         return split_records(evidence, position, options)
     tasks = None if evidence.tasks is None else evidence.tasks[rows]
+    # Neighbours in time are alike: what judges lies apart from what trains.
     splits = cut_in_time(rows, groups, _places(evidence)[rows], tasks)
+    # Records that the sanitiser has seen may not judge, whatever the cut says.
     if evidence.train_only is None:
         return splits
     return tuple(replace(s, test=s.test[~evidence.train_only[s.test]]) for s in splits)
@@ -262,6 +269,7 @@ def find_units(evidence: Evidence, position: int) -> IntArray | None:
     None where every record is. People who are named by the variable are those of the release, and
     no draw from a population: what would be another time is their records.
     """
+    # Equal records are no two witnesses: an interval over them counts each set once.
     if evidence.groups is None:
         return evidence.ties
     rows, truth = _known(evidence, position)

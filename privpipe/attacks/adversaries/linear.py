@@ -64,9 +64,13 @@ def train_logistic(
 ) -> Iterator[Fitted]:
     """Multinomial logistic regression with each ridge and stop, or with one of each."""
     for ridge in ridges if choice is None else choice[:1]:
+        # scikit-learn weighs the summed loss; the ridges here are against the mean loss, as the
+        # papers'.
         model = LogisticRegression(C=1 / (ridge * len(problem.x_train)), warm_start=True)
         done = 0
         for stop in stops if choice is None else choice[1:]:
+            # A warm start leads from stop to stop in one training: L-BFGS begins its memory anew
+            # each time.
             model.set_params(max_iter=stop - done)
             fit_quietly(model, problem)
             settings = f"ridge {ridge:g}, {stop} iterations"
@@ -84,6 +88,7 @@ def fit_linear_svm(problem: Problem) -> Fitted:
 
 def _train_margins(problem: Problem, choice: float | None) -> Iterator[Fitted]:
     for margin in MARGINS if choice is None else (choice,):
+        # C weighs the summed loss: divided by the records a strength means the same at any number.
         strength = margin * 1000 / len(problem.x_train)
         if problem.n_classes is None:
             model = LinearSVR(
@@ -102,6 +107,7 @@ def fit_naive_bayes(problem: Problem) -> Fitted:
 
 
 def _train_naive_bayes(problem: Problem, choice: float | None) -> Iterator[Fitted]:
+    # One fit for all smoothings, which are added to the variances afterwards.
     plain = GaussianNB(var_smoothing=0.0).fit(problem.x_train, problem.y_train)
     for smoothing in SMOOTHINGS if choice is None else (choice,):
         model = copy(plain)
@@ -142,6 +148,8 @@ def _find_products(x: FloatArray, n_directions: int) -> Features:
     """All columns, then the products of pairs of columns or directions, of variance 1."""
     turn = np.eye(x.shape[1])
     if n_directions < x.shape[1]:
+        # Few directions of largest variance: products of all columns would be their square in
+        # number.
         values, vectors = linalg.eigh((x.T @ x).astype(np.float64) / len(x))
         floor = max(1e-9 * float(values[-1]), np.finfo(float).tiny)
         turn = (vectors / np.sqrt(np.maximum(values, floor)))[:, -n_directions:]
@@ -152,6 +160,7 @@ def _find_products(x: FloatArray, n_directions: int) -> Features:
         return z[:, one] * z[:, other]
 
     products = multiply(x)
+    # Of variance 1, as the columns are: else the ridge would weigh products otherwise.
     centre, spread = products.mean(axis=0), products.std(axis=0)
     spread[spread <= 1e-9] = 1.0  # squares of indicators that are the same in every record
     return lambda rows: np.hstack([rows, (multiply(rows) - centre) / spread])

@@ -103,6 +103,7 @@ def prepare_evidence(
         "desired": desired.included,
     }
     _check_rows(arrays | {"confidential": truth}, optional | auxiliary.arrays())
+    # Before the sample is drawn: the surroundings of a record are rows that may not be sampled.
     withheld = _find_withheld(arrays["released"])
     if auxiliary.surroundings is None:
         table = join_included(arrays["released"], auxiliary.included, withheld)
@@ -110,9 +111,12 @@ def prepare_evidence(
         auxiliary = replace(auxiliary, surroundings=around)
     learned = np.zeros(len(truth), np.bool_) if seen is None else np.asarray(seen, np.bool_)
     trains_seen = options.seen_records == "train"
+    # An eraser is exact on the records it learned from: they teach an adversary less than fresh
+    # ones.
     usable = np.flatnonzero((trains_seen | ~learned) & ~np.isnan(truth).all(axis=1))
     width = len(features or ()) or max(array.shape[-1] for array in arrays.values())
     rows = _draw_rows(usable, width, options)
+    # On the sample: a class that is large in the collection may be too small here to be judged.
     coded, left_out = _code_columns(truth[rows], names, kinds, options)
     sampled = {name: array[rows] for name, array in arrays.items()}
     sources = {
@@ -173,6 +177,7 @@ def _read_release(
 ) -> dict[str, TrainingMatrix]:
     """Further readings of the release: with auxiliary information, and of its bits."""
     found = {"released": main}
+    # Which rows are withheld may say what was in them.
     if withheld.any() and not withheld.all():
         found["released"] = _join(main, standardise(withheld[:, None].astype(np.float64)))
     expanded = standardise(expand_auxiliary(auxiliary, withheld))
@@ -231,6 +236,7 @@ def join_included(
 
 def _join_earlier(whole: TrainingMatrix, table: FloatArray) -> TrainingMatrix:
     """All that is released with an earlier release of the same records, row by row."""
+    # A record that the earlier release withheld is at the mean, and a column says so.
     gone = np.isnan(table).all(axis=1)
     held = np.where(np.isfinite(table), table, 0.0)
     held[gone] = held[~gone].mean(axis=0) if not gone.all() else 0.0
@@ -250,6 +256,7 @@ def _join_desired(
     columns = standardise(expand_auxiliary(desired, np.zeros(len(desired.included), np.bool_)))
     if not columns.shape[1]:  # one and the same value of all
         return {}
+    # Joined with all that is released, for the secret may be a function of both.
     whole = readings.get("everything", readings["released"])
     n_columns = len(desired.columns)
     return {
@@ -281,12 +288,14 @@ def _prepare_source(
     """Standardised columns; a withheld record, or one withheld for what it holds, is the mean."""
     if features is not None:
         table = expand_codes(table, features, name)
+    # Raw records are whole where the release withheld them: they are read for the control.
     held = ~(withheld & ~find_finite_rows(table)) if table.ndim == 2 else ~withheld
     if not held.any():
         return TrainingMatrix(np.zeros((len(table), 1)), table.shape[1], 0, table.shape[1])
     found = measure_coordinates(
         table if held.all() else table[held],
         name=name,
+        # Larger matrices are held in single precision, see `plan_sample`.
         max_bytes=options.max_bytes // 4,
         seed=options.seed,
     )

@@ -104,6 +104,7 @@ class Problem:
     def _draw(self, x: FloatArray, y: FloatArray, most: int) -> tuple[FloatArray, FloatArray]:
         if len(y) <= most:
             return x, y  # no copy
+        # Drawn at random a rare class could be left out of what trains, and its columns be missing.
         classes = None if self.n_classes is None else y.astype(np.int64)
         rows = draw_rows(np.arange(len(y)), classes, most, self.seed)
         return x[rows], y[rows]
@@ -175,6 +176,7 @@ def fit_tuned(problem: Problem, train: Trainer) -> Fitted:
         If no setting gives finite decisions.
     """
     best = choose_best(problem, train(problem, None))
+    # Of an iterative adversary the last one given back has trained to the stop that was chosen.
     *_, final = train(problem.join(), best.choice)
     return replace(final, settings=best.settings)
 
@@ -190,6 +192,7 @@ def choose_best(problem: Problem, candidates: Iterable[Fitted]) -> Fitted:
     best, best_score = None, -np.inf
     for candidate in candidates:
         score = measure_tuning(problem, candidate.decide(problem.x_tune))
+        # Not `>=`: among equals the first is chosen, on any machine.
         if score > best_score + TIE:
             best, best_score = candidate, score
     if best is None:
@@ -208,6 +211,7 @@ def measure_tuning(problem: Problem, decision: FloatArray) -> float:
     """
     if problem.n_classes is None:
         return 1.0 - float(np.mean((problem.y_tune - decision) ** 2))
+    # Hits alone would be equal for all settings where one class outnumbers the rest.
     hits = float(np.mean(np.argmax(decision, axis=1) == problem.y_tune))
     return hits + measure_area(problem.y_tune.astype(np.int64), decision)
 

@@ -71,12 +71,15 @@ def _find_frame(problem: Problem, ridge: float | None) -> Features:
     x = problem.x_train.astype(np.float64)
     if ridge is None and x.shape[1] <= MOST_DIRECTIONS:
         return lambda z: z.astype(np.float64)
+    # Within classes: whitened by the whole covariance, classes that lie far apart would hide the
+    # rest.
     for k in range(problem.n_classes or 0):
         mine = problem.y_train == k
         x[mine] -= x[mine].mean(axis=0) if mine.any() else 0.0
     values, vectors = linalg.eigh(x.T @ x / len(x))
     values, vectors = values[-MOST_DIRECTIONS:], vectors[:, -MOST_DIRECTIONS:]
     if ridge is not None:
+        # All eigenvalues may be zero of a constant release; the least float keeps the root finite.
         floor = max(ridge * float(values.mean()), np.finfo(float).tiny)
         vectors = vectors / np.sqrt(np.maximum(values, 0.0) + floor)
     return lambda z: z.astype(np.float64) @ vectors
@@ -109,6 +112,8 @@ def _fit_gaussians(problem: Problem, z: FloatArray) -> list[_Gaussian]:
     means = [part.mean(axis=0) if len(part) else np.zeros(z.shape[1]) for part in parts]
     centred = [part - mean for part, mean in zip(parts, means, strict=True)]
     scatter = sum(float((part**2).sum()) for part in centred)
+    # Of standardised columns the mean variance within classes is below 1; 0 would end in a
+    # logarithm.
     common = max(scatter / z.size, LEAST_VARIANCE)
     with np.errstate(divide="ignore"):
         priors = np.log([len(part) / len(z) for part in parts])
@@ -160,6 +165,8 @@ def _measure_likelihoods(
         for i, share in enumerate(shrinkages):
             shrunk = (1 - share) * one.variances + share * one.common
             distance = squares @ (1 / shrunk) + rest / (share * one.common)
+            # The determinant of the shrunk covariance: the share of each direction, inside the span
+            # and out.
             volume = np.log(shrunk).sum() + n_rest * np.log(share * one.common)
             found[i, :, k] = one.log_prior - (distance + volume) / 2
     # A class that trained on no record stays finite, and behind all others.

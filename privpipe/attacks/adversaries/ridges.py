@@ -126,6 +126,7 @@ def fit_rbf(problem: Problem) -> Fitted:
 
 
 def _train_kernels(problem: Problem, choice: tuple[float, float] | None) -> Iterator[Fitted]:
+    # The scale of distances is the data's; widths are tried around it.
     unit = measure_width(problem.x_train, problem.seed)
     random = np.random.default_rng(problem.seed)
     n_train = len(problem.x_train)
@@ -147,6 +148,8 @@ def find_features(landmarks: FloatArray, exponent: float) -> Features:
 
     def find(x: FloatArray) -> FloatArray:
         kernel = measure_kernel(landmarks, x, exponent)
+        # Of landmarks L and root R with R R' = K(L, L), R^-1 K(L, x) has the kernel as inner
+        # products.
         features = linalg.solve_triangular(root.astype(kernel.dtype), kernel, lower=True)
         return np.asarray(features.T)
 
@@ -176,6 +179,7 @@ def measure_kernel(x: FloatArray, y: FloatArray, exponent: float) -> FloatArray:
         In the dtype of `y`; distances are of float64, block by block, for differences of squares
         lose digits.
     """
+    # Features of single precision stay so: they are the largest array of an attack.
     kernel = np.empty((len(x), len(y)), y.dtype)
     left = x.astype(np.float64)
     squares = np.einsum("ij,ij->i", left, left)[:, None]

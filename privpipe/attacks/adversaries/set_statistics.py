@@ -106,10 +106,14 @@ def draw_sets(
             dealt = []
             for _ in range(overlap):
                 for number, whole in enumerate(_bundle(mine, stretches, size, random)):
+                    # Disjoint sets within one dealing; dealt anew, records are in several, of the
+                    # same unit.
                     ends = range(size, len(whole) + 1, size)
                     dealt += [(whole[end - size : end], n_units + number) for end in ends]
             if stretches is not None:  # of every unit a set before any has two
                 dealt = [dealt[i] for i in random.permutation(len(dealt))]
+            # Where stretches of time are the units, few sets of a group would be few units of an
+            # interval.
             judges = stretches is not None and overlap == 1
             dealt = dealt[: MOST_STRETCHES if judges else MOST_SETS]
         parts += [part for part, _ in dealt]
@@ -131,6 +135,7 @@ def _bundle(
     order = mine[np.argsort(stretches[mine], kind="stable")]
     pieces = np.split(order, np.flatnonzero(np.diff(stretches[order])) + 1)
     found, held, n_held = [], list[IntArray](), 0
+    # Whole stretches: two sets that share one would be no independent draws.
     for number in random.permutation(len(pieces)):
         held.append(pieces[number])
         n_held += len(pieces[number])
@@ -159,6 +164,7 @@ def calibrate(decision: FloatArray, truth: IntArray, prior: FloatArray) -> tuple
     """
     found = []
     for logs in (True, False):
+        # Decisions below zero are margins or log-probabilities already.
         if logs and decision.min() < 0:
             continue
 
@@ -167,6 +173,7 @@ def calibrate(decision: FloatArray, truth: IntArray, prior: FloatArray) -> tuple
             p = log_softmax(likely + np.log(prior), axis=1)
             return -float(p[np.arange(len(truth)), truth].mean())
 
+        # On the logarithm of the factor, within e^-6 to e^6.
         best = minimize_scalar(loss, bounds=(-6.0, 6.0), method="bounded")
         found.append((float(best.fun), logs, float(np.exp(best.x))))
     _, logs, factor = min(found)
@@ -180,12 +187,14 @@ def log_likelihoods(
     logs, factor = calibration
     values = np.log(np.maximum(decision, LEAST)) - np.log(prior) if logs else decision
     scaled = log_softmax(factor * values + np.log(prior), axis=1)
+    # One record that an adversary is too sure of would outweigh all others of a set.
     return np.asarray(np.maximum(scaled, np.log(LEAST)) - np.log(prior))
 
 
 def read_statistics(x: FloatArray, train: IntArray) -> FloatArray:
     """Records in at most `DIRECTIONS` directions of largest variance of the training records."""
     centred = x.astype(np.float64) - x[train].mean(axis=0, dtype=np.float64)
+    # Of training records: what judges may not turn what is read.
     _, values, axes = np.linalg.svd(centred[train], full_matrices=False)
     n_axes = min(DIRECTIONS, int((values > 1e-6 * values[0]).sum()) or 1)
     scale = np.maximum(values[:n_axes], 1e-300) / np.sqrt(len(train))

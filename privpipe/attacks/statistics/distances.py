@@ -46,6 +46,7 @@ def measure_ranks(
         p_length = np.einsum("ij,ij->i", p, p)
         mine = gallery[match[rows]].astype(np.float64)
         reference = p_length + length[match[rows]] - 2 * np.einsum("ij,ij->i", p, mine)
+        # Expanded squares lose digits: equal entries differ by rounding, and would be ranked by it.
         margin = _TIE * (p_length + length[match[rows]])
         for cols in _blocks(len(gallery), _GALLERY_AT_ONCE):
             d = p_length[:, None] + length[cols] - 2 * (p @ gallery[cols].T.astype(np.float64))

@@ -223,6 +223,7 @@ class _Claims:
     def limits(self, level: float) -> tuple[float, float]:
         found = self.estimate
         below, above = self.vary((1 - level) / 2)
+        # Of an effective number of claims, which need not be whole.
         low, high = limit_exactly(found * self.real_positive, self.real_positive, level)
         lower = found - np.hypot(below, found - low)
         upper = found + np.hypot(above, high - found)
@@ -251,6 +252,7 @@ def _rank_claims(
     n, k = ranking.shape
     if k == 2:
         margin = ranking[:, 1] - ranking[:, 0]
+        # Of two classes one number ranks for both: who is surely not the one is surely the other.
         ranking = np.column_stack([-margin, margin])
     is_true = truth[:, None] == np.arange(k)
     sizes = is_true.sum(axis=0)
@@ -269,6 +271,7 @@ def _rank_claims(
         return claims
     codes, n_groups = code_groups(groups, n)
     subject = np.broadcast_to(codes[:, None], (n, k))[~is_true]
+    # Records of one subject are alike: their claims are worth fewer independent ones.
     alike = plan_effective(made[~is_true], subject, n_groups) / len(negative)
     effective = plan_effective(made[is_true], codes, n_groups)
     return replace(claims, real_positive=effective, real_negative=real * alike)
@@ -278,5 +281,6 @@ def _order(values: FloatArray, seed: int) -> IntArray:
     """Place of every claim among all, the surest last, equal ones in random order."""
     flat = values.ravel()
     place = np.empty(flat.size, np.int64)
+    # Ties in random order: in that of the records a sorted collection would seem exposed.
     place[np.lexsort((np.random.default_rng(seed).random(flat.size), flat))] = np.arange(flat.size)
     return place.reshape(values.shape)

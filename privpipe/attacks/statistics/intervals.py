@@ -85,6 +85,7 @@ def find_limits(
         If `level` is not strictly between 0 and 1.
     """
     check_level(level)
+    # Limits at lower levels are found at once: the bootstrap is not drawn again for them.
     relaxed = tuple((one, *limits(one)) for one in sorted(also) if one < level)
     return Interval(estimate, *limits(level), level, method, relaxed)
 
@@ -217,6 +218,7 @@ def measure_parts_interval(hits: FloatArray, sizes: FloatArray, *, level: float 
     >>> round(found.estimate, 3), round(found.upper - found.lower, 3)
     (0.51, 0.025)
     """
+    # Parts without a trial are no units.
     hits, sizes = hits[sizes > 0], sizes[sizes > 0]
     if len(sizes) < 2:
         raise InputError(
@@ -460,6 +462,7 @@ def measure_bootstrap_interval(
     seen = to_link(replicates[np.isfinite(replicates)], clip)
     centre = float(to_link(np.array([estimate]), clip)[0])
     spread = float(np.std(seen, ddof=1)) if len(seen) > 1 else np.nan
+    # Without it intervals of few units are too short (Hesterberg 2015).
     spread *= float(np.sqrt(n_units / (n_units - 1)))
 
     def limits(level: float) -> tuple[float, float]:
@@ -494,6 +497,7 @@ def draw_weights(
         Number of replicates and seed of the draws.
     """
     random = np.random.default_rng(seed)
+    # As many replicates as fit a core's cache, for a score passes over them several times.
     at_once = max(1, _CELLS_AT_ONCE // max(n_records, n_units))
     for start in range(0, n_replicates, at_once):
         rows = min(at_once, n_replicates - start)

@@ -148,6 +148,7 @@ def sum_place(
         strata = np.zeros(len(classes), np.int64)
     some = _centre(classes[of_rows], strata[of_rows])
     whole = _centre(classes, strata) if codes else some
+    # Records in order may repeat one label in runs: counted one by one they would prove too much.
     proxy = _inflate(some)
     sums = [np.bincount(code, weights=one, minlength=n) for one in whole.T for code, n in codes]
     n_codes = sum(n for _, n in codes)
@@ -183,8 +184,10 @@ def _find_strata(desired: Sequence[tuple[Column, FloatArray]]) -> IntArray:
         missing = np.isnan(values)
         known = np.where(missing, 0, values)
         codes = known.astype(np.int64) if column.is_categorical else _cut(values, n_bins)
+        # One more than the codes, for missing values are a stratum: combinations may not collide.
         strata = strata * (int(codes.max(initial=0)) + 2) + np.where(missing, 0, codes + 1)
         if strata.max(initial=0) > 2**16:
+            # Numbered anew before products of many variables overflow.
             strata = np.unique(strata, return_inverse=True)[1]
     return strata
 
@@ -197,6 +200,7 @@ def _cut(values: FloatArray, n_bins: int) -> IntArray:
 
 def _find_quantiles(values: FloatArray, shares: npt.ArrayLike) -> FloatArray:
     """Quantiles by an even choice of the values that are there; none where none is."""
+    # A thousand values give quantiles as well; every place would sort all of its own otherwise.
     some = np.sort(values[:: max(1, len(values) // 1024)])
     some = some[~np.isnan(some)]
     if not len(some):

@@ -97,6 +97,7 @@ def sum_privacy(
     if parts is None:
         return np.stack([column.sum(axis=0, dtype=np.float64) for column in columns])
     n = len(parts)
+    # One product with indicators of the parts: sums of all columns at once.
     chosen = csr_array((np.ones(n), parts, np.arange(n + 1)), shape=(n, PARTS)).T
     return np.stack([chosen @ column.astype(np.float64) for column in columns], axis=1)
 
@@ -117,6 +118,7 @@ def _find_private(
     left, right = np.abs(predicted - truth), np.abs(raw.predict(mean[None, :]) - truth)
     rest = raw.sum_terms(mean[None, :]) + 2 * np.abs(truth)
     n_terms = max(shown.shape[1], len(mean))
+    # The largest entries of all records bound the rounding of each: few are left to bound alone.
     largest = np.maximum(shown.max(axis=0, initial=0.0), -shown.min(axis=0, initial=0.0))
     private = exceeds(left, right, adversary.sum_terms(largest[None, :]) + rest, n_terms)
     close = np.flatnonzero(((left > right) & ~private).any(axis=1))

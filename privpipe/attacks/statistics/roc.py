@@ -170,6 +170,7 @@ def _trace(positive: BoolArray, value: FloatArray) -> tuple[FloatArray, FloatArr
 
 def halve_numbers(truth: FloatArray) -> IntArray:
     """1 above the median; where nothing is above, at it."""
+    # Claims of a number are about halves, so that a guess is right half of the time.
     middle = np.median(truth)
     above = truth > middle
     return np.asarray(above if above.any() else truth >= middle, np.int64)
@@ -229,6 +230,7 @@ def _weigh_area(positive: BoolArray, value: FloatArray) -> WeightedScore:
     order = np.argsort(value, kind="stable")
     ordered, is_positive = value[order], positive[order]
     at = np.flatnonzero(is_positive)
+    # Ties count half: both ends of each tie are summed.
     ends = [np.searchsorted(ordered, ordered[at], side) for side in ("left", "right")]
     passed = np.concatenate([[0], np.cumsum(is_positive)])
 

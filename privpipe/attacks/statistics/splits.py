@@ -121,6 +121,7 @@ def draw_rows(rows: IntArray, classes: IntArray | None, most: int, seed: int) ->
     >>> 7 in draw_rows(np.arange(1000), rare.astype(int), 10, seed=0)
     True
     """
+    # Systematic within each class: shares are exact, and a class of one record is in.
     if len(rows) <= most:
         return rows
     position = _place_records(classes, len(rows), np.random.default_rng(seed), middle=0.0)
@@ -135,6 +136,7 @@ def _place_records(
     order = random.permutation(n_records)
     if classes is None:
         classes = np.zeros(n_records, np.int64)
+    # Stable, so that the random order holds within a class.
     order = order[np.argsort(classes[order], kind="stable")]
     sizes = np.unique(classes, return_counts=True)[1]
     rank = np.concatenate([(np.arange(size) + middle) / size for size in sizes])
@@ -165,6 +167,7 @@ def _move_tests(
         )
     lowered = np.empty_like(position)
     lowered[train_only] = position[train_only] * (1 - test_share)
+    # All others judge: the shares divide what may only train.
     lowered[~train_only] = 1.0
     return lowered
 
@@ -244,6 +247,7 @@ def deal_groups(
     names, first = np.unique(groups, return_index=True)
     kinds = np.zeros(len(names), np.int64) if classes is None else classes[first]
     counts = np.unique(kinds, return_counts=True)[1]
+    # Each fold judges a group of every class, as far as there are groups.
     n_folds = min(N_FOLDS, int(counts.min()))
     if n_folds < 2 or counts.max() < 3:
         raise InputError(
@@ -261,6 +265,7 @@ def deal_groups(
         tunes = np.zeros(len(names), np.bool_)
         for kind in np.unique(kinds):
             left = order[(kinds[order] == kind) & (fold[order] != judged)]
+            # At least one group chooses settings, and one is left to train.
             n_tune = min(len(left) - 1, max(1, round(tune_share * len(left))))
             tunes[np.roll(left, -judged)[:n_tune]] = True
         tests = fold == judged
@@ -338,6 +343,7 @@ def number_stretches(groups: IntArray, places: IntArray, tasks: IntArray | None)
     starts = np.flatnonzero(begins)
     within = np.arange(len(order)) - np.repeat(starts, np.diff(np.append(starts, len(order))))
     sizes = np.unique(who, return_inverse=True, return_counts=True)
+    # Blocks of ever more records, and ever more of them: both that the interval's theory needs.
     longest = np.ceil(np.round(np.cbrt(sizes[2]), 9)).astype(np.int64)[sizes[1]]
     numbers = np.empty(len(order), np.int64)
     numbers[order] = np.cumsum(within % longest == 0) - 1
@@ -360,6 +366,7 @@ def _side_of(n: int, fold: int, turns: int) -> IntArray:
     if n < FEWEST_IN_CELL:
         return np.zeros(n, np.int64)
     turns = min(turns, n // FEWEST_IN_CELL)
+    # Two phases on, each fold: after all of them every phase has judged once.
     phase = (np.arange(n) * PHASES * turns // n - 2 * fold) % PHASES
     side = np.where(phase < 2, 2, np.where(phase == 2, 1, 0))
     return _keep_apart(side, np.zeros(n, np.int64), max(1, n // (20 * turns)))
@@ -368,6 +375,7 @@ def _side_of(n: int, fold: int, turns: int) -> IntArray:
 def _keep_apart(side: IntArray, groups: IntArray, gap: int) -> IntArray:
     """Leave out what lies so near a judging record of its group, and what trains near tuning."""
     apart = side.copy()
+    # First around what judges; then what trains stays away from what chooses settings.
     for judge in (2, 1):
         for shift in range(1, gap + 1):
             alike = groups[shift:] == groups[:-shift]

@@ -45,6 +45,8 @@ def find_ties(
             continue
         if not has_few_profiles(table[find_finite_rows(table)]):
             found.append(codes)
+        # Of few profiles equal raw records are other people: released ones are equal for that
+        # reason.
         elif table is raw:
             return None
     if not found:
@@ -53,6 +55,7 @@ def find_ties(
     rows = np.tile(np.arange(n), len(found))
     columns = np.concatenate([n + i * n + codes for i, codes in enumerate(found)])
     size = n * (1 + len(found))
+    # Records and profiles as a graph: who is equal raw to one and released to another ties both.
     links = coo_array((np.ones(len(rows), bool), (rows, columns)), shape=(size, size))
     codes = connected_components(links, directed=False)[1][:n]
     return np.asarray(np.unique(codes, return_inverse=True)[1], np.int64)
@@ -70,6 +73,7 @@ def has_few_profiles(table: npt.NDArray[np.generic]) -> bool:
     >>> has_few_profiles(np.repeat(random.normal(size=(20, 10)), 100, axis=0))
     False
     """
+    # The logarithm of records per typical row: below 0 repeats are no chance.
     room = float(np.log(max(len(table), 1)))
     for column in table.T:
         counts = np.unique(column, return_counts=True)[1] / len(table)
