@@ -1,6 +1,7 @@
 """Judges a release as an outsider would: arrays in, never paths.
 
-`inference` trains adversaries that guess confidential variables; `linkage`, `reconstruction`
-and `membership` look for records; `information` counts what discrete releases give away.
-`intervals`, `measures` and `roc` put limits on what is found.
+`threats` holds the attacks: `inference` trains adversaries that guess confidential variables;
+`linkage`, `reconstruction` and `membership` look for records; `information` counts what discrete
+releases give away. `adversaries` learn, `statistics` put limits on what is found; `audit_rounds`
+and `null_space_privacy` measure as Xu et al. do, by sums over all records.
 """

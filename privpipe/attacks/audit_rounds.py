@@ -9,25 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from privpipe.attacks import moment_audit
 from privpipe.attacks.least_squares_adversary import fit_linear_attack
-from privpipe.attacks.moment_audit import (
-    AuditPlan,
-    AuditSums,
-    PairMoments,
-    measure_pairs,
-    summarise_pairs,
-)
 from privpipe.attacks.statistics.privacy import limit_complete_privacy, report_privacy
 from privpipe.errors import InputError, RankError
 from privpipe.numerics.finite import find_finite_rows, keep_rows
-from privpipe.numerics.regression.moments import (
-    Coding,
-    CoMoments,
-    LeastSquares,
-    code_targets,
-    name_targets,
-    solve_least_squares,
-)
+from privpipe.numerics.regression import moments as regression
 from privpipe.protocols import Column, FloatArray, Shard, Shards, ShardSchema
 
 VIEWS = {
@@ -41,11 +28,15 @@ VIEWS = {
 
 
 MOST_FEATURES = 1000
-"""Features whose distortion is told one by one: the most distorted of more."""
+"""Features whose distortion is reported one by one: the most distorted of more."""
 
 
 def find_audit(
-    sums: AuditSums, plan: AuditPlan, *, level: float = 0.95, names: Sequence[str] = ()
+    sums: moment_audit.AuditSums,
+    plan: moment_audit.AuditPlan,
+    *,
+    level: float = 0.95,
+    names: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Turn sums into figures.
 
@@ -82,7 +73,7 @@ def find_audit(
     }
 
 
-def _find_distortion(sums: AuditSums, names: Sequence[str]) -> dict[str, Any] | None:
+def _find_distortion(sums: moment_audit.AuditSums, names: Sequence[str]) -> dict[str, Any] | None:
     """Root mean squared change of each feature, the most distorted first."""
     if (table := sums.added.get("distortion")) is None or not table.size:
         return None
@@ -108,12 +99,12 @@ def _find_distortion(sums: AuditSums, names: Sequence[str]) -> dict[str, Any] | 
 
 
 def _find_privacy(
-    sums: AuditSums, plan: AuditPlan, view: str, level: float
+    sums: moment_audit.AuditSums, plan: moment_audit.AuditPlan, view: str, level: float
 ) -> dict[str, Any] | None:
     table = sums.added.get(f"privacy/{view}")
     if table is None or not plan.confidential:
         return None
-    found = asdict(report_privacy(table.sum(axis=0), name_targets(plan.confidential)))
+    found = asdict(report_privacy(table.sum(axis=0), regression.name_targets(plan.confidential)))
     try:
         limits = asdict(limit_complete_privacy(table, level=level))
     except InputError:  # all of one subject
@@ -121,7 +112,7 @@ def _find_privacy(
     return found | {"complete_privacy_limits": limits}
 
 
-def _find_predictions(sums: AuditSums, column: Column) -> dict[str, Any]:
+def _find_predictions(sums: moment_audit.AuditSums, column: Column) -> dict[str, Any]:
     return {
         shown: _find_accuracy(table, column) if column.is_categorical else _find_error(table)
         for view, shown in VIEWS.items()
@@ -159,9 +150,9 @@ def audit_release(
     *,
     n_released: int,
     unit_roundoff: float,
-    coding: Coding = "zero_one",
+    coding: regression.Coding = "zero_one",
     keeps_features: bool = True,
-    learned: tuple[CoMoments, PairMoments] | None = None,
+    learned: tuple[regression.CoMoments, moment_audit.PairMoments] | None = None,
     level: float = 0.95,
     names: Sequence[str] = (),
 ) -> dict[str, Any]:
@@ -183,7 +174,7 @@ def audit_release(
     keeps_features
         Whether released columns are the raw features, so that raw predictors apply to them.
     learned
-        What `ask_raw` and `ask_pairs` made of `fit` and `attack`, where a pass of the caller's
+        What `query_raw` and `query_pairs` made of `fit` and `attack`, where a pass of the caller's
         has found it.
     level, names
         As `find_audit`.
@@ -204,10 +195,13 @@ def audit_release(
     """
     schema = fit.schema
     if learned is None:
-        learned = (fit.reduce(ask_raw(schema, coding)), attack.reduce(ask_pairs(schema, coding)))
+        learned = (
+            fit.reduce(query_raw(schema, coding)),
+            attack.reduce(query_pairs(schema, coding)),
+        )
     moments, pairs = learned
     raw, mean = _fit_raw(moments, schema.n_features)
-    plan = AuditPlan(
+    plan = moment_audit.AuditPlan(
         desired=schema.desired,
         confidential=schema.confidential,
         coding=coding,
@@ -217,7 +211,7 @@ def audit_release(
         joint=pairs.joint,
         keeps_features=keeps_features,
     )
-    sums: AuditSums = test.reduce(partial(measure_pairs, plan=plan))
+    sums: moment_audit.AuditSums = test.reduce(partial(moment_audit.measure_pairs, plan=plan))
     if sums.count == 0:
         raise InputError(
             "No record is left to judge.",
@@ -227,33 +221,44 @@ def audit_release(
     return find_audit(sums, plan, level=level, names=names)
 
 
-def ask_raw(schema: ShardSchema, coding: Coding) -> Callable[[Shard], CoMoments]:
-    """What the audit asks of raw records to fit on."""
+def query_raw(
+    schema: ShardSchema, coding: regression.Coding
+) -> Callable[[Shard], regression.CoMoments]:
+    """The query to raw records, to fit on them."""
     return partial(summarise_raw, schema=schema, coding=coding)
 
 
-def ask_pairs(schema: ShardSchema, coding: Coding) -> Callable[[Shard], PairMoments]:
-    """What the audit asks of released records to attack with."""
+def query_pairs(
+    schema: ShardSchema, coding: regression.Coding
+) -> Callable[[Shard], moment_audit.PairMoments]:
+    """The query to released records, to attack with them."""
     return partial(
-        summarise_pairs, desired=schema.desired, confidential=schema.confidential, coding=coding
+        moment_audit.summarise_pairs,
+        desired=schema.desired,
+        confidential=schema.confidential,
+        coding=coding,
     )
 
 
-def _fit_raw(moments: CoMoments, n_features: int) -> tuple[LeastSquares, FloatArray]:
+def _fit_raw(
+    moments: regression.CoMoments, n_features: int
+) -> tuple[regression.LeastSquares, FloatArray]:
     mean = moments.mean[:n_features]
     try:
-        return solve_least_squares(moments, n_features), mean
+        return regression.solve_least_squares(moments, n_features), mean
     except RankError:
-        return solve_least_squares(moments, n_features, ridge=LITTLE_RIDGE), mean
+        return regression.solve_least_squares(moments, n_features, ridge=LITTLE_RIDGE), mean
 
 
-def summarise_raw(shard: Shard, *, schema: ShardSchema, coding: Coding) -> CoMoments:
+def summarise_raw(
+    shard: Shard, *, schema: ShardSchema, coding: regression.Coding
+) -> regression.CoMoments:
     """Co-moments of ``[features, desired and confidential targets]`` of complete records."""
     values = np.hstack([shard.desired, shard.confidential])
-    targets = code_targets(values, schema.desired + schema.confidential, coding)
+    targets = regression.code_targets(values, schema.desired + schema.confidential, coding)
     complete = find_finite_rows(shard.features) & find_finite_rows(targets)
     n_features = shard.features.shape[1]
     rows = np.empty((int(complete.sum()), n_features + targets.shape[1]))
     rows[:, :n_features] = keep_rows(shard.features, complete)
     rows[:, n_features:] = keep_rows(targets, complete)
-    return CoMoments.of(rows, in_place=True)
+    return regression.CoMoments.of(rows, in_place=True)

@@ -42,8 +42,8 @@ def find_coordinates(moments: CoMoments, n_features: int, unit_roundoff: float) 
     eigenvalues, vectors = np.linalg.eigh(covariance)
     # The decomposition errs in proportion to the largest eigenvalue, on each processor its own way.
     floor = max(floor, ROUNDINGS * 2.0**-52 * eigenvalues.max(initial=0.0))
-    kept: FloatArray = vectors[:, eigenvalues > floor][:, ::-1]
-    return kept
+    directions: FloatArray = vectors[:, eigenvalues > floor][:, ::-1]
+    return directions
 
 
 def fit_linear_attack(moments: CoMoments, n_features: int, unit_roundoff: float) -> LeastSquares:

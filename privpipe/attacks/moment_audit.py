@@ -19,13 +19,7 @@ from privpipe.attacks.least_squares_adversary import widen
 from privpipe.attacks.statistics.privacy import PARTS, sum_privacy
 from privpipe.numerics.finite import find_finite_rows, keep_rows
 from privpipe.numerics.random.record_hash import cut_in_parts
-from privpipe.numerics.regression.moments import (
-    Coding,
-    CoMoments,
-    LeastSquares,
-    code_targets,
-    count_targets,
-)
+from privpipe.numerics.regression import moments as regression
 from privpipe.protocols import Column, FloatArray, IntArray, Shard
 
 
@@ -39,10 +33,10 @@ class PairMoments:
         Of ``[released features, targets]``, over records without missing targets.
     joint
         Per confidential categorical variable: how often each class comes with each desired
-        answer, (n_answers, n_classes); None for a numeric variable.
+        combination, (n_combinations, n_classes); None for a numeric variable.
     """
 
-    moments: CoMoments
+    moments: regression.CoMoments
     joint: tuple[IntArray | None, ...]
 
     def merge(self, other: PairMoments) -> PairMoments:
@@ -80,9 +74,9 @@ class AuditPlan:
 
     desired: tuple[Column, ...]
     confidential: tuple[Column, ...]
-    coding: Coding
-    raw: LeastSquares
-    attack: LeastSquares
+    coding: regression.Coding
+    raw: regression.LeastSquares
+    attack: regression.LeastSquares
     mean: FloatArray
     joint: tuple[IntArray | None, ...]
     keeps_features: bool = True
@@ -117,15 +111,19 @@ class AuditSums:
 
 
 def summarise_pairs(
-    shard: Shard, *, desired: Sequence[Column], confidential: Sequence[Column], coding: Coding
+    shard: Shard,
+    *,
+    desired: Sequence[Column],
+    confidential: Sequence[Column],
+    coding: regression.Coding,
 ) -> PairMoments:
     """What a shard of released records with labels teaches the adversary."""
     values = np.hstack([shard.desired, shard.confidential])
     complete = ~np.isnan(values).any(axis=1) & find_finite_rows(shard.released)
-    targets = code_targets(values, [*desired, *confidential], coding)
+    targets = regression.code_targets(values, [*desired, *confidential], coding)
     rows = keep_rows(np.hstack([shard.released, targets]), complete)
-    answers = encode_answers(shard.desired, desired)[complete]
-    n_answers = count_answers(desired)
+    combined = encode_desired(shard.desired, desired)[complete]
+    n_combinations = count_combinations(desired)
     joint: list[IntArray | None] = []
     for j, column in enumerate(confidential):
         if column.n_categories is None:
@@ -133,10 +131,10 @@ def summarise_pairs(
             continue
         codes = shard.confidential[complete, j].astype(np.int64)
         flat = np.bincount(
-            answers * column.n_categories + codes, minlength=n_answers * column.n_categories
+            combined * column.n_categories + codes, minlength=n_combinations * column.n_categories
         )
-        joint.append(flat.reshape(n_answers, column.n_categories))
-    return PairMoments(CoMoments.of(rows, in_place=True), tuple(joint))
+        joint.append(flat.reshape(n_combinations, column.n_categories))
+    return PairMoments(regression.CoMoments.of(rows, in_place=True), tuple(joint))
 
 
 def measure_pairs(shard: Shard, *, plan: AuditPlan) -> AuditSums:
@@ -147,7 +145,7 @@ def measure_pairs(shard: Shard, *, plan: AuditPlan) -> AuditSums:
     x = shard.features.astype(np.float64)
     released = shard.released.astype(np.float64)
     values = np.hstack([shard.desired, shard.confidential])
-    targets = code_targets(values, plan.columns, plan.coding)
+    targets = regression.code_targets(values, plan.columns, plan.coding)
     added: dict[str, FloatArray] = {}
     scores = {"raw": plan.raw.predict(x), "retrained": plan.attack.predict(released)}
     direct = widen(plan.raw, released.shape[1]) if plan.keeps_features else None
@@ -192,35 +190,37 @@ def _add_distortion(
 
 def _only_released(shard: Shard) -> Shard:
     """Leave out withheld records, whose row holds nothing."""
-    kept = find_finite_rows(shard.released)
-    if kept.all():
+    held = find_finite_rows(shard.released)
+    if held.all():
         return shard
     return replace(
         shard,
-        features=shard.features[kept],
-        desired=shard.desired[kept],
-        confidential=shard.confidential[kept],
-        released=shard.released[kept],
+        features=shard.features[held],
+        desired=shard.desired[held],
+        confidential=shard.confidential[held],
+        released=shard.released[held],
     )
 
 
-def encode_answers(desired: FloatArray, columns: Sequence[Column]) -> IntArray:
-    """Number the combinations of desired categorical answers; numeric ones count as one."""
-    answers = np.zeros(len(desired), np.int64)
+def encode_desired(desired: FloatArray, columns: Sequence[Column]) -> IntArray:
+    """Number the combinations of desired classes; numbers count as one class."""
+    combined = np.zeros(len(desired), np.int64)
     for j, column in enumerate(columns):
         if column.n_categories:
-            answers = answers * column.n_categories + np.nan_to_num(desired[:, j]).astype(np.int64)
-    return answers
+            combined = combined * column.n_categories + np.nan_to_num(desired[:, j]).astype(
+                np.int64
+            )
+    return combined
 
 
-def count_answers(columns: Sequence[Column]) -> int:
-    """Number of combinations of desired categorical answers."""
+def count_combinations(columns: Sequence[Column]) -> int:
+    """Number of combinations of desired classes."""
     return int(np.prod([column.n_categories or 1 for column in columns], dtype=np.int64))
 
 
 def _add_privacy(
     added: dict[str, FloatArray],
-    adversaries: dict[str, LeastSquares],
+    adversaries: dict[str, regression.LeastSquares],
     released: FloatArray,
     scores: dict[str, FloatArray],
     targets: FloatArray,
@@ -228,7 +228,7 @@ def _add_privacy(
     parts: IntArray,
 ) -> None:
     """What each adversary's view adds to the privacy of the confidential targets."""
-    confidential = slice(count_targets(plan.desired), None)
+    confidential = slice(regression.count_targets(plan.desired), None)
     truth, raw = targets[:, confidential], plan.raw.select(confidential)
     for name, adversary in adversaries.items():
         added[f"privacy/{name}"] = sum_privacy(
@@ -254,7 +254,7 @@ def _add_predictions(
     """Confusion matrices of categorical variables, error sums of numeric ones."""
     start = 0
     for j, column in enumerate(plan.columns):
-        width = count_targets([column])
+        width = regression.count_targets([column])
         score, target = scores[:, start : start + width], targets[:, start : start + width]
         start += width
         known = ~np.isnan(values[:, j])
@@ -267,8 +267,8 @@ def _add_predictions(
 
 
 def _add_floors(added: dict[str, FloatArray], shard: Shard, plan: AuditPlan) -> None:
-    """What guessing, and knowing only the desired answer, already tells of a confidential class."""
-    answers = encode_answers(shard.desired, plan.desired)
+    """What guessing, and knowing the desired classes alone, reveals of a confidential class."""
+    combined = encode_desired(shard.desired, plan.desired)
     for j, (column, joint) in enumerate(zip(plan.confidential, plan.joint, strict=True)):
         if joint is None:
             continue
@@ -276,11 +276,11 @@ def _add_floors(added: dict[str, FloatArray], shard: Shard, plan: AuditPlan) -> 
         known = ~np.isnan(truth)
         overall = np.full(len(truth), joint.sum(axis=0).argmax())
         added[f"guessing/{column.name}"] = _confusion(truth, overall, known, column)
-        best = joint.argmax(axis=1)[answers]
+        best = joint.argmax(axis=1)[combined]
         added[f"answer_only/{column.name}"] = _confusion(truth, best, known, column)
 
 
-def _classify(score: FloatArray, coding: Coding) -> IntArray:
+def _classify(score: FloatArray, coding: regression.Coding) -> IntArray:
     if score.shape[1] == 1:
         return (score[:, 0] > (0.5 if coding == "zero_one" else 0.0)).astype(np.int64)
     best: IntArray = score.argmax(axis=1)

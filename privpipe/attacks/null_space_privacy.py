@@ -21,16 +21,7 @@ from privpipe.capabilities import Coordinates, Spends
 from privpipe.errors import InputError, OptionError, RankError
 from privpipe.numerics.finite import find_finite_rows
 from privpipe.numerics.random.streams import KeyedStream
-from privpipe.numerics.regression.moments import (
-    Coding,
-    CoMoments,
-    LeastSquares,
-    code_targets,
-    count_targets,
-    measure_scale,
-    name_targets,
-    solve_least_squares,
-)
+from privpipe.numerics.regression import moments as regression
 from privpipe.numerics.regression.tsqr import Frame, TriangularFactor, solve_triangular
 from privpipe.protocols import FloatArray, RecordMap, Shard, Shards, ShardSchema
 
@@ -59,12 +50,12 @@ class Judge:
 
     mechanism: RecordMap
     schema: ShardSchema
-    coding: Coding
-    raw: LeastSquares
+    coding: regression.Coding
+    raw: regression.LeastSquares
     mean: FloatArray
     desired: FloatArray | None
     key: bytes | None
-    attack: LeastSquares | None = None
+    attack: regression.LeastSquares | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,12 +94,14 @@ def _release(shard: Shard, judge: Judge, part: str) -> tuple[FloatArray, FloatAr
     return released, released
 
 
-def summarise_released(shard: Shard, *, judge: Judge) -> CoMoments:
+def summarise_released(shard: Shard, *, judge: Judge) -> regression.CoMoments:
     """Co-moments of what released training records show, and their confidential targets."""
     _, shown = _release(shard, judge, "train")
     rows = np.hstack([shown, code_confidential(shard, judge.schema, judge.coding)])
     whole = find_finite_rows(rows)
-    return CoMoments.of(rows[whole], shard.weights[whole] if shard.weights.size else None)
+    return regression.CoMoments.of(
+        rows[whole], shard.weights[whole] if shard.weights.size else None
+    )
 
 
 def measure_shard(shard: Shard, *, judge: Judge) -> PrivacySums:
@@ -116,9 +109,9 @@ def measure_shard(shard: Shard, *, judge: Judge) -> PrivacySums:
     released, shown = _release(shard, judge, "test")
     truth = code_confidential(shard, judge.schema, judge.coding)
     withheld = np.isnan(released).any(axis=1)
-    kept = ~withheld & ~np.isnan(truth).any(axis=1)
-    x = shard.features[kept].astype(np.float64)
-    truth, released, shown = truth[kept], released[kept], shown[kept]
+    judged = ~withheld & ~np.isnan(truth).any(axis=1)
+    x = shard.features[judged].astype(np.float64)
+    truth, released, shown = truth[judged], released[judged], shown[judged]
     assert judge.attack is not None, "the adversary is trained before it is judged"
     views = {"attacked": (judge.attack, shown)}
     direct = widen(judge.raw, released.shape[1])
@@ -192,7 +185,7 @@ def measure_null_space_privacy(
     confidential_predictor: npt.ArrayLike | None = None,
     confidential_intercept: npt.ArrayLike | None = None,
     desired_predictor: npt.ArrayLike | None = None,
-    label_coding: Coding = "zero_one",
+    label_coding: regression.Coding = "zero_one",
     ridge: float = 0.0,
     noise_key: bytes | None = None,
 ) -> NullSpacePrivacy:
@@ -265,10 +258,10 @@ def measure_null_space_privacy(
 
 def _take_raw(
     schema: ShardSchema, predictor: npt.ArrayLike, intercept: npt.ArrayLike | None
-) -> LeastSquares:
+) -> regression.LeastSquares:
     """The confidential predictor that the adversary was given."""
     a = _as_columns(predictor)
-    n_targets = count_targets(schema.confidential)
+    n_targets = regression.count_targets(schema.confidential)
     b = np.zeros(n_targets) if intercept is None else np.asarray(intercept, np.float64)
     if a.shape != (schema.n_features, n_targets) or b.shape != (n_targets,):
         raise InputError(
@@ -283,7 +276,7 @@ def _take_raw(
             remedy="Give finite numbers.",
             code="predictor",
         )
-    return LeastSquares(a, b, 0.0)
+    return regression.LeastSquares(a, b, 0.0)
 
 
 def _as_columns(predictor: npt.ArrayLike) -> FloatArray:
@@ -292,9 +285,9 @@ def _as_columns(predictor: npt.ArrayLike) -> FloatArray:
     return a[:, None] if a.ndim == 1 else a
 
 
-def _train_attack(train: Shards, judge: Judge) -> LeastSquares:
+def _train_attack(train: Shards, judge: Judge) -> regression.LeastSquares:
     """Algorithm 3 on what the released training records show."""
-    moments: CoMoments = train.reduce(partial(summarise_released, judge=judge))
+    moments: regression.CoMoments = train.reduce(partial(summarise_released, judge=judge))
     n_shown = len(moments.mean) - judge.raw.coefficients.shape[1]
     # Coordinates are float64, and all of them count; records show rounding beside them.
     exact = isinstance(judge.mechanism, Coordinates)
@@ -308,7 +301,7 @@ def _report(sums: PrivacySums, judge: Judge) -> NullSpacePrivacy:
             "No test record is left to judge.",
             remedy="Give test records with confidential labels that are not all withheld.",
         )
-    names = name_targets(judge.schema.confidential)
+    names = regression.name_targets(judge.schema.confidential)
     utility = sums.added.get("utility")
     mechanism = judge.mechanism
     budget = mechanism.utility_budget if isinstance(mechanism, Spends) else None
@@ -325,10 +318,12 @@ def _report(sums: PrivacySums, judge: Judge) -> NullSpacePrivacy:
 
 
 WORST_CONDITION = 1e5
-"""Above this condition of the scaled Gram matrix a factor of the design is asked for."""
+"""Above this condition of the scaled Gram matrix a factor of the design is computed."""
 
 
-def measure_raw(train: Shards, coding: Coding) -> tuple[CoMoments, FloatArray]:
+def measure_raw(
+    train: Shards, coding: regression.Coding
+) -> tuple[regression.CoMoments, FloatArray]:
     """Co-moments of ``[features, confidential targets]`` where these are known; the mean record.
 
     The mean is that of all records, also of those without labels.
@@ -345,7 +340,9 @@ def measure_raw(train: Shards, coding: Coding) -> tuple[CoMoments, FloatArray]:
     return labelled, labelled.select(features).merge(others).mean
 
 
-def summarise_raw_records(shard: Shard, *, schema: ShardSchema, coding: Coding) -> JointSums:
+def summarise_raw_records(
+    shard: Shard, *, schema: ShardSchema, coding: regression.Coding
+) -> JointSums:
     """Co-moments of the records with labels, and of the features of those without."""
     bad = int(np.count_nonzero(~find_finite_rows(shard.features)))
     if bad:
@@ -357,19 +354,19 @@ def summarise_raw_records(shard: Shard, *, schema: ShardSchema, coding: Coding) 
     targets = code_confidential(shard, schema, coding)
     known = find_finite_rows(targets)
     x = shard.features.astype(np.float64)
-    labelled = CoMoments.of(np.hstack([x[known], targets[known]]), _weigh(shard, known))
-    return JointSums((labelled, CoMoments.of(x[~known], _weigh(shard, ~known))))
+    labelled = regression.CoMoments.of(np.hstack([x[known], targets[known]]), _weigh(shard, known))
+    return JointSums((labelled, regression.CoMoments.of(x[~known], _weigh(shard, ~known))))
 
 
 def fit_raw_predictor(
-    train: Shards, moments: CoMoments, *, coding: Coding, ridge: float = 0.0
-) -> LeastSquares:
+    train: Shards, moments: regression.CoMoments, *, coding: regression.Coding, ridge: float = 0.0
+) -> regression.LeastSquares:
     """Predictor of the confidential targets, with an intercept.
 
     Parameters
     ----------
     train
-        The records; asked once more where their co-moments are too coarse.
+        The records; read once more where their co-moments are too coarse.
     moments
         What `measure_raw` found of them.
     coding
@@ -387,12 +384,12 @@ def fit_raw_predictor(
     schema = train.schema
     n, names = schema.n_features, schema.feature_names
     try:
-        found = solve_least_squares(moments, n, ridge=ridge, names=names)
+        found = regression.solve_least_squares(moments, n, ridge=ridge, names=names)
         if found.condition <= WORST_CONDITION:
             return found
     except RankError:
-        pass  # as far as the Gram matrix can tell; the factor sees twice as many digits
-    frame = Frame(moments.mean, measure_scale(moments, n, True), True)
+        pass  # as far as the Gram matrix shows; the factor sees twice as many digits
+    frame = Frame(moments.mean, regression.measure_scale(moments, n, True), True)
     factor: TriangularFactor = train.reduce(
         partial(summarise_factor, schema=schema, coding=coding, frame=frame)
     )
@@ -400,7 +397,7 @@ def fit_raw_predictor(
 
 
 def summarise_factor(
-    shard: Shard, *, schema: ShardSchema, coding: Coding, frame: Frame
+    shard: Shard, *, schema: ShardSchema, coding: regression.Coding, frame: Frame
 ) -> TriangularFactor:
     """Triangular factor of features and targets of the records with labels."""
     targets = code_confidential(shard, schema, coding)
@@ -409,9 +406,9 @@ def summarise_factor(
     return TriangularFactor.of_design(x, targets[known], frame, _weigh(shard, known))
 
 
-def code_confidential(shard: Shard, schema: ShardSchema, coding: Coding) -> FloatArray:
+def code_confidential(shard: Shard, schema: ShardSchema, coding: regression.Coding) -> FloatArray:
     """Confidential target columns of a shard, (n_records, n_targets), NaN where missing."""
-    return code_targets(shard.confidential, schema.confidential, coding)
+    return regression.code_targets(shard.confidential, schema.confidential, coding)
 
 
 def _weigh(shard: Shard, rows: npt.NDArray[np.bool_]) -> FloatArray | None:

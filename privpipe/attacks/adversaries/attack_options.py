@@ -192,6 +192,12 @@ class AttackOptions(Options):
         return tuple(self.plan_level(n_compared, n_open) for n_open in steps)
 
 
+GROUPS = "groups"
+"""Source of attacks on several records that are known to be of one group."""
+
+RAW_GROUPS = "raw groups"
+"""The same of the raw records: the positive control."""
+
 ALONE = "alone: "
 """Begins the name of a source that is one included variable by itself."""
 

@@ -1,6 +1,6 @@
 """Attacks beside inference by name: what each needs, and where its function is.
 
-Stages and reports list the rows and name none of them; what a run measures of a release follows
+Stages and reports list the rows and name no row; what a run measures of a release follows
 from what each row needs. A new attack is a module with a function of the arrays
 that it needs and the options, whose outcome is a value with `to_json`, and one row here.
 """

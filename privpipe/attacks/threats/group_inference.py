@@ -10,8 +10,8 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from privpipe.attacks.adversaries import ADVERSARIES
-from privpipe.attacks.adversaries.attack_options import AttackOptions
+from privpipe.attacks.adversaries import ADVERSARIES, set_statistics
+from privpipe.attacks.adversaries.attack_options import GROUPS, RAW_GROUPS, AttackOptions
 from privpipe.attacks.adversaries.evidence import Evidence, find_units, split_groups
 from privpipe.attacks.adversaries.problem import (
     Decided,
@@ -19,16 +19,6 @@ from privpipe.attacks.adversaries.problem import (
     guess_target,
     join_decided,
     measure_tuning,
-)
-from privpipe.attacks.adversaries.set_statistics import (
-    BASES,
-    Sets,
-    calibrate,
-    draw_sets,
-    log_likelihoods,
-    pool_statistics,
-    read_statistics,
-    train_on_sets,
 )
 from privpipe.attacks.statistics.roc import orient_ranking
 from privpipe.attacks.statistics.splits import (
@@ -38,12 +28,8 @@ from privpipe.attacks.statistics.splits import (
     is_of_groups,
     names_groups,
 )
-from privpipe.attacks.threats.verdicts.safeguards import RAW_GROUPS
 from privpipe.errors import InputError
 from privpipe.protocols import BoolArray, Column, FloatArray, IntArray
-
-GROUPS = "groups"
-"""Source of these attacks: records known to be of one group."""
 
 SOURCES = {GROUPS: "released", RAW_GROUPS: "raw"}
 """What is read of the evidence, by the source of an attack on groups."""
@@ -87,14 +73,15 @@ class Pooled:
 
 
 @dataclass(frozen=True, eq=False)
-class _Readers:
+class _Likelihoods:
     """What adversaries on single records say of tuning and test records: log-likelihoods."""
 
     likelihoods: dict[str, FloatArray]
     prior: FloatArray
 
 
-_READERS: WeakKeyDictionary[Evidence, dict[tuple[int, str, int], _Readers]] = WeakKeyDictionary()
+_TRAINED: WeakKeyDictionary[Evidence, dict[tuple[int, str, int], _Likelihoods]]
+_TRAINED = WeakKeyDictionary()
 """Of each variable, source and fold: trained once for all sizes, in each worker."""
 
 
@@ -143,7 +130,7 @@ def list_known_sizes(
     """
     if column.n_categories is None or typical < SIZES[1]:
         return ()
-    if not set(options.adversaries) & set(BASES):
+    if not set(options.adversaries) & set(set_statistics.BASES):
         return ()  # none of those named says how sure it is
     if named:
         return tuple(size for size in SIZES if size == 1 or size <= typical / N_FOLDS)
@@ -174,7 +161,7 @@ def infer_jointly(
     splits = split_groups(evidence, position, options)
     size, truth = read_size(name), evidence.truth[:, position]
     n_classes = int(evidence.columns[position].n_categories or 0)
-    parts, found, said = list[Sets](), list[Decided](), list[str]()
+    parts, found, said = list[set_statistics.Sets](), list[Decided](), list[str]()
     for fold, split in enumerate(splits):
         sets = _draw_sets(evidence, position, size, split, options)
         judged, decided = _decide_best(evidence, position, source, fold, sets, split, options)
@@ -214,20 +201,20 @@ def _check_judged(truth: FloatArray, judged: IntArray, n_classes: int) -> None:
 
 def _draw_sets(
     evidence: Evidence, position: int, size: int | None, split: RecordSplit, options: AttackOptions
-) -> tuple[Sets, Sets, Sets]:
+) -> tuple[set_statistics.Sets, set_statistics.Sets, set_statistics.Sets]:
     """Sets that train, choose and judge."""
     assert evidence.groups is not None
     groups, truth = evidence.groups, np.nan_to_num(evidence.truth[:, position]).astype(np.int64)
     units = find_units(evidence, position)
     stretches = None if units is groups else units
     train, tune, test = (
-        draw_sets(
+        set_statistics.draw_sets(
             rows, groups, truth, size, stretches=stretches, overlap=overlap, seed=options.seed
         )
         for rows, overlap in ((split.train, OVERLAP), (split.tune, OVERLAP), (split.test, 1))
     )
     if tune.n_sets < 2 or len(np.unique(tune.classes)) < 2:  # fewer records choose than judge
-        tune = draw_sets(split.tune, groups, truth, None)
+        tune = set_statistics.draw_sets(split.tune, groups, truth, None)
     if min(tune.n_sets, test.n_sets) < 2 or len(np.unique(test.units)) < 2:
         raise InputError(
             f"Too few groups have {size} records or more among those that tune and judge.",
@@ -242,19 +229,19 @@ def _decide_best(
     position: int,
     source: str,
     fold: int,
-    sets: tuple[Sets, Sets, Sets],
+    sets: tuple[set_statistics.Sets, set_statistics.Sets, set_statistics.Sets],
     split: RecordSplit,
     options: AttackOptions,
 ) -> tuple[str, Decided]:
     """The adversary that does best on tuning sets, and what it says of those that judge."""
     x, n_classes = _read_source(evidence, source), evidence.columns[position].n_categories or 0
-    readers = _READERS.setdefault(evidence, {})
-    if (position, source, fold) not in readers:
-        readers[position, source, fold] = _read_records(evidence, position, source, split, options)
+    trained = _TRAINED.setdefault(evidence, {})
+    if (position, source, fold) not in trained:
+        trained[position, source, fold] = _read_records(evidence, position, source, split, options)
     tune = sets[1]
     best: tuple[float, str, FloatArray, FloatArray] | None = None
     for said, tuned, decided in _pool(
-        x, readers[position, source, fold], sets, split, n_classes, options
+        x, trained[position, source, fold], sets, split, n_classes, options
     ):
         score = _measure(tune, tuned, n_classes)
         if best is None or score > best[0] + 1e-9:
@@ -266,7 +253,7 @@ def _decide_best(
     return said, (decided, np.asarray(decided * signs))
 
 
-def _measure(sets: Sets, decision: FloatArray, n_classes: int) -> float:
+def _measure(sets: set_statistics.Sets, decision: FloatArray, n_classes: int) -> float:
     empty = np.empty((0, 0))
     truth = sets.classes.astype(np.float64)
     return measure_tuning(Problem(empty, truth, empty, truth, n_classes), decision)
@@ -274,8 +261,8 @@ def _measure(sets: Sets, decision: FloatArray, n_classes: int) -> float:
 
 def _pool(
     x: FloatArray,
-    readers: _Readers,
-    sets: tuple[Sets, Sets, Sets],
+    trained: _Likelihoods,
+    sets: tuple[set_statistics.Sets, set_statistics.Sets, set_statistics.Sets],
     split: RecordSplit,
     n_classes: int,
     options: AttackOptions,
@@ -283,18 +270,18 @@ def _pool(
     """Every way to pool: its name, and what it says of tuning and of test sets."""
     train, tune, test = sets
     found = []
-    for name, likelihoods in readers.likelihoods.items():
-        prior = np.log(readers.prior)
+    for name, likelihoods in trained.likelihoods.items():
+        prior = np.log(trained.prior)
         said = [part.sum(likelihoods) + prior for part in (tune, test)]
         found.append((f"sum of log-probabilities of {name}", said[0], said[1]))
     if train.n_sets < 2 * n_classes or len(test.members) == test.n_sets:  # one record is no set
         return found
-    z = read_statistics(x, split.train)
-    statistics = [pool_statistics(z, part) for part in sets]
+    z = set_statistics.read_statistics(x, split.train)
+    statistics = [set_statistics.pool_statistics(z, part) for part in sets]
     aside = set_aside(train.units, train.classes, options.seed)
     if len(np.unique(train.classes[~aside])) < 2:  # only one class has so many records
         return found
-    readers_of_sets = train_on_sets(
+    fitted_to_sets = set_statistics.train_on_sets(
         statistics[0][~aside],
         train.classes[~aside],
         statistics[0][aside],
@@ -303,7 +290,7 @@ def _pool(
         options.adversaries,
         options.seed,
     )
-    for name, decide in readers_of_sets:
+    for name, decide in fitted_to_sets:
         said = [decide(part) for part in statistics[1:]]
         found.append((f"{name} on pooled statistics", said[0], said[1]))
     return found
@@ -335,7 +322,7 @@ def _read_source(evidence: Evidence, source: str) -> FloatArray:
 
 def _read_records(
     evidence: Evidence, position: int, source: str, split: RecordSplit, options: AttackOptions
-) -> _Readers:
+) -> _Likelihoods:
     """Adversaries on single records, calibrated on tuning records."""
     x, truth = _read_source(evidence, source), evidence.truth[:, position]
     n_classes = int(evidence.columns[position].n_categories or 0)
@@ -349,7 +336,7 @@ def _read_records(
     records = (x[train], truth[train], x[tune], truth[tune])
     problem = Problem(*records, n_classes, options.seed)
     judged = np.concatenate([split.tune, split.test])
-    bases = [base for base in BASES if base in options.adversaries]
+    bases = [base for base in set_statistics.BASES if base in options.adversaries]
     if source == RAW_GROUPS:  # raw records are wide, and one who learns of them is enough
         bases = bases[:1]
     found: dict[str, FloatArray] = {}
@@ -360,8 +347,10 @@ def _read_records(
         if not np.isfinite(decision).all():
             continue
         n_tune = len(split.tune)
-        calibration = calibrate(decision[:n_tune], truth[split.tune].astype(np.int64), prior)
+        calibration = set_statistics.calibrate(
+            decision[:n_tune], truth[split.tune].astype(np.int64), prior
+        )
         values = np.zeros((len(x), n_classes))
-        values[judged] = log_likelihoods(decision, prior, calibration)
+        values[judged] = set_statistics.log_likelihoods(decision, prior, calibration)
         found[name] = values
-    return _Readers(found, prior)
+    return _Likelihoods(found, prior)

@@ -15,31 +15,23 @@ import numpy as np
 import numpy.typing as npt
 from threadpoolctl import threadpool_limits
 
-from privpipe.attacks.adversaries.attack_options import AttackOptions, choose_adversaries
+from privpipe.attacks.adversaries.attack_options import (
+    GROUPS,
+    RAW_GROUPS,
+    AttackOptions,
+    choose_adversaries,
+)
 from privpipe.attacks.adversaries.auxiliary import Auxiliary
 from privpipe.attacks.adversaries.evidence import Evidence, find_units
 from privpipe.attacks.adversaries.preparation import prepare_evidence
 from privpipe.attacks.adversaries.problem import Decided
+from privpipe.attacks.statistics import scores as scoring
 from privpipe.attacks.statistics.roc import sample_curve
-from privpipe.attacks.statistics.scores import (
-    Score,
-    compare_class_scores,
-    compare_number_scores,
-    measure_class_scores,
-    measure_number_scores,
-)
-from privpipe.attacks.threats.group_inference import (
-    GROUPS,
-    SOURCES,
-    infer_jointly,
-    list_sizes,
-    name_size,
-)
+from privpipe.attacks.threats import group_inference
 from privpipe.attacks.threats.trained_adversary import decide_by_desired, train_adversary
 from privpipe.attacks.threats.verdicts.attack_report import AttackReport, summarise_outcomes
 from privpipe.attacks.threats.verdicts.detectable_effect import count_compared
 from privpipe.attacks.threats.verdicts.outcomes import Attack, AttackOutcome, is_of_release
-from privpipe.attacks.threats.verdicts.safeguards import RAW_GROUPS
 from privpipe.errors import PrivpipeError
 from privpipe.protocols import Column, IntArray
 
@@ -59,10 +51,10 @@ def plan_attacks(evidence: Evidence, options: AttackOptions) -> tuple[Attack, ..
         for name in choose_adversaries(source, column.is_categorical, options)
     )
     joint = tuple(
-        Attack(column.name, "classes", source, name_size(size))
+        Attack(column.name, "classes", source, group_inference.name_size(size))
         for source in (GROUPS, *([RAW_GROUPS] if "raw" in evidence.sources else []))
         for position, column in enumerate(evidence.columns)
-        for size in _choose_sizes(source, list_sizes(evidence, position, options))
+        for size in _choose_sizes(source, group_inference.list_sizes(evidence, position, options))
     )
     return single + joint
 
@@ -212,12 +204,12 @@ def run_attack(evidence: Evidence, attack: Attack, options: AttackOptions) -> At
     """
     started = time.perf_counter()
     position = [column.name for column in evidence.columns].index(attack.target)
-    source = evidence.sources[SOURCES.get(attack.source, attack.source)]
+    source = evidence.sources[group_inference.SOURCES.get(attack.source, attack.source)]
     outcome = AttackOutcome(
         attack, "unknown", n_features=source.n_features, n_coordinates=source.values.shape[1]
     )
     try:
-        judge = _attack_groups if attack.source in SOURCES else _attack
+        judge = _attack_groups if attack.source in group_inference.SOURCES else _attack
         # Attacks run beside one another: on small fits OpenMP's threads wait more than they work.
         with threadpool_limits(1, user_api="openmp"):
             outcome = judge(evidence, position, outcome, options)
@@ -259,12 +251,14 @@ def _attack_groups(
     What the desired variables of a set reveal is not deducted: the limits bear the whole advantage.
     """
     attack = outcome.attack
-    found = infer_jointly(evidence, position, attack.source, attack.adversary, options)
+    found = group_inference.infer_jointly(
+        evidence, position, attack.source, attack.adversary, options
+    )
     strict, *also = plan_levels(evidence, position, options)
     return replace(
         outcome,
         status="measured",
-        scores=measure_class_scores(
+        scores=scoring.measure_class_scores(
             found.truth,
             found.decision,
             guess=found.guess,
@@ -290,7 +284,7 @@ def score_decisions(
     known: Decided | None,
     guess: float,
     options: AttackOptions,
-) -> tuple[Score, ...]:
+) -> tuple[scoring.Score, ...]:
     """Scores of what was decided of test records, by class or number, with their limits."""
     strict, *also = plan_levels(evidence, position, options)
     given: dict[str, Any] = {
@@ -302,23 +296,25 @@ def score_decisions(
     }
     truth, (decision, ranking) = evidence.truth[test, position], decided
     if not evidence.columns[position].is_categorical:
-        scores = measure_number_scores(truth, decision, guess=guess, **given)
+        scores = scoring.measure_number_scores(truth, decision, guess=guess, **given)
     else:
         truth = truth.astype(np.int64)
-        scores = measure_class_scores(truth, decision, guess=int(guess), ranking=ranking, **given)
+        scores = scoring.measure_class_scores(
+            truth, decision, guess=int(guess), ranking=ranking, **given
+        )
     if known is None:
         return scores
     return compare_decided(scores, truth, decided, known, guess, given)
 
 
 def compare_decided(
-    scores: tuple[Score, ...],
+    scores: tuple[scoring.Score, ...],
     truth: np.ndarray,
     mine: Decided,
     theirs: Decided,
     guess: float,
     given: dict[str, Any],
-) -> tuple[Score, ...]:
+) -> tuple[scoring.Score, ...]:
     """The scores with what one adversary has beyond another, on the same test records.
 
     Parameters
@@ -333,8 +329,10 @@ def compare_decided(
         Groups, level and bootstrap of the intervals.
     """
     if not np.issubdtype(truth.dtype, np.integer):
-        return compare_number_scores(scores, truth, mine[0], theirs[0], guess=guess, **given)
-    return compare_class_scores(
+        return scoring.compare_number_scores(
+            scores, truth, mine[0], theirs[0], guess=guess, **given
+        )
+    return scoring.compare_class_scores(
         scores, truth, mine[0], theirs[0], ranking=mine[1], known_ranking=theirs[1], **given
     )
 

@@ -15,22 +15,12 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from privpipe.attacks.adversaries.attack_options import AttackOptions
+from privpipe.attacks.adversaries.attack_options import GROUPS, AttackOptions
 from privpipe.attacks.adversaries.evidence import Evidence
+from privpipe.attacks.statistics import scores as scoring
 from privpipe.attacks.statistics.intervals import Interval, measure_difference_interval
-from privpipe.attacks.statistics.scores import (
-    EXPOSURES,
-    compare_number_scores,
-    measure_class_scores,
-    measure_number_scores,
-)
-from privpipe.attacks.threats.group_inference import GROUPS
+from privpipe.attacks.threats import trained_adversary
 from privpipe.attacks.threats.inference import compare_decided, find_test_units, score_decisions
-from privpipe.attacks.threats.trained_adversary import (
-    TrainedAdversary,
-    decide_by_desired,
-    train_adversary,
-)
 from privpipe.attacks.threats.verdicts.outcomes import Attack, AttackOutcome, is_of_release
 from privpipe.attacks.threats.verdicts.safeguards import LearningCurve, expect_gain
 from privpipe.errors import PrivpipeError
@@ -89,7 +79,7 @@ def _measure_curve(
 ) -> LearningCurve:
     position = [column.name for column in evidence.columns].index(attack.target)
     trained = [
-        train_adversary(
+        trained_adversary.train_adversary(
             evidence, position, attack.source, attack.adversary, options, share_train=share
         )
         for share in SHARES
@@ -101,7 +91,7 @@ def _measure_curve(
             position,
             one.test,
             one.decided,
-            decide_by_desired(evidence, position, one.splits, one.tests, options),
+            trained_adversary.decide_by_desired(evidence, position, one.splits, one.tests, options),
             one.guess,
             quick,
         )
@@ -145,7 +135,7 @@ def _measure_curve(
 def _list_followed(kind: str, options: AttackOptions) -> tuple[str, ...]:
     """Deciding scores that are means over records; the others where there is no such."""
     deciding = options.deciding(kind)
-    return tuple(name for name in deciding if name not in EXPOSURES) or deciding
+    return tuple(name for name in deciding if name not in scoring.EXPOSURES) or deciding
 
 
 @dataclass(frozen=True)
@@ -198,7 +188,7 @@ def measure_retained(evidence: Evidence, position: int, options: AttackOptions) 
     name = "logistic" if column.is_categorical else "least_squares"
     with threadpool_limits(1, user_api="openmp"):
         raw, released = (
-            train_adversary(evidence, position, source, name, options)
+            trained_adversary.train_adversary(evidence, position, source, name, options)
             for source in ("raw", "released")
         )
     truth = evidence.truth[raw.test, position]
@@ -215,12 +205,15 @@ def measure_retained(evidence: Evidence, position: int, options: AttackOptions) 
 
 
 def _measure_accuracy(
-    truth: np.ndarray, raw: TrainedAdversary, released: TrainedAdversary, given: dict[str, Any]
+    truth: np.ndarray,
+    raw: trained_adversary.TrainedAdversary,
+    released: trained_adversary.TrainedAdversary,
+    given: dict[str, Any],
 ) -> tuple[Interval, Interval, Interval]:
     """Accuracy on raw and on released records, and the difference."""
     found = []
     for one in (raw, released):
-        scores = measure_class_scores(
+        scores = scoring.measure_class_scores(
             truth, one.decided[0], guess=int(one.guess), n_replicates=QUICK_REPLICATES, **given
         )
         found.append(scores[0].interval)
@@ -229,14 +222,17 @@ def _measure_accuracy(
 
 
 def _measure_r2(
-    truth: np.ndarray, raw: TrainedAdversary, released: TrainedAdversary, given: dict[str, Any]
+    truth: np.ndarray,
+    raw: trained_adversary.TrainedAdversary,
+    released: trained_adversary.TrainedAdversary,
+    given: dict[str, Any],
 ) -> tuple[Interval, Interval, Interval]:
     """R squared on raw and on released records, and the difference."""
     scores, worse = (
-        measure_number_scores(truth, one.decided[0], guess=one.guess, **given)
+        scoring.measure_number_scores(truth, one.decided[0], guess=one.guess, **given)
         for one in (raw, released)
     )
     both = raw.decided[0], released.decided[0]
-    [compared] = compare_number_scores(scores[:1], truth, *both, guess=raw.guess, **given)
+    [compared] = scoring.compare_number_scores(scores[:1], truth, *both, guess=raw.guess, **given)
     assert compared.gained is not None, "R squared is compared"
     return scores[0].interval, worse[0].interval, compared.gained

@@ -8,15 +8,9 @@ from dataclasses import asdict, dataclass
 import numpy as np
 import numpy.typing as npt
 
+from privpipe.attacks.adversaries import ridges
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.coordinates import bound_rows, measure_coordinates
-from privpipe.attacks.adversaries.ridges import (
-    LANDMARKS,
-    WIDTHS,
-    find_features,
-    measure_width,
-    solve_ridges,
-)
 from privpipe.attacks.statistics.intervals import Interval, measure_bootstrap_interval
 from privpipe.attacks.statistics.splits import RecordSplit, draw_split
 from privpipe.errors import InputError
@@ -167,13 +161,13 @@ def _standardise(raw: FloatArray) -> FloatArray:
 
 def _lift(source: FloatArray, split: RecordSplit, seed: int) -> list[FloatArray]:
     """Kernel features of several widths, with the columns themselves."""
-    width = measure_width(source[split.train], seed)
-    n_landmarks = min(LANDMARKS, len(split.train))
+    width = ridges.measure_width(source[split.train], seed)
+    n_landmarks = min(ridges.LANDMARKS, len(split.train))
     random = np.random.default_rng(seed)
     landmarks = source[random.choice(split.train, n_landmarks, replace=False)]
     return [
-        np.hstack([source, find_features(landmarks, share * width)(source)])
-        for share in WIDTHS[1:3]
+        np.hstack([source, ridges.find_features(landmarks, share * width)(source)])
+        for share in ridges.WIDTHS[1:3]
     ]
 
 
@@ -181,7 +175,7 @@ def _rebuild(sources: list[FloatArray], target: FloatArray, split: RecordSplit) 
     """Test residuals (n_test, n_columns) of the source and ridge that do best in tuning."""
     best, least = target[split.test], np.inf
     for source in sources:
-        for _, slope, offset in solve_ridges(source[split.train], target[split.train]):
+        for _, slope, offset in ridges.solve_ridges(source[split.train], target[split.train]):
             error = float(np.mean((target[split.tune] - source[split.tune] @ slope - offset) ** 2))
             if error < least:
                 least = error

@@ -7,7 +7,7 @@ moments of the surrogates themselves, which every outsider has.
 Surrogates carry the coefficients W of all records exactly, ``(X'X) W = X'y``. Without the record
 (x, y) both sides lose its products, so that ``x (y - x'W) = X'X W - X'y`` over all others: who
 knows these has the record, whose bias entry is one. And of W before and after one record was
-added, ``x (y - x'W) = X'X (W after - W before)``, where the surrogates' second moments stand in for
+added, ``x (y - x'W) = X'X (W after - W before)``, where the surrogates' second moments replace
 X'X: who knows no record has that one. No number of surrogates hinders either. Normal equations;
 Cook 1977 for the second.
 """

@@ -14,16 +14,9 @@ import numpy as np
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.problem import QUIET
+from privpipe.attacks.threats import record_recovery
 from privpipe.attacks.threats.membership import MembershipReport, measure_membership
 from privpipe.attacks.threats.membership import attack as attack_membership
-from privpipe.attacks.threats.record_recovery import (
-    RECOVERED,
-    RecoveryReport,
-    count_needed_trials,
-    find_frame,
-    measure_cosines,
-    report_recovery,
-)
 from privpipe.errors import InputError
 from privpipe.protocols import FloatArray
 
@@ -35,7 +28,7 @@ MOST_ROUNDS = 300
 
 def attack_independent_components(
     released: FloatArray, members: FloatArray, others: FloatArray, *, options: AttackOptions
-) -> RecoveryReport:
+) -> record_recovery.RecoveryReport:
     """FastICA of the surrogates; arrays as of a `Sample`.
 
     Raises
@@ -45,7 +38,7 @@ def attack_independent_components(
     """
     from sklearn.decomposition import FastICA
 
-    frame = find_frame(released)
+    frame = record_recovery.find_frame(released)
     rows = released[:MOST_SURROGATES] @ frame.T
     # The rank is that of the features, which may depend on one another: no more is unmixed.
     values = np.linalg.svd(rows, compute_uv=False)
@@ -66,30 +59,34 @@ def attack_independent_components(
             "Independent components of the surrogates could not be found.",
             remedy="Their records are unknown to this attack, not safe from it.",
         )
-    return report_recovery(members @ frame.T, others @ frame.T, guesses, level=options.level)
+    return record_recovery.report_recovery(
+        members @ frame.T, others @ frame.T, guesses, level=options.level
+    )
 
 
 def attack_outlying_record(
     released: FloatArray, members: FloatArray, others: FloatArray, *, options: AttackOptions
-) -> RecoveryReport:
+) -> record_recovery.RecoveryReport:
     """The farthest records, by the singular vectors of the surrogates; arrays as of a `Sample`.
 
     As many of those in the sample are attacked as the limit needs trials, in units of the bulk: a
     standardised outlier is none any more. The farthest is looked for in the strongest one as well.
     """
-    find_frame(released)  # refuses what cannot be attacked
+    record_recovery.find_frame(released)  # refuses what cannot be attacked
     moments = released.T @ released
     centred = np.eye(len(moments))
     centred[:-1, -1] = -moments[-1, :-1] / moments[-1, -1]
     # Medians are not moved by the record that is looked for.
     spread = np.median(np.abs(others @ centred.T), axis=0)
     shape = centred / np.where(spread > 0, spread, 1.0)[:, None]
-    n_trials = count_needed_trials(options.max_exposed, options.level)
+    n_trials = record_recovery.count_needed_trials(options.max_exposed, options.level)
     targets, alike = (_find_farthest(rows @ shape.T, n_trials) for rows in (members, others))
     _, _, vectors = np.linalg.svd(released @ shape.T, full_matrices=False)
-    found = report_recovery(targets, alike, vectors, level=options.level)
-    met = measure_cosines(others @ shape.T, vectors[:1]) >= RECOVERED
-    farthest = float(measure_cosines(targets[:1], vectors[:1])[0])
+    found = record_recovery.report_recovery(targets, alike, vectors, level=options.level)
+    met = (
+        record_recovery.measure_cosines(others @ shape.T, vectors[:1]) >= record_recovery.RECOVERED
+    )
+    farthest = float(record_recovery.measure_cosines(targets[:1], vectors[:1])[0])
     return replace(found, farthest=farthest, farthest_by_chance=float(met.mean()))
 
 
@@ -127,7 +124,7 @@ def trace(
             f"{len(others)} records that are not in are too few to trace by.",
             remedy="Hold out more.",
         )
-    frame = find_frame(released)
+    frame = record_recovery.find_frame(released)
     # Whoever traces has records of the population that are not in; these may not judge as well.
     inside, known, judged = (rows @ frame.T for rows in (members, others[::2], others[1::2]))
     sums = frame @ (released.T @ released) @ frame.T
@@ -155,7 +152,7 @@ MOST_CONTROLLED = 2000
 
 def run_control(
     name: str, members: FloatArray, others: FloatArray, options: AttackOptions
-) -> RecoveryReport | MembershipReport:
+) -> record_recovery.RecoveryReport | MembershipReport:
     """Run an attack on records like the given ones, released so that it must succeed.
 
     Parameters
@@ -172,7 +169,9 @@ def run_control(
         return _trace_few(members, others, random, options)
     attack, release = CONTROLS[name]
     chosen, released = release(members, random)
-    report: RecoveryReport | MembershipReport = attack(released, chosen, others, options=options)
+    report: record_recovery.RecoveryReport | MembershipReport = attack(
+        released, chosen, others, options=options
+    )
     return report
 
 

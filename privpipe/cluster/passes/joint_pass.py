@@ -1,6 +1,6 @@
-"""Several questions in one pass: a chunk is read once, and each question gets its shard of it.
+"""Several queries in one pass: a chunk is read once, and each query gets its shard of it.
 
-The questions may concern other parts of the records, and other released counterparts of them;
+The queries may concern other parts of the records, and other released counterparts of them;
 those about one collection share a pass.
 """
 
@@ -23,7 +23,7 @@ from privpipe.store.collections.collection import Collection
 
 @dataclass(frozen=True)
 class JointQuery:
-    """What is asked of which shards.
+    """What is summarised of which shards.
 
     Parameters
     ----------
@@ -37,46 +37,47 @@ class JointQuery:
     summarise: Callable[[Shard], Any]
 
 
-def reduce_jointly(questions: Sequence[JointQuery], label: str) -> list[Any]:
-    """Answer questions; those about one collection in one pass.
+def reduce_jointly(queries: Sequence[JointQuery], label: str) -> list[Any]:
+    """Run queries; those about one collection in one pass.
 
     Parameters
     ----------
-    questions
+    queries
         In any order.
     label
         What the dashboard shows of the passes.
 
     Returns
     -------
-    answers
-        Of each question what ``shards.reduce(summarise)`` would give.
+    found
+        Of each query what ``shards.reduce(summarise)`` would give.
     """
-    asked = [_unwrap(question) for question in questions]
-    answers: list[Any] = [None] * len(asked)
-    for url in dict.fromkeys(shards.collection.url for shards, _ in asked):
-        mine = [i for i, (shards, _) in enumerate(asked) if shards.collection.url == url]
-        views = _Views(tuple(asked[i][0].collection for i in mine))
-        # A pass asks no more of a collection than its chunks, and those the views have.
-        one_pass = replace(asked[mine[0]][0], collection=cast(Collection, views), label=label)
-        found: JointSums = one_pass.reduce(
-            cast(Any, partial(summarise_each, summaries=tuple(asked[i][1] for i in mine)))
+    raw = [_unwrap(query) for query in queries]
+    found: list[Any] = [None] * len(raw)
+    for url in dict.fromkeys(shards.collection.url for shards, _ in raw):
+        mine = [i for i, (shards, _) in enumerate(raw) if shards.collection.url == url]
+        views = _Views(tuple(raw[i][0].collection for i in mine))
+        # A pass needs no more of a collection than its chunks, and those the views have.
+        one_pass = replace(raw[mine[0]][0], collection=cast(Collection, views), label=label)
+        joint: JointSums = one_pass.reduce(
+            cast(Any, partial(summarise_each, summaries=tuple(raw[i][1] for i in mine)))
         )
-        for i, answer in zip(mine, found.parts, strict=True):
-            answers[i] = answer
-    return answers
+        for i, part in zip(mine, joint.parts, strict=True):
+            found[i] = part
+    return found
 
 
-def _unwrap(question: JointQuery) -> tuple[ShardedCollection, Callable[[Shard], Any]]:
-    shards, summarise = question.shards, question.summarise
+def _unwrap(query: JointQuery) -> tuple[ShardedCollection, Callable[[Shard], Any]]:
+    shards, summarise = query.shards, query.summarise
     if isinstance(shards, CleanedShards):
+        # Cleaning moves into the leaf, so that raw and cleaned views share the reading.
         summarise, shards = shards.clean_first(summarise), cast(ShardedCollection, shards.inner)
     return shards, summarise
 
 
 @dataclass(frozen=True)
 class _Views:
-    """Parts of one collection that are read together; stands for a `Collection` in a pass."""
+    """Parts of one collection that are read at once, as a pass reads a `Collection`."""
 
     collections: tuple[Collection, ...]
 
@@ -96,7 +97,7 @@ class _Views:
 
 @dataclass(frozen=True, eq=False)
 class _Seen:
-    """One chunk as each of several questions sees it."""
+    """One chunk as each of several queries sees it."""
 
     shards: tuple[Shard, ...]
 
@@ -107,7 +108,7 @@ class _Seen:
 
 
 def summarise_each(seen: _Seen, *, summaries: tuple[Callable[[Shard], Any], ...]) -> JointSums:
-    """Worker side: each question's statistic of its shard."""
+    """Worker side: each query's statistic of its shard."""
     return JointSums(
         tuple(summarise(shard) for summarise, shard in zip(summaries, seen.shards, strict=True))
     )

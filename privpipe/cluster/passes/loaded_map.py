@@ -13,25 +13,16 @@ from typing import Any, TypeVar
 
 import numpy.typing as npt
 
+from privpipe import protocols
 from privpipe.capabilities import Reconstructs, RunsCode
 from privpipe.errors import FormatError
 from privpipe.fitted_schema import NamedCodes, check_numbered_alike
 from privpipe.numerics.random.streams import KEY_BYTES, KeyedStream
-from privpipe.protocols import (
-    Oracle,
-    RecordMap,
-    RecordStream,
-    Shard,
-    Shards,
-    ShardSchema,
-    Statistics,
-    Sums,
-)
 from privpipe.records.schema import expand_indicators
 from privpipe.sanitizers.names import schema_of
 from privpipe.store.models import digest_map, open_model
 
-S = TypeVar("S", bound=Statistics)
+S = TypeVar("S", bound=protocols.Statistics)
 
 
 @dataclass(frozen=True)
@@ -60,7 +51,7 @@ class CleanedShards:
         The stored map.
     """
 
-    inner: Shards
+    inner: protocols.Shards
     model: StoredMap
 
     @property
@@ -68,30 +59,40 @@ class CleanedShards:
         return self.inner.n_records
 
     @property
-    def schema(self) -> ShardSchema:
+    def schema(self) -> protocols.ShardSchema:
         return self.inner.schema
 
-    def reduce(self, summarise: Callable[[Shard], S]) -> S:
+    def reduce(self, summarise: Callable[[protocols.Shard], S]) -> S:
         """See `Shards.reduce`."""
         return self.inner.reduce(self.clean_first(summarise))
 
-    def clean_first(self, summarise: Callable[[Shard], S]) -> Callable[[Shard], S]:
+    def clean_first(
+        self, summarise: Callable[[protocols.Shard], S]
+    ) -> Callable[[protocols.Shard], S]:
         """The query to the raw shards: each is cleaned before it is summarised."""
         return partial(summarise_cleaned, summarise=summarise, model=self.model, schema=self.schema)
 
-    def oracle(self, function: Callable[..., Sums], **resident: Any) -> Oracle[Any, Sums]:
+    def oracle(
+        self, function: Callable[..., protocols.Sums], **resident: Any
+    ) -> protocols.Oracle[Any, protocols.Sums]:
         """Not needed by audits: that of the raw shards."""
         return self.inner.oracle(function, **resident)
 
 
 def summarise_cleaned(
-    shard: Shard, *, summarise: Callable[[Shard], S], model: StoredMap, schema: ShardSchema
+    shard: protocols.Shard,
+    *,
+    summarise: Callable[[protocols.Shard], S],
+    model: StoredMap,
+    schema: protocols.ShardSchema,
 ) -> S:
     """Worker side: clean a shard, then summarise raw and cleaned records jointly."""
     return summarise(replace(shard, released=release_shard(shard, model, schema)))
 
 
-def release_shard(shard: Shard, model: StoredMap, schema: ShardSchema) -> npt.NDArray[Any]:
+def release_shard(
+    shard: protocols.Shard, model: StoredMap, schema: protocols.ShardSchema
+) -> npt.NDArray[Any]:
     """Worker side: what a stored map makes of a shard, codes as indicators.
 
     Draws are fresh: nothing of it is published.
@@ -115,7 +116,7 @@ def release_shard(shard: Shard, model: StoredMap, schema: ShardSchema) -> npt.ND
 
 
 def release_records(
-    fitted: RecordMap, x: npt.NDArray[Any], stream: RecordStream | None = None
+    fitted: protocols.RecordMap, x: npt.NDArray[Any], stream: protocols.RecordStream | None = None
 ) -> npt.NDArray[Any]:
     """Records as a reader of the release will see them, whatever its layout."""
     released = fitted.apply(x, stream)
@@ -123,7 +124,7 @@ def release_records(
 
 
 @lru_cache(maxsize=4)
-def load_map(url: str, digest: str) -> RecordMap:
+def load_map(url: str, digest: str) -> protocols.RecordMap:
     """Worker side: open a model once per process, and only the one that was fitted."""
     fitted = open_model(url)
     if digest_map(fitted) != digest:

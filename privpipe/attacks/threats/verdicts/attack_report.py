@@ -16,6 +16,7 @@ from privpipe.attacks.adversaries.attack_options import ALONE, AttackOptions
 from privpipe.attacks.adversaries.evidence import Coverage, GroupCounts, LeftOut
 from privpipe.attacks.statistics.roc import GRID
 from privpipe.attacks.statistics.scores import Score
+from privpipe.attacks.threats.verdicts import safeguards
 from privpipe.attacks.threats.verdicts.detectable_effect import count_compared
 from privpipe.attacks.threats.verdicts.judgement import decide_variables
 from privpipe.attacks.threats.verdicts.outcomes import (
@@ -25,15 +26,6 @@ from privpipe.attacks.threats.verdicts.outcomes import (
     Decision,
     Verdict,
     is_of_release,
-)
-from privpipe.attacks.threats.verdicts.safeguards import (
-    Detection,
-    LearningCurve,
-    hold_to_control,
-    hold_to_curve,
-    hold_to_group_control,
-    hold_to_power,
-    say_power,
 )
 from privpipe.described import described
 from privpipe.errors import InputError
@@ -90,9 +82,9 @@ class AttackReport:
     n_withheld: int = 0
     n_seen: int = 0
     left_out: tuple[LeftOut, ...] = ()
-    power: tuple[Detection, ...] = ()
+    power: tuple[safeguards.Detection, ...] = ()
     groups: GroupCounts | None = None
-    curves: tuple[LearningCurve, ...] = ()
+    curves: tuple[safeguards.LearningCurve, ...] = ()
     coverage: Coverage | None = None
 
     @property
@@ -101,7 +93,7 @@ class AttackReport:
 
         ``target``, ``kind`` (classes or numbers), ``source`` (what was read: released, which are
         the features, everything, bits, joined, groups, "alone: NAME" of an included variable,
-        "together: NAME" of an earlier release; raw, raw groups, noise, wanted to compare with),
+        "together: NAME" of an earlier release; raw, raw groups, noise, `wanted` to compare with),
         ``adversary``, ``score``, its limits and their ``level`` after the multiplicity correction,
         ``interval`` (how the limits were found), ``baseline``, advantage and gain as in `Decision`.
         """
@@ -162,11 +154,13 @@ class AttackReport:
 
     def _hold(self, decision: Decision) -> Decision:
         """A decision after all that "safe" must survive, one after the other."""
-        decision = hold_to_control(decision, self.outcomes, self.options)
-        decision = hold_to_power(decision, self.power, self.options.must_find, self.groups)
+        decision = safeguards.hold_to_control(decision, self.outcomes, self.options)
+        decision = safeguards.hold_to_power(
+            decision, self.power, self.options.must_find, self.groups
+        )
         # Unproven turns unknown as well: no more records of the same groups would decide it.
-        decision = hold_to_group_control(decision, self.outcomes, self.options)
-        return hold_to_curve(decision, self.curves)
+        decision = safeguards.hold_to_group_control(decision, self.outcomes, self.options)
+        return safeguards.hold_to_curve(decision, self.curves)
 
     @property
     def leakage(self) -> tuple[IncludedLeakage, ...]:
@@ -198,7 +192,7 @@ class AttackReport:
             "sample": None if self.coverage is None else asdict(self.coverage),
             "sample_sentence": "" if self.coverage is None else self.coverage.say(),
             "power": [asdict(one) for one in self.power],
-            "power_sentence": say_power(self.power) if self.power else "",
+            "power_sentence": safeguards.say_power(self.power) if self.power else "",
             "curves": [asdict(one) for one in self.curves],
             "decisions": [decision.as_row() for decision in self.decide()],
             "roc": {

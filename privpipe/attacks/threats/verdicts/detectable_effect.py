@@ -1,4 +1,4 @@
-"""The smallest effect that an audit can tell from guessing: what records or groups a verdict needs.
+"""The smallest effect that an audit detects: what records or groups a verdict needs.
 
 Known before a run, from the options alone. An allowance that is narrower than the intervals of so
 few records cannot be shown to hold, not even of a release from which nothing can be learned.

@@ -13,13 +13,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from privpipe.attacks.adversaries.attack_options import AttackOptions
+from privpipe.attacks.adversaries.attack_options import RAW_GROUPS, AttackOptions
 from privpipe.attacks.adversaries.evidence import GroupCounts
 from privpipe.attacks.threats.verdicts.outcomes import AttackOutcome, Decision
 from privpipe.numerics.limits import say_lower
-
-RAW_GROUPS = "raw groups"
-"""Source of attacks on several raw records of one group."""
 
 EXPONENTS = np.linspace(0.25, 1.0, 61)
 """Of the power of the labels with which errors shrink; see `expect_gain`."""

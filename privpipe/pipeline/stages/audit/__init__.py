@@ -1,1 +1,1 @@
-"""The audit stage: each kind of attack, on the records that judge a release."""
+"""The audit stage: every attack, on the records that judge a release."""

@@ -20,12 +20,7 @@ from privpipe.attacks.threats.verdicts.outcomes import describe_score
 from privpipe.capabilities import FollowsTarget
 from privpipe.cluster.executors.executor import Executor
 from privpipe.cluster.pass_checkpoints import Checkpoints
-from privpipe.cluster.passes.attack_sample import (
-    attack_by_name,
-    draw_missing,
-    list_measured,
-    measure_retained_utility,
-)
+from privpipe.cluster.passes import attack_sample
 from privpipe.cluster.passes.attack_tasks import distribute_attacks
 from privpipe.cluster.passes.evidence_sample import AuditSources, is_released, sample_evidence
 from privpipe.cluster.passes.loaded_map import StoredMap
@@ -38,6 +33,7 @@ from privpipe.pipeline.stages.audit.judged_records import (
     find_labelled,
     list_unjudged,
     pair_released,
+    report_nothing,
 )
 from privpipe.records.sampling import Part
 from privpipe.store.collections.collection import Collection
@@ -72,7 +68,7 @@ def attack_release(
     if run.options.audit.adversaries:
         # First, by all workers: of a chunk that cleaning has not drawn one would draw for all.
         options = find_attack_options(run.options).without_limits()
-        draw_missing(executor, sources.list_drawings(options))
+        attack_sample.draw_missing(executor, sources.list_drawings(options))
     attacks, utility = _measure_reports(run, executor, sources)
     adversaries = _attack(run, executor, sources, earlier, by_target=theorem is not None)
     proof = None
@@ -218,7 +214,7 @@ def _measure_reports(
         return {}, {}
     options = find_attack_options(run.options, run.attempt).without_limits()
     desired = run.training.desired
-    names = [*list_measured(sources), *([UTILITY] if desired else ())]
+    names = [*attack_sample.list_measured(sources), *([UTILITY] if desired else ())]
     tasks = [(name, (sources, name, options, run.checkpoints)) for name in names]
     found = dict(executor.map_tasks(report_once, tasks, prefix="attack"))
     utility: dict[str, Any] = {}
@@ -246,18 +242,13 @@ def report_once(
     if known is not None and (stored := known.read("report")) is not None:
         return str(stored)
     report = (
-        json.dumps(measure_retained_utility(sources, options))
+        json.dumps(attack_sample.measure_retained_utility(sources, options))
         if name == UTILITY
-        else attack_by_name(sources, name, options)
+        else attack_sample.attack_by_name(sources, name, options)
     )
     if known is not None:
         known.write("report", report)
     return report
-
-
-def report_nothing(reason: str, verdict: str = "unknown") -> dict[str, Any]:
-    """Findings of adversaries, where none decides."""
-    return {"verdict": verdict, "reason": reason, "decisions": []}
 
 
 def _attack(

@@ -31,7 +31,7 @@ def plan_places(run: Run, trained: Trained, plan: ReleasePlan) -> PlacePlan | No
     """What is summed up of each chunk; None where no released record has a confidential label."""
     has = {variable.name for variable in run.collection.schema_of_records.variables}
     confidential = tuple(name for name in run.training.confidential if name in has)
-    if not confidential or trained.n_records is not None:  # surrogates are records of nobody
+    if not confidential or trained.n_records is not None:  # surrogates belong to no person
         return None
     return PlacePlan(
         url=join(workspace_url(run.release_url), "places"),
@@ -125,7 +125,7 @@ def _sum_larger(table: PlaceSums, run: Run) -> Iterator[tuple[tuple[str, int], P
         found, place = np.unique(numbers, return_inverse=True)
         sums = table.add_up(place, len(found))
         for i, number in enumerate(map(int, found)):
-            if number >= 0:  # -1: of a chunk with too many partitions to be told apart
+            if number >= 0:  # -1: of a chunk with too many partitions to be held apart
                 yield (kind, number), sums.take(np.arange(len(found)) == i)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
-from privpipe.attacks.audit_rounds import ask_pairs, ask_raw, audit_release
+from privpipe.attacks.audit_rounds import audit_release, query_pairs, query_raw
 from privpipe.capabilities import Descends
 from privpipe.cluster.executors.executor import Executor
 from privpipe.cluster.passes.joint_pass import JointQuery, reduce_jointly
@@ -20,14 +20,9 @@ from privpipe.errors import InputError
 from privpipe.numerics.regression.moments import Coding
 from privpipe.pipeline.runs.earlier import find_differences
 from privpipe.pipeline.runs.run import Cleaned, Run, Trained, find_attack_options
+from privpipe.pipeline.stages.audit import audit_promises
 from privpipe.pipeline.stages.audit.audit_attacks import attack_release
 from privpipe.pipeline.stages.audit.audit_places import audit_places, is_constant
-from privpipe.pipeline.stages.audit.audit_promises import (
-    audit_neighbours,
-    query_losses,
-    read_promise,
-    report_losses,
-)
 from privpipe.pipeline.stages.audit.audit_surrogates import audit_surrogates
 from privpipe.pipeline.stages.audit.judged_records import describe_basis, find_test, pair_released
 from privpipe.pipeline.stages.report_writing import describe_run
@@ -91,15 +86,15 @@ def _audit(run: Run, trained: Trained, cleaned: Cleaned, executor: Executor) -> 
     raw = _shards(run, trained, executor, learned, "audit_raw")
     attack = _released(run, trained, plan, executor, parts[1], "audit_attack")
     coding: Coding = getattr(run.options.method, "label_coding", "zero_one")
-    promise = read_promise(run)
-    questions = [
-        JointQuery(raw, ask_raw(raw.schema, coding)),
-        JointQuery(attack, ask_pairs(raw.schema, coding)),
+    promise = audit_promises.read_promise(run)
+    queries = [
+        JointQuery(raw, query_raw(raw.schema, coding)),
+        JointQuery(attack, query_pairs(raw.schema, coding)),
     ]
     if promise is not None:
-        questions.append(query_losses(run, plan, promise, executor))
+        queries.append(audit_promises.query_losses(run, plan, promise, executor))
     # One pass over the records answers all that do not depend on one another.
-    moments, pairs, *losses = reduce_jointly(questions, "audit")
+    moments, pairs, *losses = reduce_jointly(queries, "audit")
     findings = audit_release(
         raw,
         attack,
@@ -112,7 +107,7 @@ def _audit(run: Run, trained: Trained, cleaned: Cleaned, executor: Executor) -> 
         level=find_attack_options(run.options, run.attempt).level,
         names=raw.schema.feature_names,
     )
-    utility = None if promise is None else report_losses(losses[0], promise, cleaned)
+    utility = None if promise is None else audit_promises.report_losses(losses[0], promise, cleaned)
     return {
         "basis": describe_basis(run),
         **findings,
@@ -120,7 +115,7 @@ def _audit(run: Run, trained: Trained, cleaned: Cleaned, executor: Executor) -> 
         "n_groups": judged.n_groups,
         **attack_release(run, trained, plan, executor),
         "places": audit_places(run, trained, plan),
-        "neighbours": audit_neighbours(run, trained),
+        "neighbours": audit_promises.audit_neighbours(run, trained),
         "training": describe_training(run),
     }
 
@@ -133,18 +128,17 @@ def _with_subjects(
         return shards
     inner = shards.inner if isinstance(shards, CleanedShards) else shards
     assert isinstance(inner, ShardedCollection)
-    kept = inner.collection
-    wider = replace(
-        inner, collection=replace(kept, confidential=(*kept.confidential, run.split.group))
-    )
+    mine = inner.collection
+    named = (*mine.confidential, run.split.group)
+    wider = replace(inner, collection=replace(mine, confidential=named))
     return replace(shards, inner=wider) if isinstance(shards, CleanedShards) else wider
 
 
 def _shards(
     run: Run, trained: Trained, executor: Executor, part: Part, label: str
 ) -> ShardedCollection:
-    kept = run.training.keeping(run.split, part)
-    collection = replace(kept, indicators=trained.reads == "attributes")
+    mine = run.training.keeping(run.split, part)
+    collection = replace(mine, indicators=trained.reads == "attributes")
     return ShardedCollection(collection, executor, label, run.checkpoints)
 
 
@@ -182,8 +176,8 @@ def _count_parts(
     """As `Collection.count_parts`, unless an interrupted run has counted them."""
     collection, split = test or (run.training, run.split)
     checkpoints = run.checkpoints and run.checkpoints.about("count_parts", collection, split, parts)
-    if checkpoints is not None and (kept := checkpoints.read("counts")) is not None:
-        known: tuple[PartCount, ...] = kept
+    if checkpoints is not None and (stored := checkpoints.read("counts")) is not None:
+        known: tuple[PartCount, ...] = stored
         return known
     counts = tuple(collection.count_parts(split, parts))
     if checkpoints is not None:
@@ -243,7 +237,7 @@ DIGITS = 4
 def describe_training(run: Run) -> dict[str, Any] | None:
     """The history of the run's model, JSON-ready; None where it was not learned by descent.
 
-    It stands in the report, and not in what is released.
+    It is in the report, and not in what is released.
     """
     fitted: Any = open_model(run.stored_model_url)
     parts = getattr(fitted, "maps", (fitted,))

@@ -21,14 +21,8 @@ from typing import Any
 import numpy as np
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
+from privpipe.attacks.threats import record_decisions
 from privpipe.attacks.threats.attack_table import CLOSED_FORMS, RECORD_ATTACKS, Sample, run_by_name
-from privpipe.attacks.threats.record_decisions import (
-    EARLIER,
-    Found,
-    decide_records,
-    halve_level,
-    share_level,
-)
 from privpipe.attacks.threats.signed_sums import run_control
 from privpipe.attacks.threats.verdicts.outcomes import WORST_FIRST, Decision
 from privpipe.attacks.utility import (
@@ -40,22 +34,17 @@ from privpipe.attacks.utility import (
 )
 from privpipe.capabilities import MixesRecords
 from privpipe.cluster.executors.executor import Executor
+from privpipe.cluster.passes import sample_drawing
 from privpipe.cluster.passes.attack_sample import draw_missing
 from privpipe.cluster.passes.attack_tasks import distribute_attacks
 from privpipe.cluster.passes.evidence_sample import plan_drawing, sample_predictions
 from privpipe.cluster.passes.loaded_map import load_map
 from privpipe.cluster.passes.reduce import ShardedCollection
-from privpipe.cluster.passes.sample_drawing import (
-    Drawing,
-    Published,
-    gather_sample,
-    make_sample_key,
-)
 from privpipe.errors import InputError, MemoryBudgetError, PrivpipeError
 from privpipe.numerics.regression.moments import CoMoments, name_targets
 from privpipe.pipeline.runs.earlier import find_named_surrogates
 from privpipe.pipeline.runs.run import MOST_RECORDS, Run, Trained, find_attack_options
-from privpipe.pipeline.stages.audit.audit_attacks import report_nothing
+from privpipe.pipeline.stages.audit.judged_records import report_nothing
 from privpipe.protocols import FloatArray
 from privpipe.records.sampling import Part
 from privpipe.store.arrays.blocks import read_block
@@ -69,13 +58,14 @@ NOT_PROTECTED = (
     "the records by which two releases differ: whoever has a release with and one without a record "
     "solves for it, and knows no other",
     "second moments of the records, their means and their approximate number",
-    "all records, from whoever kept P or its key; both are destroyed when the release is published",
+    "all records, from whoever retained P or its key; both are destroyed when the release is "
+    "published",
     "anything in the sense of differential privacy",
 )
 """What the report says is not protected."""
 
 UNNAMED = (
-    "whatever the responses and the features tell of a person: no variable is named as "
+    "whatever the responses and the features reveal of a person: no variable is named as "
     "confidential, and none was judged"
 )
 """The same, where nothing is confidential."""
@@ -99,11 +89,11 @@ def audit_surrogates(
         to a raw one. `surrogate` holds the attacks, the utility and what is not protected.
     """
     # Variables and single records are two families of verdicts: each has half of the error.
-    options = halve_level(find_attack_options(run.options, run.attempt))
+    options = record_decisions.halve_level(find_attack_options(run.options, run.attempt))
     model = load_map(run.stored_model_url, trained.model_digest)
     assert isinstance(model, MixesRecords), "no other map releases surrogates"
-    attacks: dict[str, Found] = {}
-    controls: dict[str, Found] = {}
+    attacks: dict[str, record_decisions.Found] = {}
+    controls: dict[str, record_decisions.Found] = {}
     utility: dict[str, Any] | None = None
     found = report_nothing("no record was held out")
     if run.options.audit.holdout > 0:
@@ -119,12 +109,20 @@ def audit_surrogates(
             for one in (as_made, as_read)
         )
         gram = _expand(made, trained.n_features_out - 1)
-        place = (run.sample_url, make_sample_key(run.sample_url))
+        place = (run.sample_url, sample_drawing.make_sample_key(run.sample_url))
         sides = tuple(
-            Drawing(side, Published(), MOST_RECORDS, *place) for side in (fitted, held_out)
+            sample_drawing.Drawing(side, sample_drawing.Published(), MOST_RECORDS, *place)
+            for side in (fitted, held_out)
         )
         draw_missing(executor, sides)
-        job = (*sides, plan, gram, as_made, find_named_surrogates(run), share_level(options))
+        job = (
+            *sides,
+            plan,
+            gram,
+            as_made,
+            find_named_surrogates(run),
+            record_decisions.share_level(options),
+        )
         [(_, outcome)] = executor.map_tasks(attack_surrogates, [("all", job)], prefix="attack")
         if isinstance(outcome, PrivpipeError):
             raise outcome
@@ -133,7 +131,7 @@ def audit_surrogates(
         if read.count >= 2:
             models = masked, learn(_expand(read, len(masked) - 1), len(masked))
             utility = _measure_utility(trained, models, held_out, executor, options, as_read)
-        judged = plan_drawing(held_out, options.without_limits(), Published(), place)
+        judged = plan_drawing(held_out, options.without_limits(), sample_drawing.Published(), place)
         found = _attack_variables(run, judged, masked, executor, options, as_read)
     return {
         "n_groups": None,
@@ -154,11 +152,11 @@ def audit_surrogates(
                 *([] if run.options.collection.confidential else [UNNAMED]),
             ],
         },
-        "adversaries": _join(found, decide_records(attacks, controls, options)),
+        "adversaries": _join(found, record_decisions.decide_records(attacks, controls, options)),
     }
 
 
-def _as_json(found: Found) -> dict[str, Any]:
+def _as_json(found: record_decisions.Found) -> dict[str, Any]:
     """What came of an attack as a report stores it."""
     if isinstance(found, InputError):
         return {"failed": str(found)}
@@ -168,7 +166,7 @@ def _as_json(found: Found) -> dict[str, Any]:
 
 def _attack_variables(
     run: Run,
-    judged: Drawing,
+    judged: sample_drawing.Drawing,
     masked: FloatArray,
     executor: Executor,
     options: AttackOptions,
@@ -237,14 +235,14 @@ def _expand(moments: CoMoments, n_features: int) -> FloatArray:
 
 
 def attack_surrogates(
-    fitted: Drawing,
-    held_out: Drawing,
+    fitted: sample_drawing.Drawing,
+    held_out: sample_drawing.Drawing,
     plan: ReleasePlan,
     gram: FloatArray,
     complete: CompleteRecords,
     earlier: Sequence[EarlierSurrogates],
     options: AttackOptions,
-) -> tuple[dict[str, Found], dict[str, Found]]:
+) -> tuple[dict[str, record_decisions.Found], dict[str, record_decisions.Found]]:
     """Worker side: read the release and a sample of both sides; numbers alone come back."""
     (members, responses), (others, _) = (_read_some(side, complete) for side in (fitted, held_out))
     if min(len(members), len(others)) < LEAST_RECORDS:
@@ -264,22 +262,26 @@ def attack_surrogates(
     }
     for one in earlier:
         joined = replace(sample, earlier=one.read(MOST_RELEASED))
-        attacks[f"{EARLIER}: {one.name}"] = _try(run_by_name, EARLIER, joined, options)
+        attacks[f"{record_decisions.EARLIER}: {one.name}"] = _try(
+            run_by_name, record_decisions.EARLIER, joined, options
+        )
     controls = {name: _try(run_control, name, members, others, options) for name in RECORD_ATTACKS}
     return attacks, controls
 
 
-def _read_some(side: Drawing, complete: CompleteRecords) -> tuple[FloatArray, FloatArray]:
+def _read_some(
+    side: sample_drawing.Drawing, complete: CompleteRecords
+) -> tuple[FloatArray, FloatArray]:
     """The records that were drawn and are whole once completed: both tables."""
-    features, responses = complete(gather_sample(side).shard)
+    features, responses = complete(sample_drawing.gather_sample(side).shard)
     whole = np.isfinite(features).all(axis=1) & np.isfinite(responses).all(axis=1)
     return features[whole], responses[whole]
 
 
-def _try(attack: Callable[..., Any], *arguments: Any) -> Found:
+def _try(attack: Callable[..., Any], *arguments: Any) -> record_decisions.Found:
     """The report of an attack, or why there is none."""
     try:
-        report: Found = attack(*arguments)
+        report: record_decisions.Found = attack(*arguments)
     except InputError as error:
         return error
     return report

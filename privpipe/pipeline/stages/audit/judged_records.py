@@ -1,7 +1,7 @@
 """Which records judge a release, and what of it no judged record shows.
 
 The records that are released judge it: those that the fit never saw, or all of them where the fit
-learned from others. Where they carry no labels, training records that are cleaned alike stand for
+learned from others. Where they carry no labels, training records that are cleaned alike represent
 their features; the rest of the release is unproven, unless the operator vouches for it by name.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 from privpipe.attacks.adversaries.evidence import LeftOut
 from privpipe.pipeline.runs.run import Run, find_training
@@ -40,7 +41,7 @@ def find_labelled(run: Run) -> Collection | None:
 def find_test(run: Run) -> tuple[Collection, Split] | None:
     """Released records that judge what the fit predicts, and how they are cut into parts.
 
-    None where the training records do: those released lack a wanted variable, or have others of
+    None where the training records do: those released lack a desired variable, or have others of
     its categories.
     """
     found = find_labelled(run)
@@ -123,3 +124,8 @@ def pair_released(collection: Collection, plan: ReleasePlan) -> Collection:
     return replace(
         collection, released_url=plan.data_url, released_run=plan.run, released_basis=plan.basis
     )
+
+
+def report_nothing(reason: str, verdict: str = "unknown") -> dict[str, Any]:
+    """Findings of adversaries, where none decides."""
+    return {"verdict": verdict, "reason": reason, "decisions": []}
