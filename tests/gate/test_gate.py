@@ -18,7 +18,6 @@ from privpipe.pipeline.runs.approval import approve_release
 from privpipe.pipeline.runs.resume import is_published
 from privpipe.pipeline.runs.run import find_attack_options
 from privpipe.pipeline.runs.run_options import AuditOptions, GateSection, RunOptions
-from privpipe.pipeline.stages.audit import audit_attacks
 from privpipe.pipeline.stages.check import check_stage
 from privpipe.pipeline.stages.forecast import SampleFindings
 from privpipe.pipeline.stages.gate import check_gated, judge_findings, list_weaker_limits
