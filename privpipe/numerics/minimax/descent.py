@@ -31,7 +31,7 @@ class Descent:
         `HISTORY_TAIL`. The first row is the starting point.
     stopped
         "gradient", "progress", "iterations", "held_out", "line_search", or "inner": an inner
-        problem was not solved, and the iterates before stand.
+        problem was not solved, and the iterates before it count.
     heads
         Solved heads at the end, None where fixed.
     """
@@ -66,6 +66,8 @@ def descend_quasi_newton(
         With held-out records: stop after so many iterations without a better held-out Phi, and
         return the best of them. 0 looks at the training Phi alone.
     """
+    # L-BFGS in whitened inputs needs a tenth of the rounds of plain gradient steps, Adam, or
+    # L-BFGS on features as they are.
     recorder = _Recorder(objective, scaling, early_stopping)
     x0 = scaling.invert(start)
     recorder.accept(x0, recorder.evaluate(x0))
@@ -80,14 +82,18 @@ def descend_quasi_newton(
             callback=recorder.callback,
             options={
                 "maxiter": max_iterations,
+                # Memory is the driver's and cheap, rounds are not.
                 "maxcor": 20,
                 "ftol": tolerance,
                 "gtol": 1e-7,
+                # An iteration takes one or two evaluations; the limit ends a line search that
+                # never would.
                 "maxfun": 20 * max_iterations,
             },
         )
     except _HeldOutRoseError:
         return recorder.finish("held_out")
+    # A fit is not lost to one filter that a line search looked at: iterates before it count.
     except ConvergenceError:
         return recorder.finish("inner")
     return recorder.finish(_explain(result))
@@ -104,6 +110,7 @@ def descend_alternating(
     ----------
     Hamm, JMLR 2017, Algorithm 1, equations (74)-(76).
     """
+    # The paper steps in the filter's own coordinates.
     recorder = _Recorder(objective, InputScaling(), 0)
     u = start
     recorder.accept(u, recorder.evaluate(u))
@@ -136,6 +143,8 @@ class _Recorder:
         self._accepted: list[tuple[float, FloatArray, Evaluation]] = []
 
     def evaluate(self, x: FloatArray) -> Evaluation:
+        # SciPy's callback and its next line search come back to points that were evaluated: each
+        # would cost rounds over all records.
         key = x.tobytes()
         if key not in self._seen:
             if len(self._seen) > 40:
@@ -158,6 +167,7 @@ class _Recorder:
         o = self.objective
         norm = float(np.abs(self.scaling.to_optimiser(found.gradient)).max(initial=0.0))
         self.latest = found
+        # Which iterate is returned; what the line search lowers is the training Phi in any case.
         judged = found.held_out if self.early_stopping else found.value
         self._accepted.append((judged, x, found))
         self.rows.append(
@@ -174,6 +184,7 @@ class _Recorder:
 
     def finish(self, stopped: str, *, keep_last: bool = False) -> Descent:
         judged = [value for value, _, _ in self._accepted]
+        # The paper's algorithm returns its last iterate, wherever Phi went.
         best = len(judged) - 1 if keep_last else int(np.argmin(judged))
         _, x, found = self._accepted[best]
         return Descent(self.scaling.to_filter(x), np.array(self.rows), stopped, found.heads)

@@ -116,10 +116,12 @@ class LinearFamily:
 
         def pull(dz: FloatArray) -> FloatArray:
             total = dz.sum(axis=0)
+            # Likewise: the product of centred records, from those as they are.
             by_weights = x.T @ dz - np.outer(self.centre, total)
             tail = total if self.with_offset else total[:0]
             return np.concatenate([by_weights.ravel(), tail])
 
+        # The centre goes into the offset: records are not copied to be centred.
         return x @ weights + (offset - self.centre @ weights), pull
 
 
@@ -168,6 +170,7 @@ class SigmoidFamily:
 
     def map_records(self, parameters: FloatArray, x: FloatArray) -> tuple[FloatArray, Pullback]:
         """Filter records; see `DifferentiableFilter.map_records`."""
+        # Views of one vector: the optimiser knows no layers.
         layers = self.split(parameters)
         values = [x - self.centre]
         for weights, bias in layers:
@@ -178,8 +181,10 @@ class SigmoidFamily:
             for (weights, _), inputs, outputs in zip(
                 reversed(layers), values[-2::-1], values[:0:-1], strict=True
             ):
+                # The sigmoid's derivative by its own output.
                 dz = dz * outputs * (1.0 - outputs)
                 parts[:0] = [(inputs.T @ dz).ravel(), dz.sum(axis=0)]
+                # Nothing needs the derivative by the records.
                 if inputs is not values[0]:
                     dz = dz @ weights.T
             return np.concatenate(parts)
@@ -198,6 +203,7 @@ def draw_layers(family: SigmoidFamily, seed: int, *, first: float, rest: float) 
     rng = np.random.default_rng(seed)
     parts: list[FloatArray] = []
     for layer, (rows, columns) in enumerate(family.shapes):
+        # Small on whitened features, so that sigmoids begin where they are nearly linear.
         scale = first if layer == 0 else rest
         parts += [scale * rng.standard_normal(rows * columns), np.zeros(columns)]
     return np.concatenate(parts)
@@ -237,5 +243,6 @@ class InputScaling:
 
     def _change(self, vector: FloatArray, matrix: FloatArray) -> FloatArray:
         size = len(matrix) * self.width
+        # Only the first layer meets features: the others' inputs are outputs of sigmoids.
         block = matrix @ vector[:size].reshape(len(matrix), self.width)
         return np.concatenate([block.ravel(), vector[size:]])

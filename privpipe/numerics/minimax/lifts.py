@@ -17,6 +17,7 @@ import scipy.linalg as sl
 from privpipe.numerics.minimax.filters import Pullback
 from privpipe.protocols import FloatArray
 
+# Three, so that neither fine nor coarse structure is invisible to the adversary.
 WIDTHS = (0.35, 0.7, 1.4)
 """Widths of the kernels, as shares of the usual distance of two records."""
 
@@ -72,6 +73,8 @@ class OutputMoments:
     @classmethod
     def of(cls, mean: FloatArray, covariance: FloatArray) -> OutputMoments:
         """From mean and covariance of the outputs."""
+        # Whitened, so that a filter gains nothing by making its outputs small; decided once and
+        # sent, for eigenvectors have signs of their own on every machine.
         values, vectors = np.linalg.eigh(covariance)
         significant = values > LEAST_VARIANCE * max(float(values[-1]), 1e-300)
         return cls(mean, np.asarray(vectors[:, significant] / np.sqrt(values[significant])))
@@ -119,6 +122,7 @@ class NystroemFeatures:
     def root(self) -> FloatArray:
         """R, lower triangular."""
         gram = np.sum(self._kernels(self.landmarks), axis=0)
+        # Landmarks that k-means moved onto one another leave the kernel singular.
         gram[np.diag_indices_from(gram)] += JITTER
         return np.asarray(sl.cholesky(gram, lower=True))
 
@@ -127,6 +131,7 @@ class NystroemFeatures:
         products = w @ self.landmarks.T
         lengths = np.einsum("ij,ij->i", w, w)[:, None]
         distances = lengths - 2 * products + np.einsum("ij,ij->i", self.landmarks, self.landmarks)
+        # Rounding of the difference: a squared distance is not negative.
         np.maximum(distances, 0.0, out=distances)
         return [np.exp(-0.5 * distances / width**2) / len(WIDTHS) for width in self._widths()]
 
@@ -190,6 +195,8 @@ class SetFeatures:
         def pull(change: FloatArray) -> FloatArray:
             by_w, products, by_kernel = np.split(change, [k, self._n_moments], axis=1)
             by_w = by_w.copy()
+            # A product w_i w_j depends on both; on the diagonal both terms fall on one, which is
+            # its derivative.
             for column, (i, j) in enumerate(zip(left, right, strict=True)):
                 by_w[:, i] += products[:, column] * w[:, j]
                 by_w[:, j] += products[:, column] * w[:, i]
@@ -230,6 +237,7 @@ def sum_by_landmark(w: FloatArray, landmarks: FloatArray) -> tuple[FloatArray, F
     counts : (n_landmarks,)
     sums : (n_landmarks, n_directions)
     """
+    # Nearest means largest inner product less half the squared length: no table of differences.
     halves = 0.5 * np.einsum("ij,ij->i", landmarks, landmarks)
     nearest = np.argmax(w @ landmarks.T - halves, axis=1)
     counts = np.bincount(nearest, minlength=len(landmarks)).astype(np.float64)

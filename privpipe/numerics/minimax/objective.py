@@ -17,13 +17,18 @@ from privpipe.errors import ConvergenceError, InputError
 from privpipe.numerics.minimax.newton import Curvature, HeadSolver, InexactSolver
 from privpipe.protocols import FloatArray
 
+# An evaluation usually takes two or three rounds; the worst that was seen and solved took 26
+# (digits, separable).
 MAX_ROUNDS = 200
+# Of heads that were near enough some were moved, refused and moved again for 200 rounds, and the
+# fit was lost with them.
 LATE_ROUND = 100
 """From here on no head that is near enough is moved any more."""
 # Steps with an old Hessian are cheap rounds, but converge linearly: after three a new one pays.
 MAX_CHORDS = 3
 QUADRATIC = 0.01
 """Gap in nats below which one more Newton step is expected to settle a head."""
+# Filter, head and both gradients of 561 features, five outputs and up to 200 classes fit in it.
 ROUND_BYTES = 64_000
 """Bytes of a round, down and up, beyond which tasks are sent in rounds of their own."""
 PRECISE = 1e-6
@@ -147,6 +152,7 @@ class MinimaxObjective:
         ConvergenceError
             If an inner problem is not solved in `MAX_ROUNDS` rounds, those of products not counted.
         """
+        # Values and curvature belong to the filter of the last call; heads are warm from it.
         for solver in self._free.values():
             solver.restart()
         chords, steps = 0, 0
@@ -161,7 +167,7 @@ class MinimaxObjective:
             if want is Want.GRADIENT and all(map(self._is_settled, self._free.values())):
                 return self._compose(parameters, answer)
             # After all but these a step costs a round: it is taken as far as the tolerance needs.
-            # Where it costs none it goes on, but below rounding it gains nothing.
+            # Where it costs none one more is taken, unless rounding is all that it would gain.
             is_paid = (want.is_curved or want is Want.PRODUCT) and not is_late
             least = self.inner_tolerance * (PRECISE if is_paid else 1.0)
             for t in live:
@@ -193,6 +199,9 @@ class MinimaxObjective:
         live = {t: solver for t, solver in unsolved.items() if not solver.stalled}
         inexact = {t: s for t, s in live.items() if isinstance(s, InexactSolver)}
         newton = {t: solver for t, solver in live.items() if t not in inexact}
+        # Curvature or the filter's gradient, not both in one round: after a step with fresh
+        # curvature heads are usually right, so an evaluation takes two rounds, and a fused answer
+        # would add the bytes of one to the other.
         if newton and self._pays_curvature(list(newton.values()), chords):
             return Want.CURVATURE, list(newton)
         for want, waiting in (
@@ -213,6 +222,8 @@ class MinimaxObjective:
 
     def _query_in_batches(self, parameters: FloatArray, want: Want, live: Sequence[int]) -> Answer:
         """Losses and gradient of all these tasks, in as many rounds as their size demands."""
+        # The filter goes down in every round; its gradient is as large and comes up with one of
+        # them.
         base = parameters.nbytes * (2 if want is Want.GRADIENT else 1)
         batches: list[list[int]] = [[]]
         size = base
@@ -253,6 +264,8 @@ class MinimaxObjective:
         if want is Want.PRODUCT:
             inexact = {t: s for t, s in live.items() if isinstance(s, InexactSolver)}
             directions = {t: solver.probe.astype(np.float32) for t, solver in inexact.items()}
+            # The records must evaluate the very head that the product is taken at, as short as it
+            # was sent.
             heads = {t: head.astype(np.float32) for t, head in heads.items()}
         question = Question(
             parameters,
@@ -283,6 +296,7 @@ class MinimaxObjective:
         down = [question.parameters, *question.heads, *question.directions]
         curved = [part for pair in answer.curvatures for part in pair]
         up = [answer.counts, answer.losses, *answer.slopes, *curved, answer.gradient]
+        # Counted from what was sent, not from a formula: the history is evidence of the promise.
         size = sum(part.nbytes for part in (*down, *up) if part is not None)
         size += sum(self.lift_bytes[t] for t in tasks) if self.lift_bytes else 0
         self.n_rounds += 1
@@ -296,6 +310,8 @@ class MinimaxObjective:
             losses[t] += solver.penalty(solver.head)
         held = float(self.weights @ answer.losses[:, 1]) / n_held_out if n_held_out else np.nan
         gradient, penalised = answer.gradient / n, parameters[: self.n_penalised]
+        # The ridge is the driver's: workers sum over records alone, so no sharding counts it
+        # twice.
         gradient[: self.n_penalised] += self.ridge * penalised
         return Evaluation(
             value=float(self.weights @ losses) + float(0.5 * self.ridge * (penalised @ penalised)),

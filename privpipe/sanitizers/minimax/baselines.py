@@ -38,7 +38,6 @@ from privpipe.sanitizers.minimax.training.closed_forms import (
 )
 from privpipe.sanitizers.minimax.training.labelled_moments import LabelledMoments, measure_moments
 from privpipe.sanitizers.minimax.training.task_planning import (
-    check_tasks,
     check_width,
     plan_tasks,
     warn_of_width,
@@ -179,7 +178,7 @@ def fit_privacy_lds_filter(
     InputError
         If labels or features cannot be used.
     OptionError
-        If more directions are asked for than avoid the confidential classes.
+        If `n_filtered` exceeds the directions that avoid the confidential classes.
 
     Warns
     -----
@@ -298,6 +297,7 @@ def fit_pca_filter(shards: Shards, options: PcaOptions) -> LinearFilter:
     check_projection(options, shards.schema)
     mean = moments.mean if options.centre else np.zeros(n_features)
     second = moments.covariance
+    # The paper's principal components are of raw records.
     if not options.centre:
         second = second + np.outer(moments.mean, moments.mean)
     nothing = np.empty((n_features, 0))
@@ -317,6 +317,7 @@ def fit_rand_filter(shards: Shards, options: RandOptions) -> LinearFilter:
     check_shards(shards)
     check_projection(options, shards.schema)
     n_features = shards.schema.n_features
+    # Public: a random projection protects nothing.
     drawn = np.random.default_rng(options.seed).standard_normal((n_features, options.n_filtered))
     return make_centred_filter("rand", drawn / np.sqrt(n_features), np.zeros(n_features))
 
@@ -330,13 +331,14 @@ def check_directions(
     options: LeastSquaresOptions | PrivacyLdsOptions | PplsOptions, schema: ShardSchema
 ) -> None:
     """Raise OptionError or InputError if tasks or width do not suit the records."""
-    check_tasks(options, schema)
+    options.check(schema)
     if options.n_filtered is not None:
         check_width(options.n_filtered, schema.n_features)
 
 
 def make_centred_filter(method: str, directions: FloatArray, mean: FloatArray) -> LinearFilter:
     """The filter ``(x - mean) U``."""
+    # Directions may be a reversed view: in order they need no copy in every product.
     return LinearFilter(method, np.ascontiguousarray(directions), -(mean @ directions))
 
 
@@ -398,7 +400,7 @@ def measure_fisher(
     """Log of Fisher's criterion of masked records, with its gradient by the mask.
 
     ``log (m d)^T (M W M + floor I)^-1 (m d)``: the largest ratio of squared distance between the
-    class means to variance within classes, over all directions. The floor stands for the noise
+    class means to variance within classes, over all directions. The floor is the noise
     of the observer; without it the criterion would not depend on the mask.
 
     Parameters
@@ -412,6 +414,7 @@ def measure_fisher(
         Positive.
     """
     shift = mask * difference
+    # Without the floor a mask cancels between difference and metric, and every mask is as good.
     metric = mask[:, None] * within * mask + floor * np.eye(len(mask))
     v = sl.cho_solve(sl.cho_factor(metric, lower=True), shift)
     value = float(shift @ v)
@@ -480,7 +483,7 @@ def _scatters(task: Task, moments: LabelledMoments) -> tuple[FloatArray, FloatAr
 
 def check_ddd(options: DddOptions, schema: ShardSchema) -> None:
     """Raise OptionError or InputError if a task is known to have more than two classes."""
-    check_tasks(options, schema)
+    options.check(schema)
     # A confidential class that is singled out is one of two: it, and the rest.
     confidential = () if options.single_out is not None else schema.confidential
     numbers = [

@@ -22,7 +22,6 @@ from privpipe.protocols import FloatArray, Shards, ShardSchema
 from privpipe.sanitizers.arrays import check_shards
 from privpipe.sanitizers.minimax.linear_filter import HAMM, FeatureFilter, as_method
 from privpipe.sanitizers.minimax.neural_minimax import FamilyOptions, fit_minimax_family
-from privpipe.sanitizers.minimax.training.adversaries import check_adversaries
 from privpipe.sanitizers.minimax.training.custom_checks import (
     check_derivative,
     check_finite,
@@ -38,7 +37,7 @@ from privpipe.sanitizers.minimax.training.custom_code import (
     Settings,
     call_custom,
 )
-from privpipe.sanitizers.minimax.training.task_planning import check_tasks, warn_of_outputs
+from privpipe.sanitizers.minimax.training.task_planning import warn_of_outputs
 from privpipe.sanitizers.names import keep_names
 
 CHECKED_ROWS = 8
@@ -190,7 +189,18 @@ def check_family(family: CustomFamily, start: FloatArray) -> None:
     shape = CHECKED_ROWS, family.n_features_out
     check_rows(code, "apply", lambda x: (declared.apply(near, x),), (x,), (shape,))
     dz = rng.standard_normal(shape)
-    slopes = _read_slopes(family, dict(call_custom(code, "vjp", declared.vjp, near, x, dz)))
+    given = dict(call_custom(code, "vjp", declared.vjp, near, x, dz))
+    slopes: dict[str, FloatArray] = {k: np.asarray(v, np.float64) for k, v in given.items()}
+    expected, found = ({k: v.shape for k, v in part.items()} for part in (near, slopes))
+    for name in near | slopes:
+        if expected.get(name) != found.get(name):
+            raise refuse(
+                code,
+                f"{code.name}.vjp gives {name!r} the shape {found.get(name)}, not "
+                f"{expected.get(name)}.",
+                f"Return a dict with the gradient by each of the parameters, {', '.join(near)}.",
+            )
+    check_finite(code, "vjp", tuple(slopes.values()))
     for name in near:
 
         def add_up(value: FloatArray, name: str = name) -> FloatArray:
@@ -201,30 +211,6 @@ def check_family(family: CustomFamily, start: FloatArray) -> None:
             return np.asarray((slopes[name] * along).sum())
 
         check_derivative(code, f"vjp by {name!r}", add_up, near[name], follow, rng)
-
-
-def _read_slopes(family: CustomFamily, given: dict[str, Any]) -> dict[str, FloatArray]:
-    """A gradient of the names and shapes of the parameters, or OptionError."""
-    name = family.code.name
-    if set(given) != set(family.names):
-        raise refuse(
-            family.code,
-            f"{name}.vjp gives gradients by {', '.join(map(str, given)) or 'nothing'}; the "
-            f"parameters are {', '.join(family.names)}.",
-            "Return a dict with an array for each of the parameters.",
-        )
-    slopes: dict[str, FloatArray] = {
-        key: np.asarray(given[key], np.float64) for key in family.names
-    }
-    for (key, slope), shape in zip(slopes.items(), family.shapes, strict=True):
-        if slope.shape != shape:
-            raise refuse(
-                family.code,
-                f"{name}.vjp gives {key!r} the shape {slope.shape}, not {shape}.",
-                "Return gradients of the shapes of the parameters.",
-            )
-        check_finite(family.code, f"vjp by {key!r}", (slope,))
-    return slopes
 
 
 @options_dataclass(frozen=True, kw_only=True, config=FORBID)
@@ -342,6 +328,7 @@ class CustomFilter(PickledTrust, FeatureFilter):
         z = np.empty((len(records), self.n_features_out))
         for first in range(0, len(records), ROWS):
             rows = slice(first, first + ROWS)
+            # Block by block: a convolution's windows take many times a record's memory.
             z[rows] = declared.apply(arrays, records[rows])
         if bad := int(np.count_nonzero(~np.isfinite(z).all(axis=1))):
             raise InputError(
@@ -404,8 +391,7 @@ def check_custom_filter(options: MinimaxCustomOptions, schema: ShardSchema) -> N
 
     The class is looked at where its code is trusted alone.
     """
-    check_tasks(options, schema)
-    check_adversaries(options, schema)
+    options.check(schema)
     if not is_trusted(options.code.sha256):  # a configuration that one only looks at
         return
     family, start = _declare(options, schema)

@@ -104,6 +104,8 @@ class FeatureFilter:
             If the shape is wrong or values are not finite; the message counts them.
         """
         records, dtype = as_records(by_name(self, x), self.n_features_in)
+        # Products in double, whatever the records' dtype: a release in single precision differs
+        # by its rounding alone.
         records = records.astype(np.float64)
         check_finite_records(records)
         released: FloatArray = self._filter(records).astype(dtype)

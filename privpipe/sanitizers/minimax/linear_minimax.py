@@ -24,12 +24,7 @@ from privpipe.option_values import FORBID
 from privpipe.protocols import FloatArray, Shards, ShardSchema
 from privpipe.sanitizers.arrays import check_shards
 from privpipe.sanitizers.minimax.linear_filter import HAMM, MinimaxFilter, as_method
-from privpipe.sanitizers.minimax.training.adversaries import (
-    Iterations,
-    Ridge,
-    TrainingOptions,
-    check_adversaries,
-)
+from privpipe.sanitizers.minimax.training.adversaries import Iterations, Ridge, TrainingOptions
 from privpipe.sanitizers.minimax.training.adversary_rounds import (
     AdversarialDescent,
     Descend,
@@ -47,13 +42,13 @@ from privpipe.sanitizers.minimax.training.labelled_moments import (
 )
 from privpipe.sanitizers.minimax.training.task_planning import (
     check_reduced_width,
-    check_tasks,
     check_width,
     warn_of_width,
 )
 from privpipe.sanitizers.minimax.training.tasks import Task
 from privpipe.sanitizers.names import keep_names
 
+# As little as keeps its inverse finite: directions of next to no variance must not blow up.
 WHITENING = 1e-3
 """Ridge of the whitening, relative to the mean eigenvalue."""
 START_RIDGE = 1e-8
@@ -156,6 +151,8 @@ def fit_minimax_filter(shards: Shards, options: MinimaxOptions | None = None) ->
     reduced = any(task.is_fixed for task in tasks)
     centre = moments.mean if options.with_intercept else np.zeros_like(moments.mean)
     family = LinearFamily(centre, width, with_offset=reduced and options.with_intercept)
+    # Zero is no stationary point of the reduced form, whose heads are fixed: the gradient there
+    # is that of the target alone.
     start = np.zeros(family.n_parameters)
     start[: family.n_weights] = _find_start(options, tasks, moments, width, reduced)
     trained = descend_in_rounds(
@@ -172,6 +169,7 @@ def fit_minimax_filter(shards: Shards, options: MinimaxOptions | None = None) ->
     return MinimaxFilter(
         method=options.name,
         weights=weights.copy(),
+        # The frozen map takes records as they are.
         offset=offset - centre @ weights,
         generalisation_bound=_bound_gap(shards, trained, family, moments.count),
         **trained.record(),
@@ -182,6 +180,7 @@ def _choose_descent(options: MinimaxOptions, moments: LabelledMoments, width: in
     if options.solver == "alternating":
         return partial(descend_alternating, rate=LEARNING_RATE)
     covariance = moments.covariance
+    # Second moments about zero: without intercepts features are not centred.
     if not options.with_intercept:
         covariance = covariance + np.outer(moments.mean, moments.mean)
     scaling = InputScaling(whiten(covariance, WHITENING), width)
@@ -222,6 +221,8 @@ def _plan_width(
     """Outputs of the filter, and the tasks with fixed heads when that is the reduced form."""
     targets = [task for task in tasks if task.weight > 0 or task.role == "desired"]
     useful = sum(task.n_scores for task in targets)
+    # More outputs add nothing that a linear predictor of the target could use, and show others
+    # more.
     width = useful if options.n_filtered is None else options.n_filtered
     check_width(width, n_features)
     warn_of_width(width, useful)
@@ -230,6 +231,8 @@ def _plan_width(
     fixed, first = [], 0
     for task in tasks:
         if task.role == "desired":
+            # Phi depends on filter and head through their product alone: the filter takes the
+            # head's place, and there is no inner problem of the target, nor a ridge on it.
             task = replace(task, columns=(first, first + task.n_scores), ridge=0.0)
             first += task.n_scores
         fixed.append(task)
@@ -259,14 +262,14 @@ def _find_start(
         u, _ = find_least_squares_directions(tasks, moments, width, START_RIDGE, fill=True)
     else:
         u, _ = find_privacy_lds(tasks, moments, width, START_RIDGE, fill=True)
+    # Unit variance, so that the first step is as long whatever the start.
     variance = np.einsum("ij,ij->j", u, moments.covariance @ u)
     return np.asarray(u / np.sqrt(np.maximum(variance, 1e-300))).ravel()
 
 
 def check_minimax(options: MinimaxOptions, schema: ShardSchema) -> None:
     """Raise OptionError or InputError if tasks, width or start do not suit the records."""
-    check_tasks(options, schema)
-    check_adversaries(options, schema)
+    options.check(schema)
     if options.draws_features and options.solver == "alternating":
         raise OptionError(
             'solver = "alternating" is the paper\'s algorithm, whose adversary is logistic.',

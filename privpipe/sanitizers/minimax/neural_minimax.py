@@ -29,7 +29,7 @@ from privpipe.option_values import FORBID
 from privpipe.protocols import FloatArray, IntArray, Shards, ShardSchema
 from privpipe.sanitizers.arrays import check_shards
 from privpipe.sanitizers.minimax.linear_filter import HAMM, FeatureFilter, as_method
-from privpipe.sanitizers.minimax.training.adversaries import TrainingOptions, check_adversaries
+from privpipe.sanitizers.minimax.training.adversaries import TrainingOptions
 from privpipe.sanitizers.minimax.training.adversary_rounds import (
     AdversarialDescent,
     descend_in_rounds,
@@ -38,12 +38,14 @@ from privpipe.sanitizers.minimax.training.adversary_rounds import (
 from privpipe.sanitizers.minimax.training.custom_checks import check_loss
 from privpipe.sanitizers.minimax.training.custom_code import LOSSES, CustomCode, CustomLoss, Setting
 from privpipe.sanitizers.minimax.training.labelled_moments import LabelledMoments, measure_moments
-from privpipe.sanitizers.minimax.training.task_planning import check_tasks, warn_of_outputs
+from privpipe.sanitizers.minimax.training.task_planning import warn_of_outputs
 from privpipe.sanitizers.minimax.training.tasks import Positive, Task
 from privpipe.sanitizers.names import keep_names
 
 WHITENING = 1.0
 """Ridge of the whitening, relative to the mean eigenvalue: weak directions stay weak."""
+# Networks overfit after 20 to 100 iterations; held-out Phi may rise for a few before it falls
+# again.
 EARLY_STOPPING = 8
 """Iterations without a better held-out Phi before a fit stops."""
 
@@ -304,8 +306,10 @@ def fit_minimax_neural_filter(
     moments = measure_moments(shards)
     family = SigmoidFamily(moments.mean, options.n_hidden)
     scaling = InputScaling(whiten(moments.covariance, WHITENING), options.n_hidden[0])
+    # In whitened features, like the descent; the filter's own coordinates are what travels.
     start = scaling.to_filter(draw_layers(family, options.seed, first=0.05, rest=0.5))
     trained = train_family(shards, moments, family, scaling, start, options)
+    # The bias is changed in place, which the descent's result must not notice.
     parameters = trained.descent.parameters.copy()
     weights, bias = family.split(parameters)[0]
     bias -= moments.mean @ weights  # the frozen map takes records as they are
@@ -315,8 +319,7 @@ def fit_minimax_neural_filter(
 
 def check_network(options: MinimaxNeuralOptions, schema: ShardSchema) -> None:
     """Raise OptionError or InputError if tasks or layers do not suit the records."""
-    check_tasks(options, schema)
-    check_adversaries(options, schema)
+    options.check(schema)
     if min(options.n_hidden) < 1:
         raise OptionError(
             "n_hidden has a layer without outputs.", remedy="Use widths of 1 or more."

@@ -61,6 +61,7 @@ class TorchFilter:
         weights = {
             name: self._to_torch(value).requires_grad_() for name, value in parameters.items()
         }
+        # A parameter that no output uses has a slope of zero instead of none.
         slopes = torch.autograd.grad(
             self._call(weights, x),
             list(weights.values()),
@@ -73,8 +74,11 @@ class TorchFilter:
         return torch.func.functional_call(self._module, weights, (self._to_torch(x),))
 
     def _draw(self, seed: int) -> Any:
+        # Constructors draw from torch's global generator, which is the user's: it is left as it
+        # was.
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
+            # Evaluation mode: dropout would draw in `apply`.
             return self._make().double().eval().to(self._device)
 
     def _to_torch(self, value: FloatArray) -> Any:

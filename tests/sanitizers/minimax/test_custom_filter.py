@@ -136,7 +136,7 @@ BROKEN = {
     "is not the derivative of what is computed": ("** 2)", "** 1)"),
     "not finite": ("x.T @ slopes", "x.T @ slopes * np.nan"),
     "the shape": ("slopes.sum(axis=0)", "slopes.sum()"),
-    "gives gradients by weights; the parameters are": (', "bias": slopes.sum(axis=0)', ""),
+    "gives 'bias' the shape None": (', "bias": slopes.sum(axis=0)', ""),
     "draws at random": ("return np.tanh(", "return np.random.normal() * np.tanh("),
     "change one another": ("return np.tanh(", "return x.mean() + np.tanh("),
     "changes what it is given": ("return np.tanh(", "x *= 2; return np.tanh("),

@@ -24,6 +24,8 @@ AdversaryKind = Literal["logistic", "kernel", "group"]
 
 GROUP_DEALS = 4
 """Times that records of a group are dealt into sets."""
+# Every row of its head is penalised, so that the gap is bounded by the slope: sum of |g_r|^2 / (2
+# p_r).
 RIDGE = 1e-4
 """Of every adversary but the logistic one; it also certifies how well each is solved."""
 
@@ -93,6 +95,29 @@ class TrainingOptions(TaskOptions):
         if self.reads_groups:
             check_groups(shards, self.group_size)
 
+    def check(self, schema: ShardSchema) -> None:
+        """Raise OptionError for adversaries named twice, or no groups; see `TaskOptions.check`."""
+        super().check(schema)
+        if len(set(self.adversary)) < len(self.adversary):
+            raise OptionError("adversary names one twice.", remedy="Name each once.")
+        if not self.reads_groups:
+            return
+        if not schema.groups:
+            raise OptionError(
+                "The adversary group knows records of one group, and no variable says whose they "
+                "are.",
+                remedy='Name it: [method] group = "subject"; in Python, Records(..., groups=...) '
+                "or open_collection(..., groups=...).",
+                code="group_missing",
+            )
+        numbers = [c.name for c in schema.confidential if not c.is_categorical]
+        if self.confidential_task == "regression" and numbers:
+            raise OptionError(
+                f"The adversary group infers classes; {numbers[0]!r} is read as a number.",
+                remedy='Set confidential_task = "classification", or leave the adversary group '
+                "out.",
+            )
+
     @property
     def reads_groups(self) -> bool:
         """Whether some adversary knows several records of one group."""
@@ -102,25 +127,6 @@ class TrainingOptions(TaskOptions):
     def draws_features(self) -> bool:
         """Whether what some adversary reads is drawn between rounds."""
         return set(self.adversary) != {"logistic"}
-
-
-def check_adversaries(options: TrainingOptions, schema: ShardSchema) -> None:
-    """Raise OptionError for adversaries named twice, or no groups."""
-    if len(set(options.adversary)) < len(options.adversary):
-        raise OptionError("adversary names one twice.", remedy="Name each once.")
-    if options.reads_groups and not schema.groups:
-        raise OptionError(
-            "The adversary group knows records of one group, and no variable says whose they are.",
-            remedy='Name it: [method] group = "subject"; in Python, Records(..., groups=...) or '
-            "open_collection(..., groups=...).",
-            code="group_missing",
-        )
-    numbers = [c.name for c in schema.confidential if not c.is_categorical]
-    if options.reads_groups and options.confidential_task == "regression" and numbers:
-        raise OptionError(
-            f"The adversary group infers classes; {numbers[0]!r} is read as a number.",
-            remedy='Set confidential_task = "classification", or leave the adversary group out.',
-        )
 
 
 def name_adversaries(
@@ -140,6 +146,7 @@ def name_adversaries(
     seed
         Of the sets of a group.
     """
+    # Alike: weights that users gave and the smooth maximum were tried, and went.
     share, lifts = 1.0 / len(options.adversary), lifts or {}
     pool = Pool(options.group_size, GROUP_DEALS, seed)
     made: list[Task] = []

@@ -20,11 +20,7 @@ from privpipe.numerics.minimax.lifts import Lift, NystroemFeatures, OutputMoment
 from privpipe.numerics.minimax.newton import HeadSolver, InexactSolver
 from privpipe.numerics.minimax.objective import Answer, MinimaxObjective, Question
 from privpipe.protocols import FloatArray, Oracle, Shards, Sums
-from privpipe.sanitizers.minimax.training.adversaries import (
-    TrainingOptions,
-    check_adversaries,
-    name_adversaries,
-)
+from privpipe.sanitizers.minimax.training.adversaries import TrainingOptions, name_adversaries
 from privpipe.sanitizers.minimax.training.labelled_moments import LabelledMoments
 from privpipe.sanitizers.minimax.training.shard_oracle import (
     Landmarks,
@@ -41,6 +37,8 @@ FEWEST = 5
 """Records of a landmark, at least: with fewer it stays where it was drawn."""
 LLOYD_STEPS = 3
 """Steps of k-means for each draw of landmarks."""
+# With one draw a filter hides from these landmarks alone; L-BFGS begins anew with each, so not
+# every iteration.
 RESAMPLE_EVERY = 5
 """Iterations after which adversaries are drawn anew."""
 LANDMARKS = 64
@@ -53,7 +51,7 @@ def plan_training_tasks(
     options: TrainingOptions, shards: Shards, moments: LabelledMoments
 ) -> tuple[Task, ...]:
     """The tasks of a filter's options, with a logistic adversary each; see `plan_tasks`."""
-    check_adversaries(options, shards.schema)
+    options.check(shards.schema)
     options.examine(shards)
     return plan_tasks(
         options,
@@ -129,6 +127,7 @@ class TrainingRounds:
 
     def _find_solver(self, task: Task, tolerance: float) -> HeadSolver:
         """A head at zero, or as an earlier round left it if it reads the same."""
+        # Warm while its features are the same object: drawn anew they mean something else.
         known = self.solvers.get(task.label)
         if known is not None and known[0] is task.lift:
             return known[1]
@@ -145,6 +144,7 @@ class TrainingRounds:
         """Moments of a filter's outputs; `centre` is a point near their mean."""
         count, total, products = self.oracle(Outputs(parameters, centre))
         mean = total / count
+        # From sums less a near centre, so that the difference does not cancel.
         return OutputMoments.of(centre + mean, products / count - np.outer(mean, mean))
 
     def move_landmarks(
@@ -152,6 +152,7 @@ class TrainingRounds:
     ) -> FloatArray:
         """One step of k-means on whitened outputs; see `sum_by_landmark`."""
         counts, sums = self.oracle(Landmarks(parameters, outputs, landmarks))
+        # A mean of fewer would be nearly a record, and landmarks travel.
         many = counts >= FEWEST
         moved = landmarks.copy()
         moved[many] = sums[many] / counts[many][:, None]
@@ -235,6 +236,7 @@ def descend_in_rounds(
         rng = np.random.default_rng(options.seed)
         centre: FloatArray = np.zeros(family.n_features_out)
         done = min(RESAMPLE_EVERY, most)
+        # Lifts are of the outputs of a filter: the first round has logistic adversaries alone.
         found = lower(tasks, start, done)
         adversaries = name_adversaries(options, tasks)
         histories = [_spread_losses(found.history, tasks, adversaries)]
@@ -244,6 +246,7 @@ def descend_in_rounds(
                 outputs = rounds.measure_outputs(found.parameters, centre)
                 centre = outputs.centre
                 lifts = draw_lifts(options, rounds, found.parameters, outputs, rng)
+                # The order of draws is part of the fit: a fit that is resumed draws the same.
                 drawn = name_adversaries(options, tasks, lifts, int(rng.integers(2**31)))
                 found = lower(drawn, found.parameters, step)
             except ConvergenceError:  # against these adversaries not even the start is known

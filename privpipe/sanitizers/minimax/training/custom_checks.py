@@ -77,6 +77,7 @@ def check_rows(
             f"Draw nothing in {what}; noise that protects is a method of its own.",
         )
     for some, whole in zip(run(*(part[:half] for part in rows)), found, strict=True):
+        # Not bit for bit: a product of half the rows may round otherwise.
         allowed = 1e-8 * max(float(np.abs(whole).max()), 1e-300)
         if some.shape != whole[:half].shape or np.abs(some - whole[:half]).max() > allowed:
             raise refuse(
@@ -122,6 +123,7 @@ def check_derivative(
     OptionError
         Saying whether sign, size or direction is wrong.
     """
+    # In the units of what is moved; zeros move by as much as a tenth would.
     step = STEP * max(measure_size(at), 0.1)
     claimed: list[FloatArray] = []
     found: list[FloatArray] = []

@@ -96,6 +96,7 @@ class CustomCode(PickledTrust):
         """
         if module is None:
             code = cls(name, "", _hash_file(_load_entry_point(name, group)), group)
+            # Whoever installed the package has chosen its code already.
             trust(code.sha256)
         else:
             code = cls(name, *_read_file(module, group), group)
@@ -118,6 +119,8 @@ class CustomCode(PickledTrust):
             If the code is not trusted, is not what its hash says, cannot be imported, or has no
             such class.
         """
+        # Before anything of it is compiled: opening a stranger's model or configuration runs
+        # nothing.
         if not is_trusted(self.sha256):
             raise OptionError(
                 f"The file of the {self.what} {self.name!r}, with the SHA-256 {self.sha256}, is "
@@ -150,6 +153,8 @@ class CustomCode(PickledTrust):
         return found
 
     def _load_source(self) -> type[Any]:
+        # A stored model says a hash and holds a text: the hash was confirmed, so the text must be
+        # its.
         self._check_hash(hashlib.sha256(self.source.encode()).hexdigest())
         module = ModuleType(f"privpipe_filter_{self.sha256[:16]}")
         sys.modules[module.__name__] = module  # dataclasses look their module up
@@ -316,6 +321,7 @@ def _name_kind(group: str) -> str:
 def _read_file(module: str, group: str) -> tuple[str, str]:
     """Text and hash."""
     try:
+        # Read once: text and hash are of the same bytes, whoever writes to the file meanwhile.
         content = Path(module).read_bytes()
         return content.decode("utf-8"), hashlib.sha256(content).hexdigest()
     except (OSError, UnicodeDecodeError) as error:

@@ -1,6 +1,6 @@
 """Sets of records of one group, drawn where the records are; and whether groups are whole there.
 
-Which records stand in a set depends on the records and their group alone, so that no sharding that
+Which records share a set depends on the records and their group alone, so that no sharding that
 keeps groups changes it.
 """
 
@@ -31,7 +31,7 @@ class PooledRows:
     firsts : (n_sets,)
         A row of each set.
     weights : (n_sets,)
-        Records that a set stands for: summed over all deals, every record counts once.
+        Records that a set represents: summed over all deals, every record counts once.
     fitted : (n_sets,)
         False for sets of held-out records.
     """
@@ -48,7 +48,7 @@ def draw_pools(x: FloatArray, groups: IntArray, fitted: BoolArray, pool: Pool) -
     Parameters
     ----------
     x : (n_rows, n_features), float64
-        Records as they were read, which decide who stands with whom.
+        Records as they were read, which decide who is dealt with whom.
     groups, fitted : (n_rows,)
         Group of each record, and whether it is fitted to; sets do not cross from one to the other.
     """
@@ -56,12 +56,16 @@ def draw_pools(x: FloatArray, groups: IntArray, fitted: BoolArray, pool: Pool) -
     side = np.stack([groups, fitted.astype(np.int64)])
     counts, runs = [], []
     for deal in range(pool.deals):
+        # Ranked by a mix of the record's bits: a deal that no order of records and no sharding
+        # changes.
         order = np.lexsort((rank_records(x, seed=pool.seed + deal), side[1], side[0]))
         # Runs of one group and side: where they begin, how long they are, whose each row is.
         edges = np.diff(side[:, order], axis=1).any(axis=0)
         starts = np.flatnonzero(np.concatenate([[n_rows > 0], edges]))
         sizes = np.diff(np.append(starts, n_rows))
         run = np.repeat(np.arange(len(starts)), sizes)
+        # As many sets as there are whole ones; what is left over goes to them, so that none is
+        # smaller.
         n_sets = np.maximum(sizes // pool.size, 1)
         within = (np.arange(n_rows) - starts[run]) * n_sets[run] // sizes[run]
         before = np.concatenate([[0], np.cumsum(n_sets)[:-1]])
@@ -77,6 +81,7 @@ def draw_pools(x: FloatArray, groups: IntArray, fitted: BoolArray, pool: Pool) -
 
 def cut_at_groups(groups: IntArray, n_rows: int) -> list[IntArray]:
     """Row numbers in blocks of about `n_rows`, every group whole in one of them."""
+    # Stable, so that blocks preserve the order of the records.
     order = np.argsort(groups, kind="stable")
     ends = np.flatnonzero(np.diff(groups[order])) + 1
     cuts: list[int] = []
@@ -160,6 +165,8 @@ def check_groups(shards: Shards, size: int) -> GroupTally:
             remedy="Train on records of several groups, or leave the adversary group out.",
             code="one_group",
         )
+    # Sets are drawn where records are: of a group in two shards each would see half, and which
+    # half would depend on the sharding.
     if cut := int((tally.n_shards > 1).sum()):
         raise InputError(
             f"{cut} of {len(tally.values)} groups of {name!r} lie in more than one chunk: records "

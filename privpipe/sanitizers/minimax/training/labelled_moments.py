@@ -55,6 +55,7 @@ class LabelMoments:
         """Summarise features (n, n_features), float64, and a variable (n,) without gaps."""
         n = len(y)
         values, codes, counts = np.unique(y, return_inverse=True, return_counts=True)
+        # A product with a sparse table of hits sums by class in one pass over the features.
         hits = sp.csr_array((np.ones(n), (codes, np.arange(n))), shape=(len(values), n))
         mean = float(y.mean()) if n else 0.0
         deviation = y - mean
@@ -71,6 +72,8 @@ class LabelMoments:
             at = np.searchsorted(values, part.values)
             counts[at] += part.counts
             sums[at] += part.counts[:, None] * part.means
+        # Chan, Golub and LeVeque's update; the ratio first, for n m grows with the square of the
+        # records.
         weight, rise = n * (m / (n + m)), other.mean - self.mean
         found = LabelMoments(
             values,
@@ -176,10 +179,13 @@ def summarise_labelled(shard: Shard, schema: ShardSchema) -> LabelledMoments:
     """
     n, width = shard.features.shape
     rows = max(256, BLOCK_BYTES // (8 * width))
+    # Neutral in merging: a shard without records sums to it.
     nothing = np.empty((0, len(schema.desired) + len(schema.confidential)))
     whole = _summarise_block(np.empty((0, width)), nothing, 0)
     for first in range(0, n, rows):
         labels, complete = read_labels(shard, slice(first, first + rows), schema)
+        # A copy: arrays that came over the network are not aligned, and products with them took 6
+        # to 10 times as long.
         x = np.array(shard.features[first : first + rows], np.float64)
         bad = int(np.count_nonzero(~find_finite_rows(x)))
         if bad:

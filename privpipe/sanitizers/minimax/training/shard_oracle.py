@@ -30,6 +30,8 @@ from privpipe.sanitizers.arrays import read_labels
 from privpipe.sanitizers.minimax.training.group_pooling import cut_at_groups, draw_pools
 from privpipe.sanitizers.minimax.training.tasks import Task
 
+# Bounds what a block of records is turned into. The cut depends on the tasks alone, so that a
+# round is the same bit for bit wherever it runs.
 BLOCK_BYTES = 1 << 23
 NOTHING = np.empty(0)
 
@@ -67,9 +69,12 @@ class ShardRound(NamedTuple):
             if one.head is not None or (one.task.is_fixed and one.weight != 0 and wants_gradient)
         ]
         counts = np.zeros(2)
+        # Each question is answered from the records alone: filtered outputs that a worker
+        # remembered would spare a reading, and be lost with the worker.
         gradient = np.zeros(family.n_parameters) if wants_gradient else NOTHING
         for block in resident.blocks(shard, [one.task for one in live]):
             counts += np.count_nonzero(block.fitted), np.count_nonzero(~block.fitted)
+            # One product with the records down, one up, whatever the number of tasks.
             z, pullback = family.map_records(question.parameters, block.x)
             dz = np.zeros_like(z)
             for one in live:
@@ -93,6 +98,7 @@ class Outputs(NamedTuple):
         d = resident.family.n_features_out
         count, total, products = 0.0, np.zeros(d), np.zeros((d, d))
         for block in resident.blocks(shard, ()):
+            # Less a point near their mean, so that products do not cancel.
             z = resident.family.map_records(self.parameters, block.x)[0] - self.centre
             count += len(z)
             total += z.sum(axis=0)
@@ -160,6 +166,8 @@ class Resident:
             x, labels = np.array(shard.features[rows], np.float64)[complete], labels[complete]
             fitted = np.ones(len(x), np.bool_)
             if self.held_out:
+                # By the record's own bits: shards that leave out rows do not know record numbers,
+                # and no sharding moves a record from one side to the other.
                 fitted = ~choose_share(x, self.held_out)
             groups = shard.groups[rows][complete] if pooled else NOTHING.astype(np.int64)
             yield _Block(x, labels, fitted, groups)
@@ -167,6 +175,7 @@ class Resident:
     def _widest(self, tasks: Sequence[Task]) -> int:
         """Columns of the widest table that a block of records is turned into."""
         d = self.family.n_features_out
+        # A Hessian is summed over products of inputs and scores: its table is the widest.
         heads = [
             task.n_inputs(d) * task.n_scores
             if task.uses_hessian(task.n_inputs(d), self.family.n_parameters)
@@ -192,7 +201,7 @@ class _Sample(NamedTuple):
     fitted: BoolArray
     mixing: sp.csr_array | None = None
     counts: FloatArray | None = None
-    """Records that a set stands for: it counts as often."""
+    """Records that a set represents: it counts as often."""
 
     @classmethod
     def of(cls, task: Task, block: _Block) -> _Sample:
@@ -234,6 +243,7 @@ class _TaskSums:
         sample = _Sample.of(task, block)
         fitted, counts = sample.fitted, sample.counts
         read, lower = (z, None) if task.lift is None else task.lift.map(z)
+        # The mean over a set, scaled so that independent noise stays as large as in one record.
         if sample.mixing is not None:
             read = sample.mixing @ read
         inputs = read if not task.with_intercept else np.column_stack([read, np.ones(len(read))])
@@ -249,6 +259,8 @@ class _TaskSums:
             if self.direction is None:
                 self.slope += inputs.T @ slopes
             if self.direction is not None or self.block.size:
+                # Moments of sets count as often as their records: the weight enters both factors
+                # by its root.
                 root = inputs if counts is None else np.sqrt(counts)[:, None] * inputs
                 self._bend(root[fitted], None if p is None else p[fitted])
         if dz is None:

@@ -15,9 +15,16 @@ import numpy as np
 
 from privpipe.errors import InputError, OptionError, PrivacyWarning
 from privpipe.numerics.regression.logistic import measure_entropy
-from privpipe.protocols import Column, FloatArray, ShardSchema
+from privpipe.protocols import Column, ShardSchema
 from privpipe.sanitizers.minimax.training.labelled_moments import LabelledMoments, LabelMoments
-from privpipe.sanitizers.minimax.training.tasks import MAX_AUTO_CLASSES, Task, TaskKind, TaskOptions
+from privpipe.sanitizers.minimax.training.tasks import (
+    MAX_AUTO_CLASSES,
+    Task,
+    TaskKind,
+    TaskOptions,
+    refuse_class,
+    refuse_number,
+)
 
 
 def plan_tasks(
@@ -38,100 +45,34 @@ def plan_tasks(
     OptionError
         If weights do not match the variables, or the class to single out does not exist.
     """
-    check_tasks(options, schema)
-    keep, hide = _spread_weights(options, schema)
-    labels, kinds = iter(moments.labels), (options.desired_task, options.confidential_task)
-    tasks = [
-        replace(
-            _plan_one(role, column, next(labels), kind, moments.count, single_out), weight=weight
-        )
-        for role, columns, kind, weights, single_out in (
-            ("desired", schema.desired, kinds[0], options.tradeoff * keep, None),
-            ("confidential", schema.confidential, kinds[1], -hide, options.single_out),
-        )
-        for column, weight in zip(columns, weights.tolist(), strict=True)
-    ]
-    tasks = [replace(task, column=j) for j, task in enumerate(tasks)]
+    options.check(schema)
+    labels, tasks = iter(moments.labels), list[Task]()
+    for role, columns, sign in (
+        ("desired", schema.desired, options.tradeoff),
+        ("confidential", schema.confidential, -1.0),
+    ):
+        weights = options.spread_weights(role, len(columns))
+        for column, weight in zip(columns, weights, strict=True):
+            task = _plan_one(options, role, column, next(labels), moments.count)
+            # Private tasks count negatively: Phi is lowered by raising their losses.
+            tasks.append(replace(task, column=len(tasks), weight=sign * weight))
     if options.reconstruction_weight:
         tasks.append(_plan_reconstruction(moments, options))
     return tuple(replace(t, ridge=ridge, with_intercept=with_intercept) for t in tasks)
 
 
-def check_tasks(options: TaskOptions, schema: ShardSchema) -> None:
-    """Raise InputError or OptionError for tasks that no records of these variables have."""
-    if not schema.confidential:
-        raise InputError(
-            "There is no confidential variable.", remedy="Name at least one in confidential."
-        )
-    if not schema.desired and not options.reconstruction_weight:
-        raise InputError(
-            "There is no desired variable.",
-            remedy="Name one in desired, or set reconstruction_weight.",
-        )
-    _spread_weights(options, schema)
-    if options.single_out is not None:
-        _check_single_out(options.single_out, options, schema)
-
-
-def _check_single_out(value: float, options: TaskOptions, schema: ShardSchema) -> None:
-    if len(schema.confidential) != 1:
-        raise OptionError(
-            f"single_out needs one confidential variable; there are {len(schema.confidential)}.",
-            remedy="Name one confidential variable, or leave single_out unset.",
-        )
-    (column,) = schema.confidential
-    if column.n_categories is not None:
-        if value not in range(column.n_categories):
-            raise _no_such_class(column, value)
-    elif options.confidential_task == "regression":
-        raise _is_number(column)
-
-
-def _no_such_class(column: Column, value: float) -> OptionError:
-    return OptionError(
-        f"single_out is {value}, no class of {column.name!r} in the training records.",
-        remedy="Give the value, or for a categorical variable the code, of one of its classes.",
-    )
-
-
-def _is_number(column: Column) -> OptionError:
-    return OptionError(
-        f"single_out is set, but {column.name!r} is read as a number.",
-        remedy='Set confidential_task = "classification", or leave single_out unset.',
-    )
-
-
-def _spread_weights(options: TaskOptions, schema: ShardSchema) -> tuple[FloatArray, FloatArray]:
-    """Weights of the desired and of the confidential variables, equal where none are given."""
-    found = []
-    for name, columns in (("desired", schema.desired), ("confidential", schema.confidential)):
-        given: tuple[float, ...] = getattr(options, f"{name}_weights")
-        weights = np.array(given or [1.0 / max(len(columns), 1)] * len(columns))
-        if len(weights) != len(columns) or not (np.isfinite(weights) & (weights > 0)).all():
-            raise OptionError(
-                f"{name}_weights has {len(given)} entries for {len(columns)} variables, or one is "
-                "not positive.",
-                remedy="Give one positive weight per variable, or leave it empty.",
-            )
-        found.append(weights)
-    return found[0], found[1]
-
-
 def _plan_one(
-    role: str,
-    column: Column,
-    label: LabelMoments,
-    kind: TaskKind,
-    n_records: int,
-    single_out: float | None,
+    options: TaskOptions, role: str, column: Column, label: LabelMoments, n_records: int
 ) -> Task:
+    kind: TaskKind = getattr(options, f"{role}_task")
+    single_out = options.single_out if role == "confidential" else None
     if _is_read_as_classes(column, label, kind):
         _check_classes(role, column, label, n_records)
         counts = label.counts
         if single_out is not None:
             chosen = label.values == single_out
             if not chosen.any():
-                raise _no_such_class(column, single_out)
+                raise refuse_class(column, single_out)
             counts = np.array([counts[chosen].sum(), counts[~chosen].sum()])
         return Task(
             name=column.name,
@@ -141,7 +82,8 @@ def _plan_one(
             baseline=measure_entropy(counts),
         )
     if single_out is not None:
-        raise _is_number(column)
+        raise refuse_number(column)
+    # Relative to the mean: a large constant has a spread of rounding.
     spread = np.sqrt(label.spread / n_records)
     if not spread > 1e-12 * abs(label.mean):
         raise InputError(
@@ -159,6 +101,8 @@ def _is_read_as_classes(column: Column, label: LabelMoments, kind: TaskKind) -> 
     if column.is_categorical:
         return True
     if kind == "auto":
+        # A year or a count of children is a class; a weight that happens to be whole has too many
+        # values.
         whole = bool((label.values == np.round(label.values)).all())
         return not label.overflowed and whole and len(label.values) <= MAX_AUTO_CLASSES
     if kind == "classification" and label.overflowed:
@@ -183,6 +127,7 @@ def _check_classes(role: str, column: Column, label: LabelMoments, n_records: in
             remedy="Train on records of at least two classes, or leave the variable out.",
             code="single_class",
         )
+    # With a class for every record a head predicts all of them, whatever the filter.
     if n_records <= len(values):
         raise InputError(
             f"{n_records} training records are too few for the {len(values)} classes of "

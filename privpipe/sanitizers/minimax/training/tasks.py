@@ -13,12 +13,13 @@ import numpy as np
 from pydantic import Field
 from pydantic.dataclasses import dataclass as options_dataclass
 
+from privpipe.errors import InputError, OptionError
 from privpipe.numerics.kinds import MOST_CODES
 from privpipe.numerics.minimax.lifts import Lift, Pool
 from privpipe.numerics.minimax.objective import ROUND_BYTES
 from privpipe.numerics.regression.logistic import make_class_basis
 from privpipe.option_values import FORBID
-from privpipe.protocols import FloatArray, IntArray, Role
+from privpipe.protocols import Column, FloatArray, IntArray, Role, ShardSchema
 from privpipe.sanitizers.options import MethodOptions
 
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -30,6 +31,7 @@ EigenRidge = Annotated[
 TaskKind = Literal["auto", "classification", "regression"]
 MAX_AUTO_CLASSES = MOST_CODES
 """A numeric variable of integers with at most so many values is read as classes."""
+# Small enough that a round stays within bounds whatever else it sends.
 HESSIAN_BYTES = 30_000
 """A packed Hessian that is always sent: of 86 entries of a head."""
 
@@ -66,8 +68,8 @@ class TaskOptions(MethodOptions):
     single_out: Annotated[
         float | None,
         Field(
-            description="Value (or code) of the one confidential variable to tell from the "
-            "rest: the adversary only asks whether a record is of this class."
+            description="Value (or code) of the one confidential variable to separate from the "
+            "rest: the adversary only infers whether a record is of this class."
         ),
     ] = None
 
@@ -82,6 +84,61 @@ class TaskOptions(MethodOptions):
     def needs_labels(self) -> tuple[frozenset[Role], ...]:
         """A record is learned from where it has all labels."""
         return (frozenset({"desired", "confidential"}),)
+
+    def check(self, schema: ShardSchema) -> None:
+        """Raise InputError or OptionError for tasks that no records of these variables have."""
+        if not schema.confidential:
+            raise InputError(
+                "There is no confidential variable.", remedy="Name at least one in confidential."
+            )
+        if not schema.desired and not self.reconstruction_weight:
+            raise InputError(
+                "There is no desired variable.",
+                remedy="Name one in desired, or set reconstruction_weight.",
+            )
+        self.spread_weights("desired", len(schema.desired))
+        self.spread_weights("confidential", len(schema.confidential))
+        if self.single_out is None:
+            return
+        if len(schema.confidential) != 1:
+            raise OptionError(
+                "single_out needs one confidential variable; there are "
+                f"{len(schema.confidential)}.",
+                remedy="Name one confidential variable, or leave single_out unset.",
+            )
+        (column,) = schema.confidential
+        if column.n_categories is None and self.confidential_task == "regression":
+            raise refuse_number(column)
+        if column.n_categories is not None and self.single_out not in range(column.n_categories):
+            raise refuse_class(column, self.single_out)
+
+    def spread_weights(self, role: str, count: int) -> list[float]:
+        """Weights of the variables of a role, equal where none are given; or OptionError."""
+        given: tuple[float, ...] = getattr(self, f"{role}_weights")
+        weights = [float(w) for w in given] or [1.0 / max(count, 1)] * count
+        if len(weights) != count or not all(np.isfinite(w) and w > 0 for w in weights):
+            raise OptionError(
+                f"{role}_weights has {len(given)} entries for {count} variables, or one is not "
+                "positive.",
+                remedy="Give one positive weight per variable, or leave it empty.",
+            )
+        return weights
+
+
+def refuse_class(column: Column, value: float) -> OptionError:
+    """The error of a class to single out that does not exist."""
+    return OptionError(
+        f"single_out is {value}, no class of {column.name!r} in the training records.",
+        remedy="Give the value, or for a categorical variable the code, of one of its classes.",
+    )
+
+
+def refuse_number(column: Column) -> OptionError:
+    """The error of a class to single out of a number."""
+    return OptionError(
+        f"single_out is set, but {column.name!r} is read as a number.",
+        remedy='Set confidential_task = "classification", or leave single_out unset.',
+    )
 
 
 class RecordLoss(Protocol):
@@ -111,7 +168,7 @@ class Task:
     classes : (n_classes,)
         Distinct values; empty for a number.
     singled_out
-        Value to tell from the rest, NaN when there is none.
+        Value to separate from the rest, NaN when there is none.
     centre, scale : (n_outputs,)
         A number y is predicted as ``(y - centre) / scale``; unused for classes.
     ridge
@@ -185,12 +242,15 @@ class Task:
     def uses_hessian(self, n_inputs: int, n_parameters: int) -> bool:
         """Whether the head has a Hessian of its own, small enough to send beside the filter."""
         q = n_inputs * self.n_scores
+        # On a lift a Hessian has to be small; otherwise it may fill what filter, head, slope and
+        # bound leave of a round.
         room = 0 if self.lift is not None else ROUND_BYTES - 8 * (n_parameters + 2 * q)
         room -= 4 * n_inputs * (n_inputs + 1)
         return self.is_classification and 4 * q * (q + 1) <= max(HESSIAN_BYTES, room)
 
     def read_classes(self, labels: FloatArray) -> IntArray:
         """Class numbers of records from all their variables, (n_records,)."""
+        # Codes, or the values that were classes when moments were taken: those are sorted.
         y = labels[:, self.column]
         if not np.isnan(self.singled_out):
             return np.asarray(y == self.singled_out, np.int64)
