@@ -74,6 +74,7 @@ def as_reals(values: Any, name: str) -> npt.NDArray[Any]:
     found = np.asarray(values)
     if found.dtype.kind == "f":
         return found
+    # Objects may still be numbers, as of a table with mixed columns; the message never quotes one.
     with suppress(ValueError, TypeError):
         if found.dtype.kind in "biuO":
             return found.astype(np.float64)
@@ -101,6 +102,7 @@ def check_shards(shards: Any) -> None:
         )
     schema = shards.schema
     both = {c.name for c in schema.desired} & {c.name for c in schema.confidential}
+    # Records of arrays know by themselves which arrays are one and the same.
     both |= set(getattr(shards, "shared", ()))
     if both:
         warnings.warn(
@@ -173,6 +175,7 @@ def say_incomplete(n_incomplete: int, n_read: int, what: str) -> None:
 def check_not_lazy(x: Any) -> None:
     """Raise InputError for a lazy array, which would be computed whole in silence."""
     graph = getattr(x, "__dask_graph__", None)
+    # Xarray has the method whether or not it is lazy: only a graph says so.
     if callable(graph) and graph() is not None:
         raise InputError(
             f"Records are a lazy {type(x).__name__}, which `apply` would compute whole.",
@@ -251,6 +254,7 @@ def check_confidential(values: npt.ArrayLike, predictor: FloatArray) -> FloatArr
             code="predictor",
         )
     fitted = np.linalg.lstsq(predictor, confidential, rcond=None)[0]
+    # Exact dependence but for rounding: a mere correlation is what cleaning is for.
     rest = np.linalg.norm(confidential - predictor @ fitted)
     if rest <= 1e-9 * np.linalg.norm(confidential):
         warnings.warn(
@@ -272,6 +276,7 @@ def read_labels(shard: Shard, rows: slice, schema: ShardSchema) -> tuple[FloatAr
         False where a variable is NaN, or the code of a categorical one is negative.
     """
     labels = np.concatenate([shard.desired[rows], shard.confidential[rows]], axis=1)
+    # A negative number is a value of a numeric variable, and a missing category of the others.
     coded = np.array([c.is_categorical for c in (*schema.desired, *schema.confidential)], np.bool_)
     missing = ~np.isfinite(labels)
     missing[:, coded] |= labels[:, coded] < 0

@@ -89,6 +89,8 @@ class Chain:
         if not self.maps:
             raise OptionError("A chain has no maps.", remedy="Give one or more.")
         for left, right in pairwise(self.maps):
+            # Codes of categories mean something else after every map: only features can be handed
+            # on.
             fits = right.reads == "features" and left.reads == "features"
             if not fits or left.n_features_out != right.n_features_in:
                 raise OptionError(
@@ -98,6 +100,8 @@ class Chain:
                 )
         parts = [each.guarantee for each in self.maps if each.guarantee.number is not None]
         least = {one.kind: min(_numbers(parts, one.kind)) for one in parts}
+        # A chain promises at most what one of its maps does: a forged promise is refused when
+        # opened.
         check_promise(self.guarantee, least)
 
     @property
@@ -133,6 +137,8 @@ class Chain:
         """
         x = by_name(self, x)
         for number, each in enumerate(self.maps):
+            # Two maps of one kind would draw the same words for the same purpose, and their noise
+            # would cancel or double: each has a prefix of its own.
             x = each.apply(x, ScopedStream(stream, f"map {number}") if stream is not None else None)
         return x  # type: ignore[no-any-return]  # an array since the first map
 
@@ -222,6 +228,7 @@ class Standardiser:
 
     def standardise(self, x: FloatArray) -> FloatArray:
         """The same of finite records, (n_records, n_features), in float64."""
+        # Element by element: the same bits for a record in any block.
         return (x.astype(np.float64) - self.centre) / self.scale
 
 

@@ -29,6 +29,7 @@ MOST_NAMED = 8
 
 def with_names(fitted: M, names: Sequence[str]) -> M:
     """The same map, knowing the names of what it reads; unchanged where they do not fit."""
+    # Names that do not fit are worse than none: a table would be read wrongly in silence.
     if len(names) != fitted.n_features_in or len(set(names)) < len(names):
         return fitted
     named = copy(fitted)
@@ -86,6 +87,7 @@ def by_name(fitted: Any, x: Any) -> Any:
         If columns are missing, doubled, or are more than the map reads; with their names.
     """
     names, columns = names_of(fitted), _columns_of(x)
+    # Plain arrays are taken as they are; only a table whose columns have names can be reordered.
     if not names or not columns or columns == names:
         return x
     missing = [name for name in names if name not in columns]
@@ -107,6 +109,7 @@ def _columns_of(x: Any) -> tuple[str, ...]:
     found: Any = getattr(x, "columns", None)
     dims: tuple[Any, ...] = tuple(getattr(x, "dims", ()))
     if found is None and len(dims) == 2 and dims[1] in getattr(x, "coords", ()):
+        # Xarray names its columns by a coordinate of the second dimension.
         found = x.coords[dims[1]].to_numpy().tolist()
     columns = () if found is None or callable(found) else tuple(found)
     return columns if all(isinstance(name, str) for name in columns) else ()
@@ -134,6 +137,7 @@ def read_codes(fitted: Any, x: Any) -> IntArray:
         return x.codes if schema is None else x.read_as(schema)
     if not named or schema is None:
         return np.asarray(by_name(fitted, x))
+    # Numbers without names: which category a code means depends on the table it comes from.
     if not _columns_of(x) and np.asarray(x).dtype.kind not in "OUST":
         raise InputError(
             "Records are codes without names, which another table may number otherwise.",
@@ -159,6 +163,7 @@ def name_codes(fitted: Any, codes: IntArray) -> npt.NDArray[np.object_]:
     columns = []
     for column, values in zip(schema.attributes, codes.T, strict=True):
         names = (*(column.categories or range(column.n_categories or 0)), None)
+        # -1 is missing, and finds the None at the end.
         columns.append(np.array(names, object)[np.maximum(values, -1)])
     return np.column_stack(columns)
 
@@ -174,6 +179,7 @@ def _code(values: npt.NDArray[Any], column: Column) -> IntArray:
 
 
 def _is(value: Any) -> bool:
+    # NaN differs from itself; so does NaT, which isnan refuses.
     return value is not None and value == value
 
 

@@ -123,6 +123,7 @@ def make_options(kind: type[T], given: Mapping[str, Any], method: str) -> T:
     try:
         return TypeAdapter(kind).validate_python(dict(given))
     except ValidationError as error:
+        # Inputs may hold a URL with a password: what is shown is chosen below.
         found = error.errors(include_input=False)
     problems = [
         _describe(item["loc"], item["msg"].removeprefix("Value error, "), given) for item in found

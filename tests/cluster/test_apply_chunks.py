@@ -104,7 +104,7 @@ def test_clean_chunks__withhold_what_the_map_withholds(tmp_path: Path) -> None:
     x = np.random.default_rng(0).normal(3, 1, (N_RECORDS, 4)).astype(np.float32)
     x[45] = 3e38
     fitted = NullSpaceCleaner.from_predictor(PREDICTOR, utility_budget=0.1)
-    job = make_job(tmp_path, fitted.with_policy("withhold"), x)
+    job = make_job(tmp_path, replace(fitted, on_unrepresentable="withhold"), x)
     receipts = clean_chunks(job, [2])
     found = read(job)
     assert np.flatnonzero(found[RELEASED][40:] == 0).tolist() == [5]

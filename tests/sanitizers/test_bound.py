@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -122,7 +123,7 @@ def test_apply__refuses_by_default_and_withholds_on_request():
         cleaner.apply(x)
     assert "float64" in caught.value.remedy
     assert caught.value.code == "unrepresentable"
-    released, summary = cleaner.with_policy("withhold").apply_measured(x)
+    released, summary = replace(cleaner, on_unrepresentable="withhold").apply_measured(x)
     np.testing.assert_array_equal(np.isnan(released).all(axis=1), [True, False])
     assert (summary.n_records, summary.n_withheld) == (2, 1)
     assert cleaner.apply(x.astype(np.float64)).shape == (2, 2)

@@ -256,6 +256,7 @@ class _Problem:
             for w, energies in zip(self.weights, left.measure_energies(), strict=True)
         )
         objective = penalty * float(spectrum.sum()) + loss / 2
+        # A dual point must lie in the ball of the spectral norm: the residual is scaled into it.
         norm = self._measure_norm(left.factors, left.products)
         scale = min(1.0, penalty / max(norm, 1e-300))
         linear = sum(
@@ -367,10 +368,12 @@ def measure_noise(
     0.0
     """
     values = np.maximum(eigenvalues, 0.0)
+    # Features that depend on one another leave no floor of noise to read.
     if values[0] <= len(values) * 1e-13 * values[-1]:
         return 0.0
     noise = 0.0
     for k in range(2, len(values)):
+        # The edges of Marchenko and Pastur's law for k directions of n records.
         share = math.sqrt(k / n_records)
         low, high = max(0.0, 1 - share) ** 2, (1 + share) ** 2
         mean = float(values[:k].mean())

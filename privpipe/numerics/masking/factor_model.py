@@ -135,7 +135,9 @@ def fit_factors(
         new = np.linalg.solve(products, cross[:, :, None])[:, :, 0]
         fitted = np.einsum("ij,ijk,ik->i", new, products, new)
         loss = float(np.sum(squares - 2 * np.sum(new * cross, axis=1) + fitted))
+        # A variance of zero would make the systems of records with few known entries singular.
         variance = max(loss / n_known, LEAST_VARIANCE)
+        # Parameter expansion: scores need not have the identity as products, loadings take it up.
         expanded = new @ np.linalg.cholesky(scatter / n_records)
         change = np.linalg.norm(expanded @ expanded.T - loadings @ loadings.T)
         loadings = expanded

@@ -124,12 +124,16 @@ def solve_masked_regression(
         noise = measure_noise(values, n_records, explained)
     response, surrogate = (RESPONSE_SCALE, SURROGATE_SCALE) if solver == "scaled" else (1.0, 1.0)
     scale = np.concatenate([np.full(t, response), np.ones(len(features))])
+    # Responses scaled down: the literal problem lets large ones fill the row space (error .75 of
+    # the coefficients at |Y| / |X| = 4).
     scaled = gram * np.outer(scale, scale)
     masked = np.zeros_like(gram)
     masked[t:, t:] = surrogate**2 * inner
+    # Responses of surrogates are what is completed: nothing of them is observed.
     observed = np.concatenate([np.zeros(t), np.ones(len(features))])
     blocks = (WeightedBlock(scaled, np.ones(len(gram))), WeightedBlock(masked, observed))
     least = LEAST_PENALTY * math.sqrt(max(0.0, float(np.linalg.eigvalsh(scaled + masked)[-1])))
+    # Records and surrogates are columns of one matrix.
     penalty = max(set_penalty(noise, len(gram), n_records + n_surrogates), least)
     found = solve_completion(blocks, penalty, SCALED_OPTIONS if solver == "scaled" else None)
     basis = _span_features(found.directions[t:])

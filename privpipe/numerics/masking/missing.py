@@ -199,9 +199,11 @@ def fit_loadings(
         products, cross, scatter, loss = request(loadings, penalty)
         size = float(np.sum(loadings**2)) + float(np.trace(scatter))
         objective = loss / 2 + penalty * size / 2
+        # Alternating solves never raise the objective: a rise is rounding, and ends it, too.
         if before - objective <= tolerance * objective:
             return Loadings(loadings, penalty, scatter, objective, count, True)
         before = objective
+        # The nuclear norm is the least (|U|^2 + |V|^2) / 2: each factor has a ridge of the penalty.
         systems = products + penalty * np.eye(loadings.shape[1])
         solved = np.linalg.solve(systems, cross[:, :, None])[:, :, 0]
         loadings = _balance(solved, scatter)

@@ -47,6 +47,7 @@ def plan_grid(largest: float, n_records: int) -> tuple[float, float]:
             "The largest value or the number of records to be summed up is not positive.",
             remedy="Give finite records that are not all zero.",
         )
+    # Powers of two: dividing by the step is exact but for the rounding to whole numbers.
     bound = 2.0 ** math.ceil(math.log2(largest))
     return bound, bound * 2.0 ** math.ceil(math.log2(n_records)) / EXACT
 
@@ -94,5 +95,6 @@ def sum_with_signs(integers: FloatArray, words: WordArray, n_signs: int) -> Floa
     for start in range(0, len(integers), BLOCK_RECORDS):
         rows = slice(start, start + BLOCK_RECORDS)
         signs = draw_signs(words[rows], n_signs).astype(np.float64)
+        # Every partial sum is a whole number below 2**52, so that BLAS may add in any order.
         total += signs.T @ integers[rows]
     return total

@@ -34,12 +34,14 @@ def tanh_of(y: float) -> float:
     if y < 2.0**-9:
         square = y * y
         return y - y * square * (1.0 / 3.0 - square * (2.0 / 15.0))
+    # 1 - tanh(30) is below 2**-85: 1 is the nearest number.
     if y > 30.0:
         return 1.0
     t = 2.0 * y
     power = np.floor(t * 1.4426950408889634 + 0.5)
     rest = -((t - power * _LN2_HIGH) - power * _LN2_LOW)
     series = 1.0
+    # |rest| <= ln 2 / 2: the terms beyond the 18th are below 2**-80.
     for k in range(18, 0, -1):
         series = 1.0 + series * rest / k
     scale = np.int64((1023 - np.int64(power)) << 52).view(np.float64)
@@ -56,6 +58,7 @@ def _measure(row: FloatArray, norm: int) -> tuple[float, float]:
         if not size < np.inf:  # NaN is not, either
             return np.inf, 0.0
         largest = max(largest, size)
+    # The norm is taken in units of the largest coordinate: squares neither overflow nor vanish.
     if largest == 0.0:
         return 0.0, 0.0
     total = 0.0
@@ -70,6 +73,8 @@ def _bound(x: FloatArray, kind: int, norm: int, threshold: float, counts: IntArr
     for i in range(x.shape[0]):
         row = x[i]
         largest, relative = _measure(row, norm)
+        # A record that is not finite becomes zero, as any other it is protected; the count is
+        # reported.
         if relative == 0.0:  # zeros, or not finite
             if largest != 0.0:
                 counts[1] += 1
@@ -79,12 +84,14 @@ def _bound(x: FloatArray, kind: int, norm: int, threshold: float, counts: IntArr
         size = largest * relative  # may be infinite: then it is above the threshold
         if kind != 2 and size > threshold:
             counts[0] += 1
+        # Inside the ball hard bounding only changes the unit.
         if kind == 0 and size <= threshold:
             for j in range(row.size):
                 row[j] = row[j] / threshold
             continue
         factor = tanh_of(size / threshold) if kind == 1 else 1.0
         for j in range(row.size):
+            # Two divisions, since their product may overflow where the record does not.
             row[j] = factor * (row[j] / largest / relative)
 
 
@@ -160,6 +167,8 @@ _LANES = 4
 @compiled
 def _project(x: FloatArray, weights: FloatArray, offset: FloatArray, out: FloatArray) -> None:
     n, n_terms, width = x.shape[0], x.shape[1], weights.shape[1]
+    # Four records share a pass over the weights; each sum is its own, so that the rest differs in
+    # nothing but speed.
     whole = n - n % 4
     for i in range(0, whole, 4):
         for j in range(width):

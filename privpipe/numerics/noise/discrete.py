@@ -50,6 +50,7 @@ def _compare(
     Thirty-two lanes are compared at once, whatever the number of a value's own octets: a constant
     is what makes vector instructions of it, and further lanes have a threshold of 0 and no say.
     """
+    # The last value is done apart: reading 32 octets of it would leave the array.
     mask, last = np.uint32(open_mask), out.size - 1
     for i in range(last):
         below, tied, row = np.uint32(0), np.uint32(0), octets[i * n_octets : i * n_octets + 32]
@@ -114,6 +115,7 @@ def _decide(
 @compiled
 def _compose(bits: IntArray, n_digits: int) -> None:
     """Bits of the lanes, in place, to the value: digits, overflow, not zero, sign."""
+    # The digits come first, then overflow, not zero, sign: the order of `_ideal`.
     low = (np.int64(1) << n_digits) - 1
     for i in range(bits.size):
         held = bits[i]
@@ -131,6 +133,7 @@ def _find_open(bits: IntArray) -> tuple[IntArray, IntArray]:
         count = _list_open(bits, values, lanes)
         if count >= 0:
             return values[:count], lanes[:count]
+        # All lanes of all values: the second try cannot fail.
         room = len(bits) * LANES + 64
 
 
@@ -174,6 +177,7 @@ class DiscreteLaplaceNoise:
                 remedy="Use a finite epsilon above 0 and a whole sensitivity above 0.",
                 code="epsilon",
             )
+        # 32 lanes fit one machine word; beyond a rate of 8 nearly all noise is zero on this grid.
         if self.rate > 8 or self.n_digits > MOST_DIGITS:
             finer = "finer grid" if self.rate > 8 else "coarser grid"
             raise OptionError(
@@ -192,7 +196,10 @@ class DiscreteLaplaceNoise:
     def n_digits(self) -> int:
         """Least count of binary digits with exp(-rate 2**n_digits) <= exp(-32), and enough of them
         that noise reaches from any record to any other: see `limit`."""
+        # 2**n_digits >= sensitivity: noise reaches from any record to any other, or clipping would
+        # separate them for certain.
         enough = (self.sensitivity - 1).bit_length()
+        # Noise saturates with at most exp(-32); clipping the sum makes that a post-processing.
         return max(1, math.ceil(math.log2(Fraction(32) / self.rate)), enough)
 
     @property
@@ -225,6 +232,8 @@ class DiscreteLaplaceNoise:
         At least the radius, whatever epsilon is, as 2 radius <= sensitivity <= 2**n_digits: no clip
         makes records equal that are not.
         """
+        # Saturated noise plus any record lies beyond the clip, on the side of its sign: the release
+        # of overflow is one number, whatever the record.
         assert 2 * radius <= self.sensitivity, "two records may be a diameter apart"
         return (1 << self.n_digits) - radius
 
@@ -233,6 +242,7 @@ class DiscreteLaplaceNoise:
         """Probabilities of the lanes: digits, overflow, not zero, sign."""
         with mpmath.workprec(_PRECISION):
             rate = mpmath.mpf(self.rate.numerator) / self.rate.denominator
+            # Independent, since q**k is a product over the binary digits of k.
             digits = [1 / (1 + mpmath.exp(rate * 2**j)) for j in range(self.n_digits)]
             overflow = mpmath.exp(-rate * 2**self.n_digits)
             return (*digits, overflow, 2 / (1 + mpmath.exp(rate)), mpmath.mpf(1) / 2)
@@ -242,6 +252,8 @@ class DiscreteLaplaceNoise:
         """The same times 2**264, rounded down."""
         with mpmath.workprec(_PRECISION):
             one = mpmath.mpf(2) ** (HEAD_BITS + TAIL_BITS)
+            # Rounded down to 264 bits: what that may cost is `slack`, measured on these very
+            # numbers.
             return tuple(int(mpmath.floor(p * one)) for p in self._ideal)
 
     @cached_property
@@ -252,7 +264,10 @@ class DiscreteLaplaceNoise:
             worst = mpmath.mpf(0)
             for stored, ideal in zip(self.thresholds, self._ideal, strict=True):
                 ratios = (stored / one / ideal, (one - stored) / one / (1 - ideal))
+                # Of a lane and of its opposite: either may be what a release rests on.
                 worst += max(abs(mpmath.log(ratio)) for ratio in ratios)
+            # Twice, since it may raise one probability and lower the other; all values of a record
+            # count.
             return math.nextafter(float(2 * self.width * worst), math.inf)
 
     @cached_property
@@ -265,6 +280,7 @@ class DiscreteLaplaceNoise:
     def _open_mask(self) -> int:
         """Lanes whose equality in the first bits decides nothing: their further bits are not 0."""
         mask = (1 << TAIL_BITS) - 1
+        # Where all further bits of a threshold are zero no number is below it that begins alike.
         return sum(1 << lane for lane, t in enumerate(self.thresholds) if t & mask)
 
     @cached_property

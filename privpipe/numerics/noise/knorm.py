@@ -56,6 +56,7 @@ def round_exactly(
     if not all(numbers[:width]):
         return None  # a uniform that begins with zeros alone may be any smaller one
     n_bits = 64 * len(words[0])
+    # Intervals enclose whatever rounding does: the result is certain or not given.
     iv = _open_context(n_bits + SPARE)
     energies = [-iv.log(_interval(iv, number, n_bits)) for number in numbers[:width]]
     normals: list[Any] = []
@@ -63,12 +64,14 @@ def round_exactly(
         normals += _draw_pair(iv, energy, number, n_bits)
     normals = normals[:width]
     square = sum((g * g for g in normals), iv.mpf(0))
+    # A direction of a vector that may be zero is unknown.
     if not square.a > 0:
         return None
     scale = iv.mpf(cells_per_scale.numerator) / iv.mpf(cells_per_scale.denominator)
     factor = scale * sum(energies, iv.mpf(0)) / iv.sqrt(square)
     cells = [(g * factor + iv.mpf(1) / 2)._mpi_ for g in normals]
     low, high = ([int(to_int(cell[end], "f")) for cell in cells] for end in (0, 1))
+    # Both ends round alike, so every number between them does (Ziv).
     return tuple(low) if low == high else None
 
 
@@ -151,8 +154,10 @@ def _round(
         for j in range(width):
             square += normal[j] * normal[j]
         size, radius = math.sqrt(square), cells_per_scale * total
+        # A small uniform has few known digits: its unread bits weigh more.
         unread = 1.0 / least
         missed = 2.0**-47 * math.sqrt(long) + 4.0 * math.sqrt(width) * unread / math.sqrt(nearest)
+        # Radius and direction each err; the last term is the rounding of the cell itself.
         tolerance = radius * (base + width * unread / total + missed / size) + 2.0**-52
         factor = radius / size
         sure = True
@@ -160,7 +165,10 @@ def _round(
             cell = normal[j] * factor + 0.5
             step = np.floor(cell)
             above = cell - step
+            # No boundary between cells lies within the tolerance, or the record is decided by
+            # intervals.
             sure &= (above > tolerance) & (1.0 - above > tolerance)
+            # Undefined beyond the range of integers; such a record is never sure.
             out[i, j] = np.int64(step) if abs(step) < 2.0**62 else 0
         close[i] = not sure
 
@@ -288,6 +296,7 @@ class KNormNoise:
     def decide_record(self, head: WordArray, tail: WordArray) -> tuple[int, ...]:
         """Noise of one record from intervals; `head` (n_words,), `tail` (n_words, 16)."""
         exact = Fraction(self.cells_per_scale)
+        # 128 bits more each time: hardly any record needs the second round.
         for n in range(2, FURTHER_WORDS + 1, 2):
             rows = [[int(a), *map(int, b[:n])] for a, b in zip(head, tail, strict=True)]
             found = round_exactly(rows, self.width, exact)

@@ -37,12 +37,16 @@ def _place(bounded: FloatArray, inner: float, radius: int, norm: int, out: IntAr
         held = True
         for j in range(bounded.shape[1]):
             value = bounded[i, j]
+            # NaN included. Steps of such a number might not fit 64 bits: it is outside, whatever it
+            # is.
             if not abs(value) <= 2.0:
                 held = False
                 value = 0.0
             step = np.int64(np.rint(value * inner))
             out[i, j] = step
             total += abs(step) if norm == 1 else step * step
+        # Whole numbers are compared: this, not the bounding function, is what the sensitivity rests
+        # on.
         limit = radius if norm == 1 else radius * radius
         if not held or total > limit:
             outside += 1
@@ -111,6 +115,7 @@ class Lattice:
         (l1); the further step takes what floating point may add to a norm of 1.
         """
         moved = math.sqrt(self.width) if self.norm == "l2" else self.width
+        # So no bounded record is refused; were the bound wrong, `place` would refuse, not release.
         return self.radius - 1 - moved / 2
 
     @property
@@ -123,6 +128,7 @@ class Lattice:
         """Largest l1 distance of two vectors, in steps."""
         if self.norm == "l1":
             return self.diameter
+        # |v|_1 <= sqrt(width) |v|_2 (Cauchy and Schwarz), rounded down: l1 norms are whole numbers.
         return math.isqrt(self.width * self.diameter**2)
 
     def place(self, bounded: FloatArray) -> IntArray:
@@ -182,6 +188,7 @@ def plan_grid(spread: float, width: int, norm: Norm) -> float:
     (-13.0, -10.0)
     """
     suited = 2.0 ** math.floor(math.log2(max(spread, 2.0**-100) * 2.0**-16))
+    # What `Lattice.inner` takes away: at most a 64th of the ball.
     moved = 1 + (math.sqrt(width) if norm == "l2" else width) / 2
     narrow = 2.0 ** math.floor(-math.log2(64 * moved))
     return min(COARSEST, max(FINEST, min(suited, narrow)))

@@ -109,6 +109,8 @@ class Mechanism:
         """Of (epsilon, delta); 0 for the discrete law."""
         if isinstance(self.noise, DiscreteLaplaceNoise):
             return 0.0
+        # Undecided records are released as zeros: two laws within `undecided` of the true ones, and
+        # (1 + e^epsilon) undecided is the delta of that. 700 keeps exp finite.
         return min(1.0, (1 + math.exp(min(self.epsilon, 700.0))) * self.noise.undecided)
 
     def release(self, bounded: FloatArray, stream: RecordStream) -> FloatArray:
@@ -121,9 +123,14 @@ class Mechanism:
         stream
             Of as many records.
         """
+        # Bounded, placed and checked first, then noise: after this line only whole numbers are
+        # added.
         steps = self.lattice.place(bounded)
         steps += self.noise.draw(stream)
+        # Post-processing of the noisy number: it costs no epsilon.
         np.clip(steps, -self.limit, self.limit, out=steps)
+        # A whole number below 2**53 times a power of two: exact, so that no last bit shows the
+        # record.
         released: FloatArray = steps * self.grid
         return released
 
@@ -170,6 +177,7 @@ def check_epsilon(epsilon: float) -> None:
 
 def _widest_scale(epsilon: float) -> float:
     """DIAMETER / epsilon, rounded up: the loss is then at most epsilon."""
+    # Upwards: a scale rounded down would promise less noise than epsilon. requires.
     return math.nextafter(DIAMETER / epsilon, math.inf)
 
 

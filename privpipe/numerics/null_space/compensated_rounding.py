@@ -68,8 +68,10 @@ def round_in_balance(wide: FloatArray, encoder: FloatArray, dtype: npt.DTypeLike
     exact = wide.T  # features as rows, each of them read and written whole
     near = exact.astype(narrow)
     far = np.nextafter(near, np.where(exact > near, np.inf, -np.inf).astype(narrow))
+    # Never to infinity, and nothing is moved that is exact already.
     far = np.where((exact == near) | ~np.isfinite(far), near, far)
     errors, steps = near - exact, far.astype(np.float64) - near
+    # Largest first, so that the many small ones at the end can cancel what is left.
     order = np.argsort(-np.abs(steps) * measure_columns(encoder.T)[:, None], axis=0, kind="stable")
     records, turned = np.arange(len(wide)), np.zeros(exact.shape, np.bool_)
     total = np.zeros((encoder.shape[1], len(wide)))
@@ -77,6 +79,7 @@ def round_in_balance(wide: FloatArray, encoder: FloatArray, dtype: npt.DTypeLike
         row = encoder[i].T
         plain = total + row * errors[i, records]
         other = plain + row * steps[i, records]
+        # Strictly: of equal errors the nearer neighbour stays, whatever the order of the records.
         better = _square(other) < _square(plain)
         total = np.where(better, other, plain)
         turned[i, records] = better
@@ -135,14 +138,17 @@ def store_within(
     # The digits of |b - retained| are those of b: room for them is needed where all else cancels.
     room, worst = allowed.copy(), 2.0**-50 * np.sqrt(_square(coordinates.T))
     for attempt in range(ATTEMPTS):
+        # First all of them: their loss is infinite until it is measured.
         above = np.flatnonzero((loss > allowed) & (room > 0))
         b = coordinates[above]
         retained = shrink(b, room[above] ** 2)
         wide = lift(retained)
         stored[above] = round_in_balance(wide, balance.encoder, dtype)
         missed = (stored[above] - wide).T
+        # In a fixed order, as what is released follows from whether this is within the budget.
         errors = np.array([add_up(missed * column[:, None]) for column in balance.encoder.T])
         loss[above] = np.sqrt(_square((b - retained).T - errors))
         worst[above] = np.maximum(worst[above], np.sqrt(_square(errors)))
+        # Rounding differs after every shrinking: more room each time, so that this ends.
         room[above] = allowed[above] - worst[above] * 2**attempt
     return stored, loss, loss <= allowed

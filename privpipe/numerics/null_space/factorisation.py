@@ -96,6 +96,7 @@ def lift_likely(encoder: FloatArray, covariance: FloatArray) -> FloatArray:
     """
     spread = covariance @ encoder
     inner = encoder.T @ spread
+    # Standardised first: eigenvalues of coordinates in different units say nothing of rank.
     scale = np.sqrt(np.maximum(np.diag(inner), 0.0))
     floor = (
         np.finfo(np.float64).eps * np.linalg.norm(encoder, axis=0) * np.sqrt(np.trace(covariance))
@@ -129,6 +130,7 @@ def make_unique(w: FloatArray, s: FloatArray) -> FloatArray:
     s : (rank,)
         Their singular values, decreasing.
     """
+    # Within a group any rotation is as good; each library returns another one.
     groups = np.flatnonzero(np.diff(s) < -SAME_SINGULAR_VALUE * s[0]) + 1
     parts = [_echelon(part) if part.shape[1] > 1 else part for part in np.split(w, groups, 1)]
     w = np.concatenate(parts, axis=1)
@@ -187,6 +189,7 @@ def order_by_gain(
     rank = encoder.shape[1]
     _, s, right = np.linalg.svd(confidential.T @ lift, full_matrices=True)
     s = np.pad(s, (0, rank - len(s)))
+    # Nothing confidential in any coordinate: they stay in the order of algorithm 1.
     turn = make_unique(right.T, s) if s[0] > 0 else np.eye(rank)
     return encoder @ turn, lift @ turn, s**2
 
@@ -249,6 +252,7 @@ def diagonalise_printed(
     _, shares, right = np.linalg.svd(zt[:, : predictor.shape[1]].T, full_matrices=True)
     shares = np.pad(shares, (0, rank - len(shares)))[::-1] ** 2
     turn = right[::-1].T
+    # Below, a direction is in the null space of the desired predictor but for rounding: it is free.
     cost = np.where(shares > 1e-12, shares, 0.0)
     return u @ (turn / s[:, None]), u @ (turn * s[:, None]), cost, np.maximum(1.0 - shares, 0.0)
 
@@ -267,6 +271,7 @@ def _null_basis(predictor: FloatArray, confidential: FloatArray) -> FloatArray:
     scale = np.linalg.norm(confidential, axis=0)
     c = confidential[:, scale > 0] / scale[scale > 0]
     rest = c - u @ (u.T @ c)
+    # A second time: one pass leaves rounding in the direction that must vanish.
     rest -= u @ (u.T @ rest)
     if rest.size == 0:
         return np.empty((len(predictor), 0))

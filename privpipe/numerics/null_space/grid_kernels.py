@@ -32,15 +32,19 @@ def _snap(total: float, rest: float, error: float, step: float, digits: int) -> 
     part = value - total
     rest = (total - (value - part)) + (rest - part)  # now below the last place of the value
     size = abs(value)
+    # An overflowed sum decides nothing; whole numbers do.
     if not (np.isfinite(value) and error < np.inf):
         return 0.0, False
+    # With a rest, rounding the sum of both to one number may itself be off by half a last place.
     slack = error if rest == 0.0 else error + 2.0**-52 * size
     limit = math.ldexp(step, digits)
+    # Beyond the limit steps are in proportion to the prediction: the exponent must be certain, too.
     if not size + slack < limit:
         if size == 0.0:
             return 0.0, slack == 0.0
         exponent = math.frexp(size)[1]
         low = math.ldexp(1.0, exponent - 1)
+        # Near a power of two the error might cross it, and with it the step.
         if not (abs(exponent) < 900 and size - slack >= max(low, limit)):
             return 0.0, False
         if not size + slack < 2.0 * low:
@@ -50,6 +54,7 @@ def _snap(total: float, rest: float, error: float, step: float, digits: int) -> 
     place = np.rint(scaled)
     distance = (scaled - place) + rest / step - OFFSET
     further = np.rint(distance)
+    # Certain only where no boundary, half a step away, lies within the error.
     sure = abs(distance) < 2.0 and abs(distance - further) + error / step + MARGIN < 0.5
     return (place + further) * step + 0.0, sure
 
@@ -60,12 +65,14 @@ def _multiply_closely(record: Any, coefficients: Any) -> Any:
     total = rest = size = missed = 0.0
     for i in range(record.size):
         a, b = np.float64(record[i]), coefficients[i]
+        # Zero features are common, and exact: they add nothing to the error either.
         if a == 0.0 or b == 0.0:
             continue
         product = a * b
         a_high, b_high = a * SPLITTER, b * SPLITTER
         a_high, b_high = a_high - (a_high - a), b_high - (b_high - b)
         a_low, b_low = a - a_high, b - b_high
+        # What rounding took from the product (Dekker), and below from the sum (Knuth): both exact.
         lost = a_low * b_low - (((product - a_high * b_high) - a_low * b_high) - a_high * b_low)
         after = total + product
         part = after - total
@@ -73,6 +80,7 @@ def _multiply_closely(record: Any, coefficients: Any) -> Any:
         total = after
         rest += error + lost
         size += abs(error) + abs(lost)
+        # Near the smallest numbers the splitting itself underflows: counted, not assumed away.
         if abs(product) < SMALLEST_PRODUCT:
             missed += 1e-320
     return total, rest, 1.01 * (2.0 * record.size + 4.0) * 2.0**-53 * size + missed
@@ -134,7 +142,10 @@ def settle_tile(
     n_missing
     """
     step, digits, uncertainty = numbers[0], int(numbers[1]), numbers[2]
+    # Adding and subtracting 1.5 * 2**52 steps rounds to whole steps without a call of rint, for
+    # many records in vector registers; strict compilation keeps the compiler from cancelling it.
     magic, offset, half = step * 1.5 * 2.0**52, step * OFFSET, 0.5 * step
+    # Two steps inside the limit: rounding must not carry a value across it.
     limit, slack = step * (math.ldexp(1.0, digits) - 2.0), step * 2.0**-49
     for k in range(n_sure.size):
         n_sure[k] = 0.0
@@ -146,6 +157,7 @@ def settle_tile(
             n_sure[k] += 1.0 if near and abs(sums[j, k]) < limit else 0.0
             values[j, k] = value + 0.0
     n_missing = 0
+    # A second look only at the few that are undecided, or not finite.
     for k in range(n):
         if n_sure[k] != sums.shape[0] and not _settle_record(
             x[start + k], start + k, k, predictor, sums, weighed, numbers, known_rows, known, values
@@ -174,6 +186,7 @@ def _settle_record(
             values[:, k] = known[i]
             return True
     step, digits = numbers[0], int(numbers[1])
+    # The smallest subnormals are no rounding of anything: an absolute error covers them.
     error = numbers[2] * weighed[k] + 2.0**-1040
     if not np.isfinite(weighed[k]):
         for c in range(record.size):
@@ -202,5 +215,6 @@ def shrink_in_order(b: Any, retained: Any, budget: Any, room: Any) -> None:
         for k in range(budget.size):
             cost, left = b[j, k] * b[j, k], max(budget[k] - before[k], 0.0)
             rest = max(abs(b[j, k]) - np.sqrt(left), 0.0)
+            # Adding zero turns -0.0 into 0.0: the sign of what was removed whole must not remain.
             retained[j, k] = (0.0 if cost <= left else (rest if b[j, k] > 0 else -rest)) + 0.0
             before[k] += cost

@@ -49,14 +49,17 @@ def compile_text(
         That the names come from: a changed line there is another kernel.
     """
     whole = "\n".join(texts)
+    # Sets of flags have no order of their own: sorted, one choice has one name.
     chosen = json.dumps(options, sort_keys=True, default=sorted)
     used = [f"{name} {value.__name__}" for name, value in space.items()]
+    # numba does not see into what a cached function calls: a changed callee must change the name.
     digest = _digest([whole, chosen, *used, *map(inspect.getsource, modules)])
     folder = find_folder()
     if folder is not None:
         path = folder / f"privpipe_kernel_{digest}.py"
         try:
             _write_once(path, whole)
+            # numba stores machine code in a folder beside the file that a function comes from.
             return _compile_module(str(path), digest, whole, space, options, keep=True)
         except (OSError, RuntimeError):  # no room, or numba finds no place beside the file
             pass
@@ -74,9 +77,11 @@ def _compile_module(
 ) -> Callable[..., Any]:
     """What numba stored names the module of each function, which must therefore be there."""
     module = ModuleType(f"privpipe_kernel_{digest}")
+    # Unpickling what numba stored imports this module by name.
     sys.modules[module.__name__] = module
     names = module.__dict__
     names.update(space)
+    # The text is made of numbers by `cleaning_kernel`, never of what a caller wrote.
     exec(compile(text, path, "exec"), names)
     for number, (name, chosen) in enumerate(options.items(), 1):
         # The last holds the machine code of all others.
@@ -89,10 +94,13 @@ def _compile_module(
 @cache
 def find_folder() -> Path | None:
     """The folder of compiled loops, made if need be; None where no safe one can be had."""
+    # An empty variable counts as none: it would be the working folder.
     root = os.environ.get("PRIVPIPE_CACHE") or user_cache_dir("privpipe")
     folder = Path(os.path.abspath(root)) / "kernels"
     try:
+        # Private from the first moment: what lies there is executed.
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # Links are followed once, here; each folder above is then judged as it is.
         folder = folder.resolve(strict=True)
         roomy = shutil.disk_usage(folder).free >= ROOM
     except OSError:
@@ -134,4 +142,5 @@ def _write_once(path: Path, text: str) -> None:
     handle, name = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
     with os.fdopen(handle, "w", encoding="utf-8") as file:
         file.write(text)
+    # In one step: another process never reads half a file.
     os.replace(name, path)

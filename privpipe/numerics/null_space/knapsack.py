@@ -65,9 +65,11 @@ def solve_augmented_knapsack(gain: FloatArray, cost: FloatArray, budget: float) 
     free = cost == 0
     order = _order_by_ratio(gain, cost)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore", under="ignore"):
+        # In the order in which components are removed, each finds spent what the earlier ones cost.
         spent = spent_before(np.take_along_axis(cost, order, axis=1))
         left = np.empty_like(cost)
         np.put_along_axis(left, order, np.maximum(budget - spent, 0.0), axis=1)
+        # The share is of alpha**2, hence the root; at most one component of a record is fractional.
         return np.where(free, 1.0, np.sqrt(np.minimum(left / cost, 1.0)))
 
 
@@ -81,6 +83,7 @@ def _order_by_ratio(gain: FloatArray, cost: FloatArray) -> npt.NDArray[np.intp]:
     above, up = np.frexp(gain)
     below, down = np.frexp(np.where(free, 1.0, cost))
     mantissa, carry = np.frexp(above / below)
+    # Nothing gained comes last, free ones first; halves of the range, so that no sum overflows.
     exponent = np.where(gain == 0, np.iinfo(np.int32).min // 2, up - down + carry)
     exponent = np.where(free, np.iinfo(np.int32).max // 2, exponent)
     mantissa = np.where(free, 1.0, mantissa)
@@ -101,6 +104,7 @@ def check_budget(budget: float) -> None:
 def spent_before(cost: FloatArray) -> FloatArray:
     """Cost of all components before each one, without subtracting (which would cancel)."""
     spent = np.zeros_like(cost)
+    # Summed forwards: a total less the rest would cancel where one cost is far above the others.
     np.cumsum(cost[:, :-1], axis=1, out=spent[:, 1:])
     return spent
 

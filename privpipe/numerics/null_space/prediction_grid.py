@@ -44,9 +44,13 @@ def predict_on_grid(
         exact predictions alone.
     """
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        # In whatever order BLAS likes: the error bound holds for any, and the grid hides which it
+        # was.
         predictions = x @ predictor
+        # Weighed feature by feature: large features with small coefficients cost little.
         error = grid.uncertainty * (np.abs(x) @ weights) + 2.0**-1040
         values, sure = snap_predictions(predictions, error[:, None], grid)
+    # With a budget hardly any; without one half of the records at 294 features.
     rows, columns = np.nonzero(~sure)
     if len(rows):
         settle_entries(x, predictor, rows, columns, grid, values)
@@ -82,6 +86,7 @@ def snap_predictions(
     place = np.rint(scaled)
     # Dividing is exact, taking the offset away is not; the units are those of the step.
     error_bound = error / step + 2.0**-51 * (1 + np.abs(scaled))
+    # Zero has no exponent: in proportion to it there is no step, and it is its own value.
     nothing = (size == 0) & (error <= 2.0**-1000) & (grid.step == 0)
     sure = (fixed | alike) & (np.abs(scaled - place) + error_bound < 0.5)
     return np.where(nothing, 0.0, place * step) + 0.0, sure
@@ -96,6 +101,7 @@ def settle_entries(
     values: FloatArray,
 ) -> None:
     """Put exact values in the places of `values` that no float64 sum decides."""
+    # Imported only here: the library loads without the compiler, and most calls never need it.
     if len(rows) >= MANY and can_compile():
         from privpipe.numerics.null_space.grid_kernels import settle_closely
 
@@ -133,6 +139,7 @@ def settle_exactly(record: FloatArray, coefficients: FloatArray, grid: Grid) -> 
     if total == 0:
         return 0.0
     exponent = abs(total).bit_length() - 1 + power
+    # No float64 grid there; the record is withheld as out of range.
     if exponent >= 1000:
         return math.copysign(math.inf, total)
     if exponent < -900 and not grid.step:
@@ -150,6 +157,7 @@ def settle_exactly(record: FloatArray, coefficients: FloatArray, grid: Grid) -> 
 def _sum_products(a: FloatArray, b: FloatArray) -> tuple[int, int]:
     """``a . b`` as a whole number times a power of two."""
     (a_part, a_power), (b_part, b_power) = np.frexp(a), np.frexp(b)
+    # 53 bits each: the product of two mantissas is a whole number of 106.
     power = (a_power.astype(np.int64) + b_power - 106)[(a != 0) & (b != 0)]
     if len(power) == 0:
         return 0, 0

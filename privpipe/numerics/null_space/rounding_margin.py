@@ -85,7 +85,10 @@ def plan_grid(root: float, n_predictions: int, n_terms: int) -> Grid:
     uncertainty = 1.01 * (n_terms + 12) * UNIT
     if root == 0:
         return Grid(0.0, DIGITS_UNBOUNDED, uncertainty)
+    # Each of n predictions moves by at most FARTHEST steps, all of them by the root of n times
+    # that.
     widest = SHARE * root / (FARTHEST * math.sqrt(n_predictions))
+    # The power of two below: steps must be exact in float64.
     return Grid(math.ldexp(1.0, math.frexp(widest)[1] - 1), DIGITS, uncertainty)
 
 
@@ -184,9 +187,11 @@ def find_turn(predictor: FloatArray, encoder: FloatArray, lift: FloatArray) -> F
     turn : (n_desired, rank)
     """
     turn = multiply_closely(predictor, lift)
+    # Largest coordinates first: each error stays with the smaller ones that come after.
     order = np.argsort(-measure_columns(encoder), kind="stable")
     for place, j in enumerate(order):
         earlier = turn[:, order[:place]]
+        # Twice is enough (Kahan): a second pass takes what the first one's rounding left.
         for _ in range(2):
             shares = multiply_closely(earlier, turn[:, [j]])
             turn[:, [j]] -= multiply_in_order(earlier, shares) if place else 0.0
@@ -218,6 +223,7 @@ def measure_defects(
     turn = find_turn(predictor, encoder, lift)
     weights = measure_columns(predictor.T)
     ones = (np.arange(len(predictor)) >= len(predictor) - n_appended).astype(np.float64)
+    # What the stored encoder and W do not give back of A: zero but for rounding, and counted.
     missed = predictor - multiply_in_order(encoder, turn.T)
     return Defects(
         turn=turn,
@@ -231,6 +237,7 @@ def measure_defects(
         centre_norm=float(measure_columns(centre[:, None])[0]),
         weighed_centre=float(add_up(weights * (np.abs(centre) + ones))),
         coefficient_sum=float(add_up(weights)),
+        # Terms of the longest sum after the prediction, and eight operations around it.
         length=predictor.shape[1] + encoder.shape[1] + 8,
     )
 
@@ -276,15 +283,21 @@ def plan_margin(
     of orthonormal columns. Nothing here depends on x but through q.
     """
     info = np.finfo(released_dtype)
+    # Four sums of that length: p, b, u and the shrinking, with what W misses of orthonormal
+    # columns.
     arithmetic = 4 * defects.length * UNIT
+    # Rounding to nearest: half a last place.
     unit = float(info.eps) / 2
+    # Below the smallest normal number the error is absolute, of every feature.
     subnormal = float(info.smallest_subnormal) * defects.coefficient_sum
+    # Step 1 of PROOF.md: |A'x - q| <= FARTHEST * step for each of the predictions.
     steps = FARTHEST * grid.step * float(np.sqrt(len(defects.turn)))
     # Who measures by E what storing cost does not see what A - E W^T makes of such errors.
     unmeasured = 0.0 if storing else 2 * unit * defects.encoder
     measured = unit if storing else 0.0
     slack = 1 + 1e-9  # of the margin's own arithmetic
     fixed = (2 * arithmetic + measured) * defects.weighed_centre + unmeasured * defects.centre_norm
+    # Steps in proportion are of the prediction before the shift: the shift counts in full.
     distance = float(add_up(np.abs(defects.shift)))
     return RoundingMargin(
         per_unit=slack * (arithmetic + grid.relative),

@@ -53,11 +53,13 @@ def shrink_coordinates(coordinates: FloatArray, budget: FloatArray) -> FloatArra
     array([[1., 0.]])
     """
     rank = coordinates.shape[1]
+    # One coordinate needs no order.
     if rank == 1:
         return shrink_in_order(coordinates, budget)
     if rank <= FEW:
         with np.errstate(over="ignore", under="ignore"):
             return _shrink(coordinates, budget, _spent_on_smaller(coordinates * coordinates))
+    # Stable: ties are taken by number, as the kernel counts them.
     order = np.argsort(np.abs(coordinates), axis=1, kind="stable")
     retained = np.empty_like(coordinates)
     shrunk = shrink_in_order(np.take_along_axis(coordinates, order, axis=1), budget)
@@ -98,7 +100,10 @@ def shrink_in_order(coordinates: FloatArray, budget: FloatArray) -> FloatArray:
 def _shrink(coordinates: FloatArray, budget: FloatArray, spent: FloatArray) -> FloatArray:
     """What is left of coordinates of which each finds so much spent."""
     size = np.abs(coordinates)
+    # Rounding may carry what is spent over the budget: nothing is left then, never a root of less.
     left = np.maximum(budget[:, None] - spent, 0.0)
+    # The share alpha of b costs (alpha b)^2 <= left, so |b| falls by at most the root of what is
+    # left.
     rest = np.maximum(size - np.sqrt(left), 0.0)
     return _with_sign(np.where(size * size <= left, 0.0, rest), coordinates)
 
@@ -109,6 +114,8 @@ def _spent_on_smaller(cost: FloatArray) -> FloatArray:
     for j in range(cost.shape[1]):
         for i in range(cost.shape[1]):
             if i != j:
+                # Every coordinate sums what lies before it anew, in one order for all: the kernel
+                # does the same without a branch, and the bits agree.
                 smaller = cost[:, i] <= cost[:, j] if i < j else cost[:, i] < cost[:, j]
                 spent[:, j] += np.where(smaller, cost[:, i], 0.0)
     return spent
@@ -172,7 +179,9 @@ def _share_evenly(size: FloatArray, budget: FloatArray) -> FloatArray:
         ratio = np.divide(cost[:, k], larger, out=np.zeros_like(larger), where=larger > 0)
         q[:, k] = 1.0 + ratio * q[:, k + 1]
     spent = spent_before(cost)
+    # Whole ones are the first of the order: a later one may not be whole where an earlier is not.
     whole = np.logical_and.accumulate(spent + cost * q <= budget[:, None], axis=1)
+    # Where all are whole the last one is looked up only to be left out below.
     first = np.minimum(whole.sum(axis=1), rank - 1)[:, None]
     left = np.maximum(budget[:, None] - np.take_along_axis(spent, first, axis=1), 0.0)
     root = np.sqrt(left / np.take_along_axis(q, first, axis=1))
@@ -214,6 +223,7 @@ def turn_predictions(
     for i in range(1, p.shape[1]):
         size = size + np.abs(p[:, i])
     unexplained = np.zeros(len(p))
+    # Of as many coordinates as predictions nothing is left; rounding would only pretend some.
     if turn.shape[0] > turn.shape[1]:
         rest = p - multiply_in_order(b, turn.T)
         for i in range(p.shape[1]):
@@ -224,6 +234,7 @@ def turn_predictions(
 
 def lift_coordinates(coordinates: FloatArray, lift: FloatArray, centre: FloatArray) -> FloatArray:
     """``centre + lift @ b``, (n_records, n_features), float64."""
+    # Term by term, not a matrix product: BLAS would sum in an order that depends on the block.
     wide = multiply_in_order(coordinates, lift.T)
     wide += centre
     return wide
@@ -231,6 +242,7 @@ def lift_coordinates(coordinates: FloatArray, lift: FloatArray, centre: FloatArr
 
 def bound_norms(coordinates: FloatArray, lift_norms: FloatArray, centre_norm: float) -> FloatArray:
     """Bounds on the norms of any records made of coordinates, (n_records,)."""
+    # The triangle inequality over the columns of the lift.
     bound = np.full(len(coordinates), centre_norm)
     for j, length in enumerate(lift_norms):
         bound = bound + length * np.abs(coordinates[:, j])

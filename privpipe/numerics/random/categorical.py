@@ -147,8 +147,11 @@ def _share_words(bounds: Any, p: Any, masses: Any, largest: Any) -> None:
                 top = k
         for k in range(bounds[law], bounds[law + 1]):
             if k != top:
+                # Times 2**64 is exact for a float, and the conversion rounds down: floor(p 2**64)
+                # words.
                 masses[k] = np.uint64(p[k] * 18446744073709551616.0)
                 total += masses[k]
+        # Modulo 2**64: what is left of all words. So every word belongs to a category.
         masses[top] = np.uint64(0) - total
         largest[law] = top
 

@@ -83,6 +83,7 @@ class KeyedStream:
     __slots__ = ("_buffer", "_first", "_key", "_n_records", "_partition")
 
     def __init__(self, key: bytes, *, partition: str, first_record: int, n_records: int) -> None:
+        # The message never shows the key.
         if not isinstance(key, bytes) or len(key) != KEY_BYTES:
             raise OptionError(
                 f"A stream key has {KEY_BYTES} bytes; this one does not.",
@@ -200,12 +201,14 @@ class KeyedStream:
         OptionError
             As in `words`, and if a record is not within the run, or a place not within a record.
         """
+        # Counter mode is the cipher of block numbers: one block at a time is the same words.
         cipher = Cipher(algorithms.AES(self._subkey(purpose, words_per_record)), modes.ECB())
         found = check_places(records, self._n_records)
         numbers = found.astype(np.uint64) + np.uint64(self._first)
         chosen = np.arange(words_per_record)[None, :] if places is None else places
         within = check_places(chosen, words_per_record).astype(np.uint64)
         high, low, odd = _block_numbers(numbers, words_per_record, within)
+        # 128-bit big-endian counters, as CTR counts (NIST SP 800-38A).
         blocks = np.stack([high, low], axis=-1).astype(">u8")
         words = np.frombuffer(cipher.encryptor().update(blocks.tobytes()), "<u8")
         picked = np.where(odd, words[1::2].reshape(odd.shape), words[0::2].reshape(odd.shape))
@@ -217,6 +220,7 @@ class KeyedStream:
         block, odd = divmod(self._first * words_per_record, 2)
         counter = modes.CTR(block.to_bytes(_BLOCK, "big"))
         encryptor = Cipher(algorithms.AES(subkey), counter).encryptor()
+        # A record may begin in the middle of a block: its first half is another record's.
         encryptor.update(bytes(odd * _WORD))
         return encryptor
 

@@ -181,9 +181,11 @@ def solve_least_squares(
     scale = _column_scale(gram, mean)
     scaled = gram / np.outer(scale, scale)
     eigenvalues, vectors = np.linalg.eigh(scaled)
+    # Which eigenvalue comes out below zero differs from kernel to kernel; this bound does not.
     tiny = eigenvalues <= bound_rank_error(n_features) * eigenvalues[-1]
     if ridge == 0 and tiny.any():
         raise rank_error(vectors[:, tiny], moments.count, names)
+    # A Gram matrix has no negative eigenvalue but by rounding.
     shifted = np.maximum(eigenvalues, 0.0) + ridge
     solution = vectors @ ((vectors.T @ (cross / scale[:, None])) / shifted[:, None])
     coefficients = solution / scale[:, None]
@@ -287,5 +289,6 @@ def _code_one(values: FloatArray, column: Column, low: float) -> FloatArray:
     positive = [1] if column.n_categories <= 2 else range(column.n_categories)
     hits = values[:, None] == np.asarray(positive, np.float64)
     coded = np.where(hits, 1.0, low)
+    # Missing is -1 or NaN: both fail this comparison.
     coded[~(values >= 0)] = np.nan
     return coded

@@ -116,7 +116,9 @@ def solve_triangular(
     check_ridge(ridge)
     n, k = len(frame.scale), int(frame.with_intercept)
     square = np.zeros((factor.r.shape[1],) * 2)
+    # Of fewer rows than columns the factor is not square: the rest is zero.
     square[: len(factor.r)] = factor.r
+    # Per record, so that ridge means the same as in the solve from co-moments.
     root = np.sqrt(factor.count)
     u, s, vt = scipy.linalg.svd(square[k : k + n, k : k + n] / root)
     tiny = s <= bound_rank_error(n) * s[0]

@@ -49,6 +49,8 @@ def expand_moments(
     """Sums of products about a centre, with ones as last column; zero where not known."""
     mean = (moments.mean - centre[known]) / scale[known]
     inner = moments.scatter / np.outer(scale[known], scale[known])
+    # Co-moments are about their own mean; the sums needed here are about a centre common to all
+    # patterns.
     inner += moments.count * np.outer(mean, mean)
     places = np.flatnonzero(np.append(known, False))
     gram = np.zeros((len(known) + 1, len(known) + 1))
@@ -88,6 +90,7 @@ def complete_records(
     Yi et al. 2014, problem (5); Little and Rubin 2002, section 11.2.
     """
     sum_up, expect = _make_questions(shards, survey, centre, scale, clip)
+    # With the column of ones, which is known in every record.
     n_columns, n = len(centre) + 1, survey.n_records
     n_known = float(survey.counts.sum()) + n
     per_column = n_known / n_columns
@@ -97,8 +100,12 @@ def complete_records(
         and n_columns <= MOST_COLUMNS
         and n_known >= ENTRIES_PER_PRODUCT * products
     ):
+        # Indicators of classes have no noise: a low rank with noise fell to an RMSE of 20 on School
+        # with 80 % missing, worse than the mean.
         return fit_covariance(expect, n_columns, n)
     width = min(n_columns, MOST_LOADINGS)
+    # A fixed seed: the fit is a function of the records, and a start without zeros finds all
+    # directions.
     start = np.linalg.qr(np.random.default_rng(0).normal(size=(n_columns, width)))[0]
     level = noise_level
     if level is None:
@@ -106,6 +113,7 @@ def complete_records(
         coarse = fit_loadings(sum_up, start, penalty, tolerance=1e-6)
         _, _, _, loss = sum_up(coarse.loadings, coarse.ridge)
         level, start = math.sqrt(loss / n_known), coarse.loadings
+    # The ridge of a record's system: without any, records with few entries cannot be solved.
     level = max(level, LEAST_NOISE)
     found = fit_loadings(sum_up, start, set_penalty(level, n_columns, per_column), tolerance=1e-7)
     values, vectors = np.linalg.eigh(found.gram / n)
@@ -117,6 +125,7 @@ def _make_questions(
     shards: Shards, survey: RecordSurvey, centre: FloatArray, scale: FloatArray, clip: float
 ) -> tuple[Callable[[FloatArray, float], LoadingSums], Callable[[FloatArray, float], FactorSums]]:
     """Both questions of a round: answered by moments of patterns, or else by the records."""
+    # Too many patterns to hold a matrix for each: every round reads the records instead.
     if survey.overflown:
         sum_all = shards.oracle(
             _sum_shard, schema=shards.schema, centre=centre, scale=scale, clip=clip

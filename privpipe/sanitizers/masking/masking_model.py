@@ -199,9 +199,11 @@ class MaskingModel:
         InputError
             If a record is not finite, or beyond those of the fit.
         """
+        # The last tile may be smaller; the words of a record are cut to its signs.
         n_signs = min(self.tile_rows, self.n_records - tile * self.tile_rows)
         if not len(places):
             return SignedSums(np.zeros((n_signs, self.n_features_out)), 0)
+        # As in the fit, clipping and completion included: the grid was planned for these values.
         rows = self._standardise(shard, schema)
         bad = int(np.count_nonzero(~np.isfinite(rows).all(axis=1)))
         if bad:
@@ -210,7 +212,10 @@ class MaskingModel:
                 remedy='Leave them out, or set [method] missing = "complete".',
                 code="nonfinite",
             )
+        # Before the signs: whole numbers add up without rounding, in any order of chunks and
+        # workers.
         integers = round_to_grid(rows, self.bound, self.step)
+        # On the grid as well, so that blurred sums stay exact.
         self._blur(integers, stream, places)
         words = _read_words(stream, f"masking/{tile}", sign_words(n_signs), places)
         return SignedSums(sum_with_signs(integers, words, n_signs), len(rows))
@@ -221,9 +226,11 @@ class MaskingModel:
         In the units of the records: the bias feature replaces one, and the mean of a feature
         is taken as often as it is counted there.
         """
+        # Divided by sqrt(m): E[P P^T] is the identity, as the fit assumes.
         plain = sums.sums * (self.step / math.sqrt(self.n_records))
         features = plain @ self.mixing.T
         responses = features @ self.weights.T
+        # A sum of records holds their mean as often as it holds the feature that is one in each.
         bias = features[:, -1:]
         made = np.column_stack([features[:, :-1] * self.scale + bias * self.mean, bias])
         return made, responses * self.response_scale + bias * self.response_mean
@@ -287,6 +294,7 @@ class MaskingModel:
         inner /= self.scale
         if self.clip:
             np.clip(inner, -self.clip, self.clip, out=inner)
+        # The fit completed nothing, and so nothing may be missing: what is, was refused before.
         if not self.ridge:
             return responses, rows
         completed = complete_rows(np.hstack([responses, rows]), self.loadings, self.ridge)
@@ -306,6 +314,7 @@ def _read_words(
     stream: RecordStream, purpose: str, words_per_record: int, places: IntArray
 ) -> WordArray:
     """Words of some records: of a run that is mostly needed, all are cheaper than some."""
+    # A run of words takes one pass of the cipher, scattered ones a block each.
     if stream.n_records <= 2 * len(places):
         return stream.words(purpose, words_per_record)[places]
     return stream.words_at(purpose, words_per_record, places)

@@ -65,8 +65,11 @@ class RecordSurvey:
         parts = dict(self.parts)
         for pattern, moments in other.parts.items():
             parts[pattern] = parts[pattern].merge(moments) if pattern in parts else moments
+        # Once too many, always: what was dropped cannot be merged any more.
         overflown = self.overflown or other.overflown or len(parts) > MOST_PATTERNS
         counts = self.counts + other.counts
+        # Chan, Golub and LeVeque's update, column by column, since each has its own missing
+        # entries.
         share = other.counts / np.maximum(counts, 1)
         step = other.centre - self.centre
         return RecordSurvey(
@@ -104,6 +107,7 @@ class RecordSurvey:
     @property
     def constant(self) -> BoolArray:
         """Which columns do not vary, or are missing throughout."""
+        # A constant column far from zero varies by rounding.
         noise = (1e-13 * np.abs(self.centre)) ** 2 * self.counts
         constant: BoolArray = self.spread <= noise
         return constant
@@ -221,6 +225,7 @@ def _survey_unusual(
             remedy="Ingest them in a larger unit.",
             code="nonfinite",
         )
+    # Infinite ones were refused above: what is left not finite is missing.
     known = np.isfinite(rows)
     parts, overflown = _cut_by_pattern(rows, known)
     n_empty = int(np.count_nonzero(~known[:, t:].any(axis=1)))
@@ -281,6 +286,7 @@ def _bound_columns(
 
 def _round_up(values: FloatArray, step: FloatArray) -> FloatArray:
     """To multiples of a step, away from zero; as they are where it is zero or nothing is known."""
+    # Of a constant column there is no deviation to round by: its bounds are its one value.
     finite = np.isfinite(values) & (step > 0)
     whole = np.ceil(np.where(finite, values, 0.0) / np.where(step > 0, step, 1.0)) * step
     rounded: FloatArray = np.where(finite, whole, values)
@@ -306,6 +312,7 @@ def _cut_by_pattern(rows: FloatArray, known: BoolArray) -> tuple[dict[str, CoMom
     if known.all():
         return {"1" * rows.shape[1]: CoMoments.of(rows)}, False
     patterns, owner = np.unique(known, axis=0, return_inverse=True)
+    # Of one block already; the whole records are summed all the same.
     overflown = len(patterns) > MOST_PATTERNS
     parts = {
         "".join("1" if one else "0" for one in pattern): CoMoments.of(

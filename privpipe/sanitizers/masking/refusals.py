@@ -77,6 +77,7 @@ def measure_person_leverage(
     key
         Of this fit, by which persons are named.
     """
+    # A missing response holds nothing of its variance.
     held = np.column_stack([np.sum(leverage**2, axis=1), np.nan_to_num(responses) ** 2])
     persons = (
         shard.groups.astype(np.int64).view(np.uint64)
@@ -85,6 +86,7 @@ def measure_person_leverage(
     )
     n_columns = np.uint64(held.shape[1])
     columns = np.arange(held.shape[1], dtype=np.uint64)
+    # A name per person and measure, so that one summary finds the heaviest of every measure.
     words: WordArray = (persons ^ np.uint64(key))[:, None] * n_columns + columns
     capacity = COUNTERS_PER_DIMENSION * (leverage.shape[1] + responses.shape[1])
     single = float(held[:, 0].max(initial=0.0))
@@ -100,6 +102,8 @@ def _summarise(
     sums: FloatArray = np.bincount(owner, weights=shares, minlength=len(names)).astype(float)
     if len(sums) > capacity:
         cut = float(np.partition(sums, len(sums) - capacity - 1)[len(sums) - capacity - 1])
+        # As Misra and Gries do: all lose what the first one beyond the counters has, and an upper
+        # bound of any person is what is left and all that was lost.
         sums, lost = sums - cut, lost + cut
     held = sums > 0
     return PersonLeverage(names[held], sums[held], lost, single, capacity)
@@ -156,6 +160,7 @@ def bound_share(n_surrogates: int) -> float:
     >>> bound_share(2000), round(bound_share(1_000_000), 3)
     (0.1, 0.07)
     """
+    # 2 h^2 <= 2 sqrt(24 / m), solved for h.
     return min(LARGEST_SHARE, math.sqrt(math.sqrt(24 / n_surrogates)))
 
 
@@ -175,6 +180,7 @@ def check_outliers(
     share = furthest**2 / np.maximum(counts, 1)
     allowed = bound_share(n_surrogates)
     if (share > allowed).any():
+        # The deviation whose square is just the allowed share of the variance, rounded down.
         clip = math.floor(10 * math.sqrt(allowed * float(counts.min()))) / 10
         raise InputError(
             f"In {name_few(names, share > allowed)} one record holds more than {allowed:.2g} of "

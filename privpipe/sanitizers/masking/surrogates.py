@@ -156,6 +156,7 @@ def fit_masking(shards: Shards, options: MaskingOptions) -> MaskingModel:
     schema = shards.schema
     check_masking(options, schema)
     complete = options.missing == "complete"
+    # All that can be refused is refused from this one pass, before a key is made.
     survey = shards.reduce(partial(survey_records, schema=schema, complete=complete))
     _check_records(survey, schema, options)
     survey, centre, scale = _clip(shards, survey, options)
@@ -181,6 +182,7 @@ def fit_masking(shards: Shards, options: MaskingOptions) -> MaskingModel:
     found = solve_masked_regression(
         gram, t, n_records, options.n_surrogates, noise=noise, solver=options.solver
     )
+    # Bounds of the values, not values: a record beyond them is refused when it is summed.
     deviation = np.maximum(survey.most - centre, centre - survey.least) / scale
     largest = float(deviation[t:].max())
     model = _make_model(
@@ -217,8 +219,10 @@ def _make_model(
     blur = np.zeros(schema.n_features)
     whole = _find_varying_integers(survey)
     blur[whole] = BLUR_STEPS * math.sqrt(3 / n) / scale[t:][whole]
+    # Completed entries may lie beyond all known ones.
     room = 4.0 if loadings is not None else 1.0
     bound, step = plan_grid(max(room * largest, 1.0) + float(blur.max(initial=0.0)), n)
+    # Whole words of 64 signs: no word is read for two tiles.
     tile = max(64, TILE_BYTES // (8 * q) // 64 * 64)
     return MaskingModel(
         mean=centre[t:],

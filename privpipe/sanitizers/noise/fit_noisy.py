@@ -187,6 +187,7 @@ def check_noisy(options: NoisyOptions, schema: ShardSchema, *, filters: Filters)
                 code="filter",
             )
         row.check(options.filter, schema)
+    # Whatever is learned from records that are not public is outside the promise.
     _check_public(options, schema)
     first = options.filter is not None and options.order == "filter_then_noise"
     plan(options, 1 if first else schema.n_features)  # how wide a filter is, its fit will know
@@ -242,6 +243,7 @@ def fit_noisy_filter(
     check_shards(shards)
     check_noisy(options, shards.schema, filters=filters)
     first = options.order == "filter_then_noise" and options.filter is not None
+    # Behind the noise the filter learns below, from noisy records, as it will read them.
     fitted = _fit_filter(shards, options, filters, files) if first else None
     noisy = _bound_records(shards, options, fitted)
     if options.filter is None or first:
@@ -271,6 +273,7 @@ def _bound_records(shards: Shards, options: NoisyOptions, fitted: RecordMap | No
             projection, shift = _orthonormalise(projection, shift)
     elif fitted is not None:
         before, shift = (fitted,), np.zeros(fitted.n_features_out)
+    # Now the width is known: noise that is not drawn exactly is refused before any record is read.
     mechanism = plan(options, len(shift))
     noisy = NoisyFilter(
         epsilon=options.epsilon,
@@ -286,6 +289,7 @@ def _bound_records(shards: Shards, options: NoisyOptions, fitted: RecordMap | No
         after=(),
         guarantee=_promise(options, mechanism),
     )
+    # Each pass reads what the one before has fixed: first the mean, then norms about it.
     if options.centre:
         mean = shards.reduce(partial(FilteredMean.of, noisy=noisy)).mean
         noisy = replace(noisy, shift=shift - _check_mean(mean))
@@ -302,6 +306,7 @@ def _orthonormalise(weights: FloatArray, offset: FloatArray) -> tuple[FloatArray
     another for the scale of its column alone.
     """
     basis, change = np.linalg.qr(weights)
+    # LAPACK chooses the signs of a QR factor; a fixed choice gives one filter on every kernel.
     signs = np.where(np.diagonal(change) < 0, -1.0, 1.0)
     basis, change = basis * signs, change * signs[:, None]
     shift = np.linalg.lstsq(change.T, offset, rcond=None)[0]

@@ -92,6 +92,7 @@ class NormCounts:
         norms = measure_norms(filtered, noisy.norm)
         with np.errstate(divide="ignore", invalid="ignore"):
             steps = np.ceil((np.log2(norms) - _LOWEST) * _PER_OCTAVE)
+        # 16,384 counts, whatever the records: sums of shards stay small.
         size = (_HIGHEST - _LOWEST) * _PER_OCTAVE
         places = np.clip(np.nan_to_num(steps, nan=size, posinf=size, neginf=0), 0, size)
         return cls(np.bincount(places.astype(np.int64), minlength=size + 1))
@@ -145,6 +146,7 @@ class RecordWords:
     """
 
     def __init__(self, digests: WordArray) -> None:
+        # Record numbers are below 2**63: a hash of the record serves as its number.
         self._places = (digests >> np.uint64(1)).astype(np.int64)
         self._stream = KeyedStream(
             bytes(KEY_BYTES), partition="training", first_record=0, n_records=2**63 - 1
@@ -239,6 +241,7 @@ class NoisyFilter:
                 remedy="Give at most one filter before and one after, of features that fit.",
             )
         mechanism = self.mechanism
+        # A stored model is opened by this, too: its promise must be that of its noise.
         check_promise(self.guarantee, {"local_dp": mechanism.epsilon}, delta=mechanism.delta)
 
     @property
@@ -281,6 +284,7 @@ class NoisyFilter:
         """As `apply`, and how many records were clipped or overflowed."""
         records, dtype = as_records(by_name(self, x), self.n_features_in)
         check_finite_records(records)
+        # Never noise from anywhere else: a second draw for a record lets a reader average.
         if stream is None or stream.n_records != len(records):
             raise OptionError(
                 f"The noisy filter needs a stream of {len(records)} records.",

@@ -148,7 +148,9 @@ class TargetedCleaner(TargetRelease):
             )
         encoder, lift = factor_lift(predictor, representative, covariance)
         if variant == "simultaneous":
+            # Before the coordinates are ordered: the gains depend on the lift.
             lift = tilt_lift(predictor, lift, confidential)
+        # One order for all records: Figure 3 needs no sorting per record.
         encoder, lift, gain = order_by_gain(encoder, lift, confidential)
         n_features, n_desired = predictor.shape
         return cls(

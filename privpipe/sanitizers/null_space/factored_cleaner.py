@@ -137,5 +137,6 @@ class FactoredCleaner(TargetRelease):
         self, x: FloatArray, dtype: np.dtype[Any], *, lifted: bool, out: FloatArray | None = None
     ) -> CleanedBlock:
         del lifted, out  # coordinates are few
+        # The margin is for the records that readers will make, in their dtype.
         dtype = np.dtype(self.released_dtype)
         return clean_block(x, self._form(dtype), dtype, lifted=False)

@@ -54,6 +54,7 @@ class LaplaceMechanism:
 
     def __post_init__(self) -> None:
         check_budget(self.utility_budget)
+        # The variance of Laplace noise is 2 b^2 per feature, weighed by the squared coefficients.
         cost = 2 * self.scale**2 * float((self.predictor**2).sum())
         check_promise(self.guarantee, {"mean_utility": cost})
 

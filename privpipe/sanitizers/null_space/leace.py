@@ -101,6 +101,7 @@ class LeaceEraser:
         records, dtype = as_records(by_name(self, x), self.n_features_in)
         check_finite_records(records)
         wide = records.astype(np.float64)
+        # Two thin products, never an n x n matrix.
         wide -= ((wide - self.mean) @ self.right) @ self.left.T
         released: FloatArray = wide.astype(dtype)
         return released[0] if np.ndim(x) == 1 else released
@@ -215,6 +216,7 @@ def solve_erasure(moments: CoMoments, n_features: int) -> tuple[FloatArray, Floa
     gram = covariance[:n_features, :n_features] / np.outer(scale, scale)
     values, vectors = np.linalg.eigh(gram)
     rounding = bound_rank_error(n_features)
+    # The pseudo-inverse: directions that rounding alone makes are left as they are.
     seen = values > rounding * values[-1]
     values, vectors = values[seen], vectors[:, seen]
     spread = np.sqrt(np.diag(covariance)[n_features:])

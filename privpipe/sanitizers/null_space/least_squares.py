@@ -117,6 +117,7 @@ def summarise_design(
     targets = [code_role(shard, schema, role, coding) for role in roles]
     pattern = np.zeros(len(shard.features), np.intp)
     for bit, y in enumerate(targets):
+        # Records with the same complete roles are summed together: at most four parts, in one pass.
         pattern |= ~np.isnan(y).any(axis=1) << bit
     parts = {}
     for code in np.unique(pattern):
@@ -189,11 +190,13 @@ def fit_predictor(
         found = solve_least_squares(
             sums, n, ridge=ridge, with_intercept=with_intercept, names=schema.feature_names
         )
+        # Beyond, the factor of the records themselves sees twice as many digits.
         if found.condition <= WORST_CONDITION:
             return found
     except RankError:
         pass  # as far as the Gram matrix can show; the factor sees twice as many digits
     scale = measure_scale(sums, n, with_intercept)
+    # The mean of the first pass, so that little cancels in the second.
     frame = Frame(sums.mean * with_intercept, scale, with_intercept)
     factor = shards.reduce(
         partial(summarise_triangle, schema=schema, role=role, coding=coding, frame=frame)

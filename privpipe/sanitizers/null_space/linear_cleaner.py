@@ -11,9 +11,9 @@ imputed values are another record.
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -208,20 +208,17 @@ class LinearCleaner:
         coordinates: FloatArray = x @ self.encoder - self.centre @ self.encoder
         return coordinates
 
-    def with_policy(self, on_unrepresentable: OnUnrepresentable) -> Self:
-        """The same cleaner with another treatment of unrepresentable records."""
-        values = {item.name: getattr(self, item.name) for item in fields(self)}
-        return type(self)(**{**values, "on_unrepresentable": on_unrepresentable})
-
     def _clean_checked(
         self, x: npt.ArrayLike, *, lifted: bool, overwrite_x: bool = False
     ) -> CleanedBlock:
         records, dtype = as_records(by_name(self, x), self.n_features_in)
+        # Of the same shape only: an augmented record is one column wider.
         fits = self.n_features_in == self.n_features_out and records.flags.writeable
         cleaned = self._clean(
             records, dtype, lifted=lifted, out=records if overwrite_x and fits else None
         )
         lost = int(np.count_nonzero(cleaned.withheld))
+        # Only if some are withheld: a record that is not finite is, and the error names the reason.
         if lost and not overwrite_x:
             check_finite_records(records)
         if lost and self.on_unrepresentable == "fail":
@@ -249,6 +246,7 @@ class LinearCleaner:
             shift=found.shift,
             turn=found.turn,
             lift=self.lift,
+            # No -0.0 in the centre: a released zero has one sign.
             centre=self.centre + 0.0,
             centre_norm=found.centre_norm,
             root=root,
@@ -273,6 +271,7 @@ class LinearCleaner:
 
     def _rounding_bound(self) -> float:
         found = self._defects
+        # Sums, a float32 release, and the grid that predictions without a budget are rounded to.
         rounding = 4 * found.length * UNIT + 2.0**-24 + 2.0**-DIGITS_UNBOUNDED
         rounding *= found.predictor_norm
         return float(rounding + found.encoder + found.lift @ np.linalg.norm(self.encoder, axis=0))

@@ -229,9 +229,11 @@ def learn_predictors(
     given: dict[TargetRole, Arrays | None] = {"desired": desired}
     if targeted:
         given["confidential"] = confidential
+    # What is given needs no labels.
     roles = tuple(role for role, arrays in given.items() if not arrays)
     schema = shards.schema
     moments = DesignMoments(schema.n_features, {})
+    # A given predictor without centre or covariance needs no record at all.
     if roles or centre or likely:
         moments = shards.reduce(
             partial(summarise_design, schema=schema, coding=options.label_coding, roles=roles)

@@ -130,6 +130,7 @@ class TargetOnly:
     def predict_target(self, x: npt.ArrayLike) -> FloatArray:
         """Values on the grid of ``A^T x``, (n_records, n_predictions), float64."""
         records, _ = as_records(by_name(self, x), self.n_features_in)
+        # As for a budget of zero: rounding to a grid that knows nothing of the record.
         grid = plan_grid(0.0, self.predictor.shape[1], self.n_features_in)
         weights = measure_columns(self.predictor.T)
         return predict_on_grid(np.asarray(records, np.float64), self.predictor, weights, grid)
@@ -220,6 +221,8 @@ def fit_target_only(shards: Shards, options: TargetOnlyOptions | None = None) ->
             "ij,ik,kj->j", fitted.coefficients, found.scatter[:n, :n], fitted.coefficients
         )
         mean = found.mean[:n] @ fitted.coefficients + fitted.intercept
+        # Equally frequent under the normal law: quantiles of the records would be values of
+        # records.
         at = ndtri(np.arange(1, options.n_bins) / options.n_bins)
         edges = mean[first, None] + np.sqrt(spread[first, None] / max(found.count, 1)) * at
     return TargetOnly(fitted.coefficients, fitted.intercept, widths, is_class, edges)

@@ -124,6 +124,7 @@ class PrintedCleaner(LinearCleaner):
             withheld = ~(margin <= root) | ~np.isfinite(a).all(axis=1)
         a[withheld] = 0.0
         left = np.where(withheld, 0.0, root - margin) ** 2 / self._turning
+        # As printed: alpha a is subtracted along vectors that are not orthogonal.
         alpha = self._remove(a, left)
         released = a @ self.lift.T - (alpha * a) @ self.encoder.T if lifted else a - alpha * a
         released = released.astype(dtype)
@@ -132,6 +133,7 @@ class PrintedCleaner(LinearCleaner):
 
     def _remove(self, a: FloatArray, budget: FloatArray) -> FloatArray:
         """Shares, record by record's own budget: costs are scaled to a common budget of 1."""
+        # The knapsack takes one budget for all; where there is none, the shares are zeroed below.
         scale = np.where(budget > 0, budget, 1.0)[:, None]
         cost = np.where(self.cost > 0, self.cost * a * a / scale, 0.0)
         alpha = solve_augmented_knapsack(self.gain * a * a / scale, cost, 1.0)
