@@ -17,7 +17,6 @@ from privpipe.cluster.executors.executor import Executor
 from privpipe.cluster.passes.reduce import ShardedCollection
 from privpipe.errors import GateError, InputError, StoreError
 from privpipe.pipeline import stage_tasks
-from privpipe.pipeline.runs.earlier import note_release
 from privpipe.pipeline.runs.resume import begin_or_resume, begin_stage
 from privpipe.pipeline.runs.run import Cleaned, Run, Trained, cluster_options, list_versions, now
 from privpipe.pipeline.runs.run_options import RunOptions
@@ -37,6 +36,7 @@ from privpipe.pipeline.stages.increment_check import (
     describe_history,
     find_history,
 )
+from privpipe.pipeline.stages.publish import show_release
 from privpipe.pipeline.stages.train import summarise_features
 from privpipe.report.published_findings import hide_small_count
 from privpipe.store.access.generation_log import publish_generation, write_root
@@ -44,7 +44,6 @@ from privpipe.store.access.location import shown
 from privpipe.store.access.workspace import RunState, hold_workspace, remove_workspace, write_state
 from privpipe.store.arrays.headers import exists, read_header
 from privpipe.store.collections.growing_collection import StoredPartition, read_partitions
-from privpipe.store.models import publish_model
 from privpipe.store.releases.incremental_release import (
     IncrementalState,
     Part,
@@ -56,7 +55,7 @@ from privpipe.store.releases.incremental_release import (
     read_incremental,
     sweep_parts,
 )
-from privpipe.store.releases.release_writing import ReleasePlan, publish_release
+from privpipe.store.releases.release_writing import ReleasePlan
 
 GRACE = timedelta(days=1)
 """Before a part that was replaced is deleted: readers may have it open."""
@@ -231,12 +230,8 @@ def _make_part(
             with watch.stage("drift", f"limit {options.gate.drift_max}"):
                 _check_drift(work, run, trained, partition, executor)
             state = _audit_part(work, run, trained, cleaned, executor, state)
-        # As in `publish_stage`: register, model, release, and only then that the part is there.
-        chain = note_release(run, trained.model_digest, incremental=True)
-        if exists(run.work_model_url):  # of a history that begins
-            publish_model(run.work_model_url, run.model_url)
-        head = _head_part(run, trained, work.history, cleaned) | {"account": chain.describe()}
-        publish_release(plan, cleaned.receipts, head)
+        head = _head_part(run, trained, work.history, cleaned)
+        show_release(run, trained, cleaned, head, incremental=True)
         work.note(partition)
         remove_workspace(url)
     return state, _describe_part(work, partition, url)

@@ -19,12 +19,9 @@ from privpipe.cluster.workers.boundary import run_sealed
 from privpipe.pipeline.runs.run import Cleaned, Run
 from privpipe.pipeline.runs.watch import Watch
 from privpipe.pipeline.serving.prefect_setup import notify_prefect
+from privpipe.pipeline.stages import check, clean, publish, train
 from privpipe.pipeline.stages.audit.audit_stage import audit_stage
-from privpipe.pipeline.stages.check import check_stage
-from privpipe.pipeline.stages.clean import clean_stage
 from privpipe.pipeline.stages.gate import check_gated, gate_stage
-from privpipe.pipeline.stages.publish import publish_stage
-from privpipe.pipeline.stages.train import prove_sources, train_stage
 from privpipe.store.access.location import shown
 
 R = TypeVar("R")
@@ -106,10 +103,10 @@ def report_summary(report_url: str, findings: Mapping[str, Any]) -> None:
     notify_prefect(create_markdown_artifact, summary, key="privpipe-summary")
 
 
-check_task = as_task(check_stage, "check")
-prove_task = as_task(prove_sources, "prove")
-train_task = as_task(train_stage, "train")
-clean_task = as_task(clean_stage, "clean")
+check_task = as_task(check.check_stage, "check")
+prove_task = as_task(train.prove_sources, "prove")
+train_task = as_task(train.train_stage, "train")
+clean_task = as_task(clean.clean_stage, "clean")
 audit_task = as_task(audit_stage, "audit")
 gate_task = as_task(pass_gate, "gate")
-publish_task = as_task(publish_stage, "publish")
+publish_task = as_task(publish.publish_stage, "publish")

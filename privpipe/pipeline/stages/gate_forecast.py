@@ -131,14 +131,12 @@ def check_gate(run: Run) -> None:
     OptionError
         If nothing confidential is attacked, or the held-out records are too few.
     """
-    options, method, training = run.options, run.method, run.training
+    options, training = run.options, run.training
     if not options.gate.enforce:
         return
-    mixes, way = method.releases == "surrogate", "Name what is to be attacked"
+    mixes, way = run.method.releases == "surrogate", "Name what is to be attacked"
     why, unknown = "", "; unknown never passes"
-    if method.releases == "surrogate" and not mixes:
-        why = "what a surrogate release reveals of confidential variables is not judged"
-    elif not training.confidential and not mixes:
+    if not training.confidential and not mixes:
         why = "no variable is named as confidential, so that nothing would be shown"
     elif mixes and not options.audit.holdout > 0:
         why = "[audit] holdout is 0, so that no record is known to be in no surrogate"
@@ -154,7 +152,7 @@ def check_gate(run: Run) -> None:
             remedy=f"{way}, {UNGATED}.",
             code="gate-cannot-pass",
         )
-    n_earlier = 0 if method.releases == "surrogate" else count_earlier(run)
+    n_earlier = 0 if mixes else count_earlier(run)
     needs = plan_gate(options, training, n_earlier=n_earlier)
     # Refused is what cannot pass whatever is released. What passes by chance alone (`has_room`) is
     # the operator's to risk, and only said.

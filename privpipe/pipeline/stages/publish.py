@@ -38,25 +38,50 @@ def publish_stage(
     """
     check_gated(findings)
     check_unchanged(run)
-    # The order is the promise: the register knows of the release before anybody can see it, so
-    # that the next run joins the two even if this one dies here; the model is there before the
-    # release that names its digest; losses are confirmed, keys destroyed, once both are visible.
-    plan, chain = cleaned.plan, note_release(run, trained.model_digest)
-    if exists(run.work_model_url):  # otherwise a run died between this line and the next
-        publish_model(run.work_model_url, run.model_url)
-    header = _head(run, trained, cleaned, findings) | {"account": chain.describe()}
-    n_objects = plan.chunks.n_chunks * len(plan.arrays)
+    n_objects = cleaned.plan.chunks.n_chunks * len(cleaned.plan.arrays)
     listener(Event("publish", "begins", n_objects, "objects"))
-    publish_release(
-        plan,
-        cleaned.receipts,
-        header,
-        lambda n: listener(Event("publish", "advances", n, "objects")),
-    )
+    head = _head(run, trained, cleaned, findings)
+    show_release(run, trained, cleaned, head, listener)
+    # Confirmed and destroyed only once both are visible: until then the run may fail.
     confirm_loss(run, trained)
     if run.options.method.forgets_keys:
         forget_keys(run.run_id)
     listener(Event("publish", "ends", unit="objects"))
+
+
+def show_release(
+    run: Run,
+    trained: Trained,
+    cleaned: Cleaned,
+    head: Mapping[str, Any],
+    listener: Listener = ignore,
+    *,
+    incremental: bool = False,
+) -> None:
+    """Enter a release, or a part of one, into the register; show its model, then itself.
+
+    Parameters
+    ----------
+    run, trained, cleaned
+    head
+        What it says of itself.
+    listener
+        Receives how many objects were checked.
+    incremental
+        Whether it is a part: its records are not all of the collection.
+    """
+    # The order is the promise: the register knows of the release before anyone can see it, so that
+    # the next run joins the two even if this one dies here; the model is there before the release
+    # that names its digest.
+    chain = note_release(run, trained.model_digest, incremental=incremental)
+    if exists(run.work_model_url):  # otherwise a run died between this line and the next
+        publish_model(run.work_model_url, run.model_url)
+    publish_release(
+        cleaned.plan,
+        cleaned.receipts,
+        dict(head) | {"account": chain.describe()},
+        lambda n: listener(Event("publish", "advances", n, "objects")),
+    )
 
 
 def _head(
@@ -66,7 +91,7 @@ def _head(
     schema = run.collection.schema_of_records
     keeps = trained.keeps_features or cleaned.plan.basis is not None
     names = trained.feature_names or schema.feature_names
-    # Which records stood together is released where that was chosen; surrogates stand with no one.
+    # Which records stood together is released where that was chosen; surrogates are by no one.
     cut = run.options.release.partitions and trained.n_records is None
     return {
         "method": run.method.name,
