@@ -81,18 +81,6 @@ class ShardSchema:
     n_records: int = 0
 
 
-def _no_columns() -> FloatArray:
-    return np.empty((0, 0))
-
-
-def _no_weights() -> FloatArray:
-    return np.empty(0)
-
-
-def _no_groups() -> IntArray:
-    return np.empty(0, np.int64)
-
-
 @dataclass(frozen=True, eq=False)
 class Shard:
     """Some records as plain arrays; all arrays have the same number of rows.
@@ -118,13 +106,13 @@ class Shard:
     """
 
     features: FloatArray
-    desired: FloatArray = field(default_factory=_no_columns)
-    confidential: FloatArray = field(default_factory=_no_columns)
+    desired: FloatArray = field(default_factory=lambda: np.empty((0, 0)))
+    confidential: FloatArray = field(default_factory=lambda: np.empty((0, 0)))
     attributes: IntArray = field(default_factory=lambda: np.empty((0, 0), np.int64))
-    released: FloatArray = field(default_factory=_no_columns)
+    released: FloatArray = field(default_factory=lambda: np.empty((0, 0)))
     first_record: int = 0
-    weights: FloatArray = field(default_factory=_no_weights)
-    groups: IntArray = field(default_factory=_no_groups)
+    weights: FloatArray = field(default_factory=lambda: np.empty(0))
+    groups: IntArray = field(default_factory=lambda: np.empty(0, np.int64))
 
     @property
     def n_records(self) -> int:

@@ -12,6 +12,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass as plain_dataclass
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from pydantic import ConfigDict
@@ -188,22 +189,17 @@ class CollectionSchema:
         names = self.feature_names if matching.order is None else fitted.feature_names
         return replace(self, variables=variables, feature_names=names)
 
-    def for_roles(
-        self,
-        desired: Sequence[str] = (),
-        confidential: Sequence[str] = (),
-        attributes: Sequence[str] = (),
-        groups: Sequence[str] = (),
-    ) -> ShardSchema:
-        """What shards look like with these variables in these roles."""
+    def for_roles(self, **roles: Sequence[str]) -> ShardSchema:
+        """What shards look like with these variables in these roles; see `ShardSchema`."""
+        columns: dict[str, Any] = {
+            role: tuple(self.variable(name).column for name in names)
+            for role, names in roles.items()
+        }
         return ShardSchema(
             n_features=self.n_features,
-            desired=tuple(self.variable(name).column for name in desired),
-            confidential=tuple(self.variable(name).column for name in confidential),
-            attributes=tuple(self.variable(name).column for name in attributes),
-            groups=tuple(self.variable(name).column for name in groups),
             feature_names=self.feature_names,
             n_records=self.n_records,
+            **columns,
         )
 
 

@@ -72,7 +72,8 @@ def write_model(fitted: RecordMap, url: Place, header: Mapping[str, Any] | None 
             code="not-a-map",
         )
     check_output_free(url)
-    arrays, plain = _split_fields(fitted)
+    arrays = dict[str, npt.NDArray[Any]]()
+    plain = _plain_fields(fitted, arrays)
     digest, schema = digest_map(fitted), schema_of(fitted)
     documents = _array_objects(arrays)
     documents[ROOT_DOCUMENT] = root_document(
@@ -134,28 +135,24 @@ def open_model(url: Place) -> RecordMap:
             f"{shown(url)} holds a map of the unknown kind {kind!r}.",
             remedy=f"This privpipe knows: {', '.join(sorted(sanitizers.RECORD_MAPS))}.",
         )
-    problem = ""
+    problem, code = "is damaged: its digest does not match.", "model-digest"
     try:
         fitted = _name_map(_make_map(kind, header["fields"], arrays, ""), header)
-        matches = digest_map(fitted) == header["digest"]
+        # A digest is no proof against who wrote both, and NaN in a matrix would pass silently
+        # through a product.
+        floats = [array for array in arrays.values() if array.dtype.kind == "f"]
+        if digest_map(fitted) == header["digest"] and all(np.isfinite(a).all() for a in floats):
+            problem = ""
     except (OptionError, InputError, GuaranteeError) as error:
-        problem = error.message
+        problem, code = f"is none that a fit returns. {error.message}", "promise"
     # What a damaged or forged document can raise; its text may quote the document.
     except (TypeError, KeyError, AttributeError, ValueError, IndexError, RecursionError):
-        matches = False
+        pass
     if problem:
         raise FormatError(
-            f"The model {shown(url)} is none that a fit returns. {problem}",
+            f"The model {shown(url)} {problem}",
             remedy="Train it again, or get it from where it came.",
-            code="promise",
-        )
-    # A digest is no proof against who wrote both; NaN in a matrix would pass silently through a
-    # product.
-    if not matches or not all(np.isfinite(a).all() for a in arrays.values() if a.dtype.kind == "f"):
-        raise FormatError(
-            f"The model {shown(url)} is damaged: its digest does not match.",
-            remedy="Train it again, or get it from where it came.",
-            code="model-digest",
+            code=code,
         )
     if fitted.reads == "attributes" and header["format_version"] < NAMED_SINCE:
         warnings.warn(
@@ -248,7 +245,8 @@ def read_arrays(url: str, names: list[str]) -> dict[str, npt.NDArray[Any]]:
 def digest_map(fitted: RecordMap) -> str:
     """SHA-256 over kind, plain fields, arrays and the names of what the map was fitted on,
     independent of where and how it is stored."""
-    arrays, plain = _split_fields(fitted)
+    arrays = dict[str, npt.NDArray[Any]]()
+    plain = _plain_fields(fitted, arrays)
     schema = schema_of(fitted)
     # Tables in another order would relabel every record, so the digest covers their names.
     named = [] if schema is None else [schema.encode()]
@@ -262,15 +260,10 @@ def digest_map(fitted: RecordMap) -> str:
     return sha.hexdigest()
 
 
-def _split_fields(fitted: RecordMap) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
-    """Arrays by name, and the plain fields as JSON."""
-    arrays: dict[str, npt.NDArray[Any]] = {}
-    return arrays, _plain_fields(fitted, arrays, "")
-
-
 def _plain_fields(
-    fitted: RecordMap, arrays: dict[str, npt.NDArray[Any]], place: str
+    fitted: RecordMap, arrays: dict[str, npt.NDArray[Any]], place: str = ""
 ) -> dict[str, Any]:
+    """The plain fields as JSON; arrays are added by their names."""
     plain: dict[str, Any] = {}
     for item in fields(fitted):  # type: ignore[arg-type]  # a RecordMap is a dataclass
         value = getattr(fitted, item.name)

@@ -129,7 +129,10 @@ class Collection:
     @property
     def schema(self) -> ShardSchema:
         found = self.schema_of_records.for_roles(
-            self.desired, self.confidential, self.attributes, self.groups
+            desired=self.desired,
+            confidential=self.confidential,
+            attributes=self.attributes,
+            groups=self.groups,
         )
         found = replace(found, weighted=self.weights is not None, public=self.public)
         if not self.indicators:

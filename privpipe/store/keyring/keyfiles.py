@@ -105,21 +105,22 @@ def decode_key(content: bytes, path: Path) -> tuple[KeyEntry, bytes]:
     """Entry and secret of a file, or FormatError without a word of what is in it."""
     try:
         table = json.loads(content)
-        sound = table.pop("check") == _check_sum(table) and table["format"] == _FORMAT
+        check = table.pop("check")
         binding = KeyBinding(table["source"], table["model"], table["options"])
         runs = tuple(table["runs"]) if table["version"] > 1 else ()
         entry = KeyEntry(table["id"], binding, table["created"], table["forgotten"], runs)
         secret = bytes.fromhex(table["secret"])
-        sound = sound and table["version"] in (1, _VERSION) and entry.key_id == path.stem
-        sound = sound and len(secret) == (KEY_BYTES if path.suffix == ".key" else 0)
+        n_bytes = KEY_BYTES if path.suffix == ".key" else 0
+        found = (check, table["format"], entry.key_id, len(secret))
+        sound = found == (_check_sum(table), _FORMAT, path.stem, n_bytes)
+        if sound and table["version"] in (1, _VERSION):
+            return entry, secret
     except (ValueError, KeyError, TypeError, AttributeError):
-        sound = False
-    if not sound:
-        raise FormatError(
-            f"{path} is damaged or not a file of a release key.",
-            remedy="Restore it, or destroy the key with `privpipe forget-key` and release anew.",
-        )
-    return entry, secret
+        pass
+    raise FormatError(
+        f"{path} is damaged or not a file of a release key.",
+        remedy="Restore it, or destroy the key with `privpipe forget-key` and release anew.",
+    )
 
 
 def _check_sum(content: dict[str, Any]) -> str:

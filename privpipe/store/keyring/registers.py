@@ -15,7 +15,7 @@ import json
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import pairwise
+from itertools import pairwise, starmap
 from typing import Any, TypeVar
 
 import numpy as np
@@ -226,24 +226,26 @@ def align_rows(
 
 def _match(part: Partition, entry: Registered, sketches: Sketches) -> IntArray:
     """Row of a release that each record of a partition is found again in, or -1."""
-    places = np.cumsum([0, *(n_records for _, n_records in entry.partitions)])
-    for (digest, n_records), place in zip(entry.partitions, places, strict=False):
+    ends = np.cumsum([0, *(n_records for _, n_records in entry.partitions)])
+    digests = [digest for digest, _ in entry.partitions]
+    held = list(zip(digests, starmap(slice, pairwise(ends)), strict=True))
+    for digest, rows in held:
         # The same content is in the same order: nothing has to be looked for.
         if digest == part.digest:
-            return np.arange(place, place + n_records)
+            return np.arange(rows.start, rows.stop)
     known = sketches.known()
     best: IntArray = np.full(part.n_records, -1, np.int64)
     for frame in known.get(part.digest, ()):
         if frame == SUBJECTS:
             continue
-        words = np.zeros((places[-1], N_GRIDS), np.uint64)
-        for (digest, n_records), place in zip(entry.partitions, places, strict=False):
+        words = np.zeros((ends[-1], N_GRIDS), np.uint64)
+        for digest, rows in held:
             if frame in known.get(digest, ()):
-                words[place : place + n_records] = sketches.read(digest, frame)
-        rows = match_rows(sketches.read(part.digest, frame), words)
+                words[rows] = sketches.read(digest, frame)
+        found = match_rows(sketches.read(part.digest, frame), words)
         # Frames differ in their units: the one that finds most records again counts.
-        if (rows >= 0).sum() > (best >= 0).sum():
-            best = rows
+        if (found >= 0).sum() > (best >= 0).sum():
+            best = found
     return best
 
 

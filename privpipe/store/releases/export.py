@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from itertools import pairwise
 from typing import Any
 
@@ -201,12 +201,9 @@ class _Released:
             [f"{FEATURES}[{j}]" for j in range(count)],
         )
         # A name that is there twice, as sources of arrays allow it, would hide a column.
-        names = next(names for names in choices if self._are_free(names, count))
+        free = (names for names in choices if len(set(names) - set(self._arrays)) == count)
         by_column = np.ascontiguousarray(records.T)
-        return {name: pa.array(by_column[j]) for j, name in enumerate(names)}
-
-    def _are_free(self, names: Sequence[str], count: int) -> bool:
-        return len(set(names) - set(self._arrays)) == count
+        return {name: pa.array(by_column[j]) for j, name in enumerate(next(free))}
 
 
 def _read_categories(url: str, name: str) -> tuple[str, ...] | None:

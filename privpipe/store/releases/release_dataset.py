@@ -16,17 +16,37 @@ from xarray.core import indexing
 
 from privpipe.described import described
 from privpipe.errors import InputError, StoreError
-from privpipe.extras import is_installed
+from privpipe.extras import explain_missing, is_installed
 from privpipe.protocols import Guarantee
 from privpipe.report.audit_text import say_gate, say_verdict
-from privpipe.store.access.generation_log import Generation
+from privpipe.store.access.generation_log import Generation, is_generational
 from privpipe.store.access.location import shown
 from privpipe.store.access.objects import open_store
+from privpipe.store.arrays.factored_basis import read_basis
 from privpipe.store.arrays.headers import read_promise, using_header
 from privpipe.store.arrays.layout import FEATURES
 from privpipe.store.releases import incremental_release as incremental
 from privpipe.store.releases.incremental_release import IncrementalState, Part
 from privpipe.store.releases.published import check_release
+
+
+def open_dataset(url: str, *, verify: bool = False) -> xr.Dataset:
+    """See `open_release`."""
+    if is_generational(url):
+        return open_generation(url, verify=verify)
+    header = check_release(url, verify=verify)
+    # Without dask xarray reads lazily by itself; only joins and factored records need its chunks.
+    chunks: dict[str, int] | None = {} if is_installed("dask") else None
+    store = open_store(url, read_only=True)
+    dataset: xr.Dataset = xr.open_zarr(store, consolidated=False, chunks=chunks)
+    # By allow-list: what else lies in the store was put there by another.
+    allowed: xr.Dataset = dataset[list(header["arrays"])]
+    if header.get("layout") == "factored":
+        if not is_installed("dask"):  # records are made of coordinates chunk by chunk
+            raise explain_missing(ModuleNotFoundError(name="dask"))
+        records = read_basis(url).expand(dataset[FEATURES])
+        allowed = allowed.drop_vars(FEATURES).assign({FEATURES: records})
+    return describe_dataset(allowed, header)
 
 
 def open_generation(url: str, *, verify: bool = False) -> xr.Dataset:
@@ -50,10 +70,15 @@ def open_generation(url: str, *, verify: bool = False) -> xr.Dataset:
         # By default Dask would hash what an array is: the entries of all parts.
         token = f"{url} {newest.digest}"
         dataset = dataset.chunk({"record": _cut(state) or (0,)}, token=token)
+    return describe_dataset(dataset, header)
+
+
+def describe_dataset(dataset: xr.Dataset, header: Mapping[str, Any]) -> xr.Dataset:
+    """The dataset with the names of its features and the header of its release."""
     names = list(header.get("feature_names") or ())
     if names and FEATURES in dataset:
         dataset = dataset.assign_coords(feature=names)
-    dataset.attrs = {"privpipe": header}
+    dataset.attrs = {"privpipe": dict(header)}
     return dataset
 
 
@@ -133,8 +158,7 @@ class JoinedArray(BackendArray):
         """Rows of a slice or one number, from the parts that hold them."""
         rows, rest = key[0], key[1:]
         if not isinstance(rows, slice):
-            one: npt.NDArray[Any] = self._read((slice(rows, rows + 1), *rest))[0]
-            return one
+            return np.asarray(self._read((slice(rows, rows + 1), *rest))[0])
         start, stop, step = rows.indices(self.shape[0])
         found = [np.empty((0, *self.shape[1:]), self.dtype)]
         # "right": a part that ends where the rows begin holds no such row; empty parts are passed.
@@ -147,9 +171,7 @@ class JoinedArray(BackendArray):
             arrays = _open_part(self.url, part.id, part.root_sha256)
             found.append(np.asarray(arrays[self.name][at - begin : end - begin]))
             at, first = end, first + 1
-        joined: npt.NDArray[Any] = np.concatenate(found)[::step]
-        cut: npt.NDArray[Any] = joined[(slice(None), *rest)]
-        return cut
+        return np.asarray(np.concatenate(found)[(slice(None, None, step), *rest)])
 
 
 def _cut(state: IncrementalState) -> tuple[int, ...]:
