@@ -77,6 +77,7 @@ def _find_distortion(sums: moment_audit.AuditSums, names: Sequence[str]) -> dict
     """Root mean squared change of each feature, the most distorted first."""
     if (table := sums.added.get("distortion")) is None or not table.size:
         return None
+    # Means of squares about the training mean: the deviation is less the square of the mean shift.
     changed, total, squares = table[:3] / np.maximum(table[3], 1)
     spread = np.sqrt(np.maximum(squares - total**2, 0.0))
     moved = np.sqrt(changed)
@@ -211,6 +212,7 @@ def audit_release(
         joint=pairs.joint,
         keeps_features=keeps_features,
     )
+    # A second pass: what is judged depends on all that the first one learned.
     sums: moment_audit.AuditSums = test.reduce(partial(moment_audit.measure_pairs, plan=plan))
     if sums.count == 0:
         raise InputError(
@@ -247,6 +249,8 @@ def _fit_raw(
     try:
         return regression.solve_least_squares(moments, n_features), mean
     except RankError:
+        # Dependent features have many predictors of equal fit; the ridge takes the one of least
+        # norm.
         return regression.solve_least_squares(moments, n_features, ridge=LITTLE_RIDGE), mean
 
 

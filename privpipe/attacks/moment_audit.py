@@ -139,7 +139,10 @@ def summarise_pairs(
 
 def measure_pairs(shard: Shard, *, plan: AuditPlan) -> AuditSums:
     """Judge the records of a shard: raw features, released features, true labels."""
+    # A withheld row reveals that it is withheld; that is attacked by adversaries, not here.
     shard = _only_released(shard)
+    # Limits of complete privacy are a jackknife over parts, which have to be the same for any
+    # chunking: so a record is put by its content.
     parts = _cut(shard, plan)
     shard = replace(shard, confidential=shard.confidential[:, : len(plan.confidential)])
     x = shard.features.astype(np.float64)
@@ -183,6 +186,7 @@ def _add_distortion(
     held = find_finite_rows(x)  # what is imputed was not there to be distorted
     x, released = keep_rows(x, held), keep_rows(released, held)
     moved, away = released - x, x - mean
+    # Column sums of squares without a squared copy of the block.
     squares = [np.einsum("ij,ij->j", table, table) for table in (moved, away)]
     counts = np.full(x.shape[1], float(len(x)))
     added["distortion"] = np.vstack([squares[0], away.sum(axis=0), squares[1], counts])
@@ -276,6 +280,7 @@ def _add_floors(added: dict[str, FloatArray], shard: Shard, plan: AuditPlan) -> 
         known = ~np.isnan(truth)
         overall = np.full(len(truth), joint.sum(axis=0).argmax())
         added[f"guessing/{column.name}"] = _confusion(truth, overall, known, column)
+        # Bayes: of each combination the class that came with it most often in training.
         best = joint.argmax(axis=1)[combined]
         added[f"answer_only/{column.name}"] = _confusion(truth, best, known, column)
 

@@ -77,6 +77,8 @@ def _release(shard: Shard, judge: Judge, part: str) -> tuple[FloatArray, FloatAr
     """Released records, and what of them the adversary is fitted to."""
     stream = None
     if judge.key is not None:
+        # The number of a record names its noise: rows that are left out would shift all that
+        # follow.
         if shard.first_record < 0:
             raise OptionError(
                 "Noise is drawn by the number of the record, and this shard left rows out.",
@@ -290,6 +292,7 @@ def _train_attack(train: Shards, judge: Judge) -> regression.LeastSquares:
     moments: regression.CoMoments = train.reduce(partial(summarise_released, judge=judge))
     n_shown = len(moments.mean) - judge.raw.coefficients.shape[1]
     # Coordinates are float64, and all of them count; records show rounding beside them.
+    # 2**-53 is the rounding of float64, in which the maps are measured here.
     exact = isinstance(judge.mechanism, Coordinates)
     return fit_linear_attack(moments, n_shown, 0.0 if exact else 2.0**-53)
 
@@ -389,6 +392,8 @@ def fit_raw_predictor(
             return found
     except RankError:
         pass  # as far as the Gram matrix shows; the factor sees twice as many digits
+    # The factor of the design sees twice the digits of its Gram matrix: a second pass, only where
+    # the first cannot decide.
     frame = Frame(moments.mean, regression.measure_scale(moments, n, True), True)
     factor: TriangularFactor = train.reduce(
         partial(summarise_factor, schema=schema, coding=coding, frame=frame)

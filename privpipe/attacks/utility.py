@@ -85,8 +85,10 @@ def measure_losses(shard: Shard, *, promise: UtilityPromise) -> UtilityLosses:
     Released records may have a column of ones that raw ones lack.
     """
     raw, released = shard.features, shard.released
+    # Augmented cleaners release the bias as a column.
     if raw.shape[1] < released.shape[1]:
         raw = np.hstack([raw, np.ones((len(raw), 1))])
+    # Whole chunks would leave the cache between the difference and its product.
     blocks = range(0, len(raw), IN_CACHE)
     slices = [slice(first, first + IN_CACHE) for first in blocks]
     found = [_lose(raw[some], released[some], promise) for some in slices]

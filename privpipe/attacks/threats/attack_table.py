@@ -112,6 +112,7 @@ class AttackRow:
         # Imported here and not above: scikit-learn loads for seconds, and most processes list rows.
         module, _, name = self.place.partition(":")
         function = getattr(import_module(f"{__package__}.{module}"), name)
+        # What a function accepts is in its signature: a row does not say it twice.
         known = {one.name: getattr(sample, one.name) for one in fields(Sample)}
         accepted = signature(function).parameters
         given = {k: value for k, value in known.items() if k in accepted and value is not None}

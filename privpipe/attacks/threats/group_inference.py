@@ -5,6 +5,7 @@ Who links records of a person, a device or a household knows more than any one o
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
@@ -29,7 +30,7 @@ from privpipe.attacks.statistics.splits import (
     names_groups,
 )
 from privpipe.errors import InputError
-from privpipe.protocols import BoolArray, Column, FloatArray, IntArray
+from privpipe.protocols import BoolArray, FloatArray, IntArray
 
 SOURCES = {GROUPS: "released", RAW_GROUPS: "raw"}
 """What is read of the evidence, by the source of an attack on groups."""
@@ -72,19 +73,6 @@ class Pooled:
     n_tune: int
 
 
-@dataclass(frozen=True, eq=False)
-class _Likelihoods:
-    """What adversaries on single records say of tuning and test records: log-likelihoods."""
-
-    likelihoods: dict[str, FloatArray]
-    prior: FloatArray
-
-
-_TRAINED: WeakKeyDictionary[Evidence, dict[tuple[int, str, int], _Likelihoods]]
-_TRAINED = WeakKeyDictionary()
-"""Of each variable, source and fold: trained once for all sizes, in each worker."""
-
-
 def name_size(size: int | None) -> str:
     """Name of the adversary who knows so many records of one group.
 
@@ -110,29 +98,21 @@ def list_sizes(evidence: Evidence, position: int, options: AttackOptions) -> tup
     if groups is None:
         return ()
     known = ~np.isnan(truth)
+    # A variable that varies within groups is not revealed by the group: single records judge it.
     if not is_of_groups(groups[known], truth[known]):
         return ()
     sizes = np.unique(groups[known], return_counts=True)[1]
     named = names_groups(groups[known], truth[known])
     if len(sizes) < (2 if named else FEWEST_GROUPS):
         return ()
-    column = evidence.columns[position]
-    return list_known_sizes(column, options, float(np.median(sizes)), named=named)
-
-
-def list_known_sizes(
-    column: Column, options: AttackOptions, typical: float, *, named: bool = False
-) -> tuple[int | None, ...]:
-    """Sizes at which a variable of whole groups is attacked, of which one has so many records.
-
-    Where it names the group, a part of these judges at a time, and all of them are one set, of
-    which no number shows anything.
-    """
-    if column.n_categories is None or typical < SIZES[1]:
+    typical = float(np.median(sizes))
+    if evidence.columns[position].n_categories is None or typical < SIZES[1]:
         return ()
     if not set(options.adversaries) & set(set_statistics.BASES):
         return ()  # none of those named says how sure it is
     if named:
+        # A part of a named group judges at a time, and all of it is one set, of which no number
+        # shows anything.
         return tuple(size for size in SIZES if size == 1 or size <= typical / N_FOLDS)
     return (*(size for size in SIZES if size <= typical), None)
 
@@ -158,142 +138,171 @@ def infer_jointly(
     InputError
         If there are too few sets to choose an adversary and to judge it.
     """
-    splits = split_groups(evidence, position, options)
-    size, truth = read_size(name), evidence.truth[:, position]
-    n_classes = int(evidence.columns[position].n_categories or 0)
+    target = _Target(evidence, position, source, options)
+    splits, size, n_classes = split_groups(evidence, position, options), read_size(name), target.n
     parts, found, said = list[set_statistics.Sets](), list[Decided](), list[str]()
     for fold, split in enumerate(splits):
-        sets = _draw_sets(evidence, position, size, split, options)
-        judged, decided = _decide_best(evidence, position, source, fold, sets, split, options)
+        sets = target.draw_sets(size, split)
+        judged, decided = target.decide_best(fold, sets, split)
         parts.append(sets[2])
         found.append(decided)
         said.append(judged)
     classes = np.concatenate([part.classes for part in parts])
+    # Units are numbered within each fold; intervals need them apart.
     n_before = np.cumsum([0, *(part.units.max() + 1 for part in parts[:-1])])
     units = np.concatenate([p.units + n for p, n in zip(parts, n_before, strict=True)])
-    if size == 1:
-        _check_judged(truth, classes, n_classes)
-    decision, ranking = join_decided(found, n_classes)
-    settings = f"{'; '.join(dict.fromkeys(said))}; {len(classes)} sets of {len(np.unique(units))}"
-    return Pooled(
-        classes,
-        units,
-        decision,
-        ranking,
-        int(guess_target(truth[~np.isnan(truth)], n_classes)),
-        settings,
-        len(splits[0].train),
-        len(splits[0].tune),
-    )
-
-
-def _check_judged(truth: FloatArray, judged: IntArray, n_classes: int) -> None:
-    """A group too short to be cut in time would pass unseen."""
-    n_left = n_classes - len(np.unique(judged))
-    if n_left:
+    n_left = n_classes - len(np.unique(classes))
+    if size == 1 and n_left:  # a group too short to be cut in time would pass unseen
         raise InputError(
             f"{n_left} of {n_classes} values have no record that another time could judge: their "
             f"groups have fewer than {FEWEST_IN_CELL} records.",
             remedy=f"Audit at least {FEWEST_IN_CELL} records of each group, or leave out others.",
             code="too_few_records",
         )
+    decision, ranking = join_decided(found, n_classes)
+    settings = f"{'; '.join(dict.fromkeys(said))}; {len(classes)} sets of {len(np.unique(units))}"
+    guess = int(guess_target(target.truth[~np.isnan(target.truth)], n_classes))
+    n_train, n_tune = len(splits[0].train), len(splits[0].tune)
+    return Pooled(classes, units, decision, ranking, guess, settings, n_train, n_tune)
 
 
-def _draw_sets(
-    evidence: Evidence, position: int, size: int | None, split: RecordSplit, options: AttackOptions
-) -> tuple[set_statistics.Sets, set_statistics.Sets, set_statistics.Sets]:
-    """Sets that train, choose and judge."""
-    assert evidence.groups is not None
-    groups, truth = evidence.groups, np.nan_to_num(evidence.truth[:, position]).astype(np.int64)
-    units = find_units(evidence, position)
-    stretches = None if units is groups else units
-    train, tune, test = (
-        set_statistics.draw_sets(
-            rows, groups, truth, size, stretches=stretches, overlap=overlap, seed=options.seed
+_Trio = tuple[set_statistics.Sets, set_statistics.Sets, set_statistics.Sets]
+"""Sets that train, choose and judge."""
+
+_TRAINED: WeakKeyDictionary[Evidence, dict[tuple[int, str, int], dict[str, FloatArray]]]
+_TRAINED = WeakKeyDictionary()
+"""Log-likelihoods by adversaries on single records, of tuning and test records: of each variable,
+source and fold trained once for all sizes, in each worker."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Target:
+    """One confidential variable of one source, and how it is attacked by group."""
+
+    evidence: Evidence
+    position: int
+    source: str
+    options: AttackOptions
+
+    @property
+    def truth(self) -> FloatArray:
+        """Codes of the records, NaN where missing."""
+        return self.evidence.truth[:, self.position]
+
+    @property
+    def n(self) -> int:
+        """Number of classes."""
+        return int(self.evidence.columns[self.position].n_categories or 0)
+
+    @property
+    def x(self) -> FloatArray:
+        """All that is released, or the raw records, standardised."""
+        sources = self.evidence.sources
+        if self.source == RAW_GROUPS:
+            return sources["raw"].values
+        return sources.get("everything", sources["released"]).values
+
+    def draw_sets(self, size: int | None, split: RecordSplit) -> _Trio:
+        """Sets of so many records that train, choose and judge."""
+        assert self.evidence.groups is not None
+        groups, truth = self.evidence.groups, np.nan_to_num(self.truth).astype(np.int64)
+        units, seed = find_units(self.evidence, self.position), self.options.seed
+        stretches = None if units is groups else units
+        train, tune, test = (
+            set_statistics.draw_sets(
+                rows, groups, truth, size, stretches=stretches, overlap=overlap, seed=seed
+            )
+            # Sets that judge are dealt once: intervals count each record in one of them.
+            for rows, overlap in ((split.train, OVERLAP), (split.tune, OVERLAP), (split.test, 1))
         )
-        for rows, overlap in ((split.train, OVERLAP), (split.tune, OVERLAP), (split.test, 1))
-    )
-    if tune.n_sets < 2 or len(np.unique(tune.classes)) < 2:  # fewer records choose than judge
-        tune = set_statistics.draw_sets(split.tune, groups, truth, None)
-    if min(tune.n_sets, test.n_sets) < 2 or len(np.unique(test.units)) < 2:
-        raise InputError(
-            f"Too few groups have {size} records or more among those that tune and judge.",
-            remedy="Audit more groups, or more records of each.",
-            code="too_few_records",
-        )
-    return train, tune, test
+        if tune.n_sets < 2 or len(np.unique(tune.classes)) < 2:  # fewer records choose than judge
+            tune = set_statistics.draw_sets(split.tune, groups, truth, None)
+        if min(tune.n_sets, test.n_sets) < 2 or len(np.unique(test.units)) < 2:
+            raise InputError(
+                f"Too few groups have {size} records or more among those that tune and judge.",
+                remedy="Audit more groups, or more records of each.",
+                code="too_few_records",
+            )
+        return train, tune, test
 
+    def decide_best(self, fold: int, sets: _Trio, split: RecordSplit) -> tuple[str, Decided]:
+        """The adversary that does best on tuning sets, and what it says of those that judge."""
+        tune, empty = sets[1], np.empty((0, 0))
+        classes = tune.classes.astype(np.float64)
+        problem = Problem(empty, classes, empty, classes, self.n)
+        best: tuple[float, str, FloatArray, FloatArray] | None = None
+        for said, tuned, decided in self._pool(fold, sets, split):
+            score = measure_tuning(problem, tuned)
+            if best is None or score > best[0] + 1e-9:  # rounding may not choose
+                best = score, said, tuned, decided
+        if best is None:
+            raise InputError("No adversary is named.", remedy="Name some in adversaries.")
+        _, said, tuned, decided = best
+        signs = orient_ranking(tune.classes, tuned) if len(np.unique(tune.classes)) > 1 else 1.0
+        return said, (decided, np.asarray(decided * signs))
 
-def _decide_best(
-    evidence: Evidence,
-    position: int,
-    source: str,
-    fold: int,
-    sets: tuple[set_statistics.Sets, set_statistics.Sets, set_statistics.Sets],
-    split: RecordSplit,
-    options: AttackOptions,
-) -> tuple[str, Decided]:
-    """The adversary that does best on tuning sets, and what it says of those that judge."""
-    x, n_classes = _read_source(evidence, source), evidence.columns[position].n_categories or 0
-    trained = _TRAINED.setdefault(evidence, {})
-    if (position, source, fold) not in trained:
-        trained[position, source, fold] = _read_records(evidence, position, source, split, options)
-    tune = sets[1]
-    best: tuple[float, str, FloatArray, FloatArray] | None = None
-    for said, tuned, decided in _pool(
-        x, trained[position, source, fold], sets, split, n_classes, options
-    ):
-        score = _measure(tune, tuned, n_classes)
-        if best is None or score > best[0] + 1e-9:
-            best = score, said, tuned, decided
-    if best is None:
-        raise InputError("No adversary is named.", remedy="Name some in adversaries.")
-    _, said, tuned, decided = best
-    signs = orient_ranking(tune.classes, tuned) if len(np.unique(tune.classes)) > 1 else 1.0
-    return said, (decided, np.asarray(decided * signs))
+    def _pool(
+        self, fold: int, sets: _Trio, split: RecordSplit
+    ) -> Iterator[tuple[str, FloatArray, FloatArray]]:
+        """Every way to pool: its name, and what it says of tuning and of test sets."""
+        train, tune, test = sets
+        prior, trained = self._find_prior(split), _TRAINED.setdefault(self.evidence, {})
+        key = (self.position, self.source, fold)
+        if key not in trained:
+            trained[key] = self._read_records(split, prior)
+        for name, likelihoods in trained[key].items():
+            summed = [part.sum(likelihoods) + np.log(prior) for part in (tune, test)]
+            yield f"sum of log-probabilities of {name}", summed[0], summed[1]
+        # Of single records pooled statistics are the records, which were attacked already.
+        if train.n_sets < 2 * self.n or len(test.members) == test.n_sets:
+            return
+        z = set_statistics.read_statistics(self.x, split.train)
+        pooled = [set_statistics.pool_statistics(z, part) for part in sets]
+        aside = set_aside(train.units, train.classes, self.options.seed)
+        if len(np.unique(train.classes[~aside])) < 2:  # only one class has so many records
+            return
+        for name, decide in set_statistics.train_on_sets(
+            pooled[0][~aside],
+            train.classes[~aside],
+            pooled[0][aside],
+            train.classes[aside],
+            self.n,
+            self.options.adversaries,
+            self.options.seed,
+        ):
+            yield f"{name} on pooled statistics", decide(pooled[1]), decide(pooled[2])
 
+    def _find_prior(self, split: RecordSplit) -> FloatArray:
+        """Shares of the classes in training; one record more of each, so that none is 0."""
+        counts = np.bincount(self.truth[split.train].astype(np.int64), minlength=self.n)
+        return np.asarray((counts + 1.0) / (counts.sum() + self.n))
 
-def _measure(sets: set_statistics.Sets, decision: FloatArray, n_classes: int) -> float:
-    empty = np.empty((0, 0))
-    truth = sets.classes.astype(np.float64)
-    return measure_tuning(Problem(empty, truth, empty, truth, n_classes), decision)
-
-
-def _pool(
-    x: FloatArray,
-    trained: _Likelihoods,
-    sets: tuple[set_statistics.Sets, set_statistics.Sets, set_statistics.Sets],
-    split: RecordSplit,
-    n_classes: int,
-    options: AttackOptions,
-) -> list[tuple[str, FloatArray, FloatArray]]:
-    """Every way to pool: its name, and what it says of tuning and of test sets."""
-    train, tune, test = sets
-    found = []
-    for name, likelihoods in trained.likelihoods.items():
-        prior = np.log(trained.prior)
-        said = [part.sum(likelihoods) + prior for part in (tune, test)]
-        found.append((f"sum of log-probabilities of {name}", said[0], said[1]))
-    if train.n_sets < 2 * n_classes or len(test.members) == test.n_sets:  # one record is no set
+    def _read_records(self, split: RecordSplit, prior: FloatArray) -> dict[str, FloatArray]:
+        """Adversaries on single records, calibrated on tuning records."""
+        x, truth, options = self.x, self.truth, self.options
+        units = find_units(self.evidence, self.position)
+        assert units is not None
+        aside = set_aside(units[split.train], truth[split.train].astype(np.int64), options.seed)
+        train, tune = split.train[~aside], split.train[aside]
+        records = (x[train], truth[train], x[tune], truth[tune])
+        problem = Problem(*records, self.n, options.seed)
+        judged, n_tune = np.concatenate([split.tune, split.test]), len(split.tune)
+        bases = [base for base in set_statistics.BASES if base in options.adversaries]
+        if self.source == RAW_GROUPS:  # raw records are wide, and one who learns of them is enough
+            bases = bases[:1]
+        found: dict[str, FloatArray] = {}
+        for name in bases:
+            adversary = ADVERSARIES[name]
+            fitted = adversary.fit(problem.sample(adversary.max_train, adversary.max_tune))
+            decision = np.asarray(fitted.decide(x[judged]), np.float64)
+            if not np.isfinite(decision).all():
+                continue
+            calibration = set_statistics.calibrate(
+                decision[:n_tune], truth[split.tune].astype(np.int64), prior
+            )
+            found[name] = np.zeros((len(x), self.n))
+            found[name][judged] = set_statistics.log_likelihoods(decision, prior, calibration)
         return found
-    z = set_statistics.read_statistics(x, split.train)
-    statistics = [set_statistics.pool_statistics(z, part) for part in sets]
-    aside = set_aside(train.units, train.classes, options.seed)
-    if len(np.unique(train.classes[~aside])) < 2:  # only one class has so many records
-        return found
-    fitted_to_sets = set_statistics.train_on_sets(
-        statistics[0][~aside],
-        train.classes[~aside],
-        statistics[0][aside],
-        train.classes[aside],
-        n_classes,
-        options.adversaries,
-        options.seed,
-    )
-    for name, decide in fitted_to_sets:
-        said = [decide(part) for part in statistics[1:]]
-        found.append((f"{name} on pooled statistics", said[0], said[1]))
-    return found
 
 
 def set_aside(groups: IntArray, classes: IntArray, seed: int) -> BoolArray:
@@ -306,51 +315,10 @@ def set_aside(groups: IntArray, classes: IntArray, seed: int) -> BoolArray:
     n_rows, names = len(groups), np.unique(groups)
     rows = random.permutation(n_rows) < n_rows // 5
     for _ in range(20):  # both sides hold every class
+        # Whole groups where both sides hold every class; else rows, which a class of one group
+        # forces.
         some = random.permutation(names)[: max(1, len(names) // 5)]
         aside = np.isin(groups, some)
         if len(np.unique(classes[aside])) == len(np.unique(classes[~aside])):
             return np.asarray(aside)
     return np.asarray(rows)
-
-
-def _read_source(evidence: Evidence, source: str) -> FloatArray:
-    """All that is released, or the raw records, standardised."""
-    if source == RAW_GROUPS:
-        return evidence.sources["raw"].values
-    return evidence.sources.get("everything", evidence.sources["released"]).values
-
-
-def _read_records(
-    evidence: Evidence, position: int, source: str, split: RecordSplit, options: AttackOptions
-) -> _Likelihoods:
-    """Adversaries on single records, calibrated on tuning records."""
-    x, truth = _read_source(evidence, source), evidence.truth[:, position]
-    n_classes = int(evidence.columns[position].n_categories or 0)
-    counts = np.bincount(truth[split.train].astype(np.int64), minlength=n_classes)
-    prior = (counts + 1.0) / (counts.sum() + n_classes)
-    codes = truth[split.train].astype(np.int64)
-    units = find_units(evidence, position)
-    assert units is not None
-    aside = set_aside(units[split.train], codes, options.seed)
-    train, tune = split.train[~aside], split.train[aside]
-    records = (x[train], truth[train], x[tune], truth[tune])
-    problem = Problem(*records, n_classes, options.seed)
-    judged = np.concatenate([split.tune, split.test])
-    bases = [base for base in set_statistics.BASES if base in options.adversaries]
-    if source == RAW_GROUPS:  # raw records are wide, and one who learns of them is enough
-        bases = bases[:1]
-    found: dict[str, FloatArray] = {}
-    for name in bases:
-        adversary = ADVERSARIES[name]
-        fitted = adversary.fit(problem.sample(adversary.max_train, adversary.max_tune))
-        decision = np.asarray(fitted.decide(x[judged]), np.float64)
-        if not np.isfinite(decision).all():
-            continue
-        n_tune = len(split.tune)
-        calibration = set_statistics.calibrate(
-            decision[:n_tune], truth[split.tune].astype(np.int64), prior
-        )
-        values = np.zeros((len(x), n_classes))
-        values[judged] = set_statistics.log_likelihoods(decision, prior, calibration)
-        found[name] = values
-    return _Likelihoods(found, prior)

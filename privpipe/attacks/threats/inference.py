@@ -50,6 +50,7 @@ def plan_attacks(evidence: Evidence, options: AttackOptions) -> tuple[Attack, ..
         for column in evidence.columns
         for name in choose_adversaries(source, column.is_categorical, options)
     )
+    # One adversary more per size: each shares the level of its variable, so that the sizes are few.
     joint = tuple(
         Attack(column.name, "classes", source, group_inference.name_size(size))
         for source in (GROUPS, *([RAW_GROUPS] if "raw" in evidence.sources else []))
@@ -174,6 +175,7 @@ def measure_attacks(
         desired=desired,
         options=options,
     )
+    # The same plan as on workers, so that both give the same levels.
     plan = plan_attacks(evidence, options)
     outcomes = []
     for attack in plan:
@@ -286,6 +288,8 @@ def score_decisions(
     options: AttackOptions,
 ) -> tuple[scoring.Score, ...]:
     """Scores of what was decided of test records, by class or number, with their limits."""
+    # Limits at all levels that Holm may need are found at once: what is bootstrapped is
+    # bootstrapped once.
     strict, *also = plan_levels(evidence, position, options)
     given: dict[str, Any] = {
         "groups": find_test_units(evidence, position, test),

@@ -223,6 +223,7 @@ def _measure_pair(
 
 def _gain_held_out(a: IntArray, b: IntArray, random: np.random.Generator) -> FloatArray:
     """log p(a|b) - log p(a) of each record, learned on the half it is not in."""
+    # Each half judges what the other learned, so that the gain is biased downward and not up.
     half = random.permutation(len(a)) % 2 == 0
     gain = np.empty(len(a))
     for train in (half, ~half):
@@ -232,6 +233,7 @@ def _gain_held_out(a: IntArray, b: IntArray, random: np.random.Generator) -> Flo
 
 def _gain(a: IntArray, b: IntArray, a_new: IntArray, b_new: IntArray) -> FloatArray:
     n_classes, n_symbols = int(max(a.max(), a_new.max())) + 1, int(max(b.max(), b_new.max())) + 1
+    # A class that training lacks would cost infinitely much.
     prior = (np.bincount(a, minlength=n_classes) + 0.5) / (len(a) + 0.5 * n_classes)
     sizes = np.bincount(b, minlength=n_symbols)
     cells, counts = np.unique(b * n_classes + a, return_counts=True)

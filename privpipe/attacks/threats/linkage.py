@@ -153,6 +153,7 @@ def measure_linkage(
     methods = {"learned": (_learn(known, gallery, half)[at], gallery)}
     if x.shape[1] == z.shape[1]:
         methods["direct"] = _align(x[rows], z[rows], at)
+    # Two intervals of each method hold jointly.
     share = 1 - (1 - level) / (2 * len(methods))
     subject = None if groups is None else np.asarray(groups)[probes]
     return LinkageReport(
@@ -193,6 +194,7 @@ def _learn(known: FloatArray, gallery: FloatArray, half: int) -> FloatArray:
     """Predict the release from the raw record; the ridge that predicts a tenth best."""
     n_fit = max(2, half - half // 5)
     best, least = gallery, np.inf
+    # The ridge is chosen on a fifth of the training half, never on what is looked up.
     for _, slope, offset in solve_ridges(known[:n_fit], gallery[:n_fit]):
         rest = gallery[n_fit:half] - (known[n_fit:half] @ slope + offset)
         error = float(np.mean(rest**2))

@@ -117,6 +117,7 @@ def measure_membership(
                 remedy="Give at least ten finite values of each kind.",
             )
     truth = np.concatenate([np.ones(len(inside), np.int64), np.zeros(len(outside), np.int64)])
+    # Little surprise means a member, so that the ranking is turned.
     curve = measure_roc(truth, -np.concatenate([inside, outside]), level=level, seed=seed)
     random = np.random.default_rng(seed)
     inside, outside = random.permutation(inside), random.permutation(outside)
@@ -262,6 +263,7 @@ def distinguish_neighbours(
             remedy=f"Give the same number of each, at least {LEAST_RELEASES}.",
             code="shape",
         )
+    # An event that is chosen by what it is counted on would show epsilon of noise.
     half = len(released) // 2
     learned, judged = (released[:half], other[:half]), (released[half:], other[half:])
     events = list(_choose_events(learned, judged))
@@ -302,6 +304,8 @@ def _best_cut(scores: FloatArray, others: FloatArray) -> float:
 
 def _is_fine(x: FloatArray) -> BoolArray:
     """Which released numbers are no multiple of 2**-53: what floating noise leaves near zero."""
+    # Textbook inversion gives values on no grid near zero, and which values occur reveals the input
+    # (Mironov 2012).
     scaled = x.astype(np.float64) * 2.0**53
     fine: BoolArray = np.floor(scaled) != scaled
     return fine
@@ -324,6 +328,7 @@ def _measure(
     # Two floors of each event, one for either neighbour as the first, share the error of all.
     risk = (1 - level) / (2 * n_events)
     intervals = [_find_limits(int(held.sum()), len(held), risk, level) for held in (here, there)]
+    # Differential privacy bounds either direction: which neighbour is the first must not matter.
     floors = (measure_epsilon_floor(*intervals), measure_epsilon_floor(*reversed(intervals)))
     return EventFloor(name, float(here.mean()), float(there.mean()), max(floors))
 

@@ -105,6 +105,7 @@ def _measure_curve(
         "n_replicates": options.n_replicates,
         "seed": options.seed,
     }
+    # The rise is of the same records, paired: two gains apart have limits that hide it.
     codes = truth.astype(np.int64) if evidence.columns[position].is_categorical else truth
     rises = {
         one.name: one.gained
@@ -129,6 +130,7 @@ def _measure_curve(
                 options.allowed(name),
             )
         )
+    # The score that is nearest to withdrawing the verdict is the one to show.
     return max(curves, key=lambda one: (one.rises_too_far, one.expected - one.allowed))
 
 
@@ -195,6 +197,7 @@ def measure_retained(evidence: Evidence, position: int, options: AttackOptions) 
     given: dict[str, Any] = {"groups": find_test_units(evidence, position, raw.test)}
     given["level"] = options.level
     if column.is_categorical:
+        # Wilson and paired intervals need no bootstrap.
         score = "accuracy"
         measured = _measure_accuracy(truth.astype(np.int64), raw, released, given)
     else:

@@ -130,6 +130,7 @@ def measure_reconstruction(
     subject = (
         None if groups is None else np.unique(np.asarray(groups)[rows], return_inverse=True)[1]
     )
+    # All columns, and not their coordinates: a column that others determine is rebuilt, too.
     target = _standardise(x[rows])
     source = measure_coordinates(z[rows], name="released", seed=seed).values
     split = draw_split(np.arange(len(rows)), groups=subject, seed=seed)
@@ -155,6 +156,7 @@ def _standardise(raw: FloatArray) -> FloatArray:
             f"raw has {int(varies.sum())} columns that vary, or values that are not finite.",
             remedy="Give finite records with at least one column that varies.",
         )
+    # Every raw column counts alike in the R squared, whatever its unit.
     table -= table.mean(axis=0)
     return np.asarray(table / table.std(axis=0))
 
@@ -194,6 +196,7 @@ def _judge(
 ) -> Reconstruction:
     spread = (target[split.test] - target[split.train].mean(axis=0)) ** 2
     lost, had = (residual**2).sum(axis=1), spread.sum(axis=1)
+    # A ratio of sums over records: neither Wilson nor a t interval is of it.
     r2 = measure_bootstrap_interval(
         lambda weights: 1 - (weights @ lost) / (weights @ had),
         len(lost),

@@ -74,6 +74,7 @@ def share_level(options: AttackOptions) -> AttackOptions:
     >>> round(share_level(AttackOptions(level=0.96)).level, 3)
     0.99
     """
+    # Bonferroni, since attacks on one sample depend on one another in ways that are not known.
     return replace(options, level=1 - (1 - options.level) / len(RECORD_ATTACKS))
 
 
@@ -117,6 +118,7 @@ def _decide_earlier(name: str, found: Found, options: AttackOptions) -> Decision
     what = f"the record by which {name.removeprefix(EARLIER).strip(' :') or 'two releases'} differs"
     if not isinstance(found, RecoveryReport):
         return Decision(what, "unknown", f"{what!r} is unknown: {found}", level=options.level)
+    # One trial has no interval to speak of: the attack itself decides by chance below .01.
     if not found.recovered.estimate:
         return Decision(what, "not protected", f"{what!r} is not found.", level=options.level)
     reason = (

@@ -109,6 +109,7 @@ def find_frame(released: FloatArray) -> FloatArray:
     scale = np.sqrt(np.where(variance > 1e-12 * mean**2, variance, 1.0))
     frame = np.eye(released.shape[1])
     frame[:-1, :-1] /= scale[:, None]
+    # The bias stays one, so that centring is a matrix and sums of records can be turned by it.
     frame[:-1, -1] = -mean / scale
     return frame
 
@@ -143,6 +144,7 @@ def report_recovery(
 def measure_cosines(records: FloatArray, guesses: FloatArray) -> FloatArray:
     """Largest cosine of each record with the guesses, whatever their sign; (n_records,)."""
     norms = np.linalg.norm(guesses, axis=-1, keepdims=True)
+    # A guess of zeros meets no record.
     unit = guesses / np.where(norms > 0, norms, 1.0)
     rows = records / np.linalg.norm(records, axis=1, keepdims=True)
     products = rows @ unit.T if unit.ndim == 2 else np.einsum("ij,ikj->ik", rows, unit)
@@ -189,6 +191,7 @@ def attack_with_and_without(
     frame = find_frame(released)
     made, q = released @ frame.T, len(frame)
     targets = members[:MOST_TARGETS] @ frame.T
+    # Features may depend on one another: the pseudo-inverse stays within their span.
     inverse = np.linalg.pinv(_turn(gram, frame)[:q, :q], 1e-12, hermitian=True)
     # Of least squares without record i: less inverse @ x_i r_i' / (1 - leverage).
     guesses = targets @ inverse @ (made.T @ made)

@@ -53,6 +53,7 @@ def attack_independent_components(
     )
     with QUIET:  # what it has found by then is judged
         search.fit(rows)
+    # Columns of the mixing matrix are records up to sign and size, as cosines are.
     guesses = search.mixing_.T
     if not np.isfinite(guesses).all():
         raise InputError(
@@ -74,6 +75,8 @@ def attack_outlying_record(
     """
     record_recovery.find_frame(released)  # refuses what cannot be attacked
     moments = released.T @ released
+    # Centred and scaled by what every outsider knows; whitening would hide an outlier in the spread
+    # that it makes.
     centred = np.eye(len(moments))
     centred[:-1, -1] = -moments[-1, :-1] / moments[-1, -1]
     # Medians are not moved by the record that is looked for.

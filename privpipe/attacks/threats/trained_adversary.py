@@ -80,11 +80,14 @@ def train_adversary(
     adversary = find_adversary(name, ADVERSARIES)
     truth, n_classes = evidence.truth[:, position], evidence.columns[position].n_categories
     splits = split_records(evidence, position, options)
+    # Of several splits all judge, and the bound is of all of them.
     most = min(adversary.max_test, options.max_test) // len(splits)
     tests = draw_tests(evidence, position, splits, most, options)
     x, found, learners = evidence.sources[source].values, list[Decided](), list[_Learner]()
     for split, test in zip(splits, tests, strict=True):
         problem, scale = _pose(x, truth, split, n_classes, options)
+        # The share is of the labels that it would use, not of those that there are: half of what a
+        # bounded adversary never reads would change nothing.
         most_train = math.ceil(share_train * min(adversary.max_train, len(split.train)))
         problem = problem.sample(most_train, adversary.max_tune)
         learners.append(_Learner(problem, adversary.fit(problem), scale))

@@ -194,6 +194,7 @@ def measure_losses_of_model(
     columns = []
     if predictor is not None and predictor.shape == (raw.shape[1], labels.shape[1]):
         residual = labels - raw @ predictor
+        # The slope has no intercept here; a constant would be the loss of all.
         residual -= np.nanmean(residual, axis=0)
         columns.append(np.nan_to_num(residual**2))
     if raw.shape == released.shape:

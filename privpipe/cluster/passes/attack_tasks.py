@@ -37,6 +37,7 @@ def plan_attack_bytes(evidence: Evidence) -> int:
     """
     widest: int = max(source.values.shape[1] for source in evidence.sources.values())
     itemsize: int = max(source.values.itemsize for source in evidence.sources.values())
+    # The most greedy adversary: which one a worker gets next is not known.
     n = max(
         min(evidence.n_records, adversary.max_train + adversary.max_tune)
         for adversary in ADVERSARIES.values()
@@ -180,6 +181,7 @@ def distribute_attacks(
     options = options or AttackOptions()
     # Limits decide nothing that is measured: a corrected one finds all outcomes checkpointed.
     measured = options.without_limits()
+    # A function runs where the evidence is used, so that no record passes the driver.
     if isinstance(evidence, Evidence):
         held = executor.send(evidence)
     else:
@@ -239,6 +241,7 @@ def detect_leak(evidence: Evidence, target: str, leak: str, options: AttackOptio
 
 def _follow_labels(work: _Work, report: AttackReport, n_released: int) -> tuple[LearningCurve, ...]:
     """Learning curves of the variables that are safe but for these."""
+    # Only what is safe is followed: more labels cannot make a leak smaller.
     tasks, n_total = {}, max(n_released, report.n_given)
     for target in [one.target for one in report.decide() if one.verdict == "safe"]:
         attacks = [o.attack for o in report.outcomes if o.attack.target == target]

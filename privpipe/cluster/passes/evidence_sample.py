@@ -212,6 +212,7 @@ def _repeat(drawn: DrawnSample, most: int) -> DrawnSample:
     counts = drawn.counts
     if not len(counts) or counts.max() == counts.min():
         return drawn
+    # In proportion: the rarest counts once, unless the sample would grow beyond its bound.
     step = max(float(counts.min()), float(counts.sum()) / most)
     # The fractions are settled by the words, so that no repetition draws others.
     luck = (drawn.words ^ drawn.rows.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)) * 2.0**-64
@@ -221,6 +222,7 @@ def _repeat(drawn: DrawnSample, most: int) -> DrawnSample:
 def measure_coverage(drawn: DrawnSample, collection: Collection) -> Coverage:
     """How many records, chunks and partitions the sample is of."""
     plan, partitions = collection.plan, collection.schema_of_records.partitions
+    # Records are numbered through all partitions, in their order.
     ends = np.cumsum([one.n_records for one in partitions])
     rows = np.unique(drawn.rows)
     return Coverage(
@@ -240,6 +242,7 @@ def _release(
     held = find_finite_rows(shard.features)
     if held.all() or not published.withholds or len(shard.attributes):
         return release_shard(shard, model, collection.schema)
+    # A map may refuse records that are not finite, and the release has withheld them.
     some = take_records(shard, np.flatnonzero(held))
     made = release_shard(some, model, collection.schema)
     released = np.full((len(held), made.shape[1]), np.nan, made.dtype)
@@ -358,6 +361,7 @@ def read_targets(shard: Shard, model: StoredMap) -> FloatArray:
             remedy="Nothing was published. This is a fault of privpipe: report it.",
             code="not-of-target",
         )
+    # Withheld rows stay where they are; which they are is published and attacked.
     found = np.full((len(held), values.shape[1]), np.nan)
     found[known] = values
     return found

@@ -103,6 +103,7 @@ def release_shard(
         If the shards of that schema are not numbered as the map's records were.
     """
     fitted = load_map(model.url, model.digest)
+    # Codes are numbers of categories: numbered otherwise they would be released as others.
     if (known := schema_of(fitted)) is not None:
         check_numbered_alike(known, schema)
     n, stream = shard.n_records, None

@@ -188,6 +188,7 @@ class AttackReport:
             "n_given": self.n_given,
             "n_withheld": self.n_withheld,
             "n_seen": self.n_seen,
+            # Keys are those of format 3, which pages of earlier releases are rendered from.
             "n_groups": self.groups and self.groups.n_groups,
             "sample": None if self.coverage is None else asdict(self.coverage),
             "sample_sentence": "" if self.coverage is None else self.coverage.say(),
@@ -216,6 +217,8 @@ def summarise_outcomes(
 
     `counts` are further fields of the report, as `Evidence.counts` gives them.
     """
+    # Workers end in any order, and a report has that of the plan: equal audits give equal
+    # documents.
     found = {outcome.attack: outcome for outcome in outcomes}
     ordered = (
         found.get(attack) or AttackOutcome(attack, "unknown", reason="The attack was not run.")

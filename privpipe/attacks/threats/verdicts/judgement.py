@@ -99,6 +99,8 @@ class _Case:
 
     def found(self, n_open: int) -> list[_Found]:
         """Deciding scores on the release, with limits for so many undecided variables."""
+        # Bonferroni over attacks and scores, Holm over the variables that are still undecided: the
+        # fewer these are, the less strict the level, and the narrower the limits.
         level = self.options.plan_level(self.n_compared, n_open)
         return [
             _Found(o, s.at(level), self.options.allowed(s.name))
@@ -123,6 +125,8 @@ class _Case:
             for o in self.outcomes
             for s in o.scores
             if o.attack.source == source and s.name in self.options.deciding(o.attack.kind)
+            # Advantages by true-positive rates have another unit, a share of records: they are not
+            # compared.
             if self.options.allowed(s.name) == self.options.max_advantage
         )
         return max((value for value in values if math.isfinite(value)), default=math.nan)
@@ -215,6 +219,8 @@ def decide_variables(
     for outcome in outcomes:
         by_target.setdefault(outcome.attack.target, []).append(outcome)
     cases = [_Case(target, tuple(mine), options) for target, mine in by_target.items()]
+    # Two families of verdicts, each stepped down by itself: half of the error is for variables
+    # called leaking wrongly, half for those called safe wrongly.
     leaking = _step_down(cases, _Case.leaks)
     safe = _step_down(cases, _Case.is_safe)
     judged = _Judged(n_records, groups)
@@ -228,6 +234,7 @@ def _step_down(cases: Sequence[_Case], holds: Callable[[_Case, int], bool]) -> d
     while True:
         n_open = len(cases) - len(found)
         new = [case for case in cases if case.target not in found and holds(case, n_open)]
+        # A step may decide several variables; their number is what the next step is freed of.
         if not new:
             return found
         found |= {case.target: n_open for case in new}
@@ -245,6 +252,7 @@ def _decide(
         verdict, n_open = "safe", safe[case.target]
         best = max(case.found(n_open), key=lambda one: one.excess, default=None)
     else:
+        # What is neither is shown at the level of the step of "safe" that it failed.
         n_open = max(1, n_cases - len(safe))
         best = max(case.found(n_open), key=lambda one: one.rank, default=None)
         is_known = best is not None and math.isfinite(best.excess) and not case.n_unknown
@@ -294,6 +302,8 @@ def _count_needed(case: _Case, n_open: int, judged: _Judged) -> float:
     needed, n_units = 0.0, judged.count(case.target)
     for one in case.found(n_open):
         score, allowed = one.score, one.allowed
+        # Of few groups the score itself is cut off by 1, so that its upper limit understates the
+        # distance.
         if score.gain_lower <= 0 and planned.get(score.name, 0.0) > n_units:
             needed = max(needed, planned[score.name])
             continue
@@ -305,6 +315,7 @@ def _count_needed(case: _Case, n_open: int, judged: _Judged) -> float:
             value, up = 0.0, nothing
         if not value < allowed:
             return math.nan
+        # Limits narrow with the root of the number of units.
         needed = max(needed, n_units * (up / (allowed - value)) ** 2)
     return math.ceil(needed) if math.isfinite(needed) else math.nan
 

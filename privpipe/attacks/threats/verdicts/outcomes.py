@@ -91,6 +91,7 @@ class AttackOutcome:
 
     def rows(self) -> list[dict[str, Any]]:
         """Rows of the table, see `AttackReport.table`; one without numbers when unknown."""
+        # The order of the keys is that of the columns of stored tables.
         counts = ("n_train", "n_tune", "n_test", "n_features", "n_coordinates")
         about = {n: getattr(self, n) for n in (*counts, "seconds", "status", "reason", "settings")}
         scores = [describe_score(score) for score in self.scores] or [_NO_SCORE]

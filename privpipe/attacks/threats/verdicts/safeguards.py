@@ -204,6 +204,8 @@ def hold_to_group_control(
         for outcome in outcomes
         if (outcome.attack.source, outcome.attack.target) == (RAW_GROUPS, decision.target)
     ]
+    # In the split that judges the release: a control by other records could pass where these
+    # cannot.
     revealed = any(
         score.advantage_lower > 0
         for outcome in controls
@@ -243,6 +245,7 @@ def say_power(found: Sequence[Detection]) -> str:
     """
     worst: dict[str, float] = {}
     for one in found:
+        # Leaks are planted in few variables and speak for all: the worst of them does.
         size = one.size if math.isfinite(one.size) else math.inf
         worst[one.leak] = max(worst.get(one.leak, 0.0), size)
     seen = [f"{leak} {size:.2g}".replace(" 0.", " .") for leak, size in worst.items() if size < 2]
@@ -269,6 +272,8 @@ def expect_gain(n_labels: Sequence[int], gains: Sequence[float], n_total: int) -
     n, y = np.asarray(n_labels, np.float64), np.asarray(gains, np.float64)
     best = (math.inf, float(y[-1]))
     for exponent in EXPONENTS:
+        # For a given exponent the curve is linear in its other two parameters: the best of 61
+        # lines.
         power = n**-exponent
         centred = power - power.mean()
         slope = min(0.0, float(centred @ y / (centred @ centred)))

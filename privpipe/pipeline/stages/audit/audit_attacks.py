@@ -115,6 +115,8 @@ def find_sources(run: Run, trained: Trained, plan: ReleasePlan, earlier: Earlier
     judged, fresh, release = find("held_out" if held_out else "all"), None, None
     if (labelled := find_labelled(run)) is not None:
         fresh = judged
+        # Records of the release itself judge where they have labels: others may be of another
+        # population.
         judged = pair_released(replace(labelled, indicators=indicators, only_finite=False), plan)
     elif not run.trains_on_itself:
         mine = replace(run.collection, indicators=indicators, only_finite=False)
@@ -147,6 +149,7 @@ def describe_published(run: Run, found: Earlier) -> tuple[Published, list[LeftOu
     judges = run.trains_on_itself or find_labelled(run) is not None
     published = Published(
         included=release.include if judges else (),
+        # Records that were never released have no place in its order.
         order=judges,
         partitions=release.partitions,
         withholds=release.nonfinite == "withhold",

@@ -79,6 +79,7 @@ def _compare(places: PlacePlan, run: Run) -> dict[str, Any]:
         n_chunks += len(np.unique(table.chunk))
         for key, sums in _sum_larger(table, run):
             larger[key] = _merge(larger.get(key), sums)
+    # Each place is compared with all the others: of a part of the sums these are not the release.
     if total is None or n_chunks != places.collection.plan.n_chunks:
         reason = "the sums of the cleaning are not in the workspace; run again"
         return {"reason": reason, "not_looked": list(run.training.confidential)}
@@ -95,12 +96,14 @@ def _compare(places: PlacePlan, run: Run) -> dict[str, Any]:
     for table in read_places(places):
         chunks, place = np.unique(table.chunk, return_inverse=True)
         sums = table.add_up(place, len(chunks))
+        # A chunk of few records shows nothing even of a copy: it is said of how many that is so.
         blind += (~test.finds_copies(sums)).sum(axis=0)
         listed += _list_worst(
             test, sums, [_name_chunk(run, int(chunk)) for chunk in chunks], names, places
         )
     for key in sorted(larger):
         listed += _list_worst(test, larger[key], [_name_larger(run, *key)], names, places)
+    # By what is sure, not by the estimate, which is largest where records are fewest.
     listed.sort(key=lambda one: -float(one["excess_lower"]))
     return {
         "status": "measured",

@@ -142,6 +142,7 @@ def audit_neighbours(run: Run, trained: Trained) -> dict[str, Any] | None:
 def _release(fitted: RecordMap, row: FloatArray) -> FloatArray:
     """Many releases of one record, under a key of their own."""
     key = secrets.token_bytes(KEY_BYTES)
+    # Wide records are released less often: all releases of a record are in memory at once.
     n = min(N_RELEASES, MOST_VALUES // len(row))
     stream = KeyedStream(key, partition="neighbours", first_record=0, n_records=n)
     released: FloatArray = fitted.apply(np.tile(row, (n, 1)), stream)

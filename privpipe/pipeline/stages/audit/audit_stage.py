@@ -81,6 +81,7 @@ def _audit(run: Run, trained: Trained, cleaned: Cleaned, executor: Executor) -> 
         return audit_surrogates(run, trained, plan, executor)
     held_out = run.options.audit.holdout > 0 or find_test(run) is not None
     judged = _count_judged(run, held_out)
+    # Adversaries train on one half of what is held out and are judged on the other.
     parts: tuple[Part, Part, Part] = ("fit", "attack", "test") if held_out else ("all",) * 3
     learned: Part = "fit" if run.options.audit.holdout > 0 else "all"
     raw = _shards(run, trained, executor, learned, "audit_raw")
@@ -211,6 +212,7 @@ def begin_attempt(run: Run, plan: ReleasePlan) -> Run:
         *run.collection.schema_of_records.partitions,
         *run.training.schema_of_records.partitions,
     ]
+    # The attempt is of these bytes: cleaning again with another key is another attempt, and pays.
     receipts = [one for one in read_ledger(plan) if one.run == plan.run]
     attempt = note_attempt(
         find_account(run.options.privacy.account),
@@ -223,6 +225,8 @@ def begin_attempt(run: Run, plan: ReleasePlan) -> Run:
 
 def _digest_judge(run: Run) -> str:
     """SHA-256 of all that changes what is measured; no limit does, and no level."""
+    # The level is shared by attempts and limits decide nothing that is measured: neither makes
+    # another judge.
     usual = AttackOptions()
     measured = replace(find_attack_options(run.options).without_limits(), level=usual.level)
     audit = run.options.audit

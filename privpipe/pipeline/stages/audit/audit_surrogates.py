@@ -199,6 +199,7 @@ def _join(found: dict[str, Any], records: Sequence[Decision]) -> dict[str, Any]:
         for one in records
     ]
     verdicts = [found, *rows]
+    # Ties go to the variables, which come first.
     worst = min(verdicts, key=lambda one: WORST_FIRST.index(one["verdict"]))
     return found | {
         "verdict": worst["verdict"],
@@ -227,6 +228,7 @@ def _reduce(collection: Collection, executor: Executor, summarise: Any, **more: 
 
 def _expand(moments: CoMoments, n_features: int) -> FloatArray:
     """Sum of products of [features, ones, the rest]."""
+    # Scatter is about the mean; sums of products are about zero, with the ones between both blocks.
     whole = moments.scatter + moments.count * np.outer(moments.mean, moments.mean)
     sums = moments.count * moments.mean
     whole = np.insert(np.insert(whole, n_features, sums, axis=0), n_features, 0.0, axis=1)

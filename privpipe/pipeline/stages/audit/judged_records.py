@@ -32,6 +32,7 @@ def find_labelled(run: Run) -> Collection | None:
         {part.digest for part in one.schema_of_records.partitions if part.digest}
         for one in (run.training, run.collection)
     )
+    # A partition that the fit saw flatters the release: it is no record of others.
     if learned & released:
         return None
     desired = run.training.desired if _has(run, run.training.desired) else ()
@@ -114,6 +115,7 @@ def _has(run: Run, names: tuple[str, ...], *, alike: bool = False) -> bool:
         theirs = run.training.schema_of_records.variable(name).categories
         if name not in mine or (mine[name].categories is None) != (theirs is None):
             return False
+        # Codes mean the category of that number: other categories, other labels.
         if alike and mine[name].categories != theirs:
             return False
     return True
