@@ -24,7 +24,6 @@ from privpipe.store.access.location import local_path, shown
 from privpipe.store.arrays.headers import companion_url, exists, read_header
 from privpipe.store.keyring.account_chain import AccountChain, reaching
 from privpipe.store.keyring.registers import Registered, align_rows, read_releases, register_release
-from privpipe.store.keyring.sketches import Ties
 from privpipe.store.models import read_model_header
 from privpipe.store.releases.earlier_release import (
     EarlierRelease,
@@ -91,9 +90,11 @@ def find_earlier(run: Run, plan: ReleasePlan | None = None) -> Earlier:
             continue
         try:
             with reaching(entry.url):
-                known = _open_registered(run, entry, [one.name for one in found])
-            # Unknown never passes: a release that is not at its place may still have readers.
-            if known is None:
+                there = exists(entry.url)
+                known = _open(run, entry, entry.url, [one.name for one in found]) if there else None
+            # Unknown never passes: a release that is not at its place may still have readers, and
+            # another one may have taken the place since.
+            if known is None or known.run != entry.run:
                 unread.append(LeftOut(entry.name, GONE))
             elif plan is None or not holds_the_same(known.url, read_ledger(plan)):
                 found.append(known)
@@ -283,11 +284,11 @@ def _list_registered(run: Run) -> list[Registered]:
         return []
     entries, ties = _read_register(run), run.sketches.ties()
     mine = {part.digest for part in run.collection.schema_of_records.partitions}
-    return [one for one in entries if one.rows and _shares(one, mine, ties)]
-
-
-def _shares(entry: Registered, mine: set[str], ties: Ties) -> bool:
-    return any(ties.meet(a, b) for a in mine for b, _ in entry.partitions)
+    return [
+        one
+        for one in entries
+        if one.rows and any(ties.meet(a, b) for a in mine for b, _ in one.partitions)
+    ]
 
 
 def _open_named(
@@ -307,15 +308,6 @@ def _open_named(
         return []
     digest, n_records = run.collection.digest, run.collection.n_records
     return [open_earlier_release(url, source_digest=digest, n_records=n_records, names=names)]
-
-
-def _open_registered(run: Run, entry: Registered, names: list[str]) -> EarlierRelease | None:
-    """The release of an entry; None where it is not at its place any more."""
-    if not exists(entry.url):
-        return None
-    # Another release may have taken the place since.
-    found = _open(run, entry, entry.url, names)
-    return found if found.run == entry.run else None
 
 
 def _open(run: Run, entry: Registered, url: str, names: list[str]) -> EarlierRelease:

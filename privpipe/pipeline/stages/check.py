@@ -112,10 +112,11 @@ def _check_method(
                 remedy="Name at least one variable.",
             )
     if section.weights is not None and not options.method.weighs:
+        weighing = [one.name for one in METHODS.values() if one.options.weighs]
         raise OptionError(
             f"The method {method.name!r} counts every record once; [collection] weights names "
             "a variable.",
-            remedy=f"Leave weights out, or use one of: {', '.join(_weighing())}.",
+            remedy=f"Leave weights out, or use one of: {', '.join(weighing)}.",
             code="weights",
         )
     if section.standardise and not options.method.scales:
@@ -158,11 +159,6 @@ def _check_unknown(options: RunOptions, collection: Collection) -> None:
             remedy='Train on records that have them, or set unseen to "nearest".',
             code="schema-drift",
         )
-
-
-def _weighing() -> list[str]:
-    """Methods that count records by their weights."""
-    return [method.name for method in METHODS.values() if method.options.weighs]
 
 
 def _roles(options: RunOptions) -> dict[Role, tuple[str, ...]]:
