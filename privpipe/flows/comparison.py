@@ -288,19 +288,19 @@ def _find_gain(report: AttackReport) -> dict[str, float] | None:
         for score in outcome.scores
         if score.name in WEIGHED
     ]
-    if not found:
-        return None
-    worst = max(found, key=lambda score: score.gain_upper)
-    return {"estimate": worst.gain, "lower": worst.gain_lower, "upper": worst.gain_upper}
+    worst = max(found, key=lambda score: score.gain_upper, default=None)
+    return (
+        None
+        if worst is None
+        else {"estimate": worst.gain, "lower": worst.gain_lower, "upper": worst.gain_upper}
+    )
 
 
 def _find_loss(utility: Mapping[str, Any]) -> dict[str, float] | None:
     """The loss of the target that loses most."""
     found = [one["loss"] for one in utility.values() if "loss" in one]
-    if not found:
-        return None
-    worst = max(found, key=lambda one: one["estimate"])
-    return {key: float(worst[key]) for key in ("estimate", "lower", "upper")}
+    worst = max(found, key=lambda one: one["estimate"], default=None)
+    return worst and {key: float(worst[key]) for key in ("estimate", "lower", "upper")}
 
 
 def find_front(rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
