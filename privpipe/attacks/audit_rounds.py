@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from privpipe.attacks import moment_audit
-from privpipe.attacks.least_squares_adversary import fit_linear_attack
+from privpipe.attacks.moment_audit import fit_linear_attack
 from privpipe.attacks.statistics.privacy import limit_complete_privacy, report_privacy
 from privpipe.errors import InputError, RankError
 from privpipe.numerics.finite import find_finite_rows, keep_rows

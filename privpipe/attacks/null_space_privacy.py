@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from privpipe.attacks.least_squares_adversary import fit_linear_attack, widen
+from privpipe.attacks.moment_audit import fit_linear_attack, widen
 from privpipe.attacks.statistics.joint_sums import JointSums
 from privpipe.attacks.statistics.privacy import ViewPrivacy, report_privacy, sum_privacy
 from privpipe.capabilities import Coordinates, Spends

@@ -10,8 +10,13 @@ import pytest
 
 from privpipe import NullSpaceCleaner, Records, fit_null_space_cleaner
 from privpipe.attacks.audit_rounds import audit_release
-from privpipe.attacks.least_squares_adversary import find_coordinates, fit_linear_attack
-from privpipe.attacks.moment_audit import AuditPlan, measure_pairs, summarise_pairs
+from privpipe.attacks.moment_audit import (
+    AuditPlan,
+    find_coordinates,
+    fit_linear_attack,
+    measure_pairs,
+    summarise_pairs,
+)
 from privpipe.numerics.regression.moments import Coding, CoMoments, LeastSquares, code_targets
 from privpipe.protocols import Column, FloatArray, Shard
 from tests.standard import make_standard

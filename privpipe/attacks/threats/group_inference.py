@@ -12,23 +12,11 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from privpipe.attacks.adversaries import ADVERSARIES, set_statistics
+from privpipe.attacks.adversaries import problem as problems
 from privpipe.attacks.adversaries.attack_options import GROUPS, RAW_GROUPS, AttackOptions
 from privpipe.attacks.adversaries.evidence import Evidence, find_units, split_groups
-from privpipe.attacks.adversaries.problem import (
-    Decided,
-    Problem,
-    guess_target,
-    join_decided,
-    measure_tuning,
-)
+from privpipe.attacks.statistics import splits
 from privpipe.attacks.statistics.roc import orient_ranking
-from privpipe.attacks.statistics.splits import (
-    FEWEST_IN_CELL,
-    N_FOLDS,
-    RecordSplit,
-    is_of_groups,
-    names_groups,
-)
 from privpipe.errors import InputError
 from privpipe.protocols import BoolArray, FloatArray, IntArray
 
@@ -99,10 +87,10 @@ def list_sizes(evidence: Evidence, position: int, options: AttackOptions) -> tup
         return ()
     known = ~np.isnan(truth)
     # A variable that varies within groups is not revealed by the group: single records judge it.
-    if not is_of_groups(groups[known], truth[known]):
+    if not splits.is_of_groups(groups[known], truth[known]):
         return ()
     sizes = np.unique(groups[known], return_counts=True)[1]
-    named = names_groups(groups[known], truth[known])
+    named = splits.names_groups(groups[known], truth[known])
     if len(sizes) < (2 if named else FEWEST_GROUPS):
         return ()
     typical = float(np.median(sizes))
@@ -113,7 +101,7 @@ def list_sizes(evidence: Evidence, position: int, options: AttackOptions) -> tup
     if named:
         # A part of a named group judges at a time, and all of it is one set, of which no number
         # shows anything.
-        return tuple(size for size in SIZES if size == 1 or size <= typical / N_FOLDS)
+        return tuple(size for size in SIZES if size == 1 or size <= typical / splits.N_FOLDS)
     return (*(size for size in SIZES if size <= typical), None)
 
 
@@ -139,9 +127,9 @@ def infer_jointly(
         If there are too few sets to choose an adversary and to judge it.
     """
     target = _Target(evidence, position, source, options)
-    splits, size, n_classes = split_groups(evidence, position, options), read_size(name), target.n
-    parts, found, said = list[set_statistics.Sets](), list[Decided](), list[str]()
-    for fold, split in enumerate(splits):
+    folds, size, n_classes = split_groups(evidence, position, options), read_size(name), target.n
+    parts, found, said = list[set_statistics.Sets](), list[problems.Decided](), list[str]()
+    for fold, split in enumerate(folds):
         sets = target.draw_sets(size, split)
         judged, decided = target.decide_best(fold, sets, split)
         parts.append(sets[2])
@@ -152,17 +140,18 @@ def infer_jointly(
     n_before = np.cumsum([0, *(part.units.max() + 1 for part in parts[:-1])])
     units = np.concatenate([p.units + n for p, n in zip(parts, n_before, strict=True)])
     n_left = n_classes - len(np.unique(classes))
+    fewest = splits.FEWEST_IN_CELL
     if size == 1 and n_left:  # a group too short to be cut in time would pass unseen
         raise InputError(
             f"{n_left} of {n_classes} values have no record that another time could judge: their "
-            f"groups have fewer than {FEWEST_IN_CELL} records.",
-            remedy=f"Audit at least {FEWEST_IN_CELL} records of each group, or leave out others.",
+            f"groups have fewer than {fewest} records.",
+            remedy=f"Audit at least {fewest} records of each group, or leave out others.",
             code="too_few_records",
         )
-    decision, ranking = join_decided(found, n_classes)
+    decision, ranking = problems.join_decided(found, n_classes)
     settings = f"{'; '.join(dict.fromkeys(said))}; {len(classes)} sets of {len(np.unique(units))}"
-    guess = int(guess_target(target.truth[~np.isnan(target.truth)], n_classes))
-    n_train, n_tune = len(splits[0].train), len(splits[0].tune)
+    guess = int(problems.guess_target(target.truth[~np.isnan(target.truth)], n_classes))
+    n_train, n_tune = len(folds[0].train), len(folds[0].tune)
     return Pooled(classes, units, decision, ranking, guess, settings, n_train, n_tune)
 
 
@@ -202,7 +191,7 @@ class _Target:
             return sources["raw"].values
         return sources.get("everything", sources["released"]).values
 
-    def draw_sets(self, size: int | None, split: RecordSplit) -> _Trio:
+    def draw_sets(self, size: int | None, split: splits.RecordSplit) -> _Trio:
         """Sets of so many records that train, choose and judge."""
         assert self.evidence.groups is not None
         groups, truth = self.evidence.groups, np.nan_to_num(self.truth).astype(np.int64)
@@ -225,14 +214,16 @@ class _Target:
             )
         return train, tune, test
 
-    def decide_best(self, fold: int, sets: _Trio, split: RecordSplit) -> tuple[str, Decided]:
+    def decide_best(
+        self, fold: int, sets: _Trio, split: splits.RecordSplit
+    ) -> tuple[str, problems.Decided]:
         """The adversary that does best on tuning sets, and what it says of those that judge."""
         tune, empty = sets[1], np.empty((0, 0))
         classes = tune.classes.astype(np.float64)
-        problem = Problem(empty, classes, empty, classes, self.n)
+        problem = problems.Problem(empty, classes, empty, classes, self.n)
         best: tuple[float, str, FloatArray, FloatArray] | None = None
         for said, tuned, decided in self._pool(fold, sets, split):
-            score = measure_tuning(problem, tuned)
+            score = problems.measure_tuning(problem, tuned)
             if best is None or score > best[0] + 1e-9:  # rounding may not choose
                 best = score, said, tuned, decided
         if best is None:
@@ -242,7 +233,7 @@ class _Target:
         return said, (decided, np.asarray(decided * signs))
 
     def _pool(
-        self, fold: int, sets: _Trio, split: RecordSplit
+        self, fold: int, sets: _Trio, split: splits.RecordSplit
     ) -> Iterator[tuple[str, FloatArray, FloatArray]]:
         """Every way to pool: its name, and what it says of tuning and of test sets."""
         train, tune, test = sets
@@ -272,12 +263,12 @@ class _Target:
         ):
             yield f"{name} on pooled statistics", decide(pooled[1]), decide(pooled[2])
 
-    def _find_prior(self, split: RecordSplit) -> FloatArray:
+    def _find_prior(self, split: splits.RecordSplit) -> FloatArray:
         """Shares of the classes in training; one record more of each, so that none is 0."""
         counts = np.bincount(self.truth[split.train].astype(np.int64), minlength=self.n)
         return np.asarray((counts + 1.0) / (counts.sum() + self.n))
 
-    def _read_records(self, split: RecordSplit, prior: FloatArray) -> dict[str, FloatArray]:
+    def _read_records(self, split: splits.RecordSplit, prior: FloatArray) -> dict[str, FloatArray]:
         """Adversaries on single records, calibrated on tuning records."""
         x, truth, options = self.x, self.truth, self.options
         units = find_units(self.evidence, self.position)
@@ -285,7 +276,7 @@ class _Target:
         aside = set_aside(units[split.train], truth[split.train].astype(np.int64), options.seed)
         train, tune = split.train[~aside], split.train[aside]
         records = (x[train], truth[train], x[tune], truth[tune])
-        problem = Problem(*records, self.n, options.seed)
+        problem = problems.Problem(*records, self.n, options.seed)
         judged, n_tune = np.concatenate([split.tune, split.test]), len(split.tune)
         bases = [base for base in set_statistics.BASES if base in options.adversaries]
         if self.source == RAW_GROUPS:  # raw records are wide, and one who learns of them is enough

@@ -9,17 +9,10 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from privpipe.attacks.adversaries import ADVERSARIES, KNOWS_DESIRED
+from privpipe.attacks.adversaries import problem as problems
 from privpipe.attacks.adversaries.attack_options import AttackOptions, find_adversary
 from privpipe.attacks.adversaries.coordinates import TrainingMatrix
 from privpipe.attacks.adversaries.evidence import Evidence, split_records
-from privpipe.attacks.adversaries.problem import (
-    Decided,
-    Fitted,
-    Problem,
-    guess_target,
-    join_decided,
-    measure_target,
-)
 from privpipe.attacks.statistics.roc import orient_ranking
 from privpipe.attacks.statistics.splits import RecordSplit, draw_rows
 from privpipe.errors import ConvergenceError
@@ -47,7 +40,7 @@ class TrainedAdversary:
 
     splits: tuple[RecordSplit, ...]
     tests: tuple[IntArray, ...]
-    decided: Decided
+    decided: problems.Decided
     guess: float
     settings: str
     n_train: int
@@ -83,7 +76,7 @@ def train_adversary(
     # Of several splits all judge, and the bound is of all of them.
     most = min(adversary.max_test, options.max_test) // len(splits)
     tests = draw_tests(evidence, position, splits, most, options)
-    x, found, learners = evidence.sources[source].values, list[Decided](), list[_Learner]()
+    x, found, learners = evidence.sources[source].values, list[problems.Decided](), list[_Learner]()
     for split, test in zip(splits, tests, strict=True):
         problem, scale = _pose(x, truth, split, n_classes, options)
         # The share is of the labels that it would use, not of those that there are: half of what a
@@ -97,8 +90,8 @@ def train_adversary(
     return TrainedAdversary(
         splits,
         tests,
-        join_decided(found, n_classes),
-        guess_target(truth[learned], n_classes),
+        problems.join_decided(found, n_classes),
+        problems.guess_target(truth[learned], n_classes),
         first.fitted.settings,
         len(first.problem.x_train),
         len(first.problem.x_tune),
@@ -109,11 +102,11 @@ def train_adversary(
 class _Learner:
     """An adversary fitted to one split, with mean and deviation of the numbers that it guesses."""
 
-    problem: Problem
-    fitted: Fitted
+    problem: problems.Problem
+    fitted: problems.Fitted
     scale: tuple[float, float]
 
-    def decide(self, x: FloatArray) -> Decided:
+    def decide(self, x: FloatArray) -> problems.Decided:
         """What is said of records, in the unit of the variable, and how it ranks them."""
         problem, decision = self.problem, np.asarray(self.fitted.decide(x), np.float64)
         expected = (len(x), problem.n_classes) if problem.n_classes else (len(x),)
@@ -140,7 +133,7 @@ def decide_by_desired(
     splits: tuple[RecordSplit, ...],
     tests: tuple[IntArray, ...],
     options: AttackOptions,
-) -> Decided | None:
+) -> problems.Decided | None:
     """What is said of test records by who knows the true desired variables and no more.
 
     None without such, or where they reveal nothing of tuning records: then all that is found is
@@ -150,7 +143,7 @@ def decide_by_desired(
         return None
     desired, truth = evidence.sources["wanted"], evidence.truth[:, position]
     x, n_classes = desired.values, evidence.columns[position].n_categories
-    fitted, found = _BASELINES.setdefault(desired, {}), list[Decided]()
+    fitted, found = _BASELINES.setdefault(desired, {}), list[problems.Decided]()
     for fold, (split, test) in enumerate(zip(splits, tests, strict=True)):
         if (position, fold) not in fitted:
             fitted[position, fold] = _fit_baseline(x, truth, split, n_classes, options)
@@ -165,7 +158,7 @@ def decide_by_desired(
             same = np.tile(counts / counts.sum(), (len(test), 1))
         found.append((same, same))
     knows = any(fitted[position, fold] is not None for fold in range(len(splits)))
-    return join_decided(found, n_classes) if knows else None
+    return problems.join_decided(found, n_classes) if knows else None
 
 
 def _fit_baseline(
@@ -208,10 +201,10 @@ def _pose(
     split: RecordSplit,
     n_classes: int | None,
     options: AttackOptions,
-) -> tuple[Problem, tuple[float, float]]:
+) -> tuple[problems.Problem, tuple[float, float]]:
     """What is to be learned from a split, and mean and deviation of its numbers."""
-    centre, spread = (0.0, 1.0) if n_classes else measure_target(truth[split.train])
-    problem = Problem(
+    centre, spread = (0.0, 1.0) if n_classes else problems.measure_target(truth[split.train])
+    problem = problems.Problem(
         x_train=x[split.train],
         y_train=(truth[split.train] - centre) / spread,
         x_tune=x[split.tune],

@@ -16,17 +16,10 @@ from privpipe.attacks.adversaries.attack_options import ALONE, AttackOptions
 from privpipe.attacks.adversaries.evidence import Coverage, GroupCounts, LeftOut
 from privpipe.attacks.statistics.roc import GRID
 from privpipe.attacks.statistics.scores import Score
+from privpipe.attacks.threats.verdicts import outcomes as results
 from privpipe.attacks.threats.verdicts import safeguards
 from privpipe.attacks.threats.verdicts.detectable_effect import count_compared
 from privpipe.attacks.threats.verdicts.judgement import decide_variables
-from privpipe.attacks.threats.verdicts.outcomes import (
-    WORST_FIRST,
-    Attack,
-    AttackOutcome,
-    Decision,
-    Verdict,
-    is_of_release,
-)
 from privpipe.described import described
 from privpipe.errors import InputError
 
@@ -75,7 +68,7 @@ class AttackReport:
         What the records given are a sample of; None where that is not known.
     """
 
-    outcomes: tuple[AttackOutcome, ...]
+    outcomes: tuple[results.AttackOutcome, ...]
     options: AttackOptions
     n_records: int
     n_given: int
@@ -109,10 +102,10 @@ class AttackReport:
         return pd.DataFrame([decision.as_row() for decision in self.decide()])
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> results.Verdict:
         """The worst verdict of any variable: leaks, then unknown, then unproven, then safe."""
         found = {decision.verdict for decision in self.decide()}
-        return next((verdict for verdict in WORST_FIRST if verdict in found), "unknown")
+        return next((verdict for verdict in results.WORST_FIRST if verdict in found), "unknown")
 
     def strongest(self, target: str, score: str, source: str = "released") -> tuple[str, Score]:
         """The adversary with the largest upper limit of one score, and that score.
@@ -141,18 +134,18 @@ class AttackReport:
             )
         return max(found, key=lambda pair: pair[1].advantage_upper)
 
-    def decide(self) -> tuple[Decision, ...]:
+    def decide(self) -> tuple[results.Decision, ...]:
         """A decision per variable; see `judgement`."""
         return self._decided
 
     @cached_property
-    def _decided(self) -> tuple[Decision, ...]:
+    def _decided(self) -> tuple[results.Decision, ...]:
         decided = decide_variables(
             self.outcomes, self.options, self.left_out, self.n_records, self.groups
         )
         return tuple(map(self._hold, decided))
 
-    def _hold(self, decision: Decision) -> Decision:
+    def _hold(self, decision: results.Decision) -> results.Decision:
         """A decision after all that "safe" must survive, one after the other."""
         decision = safeguards.hold_to_control(decision, self.outcomes, self.options)
         decision = safeguards.hold_to_power(
@@ -211,7 +204,10 @@ class AttackReport:
 
 
 def summarise_outcomes(
-    outcomes: Iterable[AttackOutcome], plan: Sequence[Attack], options: AttackOptions, **counts: Any
+    outcomes: Iterable[results.AttackOutcome],
+    plan: Sequence[results.Attack],
+    options: AttackOptions,
+    **counts: Any,
 ) -> AttackReport:
     """The report of outcomes that came in any order; a planned attack without one is unknown.
 
@@ -221,7 +217,8 @@ def summarise_outcomes(
     # documents.
     found = {outcome.attack: outcome for outcome in outcomes}
     ordered = (
-        found.get(attack) or AttackOutcome(attack, "unknown", reason="The attack was not run.")
+        found.get(attack)
+        or results.AttackOutcome(attack, "unknown", reason="The attack was not run.")
         for attack in plan
     )
     return AttackReport(tuple(ordered), options, **counts)
@@ -261,7 +258,9 @@ class IncludedLeakage:
 
 
 def find_leakage(
-    outcomes: Sequence[AttackOutcome], decisions: Iterable[Decision], options: AttackOptions
+    outcomes: Sequence[results.AttackOutcome],
+    decisions: Iterable[results.Decision],
+    options: AttackOptions,
 ) -> Iterator[IncludedLeakage]:
     """Of every included variable and every confidential one, in the order of the outcomes.
 
@@ -281,7 +280,7 @@ def find_leakage(
         if not attack.source.startswith(ALONE) or not scores:
             continue
         n_attacks = sum(
-            one.attack.target == attack.target and is_of_release(one.attack.source)
+            one.attack.target == attack.target and results.is_of_release(one.attack.source)
             for one in outcomes
         )
         # These limits are read beside all others, so the level is shared with them all.

@@ -17,14 +17,8 @@ from typing import Any
 from privpipe.attacks.adversaries.attack_options import ALONE, JOINT, AttackOptions
 from privpipe.attacks.adversaries.evidence import GroupCounts, LeftOut
 from privpipe.attacks.statistics.scores import Score
+from privpipe.attacks.threats.verdicts import outcomes as results
 from privpipe.attacks.threats.verdicts.detectable_effect import count_compared, plan_needed_groups
-from privpipe.attacks.threats.verdicts.outcomes import (
-    AttackOutcome,
-    Decision,
-    Verdict,
-    describe_score,
-    is_of_release,
-)
 from privpipe.numerics.limits import Figure, say_limits
 
 SCORE_WORDS = {
@@ -54,7 +48,7 @@ SOURCE_WORDS = {
 class _Found:
     """A deciding score and the attack it is of."""
 
-    outcome: AttackOutcome
+    outcome: results.AttackOutcome
     score: Score
     allowed: float
 
@@ -82,12 +76,12 @@ class _Case:
     """All that is known of one variable."""
 
     target: str
-    outcomes: tuple[AttackOutcome, ...]
+    outcomes: tuple[results.AttackOutcome, ...]
     options: AttackOptions
 
     @property
-    def on_release(self) -> list[AttackOutcome]:
-        return [o for o in self.outcomes if is_of_release(o.attack.source)]
+    def on_release(self) -> list[results.AttackOutcome]:
+        return [o for o in self.outcomes if results.is_of_release(o.attack.source)]
 
     @property
     def n_unknown(self) -> int:
@@ -184,12 +178,12 @@ def say_source(source: str) -> str:
 
 
 def decide_variables(
-    outcomes: Iterable[AttackOutcome],
+    outcomes: Iterable[results.AttackOutcome],
     options: AttackOptions,
     left_out: Sequence[LeftOut] = (),
     n_records: int = 0,
     groups: GroupCounts | None = None,
-) -> tuple[Decision, ...]:
+) -> tuple[results.Decision, ...]:
     """Decide for every variable, in the order of the outcomes; those left out come last.
 
     Parameters
@@ -215,7 +209,7 @@ def decide_variables(
     ----------
     Holm 1979, A Simple Sequentially Rejective Multiple Test Procedure.
     """
-    by_target: dict[str, list[AttackOutcome]] = {}
+    by_target: dict[str, list[results.AttackOutcome]] = {}
     for outcome in outcomes:
         by_target.setdefault(outcome.attack.target, []).append(outcome)
     cases = [_Case(target, tuple(mine), options) for target, mine in by_target.items()]
@@ -242,8 +236,8 @@ def _step_down(cases: Sequence[_Case], holds: Callable[[_Case, int], bool]) -> d
 
 def _decide(
     case: _Case, leaking: dict[str, int], safe: dict[str, int], n_cases: int, judged_by: _Judged
-) -> Decision:
-    verdict: Verdict
+) -> results.Decision:
+    verdict: results.Verdict
     if case.target in leaking:
         verdict, n_open = "leaks", leaking[case.target]
         judged = [one for one in case.found(n_open) if one.gain.exceeds(one.allowed)]
@@ -258,7 +252,7 @@ def _decide(
         is_known = best is not None and math.isfinite(best.excess) and not case.n_unknown
         verdict = "unproven" if is_known else "unknown"
     needed = _count_needed(case, n_open, judged_by) if verdict == "unproven" else math.nan
-    return Decision(
+    return results.Decision(
         target=case.target,
         verdict=verdict,
         reason=_explain(case, verdict, best, needed, judged_by),
@@ -273,14 +267,14 @@ def _decide(
     )
 
 
-def _decline(left_out: LeftOut, options: AttackOptions) -> Decision:
+def _decline(left_out: LeftOut, options: AttackOptions) -> results.Decision:
     reason = f"{left_out.target!r} is unproven, it was not attacked: {left_out.reason}"
-    return Decision(left_out.target, "unproven", reason, level=options.level)
+    return results.Decision(left_out.target, "unproven", reason, level=options.level)
 
 
 def _describe(found: _Found) -> dict[str, Any]:
     """Fields of a decision, by what decided it."""
-    about = describe_score(found.score)
+    about = results.describe_score(found.score)
     del about["level"], about["interval"]  # the level of a decision is that of all verdicts jointly
     attack = found.outcome.attack
     return about | {
@@ -342,7 +336,7 @@ def _plan_groups(case: _Case, n_open: int, judged: _Judged) -> dict[str, float]:
 
 
 def _explain(
-    case: _Case, verdict: Verdict, best: _Found | None, needed: float, judged: _Judged
+    case: _Case, verdict: results.Verdict, best: _Found | None, needed: float, judged: _Judged
 ) -> str:
     """Variable, adversary, score, estimate, limits and what is allowed, in a sentence."""
     if case.n_unknown and verdict == "unknown":

@@ -29,12 +29,7 @@ from privpipe.errors import InputError, MemoryBudgetError, PrivpipeError, StoreE
 from privpipe.numerics.limits import say_limits
 from privpipe.pipeline.runs.earlier import Earlier, find_earlier
 from privpipe.pipeline.runs.run import Run, Trained, find_attack_options, find_training
-from privpipe.pipeline.stages.audit.judged_records import (
-    find_labelled,
-    list_unjudged,
-    pair_released,
-    report_nothing,
-)
+from privpipe.pipeline.stages.audit import judged_records
 from privpipe.records.sampling import Part
 from privpipe.store.collections.collection import Collection
 from privpipe.store.keyring.keys import list_keys
@@ -110,17 +105,19 @@ def find_sources(run: Run, trained: Trained, plan: ReleasePlan, earlier: Earlier
         found = replace(run.training.keeping(run.split, part), indicators=indicators)
         if published.order or published.withholds:  # who is withheld or imputed is a leak, too
             found = replace(found, only_finite=False)
-        return pair_released(found, plan) if run.trains_on_itself else found
+        return judged_records.pair_released(found, plan) if run.trains_on_itself else found
 
     judged, fresh, release = find("held_out" if held_out else "all"), None, None
-    if (labelled := find_labelled(run)) is not None:
+    if (labelled := judged_records.find_labelled(run)) is not None:
         fresh = judged
         # Records of the release itself judge where they have labels: others may be of another
         # population.
-        judged = pair_released(replace(labelled, indicators=indicators, only_finite=False), plan)
+        judged = judged_records.pair_released(
+            replace(labelled, indicators=indicators, only_finite=False), plan
+        )
     elif not run.trains_on_itself:
         mine = replace(run.collection, indicators=indicators, only_finite=False)
-        release = pair_released(mine, plan)
+        release = judged_records.pair_released(mine, plan)
     # Of a model that was learned elsewhere it is not known whom it saw.
     learned_here = find_training(run) == run.training.digest
     return AuditSources(
@@ -146,7 +143,7 @@ def plan_samples(run: Run, trained: Trained, plan: ReleasePlan) -> tuple[Drawing
 def describe_published(run: Run, found: Earlier) -> tuple[Published, list[LeftOut]]:
     """What the release reveals beside its features, and what of it no judged record shows."""
     release = run.options.release
-    judges = run.trains_on_itself or find_labelled(run) is not None
+    judges = run.trains_on_itself or judged_records.find_labelled(run) is not None
     published = Published(
         included=release.include if judges else (),
         # Records that were never released have no place in its order.
@@ -157,7 +154,7 @@ def describe_published(run: Run, found: Earlier) -> tuple[Published, list[LeftOu
         earlier=found.releases if judges else (),
         compares_noise=bool(run.training.desired),
     )
-    unread = list_unjudged(run)
+    unread = judged_records.list_unjudged(run)
     if not judges:
         why = (
             "it is joined with this release by whoever holds both, and the released records carry "
@@ -259,7 +256,7 @@ def _attack(
 ) -> dict[str, Any]:
     """Every adversary on a bounded sample of the held-out records; a failure is unknown."""
     if not run.training.confidential or not run.options.audit.adversaries:
-        return report_nothing("no adversary was requested")
+        return judged_records.report_nothing("no adversary was requested")
     options = find_attack_options(run.options, run.attempt)
     measured = options.without_limits()
     try:
@@ -272,7 +269,7 @@ def _attack(
             n_released=run.collection.n_records,
         )
     except (InputError, MemoryBudgetError) as error:
-        return report_nothing(str(error))
+        return judged_records.report_nothing(str(error))
     _, unread = describe_published(run, earlier)
     report = replace(report, left_out=(*report.left_out, *unread))
     found: dict[str, Any] = json.loads(report.to_json())
