@@ -6,10 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, GetCoreSchemaHandler, GetJsonSchemaHandler, field_validator
+from pydantic import AfterValidator, ConfigDict, Field, field_validator
 from pydantic.dataclasses import dataclass
-from pydantic_core import CoreSchema
-from pydantic_core.core_schema import no_info_after_validator_function
 
 from privpipe.attacks.adversaries import (
     ADVERSARIES,
@@ -24,25 +22,16 @@ from privpipe.attacks.statistics.scores import EXPOSURES
 from privpipe.option_values import Options
 
 
-class _OfTable:
+def _check_name(name: str) -> str:
     """Names of the rows of `ADVERSARIES`, whichever these are when a name is given."""
+    if name not in ADVERSARIES:
+        raise ValueError(f"there is no such adversary; use some of: {', '.join(ADVERSARIES)}")
+    return name
 
-    @classmethod
-    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return no_info_after_validator_function(cls.check, handler(source))
 
-    @classmethod
-    def __get_pydantic_json_schema__(
-        cls, schema: CoreSchema, handler: GetJsonSchemaHandler
-    ) -> dict[str, Any]:
-        # An enumeration, so that completion and the schema name the adversaries that there are.
-        return handler(schema) | {"enum": list(ADVERSARIES)}
-
-    @staticmethod
-    def check(name: str) -> str:
-        if name not in ADVERSARIES:
-            raise ValueError(f"there is no such adversary; use some of: {', '.join(ADVERSARIES)}")
-        return name
+def _list_names(schema: dict[str, Any]) -> None:
+    # An enumeration, so that completion and the schema name the adversaries that there are.
+    schema["enum"] = list(ADVERSARIES)
 
 
 def list_defaults() -> tuple[str, ...]:
@@ -50,7 +39,7 @@ def list_defaults() -> tuple[str, ...]:
     return tuple(name for name, row in ADVERSARIES.items() if row.default)
 
 
-AdversaryName = Annotated[str, _OfTable]
+AdversaryName = Annotated[str, AfterValidator(_check_name), Field(json_schema_extra=_list_names)]
 """Name of an adversary."""
 
 ScoreName = Literal["accuracy", "balanced_accuracy", "f1", "auc", "tpr_at_0.001", "tpr_at_0.01"]

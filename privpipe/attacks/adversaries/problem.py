@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import warnings
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,28 +26,22 @@ class _Quiet:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._n_inside = 0
-        self._caught: warnings.catch_warnings[None] | None = None
+        self._lock, self._n_inside, self._caught = threading.Lock(), 0, ExitStack()
 
     def __enter__(self) -> None:
-        from sklearn.exceptions import (
-            ConvergenceWarning,  # the driver reads this room, and fits nothing
-        )
+        from sklearn.exceptions import ConvergenceWarning  # the driver fits nothing
 
         with self._lock:
-            if self._caught is None:
-                self._caught = warnings.catch_warnings()
-                self._caught.__enter__()
+            if not self._n_inside:
+                self._caught.enter_context(warnings.catch_warnings())
                 warnings.simplefilter("ignore", ConvergenceWarning)
             self._n_inside += 1
 
     def __exit__(self, *raised: object) -> None:
         with self._lock:
             self._n_inside -= 1
-            if self._caught is not None and not self._n_inside:
-                self._caught.__exit__(None, None, None)
-                self._caught = None
+            if not self._n_inside:
+                self._caught.close()
 
 
 QUIET = _Quiet()

@@ -31,6 +31,11 @@ class RecordSplit:
     tune: IntArray
     test: IntArray
 
+    @classmethod
+    def of(cls, rows: IntArray, side: IntArray) -> RecordSplit:
+        """By the side of each row: 0 trains, 1 tunes, 2 judges, any other is left out."""
+        return cls(*(rows[side == number] for number in range(3)))
+
 
 def draw_split(
     rows: IntArray,
@@ -90,9 +95,18 @@ def draw_split(
             position = _place_groups(groups, random)
         if train_only is not None:
             position = _move_tests(position, train_only, groups, test_share)
-        split = _cut(np.arange(len(rows)), position, tune_share, test_share)
-        if classes is None or _holds_all_classes(classes, split):
-            return RecordSplit(rows[split.train], rows[split.tune], rows[split.test])
+        side = np.digitize(position, [1 - tune_share - test_share, 1 - test_share])
+        if not np.bincount(side, minlength=3).all():
+            raise InputError(
+                f"{len(rows)} records (or their groups) are too few for train, tune and test.",
+                remedy="Use more records or groups.",
+                code="too_few_records",
+            )
+        # A class that trains no adversary, or judges none, would pass unseen.
+        if classes is None or all(
+            len(np.unique(classes[side == one])) == len(np.unique(classes)) for one in (0, 2)
+        ):
+            return RecordSplit.of(rows, side)
     raise InputError(
         "No split by groups or equal records, or with the given test records, leaves every class "
         f"in both train and test ({len(rows)} records).",
@@ -172,25 +186,6 @@ def _move_tests(
     return lowered
 
 
-def _cut(rows: IntArray, position: np.ndarray, tune_share: float, test_share: float) -> RecordSplit:
-    tune_from = 1 - tune_share - test_share
-    train: BoolArray = position < tune_from
-    test: BoolArray = position >= 1 - test_share
-    split = RecordSplit(rows[train], rows[~train & ~test], rows[test])
-    if min(len(split.train), len(split.tune), len(split.test)) == 0:
-        raise InputError(
-            f"{len(rows)} records (or their groups) are too few for train, tune and test.",
-            remedy="Use more records or groups.",
-            code="too_few_records",
-        )
-    return split
-
-
-def _holds_all_classes(classes: IntArray, split: RecordSplit) -> bool:
-    kinds = np.unique(classes)
-    return all(len(np.unique(classes[part])) == len(kinds) for part in (split.train, split.test))
-
-
 N_FOLDS = 3
 
 PHASES = 2 * N_FOLDS
@@ -244,7 +239,7 @@ def deal_groups(
     InputError
         If a class has a single group, or nothing is left to choose settings by.
     """
-    names, first = np.unique(groups, return_index=True)
+    names, first, codes = np.unique(groups, return_index=True, return_inverse=True)
     kinds = np.zeros(len(names), np.int64) if classes is None else classes[first]
     counts = np.unique(kinds, return_counts=True)[1]
     # Each fold judges a group of every class, as far as there are groups.
@@ -262,15 +257,13 @@ def deal_groups(
     fold[order] = np.arange(len(names)) % n_folds
     splits = []
     for judged in range(n_folds):
-        tunes = np.zeros(len(names), np.bool_)
+        side = np.where(fold == judged, 2, 0)
         for kind in np.unique(kinds):
             left = order[(kinds[order] == kind) & (fold[order] != judged)]
             # At least one group chooses settings, and one is left to train.
             n_tune = min(len(left) - 1, max(1, round(tune_share * len(left))))
-            tunes[np.roll(left, -judged)[:n_tune]] = True
-        tests = fold == judged
-        sides = (~tests & ~tunes, tunes, tests)
-        splits.append(RecordSplit(*(rows[np.isin(groups, names[side])] for side in sides)))
+            side[np.roll(left, -judged)[:n_tune]] = 1
+        splits.append(RecordSplit.of(rows, side[codes]))
     return tuple(splits)
 
 
@@ -309,7 +302,7 @@ def cut_in_time(
             side[mine] = _side_of(len(mine), fold, turns)
         # Where one thing ends and another begins neighbours are of two cells.
         side[order] = _keep_apart(side[order], groups[order], 1)
-        splits.append(RecordSplit(*(rows[side == number] for number in range(3))))
+        splits.append(RecordSplit.of(rows, side))
     if not all(min(len(s.train), len(s.tune), len(s.test)) for s in splits):
         most = int(np.unique(groups, return_counts=True)[1].max(initial=0))
         raise InputError(
