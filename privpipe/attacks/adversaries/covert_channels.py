@@ -15,10 +15,9 @@ records that neither half holds.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import combinations
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import scipy
@@ -35,6 +34,7 @@ from privpipe.attacks.adversaries.parities import (
     measure_digits,
 )
 from privpipe.attacks.adversaries.problem import (
+    Features,
     Fitted,
     Problem,
     choose_best,
@@ -103,40 +103,6 @@ BYTES = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder=
 """The digits of every byte, (256, 8), lowest first."""
 
 
-class Code(Protocol):
-    """What is read of records besides their values."""
-
-    def read(self, x: FloatArray) -> FloatArray:
-        """(n_records, n_columns) of released values as columns of about one unit."""
-        ...
-
-
-@dataclass(frozen=True, eq=False)
-class Bits:
-    """Items of some columns, and the values of these columns.
-
-    Parameters
-    ----------
-    places : (n_chosen, 2)
-        Column and item.
-    digits
-        How values are cut.
-    centre, spread : (n_columns,)
-        Of the values, to standardise them.
-    """
-
-    places: IntArray
-    digits: Digits
-    centre: FloatArray
-    spread: FloatArray
-
-    def read(self, x: FloatArray) -> FloatArray:
-        """(n_records, n_chosen + n_columns_concerned)."""
-        columns = np.unique(self.places[:, 0])
-        values = (x[:, columns].astype(np.float64) - self.centre[columns]) / self.spread[columns]
-        return np.hstack([self.digits.read(x, self.places), values])
-
-
 def fit_bit_reader(problem: Problem) -> Fitted:
     """Linear and boosted predictions from the bits and codes that go with the target most.
 
@@ -172,29 +138,30 @@ def _fit(problem: Problem, most_factors: int) -> Fitted:
     return choose_best(problem, _train(problem, bits, codes))
 
 
-def _train(problem: Problem, bits: Bits, codes: list[Code]) -> Iterator[Fitted]:
+def _train(problem: Problem, bits: Features, codes: list[Features]) -> Iterator[Fitted]:
     """Linear predictions from bits and codes and from codes alone; the better one's are boosted."""
     said = f"{len(codes)} codes, " if codes else ""
-    found: list[tuple[float, Problem, str, Sequence[Code]]] = []
-    both: list[Code] = [bits, *codes]
-    for name, parts in ((f"{len(bits.places)} bits, {said}", both), (said, codes)):
+    found: list[tuple[float, Problem, str, Features]] = []
+    for name, parts in ((f"{MOST_BITS} bits, {said}", [bits, *codes]), (said, codes)):
         if parts:
-            inner = problem.read(partial(_read, parts))
+            read: Features = partial(_read, parts)
+            inner = problem.read(read)
             fitted = fit_least_squares(inner)
-            found.append((measure_tuning(inner, fitted.decide(inner.x_tune)), inner, name, parts))
-            yield fitted.after(partial(_read, parts), name)
-    _, inner, name, best = max(found, key=lambda one: one[0])
+            found.append((measure_tuning(inner, fitted.decide(inner.x_tune)), inner, name, read))
+            yield fitted.after(read, name)
+    _, inner, name, read = max(found, key=lambda one: one[0])
+    # Of many classes fewer rounds of larger steps, so that as many trees grow.
     rounds = max(LEAST_ROUNDS, 2 * ROUNDS // max(problem.n_classes or 2, 2))
     boosted = boost_briefly(inner, rounds, LEAVES, learning_rate=PACE / rounds)
-    yield boosted.after(partial(_read, best), name)
+    yield boosted.after(read, name)
 
 
-def _read(parts: Sequence[Code], x: FloatArray) -> FloatArray:
-    return np.hstack([part.read(x) for part in parts]).astype(np.float64)
+def _read(parts: Sequence[Features], x: FloatArray) -> FloatArray:
+    return np.hstack([read(x) for read in parts]).astype(np.float64)
 
 
-def _choose_bits(problem: Problem, digits: Digits) -> Bits:
-    """The items that go with the target most, on training records."""
+def _choose_bits(problem: Problem, digits: Digits) -> Features:
+    """What reads the items that go with the target most, and the values of their columns."""
     x, y = problem.x_train[:SCREENED].astype(np.float64), problem.y_train[:SCREENED]
     target = y[:, None] if problem.n_classes is None else one_hot(y, problem.n_classes)
     target = target - target.mean(axis=0)
@@ -210,13 +177,21 @@ def _choose_bits(problem: Problem, digits: Digits) -> Bits:
         correlation[:, item] = np.divide(goes, size, out=np.zeros_like(goes), where=size > 0)
     best = np.argsort(correlation, axis=None, kind="stable")[::-1][:MOST_BITS]
     places = np.column_stack(np.unravel_index(best, correlation.shape)).astype(np.int64)
-    scale = problem.x_train.std(axis=0, dtype=np.float64)
-    centre = problem.x_train.mean(axis=0, dtype=np.float64)
-    return Bits(places, digits, centre, np.where(scale > 0, scale, 1.0))
+    columns = np.unique(places[:, 0])
+    scale = problem.x_train[:, columns].std(axis=0, dtype=np.float64)
+    centre = problem.x_train[:, columns].mean(axis=0, dtype=np.float64)
+
+    def read(x: FloatArray) -> FloatArray:
+        values = x[:, columns].astype(np.float64) - centre
+        return np.hstack([digits.read(x, places), values / np.where(scale > 0, scale, 1.0)])
+
+    return read
 
 
-def find_codes(problem: Problem, digits: Digits, most_factors: int = MOST_FACTORS) -> list[Code]:
-    """Codes that go with the target on both halves of the training records, the clearest first.
+def find_codes(
+    problem: Problem, digits: Digits, most_factors: int = MOST_FACTORS
+) -> list[Features]:
+    """What reads the codes that hold on both halves of the training records, the clearest first.
 
     Parameters
     ----------
@@ -241,7 +216,7 @@ def find_codes(problem: Problem, digits: Digits, most_factors: int = MOST_FACTOR
         return []
     x = problem.x_train.astype(np.float64)
     excess, strata = _deduct(x, classes, found)
-    codes: list[Code] = [
+    codes: list[Features] = [
         *find_parities(x[found], classes[found], strata[found], digits, most_factors),
         *_tabulate(x[found], excess[found]),
     ]
@@ -279,9 +254,11 @@ def _deduct(x: FloatArray, classes: IntArray, found: IntArray) -> tuple[FloatArr
     return one_hot(classes.astype(np.float64), share.shape[1]) - share, strata
 
 
-def _try(code: Code, x: FloatArray, excess: FloatArray, found: IntArray, tried: IntArray) -> float:
+def _try(
+    code: Features, x: FloatArray, excess: FloatArray, found: IntArray, tried: IntArray
+) -> float:
     """How surely a code goes with classes of records that it was not found on, in errors."""
-    columns = code.read(x)
+    columns = code(x)
     columns = columns - columns[found].mean(axis=0)
     gram = columns[found].T @ columns[found]
     # Columns of a code may be equal or constant: a sine and a cosine of one value, say.
@@ -292,32 +269,8 @@ def _try(code: Code, x: FloatArray, excess: FloatArray, found: IntArray, tried: 
     return float(won.sum() / max(np.sqrt((won**2).sum()), 1e-300))
 
 
-@dataclass(frozen=True, eq=False)
-class ValueTable:
-    """What every value of a column of few values says of the classes.
-
-    Parameters
-    ----------
-    column
-    values : (n_values,)
-        In order.
-    shares : (n_values + 1, n_classes)
-        Mean excess of each, the last of values that were not there.
-    """
-
-    column: int
-    values: FloatArray
-    shares: FloatArray
-
-    def read(self, x: FloatArray) -> FloatArray:
-        """(n_records, n_classes)."""
-        mine = x[:, self.column].astype(np.float64)
-        at = np.minimum(np.searchsorted(self.values, mine), len(self.values) - 1)
-        return np.asarray(self.shares[np.where(self.values[at] == mine, at, len(self.values))])
-
-
-def _tabulate(x: FloatArray, excess: FloatArray) -> Iterator[ValueTable]:
-    """Columns of few values, value by value."""
+def _tabulate(x: FloatArray, excess: FloatArray) -> Iterator[Features]:
+    """What reads columns of few values, value by value."""
     for j in range(x.shape[1]):
         values, at = np.unique(x[:, j], return_inverse=True)
         # Two values are a bit, which is searched for; of many each has a few records.
@@ -325,7 +278,25 @@ def _tabulate(x: FloatArray, excess: FloatArray) -> Iterator[ValueTable]:
             sums = np.zeros((len(values) + 1, excess.shape[1]))
             np.add.at(sums, at, excess)
             sizes = np.bincount(at, minlength=len(values) + 1)[:, None]
-            yield ValueTable(j, values, sums / (sizes + 1))  # rare values are not believed
+            # Rare values are not believed, and one that was not there says nothing.
+            yield partial(read_table, j, values, sums / (sizes + 1))
+
+
+def read_table(column: int, values: FloatArray, shares: FloatArray, x: FloatArray) -> FloatArray:
+    """Mean excess of the value of each record, (n_records, n_classes).
+
+    Parameters
+    ----------
+    column
+    values : (n_values,)
+        In order.
+    shares : (n_values + 1, n_classes)
+        Of each, the last of values that were not there.
+    x : (n_records, n_columns)
+    """
+    mine = x[:, column].astype(np.float64)
+    at = np.minimum(np.searchsorted(values, mine), len(values) - 1)
+    return np.asarray(shares[np.where(values[at] == mine, at, len(values))])
 
 
 Pair = tuple[int, int, int]
@@ -344,30 +315,14 @@ def _list_pairs(n_columns: int) -> list[Pair]:
     return [(i, j, sign) for i, j in combinations(range(n_columns), 2) for sign in (1, -1)]
 
 
-@dataclass(frozen=True)
-class Comb:
-    """Where in its period a value lies.
-
-    Parameters
-    ----------
-    pair
-        Of what columns.
-    frequency
-        Periods per unit.
-    """
-
-    pair: Pair
-    frequency: float
-
-    def read(self, x: FloatArray) -> FloatArray:
-        """Cosine and sine of the place, (n_records, 2)."""
-        turn = 2 * np.pi * ((add_up(x, self.pair) * self.frequency) % 1.0)
-        return np.column_stack([np.cos(turn), np.sin(turn)])
+def read_comb(pair: Pair, frequency: float, x: FloatArray) -> FloatArray:
+    """Where in its period a value lies: cosine and sine of the place, (n_records, 2)."""
+    turn = 2 * np.pi * ((add_up(x, pair) * frequency) % 1.0)
+    return np.column_stack([np.cos(turn), np.sin(turn)])
 
 
-@dataclass(frozen=True)
-class SumDigit:
-    """One binary digit of the exact sum of two columns.
+def read_sum_digit(pair: Pair, exponent: int, place: int, x: FloatArray) -> FloatArray:
+    """One binary digit of the exact sum of two columns, (n_records, 1), 1 or -1.
 
     Parameters
     ----------
@@ -377,24 +332,18 @@ class SumDigit:
         Of the larger one's largest value.
     place
         Of the digit, from the smallest.
+    x : (n_records, n_columns)
     """
-
-    pair: Pair
-    exponent: int
-    place: int
-
-    def read(self, x: FloatArray) -> FloatArray:
-        """(n_records, 1), 1 or -1."""
-        words = _sum_exactly(x, self.pair, self.exponent)
-        return 1.0 - 2.0 * ((words >> self.place) & 1).astype(np.float64)[:, None]
+    words = _sum_exactly(x, pair, exponent)
+    return 1.0 - 2.0 * ((words >> place) & 1).astype(np.float64)[:, None]
 
 
 def _list_largest(found: Iterable[tuple[float, Any]]) -> list[Any]:
     return [one for _, one in sorted(found, key=lambda each: -each[0])[:MOST_CODES]]
 
 
-def find_combs(x: FloatArray, excess: FloatArray) -> Iterator[Comb]:
-    """The combs that go with a class most.
+def find_combs(x: FloatArray, excess: FloatArray) -> Iterator[Features]:
+    """What reads the combs that go with a class most.
 
     Parameters
     ----------
@@ -410,7 +359,7 @@ def find_combs(x: FloatArray, excess: FloatArray) -> Iterator[Comb]:
     """
     columns: list[Pair] = [(j, j, 0) for j in range(min(x.shape[1], MOST_COMBED))]
     pairs = _list_pairs(min(x.shape[1], MOST_PAIRED))
-    bands: tuple[list[tuple[float, Comb]], ...] = ([], [])
+    bands: tuple[list[tuple[float, tuple[Pair, float]]], ...] = ([], [])
     n_classes = max(excess.shape[1] - 1, 1)
     for n_places, chosen in ((FINE, columns), (COARSE, pairs)):
         while n_places * len(chosen) * n_classes > MOST_PLACES * len(x) and n_places > 1 << 10:
@@ -418,9 +367,10 @@ def find_combs(x: FloatArray, excess: FloatArray) -> Iterator[Comb]:
         for pair in chosen:
             peaks = _find_peaks(add_up(x, pair), excess, n_places)
             for band, (size, frequency) in zip(bands, peaks, strict=False):
-                band.append((size, Comb(pair, frequency)))
+                band.append((size, (pair, frequency)))
     for band in bands:
-        yield from (_sharpen(one, x, excess) for one in _list_largest(band))
+        for pair, frequency in _list_largest(band):
+            yield _sharpen(pair, frequency, x, excess)
 
 
 def _find_peaks(
@@ -443,15 +393,16 @@ def _find_peaks(
         yield float(power[best]), best / length
 
 
-def _sharpen(one: Comb, x: FloatArray, excess: FloatArray) -> Comb:
+def _sharpen(pair: Pair, frequency: float, x: FloatArray, excess: FloatArray) -> Features:
     """The best of frequencies between two steps of the spectrum."""
-    step = 0.5 / float(np.ptp(add_up(x, one.pair)))
-    near = [Comb(one.pair, one.frequency + share * step) for share in np.linspace(-0.75, 0.75, 7)]
-    return max(near, key=lambda each: float(((each.read(x).T @ excess) ** 2).sum()))
+    step = 0.5 / float(np.ptp(add_up(x, pair)))
+    near = [frequency + share * step for share in np.linspace(-0.75, 0.75, 7)]
+    combs = [partial(read_comb, pair, one) for one in near]
+    return max(combs, key=lambda read: float(((read(x).T @ excess) ** 2).sum()))
 
 
-def find_sum_digits(x: FloatArray, excess: FloatArray) -> list[SumDigit]:
-    """The digits of exact sums and differences of two columns that go with a class most.
+def find_sum_digits(x: FloatArray, excess: FloatArray) -> list[Features]:
+    """What reads the digits of exact sums and differences of two columns that go with a class most.
 
     Parameters as in `find_combs`.
     """
@@ -459,14 +410,14 @@ def find_sum_digits(x: FloatArray, excess: FloatArray) -> list[SumDigit]:
     n_paired = min(x.shape[1], MOST_PAIRED, most)
     exponents = np.frexp(np.abs(x[:, :n_paired]).max(axis=0).astype(np.float64))[1]
     weights = np.column_stack([excess, np.ones(len(x))])
-    found: list[tuple[float, SumDigit]] = []
+    found: list[tuple[float, Features]] = []
     for pair in _list_pairs(n_paired):
         exponent = int(max(exponents[pair[0]], exponents[pair[1]]))
         sums = sum_by_digit(_sum_exactly(x, pair, exponent), weights)
         share = sums[:, -1] / len(x)
         size = (sums[:, :-1] ** 2).sum(axis=1) / np.maximum(share * (1 - share), 1e-3)
         best = np.argsort(-size, kind="stable")[:2].tolist()
-        found += [(float(size[k]), SumDigit(pair, exponent, k)) for k in best]
+        found += [(size[k], partial(read_sum_digit, pair, exponent, k)) for k in best]
     return _list_largest(found)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from heapq import nlargest
 from itertools import combinations
 from math import comb
@@ -16,6 +17,7 @@ from math import comb
 import numpy as np
 import numpy.typing as npt
 
+from privpipe.attacks.adversaries.problem import Features
 from privpipe.protocols import BoolArray, FloatArray, IntArray, WordArray
 
 MANTISSA = 52
@@ -106,25 +108,16 @@ def item_of(words: _Words, item: int) -> npt.NDArray[np.float32]:
     return np.log2(np.maximum(lowest, np.uint64(1)).astype(np.float64)).astype(np.float32)
 
 
-@dataclass(frozen=True, eq=False)
-class Parity:
-    """The exclusive-or of some items, as a sign.
+def read_parity(digits: Digits, places: IntArray, x: FloatArray) -> FloatArray:
+    """The exclusive-or of items at (column, item), (n_factors, 2), as a sign.
 
-    Parameters
-    ----------
-    digits
-        How values are cut.
-    places : (n_factors, 2)
-        Column and item of each factor.
+    Returns
+    -------
+    columns : (n_records, 1)
+        1 where the parity is even, else -1.
     """
-
-    digits: Digits
-    places: IntArray
-
-    def read(self, x: FloatArray) -> FloatArray:
-        """(n_records, 1), 1 where the parity is even, else -1."""
-        odd = self.digits.read(x, self.places).sum(axis=1) % 2
-        return np.asarray(1.0 - 2.0 * odd, np.float64)[:, None]
+    odd = digits.read(x, places).sum(axis=1) % 2
+    return np.asarray(1.0 - 2.0 * odd, np.float64)[:, None]
 
 
 def find_parities(
@@ -133,8 +126,8 @@ def find_parities(
     strata: IntArray,
     digits: Digits,
     most_factors: int = MOST_FACTORS,
-) -> Iterator[Parity]:
-    """The parities that go with a class most, within strata of records that look alike.
+) -> Iterator[Features]:
+    """What reads the parities that go with a class most, within strata of records that look alike.
 
     Parameters
     ----------
@@ -163,7 +156,8 @@ def find_parities(
     for factors in range(1, most_factors + 1):
         for first, most in _plan(words.shape, factors, MOST_WORDS * len(x) // cells.cost):
             for item, chosen in _scan(cells, words[first:, :most], varies[first:, :most], factors):
-                yield Parity(digits, np.array([(j, first + item) for j in chosen], np.int64))
+                of = np.array([(j, first + item) for j in chosen], np.int64)
+                yield partial(read_parity, digits, of)
     places = np.argwhere(varies.T)  # columns in order, items within
     # Signs, then multiples of a step, then the mantissa, whose bits are mostly the same ones.
     kind = np.digitize(places[:, 1], [MANTISSA, NEGATIVE])
@@ -172,7 +166,7 @@ def find_parities(
     places = places[: int(np.sqrt(2 * PAIRED_WORDS * len(x) / cells.cost))]
     flat = words[places[:, 1], places[:, 0]][None]
     for _, chosen in _scan(cells, flat, np.ones(flat.shape[:2], np.bool_), 2):
-        yield Parity(digits, places[list(chosen)])
+        yield partial(read_parity, digits, places[list(chosen)])
 
 
 def _plan(shape: tuple[int, ...], factors: int, most_found: int) -> Iterator[tuple[int, int]]:
