@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import scipy.linalg as sl
@@ -30,18 +30,8 @@ from privpipe.sanitizers.minimax.linear_filter import (
     as_method,
     promise_nothing,
 )
-from privpipe.sanitizers.minimax.training.closed_forms import (
-    between_classes,
-    cross_moments,
-    find_least_squares_directions,
-    find_privacy_lds,
-)
+from privpipe.sanitizers.minimax.training import closed_forms, task_planning
 from privpipe.sanitizers.minimax.training.labelled_moments import LabelledMoments, measure_moments
-from privpipe.sanitizers.minimax.training.task_planning import (
-    check_width,
-    plan_tasks,
-    warn_of_width,
-)
 from privpipe.sanitizers.minimax.training.tasks import (
     EigenRidge,
     NonNegative,
@@ -159,7 +149,7 @@ def fit_least_squares_filter(
     Hamm, JMLR 2017, equations (47)-(58).
     """
     options = options or LeastSquaresOptions()
-    return _fit_directions(shards, options, find_least_squares_directions)
+    return _fit_directions(shards, options, closed_forms.find_least_squares_directions)
 
 
 @keep_names
@@ -189,17 +179,17 @@ def fit_privacy_lds_filter(
     ----------
     Hamm, JMLR 2017, equations (59)-(62).
     """
-    return _fit_directions(shards, options or PrivacyLdsOptions(), find_privacy_lds)
+    return _fit_directions(shards, options or PrivacyLdsOptions(), closed_forms.find_privacy_lds)
 
 
 def _fit_directions(
     shards: Shards, options: LeastSquaresOptions | PrivacyLdsOptions, find: Find
 ) -> LinearFilter:
     moments = measure_moments(shards)
-    tasks = plan_tasks(options, shards.schema, moments)
-    check_directions(options, shards.schema)
+    tasks = task_planning.plan_tasks(options, shards.schema, moments)
+    check_baseline(options, shards.schema)
     directions, n_informative = find(tasks, moments, options.n_filtered or 0, options.ridge)
-    warn_of_width(directions.shape[1], max(n_informative, 1))
+    task_planning.warn_of_width(directions.shape[1], max(n_informative, 1))
     return make_centred_filter(options.name, directions, moments.mean)
 
 
@@ -271,9 +261,9 @@ def fit_ppls_filter(shards: Shards, options: PplsOptions) -> LinearFilter:
     Enev et al. 2012, SensorSift, Algorithm 1.
     """
     moments = measure_moments(shards)
-    check_directions(options, shards.schema)
-    tasks = plan_tasks(options, shards.schema, moments)
-    scaled = [(t, np.sqrt(abs(t.weight)) * cross_moments(t, moments)) for t in tasks]
+    check_baseline(options, shards.schema)
+    tasks = task_planning.plan_tasks(options, shards.schema, moments)
+    scaled = [(t, np.sqrt(abs(t.weight)) * closed_forms.cross_moments(t, moments)) for t in tasks]
     directions = find_ppls_directions(
         np.column_stack([cross for t, cross in scaled if t.role != "confidential"]),
         np.column_stack([cross for t, cross in scaled if t.role == "confidential"]),
@@ -294,7 +284,7 @@ def fit_pca_filter(shards: Shards, options: PcaOptions) -> LinearFilter:
     """
     moments = measure_moments(shards)
     n_features = len(moments.mean)
-    check_projection(options, shards.schema)
+    check_baseline(options, shards.schema)
     mean = moments.mean if options.centre else np.zeros(n_features)
     second = moments.covariance
     # The paper's principal components are of raw records.
@@ -315,25 +305,19 @@ def fit_rand_filter(shards: Shards, options: RandOptions) -> LinearFilter:
         If `n_filtered` exceeds the features.
     """
     check_shards(shards)
-    check_projection(options, shards.schema)
+    check_baseline(options, shards.schema)
     n_features = shards.schema.n_features
     # Public: a random projection protects nothing.
     drawn = np.random.default_rng(options.seed).standard_normal((n_features, options.n_filtered))
     return make_centred_filter("rand", drawn / np.sqrt(n_features), np.zeros(n_features))
 
 
-def check_projection(options: PcaOptions | RandOptions, schema: ShardSchema) -> None:
-    """Raise OptionError if more features are to be released than the records have."""
-    check_width(options.n_filtered, schema.n_features)
-
-
-def check_directions(
-    options: LeastSquaresOptions | PrivacyLdsOptions | PplsOptions, schema: ShardSchema
-) -> None:
+def check_baseline(options: Any, schema: ShardSchema) -> None:
     """Raise OptionError or InputError if tasks or width do not suit the records."""
-    options.check(schema)
+    if isinstance(options, TaskOptions):
+        options.check(schema)
     if options.n_filtered is not None:
-        check_width(options.n_filtered, schema.n_features)
+        task_planning.check_width(options.n_filtered, schema.n_features)
 
 
 def make_centred_filter(method: str, directions: FloatArray, mean: FloatArray) -> LinearFilter:
@@ -449,7 +433,7 @@ def fit_ddd_filter(shards: Shards, options: DddOptions | None = None) -> MaskFil
     """
     options = options or DddOptions()
     moments = measure_moments(shards)
-    tasks = plan_tasks(options, shards.schema, moments)
+    tasks = task_planning.plan_tasks(options, shards.schema, moments)
     if any(task.n_scores != 1 or not task.is_classification for task in tasks):
         raise _not_binary()
     parts = [(task.weight, *_scatters(task, moments)) for task in tasks]
@@ -477,7 +461,7 @@ def fit_ddd_filter(shards: Shards, options: DddOptions | None = None) -> MaskFil
 
 def _scatters(task: Task, moments: LabelledMoments) -> tuple[FloatArray, FloatArray]:
     """Difference of the two class means, up to scale, and covariance within classes."""
-    columns = between_classes(task, moments)
+    columns = closed_forms.between_classes(task, moments)
     return columns[:, 1], moments.covariance - columns @ columns.T
 
 
@@ -507,10 +491,10 @@ def _not_binary() -> InputError:
 
 
 METHODS = (
-    as_method(LeastSquaresOptions, fit_least_squares_filter, LinearFilter, check_directions),
-    as_method(PrivacyLdsOptions, fit_privacy_lds_filter, LinearFilter, check_directions),
-    as_method(PcaOptions, fit_pca_filter, LinearFilter, check_projection),
-    as_method(RandOptions, fit_rand_filter, LinearFilter, check_projection),
-    as_method(PplsOptions, fit_ppls_filter, LinearFilter, check_directions),
+    as_method(LeastSquaresOptions, fit_least_squares_filter, LinearFilter, check_baseline),
+    as_method(PrivacyLdsOptions, fit_privacy_lds_filter, LinearFilter, check_baseline),
+    as_method(PcaOptions, fit_pca_filter, LinearFilter, check_baseline),
+    as_method(RandOptions, fit_rand_filter, LinearFilter, check_baseline),
+    as_method(PplsOptions, fit_ppls_filter, LinearFilter, check_baseline),
     as_method(DddOptions, fit_ddd_filter, MaskFilter, check_ddd),
 )

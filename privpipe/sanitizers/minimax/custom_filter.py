@@ -22,14 +22,7 @@ from privpipe.protocols import FloatArray, Shards, ShardSchema
 from privpipe.sanitizers.arrays import check_shards
 from privpipe.sanitizers.minimax.linear_filter import HAMM, FeatureFilter, as_method
 from privpipe.sanitizers.minimax.neural_minimax import FamilyOptions, fit_minimax_family
-from privpipe.sanitizers.minimax.training.custom_checks import (
-    check_derivative,
-    check_finite,
-    check_loss,
-    check_rows,
-    measure_size,
-    refuse,
-)
+from privpipe.sanitizers.minimax.training import custom_checks
 from privpipe.sanitizers.minimax.training.custom_code import (
     CustomCode,
     PickledTrust,
@@ -140,7 +133,7 @@ def _count(shape: tuple[int, ...]) -> int:
 
 
 def declare_family(
-    code: CustomCode, settings: Mapping[str, Setting], n_features: int, seed: int
+    options: MinimaxCustomOptions, n_features: int
 ) -> tuple[CustomFamily, FloatArray]:
     """The family of a declared class for records of so many features, and where it starts.
 
@@ -149,9 +142,9 @@ def declare_family(
     OptionError
         If the class cannot be made, or does not say its parameters and outputs.
     """
-    given = tuple(sorted(settings.items()))
+    code, given = options.code, tuple(sorted(options.settings.items()))
     declared = build_filter(code, given, n_features)
-    arrays = call_custom(code, "start", declared.start, np.random.default_rng(seed))
+    arrays = call_custom(code, "start", declared.start, np.random.default_rng(options.seed))
     start = {str(name): np.asarray(array, np.float64) for name, array in dict(arrays).items()}
     if not start or not all(np.isfinite(array).all() for array in start.values()):
         raise OptionError(
@@ -183,24 +176,25 @@ def check_family(family: CustomFamily, start: FloatArray) -> None:
     x = rng.standard_normal((CHECKED_ROWS, family.n_features_in))
     # Away from the start, where a derivative may vanish; the sizes of the parameters stay.
     near = {
-        name: value + 0.1 * max(measure_size(value), 0.1) * rng.standard_normal(value.shape)
+        name: value
+        + 0.1 * max(custom_checks.measure_size(value), 0.1) * rng.standard_normal(value.shape)
         for name, value in family.split(start).items()
     }
     shape = CHECKED_ROWS, family.n_features_out
-    check_rows(code, "apply", lambda x: (declared.apply(near, x),), (x,), (shape,))
+    custom_checks.check_rows(code, "apply", lambda x: (declared.apply(near, x),), (x,), (shape,))
     dz = rng.standard_normal(shape)
     given = dict(call_custom(code, "vjp", declared.vjp, near, x, dz))
     slopes: dict[str, FloatArray] = {k: np.asarray(v, np.float64) for k, v in given.items()}
     expected, found = ({k: v.shape for k, v in part.items()} for part in (near, slopes))
     for name in near | slopes:
         if expected.get(name) != found.get(name):
-            raise refuse(
+            raise custom_checks.refuse(
                 code,
                 f"{code.name}.vjp gives {name!r} the shape {found.get(name)}, not "
                 f"{expected.get(name)}.",
                 f"Return a dict with the gradient by each of the parameters, {', '.join(near)}.",
             )
-    check_finite(code, "vjp", tuple(slopes.values()))
+    custom_checks.check_finite(code, "vjp", tuple(slopes.values()))
     for name in near:
 
         def add_up(value: FloatArray, name: str = name) -> FloatArray:
@@ -210,7 +204,7 @@ def check_family(family: CustomFamily, start: FloatArray) -> None:
         def follow(along: FloatArray, name: str = name) -> FloatArray:
             return np.asarray((slopes[name] * along).sum())
 
-        check_derivative(code, f"vjp by {name!r}", add_up, near[name], follow, rng)
+        custom_checks.check_derivative(code, f"vjp by {name!r}", add_up, near[name], follow, rng)
 
 
 @options_dataclass(frozen=True, kw_only=True, config=FORBID)
@@ -368,7 +362,7 @@ def fit_minimax_custom_filter(shards: Shards, options: MinimaxCustomOptions) -> 
     """
     check_shards(shards)
     check_custom_filter(options, shards.schema)
-    family, start = _declare(options, shards.schema)
+    family, start = declare_family(options, shards.schema.n_features)
     fit = fit_minimax_family(shards, family, start, options)
     return CustomFilter(
         filter=options.filter,
@@ -382,10 +376,6 @@ def fit_minimax_custom_filter(shards: Shards, options: MinimaxCustomOptions) -> 
     )
 
 
-def _declare(options: MinimaxCustomOptions, schema: ShardSchema) -> tuple[CustomFamily, FloatArray]:
-    return declare_family(options.code, options.settings, schema.n_features, options.seed)
-
-
 def check_custom_filter(options: MinimaxCustomOptions, schema: ShardSchema) -> None:
     """Raise OptionError or InputError if tasks do not suit records, or the class is no filter.
 
@@ -394,10 +384,10 @@ def check_custom_filter(options: MinimaxCustomOptions, schema: ShardSchema) -> N
     options.check(schema)
     if not is_trusted(options.code.sha256):  # a configuration that one only looks at
         return
-    family, start = _declare(options, schema)
+    family, start = declare_family(options, schema.n_features)
     check_family(family, start)
     warn_of_outputs(family.n_features_out, schema.n_features)
-    check_loss(options.plan_loss(schema, family.n_features_out), schema)
+    custom_checks.check_loss(options.plan_loss(schema, family.n_features_out), schema)
 
 
 METHODS = (

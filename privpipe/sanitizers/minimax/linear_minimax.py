@@ -24,6 +24,7 @@ from privpipe.option_values import FORBID
 from privpipe.protocols import FloatArray, Shards, ShardSchema
 from privpipe.sanitizers.arrays import check_shards
 from privpipe.sanitizers.minimax.linear_filter import HAMM, MinimaxFilter, as_method
+from privpipe.sanitizers.minimax.training import closed_forms, task_planning
 from privpipe.sanitizers.minimax.training.adversaries import Iterations, Ridge, TrainingOptions
 from privpipe.sanitizers.minimax.training.adversary_rounds import (
     AdversarialDescent,
@@ -31,19 +32,10 @@ from privpipe.sanitizers.minimax.training.adversary_rounds import (
     descend_in_rounds,
     plan_training_tasks,
 )
-from privpipe.sanitizers.minimax.training.closed_forms import (
-    find_least_squares_directions,
-    find_privacy_lds,
-)
 from privpipe.sanitizers.minimax.training.labelled_moments import (
     LabelledMoments,
     measure_moments,
     measure_radius,
-)
-from privpipe.sanitizers.minimax.training.task_planning import (
-    check_reduced_width,
-    check_width,
-    warn_of_width,
 )
 from privpipe.sanitizers.minimax.training.tasks import Task
 from privpipe.sanitizers.names import keep_names
@@ -224,8 +216,8 @@ def _plan_width(
     # More outputs add nothing that a linear predictor of the target could use, and show others
     # more.
     width = useful if options.n_filtered is None else options.n_filtered
-    check_width(width, n_features)
-    warn_of_width(width, useful)
+    task_planning.check_width(width, n_features)
+    task_planning.warn_of_width(width, useful)
     if width != useful or any(task.role == "features" for task in tasks):
         return width, tasks
     fixed, first = [], 0
@@ -259,9 +251,11 @@ def _find_start(
     if start == "rand":
         u = np.random.default_rng(options.seed).standard_normal((n_features, width))
     elif start == "least_squares":
-        u, _ = find_least_squares_directions(tasks, moments, width, START_RIDGE, fill=True)
+        u, _ = closed_forms.find_least_squares_directions(
+            tasks, moments, width, START_RIDGE, fill=True
+        )
     else:
-        u, _ = find_privacy_lds(tasks, moments, width, START_RIDGE, fill=True)
+        u, _ = closed_forms.find_privacy_lds(tasks, moments, width, START_RIDGE, fill=True)
     # Unit variance, so that the first step is as long whatever the start.
     variance = np.einsum("ij,ij->j", u, moments.covariance @ u)
     return np.asarray(u / np.sqrt(np.maximum(variance, 1e-300))).ravel()
@@ -276,14 +270,14 @@ def check_minimax(options: MinimaxOptions, schema: ShardSchema) -> None:
             remedy='Use solver = "quasi_newton" against any other.',
         )
     if options.n_filtered is not None:
-        check_width(options.n_filtered, schema.n_features)
+        task_planning.check_width(options.n_filtered, schema.n_features)
     elif options.reconstruction_weight:
         raise OptionError(
             "n_filtered is not set, and reconstruction has no reduced form.",
             remedy="Set n_filtered to the number of features to release.",
         )
     else:
-        check_reduced_width(schema.desired, schema.n_features)
+        task_planning.check_reduced_width(schema.desired, schema.n_features)
     if options.reconstruction_weight and options.start == "zero":
         raise _no_zero()
 

@@ -55,7 +55,7 @@ def test_own_loss__phi_has_the_gradient_of_finite_differences(tmp_path: Path) ->
     from tests.sanitizers.minimax.training.phi import make_objective
 
     records, options = make_records(5, n_shards=3), choose(tmp_path, loss_weight=3.0)
-    family, start = declare_family(options.code, options.settings, 96, 0)
+    family, start = declare_family(options, 96)
     tasks = plan_family_tasks(records, measure_moments(records), options, 2)
     phi = make_objective(records, family, tasks, inner_tolerance=1e-12)
     along = np.random.default_rng(0).standard_normal(len(start))

@@ -20,16 +20,9 @@ from privpipe.numerics.minimax.lifts import Lift, NystroemFeatures, OutputMoment
 from privpipe.numerics.minimax.newton import HeadSolver, InexactSolver
 from privpipe.numerics.minimax.objective import Answer, MinimaxObjective, Question
 from privpipe.protocols import FloatArray, Oracle, Shards, Sums
+from privpipe.sanitizers.minimax.training import shard_oracle
 from privpipe.sanitizers.minimax.training.adversaries import TrainingOptions, name_adversaries
 from privpipe.sanitizers.minimax.training.labelled_moments import LabelledMoments
-from privpipe.sanitizers.minimax.training.shard_oracle import (
-    Landmarks,
-    Outputs,
-    Resident,
-    ShardRound,
-    TaskInRound,
-    sum_over_shard,
-)
 from privpipe.sanitizers.minimax.training.task_planning import plan_tasks
 from privpipe.sanitizers.minimax.training.tasks import Task
 
@@ -89,8 +82,10 @@ class TrainingRounds:
         # One task of each variable: weight, ridge and name are the driver's business alone.
         unique = {(task.role, task.column): task for task in tasks}
         self.places = {key: place for place, key in enumerate(unique)}
-        resident = Resident(shards.schema, family, tuple(unique.values()), held_out)
-        self.oracle: Oracle[object, Sums] = shards.oracle(sum_over_shard, resident=resident)
+        resident = shard_oracle.Resident(shards.schema, family, tuple(unique.values()), held_out)
+        self.oracle: Oracle[object, Sums] = shards.oracle(
+            shard_oracle.sum_over_shard, resident=resident
+        )
         self.solvers: dict[str, tuple[object, HeadSolver]] = {}
 
     def make_objective(
@@ -103,7 +98,8 @@ class TrainingRounds:
     ) -> MinimaxObjective:
         """Phi against the adversaries of these tasks; see `MinimaxObjective`."""
         views = [
-            TaskInRound(self.places[task.role, task.column], task.lift, task.pool) for task in tasks
+            shard_oracle.TaskInRound(self.places[task.role, task.column], task.lift, task.pool)
+            for task in tasks
         ]
         return MinimaxObjective(
             partial(self._query, views),
@@ -115,13 +111,13 @@ class TrainingRounds:
             lift_bytes=[0 if task.lift is None else task.lift.n_bytes for task in tasks],
         )
 
-    def _query(self, views: Sequence[TaskInRound], question: Question) -> Answer:
+    def _query(self, views: Sequence[shard_oracle.TaskInRound], question: Question) -> Answer:
         """One round; lifts travel with the heads that read them only."""
         lean = tuple(
             view if head is not None else view._replace(lift=None)
             for view, head in zip(views, question.heads, strict=True)
         )
-        counts, losses, gradient, *rest = self.oracle(ShardRound(question, lean))
+        counts, losses, gradient, *rest = self.oracle(shard_oracle.ShardRound(question, lean))
         curvatures = tuple(zip(rest[1::3], rest[2::3], strict=True))
         return Answer(counts, losses, tuple(rest[::3]), curvatures, gradient)
 
@@ -142,7 +138,7 @@ class TrainingRounds:
 
     def measure_outputs(self, parameters: FloatArray, centre: FloatArray) -> OutputMoments:
         """Moments of a filter's outputs; `centre` is a point near their mean."""
-        count, total, products = self.oracle(Outputs(parameters, centre))
+        count, total, products = self.oracle(shard_oracle.Outputs(parameters, centre))
         mean = total / count
         # From sums less a near centre, so that the difference does not cancel.
         return OutputMoments.of(centre + mean, products / count - np.outer(mean, mean))
@@ -151,7 +147,7 @@ class TrainingRounds:
         self, parameters: FloatArray, outputs: OutputMoments, landmarks: FloatArray
     ) -> FloatArray:
         """One step of k-means on whitened outputs; see `sum_by_landmark`."""
-        counts, sums = self.oracle(Landmarks(parameters, outputs, landmarks))
+        counts, sums = self.oracle(shard_oracle.Landmarks(parameters, outputs, landmarks))
         # A mean of fewer would be nearly a record, and landmarks travel.
         many = counts >= FEWEST
         moved = landmarks.copy()

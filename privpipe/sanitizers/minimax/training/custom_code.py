@@ -33,6 +33,7 @@ FILTERS = "privpipe.filters"
 """Entry points of installed filters."""
 LOSSES = "privpipe.losses"
 """Entry points of installed losses."""
+KINDS = {FILTERS: "filter", LOSSES: "loss"}
 
 _LOADED: dict[tuple[str, str], type[Any]] = {}
 
@@ -79,7 +80,7 @@ class CustomCode(PickledTrust):
     @property
     def what(self) -> str:
         """The word for it."""
-        return _name_kind(self.group)
+        return KINDS[self.group]
 
     @classmethod
     def read(
@@ -314,10 +315,6 @@ def _build_loss(loss: CustomLoss) -> DeclaredLoss:
     return found
 
 
-def _name_kind(group: str) -> str:
-    return "loss" if group == LOSSES else "filter"
-
-
 def _read_file(module: str, group: str) -> tuple[str, str]:
     """Text and hash."""
     try:
@@ -326,8 +323,7 @@ def _read_file(module: str, group: str) -> tuple[str, str]:
         return content.decode("utf-8"), hashlib.sha256(content).hexdigest()
     except (OSError, UnicodeDecodeError) as error:
         raise OptionError(
-            f"The module {module!r} of the {_name_kind(group)} cannot be read "
-            f"({type(error).__name__})",
+            f"The module {module!r} of the {KINDS[group]} cannot be read ({type(error).__name__})",
             remedy="Give the path of a Python file.",
             code="filter-module",
         ) from None
@@ -337,9 +333,9 @@ def _load_entry_point(name: str, group: str) -> type[Any]:
     known = {point.name: point for point in entry_points(group=group)}
     if name not in known:
         raise OptionError(
-            f"No installed package declares a {_name_kind(group)} {name!r}",
+            f"No installed package declares a {KINDS[group]} {name!r}",
             remedy=f"Name its file: {'loss_module' if group == LOSSES else 'module'} = "
-            f'"my_{_name_kind(group)}.py". Installed: {", ".join(known) or "none"}.',
+            f'"my_{KINDS[group]}.py". Installed: {", ".join(known) or "none"}.',
             code="filter-module",
         )
     try:

@@ -17,14 +17,7 @@ from privpipe.numerics.minimax.filters import DifferentiableFilter
 from privpipe.numerics.minimax.lifts import Lift, OutputMoments, Pool, sum_by_landmark
 from privpipe.numerics.minimax.objective import Question, Want
 from privpipe.numerics.random.record_hash import choose_share
-from privpipe.numerics.regression.logistic import (
-    bound_softmax_curvature,
-    measure_softmax,
-    measure_squares,
-    multiply_softmax_curvature,
-    pack_symmetric,
-    sum_softmax_curvature,
-)
+from privpipe.numerics.regression import logistic
 from privpipe.protocols import BoolArray, FloatArray, IntArray, Shard, ShardSchema, Sums
 from privpipe.sanitizers.arrays import read_labels
 from privpipe.sanitizers.minimax.training.group_pooling import cut_at_groups, draw_pools
@@ -250,9 +243,9 @@ class _TaskSums:
         scores = z[:, slice(*task.columns)] if head is None else inputs @ head
         p: FloatArray | None = None
         if task.is_classification:
-            per_record, slopes, p = measure_softmax(scores, sample.truth, task.basis)
+            per_record, slopes, p = logistic.measure_softmax(scores, sample.truth, task.basis)
         else:
-            per_record, slopes = measure_squares(scores, sample.truth)
+            per_record, slopes = logistic.measure_squares(scores, sample.truth)
         slopes *= (fitted if counts is None else fitted * counts)[:, None]
         self._count(per_record if counts is None else per_record * counts, fitted)
         if head is not None:
@@ -282,13 +275,17 @@ class _TaskSums:
         basis = self.task.basis if probabilities is not None else NOTHING
         if self.direction is not None:
             assert probabilities is not None, "only heads of classes are solved by products"
-            self.slope += multiply_softmax_curvature(inputs, probabilities, basis, self.direction)
+            self.slope += logistic.multiply_softmax_curvature(
+                inputs, probabilities, basis, self.direction
+            )
             return
         moments = inputs.T @ inputs
         # The Hessian of squared errors is the same block for every output.
-        self.block += 2 * moments if probabilities is None else bound_softmax_curvature(moments)
+        self.block += (
+            2 * moments if probabilities is None else logistic.bound_softmax_curvature(moments)
+        )
         if self.hessian.size and probabilities is not None:
-            self.hessian += sum_softmax_curvature(inputs, probabilities, basis)
+            self.hessian += logistic.sum_softmax_curvature(inputs, probabilities, basis)
 
 
 def _widen(sent: FloatArray | None) -> FloatArray | None:
@@ -296,4 +293,4 @@ def _widen(sent: FloatArray | None) -> FloatArray | None:
 
 
 def _pack(matrix: FloatArray) -> FloatArray:
-    return pack_symmetric(matrix) if matrix.size else NOTHING
+    return logistic.pack_symmetric(matrix) if matrix.size else NOTHING
