@@ -36,7 +36,7 @@ if threading.current_thread() is threading.main_thread():
 
 
 # Imported only where the extra `torch` is installed; its tests are skipped without it.
-collect_ignore = [] if find_spec("torch") else ["privpipe/sanitizers/minimax/own/torch_filter.py"]
+collect_ignore = [] if find_spec("torch") else ["privpipe/sanitizers/minimax/torch_filter.py"]
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -114,7 +114,7 @@ CLAIMS = {
     "`privpipe compare`": "gate/test_compare.py::"
     "test_compare__ranks_methods_and_goes_on_where_it_was_stopped",
     "A bound on": "attacks/adversaries/test_table.py",
-    "Whatever the wanted": "papers/test_attacks_genki.py",
+    "Whatever the prediction": "papers/test_attacks_genki.py",
     "Only some methods": "sanitizers/test_contract_rows.py::test_row__has_a_guarantee_that_is_true",
     "`make docs`": "docs/test_reference.py "
     "test_readme.py::test_readme__names_targets_of_make_and_files_that_there_are",

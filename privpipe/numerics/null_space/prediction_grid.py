@@ -129,6 +129,7 @@ def settle_exactly(record: FloatArray, coefficients: FloatArray, grid: Grid) -> 
 
     Examples
     --------
+    >>> from privpipe.numerics.null_space.rounding_margin import plan_grid
     >>> grid = plan_grid(root=1.0, n_predictions=1, n_terms=3)
     >>> settle_exactly(np.array([1e300, 2.0, -1e300]), np.ones(3), grid)
     2.0
