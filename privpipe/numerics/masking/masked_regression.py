@@ -13,14 +13,7 @@ from typing import Literal
 import numpy as np
 
 from privpipe.errors import InputError
-from privpipe.numerics.masking.completion import (
-    Completion,
-    FixedPointOptions,
-    WeightedBlock,
-    measure_noise,
-    set_penalty,
-    solve_completion,
-)
+from privpipe.numerics.masking import completion
 from privpipe.protocols import FloatArray
 
 Solver = Literal["scaled", "literal"]
@@ -31,7 +24,7 @@ RESPONSE_SCALE = 0.005
 SURROGATE_SCALE = 0.5
 """Of surrogates beside records in the scaled problem."""
 
-SCALED_OPTIONS = FixedPointOptions(tolerance=1e-8)
+SCALED_OPTIONS = completion.FixedPointOptions(tolerance=1e-8)
 """Of the scaled problem, of which the subspace is taken and the coefficients are refitted: mixing
 and coefficients stay within 1e-9 of what 1e-12 gives. With next to no penalty the responses, scaled
 down so far, never change by less than 1e-12: five hundred iterations of rounding errors."""
@@ -63,7 +56,7 @@ class MaskedRegression:
     rank: int
     noise: float
     penalty: float
-    completion: Completion
+    completion: completion.Completion
 
 
 def solve_masked_regression(
@@ -121,7 +114,7 @@ def solve_masked_regression(
         cross = (gram[:t, t:] / n_records) @ vectors
         sizes = np.maximum(np.diag(gram)[:t] / n_records, 1e-300)[:, None]
         explained = np.max(cross**2 / sizes, axis=0) / np.maximum(values, 1e-300)
-        noise = measure_noise(values, n_records, explained)
+        noise = completion.measure_noise(values, n_records, explained)
     response, surrogate = (RESPONSE_SCALE, SURROGATE_SCALE) if solver == "scaled" else (1.0, 1.0)
     scale = np.concatenate([np.full(t, response), np.ones(len(features))])
     # Responses scaled down: the literal problem lets large ones fill the row space (error .75 of
@@ -131,11 +124,16 @@ def solve_masked_regression(
     masked[t:, t:] = surrogate**2 * inner
     # Responses of surrogates are what is completed: nothing of them is observed.
     observed = np.concatenate([np.zeros(t), np.ones(len(features))])
-    blocks = (WeightedBlock(scaled, np.ones(len(gram))), WeightedBlock(masked, observed))
+    blocks = (
+        completion.WeightedBlock(scaled, np.ones(len(gram))),
+        completion.WeightedBlock(masked, observed),
+    )
     least = LEAST_PENALTY * math.sqrt(max(0.0, float(np.linalg.eigvalsh(scaled + masked)[-1])))
     # Records and surrogates are columns of one matrix.
-    penalty = max(set_penalty(noise, len(gram), n_records + n_surrogates), least)
-    found = solve_completion(blocks, penalty, SCALED_OPTIONS if solver == "scaled" else None)
+    penalty = max(completion.set_penalty(noise, len(gram), n_records + n_surrogates), least)
+    found = completion.solve_completion(
+        blocks, penalty, SCALED_OPTIONS if solver == "scaled" else None
+    )
     basis = _span_features(found.directions[t:])
     if not basis.shape[1]:
         raise InputError(

@@ -13,6 +13,7 @@ import math
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
+from typing import ClassVar
 
 import mpmath
 import numpy as np
@@ -166,6 +167,9 @@ class DiscreteLaplaceNoise:
     the value's words; the others are read, by `words_at`, where these are equal.
     """
 
+    undecided: ClassVar[float] = 0.0
+    """Every comparison is decided."""
+
     epsilon: float
     sensitivity: int
     width: int
@@ -220,11 +224,6 @@ class DiscreteLaplaceNoise:
     def n_further(self) -> int:
         """Words of a record under the second purpose."""
         return self.width * LANES * TAIL_WORDS
-
-    @property
-    def spread(self) -> float:
-        """Root mean square of a value, in steps."""
-        return math.sqrt(2) / float(self.rate)
 
     def limit(self, radius: int) -> int:
         """Largest clip at which saturated noise is clipped for every |steps| <= radius.

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from mpmath.ctx_iv import MPIntervalContext
@@ -219,6 +219,9 @@ class KNormNoise:
     mathematical functions with correctly rounded last bit.
     """
 
+    slack: ClassVar[float] = 0.0
+    """No stored probability is rounded: what is undecided is in delta."""
+
     scale: float
     grid: float
     width: int
@@ -253,11 +256,6 @@ class KNormNoise:
         """Further words of a record that floats do not decide."""
         return self.n_words * FURTHER_WORDS
 
-    @property
-    def spread(self) -> float:
-        """Root mean square of one coordinate, in the unit of the grid."""
-        return self.scale * math.sqrt(self.width + 1)
-
     @cached_property
     def cells_per_scale(self) -> float:
         """The scale in steps; exact, because the grid is a power of two."""
@@ -274,6 +272,10 @@ class KNormNoise:
         width 2**-150: the density of a coordinate is below 2**30 per step.
         """
         return self.width * (2.0**-198 + 2.0**-150) + 2.0**-187
+
+    def limit(self, radius: int) -> int:
+        """Clip of released whole numbers, exact in float64; the noise itself stays below."""
+        return 2**52
 
     def draw(self, stream: RecordStream) -> IntArray:
         """Whole noise of every record of a stream, (n_records, width), int64."""

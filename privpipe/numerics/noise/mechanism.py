@@ -90,9 +90,7 @@ class Mechanism:
     @property
     def limit(self) -> int:
         """Released whole numbers are clipped to at most this."""
-        if isinstance(self.noise, DiscreteLaplaceNoise):
-            return self.noise.limit(self.lattice.radius)
-        return 2**52
+        return self.noise.limit(self.lattice.radius)
 
     @property
     def spread(self) -> float:
@@ -102,13 +100,11 @@ class Mechanism:
     @property
     def slack(self) -> float:
         """What the rounding of stored probabilities may add to epsilon."""
-        return self.noise.slack if isinstance(self.noise, DiscreteLaplaceNoise) else 0.0
+        return self.noise.slack
 
     @property
     def delta(self) -> float:
         """Of (epsilon, delta); 0 for the discrete law."""
-        if isinstance(self.noise, DiscreteLaplaceNoise):
-            return 0.0
         # Undecided records are released as zeros: two laws within `undecided` of the true ones, and
         # (1 + e^epsilon) undecided is the delta of that. 700 keeps exp finite.
         return min(1.0, (1 + math.exp(min(self.epsilon, 700.0))) * self.noise.undecided)

@@ -19,22 +19,16 @@ import numpy as np
 import numpy.typing as npt
 
 from privpipe.numerics.compiler import can_compile
+from privpipe.numerics.null_space import shrinkage
 from privpipe.numerics.null_space.compensated_rounding import Balance, store_within
 from privpipe.numerics.null_space.prediction_grid import predict_on_grid, settle_exactly
 from privpipe.numerics.null_space.rounding_margin import Grid, RoundingMargin
-from privpipe.numerics.null_space.shrinkage import (
-    FEW,
-    bound_norms,
-    lift_coordinates,
-    shrink_by_rule,
-    turn_predictions,
-)
 from privpipe.protocols import BoolArray, FloatArray, IntArray
 
 KERNEL_VALUES = 2**18
 """From this many values in a block on compiling pays."""
 
-KERNEL_RANK = FEW
+KERNEL_RANK = shrinkage.FEW
 """Up to so many predictions the kernel is faster than a matrix product."""
 
 TILE_VALUES = 2**17
@@ -291,7 +285,7 @@ def reconstruct_records(
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         for rows in _tiles(*released.shape):
             # Adding zero turns -0.0 into 0.0.
-            released[rows] = lift_coordinates(coordinates[rows], lift, centre + 0.0)
+            released[rows] = shrinkage.lift_coordinates(coordinates[rows], lift, centre + 0.0)
     return released
 
 
@@ -329,7 +323,9 @@ def _clean_narrow(
         margin = form.balance.margin.measure(measured[:, -2], measured[:, -1], b)
         # Checked from coordinates alone, so that a withheld record shows nothing but its
         # prediction.
-        near = bound_norms(b, form.lift_norms, form.centre_norm) <= _largest(released.dtype)
+        near = shrinkage.bound_norms(b, form.lift_norms, form.centre_norm) <= _largest(
+            released.dtype
+        )
         # A margin of the whole root leaves nothing to spend: such a record cannot be promised.
         possible = np.flatnonzero(near & (margin < form.root))
         stored, spent = np.empty((n, len(form.lift)), released.dtype), np.zeros(n)
@@ -337,8 +333,8 @@ def _clean_narrow(
         stored[possible], loss, within[possible] = store_within(
             b[possible],
             form.root - margin[possible],
-            lambda coordinates, budget: shrink_by_rule(coordinates, budget, form.rule),
-            lambda retained: lift_coordinates(retained, form.lift, form.centre),
+            lambda coordinates, budget: shrinkage.shrink_by_rule(coordinates, budget, form.rule),
+            lambda retained: shrinkage.lift_coordinates(retained, form.lift, form.centre),
             form.balance,
             released.dtype,
         )
@@ -353,9 +349,9 @@ def _clean_tile(
     """Retained coordinates, what was spent, what is withheld, and what was measured of that."""
     values = predict_on_grid(x, form.predictor, form.weights, form.grid)
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-        b, size, unexplained = turn_predictions(values, form.shift, form.turn)
+        b, size, unexplained = shrinkage.turn_predictions(values, form.shift, form.turn)
         # Written with "not (... <= ...)": a NaN bound must withhold.
-        withheld = ~(bound_norms(b, form.lift_norms, form.centre_norm) <= _largest(dtype))
+        withheld = ~(shrinkage.bound_norms(b, form.lift_norms, form.centre_norm) <= _largest(dtype))
         spent = np.zeros(len(x))
         # Without a budget nothing is promised per record, hence nothing withheld for rounding.
         if form.root > 0:
@@ -369,7 +365,7 @@ def _clean_tile(
         budget = np.where(withheld, 0.0, form.root - margin) ** 2
         # An infinite coordinate would make the block warn, and is released as NaN anyway.
         b[withheld] = 0.0
-        retained = shrink_by_rule(b, budget, form.rule)
+        retained = shrinkage.shrink_by_rule(b, budget, form.rule)
         for j in range(form.rank):
             lost = b[:, j] - retained[:, j]
             spent = spent + lost * lost

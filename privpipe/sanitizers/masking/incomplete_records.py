@@ -13,15 +13,8 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
+from privpipe.numerics.masking import factor_model
 from privpipe.numerics.masking.completion import set_penalty
-from privpipe.numerics.masking.factor_model import (
-    FactorModel,
-    FactorSums,
-    expect_pattern,
-    expect_rows,
-    fit_covariance,
-    fit_factors,
-)
 from privpipe.numerics.masking.missing import LoadingSums, fit_loadings, sum_pattern, sum_rows
 from privpipe.numerics.regression.moments import CoMoments, count_targets
 from privpipe.protocols import FloatArray, Shard, Shards, ShardSchema
@@ -68,7 +61,7 @@ def complete_records(
     *,
     noise_level: float | None,
     clip: float,
-) -> FactorModel:
+) -> factor_model.FactorModel:
     """Problem (5), first with a coarse noise level, then with what its errors show; refitted.
 
     Where records are many beside their columns, and no noise level is given, the refit is their
@@ -102,7 +95,7 @@ def complete_records(
     ):
         # Indicators of classes have no noise: a low rank with noise fell to an RMSE of 20 on School
         # with 80 % missing, worse than the mean.
-        return fit_covariance(expect, n_columns, n)
+        return factor_model.fit_covariance(expect, n_columns, n)
     width = min(n_columns, MOST_LOADINGS)
     # A fixed seed: the fit is a function of the records, and a start without zeros finds all
     # directions.
@@ -118,12 +111,17 @@ def complete_records(
     found = fit_loadings(sum_up, start, set_penalty(level, n_columns, per_column), tolerance=1e-7)
     values, vectors = np.linalg.eigh(found.gram / n)
     retained = values > 1e-6 * values[-1]
-    return fit_factors(expect, vectors[:, retained] * np.sqrt(values[retained]), level**2, n)
+    return factor_model.fit_factors(
+        expect, vectors[:, retained] * np.sqrt(values[retained]), level**2, n
+    )
 
 
 def _make_questions(
     shards: Shards, survey: RecordSurvey, centre: FloatArray, scale: FloatArray, clip: float
-) -> tuple[Callable[[FloatArray, float], LoadingSums], Callable[[FloatArray, float], FactorSums]]:
+) -> tuple[
+    Callable[[FloatArray, float], LoadingSums],
+    Callable[[FloatArray, float], factor_model.FactorSums],
+]:
     """Both questions of a round: answered by moments of patterns, or else by the records."""
     # Too many patterns to hold a matrix for each: every round reads the records instead.
     if survey.overflown:
@@ -135,7 +133,7 @@ def _make_questions(
             products, cross, scatter, loss = sum_all(("sum", loadings, ridge))
             return products, cross, scatter, loss
 
-        def expect(loadings: FloatArray, variance: float) -> FactorSums:
+        def expect(loadings: FloatArray, variance: float) -> factor_model.FactorSums:
             products, cross, scatter, squares, n_known = sum_all(("expect", loadings, variance))
             return products, cross, scatter, squares, n_known
 
@@ -149,7 +147,7 @@ def _make_questions(
         for known in (np.array([one == "1" for one in pattern]),)
     }
     grams = {name: gram for name, (gram, _) in patterns.items()}
-    return partial(sum_pattern, grams), partial(expect_pattern, patterns)
+    return partial(sum_pattern, grams), partial(factor_model.expect_pattern, patterns)
 
 
 def _sum_shard(
@@ -160,7 +158,7 @@ def _sum_shard(
     centre: FloatArray,
     scale: FloatArray,
     clip: float,
-) -> LoadingSums | FactorSums:
+) -> LoadingSums | factor_model.FactorSums:
     """What a round needs of the records of a shard."""
     t = count_targets(schema.desired)
     rows = np.ones((len(shard.features), len(centre) + 1))
@@ -169,4 +167,4 @@ def _sum_shard(
     if clip:
         np.clip(rows[:, t:-1], -clip, clip, out=rows[:, t:-1])
     request, loadings, ridge = parameters
-    return (expect_rows if request == "expect" else sum_rows)(rows, loadings, ridge)
+    return (factor_model.expect_rows if request == "expect" else sum_rows)(rows, loadings, ridge)

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from privpipe.described import described
 from privpipe.errors import InputError
-from privpipe.protocols import FloatArray, Guarantee, IntArray, RecordStream, Shard, Shards
+from privpipe.protocols import (
+    FloatArray,
+    Guarantee,
+    IntArray,
+    RecordStream,
+    Shard,
+    Shards,
+    ShardSchema,
+)
 from privpipe.sanitizers.masking.masking_model import MaskingModel, SignedSums
 
 
@@ -82,8 +91,8 @@ def draw_masked_records(model: MaskingModel, shards: Shards, stream: RecordStrea
         )
     parts = []
     for tile in range(model.n_tiles):
-        total = shards.reduce(_Summed(model, shards, stream, tile))
-        parts.append(model.finish_records(total))
+        summarise = partial(_sum_shard, model=model, schema=shards.schema, stream=stream, tile=tile)
+        parts.append(model.finish_records(shards.reduce(summarise)))
     return MaskedRecords(
         np.concatenate([features for features, _ in parts]),
         np.concatenate([responses for _, responses in parts]),
@@ -93,15 +102,9 @@ def draw_masked_records(model: MaskingModel, shards: Shards, stream: RecordStrea
     )
 
 
-@dataclass(frozen=True, eq=False)
-class _Summed:
-    """Sums a shard with the words of its records."""
-
-    model: MaskingModel
-    shards: Shards
-    stream: RecordStream
-    tile: int
-
-    def __call__(self, shard: Shard) -> SignedSums:
-        places: IntArray = np.arange(shard.first_record, shard.first_record + shard.n_records)
-        return self.model.sum_records(shard, self.shards.schema, self.stream, places, self.tile)
+def _sum_shard(
+    shard: Shard, *, model: MaskingModel, schema: ShardSchema, stream: RecordStream, tile: int
+) -> SignedSums:
+    """Sums of a shard with the words of its records."""
+    places: IntArray = np.arange(shard.first_record, shard.first_record + shard.n_records)
+    return model.sum_records(shard, schema, stream, places, tile)

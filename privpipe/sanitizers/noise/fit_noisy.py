@@ -40,14 +40,7 @@ from privpipe.protocols import (
 )
 from privpipe.sanitizers.arrays import check_shards, check_unweighted
 from privpipe.sanitizers.names import keep_names
-from privpipe.sanitizers.noise.noisy_filter import (
-    NORM_STATISTICS,
-    FilteredMean,
-    NoisyFilter,
-    NormCounts,
-    change_shards,
-    check_filter,
-)
+from privpipe.sanitizers.noise import noisy_filter
 from privpipe.sanitizers.options import MethodOptions
 
 Filters = Mapping[str, Method]
@@ -218,7 +211,7 @@ def fit_noisy_filter(
     *,
     filters: Filters,
     **files: Mapping[str, npt.NDArray[np.floating[Any]]],
-) -> NoisyFilter:
+) -> noisy_filter.NoisyFilter:
     """Learn a noisy filter from public records.
 
     Parameters
@@ -248,7 +241,7 @@ def fit_noisy_filter(
     noisy = _bound_records(shards, options, fitted)
     if options.filter is None or first:
         return noisy
-    trained = change_shards(shards, noisy)
+    trained = noisy_filter.change_shards(shards, noisy)
     return replace(noisy, after=(_fit_filter(trained, options, filters, files),))
 
 
@@ -256,11 +249,13 @@ def _fit_filter(
     shards: Any, options: NoisyOptions, filters: Filters, files: Mapping[str, Any]
 ) -> RecordMap:
     fitted = filters[options.filter.name].fit(shards, options.filter, **files)
-    check_filter(fitted)
+    noisy_filter.check_filter(fitted)
     return fitted
 
 
-def _bound_records(shards: Shards, options: NoisyOptions, fitted: RecordMap | None) -> NoisyFilter:
+def _bound_records(
+    shards: Shards, options: NoisyOptions, fitted: RecordMap | None
+) -> noisy_filter.NoisyFilter:
     """Noise behind an optional filter: the mean and the threshold of what it filters."""
     n_features = shards.schema.n_features
     before: tuple[RecordMap, ...] = ()
@@ -275,7 +270,7 @@ def _bound_records(shards: Shards, options: NoisyOptions, fitted: RecordMap | No
         before, shift = (fitted,), np.zeros(fitted.n_features_out)
     # Now the width is known: noise that is not drawn exactly is refused before any record is read.
     mechanism = plan(options, len(shift))
-    noisy = NoisyFilter(
+    noisy = noisy_filter.NoisyFilter(
         epsilon=options.epsilon,
         norm=options.norm,
         law=options.noise,
@@ -291,10 +286,10 @@ def _bound_records(shards: Shards, options: NoisyOptions, fitted: RecordMap | No
     )
     # Each pass reads what the one before has fixed: first the mean, then norms about it.
     if options.centre:
-        mean = shards.reduce(partial(FilteredMean.of, noisy=noisy)).mean
+        mean = shards.reduce(partial(noisy_filter.FilteredMean.of, noisy=noisy)).mean
         noisy = replace(noisy, shift=shift - _check_mean(mean))
     if options.threshold is None and options.bound != "normalise":
-        norms = shards.reduce(partial(NormCounts.of, noisy=noisy))
+        norms = shards.reduce(partial(noisy_filter.NormCounts.of, noisy=noisy))
         noisy = replace(noisy, threshold=norms.quantile(THRESHOLD_QUANTILE))
     return noisy
 
@@ -455,10 +450,10 @@ def list_methods(filters: Filters) -> tuple[Method, ...]:
             releases="rows",
             fit=partial(fit_noisy_filter, filters=filters),
             source="Hamm 2017, Noisy Minimax Filters, sections 2.2 and 3",
-            maps=(NoisyFilter,),
+            maps=(noisy_filter.NoisyFilter,),
             promise="local differential privacy of every record, in floating point: (epsilon, 0) "
             "or (epsilon, at most 2**-100)",
-            statistics=NORM_STATISTICS,
+            statistics=noisy_filter.NORM_STATISTICS,
             check=partial(check_noisy, filters=filters),
             forecast=partial(forecast_noise, filters=filters),
         ),

@@ -12,13 +12,7 @@ import numpy.typing as npt
 from privpipe.capabilities import BoundCounts, Layered, Projects
 from privpipe.described import described, facts_of_map
 from privpipe.errors import OptionError
-from privpipe.numerics.noise.bounding import (
-    Bound,
-    Norm,
-    bound_records,
-    measure_norms,
-    project_in_order,
-)
+from privpipe.numerics.noise import bounding
 from privpipe.numerics.noise.mechanism import Law, Mechanism, Order
 from privpipe.numerics.random.record_hash import digest_records
 from privpipe.numerics.random.streams import KEY_BYTES, KeyedStream
@@ -89,7 +83,7 @@ class NormCounts:
     def of(cls, shard: Shard, noisy: NoisyFilter) -> NormCounts:
         """Of what `noisy` filters and centres."""
         filtered = noisy.filter_features(np.asarray(shard.features, np.float64))
-        norms = measure_norms(filtered, noisy.norm)
+        norms = bounding.measure_norms(filtered, noisy.norm)
         with np.errstate(divide="ignore", invalid="ignore"):
             steps = np.ceil((np.log2(norms) - _LOWEST) * _PER_OCTAVE)
         # 16,384 counts, whatever the records: sums of shards stay small.
@@ -215,11 +209,11 @@ class NoisyFilter:
     keeps_features: ClassVar[bool] = False
 
     epsilon: float
-    norm: Norm
+    norm: bounding.Norm
     law: Law
     grid: float
     order: Order
-    bound: Bound
+    bound: bounding.Bound
     threshold: float
     before: tuple[RecordMap, ...]
     projection: FloatArray
@@ -301,7 +295,9 @@ class NoisyFilter:
         """What gets noise: filtered, centred and bounded records, (n_records, n_bounded)."""
         filtered = self.filter_features(x)
         n_finite = np.isfinite(filtered).all(axis=1).sum() if filtered.size else len(filtered)
-        bounded, clipped, _ = bound_records(filtered, self.bound, self.norm, self.threshold)
+        bounded, clipped, _ = bounding.bound_records(
+            filtered, self.bound, self.norm, self.threshold
+        )
         return bounded, BoundCounts(len(x), clipped, len(x) - int(n_finite))
 
     def filter_features(self, x: FloatArray) -> FloatArray:
@@ -310,7 +306,7 @@ class NoisyFilter:
             if self.before:
                 return apply_in_order(self.before[0], x) + self.shift
             if self.projection.size:
-                return project_in_order(x, self.projection, self.shift)
+                return bounding.project_in_order(x, self.projection, self.shift)
             return x.astype(np.float64) + self.shift
 
 
@@ -335,10 +331,10 @@ def apply_in_order(fitted: RecordMap, x: FloatArray) -> FloatArray:
     time: its matrix products would add up in an order that changes with the number of rows.
     """
     if isinstance(fitted, Projects):
-        return project_in_order(x, fitted.weights, fitted.offset)
+        return bounding.project_in_order(x, fitted.weights, fitted.offset)
     if isinstance(fitted, Layered):
         for weights, offset in fitted.layers:
-            x = fitted.activate(project_in_order(x, weights, offset))
+            x = fitted.activate(bounding.project_in_order(x, weights, offset))
         return x
     out, rows = np.empty((len(x), fitted.n_features_out)), x.astype(np.float64)
     for i in range(len(x)):

@@ -18,6 +18,7 @@ from privpipe.option_values import FORBID
 from privpipe.protocols import Method, Role, Shards
 from privpipe.sanitizers.arrays import as_finite, as_predictor, check_shards
 from privpipe.sanitizers.names import keep_names
+from privpipe.sanitizers.null_space import predictors
 from privpipe.sanitizers.null_space.factored_cleaner import FactoredCleaner
 from privpipe.sanitizers.null_space.least_squares import DESIGN_STATISTICS
 from privpipe.sanitizers.null_space.linear_cleaner import (
@@ -28,19 +29,10 @@ from privpipe.sanitizers.null_space.linear_cleaner import (
     factor_lift,
     scale_budget,
 )
-from privpipe.sanitizers.null_space.predictors import (
-    UTILITY_PROMISE,
-    Arrays,
-    CleanerOptions,
-    as_file,
-    check_augmented,
-    learn_predictors,
-    take_options,
-)
 
 
 @options_dataclass(frozen=True, config=FORBID)
-class NullSpaceOptions(CleanerOptions):
+class NullSpaceOptions(predictors.CleanerOptions):
     """Options of ``[method] name = "null_space"``."""
 
     name: Literal["null_space"]
@@ -279,14 +271,18 @@ def fit_null_space_cleaner(
     >>> np.allclose(cleaner.apply(x) @ loadings, x @ loadings)
     True
     """
-    options = take_options(NullSpaceOptions, "null_space", choices)
-    return fit_null_space(shards, options, predictor=as_file(desired_predictor, desired_intercept))
+    options = predictors.take_options(NullSpaceOptions, "null_space", choices)
+    return fit_null_space(
+        shards, options, predictor=predictors.as_file(desired_predictor, desired_intercept)
+    )
 
 
-def fit_null_space(shards: Shards, options: NullSpaceOptions, **files: Arrays) -> NullSpaceCleaner:
+def fit_null_space(
+    shards: Shards, options: NullSpaceOptions, **files: predictors.Arrays
+) -> NullSpaceCleaner:
     """Fit from options; `files` holds the arrays of the predictor's file, when one is named."""
     check_shards(shards)
-    learned = learn_predictors(
+    learned = predictors.learn_predictors(
         shards, options, desired=files.get("predictor"), confidential=None, targeted=False
     )
     return NullSpaceCleaner.from_predictor(
@@ -308,7 +304,7 @@ METHOD = Method(
     fit=fit_null_space,
     source="Xu et al. 2017, Cleaning the Null Space, algorithm 1",
     maps=(NullSpaceCleaner, FactoredCleaner),
-    promise=UTILITY_PROMISE,
+    promise=predictors.UTILITY_PROMISE,
     statistics=DESIGN_STATISTICS,
-    check=check_augmented,
+    check=predictors.check_augmented,
 )

@@ -21,6 +21,7 @@ from privpipe.option_values import FORBID
 from privpipe.protocols import FloatArray, Method, Role, Shards
 from privpipe.sanitizers.arrays import as_finite, as_predictor, check_confidential, check_shards
 from privpipe.sanitizers.names import keep_names
+from privpipe.sanitizers.null_space import predictors
 from privpipe.sanitizers.null_space.factored_cleaner import FactoredCleaner
 from privpipe.sanitizers.null_space.least_squares import DESIGN_STATISTICS
 from privpipe.sanitizers.null_space.linear_cleaner import (
@@ -31,15 +32,6 @@ from privpipe.sanitizers.null_space.linear_cleaner import (
     TargetRelease,
     factor_lift,
     scale_budget,
-)
-from privpipe.sanitizers.null_space.predictors import (
-    UTILITY_PROMISE,
-    Arrays,
-    CleanerOptions,
-    as_file,
-    check_augmented,
-    learn_predictors,
-    take_options,
 )
 from privpipe.sanitizers.null_space.verbatim_cleaner import PrintedCleaner
 
@@ -172,7 +164,7 @@ class TargetedCleaner(TargetRelease):
 
 
 @options_dataclass(frozen=True, config=FORBID)
-class TargetedOptions(CleanerOptions):
+class TargetedOptions(predictors.CleanerOptions):
     """Options of ``[method] name = "null_space_targeted"``."""
 
     name: Literal["null_space_targeted"]
@@ -274,16 +266,18 @@ def fit_targeted_cleaner(
     """
     return fit_targeted(
         shards,
-        take_options(TargetedOptions, "null_space_targeted", choices),
-        predictor=as_file(desired_predictor, desired_intercept),
-        confidential_predictor=as_file(confidential_predictor, confidential_intercept),
+        predictors.take_options(TargetedOptions, "null_space_targeted", choices),
+        predictor=predictors.as_file(desired_predictor, desired_intercept),
+        confidential_predictor=predictors.as_file(confidential_predictor, confidential_intercept),
     )
 
 
-def fit_targeted(shards: Shards, options: TargetedOptions, **files: Arrays) -> LinearCleaner:
+def fit_targeted(
+    shards: Shards, options: TargetedOptions, **files: predictors.Arrays
+) -> LinearCleaner:
     """Fit from options; `files` holds the arrays of the predictors' files that are named."""
     check_shards(shards)
-    learned = learn_predictors(
+    learned = predictors.learn_predictors(
         shards,
         options,
         desired=files.get("predictor"),
@@ -321,7 +315,7 @@ METHOD = Method(
     fit=fit_targeted,
     source="Xu et al. 2017, Cleaning the Null Space, algorithm 2",
     maps=(TargetedCleaner, PrintedCleaner, FactoredCleaner),
-    promise=UTILITY_PROMISE,
+    promise=predictors.UTILITY_PROMISE,
     statistics=DESIGN_STATISTICS,
-    check=check_augmented,
+    check=predictors.check_augmented,
 )

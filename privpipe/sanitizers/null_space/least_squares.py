@@ -15,16 +15,7 @@ import numpy.typing as npt
 
 from privpipe.errors import InputError, RankError
 from privpipe.numerics.finite import keep_rows
-from privpipe.numerics.regression.moments import (
-    Coding,
-    CoMoments,
-    LeastSquares,
-    check_ridge,
-    code_targets,
-    count_targets,
-    measure_scale,
-    solve_least_squares,
-)
+from privpipe.numerics.regression import moments as regression
 from privpipe.numerics.regression.tsqr import Frame, TriangularFactor, solve_triangular
 from privpipe.protocols import Column, FloatArray, Shard, Shards, ShardSchema
 from privpipe.sanitizers.arrays import check_training, say_incomplete
@@ -55,7 +46,7 @@ class DesignMoments:
 
     n_features: int
     n_targets: Mapping[TargetRole, int]
-    parts: Mapping[tuple[TargetRole, ...], CoMoments] = field(default_factory=dict)
+    parts: Mapping[tuple[TargetRole, ...], regression.CoMoments] = field(default_factory=dict)
     n_read: int = 0
     n_incomplete: Mapping[TargetRole, int] = field(default_factory=dict)
 
@@ -78,7 +69,7 @@ class DesignMoments:
         for role, count in sorted(self.n_incomplete.items()):
             say_incomplete(count, self.n_read, role)
 
-    def of_role(self, role: TargetRole | None) -> CoMoments:
+    def of_role(self, role: TargetRole | None) -> regression.CoMoments:
         """Co-moments of ``[features, targets of the role]`` where these are complete."""
         width = self.n_targets[role] if role else 0
         found = [
@@ -86,7 +77,9 @@ class DesignMoments:
             for roles, moments in sorted(self.parts.items())
             if role is None or role in roles
         ]
-        return reduce(CoMoments.merge, found, CoMoments.empty(self.n_features + width))
+        return reduce(
+            regression.CoMoments.merge, found, regression.CoMoments.empty(self.n_features + width)
+        )
 
     def _columns(
         self, roles: tuple[TargetRole, ...], role: TargetRole | None
@@ -103,7 +96,7 @@ def summarise_design(
     shard: Shard,
     *,
     schema: ShardSchema,
-    coding: Coding,
+    coding: regression.Coding,
     roles: tuple[TargetRole, ...] = ("desired",),
 ) -> DesignMoments:
     """Co-moments of features and targets of the roles; without roles, of all features.
@@ -129,7 +122,7 @@ def summarise_design(
         }
         if there or not roles:
             parts[tuple(there)] = _summarise_rows(shard, rows, list(there.values()))
-    sizes = {role: count_targets(columns_of(schema, role)) for role in roles}
+    sizes = {role: regression.count_targets(columns_of(schema, role)) for role in roles}
     incomplete = {
         role: int(np.isnan(y).any(axis=1).sum()) for role, y in zip(roles, targets, strict=True)
     }
@@ -138,13 +131,13 @@ def summarise_design(
 
 def _summarise_rows(
     shard: Shard, rows: npt.NDArray[np.bool_], targets: list[FloatArray]
-) -> CoMoments:
+) -> regression.CoMoments:
     n = shard.features.shape[1]
     block = np.empty((int(rows.sum()), n + sum(y.shape[1] for y in targets)))
     block[:, :n] = keep_rows(shard.features, rows)
     if targets:
         block[:, n:] = np.hstack([keep_rows(y, rows) for y in targets])
-    return CoMoments.of(block, _weights(shard, rows), in_place=True)
+    return regression.CoMoments.of(block, _weights(shard, rows), in_place=True)
 
 
 def fit_predictor(
@@ -152,10 +145,10 @@ def fit_predictor(
     role: TargetRole,
     *,
     moments: DesignMoments,
-    coding: Coding,
+    coding: regression.Coding,
     ridge: float,
     with_intercept: bool,
-) -> LeastSquares:
+) -> regression.LeastSquares:
     """Fit one role's predictor: from the co-moments, or by TSQR where they are too coarse.
 
     Parameters
@@ -184,10 +177,10 @@ def fit_predictor(
             f"There is no {role} variable to fit a predictor to.",
             remedy=f"Name one in {role}, or give a predictor.",
         )
-    check_ridge(ridge)
+    regression.check_ridge(ridge)
     n, sums = schema.n_features, moments.of_role(role)
     try:
-        found = solve_least_squares(
+        found = regression.solve_least_squares(
             sums, n, ridge=ridge, with_intercept=with_intercept, names=schema.feature_names
         )
         # Beyond, the factor of the records themselves sees twice as many digits.
@@ -195,7 +188,7 @@ def fit_predictor(
             return found
     except RankError:
         pass  # as far as the Gram matrix can show; the factor sees twice as many digits
-    scale = measure_scale(sums, n, with_intercept)
+    scale = regression.measure_scale(sums, n, with_intercept)
     # The mean of the first pass, so that little cancels in the second.
     frame = Frame(sums.mean * with_intercept, scale, with_intercept)
     factor = shards.reduce(
@@ -205,7 +198,7 @@ def fit_predictor(
 
 
 def summarise_triangle(
-    shard: Shard, *, schema: ShardSchema, role: TargetRole, coding: Coding, frame: Frame
+    shard: Shard, *, schema: ShardSchema, role: TargetRole, coding: regression.Coding, frame: Frame
 ) -> TriangularFactor:
     """Triangular factor of features and targets of the records whose targets are complete."""
     y = code_role(shard, schema, role, coding)
@@ -219,15 +212,17 @@ def columns_of(schema: ShardSchema, role: TargetRole) -> tuple[Column, ...]:
     return schema.desired if role == "desired" else schema.confidential
 
 
-def code_role(shard: Shard, schema: ShardSchema, role: TargetRole, coding: Coding) -> FloatArray:
+def code_role(
+    shard: Shard, schema: ShardSchema, role: TargetRole, coding: regression.Coding
+) -> FloatArray:
     """Target columns of a role, (n_records, n_targets), NaN where missing."""
     values = shard.desired if role == "desired" else shard.confidential
-    return code_targets(values, columns_of(schema, role), coding)
+    return regression.code_targets(values, columns_of(schema, role), coding)
 
 
 def _weights(shard: Shard, rows: npt.NDArray[np.bool_]) -> FloatArray | None:
     return shard.weights[rows] if shard.weights.size else None
 
 
-DESIGN_STATISTICS = (DesignMoments, CoMoments, TriangularFactor)
+DESIGN_STATISTICS = (DesignMoments, regression.CoMoments, TriangularFactor)
 """What a fit by least squares sums up over the records."""

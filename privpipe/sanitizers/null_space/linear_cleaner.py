@@ -20,20 +20,12 @@ import numpy.typing as npt
 
 from privpipe.capabilities import UtilityPromise, UtilitySummary
 from privpipe.errors import GuaranteeError, OptionError, PrivacyWarning
+from privpipe.numerics.null_space import rounding_margin
 from privpipe.numerics.null_space.cleaning import CleanedBlock, LinearForm, clean_block
 from privpipe.numerics.null_space.compensated_rounding import Balance
 from privpipe.numerics.null_space.factorisation import factor_predictor, lift_likely
 from privpipe.numerics.null_space.knapsack import check_budget
 from privpipe.numerics.null_space.prediction_grid import predict_on_grid
-from privpipe.numerics.null_space.rounding_margin import (
-    DIGITS_UNBOUNDED,
-    UNIT,
-    Defects,
-    Grid,
-    measure_defects,
-    plan_grid,
-    plan_margin,
-)
 from privpipe.protocols import FloatArray, Guarantee, RecordStream, Role
 from privpipe.sanitizers.arrays import as_finite, as_records, check_finite_records
 from privpipe.sanitizers.names import by_name
@@ -238,7 +230,7 @@ class LinearCleaner:
 
     def _form(self, dtype: np.dtype[Any]) -> LinearForm:
         n, root = self.n_features_in, float(np.sqrt(self.utility_budget))
-        found, grid = self._defects, plan_grid(root, self.predictor.shape[1], n)
+        found, grid = self._defects, rounding_margin.plan_grid(root, self.predictor.shape[1], n)
         return LinearForm(
             predictor=self.predictor[:n],
             weights=found.weights[:n],
@@ -251,28 +243,34 @@ class LinearCleaner:
             centre_norm=found.centre_norm,
             root=root,
             rule=self.rule,
-            margin=plan_margin(found, root, grid, dtype),
+            margin=rounding_margin.plan_margin(found, root, grid, dtype),
             lift_norms=found.lift_norms,
             balance=self._balance(root, grid, dtype),
         )
 
-    def _balance(self, root: float, grid: Grid, dtype: np.dtype[Any]) -> Balance | None:
+    def _balance(
+        self, root: float, grid: rounding_margin.Grid, dtype: np.dtype[Any]
+    ) -> Balance | None:
         """What it takes to correct records of a narrow dtype; float64 needs none."""
         if root == 0 or np.finfo(dtype).nmant >= np.finfo(np.float64).nmant:
             return None
-        margin = plan_margin(self._defects, root, grid, dtype, storing=False)
+        margin = rounding_margin.plan_margin(self._defects, root, grid, dtype, storing=False)
         return Balance(self.encoder, margin)
 
     @cached_property
-    def _defects(self) -> Defects:
-        return measure_defects(
+    def _defects(self) -> rounding_margin.Defects:
+        return rounding_margin.measure_defects(
             self.predictor, self.encoder, self.lift, self.centre, n_appended=int(self.augmented)
         )
 
     def _rounding_bound(self) -> float:
         found = self._defects
         # Sums, a float32 release, and the grid that predictions without a budget are rounded to.
-        rounding = 4 * found.length * UNIT + 2.0**-24 + 2.0**-DIGITS_UNBOUNDED
+        rounding = (
+            4 * found.length * rounding_margin.UNIT
+            + 2.0**-24
+            + 2.0**-rounding_margin.DIGITS_UNBOUNDED
+        )
         rounding *= found.predictor_norm
         return float(rounding + found.encoder + found.lift @ np.linalg.norm(self.encoder, axis=0))
 

@@ -21,17 +21,7 @@ from privpipe.numerics.regression.moments import Coding, LeastSquares
 from privpipe.option_values import FORBID
 from privpipe.protocols import FloatArray, Shards, ShardSchema
 from privpipe.sanitizers.arrays import as_finite, as_predictor
-from privpipe.sanitizers.null_space.least_squares import (
-    DesignMoments,
-    TargetRole,
-    fit_predictor,
-    summarise_design,
-)
-from privpipe.sanitizers.null_space.linear_cleaner import (
-    BudgetBasis,
-    OnUnrepresentable,
-    Representative,
-)
+from privpipe.sanitizers.null_space import least_squares, linear_cleaner
 from privpipe.sanitizers.options import MethodOptions, make_options
 
 UTILITY_PROMISE = "loss of utility at most the budget, for every record, in floating point"
@@ -59,7 +49,7 @@ class CleanerOptions(MethodOptions):
         ),
     ]
     budget: Annotated[
-        BudgetBasis,
+        linear_cleaner.BudgetBasis,
         Field(
             description="total: the budget covers all desired labels together. per_label: it is "
             "multiplied by their number, as in the paper's tables."
@@ -88,14 +78,14 @@ class CleanerOptions(MethodOptions):
         ),
     ] = None
     representative: Annotated[
-        Representative,
+        linear_cleaner.Representative,
         Field(
             description="Which record carries the released coordinates: the closest to the "
             "centre (the paper's) or the most likely under the training covariance."
         ),
     ] = "closest"
     on_unrepresentable: Annotated[
-        OnUnrepresentable,
+        linear_cleaner.OnUnrepresentable,
         Field(
             description="What becomes of a record that rounding alone may carry over a positive "
             "budget: fail, or withhold it as a row of NaN."
@@ -226,21 +216,26 @@ def learn_predictors(
     """
     check_augmented(options, shards.schema)
     centre, likely = options.centres, options.representative == "likely"
-    given: dict[TargetRole, Arrays | None] = {"desired": desired}
+    given: dict[least_squares.TargetRole, Arrays | None] = {"desired": desired}
     if targeted:
         given["confidential"] = confidential
     # What is given needs no labels.
     roles = tuple(role for role, arrays in given.items() if not arrays)
     schema = shards.schema
-    moments = DesignMoments(schema.n_features, {})
+    moments = least_squares.DesignMoments(schema.n_features, {})
     # A given predictor without centre or covariance needs no record at all.
     if roles or centre or likely:
         moments = shards.reduce(
-            partial(summarise_design, schema=schema, coding=options.label_coding, roles=roles)
+            partial(
+                least_squares.summarise_design,
+                schema=schema,
+                coding=options.label_coding,
+                roles=roles,
+            )
         )
         moments.say_incomplete()
     fit = partial(
-        fit_predictor,
+        least_squares.fit_predictor,
         shards,
         moments=moments,
         coding=options.label_coding,

@@ -23,17 +23,12 @@ from privpipe.numerics.null_space.knapsack import solve_augmented_knapsack
 from privpipe.numerics.null_space.rounding_margin import UNIT
 from privpipe.protocols import FloatArray, Guarantee
 from privpipe.sanitizers.arrays import as_finite, as_predictor, check_confidential
-from privpipe.sanitizers.null_space.linear_cleaner import (
-    BudgetBasis,
-    LinearCleaner,
-    OnUnrepresentable,
-    scale_budget,
-)
+from privpipe.sanitizers.null_space import linear_cleaner
 
 
 @described(facts_of_map)
 @dataclass(frozen=True, eq=False)
-class PrintedCleaner(LinearCleaner):
+class PrintedCleaner(linear_cleaner.LinearCleaner):
     """Figure 3 verbatim: ``x~ = x - V (alpha a)`` with ``a = V^T x``.
 
     The encoder holds V, the lift its dual basis, so that ``x~ = lift a - V (alpha a)`` without
@@ -64,10 +59,10 @@ class PrintedCleaner(LinearCleaner):
         confidential_predictor: npt.ArrayLike,
         *,
         utility_budget: float,
-        budget: BudgetBasis = "total",
+        budget: linear_cleaner.BudgetBasis = "total",
         intercept: npt.ArrayLike | None = None,
         augmented: bool = False,
-        on_unrepresentable: OnUnrepresentable = "fail",
+        on_unrepresentable: linear_cleaner.OnUnrepresentable = "fail",
     ) -> PrintedCleaner:
         """Make the cleaner verbatim; see `TargetedCleaner.from_predictors`.
 
@@ -93,7 +88,7 @@ class PrintedCleaner(LinearCleaner):
             encoder=vectors,
             lift=dual,
             centre=np.zeros(n_features),
-            utility_budget=scale_budget(utility_budget, budget, n_desired),
+            utility_budget=linear_cleaner.scale_budget(utility_budget, budget, n_desired),
             representative="closest",
             augmented=augmented,
             on_unrepresentable=on_unrepresentable,

@@ -106,7 +106,7 @@ def test_draw__has_the_law_at_a_declared_rate_of_false_alarms() -> None:
     for j in (0, 19):
         share = (1 + xi[:, j] / radius) / 2
         assert stats.kstest(share, stats.beta(9.5, 9.5).cdf).pvalue > 1e-5
-    assert abs(xi.std() / noise.spread - 1) < 0.02
+    assert abs(xi.std() / (noise.scale * math.sqrt(21)) - 1) < 0.02
     assert abs(stats.spearmanr(radius, xi[:, 3]).statistic) < 5 / math.sqrt(n)
     one = make(1)
     laplace = one.draw(stream(n)).ravel() * one.grid

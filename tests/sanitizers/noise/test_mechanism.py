@@ -85,7 +85,8 @@ def test_release__is_clipped_where_noise_is_saturated(monkeypatch: pytest.Monkey
     mechanism = plan_mechanism(1.0, 2, "l2", "discrete")
     noise = mechanism.noise
     assert isinstance(noise, DiscreteLaplaceNoise)
-    assert noise.spread == pytest.approx(math.sqrt(2) * noise.sensitivity)
+    deviation = math.sqrt(2) * noise.sensitivity * mechanism.grid
+    assert mechanism.spread == pytest.approx(deviation, rel=1e-3)
     monkeypatch.setattr(DiscreteLaplaceNoise, "draw", lambda *_: np.full((3, 2), 2**45))
     stream = KeyedStream(bytes(32), partition="a", first_record=0, n_records=3)
     released = mechanism.release(np.zeros((3, 2)), stream)
