@@ -15,7 +15,7 @@ from privpipe.numerics.limits import say_upper
 from privpipe.protocols import Guarantee
 from privpipe.report.suppression import SMALL, coarsen, coarsen_limit, find_shown_size
 
-# More would tell nothing that a promise means.
+# More digits than any promise means.
 DIGITS = 6
 """Of a promised number."""
 

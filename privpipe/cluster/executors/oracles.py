@@ -175,7 +175,7 @@ class ResidentOracle:
         on with the query, so that no worker works for more than its share. Where no one holds
         a block its worker has died, and the scheduler chooses ("").
         """
-        # Asked anew each round: workers come and go between two of them.
+        # Looked up anew each round: workers come and go between two of them.
         holders = self.client.who_has(self.loaded) if self.loaded else {}
         alive = {worker for held in holders.values() for worker in held}
         placed: dict[str, list[int]] = defaultdict(list)
