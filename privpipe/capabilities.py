@@ -7,7 +7,8 @@ has the attributes is treated accordingly, with no line changed elsewhere.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
+from operator import add
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy.typing as npt
@@ -85,11 +86,7 @@ class BoundCounts:
 
     def merge(self, other: BoundCounts) -> BoundCounts:
         """Counts of both."""
-        return BoundCounts(
-            self.n_records + other.n_records,
-            self.n_clipped + other.n_clipped,
-            self.n_overflowing + other.n_overflowing,
-        )
+        return BoundCounts(*map(add, astuple(self), astuple(other)))
 
 
 @runtime_checkable

@@ -160,7 +160,13 @@ class RecordSanitizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]  #
         return tags
 
     def _read_options(self) -> tuple[Method, Any]:
-        known = [name for name, found in METHODS.items() if _takes_features(found)]
+        # Codes of named attributes are no matrix, and surrogates no rows.
+        known = [
+            name
+            for name, found in METHODS.items()
+            if found.releases == "rows"
+            and "attributes" not in {one.name for one in fields(found.options)}
+        ]
         method = METHODS[self.method] if self.method in known else None
         if method is None:
             raise OptionError(
@@ -174,13 +180,6 @@ class RecordSanitizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]  #
             )
         given = {**(self.options or {}), "name": self.method}
         return method, make_options(method.options, given, self.method)
-
-
-def _takes_features(method: Method) -> bool:
-    """Whether a method maps rows of features; codes of named attributes are no matrix."""
-    return method.releases == "rows" and "attributes" not in {
-        f.name for f in fields(method.options)
-    }
 
 
 def _validate(estimator: RecordSanitizer, x: npt.ArrayLike, **checks: Any) -> Any:

@@ -71,14 +71,12 @@ Check = Callable[[], Iterable[Finding]]
 def run_checks(checks: Iterable[tuple[str, Check]]) -> Iterator[Finding]:
     """Findings of all checks, in order; a check that breaks fails with what it says."""
     for name, check in checks:
-        found: list[Finding] = []
         try:
-            found.extend(check())
+            yield from check()
         except Exception as error:
             # As what leaves a worker: its text may quote a value.
             sealed = seal(error, name)
-            found.append(Finding("fails", name, sealed.message, sealed.remedy))
-        yield from found
+            yield Finding("fails", name, sealed.message, sealed.remedy)
 
 
 def check_places(options: Any) -> Iterator[Finding]:
