@@ -184,8 +184,6 @@ def measure_null_space_privacy(
     train: Shards,
     test: Shards,
     *,
-    confidential_predictor: npt.ArrayLike | None = None,
-    confidential_intercept: npt.ArrayLike | None = None,
     desired_predictor: npt.ArrayLike | None = None,
     label_coding: regression.Coding = "zero_one",
     ridge: float = 0.0,
@@ -198,14 +196,10 @@ def measure_null_space_privacy(
     mechanism
         Any map of features: a cleaner, `LeaceEraser`, `LaplaceMechanism`.
     train
-        Records with confidential variables: they train the confidential predictor (unless it
-        is given), the mean record, and the adversary, each counting by its weight.
+        Records with confidential variables: they train the confidential predictor, the
+        mean record, and the adversary, each counting by its weight.
     test
         Other records with the same variables, judged, each once whatever its weight.
-    confidential_predictor : (n_features, n_targets), optional
-        What the adversary knows without released records.
-    confidential_intercept : (n_targets,), optional
-        Its intercept.
     desired_predictor : (n_features_released, n_desired), optional
         For e_utility; by default the one that the map holds.
     label_coding
@@ -237,13 +231,11 @@ def measure_null_space_privacy(
             remedy="Give records with confidential variables.",
         )
     moments, mean = measure_raw(train, label_coding)
-    if confidential_predictor is None:
-        raw = fit_raw_predictor(train, moments, coding=label_coding, ridge=ridge)
-    else:
-        raw = _take_raw(schema, confidential_predictor, confidential_intercept)
+    raw = fit_raw_predictor(train, moments, coding=label_coding, ridge=ridge)
     desired = mechanism.predictor if isinstance(mechanism, Spends) else None
     if desired_predictor is not None:
-        desired = _as_columns(desired_predictor)
+        desired = np.asarray(desired_predictor, np.float64)
+        desired = desired[:, None] if desired.ndim == 1 else desired
     judge = Judge(
         mechanism=mechanism,
         schema=schema,
@@ -256,35 +248,6 @@ def measure_null_space_privacy(
     attack = _train_attack(train, judge)
     sums: PrivacySums = test.reduce(partial(measure_shard, judge=replace(judge, attack=attack)))
     return _report(sums, judge)
-
-
-def _take_raw(
-    schema: ShardSchema, predictor: npt.ArrayLike, intercept: npt.ArrayLike | None
-) -> regression.LeastSquares:
-    """The confidential predictor that the adversary was given."""
-    a = _as_columns(predictor)
-    n_targets = regression.count_targets(schema.confidential)
-    b = np.zeros(n_targets) if intercept is None else np.asarray(intercept, np.float64)
-    if a.shape != (schema.n_features, n_targets) or b.shape != (n_targets,):
-        raise InputError(
-            f"The confidential predictor has shape {a.shape}, its intercept {b.shape}, not "
-            f"{(schema.n_features, n_targets)} and {(n_targets,)}.",
-            remedy="Give a column per confidential target.",
-            code="predictor",
-        )
-    if not (np.isfinite(a).all() and np.isfinite(b).all()):
-        raise InputError(
-            "The confidential predictor or its intercept holds values that are not finite.",
-            remedy="Give finite numbers.",
-            code="predictor",
-        )
-    return regression.LeastSquares(a, b, 0.0)
-
-
-def _as_columns(predictor: npt.ArrayLike) -> FloatArray:
-    """A predictor as a float64 matrix, one column if flat."""
-    a = np.asarray(predictor, np.float64)
-    return a[:, None] if a.ndim == 1 else a
 
 
 def _train_attack(train: Shards, judge: Judge) -> regression.LeastSquares:

@@ -98,21 +98,6 @@ def test_measure__does_not_depend_on_shards():
     assert figures[0].complete_privacy == figures[1].complete_privacy
 
 
-def test_measure__takes_a_confidential_predictor_that_is_known():
-    train, test = split(*make_data())
-    cleaner = fit_null_space_cleaner(train, utility_budget=0.05)
-    fitted = measure_null_space_privacy(cleaner, train, test)
-    x = np.concatenate([shard.features for shard in train.shards()])
-    secret = np.concatenate([shard.confidential for shard in train.shards()])
-    a = fit_plain(x, secret)
-    given = measure_null_space_privacy(
-        cleaner, train, test, confidential_predictor=a[:-1], confidential_intercept=a[-1]
-    )
-    assert given.direct.e_privacy == pytest.approx(fitted.direct.e_privacy, rel=1e-6)
-    with pytest.raises(InputError, match=r"shape \(8, 1\), .*not \(8, 2\)"):
-        measure_null_space_privacy(cleaner, train, test, confidential_predictor=a[:-1, :1])
-
-
 def test_laplace__at_equal_utility_hides_less_than_cleaning():
     train, test = split(*make_data(3000))
     cleaner = fit_null_space_cleaner(train, utility_budget=0.05)
