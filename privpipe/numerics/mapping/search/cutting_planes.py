@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -33,20 +32,26 @@ from privpipe.numerics.mapping.problem.programme import (
     normalise_potentials,
 )
 from privpipe.numerics.mapping.problem.scale import measure_mean_distances
-from privpipe.protocols import FloatArray
+from privpipe.protocols import FloatArray, IntArray
 
 _ALL_PAIRS = 40_000
+"""Pairs up to which a programme holds all of them, so that nothing must be priced in."""
 _TOP = 8
+"""Symbols priced in for a column at once, and symbols of a first programme that all may become."""
 _ROUNDS = 60
 _SHRINK = 1e-7
-"""Of the budget that the programme leaves for its own rounding."""
+"""Of the budget: what HiGHS may leave beyond a row's limit, so that the plan is within it."""
 _OUT_OF_BUDGET = 1e3
 """Nats per unit of distortion beyond the budget: more than any information is worth."""
+_ENDS = (0.0, 0.1, 0.3, 0.6, 1.0)
+"""How far from the prior to a column's posterior the first tangents lie."""
+_LEAST_RATIO = -60.0
+"""Nats: below it a tangent's potential is as good as none, and HiGHS scales worse."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What a mapping must not exceed under the law given; None where nothing is asked.
+    """What a mapping must not exceed under the law given; None where there is no limit.
 
     Parameters
     ----------
@@ -95,73 +100,66 @@ def search_constrained(
     ----------
     problem, limits
     gap
-        Wanted gap, nats.
+        Target of the gap, nats.
     price
         Prices all columns for given potentials.
     max_seconds
         After which no new round begins; the programme under way is given up.
     """
     began, best = time.monotonic(), -np.inf
-    pairs = _first_pairs(problem)
-    tangents = _first_tangents(problem)
-    duals, stopped = Duals(np.zeros((problem.n_symbols, problem.n_private)), 0.0), "rounds"
-    weights, excess, kept = None, 0.0, pairs
+    joined = pairs = _first_pairs(problem)
+    tangents, stopped = _first_tangents(problem), "rounds"
+    duals, solution = Duals(np.zeros((problem.n_symbols, problem.n_private)), 0.0), None
     for number in range(_ROUNDS):
-        programme = _Programme(problem, limits, pairs, tangents)
-        solved = programme.solve(max_seconds - (time.monotonic() - began))
+        seconds = max_seconds - (time.monotonic() - began)
+        solved = _solve_programme(problem, limits, joined, tangents, seconds)
         if solved is None:
             stopped = "time limit"
             break
-        weights, masses, excess, dual = solved
-        kept = pairs
-        bound, own, new = _price_all(problem, limits, dual, price)
+        pairs, solution = joined, solved
+        bound, plain, joined = _price_all(problem, limits, solution, pairs, price)
         if bound > best:
-            best, duals = bound, own
-        value = float(np.sum(masses * _log_ratios(masses, problem.prior)))
-        tangents = [*tangents, _log_ratios(masses, problem.prior)]
-        joined = _join(problem, pairs, new)
-        grown = len(joined) > len(pairs)
-        if excess > 1e-6 * max(problem.budget, 1e-9) and number >= 3 and not grown:
+            best, duals = bound, plain
+        tangents = [*tangents, _log_ratios(solution.masses, problem.prior)]
+        # Three rounds, since the first tangents alone may leave a masses' row without any price.
+        over = solution.excess > 1e-6 * max(problem.budget, 1e-9) and number >= 3
+        if over and len(joined) == len(pairs):
             stopped = "no mapping within the limits"
             break
-        if value - best <= gap:
+        if float(np.sum(solution.masses * tangents[-1])) - best <= gap:
             stopped = "gap reached"
             break
         if time.monotonic() - began > max_seconds:
             stopped = "time limit"
             break
-        pairs = joined
-    if weights is None:
+    if solution is None:
         raise ConvergenceError(
             "max_seconds is over before any mapping within the limits was found.",
             remedy="Allow more seconds, or fewer profiles (most_frequent).",
             code="no-time",
         )
-    return ConstrainedPlan(kept, weights, duals, max(best, 0.0), excess, stopped)
+    return ConstrainedPlan(pairs, solution.weights, duals, max(best, 0.0), solution.excess, stopped)
+
+
+def _holds_all(problem: MappingProblem) -> bool:
+    return problem.n_symbols * problem.n_columns <= _ALL_PAIRS
 
 
 def _first_pairs(problem: MappingProblem) -> Pairs:
     """All of a small problem; else every column's own symbol and the best for all."""
     n, columns = problem.n_symbols, np.arange(problem.n_columns)
-    if n * problem.n_columns <= _ALL_PAIRS:
+    if _holds_all(problem):
         return Pairs.of(problem, np.tile(np.arange(n), problem.n_columns), np.repeat(columns, n))
     common = np.argsort(measure_mean_distances(problem), kind="stable")[:_TOP]
     symbols = np.concatenate([problem.stay, np.repeat(common, problem.n_columns)])
     return Pairs.of(problem, symbols, np.tile(columns, 1 + len(common)))
 
 
-def _join(problem: MappingProblem, pairs: Pairs, new: Any) -> Pairs:
-    if not len(new):
-        return pairs
-    symbols = np.concatenate([pairs.symbols, new[:, 0]])
-    return Pairs.of(problem, symbols, np.concatenate([pairs.columns, new[:, 1]]))
-
-
 def _first_tangents(problem: MappingProblem) -> list[FloatArray]:
     """At the prior, and at posteriors on the way from it to those of each column group."""
     prior, found = problem.prior, []
     extremes = [problem.posterior[np.argmax(problem.posterior[:, a])] for a in range(len(prior))]
-    for share in (0.0, 0.1, 0.3, 0.6, 1.0):
+    for share in _ENDS:
         for extreme in extremes:
             posterior = (1 - share) * prior + share * (0.999 * extreme + 0.001 * prior)
             found.append(np.tile(np.log(posterior / prior), (problem.n_symbols, 1)))
@@ -173,190 +171,162 @@ def _log_ratios(masses: FloatArray, prior: FloatArray) -> FloatArray:
     total = masses.sum(axis=1, keepdims=True)
     share = np.where(total > 1e-300, masses, prior) / np.where(total > 1e-300, total, 1.0)
     with np.errstate(divide="ignore"):
-        return normalise_potentials(np.maximum(np.log(share / prior), -60.0), prior)
+        return normalise_potentials(np.maximum(np.log(share / prior), _LEAST_RATIO), prior)
+
+
+@dataclass(frozen=True, eq=False)
+class _Solution:
+    """A solved programme.
+
+    Parameters
+    ----------
+    weights : (n_pairs,)
+    masses : (n_symbols, n_private)
+        What the pairs bring to each symbol.
+    excess
+        Distortion beyond the budget.
+    potentials, shift : (n_symbols, n_private)
+        Mean of the tangents by their multipliers, and what the limits add to it, nats.
+    multiplier
+        Of the budget.
+    paid
+        Nats that the limit on leakage takes off the bound.
+    """
+
+    weights: FloatArray
+    masses: FloatArray
+    excess: float
+    potentials: FloatArray
+    shift: FloatArray
+    multiplier: float
+    paid: float
 
 
 def _price_all(
-    problem: MappingProblem, limits: Limits, dual: dict[str, Any], price: PriceOracle
-) -> tuple[float, Duals, Any]:
-    """The bound over all pairs, the duals without limits, and pairs that undercut."""
-    prior = problem.prior
-    own = normalise_potentials(dual["potentials"], prior)
-    shifted, paid = own.copy(), 0.0
-    if limits.odds is not None:
-        mu = np.maximum(dual["odds"], 0.0)  # (n_symbols, n_private, n_private)
-        shifted += (mu.sum(axis=2) - limits.odds * mu.sum(axis=1)) / prior
-    if limits.leakage is not None:
-        nu = np.maximum(dual["leakage"], 0.0)
-        shifted += nu / prior
-        paid = float(nu.sum(axis=1).max()) * float(np.exp(limits.leakage))
-    question = PricingQuestion(Duals(shifted, dual["multiplier"]), top=min(_TOP, problem.n_symbols))
+    problem: MappingProblem, limits: Limits, found: _Solution, pairs: Pairs, price: PriceOracle
+) -> tuple[float, Duals, Pairs]:
+    """The bound over all pairs, the duals without limits, and pairs with those that undercut."""
+    plain = normalise_potentials(found.potentials, problem.prior)
+    shifted = plain + found.shift
+    question = PricingQuestion(Duals(shifted, found.multiplier), top=min(_TOP, problem.n_symbols))
     prices = price(problem, question)
-    total = sum_prices(problem.mass, prices)
-    size = float(np.sum(problem.mass * np.abs(prices.values))) + paid
+    size = float(np.sum(problem.mass * np.abs(prices.values))) + found.paid
+    # The bound is promised: one rounding an addition, of numbers no larger than these, goes off.
     rounding = 2.0**-52 * (problem.n_columns + 64) * (size + float(np.abs(shifted).max()))
-    bound = total - dual["multiplier"] * problem.budget - paid - rounding
-    columns = np.repeat(np.arange(problem.n_columns), prices.best.shape[1])
-    named = prices.best.ravel() >= 0
-    new = np.stack([prices.best.ravel()[named], columns[named]], axis=1)
-    if problem.n_symbols * problem.n_columns <= _ALL_PAIRS:
-        new = new[:0]
-    return bound, Duals(own, dual["multiplier"]), new
-
-
-class _Programme:
-    """The linear programme over pairs: masses, their sums per symbol, epigraphs, limits."""
-
-    def __init__(
-        self, problem: MappingProblem, limits: Limits, pairs: Pairs, tangents: list[FloatArray]
-    ) -> None:
-        self.problem, self.limits, self.pairs, self.tangents = problem, limits, pairs, tangents
-        used = np.unique(pairs.symbols)
-        self.used, self.place = used, np.searchsorted(used, pairs.symbols)
-        self.n_used, self.k = len(used), problem.n_private
-        self.at_masses = len(pairs)
-        self.at_values = self.at_masses + self.n_used * self.k
-        self.at_peaks = self.at_values + self.n_used
-        self.at_excess = self.at_peaks + (self.n_used if limits.leakage is not None else 0)
-        self.n_variables = self.at_excess + 1
-
-    def solve(self, seconds: float) -> tuple[FloatArray, FloatArray, float, dict[str, Any]] | None:
-        """Masses of pairs, masses of symbols, excess and multipliers; None when time is over."""
-        upper, limit, rows = self._inequalities()
-        equal, right = self._equalities()
-        cost = np.zeros(self.n_variables)
-        cost[self.at_values : self.at_peaks] = 1.0
-        cost[-1] = _OUT_OF_BUDGET
-        free = np.zeros((self.n_variables, 2))
-        free[:, 1] = np.inf
-        free[self.at_values : self.at_peaks, 0] = -np.inf
-        limits = {} if seconds == np.inf else {"time_limit": max(seconds, 0.0)}
-        found = linprog(
-            cost, upper, limit, equal, right, bounds=free, method="highs", options=limits
+    spent = found.multiplier * problem.budget
+    bound = sum_prices(problem.mass, prices) - spent - found.paid - rounding
+    if not _holds_all(problem):
+        columns, places = np.nonzero(prices.best >= 0)
+        pairs = Pairs.of(
+            problem,
+            np.concatenate([pairs.symbols, prices.best[columns, places]]),
+            np.concatenate([pairs.columns, columns]),
         )
-        if found.status == 1:
-            return None
-        if found.status != 0:
-            raise ConvergenceError(
-                "the linear programme of a constrained mapping was not solved.",
-                remedy="Loosen max_posterior_odds, max_leakage or distortion_budget.",
-                code="programme",
-            )
-        n, k, symbols = self.problem.n_symbols, self.k, self.used
-        masses = np.zeros((n, k))
-        masses[symbols] = found.x[self.at_masses : self.at_values].reshape(-1, k)
-        marginals = -found.ineqlin.marginals
-        return (
-            np.maximum(found.x[: len(self.pairs)], 0.0),
-            np.maximum(masses, 0.0),
-            float(found.x[-1]),
-            self._read_duals(marginals, rows),
+    return bound, Duals(plain, found.multiplier), pairs
+
+
+def _solve_programme(
+    problem: MappingProblem,
+    limits: Limits,
+    pairs: Pairs,
+    tangents: list[FloatArray],
+    seconds: float,
+) -> _Solution | None:
+    """Solve for masses of pairs, masses and epigraphs of symbols, peaks, excess; None if too late.
+
+    A peak is the largest ``mass / prior`` of a symbol: their sum is exp of the maximal leakage.
+    """
+    used, place = np.unique(pairs.symbols, return_inverse=True)
+    n, k, n_pairs = len(used), problem.n_private, len(pairs)
+    stacked = np.stack(tangents)[:, used]
+    upper, right = _inequalities(problem, limits, pairs, stacked)
+    values = slice(n_pairs + n * k, n_pairs + n * k + n)
+    cost, least = np.zeros((2, upper.shape[1]))
+    cost[values], least[values], cost[-1] = 1.0, -np.inf, _OUT_OF_BUDGET
+    found = linprog(
+        cost,
+        upper,
+        right,
+        *_equalities(problem, pairs, place, n, upper.shape[1]),
+        bounds=np.stack([least, np.full(len(cost), np.inf)], axis=1),
+        method="highs",
+        options={} if seconds == np.inf else {"time_limit": max(seconds, 0.0)},
+    )
+    if found.status == 1:
+        return None
+    if found.status != 0:
+        raise ConvergenceError(
+            "the linear programme of a constrained mapping was not solved.",
+            remedy="Loosen max_posterior_odds, max_leakage or distortion_budget.",
+            code="programme",
         )
+    multipliers = -found.ineqlin.marginals
+    shares, rest = np.split(np.maximum(multipliers, 0.0), [len(stacked) * n])
+    shares = shares.reshape(len(stacked), n)
+    total = shares.sum(axis=0)
+    potentials, masses, shift = np.zeros((3, problem.n_symbols, k))
+    mixed = (shares[:, :, None] * stacked).sum(axis=0)
+    potentials[used] = mixed / np.where(total > 0, total, 1.0)[:, None]
+    masses[used] = np.maximum(found.x[n_pairs : values.start].reshape(n, k), 0.0)
+    multiplier, rest, paid = float(rest[0]), rest[1:], 0.0
+    if limits.odds is not None:
+        odds, rest = np.split(rest, [n * k * (k - 1)])
+        mu = np.zeros((n, k, k))
+        mu[:, ~np.eye(k, dtype=bool)] = odds.reshape(n, -1)
+        shift[used] += (mu.sum(axis=2) - limits.odds * mu.sum(axis=1)) / problem.prior
+    if limits.leakage is not None:
+        nu = rest[: n * k].reshape(n, k)
+        shift[used] += nu / problem.prior
+        # The multiplier of the leakage's own row is at least every sum: any such kappa bounds.
+        paid = float(nu.sum(axis=1).max()) * float(np.exp(limits.leakage))
+    weights, excess = np.maximum(found.x[:n_pairs], 0.0), float(found.x[-1])
+    potentials = np.maximum(potentials, LOWEST)
+    return _Solution(weights, masses, excess, potentials, shift, multiplier, paid)
 
-    def _read_duals(self, marginals: FloatArray, rows: dict[str, slice]) -> dict[str, Any]:
-        n, k, symbols = self.problem.n_symbols, self.k, self.used
-        shares = np.maximum(marginals[rows["tangents"]].reshape(len(self.tangents), -1), 0.0)
-        total = shares.sum(axis=0)
-        potentials = np.tile(np.float64(0.0), (n, k))
-        stacked = np.stack([tangent[symbols] for tangent in self.tangents])
-        mixed = (shares[:, :, None] * stacked).sum(axis=0)
-        potentials[symbols] = mixed / np.where(total > 0, total, 1.0)[:, None]
-        dual: dict[str, Any] = {
-            "potentials": np.maximum(potentials, LOWEST),
-            "multiplier": max(0.0, float(marginals[rows["budget"]][0])),
-        }
-        if self.limits.odds is not None:
-            mu = np.zeros((n, k, k))
-            off = ~np.eye(k, dtype=bool)
-            block = np.zeros((self.n_used, k, k))
-            block[:, off] = marginals[rows["odds"]].reshape(self.n_used, k * (k - 1))
-            mu[symbols] = block
-            dual["odds"] = mu
-        if self.limits.leakage is not None:
-            nu = np.zeros((n, k))
-            nu[symbols] = marginals[rows["peaks"]].reshape(self.n_used, k)
-            dual["leakage"] = nu
-        return dual
 
-    def _inequalities(self) -> tuple[sp.csr_array, FloatArray, dict[str, slice]]:
-        problem, k, n = self.problem, self.k, self.n_used
-        mass_at = self.at_masses + np.arange(n * k).reshape(n, k)
-        parts: list[tuple[str, sp.csr_array, FloatArray]] = []
-        rows, columns, values = [], [], []
-        for t, tangent in enumerate(self.tangents):
-            row = t * n + np.arange(n)
-            rows += [np.repeat(row, k), row]
-            columns += [mass_at.ravel(), self.at_values + np.arange(n)]
-            values += [tangent[self.used].ravel(), -np.ones(n)]
-        parts.append(self._part("tangents", rows, columns, values, len(self.tangents) * n, 0.0))
-        spent = [np.zeros(len(self.pairs), int), np.zeros(1, int)]
-        places = [np.arange(len(self.pairs)), np.array([self.at_excess])]
-        sizes = [self.pairs.distances, -np.ones(1)]
-        room = problem.budget * (1 - _SHRINK)
-        parts.append(self._part("budget", spent, places, sizes, 1, room))
-        if self.limits.odds is not None:
-            a, b = np.nonzero(~np.eye(k, dtype=bool))
-            ratio = np.arange(n * len(a)).reshape(n, len(a))
-            parts.append(
-                self._part(
-                    "odds",
-                    [ratio.ravel(), ratio.ravel()],
-                    [mass_at[:, a].ravel(), mass_at[:, b].ravel()],
-                    [
-                        np.tile(1 / problem.prior[a], n),
-                        np.tile(-self.limits.odds / problem.prior[b], n),
-                    ],
-                    ratio.size,
-                    0.0,
-                )
-            )
-        if self.limits.leakage is not None:
-            cell, peak = np.arange(n * k), np.repeat(self.at_peaks + np.arange(n), k)
-            sizes = [np.tile(1 / problem.prior, n), -np.ones(n * k)]
-            parts.append(
-                self._part("peaks", [cell, cell], [mass_at.ravel(), peak], sizes, n * k, 0.0)
-            )
-            top = float(np.exp(self.limits.leakage))
-            places = [self.at_peaks + np.arange(n)]
-            parts.append(self._part("leakage", [np.zeros(n, int)], places, [np.ones(n)], 1, top))
-        slices, start = {}, 0
-        for name, part, _ in parts:
-            slices[name] = slice(start, start + part.shape[0])
-            start += part.shape[0]
-        matrix = sp.csr_array(sp.vstack([part for _, part, _ in parts]))
-        return matrix, np.concatenate([limit for _, _, limit in parts]), slices
+def _inequalities(
+    problem: MappingProblem, limits: Limits, pairs: Pairs, tangents: FloatArray
+) -> tuple[sp.csr_array, FloatArray]:
+    """Rows: a tangent under each epigraph, the budget, the odds, the peaks, the leakage."""
+    n, k = tangents.shape[1:]
+    each, prior = sp.eye_array(n), problem.prior
+    edges = np.arange(0, n * k + 1, k), np.arange(n * k)
+    blocks: list[list[object]] = [
+        [None, sp.csr_array((one.ravel(), edges[1], edges[0]), shape=(n, n * k)), -each, None, None]
+        for one in tangents
+    ]
+    blocks.append([sp.csr_array(pairs.distances[None]), None, None, None, -np.ones((1, 1))])
+    right: list[FloatArray] = [
+        np.zeros(len(tangents) * n),
+        np.array([problem.budget * (1 - _SHRINK)]),
+    ]
+    if limits.odds is not None:
+        a, b = np.nonzero(~np.eye(k, dtype=bool))
+        ratios = np.zeros((len(a), k))
+        ratios[np.arange(len(a)), a] = 1 / prior[a]
+        ratios[np.arange(len(a)), b] = -limits.odds / prior[b]
+        blocks.append([None, sp.kron(each, ratios), None, None, None])
+        right.append(np.zeros(n * len(a)))
+    if limits.leakage is not None:
+        peaks = sp.kron(each, np.ones((k, 1)))
+        blocks.append([None, sp.kron(each, np.diag(1 / prior)), None, -peaks, None])
+        blocks.append([None, None, None, sp.csr_array(np.ones((1, n))), None])
+        right += [np.zeros(n * k), np.array([np.exp(limits.leakage)])]
+    else:
+        blocks = [[*row[:3], row[4]] for row in blocks]
+    return sp.csr_array(sp.block_array(blocks)), np.concatenate(right)
 
-    def _part(
-        self,
-        name: str,
-        rows: list[Any],
-        columns: list[Any],
-        values: list[Any],
-        n_rows: int,
-        limit: float,
-    ) -> tuple[str, sp.csr_array, FloatArray]:
-        where = (np.concatenate(rows), np.concatenate(columns))
-        shape = (n_rows, self.n_variables)
-        matrix = sp.csr_array((np.concatenate(values), where), shape=shape)
-        return name, matrix, np.full(n_rows, limit)
 
-    def _equalities(self) -> tuple[sp.csr_array, FloatArray]:
-        """Columns keep their probabilities; masses of symbols are what the pairs bring."""
-        problem, pairs, k = self.problem, self.pairs, self.k
-        n_columns, every = problem.n_columns, np.arange(len(pairs))
-        private = np.arange(k)
-        rows = [
-            pairs.columns,
-            (n_columns + self.place[:, None] * k + private).ravel(),
-            n_columns + np.arange(self.n_used * k),
-        ]
-        columns = [every, np.repeat(every, k), self.at_masses + np.arange(self.n_used * k)]
-        values = [
-            np.ones(len(pairs)),
-            problem.posterior[pairs.columns].ravel(),
-            -np.ones(self.n_used * k),
-        ]
-        shape = (n_columns + self.n_used * k, self.n_variables)
-        where = (np.concatenate(rows), np.concatenate(columns))
-        matrix = sp.csr_array((np.concatenate(values), where), shape=shape)
-        return matrix, np.concatenate([problem.mass, np.zeros(self.n_used * k)])
+def _equalities(
+    problem: MappingProblem, pairs: Pairs, place: IntArray, n_used: int, n_variables: int
+) -> tuple[sp.csr_array, FloatArray]:
+    """Columns keep their probabilities; masses of symbols are what the pairs bring."""
+    k, n_pairs, every = problem.n_private, len(pairs), np.arange(len(pairs))
+    cells = (place[:, None] * k + np.arange(k)).ravel()
+    sums = sp.csr_array((np.ones(n_pairs), (pairs.columns, every)))
+    shares = problem.posterior[pairs.columns].ravel()
+    brought = sp.csr_array((shares, (cells, np.repeat(every, k))), shape=(n_used * k, n_pairs))
+    blocks = [[sums, None], [brought, -sp.eye_array(n_used * k)]]
+    matrix = sp.csr_array(sp.block_array(blocks))
+    matrix.resize(matrix.shape[0], n_variables)
+    return matrix, np.concatenate([problem.mass, np.zeros(n_used * k)])
