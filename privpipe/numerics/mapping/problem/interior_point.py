@@ -17,7 +17,7 @@ import numpy as np
 import scipy.sparse as sp
 import scipy.sparse.linalg as spl
 
-from privpipe.numerics.mapping.problem.interior_point_kernels import (
+from privpipe.numerics.mapping.problem.pair_kernels import (
     centre_columns,
     fill_directions,
     fill_normal_terms,
@@ -121,7 +121,7 @@ class _State:
         mu: float,
     ) -> None:
         self.problem, self.pairs, self.anchor = problem, pairs, anchor
-        self.graph = (pairs.pointers, pairs.symbols, pairs.distances, problem.posterior)
+        self.graph = pairs.graph(problem)
         n, f, k, w = problem.n_symbols, problem.n_private - 1, len(pairs), problem.n_columns
         self.matrix = SparseNewton(pairs, n, w, f)
         self.t, self.lam, self.nu = logits.copy(), lam, np.zeros(w)
@@ -135,7 +135,7 @@ class _State:
 
     def slacks(self, t: FloatArray, lam: float, nu: FloatArray) -> FloatArray:
         z = np.empty(len(self.pairs))
-        fill_slacks(*self.graph, potentials_of(t, self.problem.prior), lam, nu, z)
+        fill_slacks(self.graph, potentials_of(t, self.problem.prior), lam, nu, z)
         return z
 
     @property
@@ -156,18 +156,8 @@ class _State:
 
     def factor(self) -> None:
         self.r = np.exp(potentials_of(self.t, self.problem.prior)) * self.problem.prior
-        dd = fill_normal_terms(
-            *self.graph,
-            self.r,
-            self.y,
-            self.z,
-            self.anchor.sum(1),
-            self.blocks,
-            self.d1,
-            self.c,
-            self.a2,
-            self.a1,
-        )
+        terms = self.blocks, self.d1, self.c, self.a2, self.a1
+        dd = fill_normal_terms(self.graph, self.r, self.y, self.z, self.anchor.sum(1), terms)
         self.matrix.factor(self.blocks, self.d1, self.c)
         self.ub, self.vb = self.matrix.solve(self.a2, -self.a1)
         self.pivot = (
@@ -178,15 +168,13 @@ class _State:
         f = self.t.shape[1]
         b2 = (self.anchor - self.anchor.sum(1, keepdims=True) * self.r)[:, :f].copy()
         b1 = np.empty(self.problem.n_columns)
-        part, spent = fill_right_sides(
-            *self.graph, self.r, self.y, self.z, rc, self.problem.mass, b1, b2
-        )
+        part, spent = fill_right_sides(self.graph, self.r, self.y, self.z, rc, b1, b2)
         b3 = part + rs / self.lam - (self.problem.budget - spent - self.s)
         ua, va = self.matrix.solve(b2, b1)
         dlam = (b3 - float((self.a2 * ua).sum()) + float(self.a1 @ va)) / self.pivot
         dt, dnu = ua - dlam * self.ub, va - dlam * self.vb
         dy, dz = np.empty_like(self.y), np.empty_like(self.y)
-        fill_directions(*self.graph, self.r, self.y, self.z, rc, dt, dnu, dlam, dy, dz)
+        fill_directions(self.graph, self.r, self.y, self.z, rc, (dt, dnu, dlam), dy, dz)
         return _Step(dt, dnu, dlam, dy, dz, (rs - self.s * dlam) / self.lam)
 
 

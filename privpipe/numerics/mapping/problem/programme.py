@@ -131,6 +131,12 @@ class Pairs:
     def __len__(self) -> int:
         return len(self.symbols)
 
+    def graph(
+        self, problem: MappingProblem
+    ) -> tuple[IntArray, IntArray, FloatArray, FloatArray, FloatArray]:
+        """What the kernels read; see `pair_kernels`."""
+        return self.pointers, self.symbols, self.distances, problem.posterior, problem.mass
+
 
 @dataclass(frozen=True, eq=False)
 class Plan:

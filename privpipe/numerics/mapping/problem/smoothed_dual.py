@@ -20,13 +20,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from privpipe.numerics.mapping.problem.programme import Duals, MappingProblem, Pairs
-from privpipe.numerics.mapping.problem.smoothed_dual_kernels import (
+from privpipe.numerics.mapping.problem.pair_kernels import (
     multiply_curvature,
     smooth_minimum,
     sum_slopes,
 )
-from privpipe.protocols import FloatArray, IntArray
+from privpipe.numerics.mapping.problem.programme import Duals, MappingProblem, Pairs
+from privpipe.protocols import FloatArray
 
 _STRIDES = (3.0, 1.0, 0.3, 0.1, 0.03, 0.01)
 """Nats that a logit may move in one step; the next where that does not climb."""
@@ -87,11 +87,11 @@ class _Point:
     ) -> None:
         self.problem, self.pairs, self.tau, self.anchor = problem, pairs, tau, anchor
         self.logits, self.lam = logits, lam
-        self.graph = _graph(problem, pairs)
+        self.graph = pairs.graph(problem)
         g = potentials_of(logits, problem.prior)
         self.r = np.exp(g) * problem.prior
         cost, self.weights = np.empty(len(pairs)), np.empty(len(pairs))
-        smooth = smooth_minimum(*self.graph, g, lam, tau, cost, self.weights)
+        smooth = smooth_minimum(self.graph, g, lam, tau, cost, self.weights)
         self.value = smooth - lam * problem.budget + float((anchor * g).sum())
 
     def moved(self, dt: FloatArray, dl: float) -> _Point:
@@ -104,30 +104,23 @@ class _Point:
         self.grad, blocks, self.q = np.empty((n, f)), np.empty((n, f, f)), np.empty(n)
         total = self.anchor.sum(1)
         spent, spread = sum_slopes(
-            *self.graph, self.r, self.weights, self.tau, total, self.grad, blocks, self.q
+            self.graph, self.r, self.weights, self.tau, total, self.grad, blocks, self.q
         )
         self.grad += (self.anchor - total[:, None] * self.r)[:, :f]
         self.grad_lam = spent - self.problem.budget
         self.curve_lam = max(spread, 1e-300)
         index = np.arange(f)
-        blocks[:, index, index] *= 1 + 1e-12
         blocks[:, index, index] += 1e-300
         self.inverse = np.linalg.inv(blocks) if f > 1 else 1.0 / blocks
 
     def curve(self, dt: FloatArray, dl: float) -> tuple[FloatArray, float]:
         """Minus the Hessian times a direction."""
         out = np.empty_like(dt)
-        part = multiply_curvature(*self.graph, self.r, self.weights, self.q, self.tau, dt, dl, out)
+        part = multiply_curvature(self.graph, self.r, self.weights, self.q, self.tau, dt, dl, out)
         return out, part
 
     def precondition(self, bt: FloatArray, bl: float) -> tuple[FloatArray, float]:
         return np.einsum("iab,ib->ia", self.inverse, bt), bl / self.curve_lam
-
-
-def _graph(
-    problem: MappingProblem, pairs: Pairs
-) -> tuple[IntArray, IntArray, FloatArray, FloatArray, FloatArray]:
-    return pairs.pointers, pairs.symbols, pairs.distances, problem.posterior, problem.mass
 
 
 def softmin_masses(
@@ -151,7 +144,7 @@ def softmin_masses(
     """
     cost, weights = np.empty(len(pairs)), np.empty(len(pairs))
     g = potentials_of(logits, problem.prior)
-    smooth_minimum(*_graph(problem, pairs), g, multiplier, tau, cost, weights)
+    smooth_minimum(pairs.graph(problem), g, multiplier, tau, cost, weights)
     return weights
 
 
