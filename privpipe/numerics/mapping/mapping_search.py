@@ -14,11 +14,14 @@ from privpipe.numerics.mapping.problem.pair_pricing import (
     measure_bound,
 )
 from privpipe.numerics.mapping.problem.programme import Duals, MappingProblem, thin_plan
-from privpipe.numerics.mapping.problem.search_progress import SearchProgress
-from privpipe.numerics.mapping.problem.time_limit import OutOfTime, TimedPricing
+from privpipe.numerics.mapping.problem.search_progress import (
+    OutOfTime,
+    SearchProgress,
+    TimedPricing,
+)
 from privpipe.numerics.mapping.search.coarse_to_fine_search import search_line
 from privpipe.numerics.mapping.search.column_generation import OracleExplorer, most_named
-from privpipe.numerics.mapping.search.interior_point_search import polish
+from privpipe.numerics.mapping.search.interior_point import polish
 from privpipe.numerics.mapping.search.smoothed_dual_search import anneal, start_state
 
 _START_TEMPERATURE = 0.05

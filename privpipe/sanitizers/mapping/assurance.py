@@ -39,36 +39,20 @@ _BALL_ALONE = {"held_out": 0.0, "ball": 1.0, "distortion": 0.0}
 _UNIT = "nats of mutual information between private value and released symbol"
 
 
-@dataclass(frozen=True)
-class Cells:
-    """What the schema allows.
+def _count_cells(schema: ShardSchema, n_seen: int) -> tuple[int, float]:
+    """Private values that a law may have, and pairs of one with a profile.
 
-    Parameters
-    ----------
-    n_private
-        Private values that a law may have.
-    n_cells
-        Pairs of private value and profile, a missing attribute counted as a value.
+    From the schema alone, never from what the records hold: the ball's radius is proven for a
+    number of cells fixed beforehand. A missing attribute counts as a value; infinitely many cells
+    where an attribute declares no size, the values seen where a private variable declares none.
     """
-
-    n_private: int
-    n_cells: float
-
-
-def count_private(schema: ShardSchema, n_seen: int) -> int:
-    """Private values that the law may have: those declared, or those seen where none are."""
     sizes = [column.n_categories for column in schema.confidential]
-    declared = math.prod(size for size in sizes if size is not None)
-    return max(n_seen, declared) if None not in sizes else n_seen
-
-
-def count_cells(schema: ShardSchema, n_seen: int) -> Cells:
-    """Cells that a law may give mass to; infinitely many where an attribute declares no size."""
-    n_private = count_private(schema, n_seen)
-    sizes = [column.n_categories for column in schema.attributes]
-    if None in sizes:
-        return Cells(n_private, math.inf)
-    return Cells(n_private, float(n_private * math.prod((size or 0) + 1 for size in sizes)))
+    declared = 0 if None in sizes else math.prod(size or 0 for size in sizes)
+    n_private = max(n_seen, declared)
+    profiles = [column.n_categories for column in schema.attributes]
+    if None in profiles:
+        return n_private, math.inf
+    return n_private, float(n_private * math.prod((size or 0) + 1 for size in profiles))
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,17 +66,14 @@ class _Law:
     prior : (n_seen,) or (n_seen + 1,)
         Positive, of sum at most 1, from the fitted records; the last stands for a value that nobody
         has, where the schema has room for one.
-    cells
+    n_private, n_cells
         That the law may have, by the schema.
     """
 
     values: IntArray
     prior: FloatArray
-    cells: Cells
-
-    @property
-    def n_private(self) -> int:
-        return self.cells.n_private
+    n_private: int
+    n_cells: float
 
     def table(self, mapping: SparseMapping, counts: ProfileCounts) -> FloatArray:
         """Records of each private value and symbol, unseen profiles as their nearest."""
@@ -203,7 +184,7 @@ def forecast_needed(
         needed = find_needed_records(used, mapping.mapping, prior, wanted, held_out)
     else:
         masses = np.asarray((mapping.mapping @ used.T).T)
-        cells, miss = count_cells(schema, len(used)).n_cells, 1 - confidence
+        cells, miss = _count_cells(schema, len(used))[1], 1 - confidence
         needed = find_needed_records_of_ball(masses, prior, wanted, cells, miss)
     return needed if math.isfinite(needed) else None
 
@@ -257,10 +238,10 @@ def find_prior(counts: FloatArray, n_private: int) -> FloatArray:
 
 
 def _find_law(fitted: ProfileCounts, private: IntArray, schema: ShardSchema) -> _Law:
-    cells = count_cells(schema, len(private))
+    n_private, n_cells = _count_cells(schema, len(private))
     _, place = number_private(fitted, private)
     counts = np.bincount(place, fitted.counts, len(private)).astype(np.float64)
-    return _Law(private, find_prior(counts, cells.n_private), cells)
+    return _Law(private, find_prior(counts, n_private), n_private, n_cells)
 
 
 def _keep_known(mapping: SparseMapping, fresh: ProfileCounts) -> ProfileCounts:
@@ -302,7 +283,7 @@ def _bound_over_ball(
     the mapping and its symbols: the ball must then hold every law on the cells that the schema
     allows. Which of the two is decided by the schema alone.
     """
-    both, n_cells = fitted.merge(fresh), law.cells.n_cells
+    both, n_cells = fitted.merge(fresh), law.n_cells
     most, farthest = math.log(law.n_private), _largest_distance(mapping, schema)
     whole = n_cells <= both.n_records
     if not whole:

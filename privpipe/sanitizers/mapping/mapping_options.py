@@ -141,43 +141,24 @@ class PrivacyMappingOptions(MethodOptions):
         columns: Sequence[Column],
         read: Callable[[tuple[str, ...]], IntArray],
     ) -> Mapping[str, Any]:
-        """Empty where there is nothing categorical to hide or keep."""
-        return suggest_mapping(confidential, columns, read)
-
-
-def suggest_mapping(
-    confidential: Sequence[str],
-    columns: Sequence[Column],
-    read: Callable[[tuple[str, ...]], IntArray],
-) -> Mapping[str, Any]:
-    """Options of a first privacy mapping; empty where there is nothing categorical to hide or keep.
-
-    Parameters
-    ----------
-    confidential
-        Variables to hide.
-    columns
-        All variables of the collection.
-    read
-        Codes of some variables in a few chunks, (n_records, n_variables).
-    """
-    numeric = {column.name for column in columns if column.n_categories is None}
-    if not confidential or numeric & set(confidential):
-        return {}
-    attributes = tuple(
-        column.name
-        for column in columns
-        if column.n_categories is not None
-        and column.n_categories <= MOST_CATEGORIES
-        and column.name not in confidential
-    )
-    if not attributes:
-        return {}
-    found: dict[str, Any] = {
-        "attributes": list(attributes),
-        "private": list(confidential),
-        "distortion_budget": round(SHARE_CHANGED * len(attributes), 2),
-    }
-    if len(np.unique(read(attributes), axis=0)) > MOST_PROFILES:
-        found["most_frequent"] = MOST_PROFILES
-    return found
+        """Options of a first privacy mapping; empty where nothing is categorical."""
+        numeric = {column.name for column in columns if column.n_categories is None}
+        if not confidential or numeric & set(confidential):
+            return {}
+        attributes = tuple(
+            column.name
+            for column in columns
+            if column.n_categories is not None
+            and column.n_categories <= MOST_CATEGORIES
+            and column.name not in confidential
+        )
+        if not attributes:
+            return {}
+        found: dict[str, Any] = {
+            "attributes": list(attributes),
+            "private": list(confidential),
+            "distortion_budget": round(SHARE_CHANGED * len(attributes), 2),
+        }
+        if len(np.unique(read(attributes), axis=0)) > MOST_PROFILES:
+            found["most_frequent"] = MOST_PROFILES
+        return found

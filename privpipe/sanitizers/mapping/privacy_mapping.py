@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import reduce
 from typing import Any
 
@@ -110,103 +110,33 @@ def _say(
     )
 
 
-@dataclass(frozen=True, eq=False)
-class MappingTask:
-    """Counted once, split once; solved for any budget.
-
-    Parameters
-    ----------
-    counts
-        Of all training records.
-    fitted, fresh
-        Of those that choose the mapping, and of those that judge it.
-    private : (n_private, n_private_variables)
-        Combinations of private values that occur, sorted.
-    joint : (n_private, n_symbols)
-        From `fitted`.
-    codes : (n_symbols, n_attributes)
-    schema
-    """
-
-    counts: ProfileCounts
-    fitted: ProfileCounts
-    fresh: ProfileCounts
-    private: IntArray
-    joint: FloatArray
-    codes: IntArray
-    schema: ShardSchema
-
-    @classmethod
-    def of(cls, shards: Shards, options: PrivacyMappingOptions) -> MappingTask:
-        """Count and split.
-
-        Raises
-        ------
-        InputError
-            If there is nothing to count, or a variable is not categorical.
-        OptionError
-            If options do not go together.
-        """
-        check_shards(shards)
-        check_unweighted(shards.schema)
-        check_programme(options)
-        counts = shards.reduce(ProfileCounts.of)
-        fitted, fresh = split_counts(counts, options.held_out)
-        private, _ = number_private(counts)
-        joint, codes = prepare_joint(fitted, options, private)  # raises where nothing is known
-        return cls(counts, fitted, fresh, private, joint, codes, shards.schema)
-
-    def solve(
-        self,
-        options: PrivacyMappingOptions,
-        price: PriceOracle | None = None,
-        start: SparseMapping | None = None,
-    ) -> SparseMapping:
-        """The mapping of the options, by the programme that they ask for."""
-        seconds = np.inf if options.max_seconds is None else options.max_seconds
-        given: dict[str, Any] = {
-            "distortion_budget": options.distortion_budget,
-            "gap": options.gap,
-            "max_seconds": seconds,
-            "unseen": options.unseen,
-        }
-        problem = (self.joint, self.codes, options.distortion)
-        if options.information_budgets is not None:
-            return solve_budgeted_mapping(
-                *problem,
-                private=self.private,
-                information_budgets=options.information_budgets,
-                price=price,
-                **given,
-            )
-        if options.max_posterior_odds is not None or options.max_leakage is not None:
-            return solve_constrained_mapping(
-                *problem,
-                max_posterior_odds=options.max_posterior_odds,
-                max_leakage=options.max_leakage,
-                price=price,
-                **given,
-            )
-        return solve_privacy_mapping(
-            *problem, price=price, solver=options.solver, start=start, **given
+def _solve(
+    joint: FloatArray,
+    codes: IntArray,
+    private: IntArray,
+    options: PrivacyMappingOptions,
+    price: PriceOracle | None,
+) -> SparseMapping:
+    """The mapping of the options, by the programme that they need."""
+    given: dict[str, Any] = {
+        "distortion_budget": options.distortion_budget,
+        "gap": options.gap,
+        "max_seconds": np.inf if options.max_seconds is None else options.max_seconds,
+        "unseen": options.unseen,
+        "price": price,
+    }
+    problem = (joint, codes, options.distortion)
+    if (budgets := options.information_budgets) is not None:
+        return solve_budgeted_mapping(
+            *problem, private=private, information_budgets=budgets, **given
         )
-
-    def assure(self, mapping: SparseMapping, options: PrivacyMappingOptions) -> SparseMapping:
-        """The mapping with what it promises about the law of the records."""
-        if options.information_budgets is None:
-            assure = assure_mapping
-        else:
-            assure = assure_each_variable
-        return assure(
-            mapping,
-            self.joint,
-            self.private,
-            self.fitted,
-            self.fresh,
-            self.schema,
-            confidence=options.confidence,
-            held_out=options.held_out,
+    limits = options.max_posterior_odds, options.max_leakage
+    if limits != (None, None):
+        odds, leakage = limits
+        return solve_constrained_mapping(
+            *problem, max_posterior_odds=odds, max_leakage=leakage, **given
         )
+    return solve_privacy_mapping(*problem, solver=options.solver, **given)
 
 
 _FORECAST_SECONDS = 20.0
@@ -255,18 +185,26 @@ def fit_privacy_mapping(
     ----------
     Salamatian et al., SPPM: Sparse Privacy Preserving Mappings.
     """
-    task = MappingTask.of(shards, options)
-    say_incomplete(
-        task.counts.n_left_out, task.counts.n_records + task.counts.n_left_out, "private"
-    )
-    assured = task.assure(task.solve(options, price), options)
-    check_wanted(
-        assured,
-        task.joint,
-        task.fitted,
-        options.wanted_information,
-        options.held_out,
+    check_shards(shards)
+    check_unweighted(shards.schema)
+    check_programme(options)
+    counts = shards.reduce(ProfileCounts.of)
+    fitted, fresh = split_counts(counts, options.held_out)
+    private, _ = number_private(counts)
+    joint, codes = prepare_joint(fitted, options, private)  # raises where nothing is known
+    say_incomplete(counts.n_left_out, counts.n_records + counts.n_left_out, "private")
+    assured = (assure_mapping if options.information_budgets is None else assure_each_variable)(
+        _solve(joint, codes, private, options, price),
+        joint,
+        private,
+        fitted,
+        fresh,
         shards.schema,
+        confidence=options.confidence,
+        held_out=options.held_out,
+    )
+    check_wanted(
+        assured, joint, fitted, options.wanted_information, options.held_out, shards.schema
     )
     return assured
 

@@ -128,6 +128,23 @@ class Pairs:
         np.cumsum(np.bincount(column, minlength=problem.n_columns), out=pointers[1:])
         return cls(pointers, symbol, column, problem.distance.pairs(symbol, column))
 
+    @classmethod
+    def sort(
+        cls, problem: MappingProblem, symbols: IntArray, columns: IntArray, weights: FloatArray
+    ) -> tuple[Pairs, FloatArray]:
+        """Pairs named once, in order, and their weights in the same order."""
+        order = np.lexsort((symbols, columns))
+        symbols, columns = symbols[order], columns[order]
+        pointers = np.zeros(problem.n_columns + 1, np.int64)
+        np.cumsum(np.bincount(columns, minlength=problem.n_columns), out=pointers[1:])
+        pairs = cls(pointers, symbols, columns, problem.distance.pairs(symbols, columns))
+        return pairs, weights[order]
+
+    def join(self, problem: MappingProblem, symbols: IntArray, columns: IntArray) -> Pairs:
+        """These and more, each once."""
+        both = np.concatenate([self.symbols, symbols]), np.concatenate([self.columns, columns])
+        return Pairs.of(problem, *both)
+
     def __len__(self) -> int:
         return len(self.symbols)
 
@@ -264,6 +281,17 @@ def measure_plan(
     return Plan(symbols, columns, weights, measure_information(masses), spent)
 
 
+def add_up(
+    problem: MappingProblem, symbols: IntArray, columns: IntArray, weights: FloatArray
+) -> Plan:
+    """A plan of feasible masses, some of whose pairs are named twice."""
+    keys, place = np.unique(columns * problem.n_symbols + symbols, return_inverse=True)
+    column, symbol = np.divmod(keys, problem.n_symbols)
+    total = np.bincount(place.ravel(), weights, len(keys)).astype(np.float64)
+    used = total > 0
+    return measure_plan(problem, symbol[used], column[used], total[used])
+
+
 def make_feasible(
     problem: MappingProblem, pairs: Pairs, weights: FloatArray, smallest: float = 0.0
 ) -> Plan:
@@ -342,6 +370,10 @@ def thin_plan(problem: MappingProblem, plan: Plan, most_information: float) -> P
     return plan
 
 
+def _sort_plan(problem: MappingProblem, plan: Plan) -> tuple[Pairs, FloatArray]:
+    return Pairs.sort(problem, plan.symbols, plan.columns, plan.weights)
+
+
 def draw_into_budget(problem: MappingProblem, plan: Plan) -> Plan:
     """The plan, mixed with the identity where rounding carried it over the budget."""
     if plan.distortion <= problem.budget:
@@ -353,13 +385,3 @@ def keep_free_pairs(problem: MappingProblem, plan: Plan) -> Plan:
     """The plan without what costs distortion; columns keep the proportions of the rest."""
     pairs, weights = _sort_plan(problem, plan)
     return make_feasible(problem, pairs, np.where(pairs.distances > 0, 0.0, weights))
-
-
-def _sort_plan(problem: MappingProblem, plan: Plan) -> tuple[Pairs, FloatArray]:
-    """The plan's pairs by column, then symbol, and their masses."""
-    order = np.lexsort((plan.symbols, plan.columns))
-    symbols, columns = plan.symbols[order], plan.columns[order]
-    pointers = np.zeros(problem.n_columns + 1, np.int64)
-    np.cumsum(np.bincount(columns, minlength=problem.n_columns), out=pointers[1:])
-    pairs = Pairs(pointers, symbols, columns, problem.distance.pairs(symbols, columns))
-    return pairs, plan.weights[order]

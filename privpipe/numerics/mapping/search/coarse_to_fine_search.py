@@ -29,7 +29,7 @@ from privpipe.numerics.mapping.problem.smoothed_dual import (
 )
 from privpipe.numerics.mapping.search.coarsening import CoarseLine, coarsen_line
 from privpipe.numerics.mapping.search.column_generation import AnnealState, Explorer, LineExplorer
-from privpipe.numerics.mapping.search.interior_point_search import polish
+from privpipe.numerics.mapping.search.interior_point import polish
 from privpipe.numerics.mapping.search.mass_exchange import exchange_masses, measure_noise
 from privpipe.numerics.mapping.search.smoothed_dual_search import anneal, start_logits
 

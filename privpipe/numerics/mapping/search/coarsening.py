@@ -93,11 +93,7 @@ class CoarseLine:
             i, j, y = _monotone_coupling(target * (source.sum() / target.sum()), source)
             parts.append((i, inside[j], y))
         i, j, y = (np.concatenate(part) for part in zip(*parts, strict=True))
-        order = np.argsort(j, kind="stable")
-        i, j, y = i[order], j[order], y[order]
-        pointers = np.zeros(fine.n_columns + 1, np.int64)
-        np.cumsum(np.bincount(j, minlength=fine.n_columns), out=pointers[1:])
-        return make_feasible(fine, Pairs(pointers, i, j, fine.distance.pairs(i, j)), y)
+        return make_feasible(fine, *Pairs.sort(fine, i, j, y))
 
     def _shares(self) -> FloatArray:
         """Share of a cell's mass that each fine symbol takes: its prior's, else equal."""

@@ -9,8 +9,8 @@ bound. This is the c-transform of the column potentials.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 import numpy as np
 
@@ -68,14 +68,8 @@ def most_named(problem: MappingProblem) -> int:
     return max(1, min(_MOST_NAMED, 4 * problem.n_private // width, problem.n_symbols))
 
 
-class Explorer(Protocol):
-    """Answers a dual point with a bound and candidates."""
-
-    def __call__(
-        self, problem: MappingProblem, duals: Duals, levels: FloatArray | None, near: float
-    ) -> Found:
-        """Explore; `levels` are column potentials, `near` the largest slack of a candidate."""
-        ...
+Explorer = Callable[[MappingProblem, Duals, FloatArray | None, float], Found]
+"""Prices a dual point, given column potentials and the largest slack of a candidate."""
 
 
 def repair_potentials(problem: MappingProblem, prices: Prices, duals: Duals) -> Duals:

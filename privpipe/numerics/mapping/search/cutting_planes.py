@@ -217,11 +217,7 @@ def _price_all(
     bound = sum_prices(problem.mass, prices) - spent - found.paid - rounding
     if not _holds_all(problem):
         columns, places = np.nonzero(prices.best >= 0)
-        pairs = Pairs.of(
-            problem,
-            np.concatenate([pairs.symbols, prices.best[columns, places]]),
-            np.concatenate([pairs.columns, columns]),
-        )
+        pairs = pairs.join(problem, prices.best[columns, places], columns)
     return bound, Duals(plain, found.multiplier), pairs
 
 

@@ -24,20 +24,22 @@ from privpipe.numerics.mapping.problem.programme import (
     MappingProblem,
     Pairs,
     Plan,
+    add_up,
     draw_into_budget,
     log_ratios,
-    measure_plan,
     normalise_potentials,
     released_masses,
 )
-from privpipe.numerics.mapping.problem.search_progress import SearchProgress
-from privpipe.numerics.mapping.problem.time_limit import OutOfTime, TimedPricing
+from privpipe.numerics.mapping.problem.search_progress import (
+    OutOfTime,
+    SearchProgress,
+    TimedPricing,
+)
 from privpipe.numerics.mapping.search.column_generation import repair_potentials
 from privpipe.protocols import FloatArray, IntArray
 
 _RATIO_FLOOR = float(np.log(1e-12))
 _TOLERANCE = 1e-9
-_HIGHEST = 1e250  # a multiplier at which nothing pays for distance
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,14 +54,11 @@ class LinearSolution:
         Of the distortion, not negative.
     levels : (n_columns,)
         Dual of each column's sum: its least ``cost + multiplier * distance``.
-    value
-        Optimal value.
     """
 
     weights: FloatArray
     multiplier: float
     levels: FloatArray
-    value: float
 
 
 def solve_coupled_choice(
@@ -90,7 +89,8 @@ def solve_coupled_choice(
     low, far = 0.0, _cheapest(pairs, cost, 0.0)
     if pairs.distances[far] @ mass <= budget:
         return _mixed(pairs, cost, mass, 0.0, far, far, 0.0)
-    high, near = _enclose(pairs, cost, mass, budget)
+    # At an infinite multiplier every column stays at distance 0, and nothing is spent.
+    high, near = np.inf, _cheapest(pairs, np.where(pairs.distances > 0, np.inf, cost), 0.0)
     while True:
         # The lines of the two choices cross at the next multiplier to look at.
         gain = float((cost[near] - cost[far]) @ mass)
@@ -119,18 +119,6 @@ def _cheapest(pairs: Pairs, cost: FloatArray, multiplier: float) -> IntArray:
     return np.asarray(order[pairs.pointers[:-1]])
 
 
-def _enclose(
-    pairs: Pairs, cost: FloatArray, mass: FloatArray, budget: float
-) -> tuple[float, IntArray]:
-    high = min(1.0 / budget, _HIGHEST)
-    while high < _HIGHEST:
-        near = _cheapest(pairs, cost, high)
-        if pairs.distances[near] @ mass <= budget:
-            return high, near
-        high *= 4.0
-    return _HIGHEST, _cheapest(pairs, np.where(pairs.distances > 0, np.inf, cost), 0.0)
-
-
 def _mixed(
     pairs: Pairs,
     cost: FloatArray,
@@ -144,7 +132,7 @@ def _mixed(
     weights[far] += (1 - share) * mass
     weights[near] += share * mass
     levels = np.minimum.reduceat(cost + multiplier * pairs.distances, pairs.pointers[:-1])
-    return LinearSolution(weights, multiplier, levels, float(weights @ cost))
+    return LinearSolution(weights, multiplier, levels)
 
 
 def search_frank_wolfe(
@@ -210,11 +198,7 @@ def _generate_columns(
         prices = price(problem, PricingQuestion(Duals(ratios, solution.multiplier)))
         reduced = prices.values - solution.levels
         new = np.flatnonzero(problem.mass * reduced < -_TOLERANCE / problem.n_columns)
-        grown = Pairs.of(
-            problem,
-            np.concatenate([pairs.symbols, prices.best[new, 0]]),
-            np.concatenate([pairs.columns, new]),
-        )
+        grown = pairs.join(problem, prices.best[new, 0], new)
         if len(grown) == len(pairs) or progress.is_late():
             return pairs, solution
         pairs = grown
@@ -229,23 +213,15 @@ def _line_search(problem: MappingProblem, current: Plan, pairs: Pairs, weights: 
     """Equation (5), by the sign of the derivative, which costs no pairs."""
     here = _masses(problem, current)
     used = np.flatnonzero(weights > 0)
-    there = released_masses(
-        pairs.symbols[used],
-        weights[used],
-        problem.posterior[pairs.columns[used]],
-        problem.n_symbols,
-    )
+    posterior = problem.posterior[pairs.columns[used]]
+    there = released_masses(pairs.symbols[used], weights[used], posterior, problem.n_symbols)
     share = _best_share(here, there)
-    n = problem.n_symbols
-    keys = np.concatenate(
-        [current.columns * n + current.symbols, pairs.columns[used] * n + pairs.symbols[used]]
+    return add_up(
+        problem,
+        np.concatenate([current.symbols, pairs.symbols[used]]),
+        np.concatenate([current.columns, pairs.columns[used]]),
+        np.concatenate([(1 - share) * current.weights, share * weights[used]]),
     )
-    both = np.concatenate([(1 - share) * current.weights, share * weights[used]])
-    key, inverse = np.unique(keys, return_inverse=True)
-    column, symbol = np.divmod(key, n)
-    mixed = np.asarray(np.bincount(inverse.ravel(), both), dtype=np.float64)
-    kept = mixed > 0
-    return measure_plan(problem, symbol[kept], column[kept], mixed[kept])
 
 
 def _best_share(here: FloatArray, there: FloatArray) -> float:

@@ -23,6 +23,7 @@ from privpipe.numerics.mapping.problem.programme import (
     MappingProblem,
     Pairs,
     Plan,
+    add_up,
     make_feasible,
     released_masses,
 )
@@ -69,7 +70,7 @@ def exchange_masses(progress: SearchProgress, level: CoarseLine, plan: Plan, dua
     bound = measure_bound(problem, prices, duals)
     first = _choose_spacing(problem, duals.multiplier)
     for spacing in (first, max(1, first // 2), 2 * first):
-        slots = _Slots(problem, duals.multiplier, *_begin(level, plan, spacing))
+        slots = _Slots(problem, duals.multiplier, _begin(level, plan, spacing))
         offsets = spacing * np.unique(np.concatenate([-_STEPS, _STEPS]))
         named = np.ascontiguousarray(_snap(prices.best, spacing, problem.n_symbols))
         for n_sweeps in _BATCHES:
@@ -119,16 +120,14 @@ def _snap(symbols: IntArray, spacing: int, n_symbols: int) -> IntArray:
     return np.asarray(np.minimum(symbols // spacing * spacing + spacing // 2, n_symbols - 1))
 
 
-def _begin(level: CoarseLine, plan: Plan, spacing: int) -> tuple[IntArray, IntArray, FloatArray]:
+def _begin(level: CoarseLine, plan: Plan, spacing: int) -> Plan:
     """Far moves of the coarse mapping, all else at its own place."""
     problem, fine = level.fine, level.refine_plan(plan, spacing)
     home = problem.stay[fine.columns]
     near = _FAR * problem.n_symbols // level.problem.n_symbols
     stays = np.abs(fine.symbols - home) < near
     symbols = _snap(np.where(stays, home, fine.symbols), spacing, problem.n_symbols)
-    key, place = np.unique(fine.columns * problem.n_symbols + symbols, return_inverse=True)
-    columns, symbols = np.divmod(key, problem.n_symbols)
-    return symbols, columns, np.asarray(np.bincount(place.ravel(), fine.weights), dtype=np.float64)
+    return add_up(problem, symbols, fine.columns, fine.weights)
 
 
 @dataclass(eq=False)
@@ -137,17 +136,15 @@ class _Slots:
 
     problem: MappingProblem
     multiplier: float
-    symbols: InitVar[IntArray]
-    columns: InitVar[IntArray]
-    weights: InitVar[FloatArray]
+    plan: InitVar[Plan]
     held: IntArray = field(init=False)
     mass: FloatArray = field(init=False)
 
-    def __post_init__(self, symbols: IntArray, columns: IntArray, weights: FloatArray) -> None:
+    def __post_init__(self, plan: Plan) -> None:
         shape = self.problem.n_columns, _SLOTS
         self.held, self.mass = np.zeros(shape, np.int64), np.zeros(shape)
         fill: Any = fill_slots
-        fill(symbols, columns, weights, self.held, self.mass)
+        fill(plan.symbols, plan.columns, plan.weights, self.held, self.mass)
 
     @property
     def n_pairs(self) -> int:
@@ -165,32 +162,18 @@ class _Slots:
         log_prior = np.log(problem.prior)
         share = np.maximum(released, 1e-300) / np.where(total > 0, total, 1.0)
         g = np.where(total > 0, np.log(share) - log_prior, ABSENT)
-        posterior, square = np.ascontiguousarray(problem.posterior), line.kind == "squared"
         sweep: Any = sweep_columns
-        state, spent = (
-            (self.held, self.mass, released, g),
-            float(line.pairs(symbols, columns) @ weights),
-        )
+        spent = float(line.pairs(symbols, columns) @ weights)
+        law = np.ascontiguousarray(problem.posterior), log_prior, line.kind == "squared"
+        state = self.held, self.mass, released, g
         for turn in range(n_sweeps):
-            given = (
-                *positions,
-                posterior,
-                log_prior,
-                self.multiplier,
-                problem.budget,
-                spent,
-                square,
-            )
-            spent = sweep(*given, *state, offsets, named, turn % 2 == 1)
+            price = self.multiplier, problem.budget, spent
+            spent = sweep(positions, law, price, state, offsets, named, turn % 2 == 1)
         self.multiplier *= max(0.5, 1.0 + STIFFNESS * (spent / problem.budget - 1.0))
 
     def as_plan(self) -> Plan:
         """The mapping, feasible and measured."""
         columns, places = np.nonzero(self.mass)
         symbols, weights = self.held[columns, places], self.mass[columns, places]
-        order = np.lexsort((symbols, columns))
-        symbols, columns, weights = symbols[order], columns[order], weights[order]
-        pointers = np.zeros(self.problem.n_columns + 1, np.int64)
-        np.cumsum(np.bincount(columns, minlength=self.problem.n_columns), out=pointers[1:])
-        pairs = Pairs(pointers, symbols, columns, self.problem.distance.pairs(symbols, columns))
+        pairs, weights = Pairs.sort(self.problem, symbols, columns, weights)
         return make_feasible(self.problem, pairs, weights, _SMALLEST_SHARE)

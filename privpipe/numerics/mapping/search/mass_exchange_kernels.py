@@ -105,21 +105,7 @@ def _move(held: Any, mass: Any, place: Any, to: Any, t: Any, p: Any, released: A
 
 @njit(cache=True, nogil=True)
 def sweep_columns(
-    xs: Any,
-    xq: Any,
-    p: Any,
-    log_prior: Any,
-    multiplier: Any,
-    budget: Any,
-    spent: Any,
-    square: Any,
-    held: Any,
-    mass: Any,
-    released: Any,
-    g: Any,
-    offsets: Any,
-    named: Any,
-    backwards: Any,
+    positions: Any, law: Any, price: Any, state: Any, offsets: Any, named: Any, backwards: Any
 ) -> Any:
     """Every column moves mass from its dearest symbol to the cheapest near those it goes to.
 
@@ -128,6 +114,10 @@ def sweep_columns(
     that a column looks at. The price of distortion rises with what is `spent` beyond the budget:
     an augmented Lagrangian. Returns what is spent then, but for what slots that were needed held.
     """
+    xs, xq = positions
+    p, log_prior, square = law
+    multiplier, budget, spent = price
+    held, mass, released, g = state
     n, width = held.shape
     for turn in range(n):
         j = n - 1 - turn if backwards else turn

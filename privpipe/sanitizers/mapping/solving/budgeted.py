@@ -104,9 +104,10 @@ def solve_budgeted_mapping(
     x = x[:, None] if x.ndim == 1 else x
     budgets = check_budgets(information_budgets, private.shape[1])
     shares = _Shares(p / p.sum(), private, budgets)
-    master = _Master([], [])
+    mappings: list[sp.csc_array] = []
+    measured: list[FloatArray] = []
     weights = np.full(len(budgets), 1 / len(budgets))
-    best: _Candidate | None = None
+    best: sp.csc_array | None = None
     lower, likeliest, last = 0.0, weights, None
     width, began, stopped = gap / float(budgets.max()), time.monotonic(), "no further progress"
     for number in range(_ROUNDS):
@@ -128,17 +129,19 @@ def solve_budgeted_mapping(
         )
         if best is None or scale * last.lower_bound > lower:
             lower, likeliest, proof = scale * last.lower_bound, weights, (last, weights / budgets)
-        master = master.with_column(last.mapping, shares.measure(last.mapping))
-        mixture, wanted = master.solve()
-        best = _Candidate.of(shares, mixture if best is None else best.step(shares, mixture))
-        if best.upper - lower <= width:
+        mappings.append(last.mapping)
+        measured.append(shares.measure(last.mapping))
+        mixture, proposed = _mix(mappings, measured)
+        best = mixture if best is None else _step(shares, best, mixture)
+        upper = shares.largest(best)
+        if upper - lower <= width:
             stopped = "gap reached"
             break
         # Far from the last useful weights the programme guesses: every other round stays nearer.
-        weights = wanted if number % 2 == 0 else 0.5 * (wanted + likeliest)
+        weights = proposed if number % 2 == 0 else 0.5 * (proposed + likeliest)
     assert best is not None, "the first round has no limit"
-    _check_kept(best.upper, lower, distortion_budget)
-    return _store(shares, replace(proof[0], stopped=stopped), proof[1], best, lower)
+    _check_shares(upper, lower, distortion_budget)
+    return _store(shares, replace(proof[0], stopped=stopped), proof[1], best, (lower, upper))
 
 
 def check_budgets(budgets: Sequence[float], n_variables: int) -> FloatArray:
@@ -159,7 +162,7 @@ def check_budgets(budgets: Sequence[float], n_variables: int) -> FloatArray:
     return found
 
 
-def _check_kept(upper: float, lower: float, distortion_budget: float) -> None:
+def _check_shares(upper: float, lower: float, distortion_budget: float) -> None:
     """Refuse what no mapping can do, and what was not found."""
     if upper <= 1:
         return
@@ -167,20 +170,16 @@ def _check_kept(upper: float, lower: float, distortion_budget: float) -> None:
         raise OptionError(
             f"no mapping of mean distortion {distortion_budget:g} keeps to information_budgets: "
             f"the information about some variable is at least {lower:.4g} times its budget.",
-            remedy=f"Multiply the budgets by {_up(upper):.4g}, or raise distortion_budget.",
+            remedy=f"Multiply the budgets by {1.001 * upper:.4g}, or raise distortion_budget.",
             code="budgets-need-distortion",
         )
     raise ConvergenceError(
         f"whether a mapping of mean distortion {distortion_budget:g} keeps to information_budgets "
         f"is open: the largest share of a budget is between {lower:.6g} and {upper:.6g}.",
         remedy="Ask for a smaller gap or allow more max_seconds, or multiply the budgets by "
-        f"{_up(upper):.6g}.",
+        f"{1.001 * upper:.6g}.",
         code="budgets-open",
     )
-
-
-def _up(number: float) -> float:
-    return number * 1.001
 
 
 @dataclass(frozen=True, eq=False)
@@ -201,8 +200,12 @@ class _Shares:
 
     def measure(self, mapping: sp.csc_array) -> FloatArray:
         """Information about each variable over its budget, (n_variables,)."""
-        told = [measure_information(np.asarray(mapping @ rows.T)) for rows in self.marginals()]
-        return np.array(told) / self.budgets
+        found = [measure_information(np.asarray(mapping @ rows.T)) for rows in self.marginals()]
+        return np.array(found) / self.budgets
+
+    def largest(self, mapping: sp.csc_array) -> float:
+        """The largest of them, which is minimised."""
+        return float(self.measure(mapping).max())
 
 
 def _add_rows(joint: FloatArray, values: IntArray) -> FloatArray:
@@ -212,67 +215,49 @@ def _add_rows(joint: FloatArray, values: IntArray) -> FloatArray:
     return found
 
 
-@dataclass(frozen=True, eq=False)
-class _Candidate:
-    """A mapping and the largest of its shares."""
-
-    matrix: sp.csc_array
-    upper: float
-
-    @classmethod
-    def of(cls, shares: _Shares, matrix: sp.csc_array) -> _Candidate:
-        return cls(matrix, float(shares.measure(matrix).max()))
-
-    def step(self, shares: _Shares, other: sp.csc_array) -> sp.csc_array:
-        """The best mapping found on the way to another, both ends among them."""
-        away = other - self.matrix
-
-        def upper(part: float) -> float:
-            return float(shares.measure(self.matrix + part * away).max())
-
-        found = minimize_scalar(upper, bounds=(0, 1), method="bounded", options={"xatol": 1e-4})
-        between = sp.csc_array(self.matrix + found.x * away)
-        return min((self.matrix, between, other), key=lambda one: shares.measure(one).max())
+def _step(shares: _Shares, here: sp.csc_array, there: sp.csc_array) -> sp.csc_array:
+    """The best mapping found on the way from one to another, both ends among them."""
+    away = there - here
+    found = minimize_scalar(
+        lambda part: shares.largest(here + part * away),
+        bounds=(0, 1),
+        method="bounded",
+        options={"xatol": 1e-4},
+    )
+    return min((here, sp.csc_array(here + found.x * away), there), key=shares.largest)
 
 
-@dataclass(frozen=True, eq=False)
-class _Master:
-    """Mappings solved so far and the shares of each; which mixture of them is the best."""
-
-    mappings: list[sp.csc_array]
-    shares: list[FloatArray]
-
-    def with_column(self, mapping: sp.csc_array, shares: FloatArray) -> _Master:
-        return _Master([*self.mappings, mapping], [*self.shares, shares])
-
-    def solve(self) -> tuple[sp.csc_array, FloatArray]:
-        """The mixture of least largest share, were shares linear, and the programme's weights."""
-        table = np.stack(self.shares, axis=1)
-        n_variables, n = table.shape
-        found = linprog(
-            np.append(np.zeros(n), 1.0),
-            np.column_stack([table, -np.ones(n_variables)]),
-            np.zeros(n_variables),
-            np.append(np.ones(n), 0.0)[None],
-            np.ones(1),
-            bounds=[*[(0, None)] * n, (None, None)],
-            method="highs",
+def _mix(mappings: list[sp.csc_array], shares: list[FloatArray]) -> tuple[sp.csc_array, FloatArray]:
+    """The mixture of least largest share, were shares linear, and the programme's weights."""
+    table = np.stack(shares, axis=1)
+    n_variables, n = table.shape
+    found = linprog(
+        np.append(np.zeros(n), 1.0),
+        np.column_stack([table, -np.ones(n_variables)]),
+        np.zeros(n_variables),
+        np.append(np.ones(n), 0.0)[None],
+        np.ones(1),
+        bounds=[*[(0, None)] * n, (None, None)],
+        method="highs",
+    )
+    if found.status != 0:
+        raise ConvergenceError(
+            "the mixture of mappings was not found.",
+            remedy="Use budgets that are nearer to one another.",
+            code="programme",
         )
-        if found.status != 0:
-            raise ConvergenceError(
-                "the mixture of mappings was not found.",
-                remedy="Ask for budgets that are nearer to one another.",
-                code="programme",
-            )
-        mixed = sum(
-            share * one for share, one in zip(found.x[:-1], self.mappings, strict=True) if share > 0
-        )
-        weights = np.maximum(-found.ineqlin.marginals, 0.0)
-        return sp.csc_array(mixed / found.x[:-1].sum()), weights / weights.sum()
+    parts = found.x[:-1]
+    mixed = sum(share * one for share, one in zip(parts, mappings, strict=True) if share > 0)
+    weights = np.maximum(-found.ineqlin.marginals, 0.0)
+    return sp.csc_array(mixed / parts.sum()), weights / weights.sum()
 
 
 def _store(
-    shares: _Shares, proof: SparseMapping, weights: FloatArray, best: _Candidate, lower: float
+    shares: _Shares,
+    proof: SparseMapping,
+    weights: FloatArray,
+    best: sp.csc_array,
+    bounds: tuple[float, float],
 ) -> SparseMapping:
     """The mapping found, certified by the weighted potentials of the best bound.
 
@@ -286,7 +271,7 @@ def _store(
         found, place = np.unique(values, return_inverse=True)
         potentials += weight * proof.potentials[:, start : start + len(found)][:, place.ravel()]
         start += len(found)
-    matrix = best.matrix.sorted_indices()
+    matrix = best.sorted_indices()
     certified = certify_mapping(
         shares.joint,
         proof.codes,
@@ -296,10 +281,7 @@ def _store(
         distortion=proof.distortion_kind,
         distortion_budget=proof.distortion_budget,
     )
-    numbers = (
-        ("budget_share_at_most", best.upper),
-        ("budget_share_at_least", min(lower, best.upper)),
-    )
+    numbers = (("budget_share_at_most", bounds[1]), ("budget_share_at_least", min(bounds)))
     return replace(
         proof,
         pointers=matrix.indptr.astype(np.int64),

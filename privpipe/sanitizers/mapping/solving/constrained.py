@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from privpipe.errors import ConvergenceError, OptionError
 from privpipe.numerics.mapping.problem.pair_pricing import PriceOracle, price_in_memory
-from privpipe.numerics.mapping.problem.programme import MappingProblem, Plan, measure_plan
+from privpipe.numerics.mapping.problem.programme import MappingProblem, Plan, add_up, measure_plan
 from privpipe.numerics.mapping.problem.search_progress import SearchProgress
 from privpipe.numerics.mapping.search.cutting_planes import (
     ConstrainedPlan,
@@ -163,7 +163,4 @@ def _mix(problem: MappingProblem, plan: Plan, common: FloatArray, share: float) 
     columns = np.concatenate([plan.columns, np.repeat(np.arange(n), len(used))])
     extra = np.outer(problem.mass, share * common[used]).ravel()
     weights = np.concatenate([(1 - share) * plan.weights, extra])
-    keys, place = np.unique(columns * problem.n_symbols + symbols, return_inverse=True)
-    column, symbol = np.divmod(keys, problem.n_symbols)
-    joined = np.bincount(place.ravel(), weights, len(keys)).astype(np.float64)
-    return measure_plan(problem, symbol, column, joined)
+    return add_up(problem, symbols, columns, weights)

@@ -1,4 +1,4 @@
-"""Primal-dual interior point on the dual of the mapping problem, restricted to a set of pairs.
+"""Primal-dual interior point on the dual, restricted to pairs, and column generation around it.
 
 Variables are the logits t of the symbols' posteriors, the multiplier lam and the columns'
 potentials nu; constraints are the reduced costs ``z_ij = c_ij(t_i) + lam d_ij - nu_j >= 0`` of
@@ -24,9 +24,13 @@ from privpipe.numerics.mapping.problem.pair_kernels import (
     fill_right_sides,
     fill_slacks,
 )
-from privpipe.numerics.mapping.problem.programme import MappingProblem, Pairs
-from privpipe.numerics.mapping.problem.smoothed_dual import potentials_of
+from privpipe.numerics.mapping.problem.programme import Duals, MappingProblem, Pairs, make_feasible
+from privpipe.numerics.mapping.problem.search_progress import SearchProgress
+from privpipe.numerics.mapping.problem.smoothed_dual import logits_of, potentials_of
+from privpipe.numerics.mapping.search.column_generation import AnnealState, Explorer
 from privpipe.protocols import FloatArray, IntArray
+
+_NEAR = 0.02  # nats of slack of a pair worth adding
 
 
 class SparseNewton:
@@ -263,3 +267,90 @@ def solve_interior_point(
     close = bool(state.complementarity * len(pairs) <= max(gap, 0.3 * start_gap))
     converged = close and state.infeasibility() <= 1e-6
     return InteriorPoint(state.t, state.lam, state.nu, state.y, state.bound, converged)
+
+
+def polish(
+    progress: SearchProgress,
+    explore: Explorer,
+    state: AnnealState,
+    start_gap: float,
+    max_rounds: int = 10,
+) -> Pairs:
+    """Alternate interior point and pricing until the certified gap is reached.
+
+    Parameters
+    ----------
+    progress
+    explore
+    state
+        A dual point whose gap is known to be about `start_gap`.
+    start_gap
+        Nats; the interior point begins that far from the boundary.
+    max_rounds
+
+    Returns
+    -------
+    pairs
+        The last set of pairs.
+    """
+    problem, gap = progress.problem, progress.gap
+    anchor = np.tile(problem.prior, (problem.n_symbols, 1)) * (1e-2 * gap / problem.n_symbols)
+    pairs, logits, multiplier = state.pairs, state.logits, state.multiplier
+    idle, before, stalled = False, np.inf, 0
+    for _ in range(max_rounds):
+        solved = _solve(progress, pairs, logits, multiplier, anchor, start_gap)
+        if solved is None:
+            if start_gap >= 1.0 or progress.stop:
+                break
+            start_gap = min(30 * start_gap, 1.0)
+            continue
+        duals = Duals(potentials_of(solved.logits, problem.prior), solved.multiplier)
+        found = explore(problem, duals, solved.column_potentials, _NEAR)
+        plan = make_feasible(problem, pairs, solved.weights, 1e-9)
+        progress.offer(plan, found.duals, found.bound, len(pairs), "interior")
+        if progress.stop:
+            break
+        grown = pairs.join(problem, found.symbols, found.columns)
+        if len(grown) == len(pairs) and idle:
+            break
+        pairs, idle = grown, len(grown) == len(pairs)
+        here = plan.information - found.bound
+        stalled = stalled + 1 if here > 0.9 * before else 0
+        if stalled >= 2:
+            break
+        before = min(here, before)
+        if here < 0.05:
+            logits, multiplier = logits_of(found.duals.potentials, problem.prior), duals.multiplier
+            start_gap = min(max(10 * gap, 3 * here), 1e-2)
+        else:
+            start_gap = min(10 * start_gap, 1.0)
+    return pairs
+
+
+def _solve(
+    progress: SearchProgress,
+    pairs: Pairs,
+    logits: FloatArray,
+    multiplier: float,
+    anchor: FloatArray,
+    start_gap: float,
+) -> InteriorPoint | None:
+    """One interior point; None when it did not come out, which a farther start fixes."""
+    problem = progress.problem
+    try:
+        solved = solve_interior_point(
+            problem,
+            pairs,
+            logits,
+            multiplier,
+            anchor,
+            start_gap=start_gap,
+            gap=0.2 * progress.gap,
+            late=progress.is_late,
+        )
+    except (np.linalg.LinAlgError, RuntimeError):
+        return None
+    usable = np.isfinite(solved.bound) and np.isfinite(solved.weights).all()
+    if not usable or not solved.converged:
+        return None
+    return solved
