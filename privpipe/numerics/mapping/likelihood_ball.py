@@ -48,19 +48,20 @@ def find_radius(n_cells: int, n_records: float, miss: float) -> float:
     >>> round(10_000 * find_radius(2, 10_000, 0.05), 2)
     5.74
     """
-    free, log = max(n_cells - 1, 1), math.log(1 / miss)
-    low, high = 0.0, 1.0
-    while _tail(high, free) < log:
+    free = max(n_cells - 1, 1)
+    return _solve_excess(math.log(1 / miss) / free) * free / n_records
+
+
+def _solve_excess(target: float) -> float:
+    """The x above 1 with ``x - 1 - log x = target``, from above: a larger x is a wider bound."""
+    low, high = 1.0, 2.0
+    while high - 1 - math.log(high) < target:
         low, high = high, 2 * high
     for _ in range(_BISECTIONS):
         middle = 0.5 * (low + high)
-        low, high = (middle, high) if _tail(middle, free) < log else (low, middle)
-    return high * free / n_records
-
-
-def _tail(x: float, free: int) -> float:
-    """Minus the logarithm of the chance that the divergence exceeds ``x * free / n``."""
-    return free * (x - 1 - math.log(x)) if x > 1 else 0.0
+        short = middle - 1 - math.log(middle) < target
+        low, high = (middle, high) if short else (low, middle)
+    return high
 
 
 def bound_over_ball(masses: FloatArray, prior: FloatArray, radius: float) -> float:
@@ -148,15 +149,9 @@ def bound_mean_over_ball(values: FloatArray, centre: FloatArray, radius: float) 
     return float(min(dual(found.x), top))
 
 
-def _largest_ratio(reach: float) -> float:
-    """``phi(x) / psi(x)`` at the largest x with ``psi(x) <= reach``."""
-    low, high = 1.0, 2.0
-    while high - 1 - math.log(high) < reach:
-        low, high = high, 2 * high
-    for _ in range(_BISECTIONS):
-        middle = 0.5 * (low + high)
-        inside = middle - 1 - math.log(middle) < reach
-        low, high = (middle, high) if inside else (low, middle)
-    if high - 1 < 1e-4:  # phi / psi = 1 + (x - 1) / 3 + ...
-        return 1 + (high - 1)
-    return (high * math.log(high) - high + 1) / (high - 1 - math.log(high))
+def _largest_ratio(target: float) -> float:
+    """``phi(x) / psi(x)`` at the largest x with ``psi(x) <= target``; it grows with x."""
+    x = _solve_excess(target)
+    if x - 1 < 1e-4:  # phi / psi = 1 + (x - 1) / 3 + ..., which is lost in differences near 1
+        return 1 + (x - 1)
+    return (x * math.log(x) - x + 1) / (x - 1 - math.log(x))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,7 @@ from privpipe.promises import check_promise
 from privpipe.protocols import BoolArray, FloatArray, Guarantee, IntArray, RecordStream, Role
 from privpipe.sanitizers.names import name_codes, read_codes, schema_of
 
+_NAMED: dict[str, DistanceKind] = {kind: kind for kind in get_args(DistanceKind)}
 UnseenPolicy = Literal["refuse", "nearest"]
 _BLOCK_PAIRS = 2**22
 
@@ -271,13 +272,6 @@ class SparseMapping:
             for a in range(0, len(columns), step)
         ]
         return np.concatenate(nearest)
-
-
-_NAMED: dict[str, DistanceKind] = {
-    "hamming": "hamming",
-    "squared": "squared",
-    "absolute": "absolute",
-}
 
 
 def _as_rows(codes: IntArray) -> FloatArray:

@@ -61,16 +61,12 @@ class SmoothedDual:
     weights : (n_pairs,)
         Softmin masses; columns are exact, the budget is met to the tolerance.
     converged
-    n_steps, n_products
-        Newton steps and products with the Hessian.
     """
 
     logits: FloatArray
     multiplier: float
     weights: FloatArray
     converged: bool
-    n_steps: int
-    n_products: int
 
 
 class _Point:
@@ -186,17 +182,17 @@ def spend_budget(
 
 def _newton_direction(
     point: _Point, max_products: int, late: Callable[[], bool]
-) -> tuple[FloatArray, float, int]:
+) -> tuple[FloatArray, float]:
     """Preconditioned conjugate gradients on the Newton system, to a relative 1e-3."""
     x, xl = np.zeros_like(point.grad), 0.0
     b, bl = point.grad.copy(), point.grad_lam
     s, sl = point.precondition(b, bl)
     d, dl = s.copy(), sl
     rho = first = float((b * s).sum()) + bl * sl
-    n_products = 0
-    while rho > 1e-3 * first and n_products < max_products and not late():
+    for _ in range(max_products):
+        if rho <= 1e-3 * first or late():
+            break
         h, hl = point.curve(d, dl)
-        n_products += 1
         bend = float((d * h).sum()) + dl * hl
         if not bend > 0.0:
             break
@@ -207,7 +203,7 @@ def _newton_direction(
         new = float((b * s).sum()) + bl * sl
         d, dl = s + new / rho * d, sl + new / rho * dl
         rho = new
-    return x, xl, n_products
+    return x, xl
 
 
 def _climb(point: _Point, dt: FloatArray, dl: float) -> _Point | None:
@@ -272,12 +268,10 @@ def maximise_smoothed_dual(
         `converged` when what is left to gain is below ``1e-4 tau`` and the budget is met to
         ``tau / 50`` of itself.
     """
-    point = _Point(problem, pairs, tau, anchor, logits, multiplier)
-    n_products, n_steps, converged = 0, 0, False
-    for n_steps in range(max_steps):  # noqa: B007 - reported
+    point, converged = _Point(problem, pairs, tau, anchor, logits, multiplier), False
+    for _ in range(max_steps):
         point.differentiate()
-        dt, dl, more = _newton_direction(point, max_products, late)
-        n_products += more
+        dt, dl = _newton_direction(point, max_products, late)
         gain = 0.5 * (float((dt * point.grad).sum()) + dl * point.grad_lam)
         missed = abs(point.grad_lam) / problem.budget
         converged = gain <= 1e-4 * tau and missed <= 0.02 * tau
@@ -286,7 +280,7 @@ def maximise_smoothed_dual(
             point = new or point
             break
         point = new
-    return SmoothedDual(point.logits, point.lam, point.weights, converged, n_steps, n_products)
+    return SmoothedDual(point.logits, point.lam, point.weights, converged)
 
 
 def logits_of(potentials: FloatArray, prior: FloatArray) -> FloatArray:

@@ -17,7 +17,6 @@ from privpipe.numerics.mapping.problem.pair_pricing import (
     PriceOracle,
     PricingQuestion,
     measure_bound,
-    price_in_memory,
 )
 from privpipe.numerics.mapping.problem.programme import (
     Duals,
@@ -140,7 +139,7 @@ def search_frank_wolfe(
     *,
     n_steps: int,
     gap: float,
-    price: PriceOracle,
+    price: PriceOracle | None = None,
     max_seconds: float = np.inf,
     on_round: Callable[[SearchProgress], None] | None = None,
 ) -> tuple[SearchProgress, str]:
@@ -162,7 +161,7 @@ def search_frank_wolfe(
     progress, reason
     """
     progress = SearchProgress(problem, gap, max_seconds, on_round)
-    timed = TimedPricing(progress, None if price is price_in_memory else price)
+    timed = TimedPricing(progress, price)
     try:
         return progress, _take_steps(progress, n_steps, timed)
     except OutOfTime:

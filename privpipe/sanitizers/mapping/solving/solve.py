@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -82,6 +82,7 @@ def _measure(alphabet: Alphabet, n_symbols: int) -> float:
 
 
 Solver = Literal["auto", "frank_wolfe"]
+SOLVERS: tuple[Solver, ...] = ("auto", "frank_wolfe")
 
 _FAR = 60.0
 """Nats below 0 at which a potential is as good as none, and from which a search can still move."""
@@ -194,36 +195,24 @@ def solve_privacy_mapping(
     if limit is not None:
         progress, stopped = limit
     else:
-        breakdown = False
-        max_seconds = max(max_seconds - (time.monotonic() - began), np.finfo(float).tiny)
+        given: dict[str, Any] = {
+            "gap": gap,
+            "max_seconds": max(max_seconds - (time.monotonic() - began), np.finfo(float).tiny),
+            "on_round": on_round,
+            "price": price,
+        }
         try:
             # Extreme problems overflow on the way; what is not finite is never taken.
             with np.errstate(all="ignore"):
                 if solver == "frank_wolfe":
-                    progress, stopped = search_frank_wolfe(
-                        problem,
-                        n_steps=n_steps,
-                        gap=gap,
-                        price=price or price_in_memory,
-                        max_seconds=max_seconds,
-                        on_round=on_round,
-                    )
+                    progress, stopped = search_frank_wolfe(problem, n_steps=n_steps, **given)
                 else:
-                    progress, stopped = search_mapping(
-                        problem,
-                        gap=gap,
-                        price=price,
-                        start=beginning,
-                        max_seconds=max_seconds,
-                        on_round=on_round,
-                    )
+                    progress, stopped = search_mapping(problem, start=beginning, **given)
         except ArithmeticError:
-            breakdown = True
-        if breakdown:
             raise ConvergenceError(
                 "the arithmetic of the search broke down.",
                 remedy="Bring distances and budget nearer to each other, or use solver = 'auto'.",
-            )
+            ) from None
         if problem.budget > alphabet.problem.budget:  # only moves that cost nothing are left
             progress.plan = keep_free_pairs(alphabet.problem, progress.plan)
     return store_plan(alphabet, progress, stopped, unseen)
@@ -268,19 +257,16 @@ def _searchable_budget(alphabet: Alphabet) -> float:
 def check_solve_options(
     budget: float, gap: float, solver: str, n_steps: int, max_seconds: float
 ) -> None:
-    """Raise OptionError for what no solve can be asked."""
-    if not np.isfinite(budget) or budget < 0:
-        raise OptionError(
-            f"distortion_budget is {budget}.", remedy="Use a finite number, 0 or more."
-        )
-    if not np.isfinite(gap) or gap <= 0:
-        raise OptionError(f"gap is {gap} nats.", remedy="Use a positive number, as 1e-6.")
-    if solver not in ("auto", "frank_wolfe"):
-        raise OptionError(f"solver is {solver!r}.", remedy="Use 'auto' or 'frank_wolfe'.")
-    if n_steps < 1:
-        raise OptionError(f"n_steps is {n_steps}.", remedy="Use 1 or more.")
-    if not max_seconds > 0:
-        raise OptionError(f"max_seconds is {max_seconds}.", remedy="Use a positive number.")
+    """Raise OptionError for what no solve can do."""
+    for fails, what, remedy in (
+        (not 0 <= budget < np.inf, f"distortion_budget is {budget}", "a finite number, 0 or more"),
+        (not 0 < gap < np.inf, f"gap is {gap} nats", "a positive number, as 1e-6"),
+        (solver not in SOLVERS, f"solver is {solver!r}", "'auto' or 'frank_wolfe'"),
+        (n_steps < 1, f"n_steps is {n_steps}", "1 or more"),
+        (not max_seconds > 0, f"max_seconds is {max_seconds}", "a positive number"),
+    ):
+        if fails:
+            raise OptionError(f"{what}.", remedy=f"Use {remedy}.")
 
 
 def _solve_limit(alphabet: Alphabet, gap: float) -> tuple[SearchProgress, str] | None:
