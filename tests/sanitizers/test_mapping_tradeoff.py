@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from privpipe import fit_exponential_mechanism, solve_least_distortion, solve_tradeoff
+from privpipe import fit_exponential_mechanism, solve_tradeoff
 from privpipe.errors import InputError, OptionError
 from privpipe.numerics.mapping.problem.programme import measure_information
 from privpipe.sanitizers.mapping.exponential import keep_symbols
@@ -63,22 +63,3 @@ def test_solve_tradeoff__falls_convexly_below_the_exponential_mechanism() -> Non
         check(mapping, joint, codes, "hamming")
         mechanism = fit_exponential_mechanism(joint, codes, distortion_budget=budget)
         assert mapping.information < mechanism.information
-
-
-@pytest.mark.parametrize("share", [0.0, 0.1, 0.5])
-def test_solve_least_distortion__inverts_the_curve(share: float) -> None:
-    joint, codes = random_joint(2, 30, 39), profiles(30, 40)
-    target = share * measure_information(joint.T) + 1e-6
-    mapping = solve_least_distortion(joint, codes, information=target, tolerance=1e-5, gap=1e-9)
-    assert mapping.information <= target
-    less = solve_tradeoff(
-        joint, codes, distortion_budgets=[mapping.distortion_budget - 2e-4], gap=1e-9
-    )[0]
-    assert less.lower_bound > target
-    with pytest.raises(OptionError, match="-1"):
-        solve_least_distortion(joint, codes, information=-1.0)
-
-
-def test_solve_least_distortion__of_everything_is_nothing() -> None:
-    joint, codes = random_joint(2, 12, 41), profiles(12, 42)
-    assert solve_least_distortion(joint, codes, information=10.0).distortion == 0.0

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import numpy as np
 
-from privpipe.numerics.mapping.problem.ordered_pricing import bin_posteriors, is_line
+from privpipe.numerics.mapping.problem.ordered_pricing import bin_posteriors, is_ordered
 from privpipe.numerics.mapping.problem.pair_pricing import (
     PriceOracle,
     PricingQuestion,
@@ -99,7 +99,7 @@ def _take_route(
     """The route for the problem; arithmetic that breaks down ends it with the best so far."""
     problem = progress.problem
     with suppress(*_BREAKDOWNS):
-        if is_line(problem) and bin_posteriors(problem.posterior, 2) is not None:
+        if is_ordered(problem) and bin_posteriors(problem.posterior, 2) is not None:
             search_line(progress, start)
             if price is not None:
                 _offer_bound(progress, progress.duals, timed, "oracle")

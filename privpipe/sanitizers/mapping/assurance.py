@@ -56,38 +56,52 @@ def _count_cells(schema: ShardSchema, n_seen: int) -> tuple[int, float]:
 
 
 @dataclass(frozen=True, eq=False)
-class _Law:
-    """What is known of the law: private values, counts by symbol, and how many cells it may have.
+class _Evidence:
+    """A mapping, the records that chose and that judge it, and what is known of their law.
 
     Parameters
     ----------
+    mapping
+    joint : (n_private, n_symbols)
+    fitted, fresh, schema
+        As of `assure_mapping`.
     values : (n_seen, n_private_variables)
-        Those that occur.
+        The private values that occur.
     prior : (n_seen,) or (n_seen + 1,)
-        Positive, of sum at most 1, from the fitted records; the last stands for a value that nobody
+        Positive, of sum at most 1, from the fitted records; the last is of a value that no record
         has, where the schema has room for one.
     n_private, n_cells
         That the law may have, by the schema.
     """
 
+    mapping: SparseMapping
+    joint: FloatArray
+    fitted: ProfileCounts
+    fresh: ProfileCounts
+    schema: ShardSchema
     values: IntArray
     prior: FloatArray
     n_private: int
     n_cells: float
 
-    def table(self, mapping: SparseMapping, counts: ProfileCounts) -> FloatArray:
+    def table(self, counts: ProfileCounts) -> FloatArray:
         """Records of each private value and symbol, unseen profiles as their nearest."""
-        table = np.zeros((len(self.prior), mapping.n_symbols))
+        table = np.zeros((len(self.prior), self.mapping.n_symbols))
         if counts.n_records:
             _, value = number_private(counts, self.values)
-            symbols = mapping.find_symbols(counts.keys[:, : counts.n_attributes])
+            symbols = self.mapping.find_symbols(counts.keys[:, : counts.n_attributes])
             np.add.at(table, (value, symbols), counts.counts)
         return table
 
-    def with_room(self, joint: FloatArray) -> FloatArray:
-        """A row of nothing for a private value that nobody has."""
-        rows = np.zeros((len(self.prior) - len(joint), joint.shape[1]))
-        return np.concatenate([joint, rows])
+    def largest_distance(self) -> float:
+        """Of any two profiles that the schema allows; infinite where it declares no sizes."""
+        sizes = [column.n_categories for column in self.schema.attributes]
+        if self.mapping.distortion_kind == "hamming":
+            return float(self.mapping.n_features_in)
+        power = 2 if self.mapping.distortion_kind == "squared" else 1
+        if None in sizes:
+            return math.inf
+        return float(sum((size or 0) ** power for size in sizes))  # codes from -1 on
 
 
 def assure_mapping(
@@ -129,11 +143,15 @@ def assure_mapping(
         name: share * (1 - confidence)
         for name, share in (_SHARES if held_out > 0 else _BALL_ALONE).items()
     }
-    fresh = _keep_known(mapping, fresh)
-    law = _find_law(fitted, private, schema)
-    by_others = _bound_held_out(mapping, joint, fitted, fresh, law, miss["held_out"])
-    ball, spent_in_ball = _bound_over_ball(mapping, fitted, fresh, law, schema, miss["ball"])
-    spent = _bound_distortion(mapping, fresh, schema, miss["distortion"])
+    fresh = _select_known(mapping, fresh)
+    n_private, n_cells = _count_cells(schema, len(private))
+    _, place = number_private(fitted, private)
+    counts = np.bincount(place, fitted.counts, len(private)).astype(np.float64)
+    prior = find_prior(counts, n_private)
+    law = _Evidence(mapping, joint, fitted, fresh, schema, private, prior, n_private, n_cells)
+    by_others = _bound_held_out(law, miss["held_out"])
+    ball, spent_in_ball = _bound_over_ball(law, miss["ball"])
+    spent = _bound_distortion(law, miss["distortion"])
     numbers = {
         "confidence": confidence,
         "plug_in": mapping.information,
@@ -237,14 +255,7 @@ def find_prior(counts: FloatArray, n_private: int) -> FloatArray:
     return np.asarray((given + _PRIOR_RECORDS) / total)
 
 
-def _find_law(fitted: ProfileCounts, private: IntArray, schema: ShardSchema) -> _Law:
-    n_private, n_cells = _count_cells(schema, len(private))
-    _, place = number_private(fitted, private)
-    counts = np.bincount(place, fitted.counts, len(private)).astype(np.float64)
-    return _Law(private, find_prior(counts, n_private), n_private, n_cells)
-
-
-def _keep_known(mapping: SparseMapping, fresh: ProfileCounts) -> ProfileCounts:
+def _select_known(mapping: SparseMapping, fresh: ProfileCounts) -> ProfileCounts:
     """Records that the mapping would release; those it refuses end a run."""
     if mapping.unseen == "nearest" or not fresh.n_records:
         return fresh
@@ -252,64 +263,56 @@ def _keep_known(mapping: SparseMapping, fresh: ProfileCounts) -> ProfileCounts:
     return replace(fresh, keys=fresh.keys[known], counts=fresh.counts[known])
 
 
-def _bound_held_out(
-    mapping: SparseMapping,
-    joint: FloatArray,
-    fitted: ProfileCounts,
-    fresh: ProfileCounts,
-    law: _Law,
-    miss: float,
-) -> float:
+def _bound_held_out(law: _Evidence, miss: float) -> float:
+    """Bound on the information by the records that did not choose the mapping."""
     most = math.log(law.n_private)
-    if fresh.n_records < 4 or not miss:
+    if law.fresh.n_records < 4 or not miss:
         return most
-    first, second = (law.table(mapping, half) for half in split_counts(fresh, 0.5, "halves"))
-    given = law.with_room(joint)
-    reference = make_reference(given, mapping.mapping, law.prior, fitted.n_records, fresh.n_records)
+    first, second = map(law.table, split_counts(law.fresh, 0.5, "halves"))
+    # A row of nothing for a private value that no record has.
+    rows = np.zeros((len(law.prior) - len(law.joint), law.joint.shape[1]))
+    reference = make_reference(
+        np.concatenate([law.joint, rows]),
+        law.mapping.mapping,
+        law.prior,
+        law.fitted.n_records,
+        law.fresh.n_records,
+    )
     return min(most, bound_held_out_information(reference, first, second, miss))
 
 
-def _bound_over_ball(
-    mapping: SparseMapping,
-    fitted: ProfileCounts,
-    fresh: ProfileCounts,
-    law: _Law,
-    schema: ShardSchema,
-    miss: float,
-) -> tuple[float, float]:
+def _bound_over_ball(law: _Evidence, miss: float) -> tuple[float, float]:
     """Bounds on information and distortion over a ball.
 
     Around all counts where the schema's cells are few; else around those held out. All counts chose
     the mapping and its symbols: the ball must then hold every law on the cells that the schema
     allows. Which of the two is decided by the schema alone.
     """
-    both, n_cells = fitted.merge(fresh), law.n_cells
-    most, farthest = math.log(law.n_private), _largest_distance(mapping, schema)
+    both, n_cells = law.fitted.merge(law.fresh), law.n_cells
+    most, farthest = math.log(law.n_private), law.largest_distance()
     whole = n_cells <= both.n_records
     if not whole:
-        both, n_cells = fresh, law.n_private * mapping.n_symbols
+        both, n_cells = law.fresh, law.n_private * law.mapping.n_symbols
     if not both.n_records:
         return most, farthest
-    table = law.table(mapping, both)
-    masses = np.asarray((mapping.mapping @ (table / table.sum()).T).T)
+    table = law.table(both)
+    masses = np.asarray((law.mapping.mapping @ (table / table.sum()).T).T)
     radius = find_radius(int(n_cells), both.n_records, miss)
-    told = min(most, bound_over_ball(masses, law.prior, radius))
+    information = min(most, bound_over_ball(masses, law.prior, radius))
     if not whole or not math.isfinite(farthest):
-        return told, farthest
-    spent = np.append(_measure_distances(mapping, both), farthest)  # and where no record is
+        return information, farthest
+    spent = np.append(_measure_distances(law.mapping, both), farthest)  # and where no record is
     shares = np.append(both.counts / both.n_records, 0.0)
-    return told, min(farthest, bound_mean_over_ball(spent, shares, radius))
+    return information, min(farthest, bound_mean_over_ball(spent, shares, radius))
 
 
-def _bound_distortion(
-    mapping: SparseMapping, fresh: ProfileCounts, schema: ShardSchema, miss: float
-) -> float:
+def _bound_distortion(law: _Evidence, miss: float) -> float:
     """Upper bound on the mean distortion of records as they are, unseen profiles included."""
-    most = _largest_distance(mapping, schema)
+    most, fresh = law.largest_distance(), law.fresh
     if not fresh.n_records or not math.isfinite(most) or not miss:
         return most
-    spent = _measure_distances(mapping, fresh)
-    guess = most * mapping.distortion
+    spent = _measure_distances(law.mapping, fresh)
+    guess = most * law.mapping.distortion
     return bound_mean(spent, fresh.counts.astype(np.float64), most, guess, miss)
 
 
@@ -328,16 +331,6 @@ def _mean_distance(mapping: SparseMapping, symbol: int, original: IntArray) -> f
     power = {"hamming": 0, "absolute": 1, "squared": 2}[mapping.distortion_kind]
     distances = ((away > 0) * away**power).sum(axis=1)
     return float(mapping.probabilities[pairs] @ distances)
-
-
-def _largest_distance(mapping: SparseMapping, schema: ShardSchema) -> float:
-    sizes = [column.n_categories for column in schema.attributes]
-    if mapping.distortion_kind == "hamming":
-        return float(mapping.n_features_in)
-    power = 2 if mapping.distortion_kind == "squared" else 1
-    if None in sizes:
-        return math.inf
-    return float(sum((size or 0) ** power for size in sizes))  # codes from -1 on
 
 
 def _read_worst_cases(mapping: SparseMapping, joint: FloatArray) -> dict[str, float]:

@@ -211,7 +211,7 @@ def bin_posteriors(posterior: FloatArray, n_bins: int) -> PosteriorBins | None:
     )
 
 
-def is_line(problem: MappingProblem) -> bool:
+def is_ordered(problem: MappingProblem) -> bool:
     """Whether the alphabet is ordered: one attribute and squared or absolute distance."""
     distance = problem.distance
     return (
@@ -227,7 +227,7 @@ def price_line(problem: MappingProblem, question: PricingQuestion, bins: Posteri
     Parameters
     ----------
     problem
-        Of an ordered alphabet, see `is_line`.
+        Of an ordered alphabet, see `is_ordered`.
     question
         `top` is the number of neighbours on each side of a cheapest symbol that are named.
     bins

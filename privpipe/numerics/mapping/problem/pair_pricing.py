@@ -80,23 +80,11 @@ def find_cheapest(cost: Any, best: Any, values: Any) -> Any:
 
 @njit(cache=True, nogil=True, fastmath=_LOOSE)
 def price_columns_kernel(
-    kind: Any,
-    words_s: Any,
-    words_c: Any,
-    x_s: Any,
-    x_c: Any,
-    dense: Any,
-    g: Any,
-    posterior: Any,
-    lam: Any,
-    group: Any,
-    first: Any,
-    levels: Any,
-    values: Any,
-    best: Any,
-    slack: Any,
-    partner: Any,
+    operands: Any, g: Any, posterior: Any, lam: Any, group: Any, first: Any, levels: Any, found: Any
 ) -> Any:
+    """Prices of columns: `operands` from `_operands`, `found` the arrays that are filled."""
+    kind, words_s, words_c, x_s, x_c, dense = operands
+    values, best, slack, partner = found
     n = g.shape[1]
     cost = np.empty(n)
     least = np.empty(best.shape[1])
@@ -225,17 +213,9 @@ def price_block(
     g = np.ascontiguousarray(question.duals.potentials.T)
     posterior = np.ascontiguousarray(problem.posterior[start:stop])
     kernel: Any = price_columns_kernel
-    found = values, best, slack, partner
-    kernel(
-        *_operands(problem, start, stop),
-        g,
-        posterior,
-        float(question.duals.multiplier),
-        groups[start:stop],
-        start,
-        levels[start:stop],
-        *found,
-    )
+    inside, found = slice(start, stop), (values, best, slack, partner)
+    lam, operands = float(question.duals.multiplier), _operands(problem, start, stop)
+    kernel(operands, g, posterior, lam, groups[inside], start, levels[inside], found)
     if np.isfinite(question.near):
         far = slack > question.near
         slack[far], partner[far] = np.inf, -1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -15,6 +15,7 @@ from scipy import sparse
 from privpipe.errors import ConvergenceError, InputError, OptionError
 from privpipe.numerics.mapping.certificate import MappingCertificate, certify_mapping
 from privpipe.numerics.mapping.mapping_search import search_mapping
+from privpipe.numerics.mapping.problem.ordered_pricing import is_ordered
 from privpipe.numerics.mapping.problem.pair_pricing import (
     PriceOracle,
     PricingQuestion,
@@ -35,8 +36,8 @@ from privpipe.protocols import Guarantee, IntArray
 from privpipe.sanitizers.mapping.alphabet import Alphabet, Distortion, prepare_alphabet
 from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping, UnseenPolicy
 
-_PILOT = 2048
-"""Symbols of the smaller of two pilots; alphabets of twice as many are certified as they are."""
+_PILOT = 4096
+"""Symbols that are certified to forecast the seconds of more."""
 
 _MARGIN = 1.2
 _MOST = 0.5
@@ -46,19 +47,16 @@ _MOST = 0.5
 def forecast_certificate(alphabet: Alphabet, max_seconds: float) -> float:
     """Seconds of a limit that are left to the certificate; none of an infinite one.
 
-    Certifies the identity on some of the symbols, and twice as many, and goes on from there with
-    the growth that shows: linear where symbols lie on a line, else quadratic.
+    Certifies the identity on some of the symbols and resumes from there: in proportion where
+    symbols lie on a line, whose runs are passed over, else with the square.
     """
     if not math.isfinite(max_seconds):
         return 0.0
-    n = len(alphabet.order)
-    small, large = min(n, _PILOT), min(n, 2 * _PILOT)
+    n, pilot = len(alphabet.order), min(len(alphabet.order), _PILOT)
     _measure(alphabet, min(n, 64))  # compiles, or loads what is compiled
-    seconds = _measure(alphabet, large)
-    if n > large:
-        growth = math.log2(max(seconds / max(_measure(alphabet, small), 1e-9), 1.0))
-        seconds *= (n / large) ** min(max(growth, 1.0), 2.0)
-    return min(_MARGIN * seconds, _MOST * max_seconds)
+    ordered = is_ordered(alphabet.problem)
+    seconds = _measure(alphabet, pilot) * (n / pilot) ** (1.0 if ordered else 2.0)
+    return float(min(_MARGIN * seconds, _MOST * max_seconds))
 
 
 def _measure(alphabet: Alphabet, n_symbols: int) -> float:
@@ -216,6 +214,43 @@ def solve_privacy_mapping(
         if problem.budget > alphabet.problem.budget:  # only moves that cost nothing are left
             progress.plan = keep_free_pairs(alphabet.problem, progress.plan)
     return store_plan(alphabet, progress, stopped, unseen)
+
+
+def solve_tradeoff(
+    joint: npt.ArrayLike,
+    codes: npt.ArrayLike,
+    distortion: Distortion = "hamming",
+    *,
+    distortion_budgets: Sequence[float],
+    **options: Any,
+) -> tuple[SparseMapping, ...]:
+    """Mappings for a list of budgets, each begun from its neighbour.
+
+    Parameters
+    ----------
+    joint : (n_private, n_symbols)
+    codes : (n_symbols, n_attributes)
+    distortion
+    distortion_budgets
+        In any order; solved in ascending order, since a mapping within a smaller budget is
+        within a larger one.
+    **options
+        As of `solve_privacy_mapping`.
+
+    Returns
+    -------
+    mappings
+        In the order of the budgets.
+    """
+    found: dict[int, SparseMapping] = {}
+    start: SparseMapping | None = None
+    for k in np.argsort(np.asarray(distortion_budgets, dtype=np.float64), kind="stable"):
+        budget = float(distortion_budgets[k])
+        start = solve_privacy_mapping(
+            joint, codes, distortion, distortion_budget=budget, **{"start": start, **options}
+        )
+        found[int(k)] = start
+    return tuple(found[k] for k in range(len(distortion_budgets)))
 
 
 def _read_start(alphabet: Alphabet, start: SparseMapping) -> Duals:
