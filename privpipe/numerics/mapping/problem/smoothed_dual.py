@@ -16,7 +16,7 @@ by the diagonal blocks therefore need O(tau**-1/2) products whatever the size of
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -31,6 +31,9 @@ from privpipe.protocols import FloatArray
 _STRIDES = (3.0, 1.0, 0.3, 0.1, 0.03, 0.01)
 """Nats that a logit may move in one step; the next where that does not climb."""
 _MOST_OF = 0.3
+"""Share of the whole direction's slope that cutting its long components must leave."""
+_MOST_STEPS, _MOST_PRODUCTS = 60, 400
+"""Newton steps, and products with the Hessian in one."""
 
 
 def potentials_of(logits: FloatArray, prior: FloatArray) -> FloatArray:
@@ -50,50 +53,61 @@ def potentials_of(logits: FloatArray, prior: FloatArray) -> FloatArray:
     return np.asarray(full - np.log(np.exp(full).sum(axis=1, keepdims=True)) - np.log(prior))
 
 
+def logits_of(potentials: FloatArray, prior: FloatArray) -> FloatArray:
+    """Logits whose normalised potentials are the given ones."""
+    full = potentials + np.log(prior)
+    return np.asarray(full[:, :-1] - full[:, -1:])
+
+
 @dataclass(frozen=True, eq=False)
-class SmoothedDual:
-    """A (nearly) stationary point of the smoothed dual.
+class DualPoint:
+    """Where a search is.
 
     Parameters
     ----------
+    pairs
+        That the dual is restricted to.
     logits : (n_symbols, n_private - 1)
     multiplier
-    weights : (n_pairs,)
-        Softmin masses; columns are exact, the budget is met to the tolerance.
-    converged
+        Nats per unit of distortion.
+    temperature
+        Of the columns' softmin, nats; 0 where there is none.
     """
 
+    pairs: Pairs
     logits: FloatArray
     multiplier: float
-    weights: FloatArray
-    converged: bool
+    temperature: float
+
+    def duals(self, problem: MappingProblem) -> Duals:
+        """As anyone can compute a bound from them."""
+        return Duals(potentials_of(self.logits, problem.prior), self.multiplier)
+
+    def masses(self, problem: MappingProblem) -> FloatArray:
+        """Joint masses of the pairs, (n_pairs,): each column's softmin at the temperature."""
+        cost, weights = np.empty(len(self.pairs)), np.empty(len(self.pairs))
+        g = potentials_of(self.logits, problem.prior)
+        graph = self.pairs.graph(problem)
+        smooth_minimum(graph, g, self.multiplier, self.temperature, cost, weights)
+        return weights
 
 
 class _Point:
     """Value, slope and curvature of the smoothed dual at one point."""
 
-    def __init__(
-        self,
-        problem: MappingProblem,
-        pairs: Pairs,
-        tau: float,
-        anchor: FloatArray,
-        logits: FloatArray,
-        lam: float,
-    ) -> None:
-        self.problem, self.pairs, self.tau, self.anchor = problem, pairs, tau, anchor
-        self.logits, self.lam = logits, lam
-        self.graph = pairs.graph(problem)
-        g = potentials_of(logits, problem.prior)
+    def __init__(self, problem: MappingProblem, at: DualPoint, anchor: FloatArray) -> None:
+        self.problem, self.at, self.anchor = problem, at, anchor
+        self.logits, self.lam, self.tau = at.logits, at.multiplier, at.temperature
+        self.graph = at.pairs.graph(problem)
+        g = potentials_of(self.logits, problem.prior)
         self.r = np.exp(g) * problem.prior
-        cost, self.weights = np.empty(len(pairs)), np.empty(len(pairs))
-        smooth = smooth_minimum(self.graph, g, lam, tau, cost, self.weights)
-        self.value = smooth - lam * problem.budget + float((anchor * g).sum())
+        cost, self.weights = np.empty(len(at.pairs)), np.empty(len(at.pairs))
+        smooth = smooth_minimum(self.graph, g, self.lam, self.tau, cost, self.weights)
+        self.value = smooth - self.lam * problem.budget + float((anchor * g).sum())
 
     def moved(self, dt: FloatArray, dl: float) -> _Point:
-        return _Point(
-            self.problem, self.pairs, self.tau, self.anchor, self.logits + dt, self.lam + dl
-        )
+        at = replace(self.at, logits=self.logits + dt, multiplier=self.lam + dl)
+        return _Point(self.problem, at, self.anchor)
 
     def differentiate(self) -> None:
         n, f = self.logits.shape
@@ -119,31 +133,6 @@ class _Point:
         return np.einsum("iab,ib->ia", self.inverse, bt), bl / self.curve_lam
 
 
-def softmin_masses(
-    problem: MappingProblem, pairs: Pairs, logits: FloatArray, multiplier: float, tau: float
-) -> FloatArray:
-    """Joint masses of the pairs: each column's softmin at a temperature.
-
-    Parameters
-    ----------
-    problem
-    pairs
-    logits : (n_symbols, n_private - 1)
-    multiplier
-        Nats per unit of distortion.
-    tau
-        Temperature, nats.
-
-    Returns
-    -------
-    weights : (n_pairs,)
-    """
-    cost, weights = np.empty(len(pairs)), np.empty(len(pairs))
-    g = potentials_of(logits, problem.prior)
-    smooth_minimum(pairs.graph(problem), g, multiplier, tau, cost, weights)
-    return weights
-
-
 def column_minima(
     problem: MappingProblem, pairs: Pairs, duals: Duals
 ) -> tuple[FloatArray, FloatArray]:
@@ -163,21 +152,17 @@ def column_minima(
 
 
 def spend_budget(
-    problem: MappingProblem,
-    pairs: Pairs,
-    logits: FloatArray,
-    tau: float,
-    late: Callable[[], bool] = lambda: False,
-) -> float:
-    """The multiplier at which the softmin masses spend the budget, by bisection while in time."""
+    problem: MappingProblem, at: DualPoint, late: Callable[[], bool] = bool
+) -> DualPoint:
+    """The point at which the softmin masses spend the budget, by bisection while in time."""
     low, high = 1e-9 / problem.budget, 1e4 / problem.budget
     for _ in range(50):
         if late():
             break
-        middle = float(np.sqrt(low * high))
-        spent = float(softmin_masses(problem, pairs, logits, middle, tau) @ pairs.distances)
-        low, high = (middle, high) if spent > problem.budget else (low, middle)
-    return float(np.sqrt(low * high))
+        middle = replace(at, multiplier=float(np.sqrt(low * high)))
+        over = float(middle.masses(problem) @ at.pairs.distances) > problem.budget
+        low, high = (middle.multiplier, high) if over else (low, middle.multiplier)
+    return replace(at, multiplier=float(np.sqrt(low * high)))
 
 
 def _newton_direction(
@@ -234,56 +219,43 @@ def _climb(point: _Point, dt: FloatArray, dl: float) -> _Point | None:
 
 def maximise_smoothed_dual(
     problem: MappingProblem,
-    pairs: Pairs,
-    tau: float,
-    logits: FloatArray,
-    multiplier: float,
+    start: DualPoint,
     *,
     anchor: FloatArray,
-    max_steps: int = 60,
-    max_products: int = 400,
     late: Callable[[], bool] = bool,
-) -> SmoothedDual:
+) -> tuple[DualPoint, FloatArray, bool]:
     """Newton's method with a line search from a starting point.
 
     Parameters
     ----------
     problem
-    pairs
-    tau
-        Temperature, nats.
-    logits : (n_symbols, n_private - 1)
-    multiplier
+    start
+        Its pairs and temperature stay.
     anchor : (n_symbols, n_private)
         Tiny masses that pull the posterior of a symbol without visitors towards something
         sensible, and keep every posterior inside the simplex.
-    max_steps, max_products
-        Newton steps, and products with the Hessian per step.
     late
-        Asked before each product; once true, the search ends where it stands.
+        Called before each product; once true, the search ends where it is.
 
     Returns
     -------
-    solved
-        `converged` when what is left to gain is below ``1e-4 tau`` and the budget is met to
-        ``tau / 50`` of itself.
+    point
+    masses : (n_pairs,)
+        Softmin masses there; columns are exact, the budget is met to the tolerance.
+    converged
+        When what is left to gain is below ``1e-4 tau`` and the budget is met to ``tau / 50`` of
+        itself.
     """
-    point, converged = _Point(problem, pairs, tau, anchor, logits, multiplier), False
-    for _ in range(max_steps):
+    point, converged = _Point(problem, start, anchor), False
+    for _ in range(_MOST_STEPS):
         point.differentiate()
-        dt, dl = _newton_direction(point, max_products, late)
+        dt, dl = _newton_direction(point, _MOST_PRODUCTS, late)
         gain = 0.5 * (float((dt * point.grad).sum()) + dl * point.grad_lam)
         missed = abs(point.grad_lam) / problem.budget
-        converged = gain <= 1e-4 * tau and missed <= 0.02 * tau
+        converged = gain <= 1e-4 * start.temperature and missed <= 0.02 * start.temperature
         new = None if converged else _climb(point, dt, dl)
         if new is None or late():
             point = new or point
             break
         point = new
-    return SmoothedDual(point.logits, point.lam, point.weights, converged)
-
-
-def logits_of(potentials: FloatArray, prior: FloatArray) -> FloatArray:
-    """Logits whose normalised potentials are the given ones."""
-    full = potentials + np.log(prior)
-    return np.asarray(full[:, :-1] - full[:, -1:])
+    return point.at, point.weights, converged

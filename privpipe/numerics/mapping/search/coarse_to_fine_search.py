@@ -9,6 +9,8 @@ that gap is small enough. The last level is the full alphabet itself.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from privpipe.numerics.mapping.problem.ordered_pricing import bin_posteriors
@@ -21,14 +23,14 @@ from privpipe.numerics.mapping.problem.programme import (
 )
 from privpipe.numerics.mapping.problem.search_progress import SearchProgress
 from privpipe.numerics.mapping.problem.smoothed_dual import (
+    DualPoint,
     column_minima,
     logits_of,
     maximise_smoothed_dual,
-    potentials_of,
     spend_budget,
 )
 from privpipe.numerics.mapping.search.coarsening import CoarseLine, coarsen_line
-from privpipe.numerics.mapping.search.column_generation import AnnealState, Explorer, LineExplorer
+from privpipe.numerics.mapping.search.column_generation import Explorer, LineExplorer
 from privpipe.numerics.mapping.search.interior_point import polish
 from privpipe.numerics.mapping.search.mass_exchange import exchange_masses, measure_noise
 from privpipe.numerics.mapping.search.smoothed_dual_search import anneal, start_logits
@@ -140,57 +142,51 @@ def _search_level(progress: SearchProgress, start: Duals | None, explore: Explor
     return len(polish(progress, explore, state, gap))
 
 
-def _anneal_thick(progress: SearchProgress, explore: Explorer, state: AnnealState) -> int:
+def _anneal_thick(progress: SearchProgress, explore: Explorer, state: DualPoint) -> int:
     """Low temperatures from a good start, on the pairs that carry mass there."""
     problem, tau = progress.problem, 4 * progress.gap
-    duals = Duals(potentials_of(state.logits, problem.prior), state.multiplier)
-    cost, level = column_minima(problem, state.pairs, duals)
+    cost, level = column_minima(problem, state.pairs, state.duals(problem))
     symbols, columns = state.pairs.symbols, state.pairs.columns
     keep = (cost - level[columns] < 10 * tau) | (symbols == problem.stay[columns])
     pairs = Pairs.of(problem, symbols[keep], columns[keep])
-    state = AnnealState(pairs, state.logits, state.multiplier, tau)
+    state = replace(state, pairs=pairs, temperature=tau)
     return len(anneal(progress, explore, state, progress.gap).pairs)
 
 
-def _staircases(problem: MappingProblem, explore: Explorer, start: Duals | None) -> AnnealState:
+def _staircases(problem: MappingProblem, explore: Explorer, start: Duals | None) -> DualPoint:
     columns = np.arange(problem.n_columns)
     if start is None:
         logits, multiplier = start_logits(problem), 0.3 / problem.budget
     else:
         logits, multiplier = logits_of(start.potentials, problem.prior), start.multiplier
-    duals = Duals(potentials_of(logits, problem.prior), multiplier)
-    found = explore(problem, duals, None, 0.02)
-    pairs = Pairs.of(
-        problem,
-        np.concatenate([found.symbols, problem.stay]),
-        np.concatenate([found.columns, columns]),
-    )
-    return AnnealState(pairs, logits, multiplier, 0.0)
+    own = Pairs.of(problem, problem.stay, columns)
+    point = DualPoint(own, logits, multiplier, 0.0)
+    found = explore(problem, point.duals(problem), None, 0.02)
+    return replace(point, pairs=own.join(problem, found.symbols, found.columns))
 
 
-def _solve_all_pairs(progress: SearchProgress) -> tuple[AnnealState, float]:
+def _solve_all_pairs(progress: SearchProgress) -> tuple[DualPoint, float]:
     """Smoothed duals at falling temperatures on all pairs of a small problem."""
     problem = progress.problem
     n, width = problem.n_symbols, problem.n_columns
     pairs = Pairs.of(problem, np.tile(np.arange(n), width), np.repeat(np.arange(width), n))
-    logits, tau = start_logits(problem), 0.1
-    multiplier = spend_budget(problem, pairs, logits, tau)
+    point = spend_budget(problem, DualPoint(pairs, start_logits(problem), 0.0, 0.1))
     reference = np.tile(problem.prior, (n, 1)) / n
     target = max(_START_GAP, progress.gap)
     while True:
+        tau = point.temperature
         anchor = reference * (1e-2 * tau)
-        solved = maximise_smoothed_dual(
-            problem, pairs, tau, logits, multiplier, anchor=anchor, late=progress.is_late
+        point, masses, _ = maximise_smoothed_dual(
+            problem, point, anchor=anchor, late=progress.is_late
         )
-        logits, multiplier = solved.logits, solved.multiplier
-        duals = Duals(potentials_of(logits, problem.prior), multiplier)
+        duals = point.duals(problem)
         cost, level = column_minima(problem, pairs, duals)
-        bound = max(0.0, float(problem.mass @ level) - multiplier * problem.budget)
-        plan = make_feasible(problem, pairs, solved.weights, 1e-9)
+        bound = max(0.0, float(problem.mass @ level) - duals.multiplier * problem.budget)
+        plan = make_feasible(problem, pairs, masses, 1e-9)
         progress.offer(plan, duals, bound, len(pairs), "anneal")
         if plan.information - bound <= target or tau < 0.1 * target or progress.is_late():
             break
-        tau *= 0.5
+        point = replace(point, temperature=0.5 * tau)
     keep = (cost - level[pairs.columns] < 10 * tau) | (pairs.symbols == problem.stay[pairs.columns])
-    kept = Pairs.of(problem, pairs.symbols[keep], pairs.columns[keep])
-    return AnnealState(kept, logits, multiplier, tau), max(plan.information - bound, target)
+    fewer = Pairs.of(problem, pairs.symbols[keep], pairs.columns[keep])
+    return replace(point, pairs=fewer), max(plan.information - bound, target)

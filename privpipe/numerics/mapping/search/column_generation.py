@@ -30,7 +30,6 @@ from privpipe.numerics.mapping.problem.programme import (
     LOWEST,
     Duals,
     MappingProblem,
-    Pairs,
     normalise_potentials,
 )
 from privpipe.protocols import FloatArray, IntArray
@@ -192,13 +191,3 @@ def _candidates(problem: MappingProblem, prices: Prices, near: float) -> tuple[I
         np.concatenate([prices.best[columns, places], rows]),
         np.concatenate([columns, prices.partner[ok]]),
     )
-
-
-@dataclass(frozen=True, eq=False)
-class AnnealState:
-    """Where a search stands: pairs, dual point and temperature."""
-
-    pairs: Pairs
-    logits: FloatArray
-    multiplier: float
-    temperature: float

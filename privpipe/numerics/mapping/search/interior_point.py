@@ -10,7 +10,7 @@ lags. A tiny anchored mass per symbol keeps the posteriors inside the simplex.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -26,11 +26,14 @@ from privpipe.numerics.mapping.problem.pair_kernels import (
 )
 from privpipe.numerics.mapping.problem.programme import Duals, MappingProblem, Pairs, make_feasible
 from privpipe.numerics.mapping.problem.search_progress import SearchProgress
-from privpipe.numerics.mapping.problem.smoothed_dual import logits_of, potentials_of
-from privpipe.numerics.mapping.search.column_generation import AnnealState, Explorer
+from privpipe.numerics.mapping.problem.smoothed_dual import DualPoint, logits_of, potentials_of
+from privpipe.numerics.mapping.search.column_generation import Explorer
 from privpipe.protocols import FloatArray, IntArray
 
 _NEAR = 0.02  # nats of slack of a pair worth adding
+_MOST_STEPS, _MOST_ROUNDS = 60, 10
+_INNER = 0.2  # of the target: what the pairs alone may leave, so that pricing has the rest
+_USABLE = 0.05  # nats: a dual point farther off is no start, the last one is used again
 
 
 class SparseNewton:
@@ -87,55 +90,24 @@ def _fill_reducing_order(row: IntArray, col: IntArray, size: int) -> IntArray:
     return order
 
 
-@dataclass(frozen=True, eq=False)
-class InteriorPoint:
-    """Where the interior point stopped.
-
-    Parameters
-    ----------
-    logits : (n_symbols, n_private - 1)
-    multiplier
-    column_potentials : (n_columns,)
-    weights : (n_pairs,)
-        Masses; nearly feasible.
-    bound
-        Lower bound on the problem restricted to the pairs, nats.
-    converged
-        Whether the masses are feasible to 1e-6 and the gap on the pairs is near the wanted.
-    """
-
-    logits: FloatArray
-    multiplier: float
-    column_potentials: FloatArray
-    weights: FloatArray
-    bound: float
-    converged: bool
-
-
 class _State:
     """The iterate, its Newton matrix and its directions."""
 
     def __init__(
-        self,
-        problem: MappingProblem,
-        pairs: Pairs,
-        anchor: FloatArray,
-        logits: FloatArray,
-        lam: float,
-        mu: float,
+        self, problem: MappingProblem, start: DualPoint, anchor: FloatArray, mu: float
     ) -> None:
-        self.problem, self.pairs, self.anchor = problem, pairs, anchor
-        self.graph = pairs.graph(problem)
+        self.problem, self.pairs, self.anchor = problem, start.pairs, anchor
+        self.graph, pairs = start.pairs.graph(problem), start.pairs
         n, f, k, w = problem.n_symbols, problem.n_private - 1, len(pairs), problem.n_columns
         self.matrix = SparseNewton(pairs, n, w, f)
-        self.t, self.lam, self.nu = logits.copy(), lam, np.zeros(w)
+        self.t, self.lam, self.nu = start.logits.copy(), max(start.multiplier, 1e-300), np.zeros(w)
         self.y = np.empty(k)
         self.blocks, self.c = np.empty((n, f, f)), np.empty((k, f))
         self.d1, self.a1, self.a2 = np.empty(w), np.empty(w), np.empty((n, f))
-        cost = self.slacks(self.t, lam, self.nu)
+        cost = self.slacks(self.t, self.lam, self.nu)
         centre_columns(pairs.pointers, cost, problem.mass, mu, self.nu, self.y)
-        self.z = self.slacks(self.t, lam, self.nu)
-        self.s = max(problem.budget - float(pairs.distances @ self.y), mu / lam)
+        self.z = self.slacks(self.t, self.lam, self.nu)
+        self.s = max(problem.budget - float(pairs.distances @ self.y), mu / self.lam)
 
     def slacks(self, t: FloatArray, lam: float, nu: FloatArray) -> FloatArray:
         z = np.empty(len(self.pairs))
@@ -145,10 +117,6 @@ class _State:
     @property
     def complementarity(self) -> float:
         return (float(self.y @ self.z) + self.lam * self.s) / (len(self.y) + 1)
-
-    @property
-    def bound(self) -> float:
-        return float(self.problem.mass @ self.nu) - self.lam * self.problem.budget
 
     def infeasibility(self) -> float:
         """Relative violation of the columns' sums and the budget."""
@@ -241,20 +209,21 @@ def _advance(state: _State, step: _Step) -> None:
 
 def solve_interior_point(
     problem: MappingProblem,
-    pairs: Pairs,
-    logits: FloatArray,
-    multiplier: float,
+    start: DualPoint,
     anchor: FloatArray,
     *,
     start_gap: float,
     gap: float,
-    max_steps: int = 60,
     late: Callable[[], bool] = bool,
-) -> InteriorPoint:
-    """Solve on the pairs from a starting dual point; `late` is asked before each step."""
-    mu = start_gap / len(pairs)
-    state = _State(problem, pairs, anchor, logits, max(multiplier, 1e-300), mu)
-    for _ in range(max_steps):
+) -> _State | None:
+    """Solve on the pairs of a dual point; None where it did not come out.
+
+    Its masses are then feasible to 1e-6, and its gap on the pairs is near `gap`, nats. `late` is
+    called before each step.
+    """
+    pairs = start.pairs
+    state = _State(problem, start, anchor, start_gap / len(pairs))
+    for _ in range(_MOST_STEPS):
         if late():
             break
         state.factor()
@@ -264,17 +233,13 @@ def solve_interior_point(
             break
         if left <= gap and state.infeasibility() <= 1e-9:
             break
-    close = bool(state.complementarity * len(pairs) <= max(gap, 0.3 * start_gap))
-    converged = close and state.infeasibility() <= 1e-6
-    return InteriorPoint(state.t, state.lam, state.nu, state.y, state.bound, converged)
+    close = state.complementarity * len(pairs) <= max(gap, 0.3 * start_gap)
+    finite = np.isfinite(state.y).all() and np.isfinite(state.nu).all()
+    return state if close and finite and state.infeasibility() <= 1e-6 else None
 
 
 def polish(
-    progress: SearchProgress,
-    explore: Explorer,
-    state: AnnealState,
-    start_gap: float,
-    max_rounds: int = 10,
+    progress: SearchProgress, explore: Explorer, start: DualPoint, start_gap: float
 ) -> Pairs:
     """Alternate interior point and pricing until the certified gap is reached.
 
@@ -282,11 +247,10 @@ def polish(
     ----------
     progress
     explore
-    state
+    start
         A dual point whose gap is known to be about `start_gap`.
     start_gap
         Nats; the interior point begins that far from the boundary.
-    max_rounds
 
     Returns
     -------
@@ -295,62 +259,41 @@ def polish(
     """
     problem, gap = progress.problem, progress.gap
     anchor = np.tile(problem.prior, (problem.n_symbols, 1)) * (1e-2 * gap / problem.n_symbols)
-    pairs, logits, multiplier = state.pairs, state.logits, state.multiplier
     idle, before, stalled = False, np.inf, 0
-    for _ in range(max_rounds):
-        solved = _solve(progress, pairs, logits, multiplier, anchor, start_gap)
+    for _ in range(_MOST_ROUNDS):
+        pairs = start.pairs
+        try:
+            solved = solve_interior_point(
+                problem, start, anchor, start_gap=start_gap, gap=_INNER * gap, late=progress.is_late
+            )
+        except (np.linalg.LinAlgError, RuntimeError):  # splu says a singular factor by the latter
+            solved = None
         if solved is None:
+            # A start that far from the boundary is centred better.
             if start_gap >= 1.0 or progress.stop:
                 break
             start_gap = min(30 * start_gap, 1.0)
             continue
-        duals = Duals(potentials_of(solved.logits, problem.prior), solved.multiplier)
-        found = explore(problem, duals, solved.column_potentials, _NEAR)
-        plan = make_feasible(problem, pairs, solved.weights, 1e-9)
+        duals = Duals(potentials_of(solved.t, problem.prior), solved.lam)
+        found = explore(problem, duals, solved.nu, _NEAR)
+        plan = make_feasible(problem, pairs, solved.y, 1e-9)
         progress.offer(plan, found.duals, found.bound, len(pairs), "interior")
         if progress.stop:
             break
         grown = pairs.join(problem, found.symbols, found.columns)
         if len(grown) == len(pairs) and idle:
             break
-        pairs, idle = grown, len(grown) == len(pairs)
+        idle = len(grown) == len(pairs)
+        start = replace(start, pairs=grown)
         here = plan.information - found.bound
         stalled = stalled + 1 if here > 0.9 * before else 0
         if stalled >= 2:
             break
         before = min(here, before)
-        if here < 0.05:
-            logits, multiplier = logits_of(found.duals.potentials, problem.prior), duals.multiplier
+        if here < _USABLE:
+            logits = logits_of(found.duals.potentials, problem.prior)
+            start = DualPoint(grown, logits, solved.lam, 0.0)
             start_gap = min(max(10 * gap, 3 * here), 1e-2)
         else:
             start_gap = min(10 * start_gap, 1.0)
-    return pairs
-
-
-def _solve(
-    progress: SearchProgress,
-    pairs: Pairs,
-    logits: FloatArray,
-    multiplier: float,
-    anchor: FloatArray,
-    start_gap: float,
-) -> InteriorPoint | None:
-    """One interior point; None when it did not come out, which a farther start fixes."""
-    problem = progress.problem
-    try:
-        solved = solve_interior_point(
-            problem,
-            pairs,
-            logits,
-            multiplier,
-            anchor,
-            start_gap=start_gap,
-            gap=0.2 * progress.gap,
-            late=progress.is_late,
-        )
-    except (np.linalg.LinAlgError, RuntimeError):
-        return None
-    usable = np.isfinite(solved.bound) and np.isfinite(solved.weights).all()
-    if not usable or not solved.converged:
-        return None
-    return solved
+    return start.pairs

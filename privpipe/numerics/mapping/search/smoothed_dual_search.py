@@ -8,6 +8,7 @@ with the bound on the set; otherwise the set is what is wrong, and grows first.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -20,15 +21,14 @@ from privpipe.numerics.mapping.problem.programme import (
 )
 from privpipe.numerics.mapping.problem.search_progress import SearchProgress
 from privpipe.numerics.mapping.problem.smoothed_dual import (
-    SmoothedDual,
+    DualPoint,
     column_minima,
     logits_of,
     maximise_smoothed_dual,
     potentials_of,
-    softmin_masses,
     spend_budget,
 )
-from privpipe.numerics.mapping.search.column_generation import AnnealState, Explorer, Found
+from privpipe.numerics.mapping.search.column_generation import Explorer, Found
 from privpipe.protocols import FloatArray, IntArray
 
 # What follows was chosen on the laws of `tests.bench mapping`. None of it is in a bound, which
@@ -78,7 +78,7 @@ def start_state(
     temperature: float,
     start: Duals | None = None,
     late: Callable[[], bool] = lambda: False,
-) -> AnnealState:
+) -> DualPoint:
     """Pairs and dual point to begin with.
 
     Parameters
@@ -92,30 +92,26 @@ def start_state(
     late
         Whether the time is up.
     """
-    columns = np.arange(problem.n_columns)
-    logits = start_logits(problem) if start is None else logits_of(start.potentials, problem.prior)
-    symbols: list[IntArray] = [problem.stay]
-    partners: list[IntArray] = [columns]
-    middle = _SMOOTHING / problem.budget if start is None else start.multiplier
-    for factor in _GUESSES if start is None else (1.0,):
-        duals = Duals(potentials_of(logits, problem.prior), middle * factor)
-        found = explore(problem, duals, None, np.inf)
-        symbols.append(found.symbols)
-        partners.append(found.columns)
-    pairs = Pairs.of(problem, np.concatenate(symbols), np.concatenate(partners))
-    multiplier = middle
     if start is None:
-        multiplier = spend_budget(problem, pairs, logits, temperature, late)
-    return AnnealState(pairs, logits, max(multiplier, 1e-12 / problem.budget), temperature)
+        logits, middle = start_logits(problem), _SMOOTHING / problem.budget
+    else:
+        logits, middle = logits_of(start.potentials, problem.prior), start.multiplier
+    g = potentials_of(logits, problem.prior)
+    pairs = Pairs.of(problem, problem.stay, np.arange(problem.n_columns))
+    for factor in _GUESSES if start is None else (1.0,):
+        found = explore(problem, Duals(g, middle * factor), None, np.inf)
+        pairs = pairs.join(problem, found.symbols, found.columns)
+    point = DualPoint(pairs, logits, max(middle, 1e-12 / problem.budget), temperature)
+    return spend_budget(problem, point, late) if start is None else point
 
 
 def anneal(
     progress: SearchProgress,
     explore: Explorer,
-    state: AnnealState,
+    state: DualPoint,
     target: float,
     max_rounds: int = 60,
-) -> AnnealState:
+) -> DualPoint:
     """Search until the certified gap is at most `target`, or no round helps any more.
 
     Parameters
@@ -141,33 +137,35 @@ def anneal(
         before = progress.reached
         tau = state.temperature
         anchor = reference * (_ANCHOR * tau)
-        solved = maximise_smoothed_dual(
-            problem,
-            state.pairs,
-            tau,
-            state.logits,
-            state.multiplier,
-            anchor=anchor,
-            late=progress.is_late,
+        solved, masses, converged = maximise_smoothed_dual(
+            problem, state, anchor=anchor, late=progress.is_late
         )
-        duals = Duals(potentials_of(solved.logits, problem.prior), solved.multiplier)
+        duals = solved.duals(problem)
         cost, level = column_minima(problem, state.pairs, duals)
         found = explore(problem, duals, level, _REACH * tau)
-        plan = make_feasible(problem, state.pairs, solved.weights, 1e-7)
+        plan = make_feasible(problem, state.pairs, masses, 1e-7)
         progress.offer(plan, found.duals, found.bound, len(state.pairs), "anneal")
         on_pairs = float(problem.mass @ level) - solved.multiplier * problem.budget
         lag = (on_pairs - found.raw_bound) / tau
         # A symbol without visitors spoils the bound as asked; repaired, the set is nearly as good.
         behind = (on_pairs - max(found.raw_bound, found.bound)) / tau
         if lag < _CONSISTENT:
-            good = AnnealState(state.pairs, solved.logits, solved.multiplier, tau)
+            good = solved
         if progress.stop or progress.reached <= target:
             break
         idle = 0 if progress.reached < (1 - _GAIN) * before else idle + 1
         if idle >= _IDLE:
             break
         pairs = _extend(problem, state.pairs, cost - level[state.pairs.columns], tau, found)
-        state = _next_state(problem, state, solved, found, pairs, (lag, behind), lowest, anchor)
+        if behind >= _BEHIND:
+            state = _mix_newcomers(problem, solved, masses, pairs, anchor, behind > _LOST)
+            continue
+        # Unrepaired it would draw all who were added to it; repaired it undercuts no column.
+        logits = solved.logits
+        if found.bound > found.raw_bound:
+            logits = logits_of(found.duals.potentials, problem.prior)
+        cooler = max(_COOLING * tau, lowest) if lag < _WHOLE and converged else tau
+        state = DualPoint(pairs, logits, solved.multiplier, cooler)
     return good
 
 
@@ -183,38 +181,28 @@ def _extend(
     )
 
 
-def _next_state(
+def _mix_newcomers(
     problem: MappingProblem,
-    state: AnnealState,
-    solved: SmoothedDual,
-    found: Found,
+    solved: DualPoint,
+    masses: FloatArray,
     pairs: Pairs,
-    lags: tuple[float, float],
-    lowest: float,
     anchor: FloatArray,
-) -> AnnealState:
-    """Cool when consistent; stay while the set lags; start from mixed masses when it lags far."""
-    tau, (lag, behind) = state.temperature, lags
-    if behind < _BEHIND:
-        # As asked it would draw all who were added to it; repaired it undercuts nobody.
-        logits = solved.logits
-        if found.bound > found.raw_bound:
-            logits = logits_of(found.duals.potentials, problem.prior)
-        cooler = max(_COOLING * tau, lowest) if lag < _WHOLE and solved.converged else tau
-        return AnnealState(pairs, logits, solved.multiplier, cooler)
-    spread = softmin_masses(problem, pairs, solved.logits, solved.multiplier, _SPREAD * tau)
-    old = np.searchsorted(_keys(problem, pairs), _keys(problem, state.pairs))
-    old = np.minimum(old, len(pairs) - 1)
-    same = _keys(problem, pairs)[old] == _keys(problem, state.pairs)
-    weights = _NEWCOMERS * spread
-    weights[old[same]] += (1 - _NEWCOMERS) * solved.weights[same]
-    masses = released_masses(
-        pairs.symbols, weights, problem.posterior[pairs.columns], problem.n_symbols
-    )
-    logits = np.log((masses + anchor)[:, :-1] / (masses + anchor)[:, -1:])
+    lost: bool,
+) -> DualPoint:
+    """Start from mixed masses, where the set lagged far: new pairs are given a little of each."""
+    tau = solved.temperature
+    spread = replace(solved, pairs=pairs, temperature=_SPREAD * tau)
+    weights = _NEWCOMERS * spread.masses(problem)
+    before, after = _keys(problem, solved.pairs), _keys(problem, pairs)
+    old = np.minimum(np.searchsorted(after, before), len(pairs) - 1)
+    same = after[old] == before
+    weights[old[same]] += (1 - _NEWCOMERS) * masses[same]
+    posterior = problem.posterior[pairs.columns]
+    mixed = released_masses(pairs.symbols, weights, posterior, problem.n_symbols) + anchor
+    logits = np.log(mixed[:, :-1] / mixed[:, -1:])
     # Far behind at a low temperature is easier to fix at a higher one.
-    warmer = min(_WARMEST, 2.0 * tau) if behind > _LOST else tau
-    return AnnealState(pairs, logits, spend_budget(problem, pairs, logits, warmer), warmer)
+    warmer = min(_WARMEST, 2.0 * tau) if lost else tau
+    return spend_budget(problem, DualPoint(pairs, logits, solved.multiplier, warmer))
 
 
 def _keys(problem: MappingProblem, pairs: Pairs) -> IntArray:
