@@ -56,10 +56,11 @@ IN_NAMES = {
     "line": "ordered (an alphabet), history (generations); of text it is a line",
 }
 ALLOWED = re.compile(
-    r"line_search|hidden_(units?|layers?|size)|^n_hidden$|^scope$"
+    r"line_search|^wanted_information$|hidden_(units?|layers?|size)|^n_hidden$|^scope$"
     r"|(^|_)line(s|no|width)?_?(of_text)?$"
 )
-"""Names that are the field's own; `scope` of a guarantee is also stored, in models and headers."""
+"""Names that are the field's own; `scope` of a guarantee is also stored, in models and headers;
+`wanted_information` is a key that users write."""
 
 PROSE = re.compile(rf"\b({'|'.join(IN_PROSE)})\b", re.IGNORECASE)
 

@@ -20,7 +20,7 @@ from privpipe.cluster.executors.executor import LocalExecutor
 from privpipe.cluster.passes.pricing_rounds import ClusterPricing
 from privpipe.cluster.workers.connection import ClusterOptions, connect
 from privpipe.numerics.mapping.mapping_search import search_mapping
-from privpipe.numerics.mapping.problem.ordered_pricing import bin_posteriors, price_line
+from privpipe.numerics.mapping.problem.ordered_pricing import bin_posteriors, price_ordered
 from privpipe.numerics.mapping.problem.pair_pricing import PricingQuestion, price_in_memory
 from privpipe.numerics.mapping.problem.programme import Duals
 from privpipe.sanitizers.mapping.alphabet import prepare_alphabet
@@ -99,7 +99,7 @@ def price_pairs(n: int) -> list[Row]:
     rates = {}
     for name, action, pairs in (
         ("numpy broadcast", broadcast, n * width),
-        ("distance transform", lambda: price_line(problem, PricingQuestion(duals), bins), n * n),
+        ("distance transform", lambda: price_ordered(problem, PricingQuestion(duals), bins), n * n),
         ("search over all pairs", lambda: price_in_memory(problem, PricingQuestion(duals)), n * n),
     ):
         action()

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from privpipe.numerics.mapping.problem.distortion import CodeDistance, MatrixDistance
-from privpipe.numerics.mapping.problem.ordered_pricing import bin_posteriors, price_line
+from privpipe.numerics.mapping.problem.ordered_pricing import bin_posteriors, price_ordered
 from privpipe.numerics.mapping.problem.pair_pricing import (
     PricingQuestion,
     column_groups,
@@ -132,7 +132,7 @@ def test_price_line__is_exact_for_few_posteriors(kind: str) -> None:
     question = PricingQuestion(replace(random_duals(problem, 4), multiplier=0.003), 1, True)
     bins = bin_posteriors(problem.posterior, 8)
     assert bins is not None
-    line, dense = price_line(problem, question, bins), price_in_memory(problem, question)
+    line, dense = price_ordered(problem, question, bins), price_in_memory(problem, question)
     np.testing.assert_allclose(line.values, dense.values, atol=1e-12)
     costs = dense_costs(problem, question.duals)
     named = np.take_along_axis(costs, line.best, axis=1).min(axis=1)
@@ -153,7 +153,7 @@ def test_price_line__is_exact_for_many_posteriors(
     assert bins is not None
     for duals in (rough, smooth):
         question = PricingQuestion(replace(duals, multiplier=multiplier), 1)
-        dense, line = price_in_memory(problem, question), price_line(problem, question, bins)
+        dense, line = price_in_memory(problem, question), price_ordered(problem, question, bins)
         np.testing.assert_allclose(line.values, dense.values, rtol=0, atol=1e-13)
         costs = dense_costs(problem, question.duals)
         named = np.take_along_axis(costs, line.best, axis=1).min(axis=1)
@@ -165,7 +165,7 @@ def test_price_line__without_a_multiplier_prices_the_least_potential() -> None:
     duals = replace(random_duals(problem, 6), multiplier=0.0)
     bins = bin_posteriors(problem.posterior, 8)
     assert bins is not None
-    line = price_line(problem, PricingQuestion(duals), bins)
+    line = price_ordered(problem, PricingQuestion(duals), bins)
     np.testing.assert_allclose(line.values, price_in_memory(problem, PricingQuestion(duals)).values)
 
 

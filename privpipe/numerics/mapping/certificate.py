@@ -22,15 +22,15 @@ from privpipe.errors import InputError, OptionError
 from privpipe.numerics.mapping.certificate_kernels import (
     sum_block_prices,
     sum_code_prices,
-    sum_line_prices,
+    sum_ordered_prices,
 )
 from privpipe.protocols import FloatArray, IntArray
 
 # Distances held at once: 32 MiB, whatever the alphabet.
 _BLOCK = 2**22
 _EPS = 2.0**-52
+# Potentials below this count as this: exp of it is the least positive float64.
 _FARTHEST = -745.0
-"""Potentials below this count as this: exp of it is the least positive float64."""
 _SUM_TOLERANCE = 1e-6
 _KINDS = {"hamming": 0, "squared": 1, "absolute": 2}
 # Below it pricing all pairs costs less than sorting. Above, runs of symbols are passed over where
@@ -128,6 +128,7 @@ def certify_mapping(
     """
     if not np.isfinite(multiplier) or multiplier < 0:
         raise OptionError(f"multiplier is {multiplier}.", remedy="Use a finite number, 0 or more.")
+    # Nothing of the solvers is used from here on: not their sums, nor their distances or prices.
     p = np.asarray(joint, dtype=np.float64)
     x = np.asarray(codes)
     x = x[:, None] if x.ndim == 1 else x
@@ -140,14 +141,19 @@ def certify_mapping(
         [np.bincount(sparse.row, sparse.data * row[sparse.col], len(x)) for row in p]
     ).astype(np.float64)
     information, error = _measure_information(released, len(sparse.data))
+    # Any normalised potentials and any multiplier give a bound: a wrong solver costs tightness
+    # here, never truth.
     potential, slack = _normalise(g, prior)
     spent = _measure_distortion(x, distortion, sparse, mass)
     # Some roundings per term, and one per addition of the sum over columns.
     eps = _EPS * (len(p) + x.shape[1] + 8)
     priced, size = _price(p, mass, x, potential, float(multiplier), distortion, eps)
     paid = multiplier * distortion_budget
-    doubt = (eps + _EPS * (len(x) + 4)) * (size + paid) + slack
-    lower = max(0.0, priced - paid - doubt)
+    # Priced costs are lowered one by one; what is left are the sum over columns, of n_symbols + 4
+    # additions and so of as many roundings, and the potentials' own normalisation.
+    error_bound = (eps + _EPS * (len(x) + 4)) * (size + paid) + slack
+    # Information is never negative, so that a bound below 0 says nothing.
+    lower = max(0.0, priced - paid - error_bound)
     return MappingCertificate(
         information,
         lower,
@@ -155,7 +161,7 @@ def certify_mapping(
         spent,
         max(0.0, spent - distortion_budget),
         column_error,
-        error + doubt,
+        error + error_bound,
     )
 
 
@@ -194,17 +200,21 @@ def _measure_information(released: FloatArray, n_terms: int) -> tuple[float, flo
     prior, q = released.sum(axis=1), released.sum(axis=0)
     a, i = np.nonzero(released > 0)
     cell = released[a, i]
+    # Four logarithms rather than one of a ratio: products of small masses would underflow.
     terms = cell * (np.log(cell) - np.log(prior[a]) - np.log(q[i]) + np.log(released.sum()))
     sizes = cell * (8 - np.log(cell) - np.log(prior[a]) - np.log(q[i]))
+    # fsum rounds once, so that only the terms' own errors count.
     information = max(0.0, math.fsum(terms))
     return information, _EPS * (math.log2(n_terms + 2) + len(released) + 8) * math.fsum(sizes)
 
 
 def _normalise(g: FloatArray, prior: FloatArray) -> tuple[FloatArray, float]:
     """Potentials whose sums are at most 1, and by how much in nats they may exceed it."""
+    # From below: a larger potential can only be shifted down again, and no inf meets a mass of 0.
     g = np.maximum(g, _FARTHEST)
     top = g.max(axis=1, keepdims=True)
     total = top[:, 0] + np.log(np.exp(g - top) @ prior)
+    # Down alone: a sum below 1 is a valid, if weaker, potential, and is not trusted to be raised.
     g = g - np.maximum(total, 0.0)[:, None]
     highest = float(np.abs(top).max()) + float(np.abs(total).max())
     return g, _EPS * (len(prior) + 8 + 2 * highest)
@@ -223,12 +233,14 @@ def _price(
     joint = np.ascontiguousarray(p.T)
     if isinstance(distortion, str) and distortion in _KINDS:
         kind, place = _KINDS[distortion], x.astype(np.float64)
+        # Hamming distance has no order along which a run of symbols could be bounded.
         if kind and x.shape[1] == 1 and len(x) >= _LINE_FROM:
             order = np.argsort(place[:, 0], kind="stable")
             given = (joint[order], mass[order], np.ascontiguousarray(g[order]), multiplier)
+            # About 8 sqrt(n) symbols: looking at all wide runs costs what looking into a few costs.
             wide = _NARROW * max(1, math.isqrt(len(x)) // 4)
-            line = np.ascontiguousarray(place[order, 0])
-            return _as_pair(sum_line_prices(*given, line, kind == 1, _NARROW, wide, eps))
+            positions = np.ascontiguousarray(place[order, 0])
+            return _as_pair(sum_ordered_prices(*given, positions, kind == 1, _NARROW, wide, eps))
         given = (joint, mass, np.ascontiguousarray(g), multiplier)
         return _as_pair(sum_code_prices(*given, np.ascontiguousarray(place), kind, eps))
     total, size, step = 0.0, 0.0, max(1, _BLOCK // len(x))
@@ -252,6 +264,7 @@ def _measure_distortion(
     y = sparse.data * mass[sparse.col]
     if isinstance(distortion, str):
         return math.fsum(y * _of_codes(distortion, x[sparse.col], x[sparse.row]))
+    # Only a block of the distances is held; each block takes the pairs of its own columns.
     order = np.argsort(sparse.col, kind="stable")
     spent, step = [], max(1, _BLOCK // len(x))
     for a in range(0, len(x), step):

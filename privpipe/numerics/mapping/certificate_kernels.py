@@ -27,6 +27,7 @@ def sum_block_prices(joint: Any, mass: Any, g: Any, lam: Any, d: Any, eps: Any) 
                 part = joint[j, a] * g[i, a]
                 cost += part
                 scale += abs(part)
+            # The least of lowered costs, not the lowered least: another's error may be larger.
             if cost - eps * scale < low:
                 low, here = cost - eps * scale, scale
         total += low
@@ -52,6 +53,7 @@ def sum_code_prices(joint: Any, mass: Any, g: Any, lam: Any, x: Any, kind: Any, 
     """All columns against all symbols; distances of the codes `x` are measured on the way."""
     total, size = 0.0, 0.0
     for j in range(len(mass)):
+        # No mass, no price: a column without records adds nothing to the bound.
         if mass[j] == 0.0:
             continue
         low, here = np.inf, 0.0
@@ -86,6 +88,7 @@ def _least(p: Any, lows: Any, far: Any, eps: Any) -> Any:
         part = p[a] * lows[a]
         cost += part
         scale += abs(part)
+    # Four errors: of this sum, of the symbol's own, of the run's distance and of the comparison.
     return cost - 4.0 * eps * scale
 
 
@@ -101,7 +104,7 @@ def _lowest(g: Any, width: Any) -> Any:
 
 
 @njit(cache=True, nogil=True)
-def sum_line_prices(
+def sum_ordered_prices(
     joint: Any, mass: Any, g: Any, lam: Any, x: Any, square: Any, narrow: Any, wide: Any, eps: Any
 ) -> Any:
     """As `sum_code_prices` for positions `x` that ascend; whole runs of symbols are passed over.
@@ -116,10 +119,11 @@ def sum_line_prices(
             continue
         low, here = np.inf, 0.0
         rate = lam * mass[j]
-        own = j // wide
+        # Where the column is itself: its run goes first.
+        home = j // wide
         for turn in range(len(wide_lows)):
             # The column's own run first: it holds the symbols most likely to be cheap.
-            run = own if turn == 0 else (turn - 1 if turn <= own else turn)
+            run = home if turn == 0 else (turn - 1 if turn <= home else turn)
             start, stop = run * wide, min((run + 1) * wide, n)
             away = rate * _span(x[j], x[start], x[stop - 1], square)
             if _least(joint[j], wide_lows[run], away, eps) > low:

@@ -1,8 +1,8 @@
-"""An upper confidence bound on what a fixed mapping tells, from records that it never saw.
+"""An upper confidence bound on what a fixed mapping reveals, from records that it never saw.
 
 The plug-in estimate of a mutual information errs by about cells / (2 records); a distribution-free
 interval (Stefani et al. 2013) is wider still. Here the records that the mapping was fitted on also
-gave a *reference* of what it releases, and fresh ones are asked only how far the reference is off,
+gave a *reference* of what it releases, and fresh ones measure only how far the reference is off,
 which is a second-order error and is measured without bias.
 
 For reference masses ``m_ai``, any prior ``s_a``, and any set S of cells (the others are *rare*, and
@@ -35,11 +35,11 @@ import scipy.sparse as sp
 from privpipe.numerics.mapping.mean_bounds import bound_mean, bound_shares
 from privpipe.protocols import BoolArray, FloatArray
 
+# How the chance to fail is shared; all of it is `miss`.
 _PARTS = {"mean": 0.4, "cross": 0.3, "noise": 0.2, "cells": 0.1}
-"""How the chance to fail is shared; all of it together is the chance asked for."""
 
+# Records of half the sample expected in the rarest cell of a symbol that is not rare.
 _LEAST_EXPECTED = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0)
-"""Records of half the sample expected in the rarest cell of a symbol that is not rare."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,7 +68,7 @@ class Reference:
 
     @property
     def gains(self) -> FloatArray:
-        """Nats that a released symbol tells for a private value, (n_private, n_symbols)."""
+        """Nats that a released symbol reveals of a private value, (n_private, n_symbols)."""
         return measure_gains(np.where(self.common, self.masses, 0.0), self.prior)
 
 
@@ -86,6 +86,7 @@ def measure_gains(masses: FloatArray, prior: FloatArray) -> FloatArray:
     gains : (n_private, n_symbols)
         Nats.
     """
+    # A cell without reference counts as if the symbol gave its value away: log of 1 over prior.
     with np.errstate(divide="ignore", invalid="ignore"):
         posterior = np.log(masses / masses.sum(axis=0))
     return np.asarray(np.where(masses > 0, posterior, 0.0) - np.log(prior)[:, None])
@@ -112,15 +113,15 @@ def make_reference(
 
 
 def find_needed_records(
-    joint: FloatArray, mapping: sp.csc_array, prior: FloatArray, wanted: float, held_out: float
+    joint: FloatArray, mapping: sp.csc_array, prior: FloatArray, target: float, held_out: float
 ) -> float:
-    """About how many records bring the held-out bound down to what is wanted.
+    """About how many records bring the held-out bound down to a target.
 
     Parameters
     ----------
     joint, mapping, prior
         As of `make_reference`.
-    wanted
+    target
         Nats.
     held_out
         Share of the records that are held out, positive.
@@ -128,16 +129,17 @@ def find_needed_records(
     Returns
     -------
     n_records
-        Within a tenth; infinite where the mapping tells more under `joint` itself.
+        Within a tenth; infinite where the mapping reveals more under `joint` itself.
 
     Notes
     -----
     Guarantee: none; an expectation under `joint`.
     """
+    # 243 steps of a tenth each.
     for n in np.geomspace(100, 1e12, 243):
         found = _list_references(joint, mapping, prior, held_out * n)
         least = min(_expect_bound(one, (1 - held_out) * n, held_out * n) for one in found)
-        if least <= wanted:
+        if least <= target:
             return float(math.ceil(n))
     return math.inf
 
@@ -154,13 +156,14 @@ def _list_references(
 
 def _expect_bound(reference: Reference, n_fitted: float, n_fresh: float) -> float:
     """About what the bound will be if the law is the fitted one; never part of a promise."""
-    told = np.asarray((reference.mapping.T @ reference.gains.T).T)
+    revealed = np.asarray((reference.mapping.T @ reference.gains.T).T)
     common, log, half = reference.common, math.log(100.0), n_fresh / 2
-    mean, spread = float((reference.joint * told).sum()), _expect_variance(reference, told)
+    mean, spread = float((reference.joint * revealed).sum()), _expect_variance(reference, revealed)
     squares = np.asarray((reference.mapping.power(2) @ reference.joint.T).T)
     cells = float((squares[common] / reference.masses[common]).sum())
     off = cells / max(n_fitted, 1.0)
     noise = math.sqrt(2 * log * (cells / half + off) / half) + 2 * math.sqrt(2 * log * off / half)
+    # The rarest cell bounds every ratio p / m, and with it the third term's variance.
     least = float(reference.masses[common].min()) if common.any() else 1.0
     jump = log / half * math.sqrt(2 * log / (half * least))
     return mean + math.sqrt(2 * spread * log / n_fresh) + off + noise + jump
@@ -194,12 +197,14 @@ def bound_held_out_information(
     """
     most = math.log(len(first))
     n_first, n_second = float(first.sum()), float(second.sum())
+    # Nothing can be measured: the entropy of the private value is the bound that always holds.
     if min(n_first, n_second) < 2:
         return most
     parts = {name: share * miss for name, share in _PARTS.items()}
-    told = np.asarray((reference.mapping.T @ reference.gains.T).T)
-    spread = _expect_variance(reference, told)
-    mean = bound_mean(told, first + second, float(told.max()), spread, parts["mean"])
+    revealed = np.asarray((reference.mapping.T @ reference.gains.T).T)
+    spread = _expect_variance(reference, revealed)
+    # Both halves measure the mean: its function was fixed by the fitted records alone.
+    mean = bound_mean(revealed, first + second, float(revealed.max()), spread, parts["mean"])
     if not reference.common.any():
         return min(most, mean)
     divergence = _bound_divergence(reference, first, second, parts)
@@ -213,16 +218,20 @@ def _bound_divergence(
     common, mapping = reference.common, reference.mapping
     m, n = reference.masses[common], float(first.sum())
     weights = np.zeros(reference.masses.shape)
+    # w of the first half, which the second half measures: independent, and so without bias.
     weights[common] = np.asarray((mapping @ (first.T / n)).T)[common] / m - 1
     measured = np.asarray((mapping.T @ weights.T).T)
     spread = _expect_variance(reference, measured)
     reached = bound_mean(measured, second, float(measured.max()), spread, parts["cross"])
+    # <w, m> is known; what was measured is <w, p>.
     cross = reached - float((weights[common] * m).sum())
     both = first + second
     shares = np.asarray((mapping @ (both.T / both.sum())).T)[common]
+    # All cells' shares must hold together, each from above and below: a union bound.
     chance = parts["cells"] / (2 * m.size)
     highest = float((bound_shares(shares, both.sum(), chance, upper=True) / m).max())
     lowest = float((bound_shares(shares, both.sum(), chance, upper=False) / m).min())
+    # Mass of the rare cells, which the second half may have but the reference leaves out.
     outside = max(0.0, 1 - float(m.sum()))
     square = _solve_noise(cross, highest, 1 + outside, n, math.log(1 / parts["noise"]))
     return _curvature(min(lowest, 1.0)) * square
@@ -236,6 +245,7 @@ def _expect_variance(reference: Reference, values: FloatArray) -> float:
 
 def _solve_noise(cross: float, ratio: float, low: float, n: float, log: float) -> float:
     """The largest x with ``x <= cross + sqrt(2 ratio x log / n) + (low + x) log / (3 n)``."""
+    # Bernstein's linear term holds x itself: solved for x, it divides by what is left of 1.
     keep = 1 - log / (3 * n)
     if keep <= 0:
         return math.inf
@@ -250,6 +260,7 @@ def _curvature(x: float) -> float:
     """The largest ``(y log y - y + 1) / (y - 1)**2`` over y >= x; it falls from 1 to 1/2 and on."""
     if x <= 0:
         return 1.0
+    # The quotient of two differences that vanish at 1: there its series, from above.
     if x > 0.99:
         return 0.5 + (1 - x) / 3
     return (x * math.log(x) - x + 1) / (x - 1) ** 2

@@ -24,6 +24,7 @@ from privpipe.numerics.mapping.held_out_information import measure_gains
 from privpipe.protocols import FloatArray
 
 _BISECTIONS = 200
+# Cells below such a share of all may count as rare: the least of the bounds is taken.
 _SHARES = (0.0, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2)
 
 
@@ -52,6 +53,7 @@ def find_radius(n_cells: int, n_records: float, miss: float) -> float:
     return _solve_excess(math.log(1 / miss) / free) * free / n_records
 
 
+# Agrawal 2020: log P(n KL > x free) <= -free (x - 1 - log x) once its t is the best, 1 - 1 / x.
 def _solve_excess(target: float) -> float:
     """The x above 1 with ``x - 1 - log x = target``, from above: a larger x is a wider bound."""
     low, high = 1.0, 2.0
@@ -81,20 +83,21 @@ def bound_over_ball(masses: FloatArray, prior: FloatArray, radius: float) -> flo
     bound
         At most the logarithm of the number of private values.
     """
+    # Every share gives a bound, fixed before the records: the least of them holds, too.
     most = math.log(len(masses))
     return min([most, *(_bound(masses, prior, radius, share) for share in _SHARES)])
 
 
 def find_needed_records_of_ball(
-    masses: FloatArray, prior: FloatArray, wanted: float, n_cells: float, miss: float
+    masses: FloatArray, prior: FloatArray, target: float, n_cells: float, miss: float
 ) -> float:
-    """About how many records bring the bound over the ball down to what is wanted.
+    """About how many records bring the bound over the ball down to a target.
 
     Parameters
     ----------
     masses, prior
         As of `bound_over_ball`.
-    wanted
+    target
         Nats.
     n_cells
         That the law may give mass to.
@@ -104,23 +107,24 @@ def find_needed_records_of_ball(
     Returns
     -------
     n_records
-        At least the cells, within a tenth; infinite where the masses themselves tell more, or the
+        At least the cells, within a tenth; infinite where the masses themselves reveal more, or the
         cells are not counted.
     """
     if not math.isfinite(n_cells):
         return math.inf
     for n in np.geomspace(max(100.0, n_cells), 1e12 * max(1.0, n_cells / 100), 243):
-        if bound_over_ball(masses, prior, find_radius(int(n_cells), n, miss)) <= wanted:
+        if bound_over_ball(masses, prior, find_radius(int(n_cells), n, miss)) <= target:
             return float(math.ceil(n))
     return math.inf
 
 
 def _bound(masses: FloatArray, prior: FloatArray, radius: float, least: float) -> float:
     """The bound where cells of less than `least` of the mass count as rare."""
-    kept = np.where((masses > least) & (masses > 0), masses, 0.0)
-    gains = measure_gains(kept, prior)
+    common = np.where((masses > least) & (masses > 0), masses, 0.0)
+    gains = measure_gains(common, prior)
     mean = bound_mean_over_ball(gains, masses, radius)
-    cells = kept[kept > 0]
+    # psi of a cell is at most radius / mass: the smallest cell has the widest ratio.
+    cells = common[common > 0]
     return mean + (_largest_ratio(radius / float(cells.min())) * radius if len(cells) else 0.0)
 
 
@@ -145,6 +149,8 @@ def bound_mean_over_ball(values: FloatArray, centre: FloatArray, radius: float) 
         v = top + math.exp(log_step)
         return v - math.exp(float(shares @ np.log(v - inside)) - radius)
 
+    # On a log scale from the largest value on: the best v nears it as the radius grows. scipy's
+    # minimiser may stop anywhere; any v is a bound, and the largest value is one as well.
     found = minimize_scalar(dual, bounds=(-25.0, 15.0), method="bounded")
     return float(min(dual(found.x), top))
 

@@ -19,7 +19,7 @@ from privpipe.numerics.mapping.problem.search_progress import (
     SearchProgress,
     TimedPricing,
 )
-from privpipe.numerics.mapping.search.coarse_to_fine_search import search_line
+from privpipe.numerics.mapping.search.coarse_to_fine_search import search_ordered
 from privpipe.numerics.mapping.search.column_generation import OracleExplorer, most_named
 from privpipe.numerics.mapping.search.interior_point import polish
 from privpipe.numerics.mapping.search.smoothed_dual_search import anneal, start_state
@@ -49,7 +49,7 @@ def search_mapping(
     problem
         With positions of symbols and columns ascending, where the alphabet is ordered.
     gap
-        Wanted gap, nats.
+        Target of the gap, nats.
     price
         A pricing oracle; in memory when not given. An ordered alphabet is priced in linear
         time in memory, and a given oracle only prices the certificate.
@@ -74,6 +74,7 @@ def search_mapping(
         reason = "time limit"
     else:
         reason = progress.stop or "no further progress"
+    # A fiftieth more information, or what is left of a tenth of the target, for fewer symbols.
     slack = max(0.02 * progress.reached, 0.9 * gap - progress.reached)
     if progress.reached <= gap:  # thinning must not undo what was reached
         slack = min(slack, 0.99 * gap - progress.reached)
@@ -98,9 +99,10 @@ def _take_route(
 ) -> None:
     """The route for the problem; arithmetic that breaks down ends it with the best so far."""
     problem = progress.problem
+    # What a route found before its arithmetic broke down is certified as anything else is.
     with suppress(*_BREAKDOWNS):
         if is_ordered(problem) and bin_posteriors(problem.posterior, 2) is not None:
-            search_line(progress, start)
+            search_ordered(progress, start)
             if price is not None:
                 _offer_bound(progress, progress.duals, timed, "oracle")
     if not progress.stop:

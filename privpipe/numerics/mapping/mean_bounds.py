@@ -14,10 +14,10 @@ import numpy as np
 from privpipe.protocols import FloatArray
 
 _BISECTIONS = 60
+# Multiples of the stake that is best for the expected variance, and their shares.
 _STAKES = ((1.0, 0.5), (0.5, 0.25), (2.0, 0.25))
-"""Multiples of the stake that is best for the expected variance, and their shares."""
+# Of the largest stake with which the wealth cannot become negative.
 _MOST_STAKED = 0.75
-"""Of the largest stake with which the wealth cannot become negative."""
 
 
 def bound_mean(
@@ -60,10 +60,12 @@ def bound_mean(
     n, log = float(n_each.sum()), math.log(1 / miss)
     if n == 0:
         return highest
+    # The stake that is best for a normal law of this variance; a bad guess only widens the bound.
     stake = math.sqrt(2 * log / (n * max(variance, 1e-300)))
     low, high = float(min(y.min(), highest)), highest
     for _ in range(_BISECTIONS):
         middle = 0.5 * (low + high)
+        # A mean at which the bets win so much is refuted. Ends at `high`, which is not: safe.
         rich = _log_wealth(y, n_each, middle, highest, stake) >= log
         low, high = (low, middle) if rich else (middle, high)
     return high
@@ -73,6 +75,7 @@ def _log_wealth(
     y: FloatArray, counts: FloatArray, mean: float, highest: float, stake: float
 ) -> float:
     """Logarithm of the mixed wealth of bets that the mean is smaller than `mean`."""
+    # 1 + stake (mean - highest) must not reach 0, or one record could end the game.
     most = _MOST_STAKED / max(highest - mean, 1e-300)
     logs = [
         math.log(share) + float((counts * np.log1p(min(stake * factor, most) * (mean - y))).sum())
@@ -99,11 +102,12 @@ def bound_shares(shares: FloatArray, n_records: float, miss: float, *, upper: bo
     Guarantee: by Hoeffding 1963, Theorem 1 (first line): ``n kl(share, mean) > log(1 / miss)`` on
     either side has at most that probability. Bisection ends on the side that is safe.
     """
-    reach = math.log(1 / miss) / n_records
+    farthest = math.log(1 / miss) / n_records
     near, far = shares.astype(np.float64), np.full(shares.shape, 1.0 if upper else 0.0)
     for _ in range(_BISECTIONS):
         middle = 0.5 * (near + far)
-        inside = _relative_entropy(shares, middle) <= reach
+        inside = _relative_entropy(shares, middle) <= farthest
+        # `far` stays outside: a bound must not be too near.
         near, far = np.where(inside, middle, near), np.where(inside, far, middle)
     return far
 

@@ -1,4 +1,4 @@
-"""What a mapping tells in the worst case, beside its mean: odds, leakage, local privacy.
+"""What a mapping reveals in the worst case: odds, leakage, local privacy.
 
 All for the law given; an average in nats may hide a symbol that gives a value away.
 """
@@ -21,7 +21,7 @@ class WorstCases:
     ----------
     odds : (n_symbols,)
         Per released symbol the largest ratio of posterior to prior odds of two private values; 1
-        tells nothing, infinite excludes a value. 1 for symbols that are never released.
+        reveals nothing, infinite excludes a value. 1 for symbols that are never released.
     leakage : (n_symbols,)
         Per released symbol the pointwise maximal leakage in nats: the logarithm of the largest
         ratio of posterior to prior (Saeidian et al. 2023, Theorem 1). 0 where never released.
@@ -59,6 +59,7 @@ def measure_worst_cases(joint: FloatArray, mapping: sp.csc_array) -> WorstCases:
     >>> float(round(found.odds.max(), 6)), float(round(np.exp(found.maximal_leakage), 6))
     (4.0, 1.6)
     """
+    # A private value that no record has would make every odds infinite.
     known = joint[joint.sum(axis=1) > 0]
     given = np.asarray((mapping @ (known / known.sum(axis=1, keepdims=True)).T).T)
     released = np.asarray(mapping @ known.sum(axis=0))
@@ -76,6 +77,7 @@ def _epsilon(mapping: sp.csc_array) -> float:
     rows = sp.csr_array(mapping)
     rows.eliminate_zeros()
     sizes = np.diff(rows.indptr)
+    # A released symbol that some original cannot become excludes that original.
     if ((sizes > 0) & (sizes < mapping.shape[1])).any():
         return float("inf")
     starts = rows.indptr[:-1][sizes > 0]

@@ -1,13 +1,13 @@
 """Sparse privacy mappings: categorical profiles are released as others, at random.
 
 Salamatian et al., SPPM: Sparse Privacy Preserving Mappings: of all mappings within a budget of
-distortion the one whose release tells least, in mutual information, of the private values.
-`privacy_mapping` counts `profiles` over shards and fits; `solve` goes from a joint distribution and
-an `alphabet` to a certified `sparse_mapping`, which is released by keyed draws; `tradeoff` asks
-for the whole curve, `exponential` is the mechanism to compare with. Search and certificate are in
-`privpipe.numerics.mapping`.
+distortion the one whose release reveals least, in mutual information, of the private values.
+`privacy_mapping` counts `profiles` over shards and fits; `solving` goes from a joint distribution
+and an `alphabet` to a certified `sparse_mapping`, released by keyed draws; `assurance` bounds what
+it reveals under the law behind the counts; `exponential` is the mechanism to compare with.
+Search and certificate are in `privpipe.numerics.mapping`.
 
-Start reading at `privacy_mapping`, then `solve`.
+Start reading at `privacy_mapping`, then `solving.solve`.
 """
 
 from __future__ import annotations

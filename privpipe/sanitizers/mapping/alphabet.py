@@ -23,8 +23,8 @@ CodeArray = npt.NDArray[Any]
 Distortion = str | npt.NDArray[np.floating] | Callable[[CodeArray, CodeArray], FloatArray]
 
 _SUM_TOLERANCE = 1e-6
+# Cells of a joint below this count as empty: products of two of them are still normal float64.
 _NOTHING = 1e-140
-"""Cells of a joint below this count as empty: products of two of them are still normal float64."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,15 +84,17 @@ def prepare_alphabet(
     _check_codes(x, p.shape[1])
     line = distortion in ("squared", "absolute") if isinstance(distortion, str) else False
     ordered = line and x.shape[1] == 1
+    # Prices along an order need ascending positions; other kinds have none.
     order = np.argsort(x[:, 0], kind="stable") if ordered else np.arange(len(x))
+    # A private value that no record has is left out: its potential has nothing to hold it.
     private = np.flatnonzero(p.sum(axis=1) > 0)
-    kept = p[private][:, order]
-    stay = np.flatnonzero(kept.sum(axis=0) > 0)
-    mass = kept.sum(axis=0)[stay]
+    positive = p[private][:, order]
+    stay = np.flatnonzero(positive.sum(axis=0) > 0)
+    mass = positive.sum(axis=0)[stay]
     distance = _build_distance(distortion, x, order, stay)
     problem = MappingProblem(
         mass / mass.sum(),
-        np.ascontiguousarray((kept[:, stay] / mass).T),
+        np.ascontiguousarray((positive[:, stay] / mass).T),
         distance,
         float(budget),
         stay,

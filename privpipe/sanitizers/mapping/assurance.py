@@ -31,11 +31,12 @@ from privpipe.protocols import FloatArray, Guarantee, IntArray, ShardSchema
 from privpipe.sanitizers.mapping.profiles import ProfileCounts, number_private, split_counts
 from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping
 
+# Per private value (Krichevsky and Trofimov): no prior of 0, and 1 / prior stays small.
 _PRIOR_RECORDS = 0.5
+# How the chance to fail is shared among the bounds that are all computed.
 _SHARES = {"held_out": 0.6, "ball": 0.2, "distortion": 0.2}
-"""How the chance to fail is shared among the bounds that are all computed."""
+# Where no record is held out.
 _BALL_ALONE = {"held_out": 0.0, "ball": 1.0, "distortion": 0.0}
-"""Where no record is held out."""
 _UNIT = "nats of mutual information between private value and released symbol"
 
 
@@ -132,7 +133,7 @@ def assure_mapping(
     confidence
         Of all bounds together.
     held_out
-        Share of the records that `fresh` was asked to be; 0 leaves all to the ball.
+        Share of the records that `fresh` is meant to be; 0 leaves all to the ball.
 
     Returns
     -------
@@ -143,6 +144,7 @@ def assure_mapping(
         name: share * (1 - confidence)
         for name, share in (_SHARES if held_out > 0 else _BALL_ALONE).items()
     }
+    # The order matters: fresh records are looked at only once all shares of the miss are fixed.
     fresh = _select_known(mapping, fresh)
     n_private, n_cells = _count_cells(schema, len(private))
     _, place = number_private(fitted, private)
@@ -170,62 +172,62 @@ def assure_mapping(
 def forecast_needed(
     mapping: SparseMapping,
     joint: FloatArray,
-    wanted: float,
+    target: float,
     held_out: float,
     *,
     confidence: float,
     schema: ShardSchema | None,
 ) -> float | None:
-    """About how many training records bring the bound of such a mapping down to `wanted`.
+    """About how many training records bring the bound of such a mapping down to `target`.
 
     Parameters
     ----------
     mapping
         Solved for `joint`.
     joint : (n_private, n_symbols)
-    wanted
+    target
         Nats.
     held_out
-        Share of the records that is held out; 0 asks the ball around all.
+        Share of the records that is held out; 0 takes the ball around all.
     confidence
     schema
-        Of the records; only the ball asks for it.
+        Of the records; only the ball needs it.
 
     Returns
     -------
     n_records
-        None where no number of records suffices: the mapping itself tells more.
+        None where no number of records suffices: the mapping itself reveals more.
     """
     used = joint[joint.sum(axis=1) > 0]
     prior = used.sum(axis=1)
     if held_out > 0 or schema is None:
-        needed = find_needed_records(used, mapping.mapping, prior, wanted, held_out)
+        needed = find_needed_records(used, mapping.mapping, prior, target, held_out)
     else:
         masses = np.asarray((mapping.mapping @ used.T).T)
         cells, miss = _count_cells(schema, len(used))[1], 1 - confidence
-        needed = find_needed_records_of_ball(masses, prior, wanted, cells, miss)
+        needed = find_needed_records_of_ball(masses, prior, target, cells, miss)
     return needed if math.isfinite(needed) else None
 
 
-def check_wanted(
+def check_target(
     mapping: SparseMapping,
     joint: FloatArray,
     fitted: ProfileCounts,
-    wanted: float | None,
+    target: float | None,
     held_out: float,
     schema: ShardSchema,
 ) -> None:
-    """Refuse a mapping whose bound is above the wanted one, and say what would do.
+    """Refuse a mapping whose bound is above the target, and say what would do.
 
     Raises
     ------
     GuaranteeError
     """
     found = mapping.guarantee.number
-    if wanted is None or found is None or found <= wanted:
+    if target is None or found is None or found <= target:
         return
     confidence = dict(mapping.guarantee.parameters)["confidence"]
-    needed = forecast_needed(mapping, joint, wanted, held_out, confidence=confidence, schema=schema)
+    needed = forecast_needed(mapping, joint, target, held_out, confidence=confidence, schema=schema)
     remedy = (
         f"No number of records suffices: at this distortion_budget about {mapping.lower_bound:.3g} "
         "nats remain. Raise distortion_budget or wanted_information."
@@ -233,7 +235,7 @@ def check_wanted(
         else f"About {needed:,.0f} training records would do, or fewer profiles (most_frequent)."
     )
     raise GuaranteeError(
-        f"the information is at most {found:.3g} nats, and wanted_information is {wanted:g}; "
+        f"the information is at most {found:.3g} nats, and wanted_information is {target:g}; "
         f"{fitted.n_records:,} records were fitted.",
         remedy=remedy,
         code="bound-above-wanted",
@@ -241,7 +243,7 @@ def check_wanted(
 
 
 def find_prior(counts: FloatArray, n_private: int) -> FloatArray:
-    """A positive prior of the private values, with one that nobody has where there is room.
+    """A positive prior of the private values, with one that no record has where there is room.
 
     Parameters
     ----------
@@ -266,6 +268,7 @@ def _select_known(mapping: SparseMapping, fresh: ProfileCounts) -> ProfileCounts
 def _bound_held_out(law: _Evidence, miss: float) -> float:
     """Bound on the information by the records that did not choose the mapping."""
     most = math.log(law.n_private)
+    # Two in each half at least.
     if law.fresh.n_records < 4 or not miss:
         return most
     first, second = map(law.table, split_counts(law.fresh, 0.5, "halves"))
@@ -290,6 +293,7 @@ def _bound_over_ball(law: _Evidence, miss: float) -> tuple[float, float]:
     """
     both, n_cells = law.fitted.merge(law.fresh), law.n_cells
     most, farthest = math.log(law.n_private), law.largest_distance()
+    # By the schema and the number of records, never by what they hold: no second look.
     whole = n_cells <= both.n_records
     if not whole:
         both, n_cells = law.fresh, law.n_private * law.mapping.n_symbols
@@ -301,6 +305,7 @@ def _bound_over_ball(law: _Evidence, miss: float) -> tuple[float, float]:
     information = min(most, bound_over_ball(masses, law.prior, radius))
     if not whole or not math.isfinite(farthest):
         return information, farthest
+    # The ball holds laws with mass in cells that no record has: these cost the most there is.
     spent = np.append(_measure_distances(law.mapping, both), farthest)  # and where no record is
     shares = np.append(both.counts / both.n_records, 0.0)
     return information, min(farthest, bound_mean_over_ball(spent, shares, radius))
@@ -312,6 +317,7 @@ def _bound_distortion(law: _Evidence, miss: float) -> float:
     if not fresh.n_records or not math.isfinite(most) or not miss:
         return most
     spent = _measure_distances(law.mapping, fresh)
+    # Of a variable between 0 and `most` the variance is at most this; a guess may be any number.
     guess = most * law.mapping.distortion
     return bound_mean(spent, fresh.counts.astype(np.float64), most, guess, miss)
 
@@ -376,5 +382,6 @@ def round_up(number: float) -> str:
     """
     if number <= 0:
         return "0"
+    # Up, since the number is a promise.
     step = 10.0 ** (math.floor(math.log10(number)) - 2)
     return f"{math.ceil(number / step) * step:.3g}"

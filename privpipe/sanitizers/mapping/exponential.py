@@ -20,6 +20,7 @@ from privpipe.sanitizers.mapping.alphabet import Distortion, prepare_alphabet
 from privpipe.sanitizers.mapping.solving.solve import store_plan
 from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping, UnseenPolicy
 
+# Every symbol is in every column: 4,096 squared probabilities are 128 MiB.
 MOST_SYMBOLS = 4096
 _BISECTIONS = 100
 
@@ -123,6 +124,7 @@ def _find_beta(problem: MappingProblem, distances: FloatArray) -> float:
 
     if spent(0.0) <= problem.budget:
         return 0.0
+    # One over the distortion of one symbol for all is the size of the answer.
     low, high = 0.0, 1.0 / max(float(measure_mean_distances(problem).min()), 1e-300)
     while spent(high) > problem.budget:
         low, high = high, 2 * high

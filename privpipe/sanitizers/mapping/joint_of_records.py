@@ -16,6 +16,7 @@ from privpipe.sanitizers.mapping.profiles import ProfileCounts, make_joint
 SmoothingKind = Literal["none", "dirichlet", "hierarchical"]
 
 PSEUDO_RECORDS = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0)
+# Of the records, to judge by; the key is the same for all, since the split hides nothing.
 _LEFT_ASIDE = 0.2
 _KEY = 0x5A00
 
@@ -100,6 +101,7 @@ def choose_smoothing(
     ways = [
         Smoothing(kind, size) for kind in kinds for size in ((0.0,) if kind == "none" else sizes)
     ]
+    # Nothing to choose by.
     if len(ways) == 1 or not known.any() or not aside[:, known].sum():
         return ways[-1] if ways[-1].kind != "none" else ways[0]
     found = [
@@ -121,8 +123,8 @@ def _score(
 
 
 _BLOCK_PAIRS = 2**22
+# What "best" chooses among.
 SMOOTHINGS: tuple[SmoothingKind, ...] = ("none", "dirichlet", "hierarchical")
-"""What "best" chooses among."""
 
 
 def prepare_joint(
@@ -166,16 +168,16 @@ def _keep_frequent(
 ) -> tuple[FloatArray, IntArray]:
     """The most frequent profiles, of equals the first; the rest joins the nearest, or goes."""
     ranked = np.argsort(-table.sum(axis=0), kind="stable")
-    kept, rest = np.sort(ranked[: options.most_frequent]), ranked[options.most_frequent :]
-    few = table[:, kept]
+    frequent, rest = np.sort(ranked[: options.most_frequent]), ranked[options.most_frequent :]
+    few = table[:, frequent]
     if options.unseen == "nearest":
         distance = CodeDistance(
-            options.distortion, codes[kept].astype(np.float64), codes[rest].astype(np.float64)
+            options.distortion, codes[frequent].astype(np.float64), codes[rest].astype(np.float64)
         )
-        step = max(1, _BLOCK_PAIRS // len(kept))
+        step = max(1, _BLOCK_PAIRS // len(frequent))
         for a in range(0, len(rest), step):
             b = min(a + step, len(rest))
             nearest = distance.block(a, b).argmin(axis=1)
             for value, row in enumerate(table[:, rest[a:b]]):
-                few[value] += np.bincount(nearest, row, len(kept))
-    return few, codes[kept]
+                few[value] += np.bincount(nearest, row, len(frequent))
+    return few, codes[frequent]

@@ -13,12 +13,12 @@ from privpipe.option_values import FORBID
 from privpipe.protocols import Column, IntArray, Role
 from privpipe.sanitizers.options import MethodOptions
 
+# A variable with more categories names records rather than groups them.
 MOST_CATEGORIES = 1000
-"""A variable with more categories names records rather than groups them."""
+# Profiles that a first configuration keeps: solved in seconds, and each seen often enough.
 MOST_PROFILES = 2000
-"""Profiles that a first configuration keeps: solved in seconds, and each seen often enough."""
+# Of its attributes that a first configuration lets a record change, on average.
 SHARE_CHANGED = 0.1
-"""Of its attributes that a first configuration lets a record change, on average."""
 
 
 @dataclass(frozen=True, config=FORBID)
@@ -34,8 +34,8 @@ class PrivacyMappingOptions(MethodOptions):
         tuple[str, ...],
         Field(
             min_length=1,
-            description="Categorical variables that must not be told from the release; of several, "
-            "their combination, or each within its own of information_budgets.",
+            description="Categorical variables that must not be inferred from the release; of "
+            "several, their combination, or each within its own of information_budgets.",
         ),
     ]
     distortion_budget: Annotated[
@@ -54,7 +54,7 @@ class PrivacyMappingOptions(MethodOptions):
         ),
     ] = "hamming"
     gap: Annotated[
-        float, Field(gt=0, allow_inf_nan=False, description="Wanted certified gap, nats.")
+        float, Field(gt=0, allow_inf_nan=False, description="Target of the certified gap, nats.")
     ] = 1e-3
     max_posterior_odds: Annotated[
         Annotated[float, Field(gt=1, allow_inf_nan=False)] | None,
@@ -95,7 +95,7 @@ class PrivacyMappingOptions(MethodOptions):
             ge=0,
             lt=1,
             description="Share of the training records that the mapping is not fitted on, which "
-            "bound what it tells; 0 leaves the bound over a ball around all counts.",
+            "bound what it reveals; 0 leaves the bound over a ball around all counts.",
         ),
     ] = 0.5
     wanted_information: Annotated[

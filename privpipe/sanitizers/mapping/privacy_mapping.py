@@ -16,7 +16,7 @@ from privpipe.protocols import FloatArray, Guarantee, IntArray, Method, Shards, 
 from privpipe.sanitizers.arrays import check_shards, check_unweighted, say_incomplete
 from privpipe.sanitizers.mapping.assurance import (
     assure_mapping,
-    check_wanted,
+    check_target,
     forecast_needed,
     round_up,
 )
@@ -56,6 +56,7 @@ def assure_each_variable(
         parameters `<variable>_plug_in` and `<variable>_at_most` are those of each.
     """
     n_variables = private.shape[1]
+    # All promises hold together: a union bound over the variables and their combination.
     level = 1 - (1 - confidence) / (n_variables + 1)
     whole = assure_mapping(
         mapping, joint, private, fitted, fresh, schema, confidence=level, held_out=held_out
@@ -85,8 +86,8 @@ def assure_each_variable(
 
 def select_variable(counts: ProfileCounts, variable: int) -> ProfileCounts:
     """Counts by profile and one of the private variables."""
-    own = [*range(counts.n_attributes), counts.n_attributes + variable]
-    keys, place = np.unique(counts.keys[:, own], axis=0, return_inverse=True)
+    columns = [*range(counts.n_attributes), counts.n_attributes + variable]
+    keys, place = np.unique(counts.keys[:, columns], axis=0, return_inverse=True)
     summed = np.zeros(len(keys), np.int64)
     np.add.at(summed, place.ravel(), counts.counts)
     return replace(counts, keys=keys, counts=summed)
@@ -139,6 +140,7 @@ def _solve(
     return solve_privacy_mapping(*problem, solver=options.solver, **given)
 
 
+# `check` answers while somebody waits; a coarser gap would do for a forecast.
 _FORECAST_SECONDS = 20.0
 
 
@@ -168,7 +170,7 @@ def fit_privacy_mapping(
     OptionError
         If options do not go together, or no mapping within the budget keeps to limits or budgets.
     GuaranteeError
-        If the bound is above the wanted one; how many records it needs is said.
+        If the bound is above `wanted_information`; how many records it needs is said.
 
     Warns
     -----
@@ -177,9 +179,10 @@ def fit_privacy_mapping(
 
     Notes
     -----
-    Guarantee: with the confidence asked for, the mutual information of private values and released
-    profile is at most ``guarantee.number`` under the law that the records are independent draws of,
-    and the mean distortion at most its parameter ``distortion_at_most``; see `assurance`.
+    Guarantee: with the confidence of the options, the mutual information of private values and
+    released profile is at most ``guarantee.number`` under the law that the records are
+    independent draws of, and the mean distortion at most its parameter
+    ``distortion_at_most``; see `assurance`.
 
     References
     ----------
@@ -189,7 +192,9 @@ def fit_privacy_mapping(
     check_unweighted(shards.schema)
     check_programme(options)
     counts = shards.reduce(ProfileCounts.of)
+    # Split before anything is chosen: codes, smoothing and mapping come from `fitted` alone.
     fitted, fresh = split_counts(counts, options.held_out)
+    # Of all records: a value that only those held out have needs its row, too.
     private, _ = number_private(counts)
     joint, codes = prepare_joint(fitted, options, private)  # raises where nothing is known
     say_incomplete(counts.n_left_out, counts.n_records + counts.n_left_out, "private")
@@ -203,7 +208,7 @@ def fit_privacy_mapping(
         confidence=options.confidence,
         held_out=options.held_out,
     )
-    check_wanted(
+    check_target(
         assured, joint, fitted, options.wanted_information, options.held_out, shards.schema
     )
     return assured

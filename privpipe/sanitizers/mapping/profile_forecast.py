@@ -1,4 +1,4 @@
-"""What metadata and a few chunks tell of the profiles that a privacy mapping will know."""
+"""What metadata and a few chunks say of the profiles that a privacy mapping will know."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class ProfileForecast:
     policy
         What the configuration says becomes of them.
     wanted_information
-        Nats that the bound must not exceed; None where nothing is wanted.
+        Nats that the bound must not exceed; None without such a target.
     n_needed
         Training records that bring the bound down to it; None where no number does.
     """
@@ -46,18 +46,18 @@ class ProfileForecast:
 
     def describe(self) -> str:
         """In words, counts alone."""
-        return " ".join(filter(None, [self._describe_profiles(), self._describe_wanted()]))
+        return " ".join(filter(None, [self._describe_profiles(), self._describe_target()]))
 
-    def _describe_wanted(self) -> str:
+    def _describe_target(self) -> str:
         if self.wanted_information is None:
             return ""
-        wanted = f"A bound of {self.wanted_information:g} nats"
+        target = f"A bound of {self.wanted_information:g} nats"
         if self.n_needed is None:
             return (
-                f"{wanted} is out of reach of any number of records at this distortion_budget: "
+                f"{target} is out of reach of any number of records at this distortion_budget: "
                 "raise it, or wanted_information."
             )
-        return f"{wanted} needs about {self.n_needed:,.0f} training records."
+        return f"{target} needs about {self.n_needed:,.0f} training records."
 
     def _describe_profiles(self) -> str:
         share = self.n_unseen / max(1, self.n_records)

@@ -10,8 +10,8 @@ import numpy as np
 from privpipe.errors import InputError
 from privpipe.protocols import FloatArray, IntArray, Shard
 
+# The same for all records: a split hides nothing.
 _SPLIT_KEYS = {"held_out": 0x5BB9, "halves": 0x5BBA}
-"""The same for all records: a split hides nothing."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,14 +88,15 @@ def split_counts(
     purpose
         Two splits after one another draw apart, or the second would know the first.
     """
+    # Thinning a multinomial: the two histograms are independent given how many are in each.
     rng = np.random.Generator(np.random.Philox(key=_SPLIT_KEYS[purpose]))
     out = rng.binomial(counts.counts, share).astype(np.int64)
-    return _keep_cells(counts, counts.counts - out), _keep_cells(counts, out)
+    return _select_cells(counts, counts.counts - out), _select_cells(counts, out)
 
 
-def _keep_cells(counts: ProfileCounts, kept: IntArray) -> ProfileCounts:
-    used = kept > 0
-    return replace(counts, keys=counts.keys[used], counts=kept[used])
+def _select_cells(counts: ProfileCounts, left: IntArray) -> ProfileCounts:
+    used = left > 0
+    return replace(counts, keys=counts.keys[used], counts=left[used])
 
 
 def make_joint(
@@ -131,7 +132,7 @@ def number_private(
     counts: ProfileCounts, private: IntArray | None = None
 ) -> tuple[IntArray, IntArray]:
     """The private values that occur, or those given, and which of them each cell has."""
-    own = counts.keys[:, counts.n_attributes :]
-    given = own[:0] if private is None else private
-    values, place = np.unique(np.concatenate([given, own]), axis=0, return_inverse=True)
+    found = counts.keys[:, counts.n_attributes :]
+    given = found[:0] if private is None else private
+    values, place = np.unique(np.concatenate([given, found]), axis=0, return_inverse=True)
     return values, place.ravel()[len(given) :]

@@ -43,7 +43,7 @@ def test_exchange_masses__wins_back_what_cells_lose(
         np.testing.assert_allclose(sums, problem.mass, rtol=1e-12)
 
     with pytest.raises(StopIteration):
-        coarse_to_fine_search.search_line(SearchProgress(problem, 1e-6, on_round=watch))
+        coarse_to_fine_search.search_ordered(SearchProgress(problem, 1e-6, on_round=watch))
     assert seen["exchange"][-1] <= 0.35 * seen["cells"][-1]
 
 

@@ -20,8 +20,8 @@ DistanceKind = Literal["hamming", "squared", "absolute"]
 CodeArray = npt.NDArray[Any]
 BlockFunction = Callable[[CodeArray, CodeArray], FloatArray]
 
+# Symbols whose distances a function may give: their matrix takes half a GiB.
 MOST_MEASURED = 2**13
-"""Symbols whose distances a function may give: their matrix takes half a GiB."""
 _BLOCK_PAIRS = 2**22
 
 
@@ -145,6 +145,7 @@ def pack_codes(codes: FloatArray) -> WordArray | None:
     -------
     words : (n_words, n), or None where a code is outside -1 .. 254 or no whole number.
     """
+    # -1 is a missing attribute, and +1 makes it 0: 256 values fit a byte.
     if codes.size and (codes.min() < -1 or codes.max() > 254 or (codes % 1).any()):
         return None
     n, n_attributes = codes.shape

@@ -21,10 +21,10 @@ from privpipe.numerics.mapping.problem.pair_pricing import Prices, PricingQuesti
 from privpipe.numerics.mapping.problem.programme import MappingProblem
 from privpipe.protocols import FloatArray, IntArray
 
+# Symbols of a run that is looked at whole.
 _NARROW = 16
-"""Symbols of a run that is looked at whole."""
+# Runs of a wide one.
 _RUNS = 64
-"""Runs of a wide one."""
 
 
 @njit(cache=True, nogil=True)
@@ -38,12 +38,14 @@ def squared_transform(xs: Any, h: Any, lam: Any, xq: Any, out: Any, arg: Any) ->
         skip = False
         while top >= 0:
             k = vertex[top]
+            # Equal positions have no cut: the lower of the two stays.
             if xs[q] == xs[k]:
                 if h[q] >= h[k]:
                     skip = True
                     break
                 top -= 1
                 continue
+            # Where the parabola of q falls below that of k (Felzenszwalb and Huttenlocher).
             cut = (h[q] - h[k]) / (2.0 * lam * (xs[q] - xs[k])) + 0.5 * (xs[q] + xs[k])
             if cut > start[top]:
                 break
@@ -64,6 +66,7 @@ def squared_transform(xs: Any, h: Any, lam: Any, xq: Any, out: Any, arg: Any) ->
 @njit(cache=True, nogil=True)
 def absolute_transform(xs: Any, h: Any, lam: Any, xq: Any, out: Any, arg: Any) -> Any:
     """out[q] = min_k h[k] + lam |xq[q] - xs[k]| for ascending xs and xq."""
+    # From the left the least h - lam x of all that lie there, then the same from the right.
     low, who, k = np.inf, 0, 0
     for q in range(len(xq)):
         while k < len(xs) and xs[k] <= xq[q]:
@@ -121,6 +124,7 @@ def price_by_runs(
         for w in range(len(wide_lows)):
             start, stop = w * wide, min(n, (w + 1) * wide)
             away = _away(xq[j], xs[start], xs[stop - 1], lam, square)
+            # Ties pass over: the first symbol found of equal cost stays, whatever the runs.
             if _mean(p[j], wide_lows[w]) + away >= low[j]:
                 continue
             for first in range(start, stop, _NARROW):
@@ -135,6 +139,7 @@ def price_by_runs(
                         low[j], arg[j] = cost, i
 
 
+# Up to so many different posteriors are transformed one by one, which is exact.
 _MOST_DISTINCT = 24
 
 
@@ -142,6 +147,7 @@ def _transform(
     kind: str, xs: FloatArray, h: FloatArray, lam: float, xq: FloatArray
 ) -> tuple[FloatArray, IntArray]:
     out, arg = np.empty(len(xq)), np.empty(len(xq), np.int64)
+    # Without a price of distortion parabolas are flat, and a cut divides by 0.
     if lam <= 0.0:
         k = int(np.argmin(h))
         return np.full(len(xq), h[k]), np.full(len(xq), k)
@@ -194,6 +200,7 @@ def bin_posteriors(posterior: FloatArray, n_bins: int) -> PosteriorBins | None:
     if posterior.shape[1] != 2:
         return None
     value = posterior[:, 1]
+    # Even intervals bound the width of a bin, quantiles its share of the columns.
     edges = np.unique(
         np.concatenate(
             [
@@ -202,6 +209,7 @@ def bin_posteriors(posterior: FloatArray, n_bins: int) -> PosteriorBins | None:
             ]
         )
     )
+    # The largest value belongs to the last bin, not to one of its own.
     which = np.clip(np.searchsorted(edges, value, side="right") - 1, 0, len(edges) - 2)
     used, compact = np.unique(which, return_inverse=True)
     low, high = edges[used], edges[used + 1]
@@ -221,7 +229,9 @@ def is_ordered(problem: MappingProblem) -> bool:
     )
 
 
-def price_line(problem: MappingProblem, question: PricingQuestion, bins: PosteriorBins) -> Prices:
+def price_ordered(
+    problem: MappingProblem, question: PricingQuestion, bins: PosteriorBins
+) -> Prices:
     """Price all columns; `best` holds the cheapest symbols and their neighbours.
 
     Parameters
@@ -259,8 +269,8 @@ def price_line(problem: MappingProblem, question: PricingQuestion, bins: Posteri
             best[js, 1] = _transform(distance.kind, xs, h, lam, x_c[js])[1]
     if not bins.exact:
         values = _price_exactly(problem, question, order, best)
-    reach = np.arange(-question.top, question.top + 1)
-    near = np.clip(best[:, :, None] + reach, 0, len(xs) - 1).reshape(problem.n_columns, -1)
+    shifts = np.arange(-question.top, question.top + 1)
+    near = np.clip(best[:, :, None] + shifts, 0, len(xs) - 1).reshape(problem.n_columns, -1)
     if not question.partners:
         none = np.empty((0, len(members)))
         return Prices(values, order[near], none, none.astype(np.int64))
@@ -279,6 +289,7 @@ def _price_exactly(
     xs, xq = distance.symbols[order, 0], np.ascontiguousarray(distance.columns[:, 0])
     p = np.ascontiguousarray(problem.posterior)
     costs = np.stack([_cost(p, g[at], lam, square, xq - xs[at]) for at in best.T], axis=1)
+    # `best` names the cheaper end of the chord first.
     dearer = np.flatnonzero(costs[:, 1] < costs[:, 0])
     best[dearer] = best[dearer, ::-1]
     values, first = costs.min(axis=1), best[:, 0].copy()
@@ -307,6 +318,7 @@ def _partners(
     assert isinstance(distance, CodeDistance)
     x_s, x_c = distance.symbols[:, 0], distance.columns[:, 0]
     order = np.argsort(x_s, kind="stable")
+    # The same transform the other way: for a symbol the cheapest column, at its bin's middle.
     slack = np.empty((problem.n_symbols, len(members)))
     partner = np.empty((problem.n_symbols, len(members)), np.int64)
     for b, inside in enumerate(members):

@@ -20,6 +20,7 @@ from privpipe.protocols import FloatArray, IntArray
 
 # No contraction or reassociation: the same pair must give the same bits in every block.
 _LOOSE = {"nnan", "ninf", "nsz"}
+# Costs whose least is taken at once.
 _LANES = 64
 
 
@@ -58,6 +59,7 @@ def find_cheapest(cost: Any, best: Any, values: Any) -> Any:
     """Indices of the smallest costs, in order; ties by index. Returns the least cost."""
     n, top = cost.shape[0], best.shape[0]
     values[:] = np.inf
+    # The least of 64 costs vectorises; only few lanes are looked into.
     for start in range(0, n, _LANES):
         stop = min(start + _LANES, n)
         least = np.inf
@@ -119,15 +121,15 @@ _KINDS = {"hamming": 0, "squared": 1, "absolute": 2}
 
 @dataclass(frozen=True, eq=False)
 class PricingQuestion:
-    """What is asked of the prices.
+    """What the prices must say.
 
     Parameters
     ----------
     duals
     top
-        Number of cheapest symbols wanted for every column.
+        Number of cheapest symbols to name for every column.
     partners
-        Whether the best column of every group is wanted for every symbol.
+        Whether to name the best column of every group for every symbol.
     levels : (n_columns,), optional
         Column potentials nu that reduced costs of partners are counted from; the prices
         themselves when not given.
@@ -135,7 +137,7 @@ class PricingQuestion:
         Largest reduced cost, counted from the levels, of a partner that is named and of a symbol
         named after a column's cheapest; nats, not negative. What is farther is left out.
     values
-        Whether the prices themselves are wanted, or only what they sum to, weighed.
+        Whether the prices themselves are needed, or only what they sum to, weighed.
     """
 
     duals: Duals
@@ -154,13 +156,13 @@ class Prices:
     ----------
     values : (n_columns,)
         ``nu_j = min_i [posterior_j . g_i + lam d_ij]`` over all symbols, nats. What comes from
-        elsewhere leaves them out unless they were wanted.
+        elsewhere leaves them out unless they were needed.
     best : (n_columns, top)
         Cheapest symbols in order of their value; equal values in order of the symbols; -1 after
         the last one that is near.
     slack : (n_symbols, n_groups)
-        Least reduced cost of each symbol over the columns of a group, nats; no rows when not
-        asked for, infinite where none is near. A column's group is its most likely private value
+        Least reduced cost of each symbol over the columns of a group, nats; no rows without
+        `partners`, infinite where none is near. A column's group is its most likely private value
         relative to the prior. Of what comes from elsewhere those below 0 alone are exact, for
         nothing else is done with them; the others that are near are 0.
     partner : (n_symbols, n_groups)
@@ -235,6 +237,7 @@ def _drop_far(
         return
     columns = np.repeat(np.arange(start, start + len(best)), best.shape[1] - 1)
     symbols = best[:, 1:].ravel()
+    # Priced once more for the named pairs alone: the kernel returns the cheapest cost only.
     cost = question.duals.multiplier * problem.distance.pairs(symbols, columns)
     for value in range(problem.n_private):
         cost += problem.posterior[columns, value] * question.duals.potentials[symbols, value]
@@ -275,8 +278,10 @@ def merge_prices(parts: Sequence[Prices], starts: Sequence[int]) -> Prices:
         Of equal slacks the earlier column is the partner.
     """
     slack, partner = parts[0].slack.copy(), parts[0].partner + starts[0]
+    # -1 names no column, and must not become one by the shift.
     partner[parts[0].partner < 0] = -1
     for part, start in zip(parts[1:], starts[1:], strict=True):
+        # Strictly: of equal slacks the earlier column stays, whatever the blocks.
         better = part.slack < slack
         slack[better] = part.slack[better]
         partner[better] = part.partner[better] + start

@@ -14,8 +14,8 @@ from scipy.special import rel_entr
 
 from privpipe.protocols import FloatArray, IntArray
 
+# In place of the logarithm of nothing: exp of it is still a normal float64.
 LOWEST = -690.0
-"""Stands for the logarithm of nothing: exp of it is still a normal float64."""
 _SHARES = (1e-3, 1e-4, 1e-5, 1e-6, 1e-7)
 
 
@@ -221,6 +221,7 @@ def log_ratios(masses: FloatArray) -> FloatArray:
         In nats; `LOWEST` where the posterior is 0, and 0 for symbols never released, which is
         a subgradient there.
     """
+    # The second gradient term that the paper prints (section 3.4) cancels identically.
     q = masses.sum(1, keepdims=True)
     prior = masses.sum(0) / masses.sum()
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -241,6 +242,7 @@ def normalise_potentials(potentials: FloatArray, prior: FloatArray) -> FloatArra
     -------
     potentials : (n_symbols, n_private)
     """
+    # From the largest on, so that no exponential overflows.
     top = potentials.max(axis=1, keepdims=True)
     total = np.exp(potentials - top) @ prior
     return np.asarray(potentials - top - np.log(total)[:, None])
@@ -307,7 +309,7 @@ def make_feasible(
     weights : (n_pairs,)
         Not negative; a column without mass stays at itself.
     smallest
-        Least share of a column that is kept.
+        Least share of a column that is not dropped.
 
     Returns
     -------
@@ -318,24 +320,26 @@ def make_feasible(
     total = np.add.reduceat(np.append(weights, 0.0), start)
     total[pairs.pointers[1:] == start] = 0.0
     share = weights / np.where(total > 0, total, 1.0)[pairs.columns]
+    # Before the columns are scaled: what is dropped is given to the rest of its column.
     share[share < smallest] = 0.0
-    kept = np.bincount(pairs.columns, share, problem.n_columns)
-    share /= np.where(kept > 0, kept, 1.0)[pairs.columns]
+    left = np.bincount(pairs.columns, share, problem.n_columns)
+    share /= np.where(left > 0, left, 1.0)[pairs.columns]
     weights = share * problem.mass[pairs.columns]
     spent = float(pairs.distances @ weights)
+    # A hair below the budget, for the rounding of the sum that measures it again.
     keep = min(1.0, problem.budget * (1 - 1e-14) / spent) if spent > 0 else 1.0
-    rest = problem.mass * np.where(kept > 0, 1 - keep, 1.0)
+    rest = problem.mass * np.where(left > 0, 1 - keep, 1.0)
     return _with_identity(problem, pairs, keep * weights, rest)
 
 
 def _with_identity(
     problem: MappingProblem, pairs: Pairs, weights: FloatArray, rest: FloatArray
 ) -> Plan:
-    own = pairs.symbols == problem.stay[pairs.columns]
+    home = pairs.symbols == problem.stay[pairs.columns]
     weights = weights.copy()
-    weights[own] += rest[pairs.columns[own]]
+    weights[home] += rest[pairs.columns[home]]
     rest = rest.copy()
-    rest[pairs.columns[own]] = 0.0
+    rest[pairs.columns[home]] = 0.0
     extra, used = np.flatnonzero(rest > 0), np.flatnonzero(weights > 0)
     return measure_plan(
         problem,
@@ -363,6 +367,7 @@ def thin_plan(problem: MappingProblem, plan: Plan, most_information: float) -> P
         The thinnest that fits, or the plan itself.
     """
     pairs, weights = _sort_plan(problem, plan)
+    # From the boldest on: the first that fits is the thinnest.
     for share in _SHARES:
         thinner = make_feasible(problem, pairs, weights, share)
         if thinner.information <= most_information:

@@ -22,8 +22,8 @@ from privpipe.numerics.mapping.problem.programme import (
 )
 from privpipe.protocols import FloatArray
 
+# Between these float64 has room for products with multipliers and probabilities.
 _LEAST, _LARGEST, _WIDEST = 1e-250, 1e250, 1e100
-"""Between these float64 has room for products with multipliers and probabilities."""
 
 
 def choose_unit(problem: MappingProblem) -> float:
@@ -58,7 +58,9 @@ def choose_unit(problem: MappingProblem) -> float:
             code="extreme-distances",
         )
     typical = float(measure_mean_distances(problem).min())
+    # Between the extremes, or one far outlier would choose the unit.
     typical = min(max(typical, least), largest)
+    # A power of four: squared distances divide positions by its root, a power of two.
     return 2.0 ** (2 * round(math.log2(typical) / 2))
 
 
@@ -133,11 +135,12 @@ def identity_duals(problem: MappingProblem) -> Duals:
     Potentials are the log-ratios of the symbols' own posteriors; the multiplier is so large
     that no column gains by leaving its own symbol.
     """
-    own = np.tile(problem.prior, (problem.n_symbols, 1))
-    own[problem.stay] = problem.posterior
+    law = np.tile(problem.prior, (problem.n_symbols, 1))
+    law[problem.stay] = problem.posterior
     with np.errstate(divide="ignore"):
-        ratios = np.log(own / problem.prior)
+        ratios = np.log(law / problem.prior)
     potentials = normalise_potentials(np.maximum(ratios, LOWEST), problem.prior)
+    # Twice the largest difference of potentials, over the nearest neighbour.
     return Duals(potentials, -2 * LOWEST / _least_distance(problem.distance))
 
 

@@ -24,10 +24,10 @@ from privpipe.numerics.mapping.problem.pair_pricing import (
 )
 from privpipe.numerics.mapping.problem.programme import Duals, MappingProblem, Plan, measure_plan
 
+# Less than a tenth of a second.
 _PAIRS_PER_PIECE = 2**25
-"""Less than a tenth of a second."""
+# Share of a column's mass, or of the budget, that rounding may explain.
 _LOST = 1e-12
-"""Share of a column's mass, or of the budget, that rounding may explain."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class SearchProgress:
     ----------
     problem
     gap
-        Wanted difference between information and lower bound, nats.
+        Target of the difference between information and lower bound, nats.
     max_seconds
         Time after which no new round begins, and inner solves end at their next step.
     on_round
@@ -98,6 +98,7 @@ class SearchProgress:
 
     def offer(self, plan: Plan, duals: Duals, bound: float, n_pairs: int, stage: str) -> None:
         """Keep whichever is better; a plan that lost mass on the way is not taken."""
+        # Arithmetic that broke down offers NaN, which no comparison takes.
         if plan.information < self.plan.information and self._is_feasible(plan):
             self.plan = plan
         if np.isfinite(bound) and bound > self.bound:
@@ -119,13 +120,13 @@ class SearchProgress:
 
     @property
     def stop(self) -> str:
-        """Why to stop now: "gap reached", "time limit", or "" to go on."""
+        """Why to stop now: "gap reached", "time limit", or "" to continue."""
         if self.reached <= self.gap:
             return "gap reached"
         return "time limit" if self.is_late() else ""
 
     def is_late(self) -> bool:
-        """Whether the time is up; inner solves ask between their steps."""
+        """Whether the time is up; inner solves look between their steps."""
         return self.seconds >= self.max_seconds
 
 
@@ -140,7 +141,7 @@ class TimedPricing:
     Parameters
     ----------
     progress
-        Of the search; without a limit the oracle is asked as it is.
+        Of the search; without a limit the oracle is called as it is.
     price
         An oracle; None for the search over all pairs in this process.
     """
@@ -170,7 +171,8 @@ class TimedPricing:
         return merge_prices(parts, np.zeros(len(parts), np.int64).tolist())
 
     def _check(self, needed: float) -> None:
-        """Go on only if so many seconds are left, a twentieth of all beyond the limit included."""
+        """Continue only if so many seconds are left; a twentieth of the limit may be overrun."""
+        # A piece in this process is short; only a whole round elsewhere is forecast.
         limit = self.progress.max_seconds
         if np.isfinite(limit) and self.progress.seconds + needed >= limit * (1.05 if needed else 1):
             raise OutOfTime

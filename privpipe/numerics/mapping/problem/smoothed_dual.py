@@ -28,12 +28,12 @@ from privpipe.numerics.mapping.problem.pair_kernels import (
 from privpipe.numerics.mapping.problem.programme import Duals, MappingProblem, Pairs
 from privpipe.protocols import FloatArray
 
+# Nats that a logit may move in one step; the next where that does not climb.
 _STRIDES = (3.0, 1.0, 0.3, 0.1, 0.03, 0.01)
-"""Nats that a logit may move in one step; the next where that does not climb."""
+# Share of the whole direction's slope that cutting its long components must leave.
 _MOST_OF = 0.3
-"""Share of the whole direction's slope that cutting its long components must leave."""
+# Newton steps, and products with the Hessian in one.
 _MOST_STEPS, _MOST_PRODUCTS = 60, 400
-"""Newton steps, and products with the Hessian in one."""
 
 
 def potentials_of(logits: FloatArray, prior: FloatArray) -> FloatArray:
@@ -118,9 +118,11 @@ class _Point:
         )
         self.grad += (self.anchor - total[:, None] * self.r)[:, :f]
         self.grad_lam = spent - self.problem.budget
+        # Where all distances of each column are one, the multiplier has no curvature.
         self.curve_lam = max(spread, 1e-300)
         index = np.arange(f)
         blocks[:, index, index] += 1e-300
+        # The diagonal blocks bound the condition number by 1 + 1 / temperature, see above.
         self.inverse = np.linalg.inv(blocks) if f > 1 else 1.0 / blocks
 
     def curve(self, dt: FloatArray, dl: float) -> tuple[FloatArray, float]:
@@ -155,6 +157,7 @@ def spend_budget(
     problem: MappingProblem, at: DualPoint, late: Callable[[], bool] = bool
 ) -> DualPoint:
     """The point at which the softmin masses spend the budget, by bisection while in time."""
+    # From a free distortion to one that is dearer than any information.
     low, high = 1e-9 / problem.budget, 1e4 / problem.budget
     for _ in range(50):
         if late():
@@ -178,6 +181,7 @@ def _newton_direction(
         if rho <= 1e-3 * first or late():
             break
         h, hl = point.curve(d, dl)
+        # Not positive by rounding alone: the Hessian is definite.
         bend = float((d * h).sum()) + dl * hl
         if not bend > 0.0:
             break
@@ -198,6 +202,7 @@ def _climb(point: _Point, dt: FloatArray, dl: float) -> _Point | None:
     gain. While cutting them shorter leaves most of the gain, the others need not wait for them.
     """
     whole = float((dt * point.grad).sum()) + dl * point.grad_lam
+    # The multiplier stays positive.
     most = min(1.0, 0.9 * point.lam / -dl) if dl < 0 else 1.0
     for stride in _STRIDES:
         short = np.clip(dt, -stride, stride)
@@ -207,6 +212,7 @@ def _climb(point: _Point, dt: FloatArray, dl: float) -> _Point | None:
         new = point.moved(most * short, most * dl)
         if new.value >= point.value + 1e-4 * most * slope:
             return new
+    # Cutting does not climb: the whole direction, shorter and shorter (Armijo's rule).
     scale = min(1.0, _STRIDES[0] / max(float(np.abs(dt).max()), 1e-300))
     length = scale * most
     while length > 1e-10 * scale:

@@ -29,8 +29,8 @@ from privpipe.numerics.mapping.problem.smoothed_dual import (
     maximise_smoothed_dual,
     spend_budget,
 )
-from privpipe.numerics.mapping.search.coarsening import CoarseLine, coarsen_line
-from privpipe.numerics.mapping.search.column_generation import Explorer, LineExplorer
+from privpipe.numerics.mapping.search.coarsening import CoarseAlphabet, coarsen_alphabet
+from privpipe.numerics.mapping.search.column_generation import Explorer, OrderedExplorer
 from privpipe.numerics.mapping.search.interior_point import polish
 from privpipe.numerics.mapping.search.mass_exchange import exchange_masses, measure_noise
 from privpipe.numerics.mapping.search.smoothed_dual_search import anneal, start_logits
@@ -40,22 +40,23 @@ _REFINEMENT = 4
 _FINE_BINS = 128
 _CERTIFYING_BINS = 64
 _LEVEL_BINS = 64
+# Columns of a cell: with 8, noisy posteriors are averaged so much that the duals lag by 1e-4.
 _COLUMN_BINS = 24
-"""Columns of a cell: with 8, noisy posteriors are averaged so much that the duals lag by 1e-4."""
 _MANY_SYMBOLS = 2**13
 _NOISY_CELLS = 128
+# Where every column has a posterior of its own, groups matter more than cells: at 65,537 symbols
+# 128 cells and 64 groups bring the bound to 2e-5 of the optimum, 256 cells and 24 groups to 6e-5.
 _NOISY_BINS = (24, 64)
-"""Where every column has a posterior of its own, groups matter more than cells: at 65,537 symbols
-128 cells and 64 groups bring the bound to 2e-5 of the optimum, 256 cells and 24 groups to 6e-5."""
+# Gaps from which half the cells' width will do instead of a quarter.
 _NEARLY = 5.0
-"""Gaps from which half the cells' width will do instead of a quarter."""
+# Nats at which annealing all pairs hands over to the interior point.
 _START_GAP = 5e-3
 _MOST_FACTORED = 200_000
+# Pairs, and pairs per column, above which factors fill in and conjugate gradients are faster.
 _THICK_COLUMNS = 16
-"""Pairs, and pairs per column, above which factors fill in and conjugate gradients are faster."""
 
 
-def search_line(progress: SearchProgress, start: Duals | None = None) -> None:
+def search_ordered(progress: SearchProgress, start: Duals | None = None) -> None:
     """Search for a mapping of an ordered alphabet.
 
     Parameters
@@ -73,16 +74,18 @@ def search_line(progress: SearchProgress, start: Duals | None = None) -> None:
         coarser = _search_noisy(progress, start)
     while not progress.stop:
         if n_cells >= problem.n_symbols:
-            _search_level(progress, coarser, LineExplorer(_FINE_BINS))
+            _search_level(progress, coarser, OrderedExplorer(_FINE_BINS))
             return
-        level = coarsen_line(problem, bins, n_cells)
+        level = coarsen_alphabet(problem, bins, n_cells)
         left = progress.max_seconds - progress.seconds
+        # A fifth of the target for the level: carrying back takes the rest.
         inner = SearchProgress(level.problem, 0.2 * progress.gap, left)
         here = None if coarser is None else level.coarsen_duals(coarser)
-        n_pairs = _search_level(inner, here, LineExplorer(_LEVEL_BINS))
+        n_pairs = _search_level(inner, here, OrderedExplorer(_LEVEL_BINS))
         coarser = _carry_back(progress, level, inner, n_pairs)
         finer = 2 if progress.reached < _NEARLY * progress.gap else _REFINEMENT
         n_cells = min(finer * n_cells, problem.n_symbols)
+        # No level between half the symbols and all of them.
         n_cells = problem.n_symbols if 2 * n_cells > problem.n_symbols else n_cells
 
 
@@ -91,12 +94,12 @@ def _search_noisy(progress: SearchProgress, start: Duals | None) -> Duals:
     problem, duals = progress.problem, start
     for n_bins in _NOISY_BINS:
         bins = bin_posteriors(problem.posterior, n_bins)
-        assert bins is not None, "asked for before"
-        level = coarsen_line(problem, bins, _NOISY_CELLS)
+        assert bins is not None, "they had bins before"
+        level = coarsen_alphabet(problem, bins, _NOISY_CELLS)
         left = progress.max_seconds - progress.seconds
         inner = SearchProgress(level.problem, 0.2 * progress.gap, left)
         here = None if duals is None else level.coarsen_duals(duals)
-        n_pairs = _search_level(inner, here, LineExplorer(_LEVEL_BINS))
+        n_pairs = _search_level(inner, here, OrderedExplorer(_LEVEL_BINS))
         duals = _carry_back(progress, level, inner, n_pairs)
         if progress.stop:
             break
@@ -107,10 +110,10 @@ def _search_noisy(progress: SearchProgress, start: Duals | None) -> Duals:
 
 
 def _carry_back(
-    progress: SearchProgress, level: CoarseLine, inner: SearchProgress, n_pairs: int
+    progress: SearchProgress, level: CoarseAlphabet, inner: SearchProgress, n_pairs: int
 ) -> Duals:
     """Measure a level's plan and duals on the full alphabet."""
-    explore = LineExplorer(_CERTIFYING_BINS, width=0)
+    explore = OrderedExplorer(_CERTIFYING_BINS, width=0)
     duals = level.refine_duals(inner.duals)
     found = explore(progress.problem, duals, None, -np.inf)
     plan = _refine_plan(level, inner.plan)
@@ -118,11 +121,12 @@ def _carry_back(
     return duals
 
 
-def _refine_plan(level: CoarseLine, plan: Plan) -> Plan:
+def _refine_plan(level: CoarseAlphabet, plan: Plan) -> Plan:
     """The best way back: with posteriors that differ within a group, wider spacings."""
     best, spacing = level.refine_plan(plan), _REFINEMENT
     while not level.bins.exact and spacing <= level.fine.n_symbols // _COARSEST:
         wider = level.refine_plan(plan, spacing)
+        # Not at the first: information may rise once before it falls.
         if wider.information >= best.information and spacing > _REFINEMENT**2:
             break
         best = min(best, wider, key=lambda found: found.information)
@@ -159,10 +163,10 @@ def _staircases(problem: MappingProblem, explore: Explorer, start: Duals | None)
         logits, multiplier = start_logits(problem), 0.3 / problem.budget
     else:
         logits, multiplier = logits_of(start.potentials, problem.prior), start.multiplier
-    own = Pairs.of(problem, problem.stay, columns)
-    point = DualPoint(own, logits, multiplier, 0.0)
+    home = Pairs.of(problem, problem.stay, columns)
+    point = DualPoint(home, logits, multiplier, 0.0)
     found = explore(problem, point.duals(problem), None, 0.02)
-    return replace(point, pairs=own.join(problem, found.symbols, found.columns))
+    return replace(point, pairs=home.join(problem, found.symbols, found.columns))
 
 
 def _solve_all_pairs(progress: SearchProgress) -> tuple[DualPoint, float]:

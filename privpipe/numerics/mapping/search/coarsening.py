@@ -31,7 +31,7 @@ from privpipe.protocols import FloatArray, IntArray
 
 
 @dataclass(frozen=True, eq=False)
-class CoarseLine:
+class CoarseAlphabet:
     """A coarse problem and how its cells and columns come from the fine one.
 
     Parameters
@@ -57,6 +57,7 @@ class CoarseLine:
     def refine_duals(self, duals: Duals) -> Duals:
         """Interpolate the cells' potentials at the fine symbols; the multiplier stays."""
         centres, x = _positions(self.problem), _positions(self.fine)
+        # Monotone cubics do not overshoot: a potential above its neighbours would weaken the bound.
         g = np.maximum(duals.potentials, LOWEST)
         between = scipy.interpolate.PchipInterpolator(centres, g, axis=0)
         fine = between(np.clip(x, centres[0], centres[-1]))
@@ -76,7 +77,7 @@ class CoarseLine:
         plan
         spacing
             One of so many neighbours is released. Where the posteriors of a group
-            differ, what many columns release together tells less of each: the noise of a
+            differ, what many columns release together reveals less of each: the noise of a
             released posterior falls with the spacing, its square is what distortion it costs.
         """
         fine, n_cells = self.fine, self.problem.n_symbols
@@ -97,14 +98,14 @@ class CoarseLine:
 
     def _shares(self) -> FloatArray:
         """Share of a cell's mass that each fine symbol takes: its prior's, else equal."""
-        own = np.zeros(self.fine.n_symbols)
-        np.add.at(own, self.fine.stay, self.fine.mass)
+        prior = np.zeros(self.fine.n_symbols)
+        np.add.at(prior, self.fine.stay, self.fine.mass)
         n_cells = self.problem.n_symbols
-        total = np.bincount(self.cell, own, n_cells)
+        total = np.bincount(self.cell, prior, n_cells)
         count = np.bincount(self.cell, minlength=n_cells)
         empty = total[self.cell] <= 0
         return np.where(
-            empty, 1.0 / count[self.cell], own / np.where(total > 0, total, 1.0)[self.cell]
+            empty, 1.0 / count[self.cell], prior / np.where(total > 0, total, 1.0)[self.cell]
         )
 
 
@@ -121,6 +122,7 @@ def _gather(target: FloatArray, spacing: int) -> FloatArray:
 
 @njit(cache=True, nogil=True)
 def _couple(target: Any, source: Any, symbols: Any, columns: Any, weights: Any) -> Any:
+    # What rounding leaves over goes to the last symbol.
     i, j, k = 0, 0, 0
     left, right = target[0], source[0]
     while i < len(target) and j < len(source):
@@ -156,7 +158,7 @@ def _positions(problem: MappingProblem) -> FloatArray:
     return problem.distance.symbols[:, 0]
 
 
-def coarsen_line(problem: MappingProblem, bins: PosteriorBins, n_cells: int) -> CoarseLine:
+def coarsen_alphabet(problem: MappingProblem, bins: PosteriorBins, n_cells: int) -> CoarseAlphabet:
     """Group the symbols of an ordered problem into cells of equal count.
 
     Parameters
@@ -170,6 +172,7 @@ def coarsen_line(problem: MappingProblem, bins: PosteriorBins, n_cells: int) -> 
     """
     assert isinstance(problem.distance, CodeDistance)
     n, n_bins = problem.n_symbols, len(bins.low)
+    # Of equal count, not width: uneven positions would leave most cells empty.
     cell = np.arange(n) * n_cells // n
     home = cell[problem.stay]
     key = home * n_bins + bins.bin
@@ -180,6 +183,7 @@ def coarsen_line(problem: MappingProblem, bins: PosteriorBins, n_cells: int) -> 
         [np.bincount(member, problem.mass * column) for column in problem.posterior.T], axis=1
     )
     x = _positions(problem)
+    # A cell without mass lies in the middle of its symbols.
     weight = np.bincount(problem.stay, problem.mass, n) + 1e-12 / n
     centres = np.bincount(cell, weight * x, n_cells) / np.bincount(cell, weight, n_cells)
     stay, column_bin = np.divmod(groups, n_bins)
@@ -191,4 +195,4 @@ def coarsen_line(problem: MappingProblem, bins: PosteriorBins, n_cells: int) -> 
         problem.budget,
         stay,
     )
-    return CoarseLine(problem, coarse, bins, cell, column_bin)
+    return CoarseAlphabet(problem, coarse, bins, cell, column_bin)

@@ -17,7 +17,7 @@ import numpy as np
 from privpipe.numerics.mapping.problem.ordered_pricing import (
     PosteriorBins,
     bin_posteriors,
-    price_line,
+    price_ordered,
 )
 from privpipe.numerics.mapping.problem.pair_pricing import (
     PriceOracle,
@@ -45,9 +45,9 @@ class Found:
     Parameters
     ----------
     duals
-        As asked or repaired, whichever has the better bound.
+        As given or repaired, whichever has the better bound.
     bound
-        Nats; `raw_bound` is that of the point as asked, and may be negative.
+        Nats; `raw_bound` is that of the point as given, and may be negative.
     symbols, columns : (n_candidates,)
     """
 
@@ -72,13 +72,13 @@ Explorer = Callable[[MappingProblem, Duals, FloatArray | None, float], Found]
 
 
 def repair_potentials(problem: MappingProblem, prices: Prices, duals: Duals) -> Duals:
-    """Raise potentials so that no symbol undercuts the column potentials asked with.
+    """Raise potentials so that no symbol undercuts the levels that were priced with.
 
     Parameters
     ----------
     problem
     prices
-        Asked with partners, and with the column potentials as levels.
+        With partners, and with the column potentials as levels.
     duals
 
     Returns
@@ -90,6 +90,7 @@ def repair_potentials(problem: MappingProblem, prices: Prices, duals: Duals) -> 
     for slack, partner in zip(prices.slack.T, prices.partner.T, strict=True):
         short = np.flatnonzero((slack < 0.0) & (partner >= 0))
         posterior = problem.posterior[partner[short]]
+        # Its most likely private value relative to the prior, where a lift costs the least.
         value = np.argmax(posterior / problem.prior, axis=1)
         lift = -slack[short] / posterior[np.arange(len(short)), value]
         np.maximum.at(potentials, (short, value), duals.potentials[short, value] + lift)
@@ -118,6 +119,7 @@ class OracleExplorer:
         raw = _raw_bound(problem, prices, duals)
         symbols, columns = _candidates(problem, prices, near)
         found = Found(duals, max(raw, 0.0), raw, symbols, columns)
+        # Nothing undercuts its column: the point is its own repair.
         if levels is None or float(prices.slack.min()) >= 0.0:
             return found
         repaired = repair_potentials(problem, prices, duals)
@@ -127,7 +129,7 @@ class OracleExplorer:
 
 
 @dataclass(frozen=True)
-class LineExplorer:
+class OrderedExplorer:
     """Explores an ordered alphabet in linear time.
 
     Parameters
@@ -146,13 +148,13 @@ class LineExplorer:
     ) -> Found:
         bins = bin_posteriors(problem.posterior, self.n_bins)
         assert bins is not None, "ordered solves are only planned where the posteriors have bins"
-        prices = price_line(problem, PricingQuestion(duals, self.width, True, levels), bins)
+        prices = price_ordered(problem, PricingQuestion(duals, self.width, True, levels), bins)
         raw = _raw_bound(problem, prices, duals)
         parts = [self._near(problem, bins, prices, near)]
         best, bound = duals, max(raw, 0.0)
         if levels is not None and float(prices.slack.min()) < 0.0:
             repaired = repair_potentials(problem, prices, duals)
-            again = price_line(problem, PricingQuestion(repaired, self.width, True), bins)
+            again = price_ordered(problem, PricingQuestion(repaired, self.width, True), bins)
             parts.append(self._near(problem, bins, again, near))
             new = measure_bound(problem, again, repaired)
             best, bound = (repaired, new) if new > bound else (best, bound)
@@ -164,7 +166,7 @@ class LineExplorer:
     ) -> tuple[IntArray, IntArray]:
         """Cheapest symbols and best partners, each with neighbours; columns stay in order."""
         width = prices.best.shape[1]
-        reach = self.width if prices.partner.shape[1] <= _FEW_BINS else 0
+        around = self.width if prices.partner.shape[1] <= _FEW_BINS else 0
         symbols = [prices.best.ravel()]
         columns = [np.repeat(np.arange(problem.n_columns), width)]
         place = np.empty(problem.n_columns, np.int64)
@@ -172,7 +174,7 @@ class LineExplorer:
             inside = np.flatnonzero(bins.bin == b)
             place[inside] = np.arange(len(inside))
             ok = np.flatnonzero(prices.slack[:, b] <= near)
-            for shift in range(-reach, reach + 1):
+            for shift in range(-around, around + 1):
                 to = np.clip(place[prices.partner[ok, b]] + shift, 0, len(inside) - 1)
                 symbols.append(ok)
                 columns.append(inside[to])

@@ -34,19 +34,19 @@ from privpipe.numerics.mapping.problem.programme import (
 from privpipe.numerics.mapping.problem.scale import measure_mean_distances
 from privpipe.protocols import FloatArray, IntArray
 
+# Pairs up to which a programme holds all of them, so that nothing must be priced in.
 _ALL_PAIRS = 40_000
-"""Pairs up to which a programme holds all of them, so that nothing must be priced in."""
+# Symbols priced in for a column at once, and symbols of a first programme that all may become.
 _TOP = 8
-"""Symbols priced in for a column at once, and symbols of a first programme that all may become."""
 _ROUNDS = 60
+# Of the budget: what HiGHS may leave beyond a row's limit, so that the plan is within it.
 _SHRINK = 1e-7
-"""Of the budget: what HiGHS may leave beyond a row's limit, so that the plan is within it."""
+# Nats per unit of distortion beyond the budget: more than any information is worth.
 _OUT_OF_BUDGET = 1e3
-"""Nats per unit of distortion beyond the budget: more than any information is worth."""
+# How far from the prior to a column's posterior the first tangents lie.
 _ENDS = (0.0, 0.1, 0.3, 0.6, 1.0)
-"""How far from the prior to a column's posterior the first tangents lie."""
+# Nats: below it a tangent's potential is as good as none, and HiGHS scales worse.
 _LEAST_RATIO = -60.0
-"""Nats: below it a tangent's potential is as good as none, and HiGHS scales worse."""
 
 
 @dataclass(frozen=True)

@@ -98,6 +98,8 @@ def solve_coupled_choice(
         if not low < middle < high:
             middle = min(max(middle, low), high)
             break
+        # The dual is piecewise linear: where no choice lies below the two lines, their crossing
+        # is its top. Within rounding, or equal choices would alternate for ever.
         choice = _cheapest(pairs, cost, middle)
         value = float((cost[choice] + middle * pairs.distances[choice]) @ mass)
         reached = float((cost[far] + middle * pairs.distances[far]) @ mass)
@@ -114,6 +116,7 @@ def solve_coupled_choice(
 def _cheapest(pairs: Pairs, cost: FloatArray, multiplier: float) -> IntArray:
     """Cheapest pair of each column at a multiplier; of equals the nearest."""
     total = cost + multiplier * pairs.distances
+    # Of equals the nearest: the far choice of the next bracket must spend less.
     order = np.lexsort((pairs.distances, total, pairs.columns))
     return np.asarray(order[pairs.pointers[:-1]])
 
@@ -172,6 +175,7 @@ def _take_steps(progress: SearchProgress, n_steps: int, price: PriceOracle) -> s
     problem, current = progress.problem, progress.plan
     for _ in range(n_steps):
         masses = _masses(problem, current)
+        # The gradient is infinite where a posterior is 0; a linear programme needs numbers.
         ratios = np.maximum(log_ratios(masses), _RATIO_FLOOR)
         pairs, solution = _generate_columns(progress, ratios, price)
         current = _line_search(problem, current, pairs, solution.weights)
@@ -196,6 +200,7 @@ def _generate_columns(
         solution = solve_coupled_choice(pairs, cost, problem.mass, problem.budget)
         prices = price(problem, PricingQuestion(Duals(ratios, solution.multiplier)))
         reduced = prices.values - solution.levels
+        # In nats: what all columns together could still win is below the tolerance.
         new = np.flatnonzero(problem.mass * reduced < -_TOLERANCE / problem.n_columns)
         grown = pairs.join(problem, prices.best[new, 0], new)
         if len(grown) == len(pairs) or progress.is_late():

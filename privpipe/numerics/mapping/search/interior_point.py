@@ -52,6 +52,7 @@ class SparseNewton:
         self._order = _fill_reducing_order(row, col, size)
         inverse = np.empty(size, np.int64)
         inverse[self._order] = np.arange(size)
+        # Where each entry goes is found once per set of pairs; a step only gathers numbers.
         key = inverse[col] * size + inverse[row]
         self._take = np.argsort(key)
         self._indices = inverse[row][self._take].astype(np.int32)
@@ -81,6 +82,7 @@ def _symmetric_lu(matrix: Any, order: str) -> Any:
 
 def _fill_reducing_order(row: IntArray, col: IntArray, size: int) -> IntArray:
     """Minimum degree on a diagonally dominant matrix of the same pattern."""
+    # SciPy (1.17.1) has no minimum-degree order of its own: SuperLU's is read off a factorisation.
     off = row != col
     graph = sp.csc_array((np.full(int(off.sum()), -1.0), (row[off], col[off])), shape=(size, size))
     degree = np.bincount(col[off], minlength=size) + 1.0
@@ -120,9 +122,9 @@ class _State:
 
     def infeasibility(self) -> float:
         """Relative violation of the columns' sums and the budget."""
-        kept = np.bincount(self.pairs.columns, self.y, self.problem.n_columns)
+        sums = np.bincount(self.pairs.columns, self.y, self.problem.n_columns)
         spent = float(self.pairs.distances @ self.y)
-        return float(np.abs(kept - self.problem.mass).sum()) + max(
+        return float(np.abs(sums - self.problem.mass).sum()) + max(
             0.0, spent / self.problem.budget - 1
         )
 
@@ -181,6 +183,7 @@ def _predict_and_correct(state: _State) -> _Step:
     ap, ad = (min(1.0, a) for a in affine.longest(state))
     after = float((state.y + ap * affine.dy) @ (state.z + ad * affine.dz))
     after += (state.s + ap * affine.ds) * (state.lam + ad * affine.dlam)
+    # Mehrotra's centring from the affine step, with a square where he has a cube.
     sigma = min(0.8, max(0.02, (after / (len(state.y) + 1) / mu) ** 2))
     return state.direction(
         sigma * mu - state.y * state.z - affine.dy * affine.dz,
@@ -190,7 +193,9 @@ def _predict_and_correct(state: _State) -> _Step:
 
 def _advance(state: _State, step: _Step) -> None:
     """Move along the step; true slacks replace the linear ones."""
+    # A hundredth short of the boundary.
     length = min(1.0, *(0.99 * a for a in step.longest(state)))
+    # Logits of symbols without visitors have steps out of all proportion, and hardly matter.
     dt = np.clip(step.dt, -5.0, 5.0)
     before = float(state.y @ state.z)
     starts, columns = state.pairs.pointers[:-1], state.pairs.columns
@@ -258,6 +263,7 @@ def polish(
         The last set of pairs.
     """
     problem, gap = progress.problem, progress.gap
+    # A hundredth of the target in all: the optimum moves by less than is looked for.
     anchor = np.tile(problem.prior, (problem.n_symbols, 1)) * (1e-2 * gap / problem.n_symbols)
     idle, before, stalled = False, np.inf, 0
     for _ in range(_MOST_ROUNDS):
@@ -281,6 +287,7 @@ def polish(
         if progress.stop:
             break
         grown = pairs.join(problem, found.symbols, found.columns)
+        # Twice nothing new: the gap is the interior point's, not the set's.
         if len(grown) == len(pairs) and idle:
             break
         idle = len(grown) == len(pairs)

@@ -1,12 +1,13 @@
 """The last level of an ordered alphabet whose columns all have posteriors of their own.
 
-The duals of a coarse problem are right to the gap wanted long before its mapping is: carried back,
-columns of like posterior are spread over all symbols of their cell, which costs distortion, and the
-noise of single posteriors is only averaged where neighbours are released together. What remains is
-a local question (who joins whom) with a global answer known. So what the coarse mapping moves far
-stays moved, all else begins at its own place, and one of a few neighbours is released. Then columns
-in turn move mass from the dearest of their symbols to the cheapest near by, by exact line searches:
-descent by coordinates on the information and the price of distortion, .1 s a sweep over 2**17.
+The duals of a coarse problem are within the target of the gap long before its mapping is: carried
+back, columns of like posterior are spread over all symbols of their cell, which costs distortion,
+and the noise of single posteriors is only averaged where neighbours are released together. What
+remains is a local question (who joins whom) with a global answer known. So what the coarse mapping
+moves far stays moved, all else begins at its own place, and one of a few neighbours is released.
+Then columns in turn move mass from the dearest of their symbols to the cheapest near by, by exact
+line searches: descent by coordinates on the information and the price of distortion, .1 s a sweep
+over 2**17.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from privpipe.numerics.mapping.problem.ordered_pricing import bin_posteriors, price_line
+from privpipe.numerics.mapping.problem.ordered_pricing import bin_posteriors, price_ordered
 from privpipe.numerics.mapping.problem.pair_pricing import PricingQuestion, measure_bound
 from privpipe.numerics.mapping.problem.programme import (
     Duals,
@@ -28,7 +29,7 @@ from privpipe.numerics.mapping.problem.programme import (
     released_masses,
 )
 from privpipe.numerics.mapping.problem.search_progress import SearchProgress
-from privpipe.numerics.mapping.search.coarsening import CoarseLine
+from privpipe.numerics.mapping.search.coarsening import CoarseAlphabet
 from privpipe.numerics.mapping.search.mass_exchange_kernels import (
     ABSENT,
     STIFFNESS,
@@ -37,21 +38,26 @@ from privpipe.numerics.mapping.search.mass_exchange_kernels import (
 )
 from privpipe.protocols import FloatArray, IntArray
 
+# Of the spacing that balances noise against distortion: who joins whom is chosen here.
 _CHOSEN = 0.15
 _WIDEST = 8
 _NEIGHBOURS = 4
+# Short ones first, since each ends with a measurement on the full alphabet.
 _BATCHES = (5, 5, 10, *(20,) * 8)
+# Share of the gap that a long batch must win for another at this spacing.
 _WORTH = 0.03
-"""Share of the gap that a long batch must win for another at this spacing."""
 _STEPS = np.array([0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32])
+# Symbols that a column may release; a 33rd takes the place of the smallest.
 _SLOTS = 32
+# Cells; what the coarse mapping moves less far begins at its own place.
 _FAR = 2
-"""Cells; what the coarse mapping moves less far begins at its own place."""
 _PRICING_BINS = 64
 _SMALLEST_SHARE = 1e-9
 
 
-def exchange_masses(progress: SearchProgress, level: CoarseLine, plan: Plan, duals: Duals) -> None:
+def exchange_masses(
+    progress: SearchProgress, level: CoarseAlphabet, plan: Plan, duals: Duals
+) -> None:
     """Offer mappings of the full alphabet made from a coarse one.
 
     Parameters
@@ -66,9 +72,10 @@ def exchange_masses(progress: SearchProgress, level: CoarseLine, plan: Plan, dua
     problem = progress.problem
     bins = bin_posteriors(problem.posterior, _PRICING_BINS)
     assert bins is not None, "ordered solves are only planned where the posteriors have bins"
-    prices = price_line(problem, PricingQuestion(duals), bins)
+    prices = price_ordered(problem, PricingQuestion(duals), bins)
     bound = measure_bound(problem, prices, duals)
     first = _choose_spacing(problem, duals.multiplier)
+    # The rule is a guess: half and double of it are tried where it stops short.
     for spacing in (first, max(1, first // 2), 2 * first):
         slots = _Slots(problem, duals.multiplier, _begin(level, plan, spacing))
         offsets = spacing * np.unique(np.concatenate([-_STEPS, _STEPS]))
@@ -84,15 +91,16 @@ def exchange_masses(progress: SearchProgress, level: CoarseLine, plan: Plan, dua
 
 
 def measure_noise(problem: MappingProblem) -> float:
-    """Nats that single posteriors tell beyond their neighbours' together, but for a few jumps."""
+    """Nats that single posteriors reveal more than their neighbours' mean, but for a few jumps."""
     joint = problem.mass[:, None] * problem.posterior
     starts = np.arange(0, len(joint), _NEIGHBOURS)
-    apart = np.add.reduceat(_tell(joint, problem.prior), starts)
-    lost = apart - _tell(np.add.reduceat(joint, starts), problem.prior)
+    apart = np.add.reduceat(_sum_terms(joint, problem.prior), starts)
+    lost = apart - _sum_terms(np.add.reduceat(joint, starts), problem.prior)
+    # A hundredth of the groups may straddle a jump, which is no noise.
     return float(np.sort(lost)[: len(lost) - len(lost) // 100].sum())
 
 
-def _tell(masses: FloatArray, prior: FloatArray) -> FloatArray:
+def _sum_terms(masses: FloatArray, prior: FloatArray) -> FloatArray:
     """The information's term of each row of masses, nats."""
     share = masses / masses.sum(axis=1, keepdims=True) / prior
     return np.asarray((masses * np.log(np.where(masses > 0, share, 1.0))).sum(axis=1))
@@ -120,7 +128,7 @@ def _snap(symbols: IntArray, spacing: int, n_symbols: int) -> IntArray:
     return np.asarray(np.minimum(symbols // spacing * spacing + spacing // 2, n_symbols - 1))
 
 
-def _begin(level: CoarseLine, plan: Plan, spacing: int) -> Plan:
+def _begin(level: CoarseAlphabet, plan: Plan, spacing: int) -> Plan:
     """Far moves of the coarse mapping, all else at its own place."""
     problem, fine = level.fine, level.refine_plan(plan, spacing)
     home = problem.stay[fine.columns]
@@ -169,6 +177,7 @@ class _Slots:
         for turn in range(n_sweeps):
             price = self.multiplier, problem.budget, spent
             spent = sweep(positions, law, price, state, offsets, named, turn % 2 == 1)
+        # The augmented Lagrangian's update of its multiplier, which is at most halved at once.
         self.multiplier *= max(0.5, 1.0 + STIFFNESS * (spent / problem.budget - 1.0))
 
     def as_plan(self) -> Plan:

@@ -8,10 +8,12 @@ import numpy as np
 
 from privpipe.numerics.compiler import njit
 
+# Potential, in nats, of a symbol that no column releases: none moves there alone.
 ABSENT = 1e3
-"""Potential, in nats, of a symbol that nobody releases: nobody goes there alone."""
+# By how much the price of distortion grows, relatively, with what is spent beyond the budget.
 STIFFNESS = 10.0
-"""By how much the price of distortion grows, relatively, with what is spent beyond the budget."""
+# Nats per unit of mass below which a move is rounding; and Newton steps of a line search, and
+# their relative end.
 _LEAST_GAIN = 1e-9
 _STEPS = 30
 _CLOSE = 1e-3
@@ -43,6 +45,7 @@ def _price(j: Any, i: Any, p: Any, g: Any, lam: Any, square: Any, xs: Any, xq: A
 @njit(cache=True, nogil=True)
 def _slope(p: Any, left: Any, right: Any, t: Any, away: Any) -> Any:
     """Derivative and second derivative of the cost of moving t of a column from left to right."""
+    # A tiny addition, not a branch: the target may be a symbol that no column releases yet.
     q, r = -t, t + 1e-300
     for a in range(len(p)):
         q += left[a]
@@ -50,6 +53,7 @@ def _slope(p: Any, left: Any, right: Any, t: Any, away: Any) -> Any:
     first, second = away, 0.0
     for a in range(len(p)):
         if p[a] > 0.0:
+            # What is taken away may be all there is; the logarithm then stops at a millionth of it.
             source = max(left[a] - t * p[a], 1e-6 * left[a], 1e-300)
             target = max(right[a] + t * p[a], 1e-300)
             first += p[a] * (np.log(target / r) - np.log(source / max(q, 1e-300)))
@@ -63,6 +67,7 @@ def _best_share(p: Any, left: Any, right: Any, most: Any, away: Any) -> Any:
     low, high, t = 0.0, most, most
     for step in range(_STEPS):
         slope, bend = _slope(p, left, right, t, away)
+        # Still falling at the end of the segment: all of it moves.
         if slope <= 0.0 and step == 0:
             return most
         if slope > 0.0:
@@ -91,6 +96,7 @@ def _move(held: Any, mass: Any, place: Any, to: Any, t: Any, p: Any, released: A
         elif mass[k] < mass[least] or mass[least] <= 0.0:
             least = k
     extra = 0.0
+    # No room: the smallest slot's mass goes along, which `released` must follow.
     if slot < 0 and free < 0:
         slot, extra = least, mass[least]
         for a in range(len(p)):
@@ -110,7 +116,7 @@ def sweep_columns(
     """Every column moves mass from its dearest symbol to the cheapest near those it goes to.
 
     `held` and `mass` are the slots of every column, (n_columns, n_slots); `released` the masses of
-    every symbol and `g` its log-ratios to the prior, both kept up to date; `named` further symbols
+    every symbol and `g` its log-ratios to the prior, both up to date; `named` further symbols
     that a column looks at. The price of distortion rises with what is `spent` beyond the budget:
     an augmented Lagrangian. Returns what is spent then, but for what slots that were needed held.
     """
@@ -121,6 +127,7 @@ def sweep_columns(
     n, width = held.shape
     for turn in range(n):
         j = n - 1 - turn if backwards else turn
+        # Raised within a sweep: a price corrected only after it lags, and the budget swings.
         lam = multiplier * max(0.0, 1.0 + STIFFNESS * (spent / budget - 1.0))
         dearest, place, cheapest, to = -np.inf, -1, np.inf, -1
         for k in range(width):
@@ -163,6 +170,7 @@ def _refresh(released: Any, g: Any, i: Any, log_prior: Any) -> Any:
     for a in range(released.shape[1]):
         total += released[i, a]
     for a in range(released.shape[1]):
+        # Below it a posterior is rounding alone.
         if total > 1e-15:
             g[i, a] = np.log(max(released[i, a], 1e-300) / total) - log_prior[a]
         else:

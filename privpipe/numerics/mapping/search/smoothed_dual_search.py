@@ -147,7 +147,7 @@ def anneal(
         progress.offer(plan, found.duals, found.bound, len(state.pairs), "anneal")
         on_pairs = float(problem.mass @ level) - solved.multiplier * problem.budget
         lag = (on_pairs - found.raw_bound) / tau
-        # A symbol without visitors spoils the bound as asked; repaired, the set is nearly as good.
+        # A symbol without visitors spoils the bound as given; repaired, the set is nearly as good.
         behind = (on_pairs - max(found.raw_bound, found.bound)) / tau
         if lag < _CONSISTENT:
             good = solved

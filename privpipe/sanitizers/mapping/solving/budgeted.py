@@ -32,6 +32,7 @@ from privpipe.protocols import FloatArray, IntArray
 from privpipe.sanitizers.mapping.solving.solve import solve_privacy_mapping
 from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping, UnseenPolicy
 
+# Two or three variables took about five.
 _ROUNDS = 60
 
 
@@ -62,7 +63,7 @@ def solve_budgeted_mapping(
     information_budgets : (n_variables,)
         Nats, positive.
     gap
-        Wanted certified gap of the information, in nats of the variable of the largest budget.
+        Target of the certified gap, in nats of the variable of the largest budget.
 
     Returns
     -------
@@ -82,7 +83,7 @@ def solve_budgeted_mapping(
 
     Notes
     -----
-    Guarantee: for the joint given, every budget is kept to by the mapping as stored, measured in
+    Guarantee: for the joint given, every budget holds for the mapping as stored, measured in
     float64 from its probabilities, and the lower number is that of a certificate.
 
     References
@@ -91,7 +92,7 @@ def solve_budgeted_mapping(
 
     Examples
     --------
-    Two bits, both told by the profile; the first may tell a tenth of what the second may:
+    Two bits, both revealed by the profile; of the first a tenth may leak of what the second may:
 
     >>> joint, private = np.eye(4) / 4, np.array([[0, 0], [0, 1], [1, 0], [1, 1]])
     >>> mapping = solve_budgeted_mapping(
@@ -121,9 +122,11 @@ def solve_budgeted_mapping(
             x,
             distortion,
             distortion_budget=distortion_budget,
+            # A quarter of the width: bound and mapping of several solves add up.
             gap=max(width / (4 * scale), 1e-12),
             price=price,
             start=last,
+            # Half of what is left, so that a last round cannot take all.
             max_seconds=left / 2,
             unseen=unseen,
         )
@@ -176,7 +179,7 @@ def _check_shares(upper: float, lower: float, distortion_budget: float) -> None:
     raise ConvergenceError(
         f"whether a mapping of mean distortion {distortion_budget:g} keeps to information_budgets "
         f"is open: the largest share of a budget is between {lower:.6g} and {upper:.6g}.",
-        remedy="Ask for a smaller gap or allow more max_seconds, or multiply the budgets by "
+        remedy="Set a smaller gap or allow more max_seconds, or multiply the budgets by "
         f"{1.001 * upper:.6g}.",
         code="budgets-open",
     )
@@ -184,7 +187,7 @@ def _check_shares(upper: float, lower: float, distortion_budget: float) -> None:
 
 @dataclass(frozen=True, eq=False)
 class _Shares:
-    """What a mapping tells about each variable, in units of its budget."""
+    """What a mapping reveals about each variable, in units of its budget."""
 
     joint: FloatArray
     private: IntArray
@@ -265,6 +268,7 @@ def _store(
     weighted mean of theirs. So the bound on the weighted sum bounds the joint information too.
     """
     part = weights / weights.sum()
+    # By Jensen, see above: no potential of the combination needs solving for.
     potentials = np.zeros((proof.n_symbols, len(shares.joint)))
     start = 0
     for weight, values in zip(part, shares.private.T, strict=True):

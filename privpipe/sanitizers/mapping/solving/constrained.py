@@ -21,8 +21,8 @@ from privpipe.sanitizers.mapping.alphabet import Distortion, prepare_alphabet
 from privpipe.sanitizers.mapping.solving.solve import check_solve_options, store_plan
 from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping, UnseenPolicy
 
+# Released symbols of less probability are left out: their limits are rounding alone.
 _LEAST_MASS = 1e-9
-"""Released symbols of less probability are left out: their limits are rounding alone."""
 _SAFETY = 1e-12
 
 
@@ -73,7 +73,12 @@ def solve_constrained_mapping(
     alphabet = prepare_alphabet(joint, codes, distortion, distortion_budget)
     problem = alphabet.problem
     found = search_constrained(
-        problem, limits, gap=gap / 2, price=price or price_in_memory, max_seconds=max_seconds
+        # Half the target: mixing until the limits hold takes some of the rest.
+        problem,
+        limits,
+        gap=gap / 2,
+        price=price or price_in_memory,
+        max_seconds=max_seconds,
     )
     plan = _keep_limits(problem, found, limits)
     spent = plan.distortion
@@ -112,14 +117,14 @@ def _keep_limits(problem: MappingProblem, found: ConstrainedPlan, limits: Limits
     traces = np.bincount(pairs.symbols, found.weights, problem.n_symbols)
     large: FloatArray = (traces[pairs.symbols] >= _LEAST_MASS).astype(np.float64)
     weights = np.asarray(found.weights * large, dtype=np.float64)
-    kept = np.bincount(pairs.columns, weights, problem.n_columns)
-    if (kept <= 0).any():
+    sums = np.bincount(pairs.columns, weights, problem.n_columns)
+    if (sums <= 0).any():
         raise ConvergenceError(
             "the linear programme left a symbol without a release.",
             remedy="Loosen max_posterior_odds, max_leakage or distortion_budget.",
             code="programme",
         )
-    weights = weights * (problem.mass / kept)[pairs.columns]
+    weights = weights * (problem.mass / sums)[pairs.columns]
     released = np.bincount(pairs.symbols, weights, problem.n_symbols).astype(np.float64)
     share = _find_share(problem, found, weights, released, limits)
     used = weights > 0
@@ -145,14 +150,16 @@ def _find_share(
     given: FloatArray = masses[:, released > 0] / prior[:, None]
     common, share = released[released > 0] / released.sum(), 0.0
     if limits.odds is not None:
-        beyond = given.max(axis=0) * (1 + 1e3 * _SAFETY) - limits.odds * given.min(axis=0)
-        ratio = beyond / (common * (limits.odds - 1))
+        excess = given.max(axis=0) * (1 + 1e3 * _SAFETY) - limits.odds * given.min(axis=0)
+        # (1 - share) given + share common has the odds where share / (1 - share) is this.
+        ratio = excess / (common * (limits.odds - 1))
         share = float(np.max(ratio / (1 + ratio), initial=0.0, where=ratio > 0))
     if limits.leakage is not None:
         total = float(given.max(axis=0).sum()) * (1 + 1e3 * _SAFETY)
         top = float(np.exp(limits.leakage))
         if total > top:
             share = max(share, (total - top) / (total - 1))
+    # A little more than solves the equation, for the stored probabilities' rounding.
     return min(1.0, share * (1 + 1e-6) + _SAFETY) if share > 0 else 0.0
 
 

@@ -36,26 +36,27 @@ from privpipe.protocols import Guarantee, IntArray
 from privpipe.sanitizers.mapping.alphabet import Alphabet, Distortion, prepare_alphabet
 from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping, UnseenPolicy
 
+# Symbols that are certified to forecast the seconds of more.
 _PILOT = 4096
-"""Symbols that are certified to forecast the seconds of more."""
 
+# Of a forecast of seconds.
 _MARGIN = 1.2
+# Of the limit: a search without time has nothing to certify.
 _MOST = 0.5
-"""Of the limit: a search without time has nothing to certify."""
 
 
 def forecast_certificate(alphabet: Alphabet, max_seconds: float) -> float:
     """Seconds of a limit that are left to the certificate; none of an infinite one.
 
-    Certifies the identity on some of the symbols and resumes from there: in proportion where
-    symbols lie on a line, whose runs are passed over, else with the square.
+    Certifies the identity on some of the symbols and grows that with the square; where symbols are
+    ordered with the power of 1.5, since a column looks at about sqrt(n) / 8 runs of them.
     """
     if not math.isfinite(max_seconds):
         return 0.0
     n, pilot = len(alphabet.order), min(len(alphabet.order), _PILOT)
     _measure(alphabet, min(n, 64))  # compiles, or loads what is compiled
     ordered = is_ordered(alphabet.problem)
-    seconds = _measure(alphabet, pilot) * (n / pilot) ** (1.0 if ordered else 2.0)
+    seconds = _measure(alphabet, pilot) * (n / pilot) ** (1.5 if ordered else 2.0)
     return float(min(_MARGIN * seconds, _MOST * max_seconds))
 
 
@@ -82,10 +83,10 @@ def _measure(alphabet: Alphabet, n_symbols: int) -> float:
 Solver = Literal["auto", "frank_wolfe"]
 SOLVERS: tuple[Solver, ...] = ("auto", "frank_wolfe")
 
+# Nats below 0 at which a potential is as good as none, and from which a search can still move.
 _FAR = 60.0
-"""Nats below 0 at which a potential is as good as none, and from which a search can still move."""
+# Of the smallest distance: what may be moved for it changes nothing in float64.
 _LEAST_BUDGET = 1e-30
-"""Of the smallest distance: what may be moved for it tells nothing in float64."""
 
 
 def solve_privacy_mapping(
@@ -125,7 +126,7 @@ def solve_privacy_mapping(
         Largest mean distortion per record, in that unit. 0 gives the identity; from the
         distortion of releasing one symbol for all on, everything becomes that symbol.
     gap
-        Wanted certified gap, nats.
+        Target of the certified gap, nats.
     price
         Pricing oracle for all columns; in memory when not given.
     solver
@@ -149,7 +150,7 @@ def solve_privacy_mapping(
     -------
     mapping
         `stopped` says why the search ended; `information - lower_bound` is its true gap, which
-        may exceed the wanted one.
+        may exceed the target.
 
     Raises
     ------
@@ -186,6 +187,7 @@ def solve_privacy_mapping(
     check_solve_options(distortion_budget, gap, solver, n_steps, max_seconds)
     alphabet = prepare_alphabet(joint, codes, distortion, distortion_budget)
     began = time.monotonic()
+    # The certificate first: without it nothing is returned.
     max_seconds -= forecast_certificate(alphabet, max_seconds)
     problem = replace(alphabet.problem, budget=_searchable_budget(alphabet))
     beginning = None if start is None else _read_start(alphabet, start)
@@ -311,6 +313,7 @@ def _solve_limit(alphabet: Alphabet, gap: float) -> tuple[SearchProgress, str] |
     progress = SearchProgress(problem, gap)
     if progress.reached <= 0 or problem.n_private == 1:
         return progress, "nothing to hide"
+    # Nothing may move, or not enough to matter: the bound of the identity decides.
     duals = identity_duals(problem)
     if duals.multiplier * problem.budget <= 0.5 * gap:  # the identity is as good as the best
         prices = price_in_memory(problem, PricingQuestion(duals))
@@ -338,6 +341,7 @@ def store_plan(
     """
     problem, plan = alphabet.problem, progress.plan
     n = len(alphabet.order)
+    # Symbols without records stay themselves.
     idle = np.setdiff1d(np.arange(n), problem.stay)
     symbols = alphabet.order[np.concatenate([plan.symbols, idle])]
     columns = alphabet.order[np.concatenate([problem.stay[plan.columns], idle])]
@@ -397,6 +401,7 @@ def _certify(alphabet: Alphabet, found: SparseMapping, gap: float) -> SparseMapp
             "rescale the distances.",
             code="not-certified",
         )
+    # The solver's word does not count: where the certificate finds a wider gap, it says so.
     reached = found.stopped != "gap reached" or proof.gap <= gap * (1 + 1e-9) + proof.rounding
     return replace(
         found,
@@ -416,6 +421,7 @@ def _find_fault(proof: MappingCertificate, budget: float) -> str:
         return f"a column sums to 1 within {proof.column_error:.3g} only."
     if proof.excess > 1e-9 * budget:
         return f"it spends {proof.excess:.3g} beyond the budget."
+    # Below the bound for every mapping: then one of the two is wrong.
     if proof.gap < -proof.rounding:
         return f"its gap is {proof.gap:.3g} nats."
     return ""
