@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-import privpipe.flows.release_flow
 from privpipe.errors import PrivpipeError
+from privpipe.pipeline import stage_tasks
 from privpipe.store.arrays import blocks
 from privpipe.store.arrays.layout import SEAL, root_document
 from privpipe.store.releases.published import check_release
@@ -75,7 +75,7 @@ ATTACKS: dict[str, Attack] = {
     "fill value": lambda s, _: edit(s / "secret/zarr.json", fill_value=0),
     "attributes": lambda s, _: edit(s / "secret/zarr.json", attributes={"categories": ["x"]}),
 }
-BEFORE = ("run", "clean_stage", "audit_stage")
+BEFORE = ("run", "clean_task", "audit_task")
 
 
 def attack_unseen(attack: Attack, source: Path, other: Path) -> None:
@@ -182,13 +182,13 @@ def test_run__releases_what_was_ingested_or_nothing(
     if before == "run":
         attack()
     else:
-        stage = getattr(privpipe.flows.release_flow, before)
+        stage = getattr(stage_tasks, before)
 
         def attack_then_work(*args: object) -> object:
             attack()
             return stage(*args)
 
-        monkeypatch.setattr(privpipe.flows.release_flow, before, attack_then_work)
+        monkeypatch.setattr(stage_tasks, before, attack_then_work)
     try:
         found = release(tmp_path)
     except PrivpipeError:

@@ -21,7 +21,7 @@ N_FEATURES = 40
 MEASURE = """
 import sys
 from privpipe.store.collections.ingest import IngestOptions, ingest
-from privpipe.store.access.location import use_one_thread
+from privpipe.store.access.objects import use_one_thread
 from privpipe.store.sources.reading import delimited
 from privpipe.store.sources.reading.source import SourceLayout
 use_one_thread()
