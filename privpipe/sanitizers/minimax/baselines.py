@@ -31,7 +31,11 @@ from privpipe.sanitizers.minimax.linear_filter import (
     promise_nothing,
 )
 from privpipe.sanitizers.minimax.training import closed_forms, task_planning
-from privpipe.sanitizers.minimax.training.labelled_moments import LabelledMoments, measure_moments
+from privpipe.sanitizers.minimax.training.labelled_moments import (
+    LABEL_STATISTICS,
+    LabelledMoments,
+    measure_moments,
+)
 from privpipe.sanitizers.minimax.training.tasks import (
     EigenRidge,
     NonNegative,
@@ -491,10 +495,18 @@ def _not_binary() -> InputError:
 
 
 METHODS = (
-    as_method(LeastSquaresOptions, fit_least_squares_filter, LinearFilter, check_baseline),
-    as_method(PrivacyLdsOptions, fit_privacy_lds_filter, LinearFilter, check_baseline),
-    as_method(PcaOptions, fit_pca_filter, LinearFilter, check_baseline),
-    as_method(RandOptions, fit_rand_filter, LinearFilter, check_baseline),
-    as_method(PplsOptions, fit_ppls_filter, LinearFilter, check_baseline),
-    as_method(DddOptions, fit_ddd_filter, MaskFilter, check_ddd),
+    as_method(
+        LeastSquaresOptions,
+        fit_least_squares_filter,
+        LinearFilter,
+        check_baseline,
+        LABEL_STATISTICS,
+    ),
+    as_method(
+        PrivacyLdsOptions, fit_privacy_lds_filter, LinearFilter, check_baseline, LABEL_STATISTICS
+    ),
+    as_method(PcaOptions, fit_pca_filter, LinearFilter, check_baseline, LABEL_STATISTICS),
+    as_method(RandOptions, fit_rand_filter, LinearFilter, check_baseline, LABEL_STATISTICS),
+    as_method(PplsOptions, fit_ppls_filter, LinearFilter, check_baseline, LABEL_STATISTICS),
+    as_method(DddOptions, fit_ddd_filter, MaskFilter, check_ddd, LABEL_STATISTICS),
 )

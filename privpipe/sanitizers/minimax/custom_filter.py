@@ -30,6 +30,7 @@ from privpipe.sanitizers.minimax.training.custom_code import (
     Settings,
     call_custom,
 )
+from privpipe.sanitizers.minimax.training.labelled_moments import LABEL_STATISTICS
 from privpipe.sanitizers.minimax.training.task_planning import warn_of_outputs
 from privpipe.sanitizers.names import keep_names
 
@@ -391,5 +392,11 @@ def check_custom_filter(options: MinimaxCustomOptions, schema: ShardSchema) -> N
 
 
 METHODS = (
-    as_method(MinimaxCustomOptions, fit_minimax_custom_filter, CustomFilter, check_custom_filter),
+    as_method(
+        MinimaxCustomOptions,
+        fit_minimax_custom_filter,
+        CustomFilter,
+        check_custom_filter,
+        LABEL_STATISTICS,
+    ),
 )

@@ -20,7 +20,6 @@ from privpipe.protocols import (
     ShardSchema,
 )
 from privpipe.sanitizers.arrays import as_records, check_finite_records
-from privpipe.sanitizers.minimax.training.labelled_moments import LABEL_STATISTICS
 from privpipe.sanitizers.names import by_name
 
 HAMM = "Hamm 2017, Minimax Filter, JMLR 18"
@@ -204,12 +203,13 @@ def as_method(
     fit: Callable[..., RecordMap],
     made: type[RecordMap],
     check: Callable[[Any, ShardSchema], None],
+    statistics: tuple[type[Any], ...],
 ) -> Method:
     """A row of the table of methods, for a filter that promises nothing in advance.
 
     Parameters
     ----------
-    options, fit, check
+    options, fit, check, statistics
         As of `Method`; the options have its name and source.
     made
         Class of the maps that `fit` returns.
@@ -223,5 +223,5 @@ def as_method(
         maps=(made,),
         check=check,
         promise=EMPIRICAL,
-        statistics=LABEL_STATISTICS,
+        statistics=statistics,
     )

@@ -33,6 +33,7 @@ from privpipe.sanitizers.minimax.training.adversary_rounds import (
     plan_training_tasks,
 )
 from privpipe.sanitizers.minimax.training.labelled_moments import (
+    LABEL_STATISTICS,
     LabelledMoments,
     measure_moments,
     measure_radius,
@@ -289,4 +290,6 @@ def _no_zero() -> OptionError:
     )
 
 
-METHODS = (as_method(MinimaxOptions, fit_minimax_filter, MinimaxFilter, check_minimax),)
+METHODS = (
+    as_method(MinimaxOptions, fit_minimax_filter, MinimaxFilter, check_minimax, LABEL_STATISTICS),
+)

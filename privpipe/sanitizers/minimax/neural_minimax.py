@@ -37,7 +37,11 @@ from privpipe.sanitizers.minimax.training.adversary_rounds import (
 )
 from privpipe.sanitizers.minimax.training.custom_checks import check_loss
 from privpipe.sanitizers.minimax.training.custom_code import LOSSES, CustomCode, CustomLoss, Setting
-from privpipe.sanitizers.minimax.training.labelled_moments import LabelledMoments, measure_moments
+from privpipe.sanitizers.minimax.training.labelled_moments import (
+    LABEL_STATISTICS,
+    LabelledMoments,
+    measure_moments,
+)
 from privpipe.sanitizers.minimax.training.task_planning import warn_of_outputs
 from privpipe.sanitizers.minimax.training.tasks import Positive, Task
 from privpipe.sanitizers.names import keep_names
@@ -328,4 +332,12 @@ def check_network(options: MinimaxNeuralOptions, schema: ShardSchema) -> None:
     check_loss(options.plan_loss(schema, options.n_hidden[-1]), schema)
 
 
-METHODS = (as_method(MinimaxNeuralOptions, fit_minimax_neural_filter, NeuralFilter, check_network),)
+METHODS = (
+    as_method(
+        MinimaxNeuralOptions,
+        fit_minimax_neural_filter,
+        NeuralFilter,
+        check_network,
+        LABEL_STATISTICS,
+    ),
+)
