@@ -30,7 +30,7 @@ def _read(folder: Path) -> dict[str, Any]:
 
 @pytest.mark.slow
 def test_attempts__are_counted_printed_and_share_the_level(tmp_path: Path) -> None:
-    write_records(str(tmp_path / "records.zarr"), make_records(2000))
+    write_records(str(tmp_path / "records.zarr"), make_records(2400))
     closed = {"confidential_advantage_max": 0.2, "exposed_max": 0.2, "utility_loss_max": 0.0}
     quick: dict[str, Any] = {"adversaries": ("naive_bayes",)}
 
