@@ -108,7 +108,7 @@ def test_imports__no_promise_for_floats_reaches_float_noise() -> None:
     assert list_promising(modules) == OF_CODES | {"privpipe.numerics.noise.mechanism"}
     assert find_breaches(modules) == set()
     wing = {n for n in modules if n.startswith(("privpipe.sanitizers.noise", "privpipe.numerics.noise"))}  # fmt: skip # noqa: E501
-    assert len(wing) > 10
+    assert len(wing) >= 8
     assert not [name for name in wing if reach(name, modules) & FLOAT_LAWS]
 
 
