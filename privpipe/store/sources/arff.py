@@ -15,8 +15,13 @@ import pyarrow.compute as pc
 from privpipe.errors import FormatError, InputError
 from privpipe.store.sources.reading import delimited
 from privpipe.store.sources.reading.files import TableFile, TableFiles, open_input, read_labels
-from privpipe.store.sources.reading.roles import TRUTH_VALUES, Form, TableColumn
-from privpipe.store.sources.reading.source import RecordSource, SourceLayout
+from privpipe.store.sources.reading.source import (
+    TRUTH_VALUES,
+    Form,
+    RecordSource,
+    SourceLayout,
+    TableColumn,
+)
 from privpipe.store.sources.reading.table_source import FileTable, open_table
 
 _WORD = r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^\s,{}'"]+"""

@@ -10,8 +10,7 @@ import pyarrow as pa
 from privpipe.errors import InputError
 from privpipe.store.sources.reading.delimited import DelimitedText, Dialect
 from privpipe.store.sources.reading.files import TableFile, TableFiles, open_input
-from privpipe.store.sources.reading.roles import Form, TableColumn
-from privpipe.store.sources.reading.source import RecordSource, SourceLayout
+from privpipe.store.sources.reading.source import Form, RecordSource, SourceLayout, TableColumn
 from privpipe.store.sources.reading.table_source import FileTable, kind_of, open_table
 
 

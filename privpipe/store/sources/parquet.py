@@ -9,8 +9,7 @@ import pyarrow.parquet as pq
 
 from privpipe.errors import FormatError
 from privpipe.store.sources.reading.files import TableFile, TableFiles, open_input
-from privpipe.store.sources.reading.roles import Form, TableColumn
-from privpipe.store.sources.reading.source import RecordSource, SourceLayout
+from privpipe.store.sources.reading.source import Form, RecordSource, SourceLayout, TableColumn
 from privpipe.store.sources.reading.table_source import FileTable, is_narrow, kind_of, open_table
 
 T = TypeVar("T")

@@ -17,7 +17,7 @@ import pyarrow.dataset as ds
 
 from privpipe.errors import FormatError, InputError, StoreError
 from privpipe.store.access.location import explain_unreachable, shown
-from privpipe.store.sources.reading.roles import ColumnKind, Form, TableColumn
+from privpipe.store.sources.reading.source import ColumnKind, Form, TableColumn
 
 
 @dataclass(frozen=True)

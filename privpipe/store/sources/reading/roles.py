@@ -4,24 +4,18 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from privpipe.errors import FormatError, InputError, OptionError
 from privpipe.records.schema import suggest
 from privpipe.store.access.location import MOST_NAME_BYTES
-from privpipe.store.sources.reading.source import SourceLayout, SourceVariable
+from privpipe.store.sources.reading.source import Form, SourceLayout, SourceVariable, TableColumn
 
 MOST_COLUMNS = 2**16
 """Of a table: Arrow needs some kilobytes for each, whatever the column holds."""
 
-ColumnKind = Literal["number", "integer", "boolean", "text", "other"]
-Form = Literal["number", "text"]
-"""How a column is to be read."""
-
-TRUTH_VALUES = "nominal of true and false"
-"""Type name of a column of text that declares truth values alone."""
 
 LEAST_COUNTED, LEAST_DIFFERENT = 100, 1_000
 """First records by which a row number, and a key in any order, is surely no measurement."""
@@ -29,54 +23,9 @@ LEAST_COUNTED, LEAST_DIFFERENT = 100, 1_000
 RESERVED = ("features", "zarr.json")
 """Names within a collection that are no variable's."""
 
-_DATES = ("date", "timestamp")
-"""How Arrow begins the names of types of dates and of times of a day."""
 
 _NESTED = ("list", "large_list", "fixed_size_list", "struct", "map", "dense_union", "sparse_union")
 """How Arrow begins the names of types that hold more than one value."""
-
-
-@dataclass(frozen=True)
-class TableColumn:
-    """A column of a table.
-
-    Parameters
-    ----------
-    name
-        Its name.
-    kind
-        What it holds; "other" are dates, lists and the like.
-    type_name
-        Its type as the format calls it, for messages.
-    narrow
-        Whether float32 holds each of its numbers exactly.
-    optional
-        Read only when it is named: keys of Hive folders.
-    place
-        Its number, from 1, where its name may be a value of a record and must not be published.
-    """
-
-    name: str
-    kind: ColumnKind
-    type_name: str
-    narrow: bool = False
-    optional: bool = False
-    place: int | None = None
-
-    @property
-    def is_boolean(self) -> bool:
-        """Whether it holds truth values, however they are written."""
-        return self.kind == "boolean" or self.type_name == TRUTH_VALUES
-
-    @property
-    def is_date(self) -> bool:
-        """Whether it holds dates or times."""
-        return self.type_name.startswith(_DATES)
-
-    @property
-    def label(self) -> str:
-        """How messages call it."""
-        return self.name if self.place is None else f"column {self.place}"
 
 
 @dataclass(frozen=True)

@@ -125,6 +125,61 @@ class RecordSource:
         return self.read(rows, with_features)
 
 
+ColumnKind = Literal["number", "integer", "boolean", "text", "other"]
+
+Form = Literal["number", "text"]
+"""How a column is to be read."""
+
+TRUTH_VALUES = "nominal of true and false"
+"""Type name of a column of text that declares truth values alone."""
+
+_DATES = ("date", "timestamp")
+"""How Arrow begins the names of types of dates and of times of a day."""
+
+
+@dataclass(frozen=True)
+class TableColumn:
+    """A column of a table.
+
+    Parameters
+    ----------
+    name
+        Its name.
+    kind
+        What it holds; "other" are dates, lists and the like.
+    type_name
+        Its type as the format calls it, for messages.
+    narrow
+        Whether float32 holds each of its numbers exactly.
+    optional
+        Read only when it is named: keys of Hive folders.
+    place
+        Its number, from 1, where its name may be a value of a record and must not be published.
+    """
+
+    name: str
+    kind: ColumnKind
+    type_name: str
+    narrow: bool = False
+    optional: bool = False
+    place: int | None = None
+
+    @property
+    def is_boolean(self) -> bool:
+        """Whether it holds truth values, however they are written."""
+        return self.kind == "boolean" or self.type_name == TRUTH_VALUES
+
+    @property
+    def is_date(self) -> bool:
+        """Whether it holds dates or times."""
+        return self.type_name.startswith(_DATES)
+
+    @property
+    def label(self) -> str:
+        """How messages call it."""
+        return self.name if self.place is None else f"column {self.place}"
+
+
 @dataclass(frozen=True)
 class SourceLayout:
     """Which array or column of a source is what.

@@ -17,8 +17,15 @@ from privpipe.errors import InputError, OptionError
 from privpipe.store.access.location import shown
 from privpipe.store.sources.reading import roles
 from privpipe.store.sources.reading.files import TableFile, TableFiles, read_label_file
-from privpipe.store.sources.reading.roles import Form, TableColumn
-from privpipe.store.sources.reading.source import Block, Coded, RecordSource, SourceLayout
+from privpipe.store.sources.reading.source import (
+    Block,
+    Coded,
+    ColumnKind,
+    Form,
+    RecordSource,
+    SourceLayout,
+    TableColumn,
+)
 
 MICROSECONDS = 86_400e6
 """Of a day."""
@@ -154,7 +161,7 @@ def _read_blocks(
         yield Block(partition, batch.num_rows, matrix, variables)
 
 
-def kind_of(type_: Any) -> roles.ColumnKind:
+def kind_of(type_: Any) -> ColumnKind:
     """What a column of an Arrow type holds.
 
     >>> kind_of(pa.int8()), kind_of(pa.dictionary(pa.int32(), pa.string())), kind_of(pa.date32())
