@@ -100,7 +100,7 @@ def test_publish__goes_on_over_receipts_of_a_killed_publishing(
 ) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(
-            "privpipe.store.releases.release_writing.layout.root_document", lambda _: raise_killed()
+            "privpipe.store.releases.release_writing.root_document", lambda _: raise_killed()
         )
         with pytest.raises(OSError, match="killed"):
             publish_release(plan, receipts, {})

@@ -32,7 +32,7 @@ from privpipe.store.arrays.blocks import Receipt, digest_receipts, measure_objec
 from privpipe.store.arrays.destination import move_made
 from privpipe.store.arrays.factored_basis import Basis
 from privpipe.store.arrays.headers import check_output_free, newest_version
-from privpipe.store.arrays.layout import ArrayPlan
+from privpipe.store.arrays.layout import ArrayPlan, root_document
 
 _RECEIPTS = TypeAdapter(list[Receipt])
 
@@ -256,7 +256,7 @@ def publish_release(
     receipt_documents = _receipt_documents(plan, receipts.values())
     for key, content in receipt_documents.items():
         objects.write_bytes(store, key, content)
-    document = layout.root_document(
+    document = root_document(
         {
             "format": "release",
             "format_version": newest_version("release"),
