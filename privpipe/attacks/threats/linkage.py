@@ -11,12 +11,8 @@ import numpy.typing as npt
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.coordinates import bound_rows, measure_coordinates
 from privpipe.attacks.adversaries.ridges import solve_ridges
+from privpipe.attacks.statistics import intervals
 from privpipe.attacks.statistics.distances import measure_ranks
-from privpipe.attacks.statistics.intervals import (
-    Interval,
-    measure_exact_interval,
-    measure_grouped_wilson_interval,
-)
 from privpipe.errors import InputError
 from privpipe.protocols import FloatArray, IntArray
 
@@ -40,8 +36,8 @@ class LinkageAttack:
     """
 
     method: str
-    top_1: Interval
-    top_10: Interval
+    top_1: intervals.Interval
+    top_10: intervals.Interval
     median_rank: float
 
 
@@ -171,11 +167,11 @@ def measure_linkage(
 def _count_links(
     method: str, ranks: IntArray, subject: IntArray | None, level: float
 ) -> LinkageAttack:
-    def share(k: int) -> Interval:
+    def share(k: int) -> intervals.Interval:
         hits = ranks < k
         if subject is None:
-            return measure_exact_interval(int(hits.sum()), len(hits), level=level)
-        return measure_grouped_wilson_interval(hits, subject, level=level)
+            return intervals.measure_exact_interval(int(hits.sum()), len(hits), level=level)
+        return intervals.measure_grouped_wilson_interval(hits, subject, level=level)
 
     return LinkageAttack(method, share(1), share(10), float(np.median(ranks)))
 

@@ -20,18 +20,12 @@ from typing import Any
 
 import numpy as np
 
+from privpipe.attacks import utility
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.threats import record_decisions
 from privpipe.attacks.threats.attack_table import CLOSED_FORMS, RECORD_ATTACKS, Sample, run_by_name
 from privpipe.attacks.threats.signed_sums import run_control
 from privpipe.attacks.threats.verdicts.outcomes import WORST_FIRST, Decision
-from privpipe.attacks.utility import (
-    CompleteRecords,
-    learn,
-    report_utility,
-    summarise_completed,
-    summarise_tests,
-)
 from privpipe.capabilities import MixesRecords
 from privpipe.cluster.executors.executor import Executor
 from privpipe.cluster.passes import sample_drawing
@@ -94,7 +88,7 @@ def audit_surrogates(
     assert isinstance(model, MixesRecords), "no other map releases surrogates"
     attacks: dict[str, record_decisions.Found] = {}
     controls: dict[str, record_decisions.Found] = {}
-    utility: dict[str, Any] | None = None
+    measured: dict[str, Any] | None = None
     found = report_nothing("no record was held out")
     if run.options.audit.holdout > 0:
         fitted, held_out = (_select(run, part) for part in ("fit", "held_out"))
@@ -105,7 +99,7 @@ def audit_surrogates(
             for known in (True, False)
         )
         made, read = (
-            _reduce(fitted, executor, summarise_completed, complete=one)
+            _reduce(fitted, executor, utility.summarise_completed, complete=one)
             for one in (as_made, as_read)
         )
         gram = _expand(made, trained.n_features_out - 1)
@@ -127,10 +121,10 @@ def audit_surrogates(
         if isinstance(outcome, PrivpipeError):
             raise outcome
         attacks, controls = outcome
-        masked = learn(_sum_released(plan, trained), trained.n_features_out)
+        masked = utility.learn(_sum_released(plan, trained), trained.n_features_out)
         if read.count >= 2:
-            models = masked, learn(_expand(read, len(masked) - 1), len(masked))
-            utility = _measure_utility(trained, models, held_out, executor, options, as_read)
+            models = masked, utility.learn(_expand(read, len(masked) - 1), len(masked))
+            measured = _measure_utility(trained, models, held_out, executor, options, as_read)
         judged = plan_drawing(held_out, options.without_limits(), sample_drawing.Published(), place)
         found = _attack_variables(run, judged, masked, executor, options, as_read)
     return {
@@ -141,12 +135,12 @@ def audit_surrogates(
         "e_utility": None,
         "basis": "A surrogate release: its records belong to no person. Confidential variables are "
         "guessed from what models fitted to the surrogates predict for held-out raw records.",
-        "n_records": 0 if utility is None else int(utility["n_records"]),
+        "n_records": 0 if measured is None else int(measured["n_records"]),
         "membership": _as_json(attacks["membership"]) if attacks else None,
         "surrogate": {
             "attacks": {name: _as_json(one) for name, one in attacks.items()},
             "controls": {name: _as_json(one) for name, one in controls.items()},
-            "utility": utility,
+            "utility": measured,
             "not_protected": [
                 *NOT_PROTECTED,
                 *([] if run.options.collection.confidential else [UNNAMED]),
@@ -170,7 +164,7 @@ def _attack_variables(
     masked: FloatArray,
     executor: Executor,
     options: AttackOptions,
-    complete: CompleteRecords,
+    complete: utility.CompleteRecords,
 ) -> dict[str, Any]:
     """Every adversary on what models fitted to surrogates predict for held-out raw records."""
     if not judged.collection.confidential:
@@ -241,7 +235,7 @@ def attack_surrogates(
     held_out: sample_drawing.Drawing,
     plan: ReleasePlan,
     gram: FloatArray,
-    complete: CompleteRecords,
+    complete: utility.CompleteRecords,
     earlier: Sequence[EarlierSurrogates],
     options: AttackOptions,
 ) -> tuple[dict[str, record_decisions.Found], dict[str, record_decisions.Found]]:
@@ -272,7 +266,7 @@ def attack_surrogates(
 
 
 def _read_some(
-    side: sample_drawing.Drawing, complete: CompleteRecords
+    side: sample_drawing.Drawing, complete: utility.CompleteRecords
 ) -> tuple[FloatArray, FloatArray]:
     """The records that were drawn and are whole once completed: both tables."""
     features, responses = complete(sample_drawing.gather_sample(side).shard)
@@ -295,17 +289,17 @@ def _measure_utility(
     held_out: Collection,
     executor: Executor,
     options: AttackOptions,
-    complete: CompleteRecords,
+    complete: utility.CompleteRecords,
 ) -> dict[str, Any] | None:
     """Ridge regression of surrogates and of raw records, both on held-out raw records."""
     masked, raw = models
     schema, responses = held_out.schema, trained.response_names
     about = {"schema": schema, "complete": complete, "masked": masked, "raw": raw}
-    tests = _reduce(held_out, executor, summarise_tests, **about)
+    tests = _reduce(held_out, executor, utility.summarise_tests, **about)
     if tests.count < LEAST_RECORDS:
         return None
     confidential = name_targets(schema.confidential)
-    return report_utility(tests, masked, raw, responses, confidential, level=options.level)
+    return utility.report_utility(tests, masked, raw, responses, confidential, level=options.level)
 
 
 def _read_released(plan: ReleasePlan, start: int, stop: int) -> list[FloatArray]:
