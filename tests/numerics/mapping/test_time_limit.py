@@ -37,9 +37,7 @@ def test_search__keeps_its_limit_where_one_round_takes_a_good_part_of_it(
     def search(of: MappingProblem, limit: float) -> str:
         if solver == "auto":
             return search_mapping(of, gap=1e-6, max_seconds=limit)[1]
-        return search_frank_wolfe(
-            of, gap=1e-6, n_steps=90, price=price_in_memory, max_seconds=limit
-        )[1]
+        return search_frank_wolfe(of, gap=1e-6, n_steps=90, max_seconds=limit)[1]
 
     search(small, 60.0)  # compiles
     set_clock(monkeypatch, time.process_time)
