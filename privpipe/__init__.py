@@ -4,8 +4,6 @@ The public names are those of the stub ``__init__.pyi``. They are loaded when fi
 ``import privpipe`` stays cheap.
 """
 
-from __future__ import annotations
-
 import ast
 import importlib
 from pathlib import Path

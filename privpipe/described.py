@@ -1,7 +1,5 @@
 """How objects show themselves, as text and in a notebook: shapes, roles, promises; no values."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from html import escape
 from typing import Any, TypeVar

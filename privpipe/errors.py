@@ -24,8 +24,6 @@ what was wrong with it, what is allowed, and the remedy; `code` is a stable name
 `remedy` that alone.
 """
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 

@@ -5,8 +5,6 @@ disk. Chunks on workers, foreign files and compiled loops come with ``privpipe[c
 command, flows and pages with ``privpipe[flows]``.
 """
 
-from __future__ import annotations
-
 import importlib
 import sys
 from importlib.util import find_spec

@@ -6,8 +6,6 @@ Code of users runs in this process only by the SHA-256 of its file: options that
 trust the file that they name; those of a configuration, which may be a stranger's, do not.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar

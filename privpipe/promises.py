@@ -3,8 +3,6 @@
 Some promises are stored with a map, not derived from it: no stranger may write a better one.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 

@@ -3,8 +3,6 @@
 Values and protocols only, no behaviour worth a test of its own. Records are rows everywhere.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field

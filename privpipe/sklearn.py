@@ -4,8 +4,6 @@
 the fitted map is `map_` and can be stored with `privpipe.write_model` as any other.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import fields, replace

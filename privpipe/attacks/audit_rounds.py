@@ -1,7 +1,5 @@
 """The rounds of the first audit: learn on raw records, attack released ones, judge others."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial

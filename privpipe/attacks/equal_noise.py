@@ -3,8 +3,6 @@
 For releases whose utility is no distance to the raw records, such as filters.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

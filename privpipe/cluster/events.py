@@ -4,8 +4,6 @@ Passes over records, rounds of a fit, searches, attacks and publication all repo
 event; the console, Prefect and whatever measures runs listen.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal

@@ -1,7 +1,5 @@
 """The command `privpipe`: a module per subcommand, loaded only when it is called."""
 
-from __future__ import annotations
-
 import io
 import os
 import sys

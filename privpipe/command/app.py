@@ -1,7 +1,5 @@
 """The subcommands and their options; what they do is in the modules they load when called."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 import typer

@@ -1,7 +1,5 @@
 """``privpipe check`` and ``run --dry-run``: what metadata and a few chunks say before a run."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """``privpipe compare``: which method, and which budget, should I use?"""
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """``privpipe demo``: the main job on real records, nothing to download, two minutes at most."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """``privpipe deploy`` and ``doctor``: deployments, and all that their runs need."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

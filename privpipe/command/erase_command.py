@@ -1,7 +1,5 @@
 """``privpipe erase``: records leave a collection and all that was made of them and can be found."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -4,8 +4,6 @@ There is no list to maintain: a module that raises a new code has documented it.
 message fills in have angle brackets.
 """
 
-from __future__ import annotations
-
 import ast
 import itertools
 from collections.abc import Iterator

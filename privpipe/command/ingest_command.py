@@ -1,7 +1,5 @@
 """``privpipe ingest``, ``append`` and ``withdraw``: records come to a collection, parts go."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 from typing import Any
 

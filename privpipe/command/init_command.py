@@ -1,7 +1,5 @@
 """``privpipe schema`` and ``privpipe init``: what a configuration may hold, and a first one."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import fields

@@ -1,7 +1,5 @@
 """``privpipe inspect``, ``diff`` and ``export``: what is stored, and what a release changed."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping

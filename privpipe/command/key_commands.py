@@ -1,7 +1,5 @@
 """``privpipe account``, ``forget-key``, ``certs``: privacy budget, keys of draws, certificates."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from typing import Any
 

@@ -3,8 +3,6 @@
 A failure has a code, what is wrong and what to do; it is never a traceback or a record's value.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """``privpipe report`` and ``open``: the pages of an audit, again from its JSON, or in a browser."""
 
-from __future__ import annotations
-
 import json
 import os
 import webbrowser

@@ -6,8 +6,6 @@ are attacked once, and leaks are planted once. What was measured is checkpointed
 entry, so that a comparison that was stopped resumes.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, fields, replace

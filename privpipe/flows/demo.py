@@ -5,8 +5,6 @@ Confidential: which digit is it? The collection is made large by whole repeats, 
 surface says, and the audit splits by original.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Iterator, Mapping

@@ -6,8 +6,6 @@ work is cancelled, and what it would have released the next one does, since the 
 comes from its logical time and what is published is never made again.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from datetime import datetime

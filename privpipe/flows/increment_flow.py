@@ -4,8 +4,6 @@ Whatever is killed on the way leaves the former generation as it was; parts that
 found by their names, and the next run makes the rest.
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta

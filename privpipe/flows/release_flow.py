@@ -4,8 +4,6 @@ Stages are plain functions wrapped as tasks and called directly; inside them chu
 futures, never Prefect tasks. Parameters are paths, results are receipts, exceptions are ours.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress

@@ -4,8 +4,6 @@ It comes with ``privpipe[cluster]``. Without it null-space cleaning works all th
 the same bits); what has no second form says clearly that it cannot.
 """
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable
 from functools import cache

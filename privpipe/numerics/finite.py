@@ -1,7 +1,5 @@
 """Which rows are finite, at the cost of one product with a vector; rows selected without a copy."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -5,8 +5,6 @@ with at most `MOST_CODES` different values they are read as classes, with more a
 reads integers other than 0 and 1 so has guessed, and says so (`GuessWarning`).
 """
 
-from __future__ import annotations
-
 import warnings
 from typing import Any
 

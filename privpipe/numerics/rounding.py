@@ -8,8 +8,6 @@ bytes of a release is summed here instead: element by element, which IEEE 754 ro
 an order that the number of terms alone decides.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from privpipe.protocols import BoolArray, FloatArray

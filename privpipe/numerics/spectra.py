@@ -4,8 +4,6 @@ Symmetric matrices in, eigenvectors out; signs are fixed by a rule so that resul
 on the BLAS build.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import scipy.linalg as sl
 

@@ -3,8 +3,6 @@
 Inside a stage chunks are futures of Dask, never tasks of Prefect. Exceptions are ours.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 

@@ -1,7 +1,5 @@
 """Plans as values: rows per chunk, chunks per task, bytes in a worker at once."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from privpipe.errors import MemoryBudgetError

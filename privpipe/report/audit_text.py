@@ -1,7 +1,5 @@
 """The audit's findings in sentences, and as the rows of tables."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The page of a comparison: one table, one figure, and what every entry says."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -5,8 +5,6 @@ emoji, and an escape sequence is shown (``\\x1b``), not obeyed. Only here is a R
 and anything printed; ruff forbids both elsewhere.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Mapping, Sequence

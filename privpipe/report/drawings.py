@@ -5,8 +5,6 @@ kilobytes, where a plotting library takes a second. Names are escaped, and shown
 fonts, whatever their script.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ records, which the header of something published may not. Digits are a channel t
 round alike, limits upwards.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any

@@ -5,8 +5,6 @@ small count can be worked out. Both hold numbers about records and names of vari
 a record and no path; both are made again from ``audit.json`` alone.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from importlib import resources

@@ -1,7 +1,5 @@
 """Sections of a release's page, each from its part of ``audit.json``; none where it is missing."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any

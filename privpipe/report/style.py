@@ -4,8 +4,6 @@ Colours are those of Okabe and Ito (2008), brightened for the dark theme; every 
 marker of its own as well, so that no meaning rests on colour alone.
 """
 
-from __future__ import annotations
-
 import io
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -4,8 +4,6 @@ A count of three, or a sum from which it can be taken, may say who. Where one te
 out, so is the next smallest and the total is shown; where every other is nothing, it is not.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any

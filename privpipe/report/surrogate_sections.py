@@ -1,7 +1,5 @@
 """Sections on surrogates that are sums of records: what they retain, and what they give away."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 

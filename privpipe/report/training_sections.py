@@ -1,7 +1,5 @@
 """How a filter was learned: Phi and losses over the rounds, and what is known of new records."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 

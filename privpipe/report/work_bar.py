@@ -1,7 +1,5 @@
 """How far long work is: a bar with rate and time left on a terminal, some lines in a log."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

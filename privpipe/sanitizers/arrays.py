@@ -1,7 +1,5 @@
 """What callers hand to sanitizers, checked: arrays in the dtype to work with, and weights."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable
 from contextlib import suppress

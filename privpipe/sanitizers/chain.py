@@ -5,8 +5,6 @@ is a `Chain` of the `Standardiser` and the method's own map: records to come are
 training records, never by themselves.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise

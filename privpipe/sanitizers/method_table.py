@@ -4,8 +4,6 @@ It collects the rows of the wings; a new method is a module with a row in its wi
 CONTRIBUTING.md). Reading it loads every wing, hence it is loaded when first read.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from privpipe.protocols import Method, RecordMap

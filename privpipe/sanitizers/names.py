@@ -4,8 +4,6 @@ Names belong to a map as it is held: they are held beside its fields and stored 
 its model. They change nothing of what it does with plain arrays of features.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from copy import copy
 from functools import wraps

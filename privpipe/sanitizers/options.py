@@ -3,8 +3,6 @@
 How the values themselves are read is the same for all options: see `privpipe.option_values`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 

@@ -6,8 +6,6 @@ the rest attributes. What it was fitted on, by name, is in the header. The diges
 of it.
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json

@@ -5,8 +5,6 @@ of `ADVERSARIES`: options, configuration, its JSON schema and template, plans an
 `problem` is a prediction problem as an adversary sees it; `preparation` makes the evidence.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial

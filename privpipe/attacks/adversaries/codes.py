@@ -1,7 +1,5 @@
 """Codes: confidential variables as classes or numbers, released categories as indicators."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -12,8 +12,6 @@ that hold there become features. What they reveal in the end is judged, like eve
 records that neither half holds.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import combinations

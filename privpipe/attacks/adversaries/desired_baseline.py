@@ -3,8 +3,6 @@
 What such an adversary guesses of a confidential variable is no fault of the release.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

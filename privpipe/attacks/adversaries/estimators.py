@@ -1,7 +1,5 @@
 """Adversaries that are estimators of scikit-learn: trees, forests, neighbours, a network."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from copy import deepcopy
 from itertools import islice

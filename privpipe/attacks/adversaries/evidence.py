@@ -1,7 +1,5 @@
 """What all attacks of one audit share, and which of its records train, choose and judge."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any

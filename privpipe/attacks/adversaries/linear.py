@@ -5,8 +5,6 @@ training, and keeps what does best on the tuning records: a fully converged adve
 weak regularisation is weaker than an early stopped one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from copy import copy
 from typing import Any

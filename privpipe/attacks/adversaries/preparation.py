@@ -1,7 +1,5 @@
 """Preparation of the evidence: records are sampled and standardised, targets coded."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any

@@ -4,8 +4,6 @@ Erasers and filters that are blind beyond means leave differences between classe
 covariances; it reads them there.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial

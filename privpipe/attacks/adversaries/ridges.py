@@ -4,8 +4,6 @@ Apart from the other linear adversaries because it needs no scikit-learn, which 
 load than linkage and reconstruction of a small release take together.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 

@@ -5,8 +5,6 @@ one (Bayes' rule, where records of a class are independent), and an adversary th
 of the set: means, covariances and quantiles.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 

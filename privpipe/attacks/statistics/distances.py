@@ -1,7 +1,5 @@
 """Distances between many records and many others, a bounded block at a time."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

@@ -5,8 +5,6 @@ the records, so that tables of shards add. A record released as the mean is pred
 is, so ties are common, and computed as two different sums they differ in the last bit.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The ROC curve of an adversary that ranks records, with its area and interval."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

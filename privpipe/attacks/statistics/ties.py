@@ -5,8 +5,6 @@ often as they occur, and as one unit of an interval. Where a table has no more p
 records, equal rows are no repeats but what such a table is made of: there each counts for itself.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import numpy.typing as npt
 from scipy.sparse import coo_array

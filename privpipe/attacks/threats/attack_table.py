@@ -5,8 +5,6 @@ from what each row needs. A new attack is a module with a function of the arrays
 that it needs and the options, whose outcome is a value with `to_json`, and one row here.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from importlib import import_module

@@ -3,8 +3,6 @@
 Who links records of a person, a device or a household knows more than any one of them reveals.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary

@@ -4,8 +4,6 @@ Follows the protocol of Xu et al. 2017 (Figure 5) and Hamm 2017 (Algorithm 3): a
 see released records with their labels, and are judged on others.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Linkage: which released record belongs to a known raw one? Nearest neighbours decide."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict, dataclass
 

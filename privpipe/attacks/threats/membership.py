@@ -7,8 +7,6 @@ read records off the low bits of noise). An event is chosen on one half of the r
 on the other, so that choosing it costs nothing.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Iterator

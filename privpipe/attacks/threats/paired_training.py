@@ -5,8 +5,6 @@ utility is one predictor on raw and on released records. A difference of pairs h
 interval than two figures apart.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace

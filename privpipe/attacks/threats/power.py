@@ -10,8 +10,6 @@ What was found once by a hair is not found by every audit of such a leak: a size
 where the score lies so far above what finds it that another draw would be found as well (`ROOM`).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace

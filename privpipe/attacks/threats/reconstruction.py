@@ -1,7 +1,5 @@
 """Reconstruction: how much of the raw records can be predicted from the released ones?"""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict, dataclass
 

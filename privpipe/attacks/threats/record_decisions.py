@@ -8,8 +8,6 @@ allowed, or the farthest record found. One is within its limit by its upper limi
 succeeded on an unsafe control; else it is unproven, or unknown where it could not be run.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any

@@ -12,8 +12,6 @@ X'X: who knows no record has that one. No number of surrogates hinders either. N
 Cook 1977 for the second.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import asdict, dataclass

@@ -4,8 +4,6 @@ That an attack fails on a release says nothing unless it succeeds on records lik
 control breaks the rule that the attack is about, with fresh signs, and nothing of it is stored.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any

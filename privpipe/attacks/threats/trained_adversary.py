@@ -1,7 +1,5 @@
 """An adversary that is trained on some records and decides about others of the same evidence."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary

@@ -5,8 +5,6 @@ only guesses, the two are alike to it. Of records that a model learned from and 
 this is membership; of a release and of the records that judged it, it is drift.
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict, dataclass, replace
 

@@ -1,7 +1,5 @@
 """An executor on Dask workers: what is sent or held is the result of a task, never scattered."""
 
-from __future__ import annotations
-
 import itertools
 import secrets
 import time

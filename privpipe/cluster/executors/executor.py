@@ -4,8 +4,6 @@ Fits, cleaning, audit and pricing take an `Executor` and know no client. Whateve
 can be made again, so that the loss of any worker, the only one included, costs time alone.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass

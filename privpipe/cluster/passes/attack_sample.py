@@ -3,8 +3,6 @@
 Which are measured of a release follows from the table: those whose needs something here provides.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any

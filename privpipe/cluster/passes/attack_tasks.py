@@ -3,8 +3,6 @@
 Outcomes are numbers about records; no record and no library's message travels with them.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace

@@ -4,8 +4,6 @@ One task owns whole chunks. A bounded number of tasks is in flight, futures are 
 complete, and each task's receipts are recorded before the next is submitted.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace

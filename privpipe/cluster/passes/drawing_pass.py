@@ -5,8 +5,6 @@ a tree, and the driver makes records of the last one and writes them. The sums a
 chunks, workers, retries and resumed runs give the same bytes. Neither signs nor keys leave a task.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

@@ -8,8 +8,6 @@ record that is attacked is compared with it, bit by bit. The prediction is then 
 the features: whoever has the model makes the one of the other.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 from typing import Any
 

@@ -3,8 +3,6 @@
 Audits of training data see what the map makes of records that were never released.
 """
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass, replace

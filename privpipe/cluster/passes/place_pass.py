@@ -4,8 +4,6 @@ A worker makes them of the block that it writes and of the labels of the same re
 them in the private workspace, one object per task; the audit reads them.
 """
 
-from __future__ import annotations
-
 import hashlib
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence

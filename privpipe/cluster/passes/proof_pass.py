@@ -1,7 +1,5 @@
 """Every stored byte is read: of collections without receipts, of releases in a workspace."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from privpipe.cluster.events import Event

@@ -4,8 +4,6 @@ Only merged statistics reach the driver. The shape of every sum depends on the n
 alone, so that the result does not depend on who works.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast

@@ -4,8 +4,6 @@ What travels is 32 bytes a record that no one reads without the account's key. A
 read once: its sketch stays beside the account, under the digest of its content.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any

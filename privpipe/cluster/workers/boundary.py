@@ -5,8 +5,6 @@ worker's pages; texts of foreign exceptions may hold values of records. So every
 a worker goes through `run_sealed`.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 from collections.abc import Callable

@@ -4,8 +4,6 @@ Whoever holds a certificate of the authority may speak to the scheduler, and so 
 workers: keys are files of mode 0600 in a folder of mode 0700, and each cluster has an authority.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass

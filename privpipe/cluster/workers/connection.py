@@ -1,7 +1,5 @@
 """Connect to a Dask cluster: a local one by default, or a running one by its address."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import socket

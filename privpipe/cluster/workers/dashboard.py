@@ -6,8 +6,6 @@ speaks https alone, and to clients alone that show a certificate of the authorit
 them speak to the scheduler, so no one sees more than they could do already.
 """
 
-from __future__ import annotations
-
 import ssl
 from ipaddress import ip_address
 from typing import Any

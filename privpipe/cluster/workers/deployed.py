@@ -4,8 +4,6 @@
 `prepare_server` before a scheduler or worker begins.
 """
 
-from __future__ import annotations
-
 import os
 import resource
 import sys

@@ -6,8 +6,6 @@ survive a fork, and Python 3.11.0 lets every user of the machine reach the fork 
 (CVE-2022-42919): there each worker starts from nothing, as Dask has it.
 """
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 

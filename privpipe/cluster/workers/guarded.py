@@ -6,8 +6,6 @@ made for this cluster and lives in memory; workers and nannies serve no pages; t
 scheduler, which have no login, lie behind a path that cannot be guessed.
 """
 
-from __future__ import annotations
-
 import hmac
 import os
 import secrets

@@ -6,8 +6,6 @@ says whose a listening socket is (proc(5), /proc/net/tcp); other systems do not 
 nothing is checked. TLS with certificates, as in deploy/RUNBOOK.md, needs no such check.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Iterator

@@ -7,8 +7,6 @@ appear, once a driver has connected.
 Labels are words of `progress` alone, so that the number of series never grows with runs or records.
 """
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import suppress

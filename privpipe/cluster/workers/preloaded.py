@@ -6,8 +6,6 @@ one is there at once. Nothing below may open what must not be shared, or start a
 would stay locked in a fork (but that of pyarrow's allocator, jemalloc, which is made for forks).
 """
 
-from __future__ import annotations
-
 import gc
 import os
 from contextlib import suppress

@@ -3,8 +3,6 @@
 Imported before the scheduler serves; `distributed` takes pages from a table at that moment.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict
 from html import escape

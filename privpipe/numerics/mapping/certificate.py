@@ -8,8 +8,6 @@ feasible mapping has information at least
 less the rounding error of all that was added up.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ A price computed in float64 is only evidence within its rounding error. What is 
 below the exact one whatever the sizes of potentials and distances.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

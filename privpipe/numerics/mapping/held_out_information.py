@@ -24,8 +24,6 @@ over chi_S is ``<p - p1, p - m>_m``: a mean of one function, of variance at most
 ratios are at most C, and never more than ``1 + chi_S + ...`` below its expectation (Bernstein).
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -13,8 +13,6 @@ The divergence is at most ``k * radius``, since each cell has ``phi(x) <= k psi(
 with x.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The search for a near-optimal privacy mapping: choose the route, run it, say why it stopped."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import suppress
 

@@ -5,8 +5,6 @@ side that matters, and by Chernoff's bound in relative entropy (Hoeffding 1963, 
 shares at once.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

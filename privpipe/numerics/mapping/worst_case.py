@@ -3,8 +3,6 @@
 All for the law given; an average in nats may hide a symbol that gives a value away.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -7,8 +7,6 @@ regression that follows from them, are not biased towards zero. This is the refi
 as least squares on the subspace found are that of problem (3).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 

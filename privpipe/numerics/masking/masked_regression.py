@@ -4,8 +4,6 @@ Yi et al. 2014, problem (3), solved on Gram matrices with the expectation of the
 ``E[P P^T] = I``, so that nothing has to be drawn before the fit.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Literal

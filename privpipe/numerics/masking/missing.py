@@ -7,8 +7,6 @@ width of the collection is ever held. Where few patterns of missing entries repe
 each carry all rounds.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -5,8 +5,6 @@ integer that float64 holds exactly. So the order of the sums, the cut into chunk
 of the matrix product cannot change a bit of the result, and its last digits reveal nothing of them.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -3,8 +3,6 @@
 Hamm, JMLR 2017, Algorithm 1, and what replaces it by default.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

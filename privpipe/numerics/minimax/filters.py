@@ -5,8 +5,6 @@ travel as one flat vector. Bring another by writing `map_records` (see `Differen
 The networks are those of Hamm, JMLR 2017, section 6.1 (Minimax 2).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol

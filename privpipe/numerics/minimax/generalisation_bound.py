@@ -4,8 +4,6 @@ Hamm, JMLR 2017, section 3.4, by the same route (Rademacher complexities of the 
 constants that the route gives and for any filter rather than the global empirical minimiser.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from privpipe.protocols import FloatArray, IntArray

@@ -5,8 +5,6 @@ slope and curvature. It proposes a trial, receives what the records answered, an
 retreats. It never sees a record.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from contextlib import suppress
 

@@ -4,8 +4,6 @@
 equations 10-11). Each evaluation solves the convex inner problems in rounds over the records.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum

@@ -6,8 +6,6 @@ that no library, processor or chunking changes: a released number that moved by 
 grid under the same noise would show the step.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Literal
 

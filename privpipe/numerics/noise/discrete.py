@@ -7,8 +7,6 @@ P(digit j is 1) = 1 / (1 + q**-(2**j)). One more lane says whether G reaches 2**
 the noise saturates, which clipping the sum makes a post-processing of the unbounded law.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from fractions import Fraction

@@ -6,8 +6,6 @@ real xi. Floats decide it for almost all records, with a bound on their error; w
 to a boundary is decided by intervals of as many bits as it takes (Ziv's strategy).
 """
 
-from __future__ import annotations
-
 import math
 import threading
 from collections.abc import Sequence

@@ -6,8 +6,6 @@ then leaves the ball. Here the ball is shrunk by what rounding can add, and the 
 no analysis of the bounding function.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """A mechanism of local differential privacy: lattice, law of the noise, and what they promise."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

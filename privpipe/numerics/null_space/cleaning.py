@@ -9,8 +9,6 @@ of a narrow dtype whose rounding may cost too much of their budget are stored wi
 (`privpipe.numerics.null_space.compensated_rounding`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any

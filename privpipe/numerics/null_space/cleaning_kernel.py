@@ -8,8 +8,6 @@ of a record, and how its coordinates shrink, is done for all records of a tile s
 is read whole before it is written, so that records may be released into their own place.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any

@@ -5,8 +5,6 @@ feature may as well be rounded the other way: taken one after the other, the lar
 each is rounded to the side that leaves the smaller error of the prediction so far.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

@@ -7,8 +7,6 @@ A_c^T v``. That pencil is singular, so it is solved inside the ranges of the pre
 eigensolver on the whole of it breaks even the bound on utility.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import scipy.linalg
 

@@ -3,8 +3,6 @@
 Nothing here may be reordered or fused: what rounding takes from a sum is computed from it.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

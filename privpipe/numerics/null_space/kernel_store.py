@@ -6,8 +6,6 @@ file, named by all that the machine code depends on, in a folder that no one els
 lies there is executed. Where there is no such folder each process compiles for itself.
 """
 
-from __future__ import annotations
-
 import hashlib
 import inspect
 import json

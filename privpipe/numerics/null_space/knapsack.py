@@ -4,8 +4,6 @@ Xu et al. 2017, Figure 1 with the augmented step 4. Its closed forms in the coor
 predictor are in `privpipe.numerics.null_space.shrinkage`.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import numpy.typing as npt
 

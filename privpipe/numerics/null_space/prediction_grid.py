@@ -7,8 +7,6 @@ within its error bound of a boundary of the grid decides nothing and is summed a
 the digits, and at last in whole numbers.
 """
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 

@@ -6,8 +6,6 @@ that the bound holds for the record as stored. The margin is a function of the p
 grid: one that grew with the record would reveal, in what is left, features that must vanish.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any

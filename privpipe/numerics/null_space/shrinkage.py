@@ -7,8 +7,6 @@ Every operation, and their order, is that of the compiled kernel: the bits agree
 bits depend on which others are in its block, as they would in a matrix product.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from privpipe.numerics.null_space.knapsack import spent_before

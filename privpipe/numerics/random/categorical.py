@@ -1,7 +1,5 @@
 """Categorical draws: one 64-bit word compared with whole-number thresholds, never with floats."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -7,8 +7,6 @@ rounds correctly, in a fixed order, without fused operations. Their reduction an
 follow FDLIBM 5.3 (e_log.c, k_sin.c, k_cos.c).
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from privpipe.errors import OptionError

@@ -4,8 +4,6 @@ A 64-bit mix (Steele, Lea and Flood's SplitMix64 finaliser) of the bits of the f
 splits *training* records; it is no cryptographic hash and draws no privacy noise.
 """
 
-from __future__ import annotations
-
 import hashlib
 
 import numpy as np

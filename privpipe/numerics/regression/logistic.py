@@ -5,8 +5,6 @@ are written in an orthonormal zero-sum basis, so that K classes have K - 1 score
 curvature is not singular; a ridge on V is the ridge on the K columns of the usual form.
 """
 
-from __future__ import annotations
-
 from functools import cache, reduce
 
 import numpy as np

@@ -5,8 +5,6 @@ it is the certificate once all is done. Every step may be done twice, so whoever
 followed by whoever calls again.
 """
 
-from __future__ import annotations
-
 import getpass
 import hashlib
 import json

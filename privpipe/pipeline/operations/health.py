@@ -4,8 +4,6 @@ Workers import this module, and need not have Prefect: the server is looked at i
 `privpipe.pipeline.operations.server_health`.
 """
 
-from __future__ import annotations
-
 import os
 import resource
 import secrets

@@ -1,7 +1,5 @@
 """``privpipe doctor``: Prefect's server is reachable, closed to others, set up as the files say."""
 
-from __future__ import annotations
-
 import os
 import ssl
 from collections.abc import Iterator

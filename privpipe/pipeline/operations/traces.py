@@ -6,8 +6,6 @@ is, and what lies within a store or a workspace is not looked at. What does not 
 is left, and named.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -3,8 +3,6 @@
 Both vanish with the workspace, when the release is published or purged: an approval counts once.
 """
 
-from __future__ import annotations
-
 import json
 from contextlib import suppress
 from shlex import quote

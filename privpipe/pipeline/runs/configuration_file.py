@@ -4,8 +4,6 @@ A key is overridden by ``PRIVPIPE_SECTION__KEY``, as ``PRIVPIPE_METHOD__UTILITY_
 A logical time is the moment that a run is for, whenever it happens; always with an offset.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import stat

@@ -6,8 +6,6 @@ the register beside the account before it becomes visible, so that the next run 
 file the records are in by then.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

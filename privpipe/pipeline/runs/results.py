@@ -1,7 +1,5 @@
 """``run_results.json``: what a run did and how it ended, written also when it failed."""
 
-from __future__ import annotations
-
 import json
 from contextlib import suppress
 from typing import Any

@@ -1,7 +1,5 @@
 """Begin a run, or resume the one that its workspace belongs to."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from privpipe.errors import OptionError, StoreError

@@ -1,7 +1,5 @@
 """A run as a value: its options, what was found out before any work, and its identity."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import secrets

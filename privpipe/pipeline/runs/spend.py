@@ -4,8 +4,6 @@ An account that begins anew lets the same records lose their limit again; a key 
 followed by another, and two draws for one record are averaged.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterator, Mapping

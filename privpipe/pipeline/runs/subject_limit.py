@@ -1,7 +1,5 @@
 """Several records of one subject: counted, the rest withheld, the promise multiplied."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TypeAlias

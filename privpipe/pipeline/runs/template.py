@@ -4,8 +4,6 @@ Keys that must be filled in are written out, all others are comments that show t
 so the file is short to read and no default is frozen into it.
 """
 
-from __future__ import annotations
-
 import json
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence

@@ -4,8 +4,6 @@ A configuration may be somebody else's, and so may the file beside it. ``privpip
 such code, after ``--trust SHA256``; every other command reads the file and says that it did not.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Showing a run: a line per stage, a bar with records per second, gauges for who reads them."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -4,8 +4,6 @@ Prefect takes a schedule without a zone, a parameter that the flow does not know
 piles runs up, and each is noticed at night.
 """
 
-from __future__ import annotations
-
 import importlib
 import inspect
 from collections.abc import Iterator, Mapping

@@ -5,8 +5,6 @@ ends in an orderly way. Here a signal is an orderly end, requests need a passwor
 knows, and its database does not grow for ever.
 """
 
-from __future__ import annotations
-
 import atexit
 import os
 import secrets

@@ -5,8 +5,6 @@ a flow run on a server chooses which configuration a worker reads, and may give 
 their own: so a server has a password, and beyond this machine TLS.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping

@@ -5,8 +5,6 @@ socket was bound by the run before anything else was started, so no one else can
 certificate in FOLDER is one that only the run knows how to check.
 """
 
-from __future__ import annotations
-
 import socket
 import sys
 from pathlib import Path

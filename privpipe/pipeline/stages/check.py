@@ -1,7 +1,5 @@
 """The check stage: all that metadata can show, before a cluster is touched."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """The clean stage: every chunk from store to worker to workspace, then proof of completeness."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

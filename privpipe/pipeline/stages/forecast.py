@@ -3,8 +3,6 @@
 `check` shows it, `run` refuses by it: what would end the fit after a minute ends the command now.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

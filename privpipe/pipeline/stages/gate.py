@@ -4,8 +4,6 @@ Unknown never passes. A failed gate keeps the workspace: a corrected limit resum
 attacks already measured, and `privpipe approve` overrides it once, for exactly what was found.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

@@ -1,7 +1,5 @@
 """Before any work: could this gate be passed at all, and by how many held-out records?"""
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_left
 from collections.abc import Mapping

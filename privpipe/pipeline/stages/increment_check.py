@@ -1,7 +1,5 @@
 """A history of generations: one configuration, one model, one audit; its parts are never mixed."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from dataclasses import asdict, dataclass, replace

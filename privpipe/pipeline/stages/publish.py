@@ -1,7 +1,5 @@
 """The publish stage: model, report, and last of all the release."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The report of a run: what was judged, for operators and for everybody."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from importlib.metadata import version

@@ -3,8 +3,6 @@
 Before it the sources are proved: what a run reads is what was ingested.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial

@@ -10,8 +10,6 @@ Search and certificate are in `privpipe.numerics.mapping`.
 Start reading at `privacy_mapping`, then `solving.solve`.
 """
 
-from __future__ import annotations
-
 from privpipe.sanitizers.mapping import privacy_mapping
 
 METHODS = (privacy_mapping.METHOD,)

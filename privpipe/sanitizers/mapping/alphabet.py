@@ -1,7 +1,5 @@
 """A joint distribution, codes and a distortion, checked and written as a problem."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any

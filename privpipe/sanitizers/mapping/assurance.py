@@ -6,8 +6,6 @@ promise), and on the mean distortion. Without records held out the ball has all 
 the distortion too: one event, two means. What the fitted counts say stays beside them as `plug_in`.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 

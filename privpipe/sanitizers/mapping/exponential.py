@@ -4,8 +4,6 @@ McSherry and Talwar 2007, as Salamatian et al. section 4.2 use it: release b' wi
 proportional to exp(-beta d(b', b)), the same for every original symbol b.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The joint distribution that a mapping is fitted on: frequent profiles, smoothed."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """Options of a privacy mapping, and what of them does not go together."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 

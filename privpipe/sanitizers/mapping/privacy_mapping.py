@@ -1,7 +1,5 @@
 """The method "privacy_mapping": SPPM fitted on records, one row of the table of methods."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any, ClassVar

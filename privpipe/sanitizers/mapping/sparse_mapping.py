@@ -3,8 +3,6 @@
 Salamatian et al., SPPM: Sparse Privacy Preserving Mappings.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Literal, get_args

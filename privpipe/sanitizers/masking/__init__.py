@@ -11,8 +11,6 @@ What is released is X P and a coefficient matrix: second moments, and no residua
 Start reading at `surrogates`, then `masking_model`.
 """
 
-from __future__ import annotations
-
 from privpipe.sanitizers.masking import surrogates
 
 METHODS = (surrogates.METHOD,)

@@ -4,8 +4,6 @@ Records that lack the same entries are one matrix of co-moments. Where they lack
 ways, each round reads the shards once; nothing of the width of the collection is ever held.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from functools import partial

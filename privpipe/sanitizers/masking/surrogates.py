@@ -5,8 +5,6 @@ iteration is a small matrix times its data; only where entries are missing in ma
 reads all records once.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 from functools import partial

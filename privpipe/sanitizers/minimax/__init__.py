@@ -9,8 +9,6 @@ a class in a file of the user's; `baselines` are the closed forms and what the p
 Start reading at `linear_minimax`, then `training.shard_oracle`.
 """
 
-from __future__ import annotations
-
 from privpipe.sanitizers.minimax import baselines, custom_filter, linear_minimax, neural_minimax
 
 METHODS = (

@@ -5,8 +5,6 @@ compared with. PPLS trades covariances (Enev, Jung, Bo, Ren and Kohno 2012, Sens
 discriminately decreasing discriminability, masks features (Whitehill and Movellan 2012).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal

@@ -1,7 +1,5 @@
 """The frozen maps of linear filters: drawn, from a closed form, or learned in rounds."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar

@@ -4,8 +4,6 @@ Hamm, JMLR 2017: the filter minimises the trade-off ``Phi(U)`` between the best 
 the best adversary's, both solved anew for every U. Records stay on their shards.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial

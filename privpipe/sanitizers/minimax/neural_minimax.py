@@ -4,8 +4,6 @@ Hamm, JMLR 2017, section 4 and Minimax 2. The objective is the same as for linea
 stops on held-out records. The network starts small on whitened features.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, ClassVar, Literal

@@ -4,8 +4,6 @@ Hamm 2017, Noisy Minimax Filters, sections 2.2 and 3. The filter is any row-wise
 table; the table is handed in, so that this wing knows none of the others.
 """
 
-from __future__ import annotations
-
 import functools
 import operator
 import warnings

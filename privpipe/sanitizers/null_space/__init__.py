@@ -12,8 +12,6 @@ The arithmetic is in `privpipe.numerics.null_space`.
 Start reading at `algorithm_1`, then `linear_cleaner`.
 """
 
-from __future__ import annotations
-
 from privpipe.sanitizers.null_space import algorithm_1, algorithm_2, leace, target_only
 
 METHODS = (algorithm_1.METHOD, algorithm_2.METHOD, leace.METHOD, target_only.METHOD)

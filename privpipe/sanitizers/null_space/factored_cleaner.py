@@ -4,8 +4,6 @@
 a small share of their bytes (Xu et al. 2017, Figure 2, in low-rank form).
 """
 
-from __future__ import annotations
-
 from dataclasses import KW_ONLY, dataclass, fields, replace
 from typing import Any, ClassVar, Self
 

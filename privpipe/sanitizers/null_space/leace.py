@@ -5,8 +5,6 @@ linear predictor finds the confidential variables any better than a constant. `s
 the closed form, from co-moments.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, Literal

@@ -8,8 +8,6 @@ records rounding withholds. Not so the printed form of algorithm 2, nor what hap
 imputed values are another record.
 """
 
-from __future__ import annotations
-
 import warnings
 from dataclasses import dataclass, replace
 from functools import cached_property

@@ -3,8 +3,6 @@
 The options that algorithms 1 and 2 share are here too, once for both.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial

@@ -4,8 +4,6 @@ The least that keeps a target usable. What the prediction itself reveals of a co
 is all that is left to reveal, so it is what a null-space cleaner's release tends to.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, ClassVar, Literal

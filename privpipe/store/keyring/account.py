@@ -8,8 +8,6 @@ counted from its reservation on, before the first chunk is written, until it is 
 that wrote nothing.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os

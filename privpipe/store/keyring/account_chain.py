@@ -11,8 +11,6 @@ and continues behind it. An entry without a link (its writer was killed, is just
 version before the chain) counts as any other, and the next link holds it.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

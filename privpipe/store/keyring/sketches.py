@@ -7,8 +7,6 @@ are only ever added. A sketch that is missing or damaged is an error: what was c
 of these records is then not known.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import secrets

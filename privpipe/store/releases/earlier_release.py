@@ -5,8 +5,6 @@ belong to no record; but both releases carry exact coefficients, whose differenc
 records in which they differ. Nothing is compared with raw records.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

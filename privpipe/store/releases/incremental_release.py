@@ -4,8 +4,6 @@ What is published of a part is a name that only the release's ledger can resolve
 digests of their records would confirm guesses. A part is a release of its own; it never changes.
 """
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import json

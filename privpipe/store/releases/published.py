@@ -1,7 +1,5 @@
 """Check a published release against its manifest and its receipts."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

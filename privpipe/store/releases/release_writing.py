@@ -4,8 +4,6 @@ Everything is prepared in a private workspace beside the release; see DESIGN.md 
 protocol, its invariants and what was rejected.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence

@@ -4,8 +4,6 @@ Known before a run, from the options alone. An allowance that is narrower than t
 few records cannot be shown to hold, not even of a release from which nothing can be learned.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from functools import partial

@@ -7,8 +7,6 @@ preserve. The level is shared over variables by Holm's steps, over the attacks a
 Bonferroni.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 An attack that could not be trained or judged is "unknown"; its row of the table holds no number.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import asdict, dataclass
 from typing import Any, Literal

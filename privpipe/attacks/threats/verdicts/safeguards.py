@@ -5,8 +5,6 @@ not find a leak that was planted, where they find nothing in raw records either,
 joined to the wrong records, and too little where what they find still grows towards the limit.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace

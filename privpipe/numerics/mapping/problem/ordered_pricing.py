@@ -7,8 +7,6 @@ short intervals of the posterior. The cheaper of the symbols found there is all 
 of the column, so that a search over all symbols can pass over nearly all runs of them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -4,8 +4,6 @@
 numba nothing, and keeps calls as short as they are read.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

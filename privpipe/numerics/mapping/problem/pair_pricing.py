@@ -5,8 +5,6 @@ the unit that is spread over a cluster; every pair's value is computed by the sa
 operations whatever the block, so that the answer does not depend on the partition.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -4,8 +4,6 @@ The optimum does not change when distances and budget are divided by one number.
 divide without rounding.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -7,8 +7,6 @@ potentials are carried to the full alphabet and measured there, and the search s
 that gap is small enough. The last level is the full alphabet itself.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

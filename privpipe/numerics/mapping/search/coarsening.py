@@ -7,8 +7,6 @@ which is the cheapest; potentials are interpolated. Neither needs the prior or t
 be even: what comes back is always measured on the fine alphabet.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -7,8 +7,6 @@ again costs next to nothing where the mass is small, and any normalised potentia
 bound. This is the c-transform of the column potentials.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 

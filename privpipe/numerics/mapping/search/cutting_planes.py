@@ -13,8 +13,6 @@ The least is over all pairs, by the oracle that prices any mapping; pairs that u
 programme. The programme itself is HiGHS's.
 """
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass
 

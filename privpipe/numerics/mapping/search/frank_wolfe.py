@@ -6,8 +6,6 @@ distortion: exact, and without a general solver. The reduced-cost searches (7) g
 pricing oracle.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -10,8 +10,6 @@ line searches: descent by coordinates on the information and the price of distor
 over 2**17.
 """
 
-from __future__ import annotations
-
 from dataclasses import InitVar, dataclass, field
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Kernels of the exchange of masses: a sweep, in which each column moves what it gains most by."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -5,8 +5,6 @@ pairs and adds what was found. The temperature only falls when the bound over al
 with the bound on the set; otherwise the set is what is wrong, and grows first.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 

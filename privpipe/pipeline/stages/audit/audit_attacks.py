@@ -4,8 +4,6 @@ All of them are given different held-out records, as a reader of the release see
 is unknown, and unknown never passes the gate.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from contextlib import suppress

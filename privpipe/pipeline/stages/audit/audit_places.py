@@ -3,8 +3,6 @@
 The cleaning pass summed up every chunk; here the sums are compared, all of them, in this process.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

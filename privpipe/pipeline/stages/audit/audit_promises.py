@@ -1,7 +1,5 @@
 """What a map promises of every record, checked on the release: utility, and epsilon from below."""
 
-from __future__ import annotations
-
 import json
 import secrets
 from dataclasses import replace

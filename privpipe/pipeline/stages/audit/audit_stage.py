@@ -1,7 +1,5 @@
 """The audit stage: judge the finished release on labelled records its map has never seen."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from dataclasses import asdict, replace

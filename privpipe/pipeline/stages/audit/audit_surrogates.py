@@ -9,8 +9,6 @@ or unproven, and never passes. Where entries are missing, records are judged as 
 completes them.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable, Sequence

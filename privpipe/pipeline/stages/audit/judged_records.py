@@ -5,8 +5,6 @@ learned from others. Where they carry no labels, training records that are clean
 their features; the rest of the release is unproven, unless the operator vouches for it by name.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any

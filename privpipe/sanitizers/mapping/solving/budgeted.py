@@ -12,8 +12,6 @@ there are variables, whose duals are the next weights (Kelley 1960). Of the mixt
 programme names the shares are measured anew: mixing lowers them further.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """solve_constrained_mapping: the least information within a budget and limits on the worst case."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """solve_privacy_mapping: from a joint distribution and codes to a certified SparseMapping."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Sequence

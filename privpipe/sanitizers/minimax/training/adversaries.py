@@ -4,8 +4,6 @@ Hamm, JMLR 2017, trains against a logistic adversary. Who reads more is a convex
 the filter's outputs; several adversaries count alike.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal

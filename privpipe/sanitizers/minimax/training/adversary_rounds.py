@@ -4,8 +4,6 @@ With features drawn once, a filter can hide from these and from no others. Withi
 their heads are solved for every filter, and Phi falls.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial

@@ -4,8 +4,6 @@ Hamm, JMLR 2017, equations (47)-(62). Both are generalised eigenproblems; both h
 informative directions as the target tasks have outputs, and refuse more.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

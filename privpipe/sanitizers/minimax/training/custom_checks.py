@@ -4,8 +4,6 @@ A release is made in chunks, and a descent believes derivatives: rows must not c
 nothing may be drawn, and slopes must be those of finite differences.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import numpy as np

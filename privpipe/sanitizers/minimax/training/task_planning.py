@@ -5,8 +5,6 @@ them than features add nothing. A curved one may need them, for many classes of 
 can then hold whole records.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace

@@ -4,8 +4,6 @@ A task is a variable (or the features themselves), a loss, and a signed weight: 
 is to stay, negative for what is to go (Hamm, JMLR 2017, equations 10-13).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal, Protocol
 
