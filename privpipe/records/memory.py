@@ -163,6 +163,16 @@ class Records:
     def schema(self) -> ShardSchema:
         return self._schema
 
+    @property
+    def shared(self) -> tuple[str, ...]:
+        """Desired variables that are equal to a confidential one; `check_shards` looks for it."""
+        desired, confidential = self._whole.desired, self._whole.confidential
+        return tuple(
+            column.name
+            for column, values in zip(self._schema.desired, desired.T, strict=True)
+            if any(_is_same(values, other) for other in confidential.T)
+        )
+
     def shards(self) -> Iterator[Shard]:
         """Yield the shards in order."""
         w, n = self._whole, self.n_records
@@ -210,6 +220,12 @@ def _move_to_groups(edges: IntArray, groups: IntArray) -> IntArray:
     # Whole groups: an adversary who pools the records of a person needs all of them in one shard.
     begins = np.append(np.flatnonzero(np.diff(groups, prepend=groups[:1] - 1)), len(groups))
     return np.unique(begins[np.searchsorted(begins, edges)])
+
+
+def _is_same(one: FloatArray, other: FloatArray) -> bool:
+    """Whether two variables are equal in every record in which both are known."""
+    known = ~(np.isnan(one) | np.isnan(other))
+    return bool(known.any() and (one[known] == other[known]).all())
 
 
 def _columns_of(features: Any) -> tuple[str, ...]:

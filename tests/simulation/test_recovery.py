@@ -47,7 +47,7 @@ def bucket(tmp_path: Path) -> Iterator[World]:
 
 def test_hold_workspace__is_for_one(tmp_path: Path) -> None:
     url = str(tmp_path / "r.zarr")
-    with hold_workspace(url), pytest.raises(StoreError, match="Another run"):
+    with hold_workspace(url), pytest.raises(StoreError, match="Another process is writing"):
         with hold_workspace(url):
             pass
 
