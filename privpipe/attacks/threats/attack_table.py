@@ -215,7 +215,7 @@ def run_by_name(name: str, sample: Sample, options: AttackOptions | None = None)
     --------
     >>> import numpy as np
     >>> codes = np.arange(400).reshape(-1, 1) % 4
-    >>> report: Any = run_by_name("information", Sample(codes=codes, classes=codes // 2))
+    >>> report = run_by_name("information", Sample(codes=codes, classes=codes // 2))
     >>> round(report.rows[0].plug_in, 4)
     0.6931
     """
