@@ -18,8 +18,8 @@ from numpy._core._multiarray_umath import __cpu_dispatch__, __cpu_features__  # 
 
 QUICKLY = (
     "tests/numerics/null_space",
-    "tests/numerics/regression",
-    "tests/numerics/test_spectra.py",
+    "tests/numerics/test_tsqr.py",
+    "tests/numerics/minimax/test_spectra.py",
     "tests/numerics/test_rounding.py",
     "tests/sanitizers/null_space",
     "tests/sanitizers/test_null_exact.py",

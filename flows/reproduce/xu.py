@@ -23,7 +23,7 @@ from flows.reproduce.xu_figures import DATASETS, FIGURE_4, FIGURE_6, FIGURE_7, N
 from flows.reproduce.xu_picture import draw_complete_privacy
 from privpipe.attacks.null_space_privacy import NullSpacePrivacy, measure_null_space_privacy
 from privpipe.errors import InputError
-from privpipe.numerics.regression.moments import Coding
+from privpipe.numerics.moments import Coding
 from privpipe.protocols import FloatArray, IntArray
 from privpipe.records.memory import Records
 from privpipe.sanitizers.null_space.algorithm_1 import fit_null_space_cleaner

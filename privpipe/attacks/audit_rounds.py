@@ -11,8 +11,8 @@ from privpipe.attacks import moment_audit
 from privpipe.attacks.moment_audit import fit_linear_attack
 from privpipe.attacks.statistics.privacy import limit_complete_privacy, report_privacy
 from privpipe.errors import InputError, RankError
+from privpipe.numerics import moments as regression
 from privpipe.numerics.finite import find_finite_rows, keep_rows
-from privpipe.numerics.regression import moments as regression
 from privpipe.protocols import Column, FloatArray, Shard, Shards, ShardSchema
 
 VIEWS = {

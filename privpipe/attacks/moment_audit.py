@@ -20,9 +20,9 @@ import numpy as np
 
 from privpipe.attacks.statistics.privacy import PARTS, sum_privacy
 from privpipe.errors import InputError
+from privpipe.numerics import moments as regression
 from privpipe.numerics.finite import find_finite_rows, keep_rows
 from privpipe.numerics.random.record_hash import cut_in_parts
-from privpipe.numerics.regression import moments as regression
 from privpipe.protocols import Column, FloatArray, IntArray, Shard
 
 ROUNDINGS = 32.0

@@ -19,10 +19,10 @@ from privpipe.attacks.statistics.joint_sums import JointSums
 from privpipe.attacks.statistics.privacy import ViewPrivacy, report_privacy, sum_privacy
 from privpipe.capabilities import Coordinates, Spends
 from privpipe.errors import InputError, OptionError, RankError
+from privpipe.numerics import moments as regression
 from privpipe.numerics.finite import find_finite_rows
 from privpipe.numerics.random.streams import KeyedStream
-from privpipe.numerics.regression import moments as regression
-from privpipe.numerics.regression.tsqr import Frame, TriangularFactor, solve_triangular
+from privpipe.numerics.tsqr import Frame, TriangularFactor, solve_triangular
 from privpipe.protocols import FloatArray, RecordMap, Shard, Shards, ShardSchema
 
 

@@ -20,7 +20,7 @@ import scipy
 from privpipe.attacks.statistics.intervals import Interval
 from privpipe.capabilities import UtilityPromise
 from privpipe.numerics.finite import find_finite_rows, keep_rows
-from privpipe.numerics.regression.moments import CoMoments, code_targets
+from privpipe.numerics.moments import CoMoments, code_targets
 from privpipe.protocols import FloatArray, Shard, ShardSchema
 
 IN_CACHE = 1024

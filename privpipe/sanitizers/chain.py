@@ -15,8 +15,8 @@ import numpy.typing as npt
 
 from privpipe.described import described, facts_of_map
 from privpipe.errors import InputError, OptionError
+from privpipe.numerics.moments import CoMoments, measure_scale
 from privpipe.numerics.random.streams import ScopedStream
-from privpipe.numerics.regression.moments import CoMoments, measure_scale
 from privpipe.promises import check_promise
 from privpipe.protocols import (
     FloatArray,

@@ -17,7 +17,7 @@ from privpipe.attacks.moment_audit import (
     measure_pairs,
     summarise_pairs,
 )
-from privpipe.numerics.regression.moments import Coding, CoMoments, LeastSquares, code_targets
+from privpipe.numerics.moments import Coding, CoMoments, LeastSquares, code_targets
 from privpipe.protocols import Column, FloatArray, Shard
 from tests.standard import make_standard
 

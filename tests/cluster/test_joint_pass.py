@@ -13,7 +13,7 @@ from distributed import Client
 from privpipe.cluster.executors.dask_executor import DaskExecutor
 from privpipe.cluster.passes.joint_pass import JointQuery, reduce_jointly
 from privpipe.cluster.passes.reduce import ShardedCollection
-from privpipe.numerics.regression.moments import CoMoments
+from privpipe.numerics.moments import CoMoments
 from privpipe.protocols import Shard
 from privpipe.records.sampling import make_split
 from privpipe.store.arrays import blocks, sealed_arrays

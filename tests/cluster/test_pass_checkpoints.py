@@ -22,7 +22,7 @@ from privpipe.cluster.pass_checkpoints import FEWEST_CHECKPOINTED, Checkpoints
 from privpipe.cluster.passes.attack_tasks import distribute_attacks
 from privpipe.cluster.passes.reduce import ShardedCollection, summarise_chunks
 from privpipe.errors import PrivpipeError
-from privpipe.numerics.regression.moments import CoMoments
+from privpipe.numerics.moments import CoMoments
 from privpipe.protocols import Shard
 from privpipe.records.sampling import make_split
 from privpipe.store.collections.collection import Collection, open_collection

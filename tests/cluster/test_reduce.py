@@ -17,7 +17,7 @@ from privpipe.cluster.executors.oracles import spread_evenly
 from privpipe.cluster.passes.reduce import ShardedCollection
 from privpipe.cluster.workers.connection import ClusterOptions, connect
 from privpipe.errors import InputError
-from privpipe.numerics.regression.moments import CoMoments
+from privpipe.numerics.moments import CoMoments
 from privpipe.protocols import Shard, Sums
 from privpipe.records.memory import Records
 from privpipe.sanitizers.null_space.algorithm_1 import fit_null_space_cleaner

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from privpipe.numerics.minimax.spectra import count_directions, fix_signs
 from privpipe.numerics.rounding import bound_rank_error, exceeds
-from privpipe.numerics.spectra import count_directions, fix_signs
 
 
 @pytest.mark.parametrize("n_terms", [1, 8, 300])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from privpipe.errors import GateError
-from privpipe.numerics.regression.moments import CoMoments
+from privpipe.numerics.moments import CoMoments
 from privpipe.pipeline.stages.drift import DriftReference, check_drift, measure_drift
 
 

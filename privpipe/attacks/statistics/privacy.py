@@ -12,7 +12,7 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from privpipe.attacks.statistics.intervals import Interval, measure_parts_interval
-from privpipe.numerics.regression.moments import LeastSquares
+from privpipe.numerics.moments import LeastSquares
 from privpipe.numerics.rounding import exceeds
 from privpipe.protocols import BoolArray, FloatArray, IntArray
 

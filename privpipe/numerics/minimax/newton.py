@@ -12,7 +12,7 @@ import numpy as np
 import scipy.linalg as sl
 
 from privpipe.errors import ConvergenceError
-from privpipe.numerics.regression.logistic import unpack_symmetric
+from privpipe.numerics.logistic import unpack_symmetric
 from privpipe.protocols import FloatArray
 
 # The forcing terms of an inexact Newton method: a run of conjugate gradients ends when what it

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 from privpipe.attacks.adversaries.evidence import LeftOut
 from privpipe.errors import PrivpipeError, StoreError
+from privpipe.numerics.moments import name_targets
 from privpipe.numerics.random.record_grids import Overlap
-from privpipe.numerics.regression.moments import name_targets
 from privpipe.pipeline.runs.run import Run, now
 from privpipe.store.access.location import local_path, shown
 from privpipe.store.arrays.headers import companion_url, exists, read_header

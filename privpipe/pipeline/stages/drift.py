@@ -16,7 +16,7 @@ import numpy as np
 
 from privpipe.errors import GateError
 from privpipe.numerics.limits import Figure, say_upper
-from privpipe.numerics.regression.moments import CoMoments
+from privpipe.numerics.moments import CoMoments
 from privpipe.protocols import FloatArray
 
 ROUNDING = 1e-9

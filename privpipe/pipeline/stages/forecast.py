@@ -14,7 +14,7 @@ import numpy as np
 
 from privpipe.capabilities import Forecast
 from privpipe.errors import LeftOutWarning, RankError
-from privpipe.numerics.regression.moments import CoMoments
+from privpipe.numerics.moments import CoMoments
 from privpipe.pipeline.runs.earlier import count_earlier
 from privpipe.pipeline.runs.run import Run, find_attack_options
 from privpipe.pipeline.runs.run_options import RunOptions

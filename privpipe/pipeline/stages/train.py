@@ -18,7 +18,7 @@ from privpipe.cluster.passes.proof_pass import prove_collection
 from privpipe.cluster.passes.reduce import ShardedCollection
 from privpipe.cluster.passes.sketch_pass import sketch_collection
 from privpipe.errors import GuaranteeError, InputError, StoreError
-from privpipe.numerics.regression.moments import CoMoments
+from privpipe.numerics.moments import CoMoments
 from privpipe.pipeline.runs.earlier import find_earlier, find_model
 from privpipe.pipeline.runs.run import Run, Trained, list_versions, now
 from privpipe.pipeline.runs.subject_limit import count_subjects, protect_subjects

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from privpipe.numerics.masking import factor_model
 from privpipe.numerics.masking.completion import set_penalty
 from privpipe.numerics.masking.missing import LoadingSums, fit_loadings, sum_pattern, sum_rows
-from privpipe.numerics.regression.moments import CoMoments, count_targets
+from privpipe.numerics.moments import CoMoments, count_targets
 from privpipe.protocols import FloatArray, Shard, Shards, ShardSchema
 from privpipe.sanitizers.masking.record_survey import RecordSurvey, code_responses
 

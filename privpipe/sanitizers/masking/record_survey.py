@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from privpipe.errors import InputError
-from privpipe.numerics.regression.moments import CoMoments, code_targets, count_targets
+from privpipe.numerics.moments import CoMoments, code_targets, count_targets
 from privpipe.protocols import BoolArray, FloatArray, Shard, ShardSchema
 
 MOST_PATTERNS = 32

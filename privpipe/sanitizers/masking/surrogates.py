@@ -23,7 +23,7 @@ from privpipe.numerics.masking.masked_regression import (
     solve_masked_regression,
 )
 from privpipe.numerics.masking.sign_sums import plan_grid
-from privpipe.numerics.regression.moments import CoMoments, name_targets
+from privpipe.numerics.moments import CoMoments, name_targets
 from privpipe.option_values import FORBID
 from privpipe.protocols import FloatArray, Method, Role, Shards, ShardSchema
 from privpipe.sanitizers.arrays import check_shards, check_unweighted, say_incomplete

@@ -17,7 +17,7 @@ from pydantic.dataclasses import dataclass as options_dataclass
 
 from privpipe.described import described, facts_of_map
 from privpipe.errors import InputError
-from privpipe.numerics.spectra import fix_signs, guard_directions
+from privpipe.numerics.minimax.spectra import fix_signs, guard_directions
 from privpipe.option_values import FORBID
 from privpipe.protocols import FloatArray, Guarantee, Role, Shards, ShardSchema
 from privpipe.sanitizers.arrays import check_shards

@@ -17,7 +17,7 @@ from privpipe.errors import OptionError
 from privpipe.numerics.minimax.descent import descend_alternating, descend_quasi_newton
 from privpipe.numerics.minimax.filters import InputScaling, LinearFamily
 from privpipe.numerics.minimax.generalisation_bound import bound_generalisation_gap
-from privpipe.numerics.spectra import whiten
+from privpipe.numerics.minimax.spectra import whiten
 from privpipe.option_values import FORBID
 from privpipe.protocols import FloatArray, Shards, ShardSchema
 from privpipe.sanitizers.arrays import check_shards

@@ -22,7 +22,7 @@ from privpipe.numerics.minimax.filters import (
     SigmoidFamily,
     draw_layers,
 )
-from privpipe.numerics.spectra import whiten
+from privpipe.numerics.minimax.spectra import whiten
 from privpipe.option_values import FORBID
 from privpipe.protocols import FloatArray, IntArray, Shards, ShardSchema
 from privpipe.sanitizers.arrays import check_shards

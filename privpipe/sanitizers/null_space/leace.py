@@ -15,7 +15,7 @@ from pydantic.dataclasses import dataclass as options_dataclass
 
 from privpipe.described import described, facts_of_map
 from privpipe.errors import InputError
-from privpipe.numerics.regression.moments import CoMoments, measure_scale
+from privpipe.numerics.moments import CoMoments, measure_scale
 from privpipe.numerics.rounding import bound_rank_error
 from privpipe.option_values import FORBID
 from privpipe.protocols import FloatArray, Guarantee, Method, RecordStream, Role, Shards

@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from privpipe.errors import InputError, RankError
+from privpipe.numerics import moments as regression
 from privpipe.numerics.finite import keep_rows
-from privpipe.numerics.regression import moments as regression
-from privpipe.numerics.regression.tsqr import Frame, TriangularFactor, solve_triangular
+from privpipe.numerics.tsqr import Frame, TriangularFactor, solve_triangular
 from privpipe.protocols import Column, FloatArray, Shard, Shards, ShardSchema
 from privpipe.sanitizers.arrays import check_training, say_incomplete
 

@@ -14,8 +14,8 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass as options_dataclass
 
 from privpipe.errors import InputError, OptionError
+from privpipe.numerics.moments import Coding, LeastSquares
 from privpipe.numerics.null_space.knapsack import check_budget
-from privpipe.numerics.regression.moments import Coding, LeastSquares
 from privpipe.option_values import FORBID
 from privpipe.protocols import FloatArray, Shards, ShardSchema
 from privpipe.sanitizers.arrays import as_finite, as_predictor

@@ -15,9 +15,9 @@ from pydantic.dataclasses import dataclass as options_dataclass
 from scipy.special import ndtri
 
 from privpipe.described import described, facts_of_map
+from privpipe.numerics.moments import count_targets
 from privpipe.numerics.null_space.prediction_grid import predict_on_grid
 from privpipe.numerics.null_space.rounding_margin import plan_grid
-from privpipe.numerics.regression.moments import count_targets
 from privpipe.numerics.rounding import measure_columns
 from privpipe.option_values import FORBID
 from privpipe.protocols import FloatArray, Guarantee, IntArray, Method, RecordStream, Role, Shards

@@ -27,7 +27,7 @@ from privpipe.attacks.statistics.scores import Score
 from privpipe.attacks.threats.verdicts.outcomes import Attack, AttackOutcome
 from privpipe.attacks.threats.verdicts.safeguards import Detection, LearningCurve
 from privpipe.attacks.utility import UtilityLosses
-from privpipe.numerics.regression.moments import CoMoments
+from privpipe.numerics.moments import CoMoments
 from privpipe.protocols import Shard
 from privpipe.records.sampling import DrawnSample, PartCount
 from privpipe.sanitizers import STATISTICS as OF_FITS

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from privpipe.attacks.statistics.privacy import PARTS, sum_privacy
-from privpipe.numerics.regression.moments import LeastSquares
+from privpipe.numerics.moments import LeastSquares
 from privpipe.numerics.rounding import exceeds
 from privpipe.protocols import FloatArray
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import scipy.optimize as so
 
+from privpipe.numerics.logistic import make_class_basis, measure_softmax
 from privpipe.numerics.minimax.generalisation_bound import bound_generalisation_gap
-from privpipe.numerics.regression.logistic import make_class_basis, measure_softmax
 
 
 @pytest.mark.parametrize("k", [2, 4])

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import scipy.optimize as so
 
-from privpipe.numerics.minimax.newton import HeadSolver, InexactSolver
-from privpipe.numerics.regression.logistic import (
+from privpipe.numerics.logistic import (
     bound_softmax_curvature,
     make_class_basis,
     measure_softmax,
@@ -15,6 +14,7 @@ from privpipe.numerics.regression.logistic import (
     pack_symmetric,
     sum_softmax_curvature,
 )
+from privpipe.numerics.minimax.newton import HeadSolver, InexactSolver
 
 RIDGE = 1e-3
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from privpipe.errors import InputError, OptionError, PrivacyWarning, RankError
-from privpipe.numerics.regression.moments import solve_least_squares
+from privpipe.numerics.moments import solve_least_squares
 from privpipe.protocols import Column, ShardSchema
 from privpipe.records.memory import Records
 from privpipe.sanitizers.null_space.algorithm_1 import (

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from privpipe.errors import RankError
-from privpipe.numerics.regression.moments import measure_scale
+from privpipe.numerics.moments import measure_scale
 from privpipe.records.memory import Records
 from privpipe.sanitizers.null_space.least_squares import fit_predictor, summarise_design
 from tests.sanitizers.xu_records import make_features, make_labels

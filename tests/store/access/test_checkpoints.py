@@ -19,8 +19,8 @@ from privpipe.attacks.statistics.scores import Score
 from privpipe.attacks.threats.verdicts.outcomes import Attack, AttackOutcome
 from privpipe.attacks.threats.verdicts.safeguards import Detection
 from privpipe.attacks.utility import UtilityLosses
-from privpipe.numerics.regression.moments import CoMoments
-from privpipe.numerics.regression.tsqr import TriangularFactor
+from privpipe.numerics.moments import CoMoments
+from privpipe.numerics.tsqr import TriangularFactor
 from privpipe.protocols import Shard
 from privpipe.records.sampling import DrawnSample, PartCount
 from privpipe.sanitizers.mapping.profiles import ProfileCounts

@@ -9,7 +9,7 @@ import pytest
 import zarr
 
 from privpipe.errors import FormatError, GuessWarning, InputError, StoreError
-from privpipe.numerics.regression.moments import CoMoments
+from privpipe.numerics.moments import CoMoments
 from privpipe.protocols import Shard
 from privpipe.records.sampling import make_split
 from privpipe.records.schema import CollectionSchema

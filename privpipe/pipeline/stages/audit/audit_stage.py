@@ -15,7 +15,7 @@ from privpipe.cluster.passes.joint_pass import JointQuery, reduce_jointly
 from privpipe.cluster.passes.loaded_map import CleanedShards, StoredMap
 from privpipe.cluster.passes.reduce import ShardedCollection
 from privpipe.errors import InputError
-from privpipe.numerics.regression.moments import Coding
+from privpipe.numerics.moments import Coding
 from privpipe.pipeline.runs.earlier import find_differences
 from privpipe.pipeline.runs.run import Cleaned, Run, Trained, find_attack_options
 from privpipe.pipeline.stages.audit import audit_promises

@@ -33,7 +33,7 @@ from privpipe.cluster.passes.evidence_sample import plan_drawing, sample_predict
 from privpipe.cluster.passes.loaded_map import load_map
 from privpipe.cluster.passes.reduce import ShardedCollection
 from privpipe.errors import InputError, MemoryBudgetError, PrivpipeError
-from privpipe.numerics.regression.moments import CoMoments, name_targets
+from privpipe.numerics.moments import CoMoments, name_targets
 from privpipe.pipeline.runs.earlier import find_named_surrogates
 from privpipe.pipeline.runs.run import MOST_RECORDS, Run, Trained, find_attack_options
 from privpipe.pipeline.stages.audit.judged_records import report_nothing

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from privpipe.errors import OptionError
-from privpipe.numerics.spectra import count_directions, guard_directions, solve_generalised
+from privpipe.numerics.minimax.spectra import count_directions, guard_directions, solve_generalised
 from privpipe.protocols import FloatArray
 from privpipe.sanitizers.minimax.training.labelled_moments import LabelledMoments, LabelMoments
 from privpipe.sanitizers.minimax.training.tasks import Task

@@ -14,7 +14,7 @@ import scipy.sparse as sp
 
 from privpipe.errors import InputError
 from privpipe.numerics.finite import find_finite_rows
-from privpipe.numerics.regression.moments import CoMoments
+from privpipe.numerics.moments import CoMoments
 from privpipe.protocols import FloatArray, IntArray, Shard, Shards, ShardSchema
 from privpipe.sanitizers.arrays import check_shards, check_unweighted, read_labels, say_incomplete
 

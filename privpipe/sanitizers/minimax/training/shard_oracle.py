@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.sparse as sp
 
+from privpipe.numerics import logistic
 from privpipe.numerics.minimax.filters import DifferentiableFilter
 from privpipe.numerics.minimax.lifts import Lift, OutputMoments, Pool, sum_by_landmark
 from privpipe.numerics.minimax.objective import Question, Want
 from privpipe.numerics.random.record_hash import choose_share
-from privpipe.numerics.regression import logistic
 from privpipe.protocols import BoolArray, FloatArray, IntArray, Shard, ShardSchema, Sums
 from privpipe.sanitizers.arrays import read_labels
 from privpipe.sanitizers.minimax.training.group_pooling import cut_at_groups, draw_pools

@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from privpipe.errors import InputError, OptionError, PrivacyWarning
-from privpipe.numerics.regression.logistic import measure_entropy
+from privpipe.numerics.logistic import measure_entropy
 from privpipe.protocols import Column, ShardSchema
 from privpipe.sanitizers.minimax.training.labelled_moments import LabelledMoments, LabelMoments
 from privpipe.sanitizers.minimax.training.tasks import (

@@ -13,9 +13,9 @@ from pydantic.dataclasses import dataclass as options_dataclass
 
 from privpipe.errors import InputError, OptionError
 from privpipe.numerics.kinds import MOST_CODES
+from privpipe.numerics.logistic import make_class_basis
 from privpipe.numerics.minimax.lifts import Lift, Pool
 from privpipe.numerics.minimax.objective import ROUND_BYTES
-from privpipe.numerics.regression.logistic import make_class_basis
 from privpipe.option_values import FORBID
 from privpipe.protocols import Column, FloatArray, IntArray, Role, ShardSchema
 from privpipe.sanitizers.options import MethodOptions

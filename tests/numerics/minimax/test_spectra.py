@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import scipy.linalg as sl
 
-from privpipe.numerics.spectra import fix_signs, guard_directions, solve_generalised, whiten
+from privpipe.numerics.minimax.spectra import fix_signs, guard_directions, solve_generalised, whiten
 
 
 def _covariance(n: int, rank: int, seed: int = 0) -> np.ndarray:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.optimize import approx_fprime
 
-from privpipe.numerics.regression.logistic import (
+from privpipe.numerics.logistic import (
     bound_softmax_curvature,
     make_class_basis,
     measure_entropy,

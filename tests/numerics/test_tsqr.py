@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from privpipe.errors import OptionError, RankError
-from privpipe.numerics.regression.moments import CoMoments, solve_least_squares
-from privpipe.numerics.regression.tsqr import Frame, TriangularFactor, solve_triangular
+from privpipe.numerics.moments import CoMoments, solve_least_squares
+from privpipe.numerics.tsqr import Frame, TriangularFactor, solve_triangular
 
 
 def make_design(n_records=300, near=None):

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import scipy.linalg
 
-from privpipe.numerics.regression.moments import LeastSquares, check_ridge, rank_error
+from privpipe.numerics.moments import LeastSquares, check_ridge, rank_error
 from privpipe.numerics.rounding import bound_rank_error
 from privpipe.protocols import FloatArray
 

@@ -97,7 +97,7 @@ class LeastSquares:
     condition
         Condition number of the scaled Gram matrix that was solved, ridge included.
     solver
-        "co-moments", or "tsqr" (see `privpipe.numerics.regression.tsqr`).
+        "co-moments", or "tsqr" (see `privpipe.numerics.tsqr`).
     """
 
     coefficients: FloatArray
