@@ -23,7 +23,7 @@ from privpipe.protocols import FloatArray, Shards, ShardSchema
 from privpipe.sanitizers.arrays import check_shards
 from privpipe.sanitizers.minimax.linear_filter import HAMM, MinimaxFilter, as_method
 from privpipe.sanitizers.minimax.training import closed_forms, task_planning
-from privpipe.sanitizers.minimax.training.adversaries import Iterations, Ridge, TrainingOptions
+from privpipe.sanitizers.minimax.training.adversaries import FilterTraining, Iterations, Ridge
 from privpipe.sanitizers.minimax.training.adversary_rounds import (
     AdversarialDescent,
     Descend,
@@ -49,7 +49,7 @@ LEARNING_RATE = 0.1
 
 
 @options_dataclass(frozen=True, kw_only=True, config=FORBID)
-class MinimaxOptions(TrainingOptions):
+class MinimaxOptions(FilterTraining):
     """Options of ``[method] name = "minimax"``."""
 
     source: ClassVar[str] = f"{HAMM}, Algorithm 1 and section 4"

@@ -27,7 +27,7 @@ from privpipe.option_values import FORBID
 from privpipe.protocols import FloatArray, IntArray, Shards, ShardSchema
 from privpipe.sanitizers.arrays import check_shards
 from privpipe.sanitizers.minimax.linear_filter import HAMM, FeatureFilter, as_method
-from privpipe.sanitizers.minimax.training.adversaries import TrainingOptions
+from privpipe.sanitizers.minimax.training.adversaries import FilterTraining
 from privpipe.sanitizers.minimax.training.adversary_rounds import (
     AdversarialDescent,
     descend_in_rounds,
@@ -53,7 +53,7 @@ EARLY_STOPPING = 8
 
 
 @options_dataclass(frozen=True, kw_only=True, config=FORBID)
-class FamilyOptions(TrainingOptions):
+class FamilyOptions(FilterTraining):
     """What training needs besides the tasks, whatever the family of filters."""
 
     held_out: Annotated[

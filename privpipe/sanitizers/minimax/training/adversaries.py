@@ -41,7 +41,7 @@ Iterations = Annotated[
 
 
 @options_dataclass(frozen=True, kw_only=True, config=FORBID)
-class TrainingOptions(TaskOptions):
+class FilterTraining(TaskOptions):
     """Against whom a filter is trained, and until when."""
 
     adversary: Annotated[
@@ -128,7 +128,7 @@ class TrainingOptions(TaskOptions):
 
 
 def name_adversaries(
-    options: TrainingOptions,
+    options: FilterTraining,
     tasks: Sequence[Task],
     lifts: Mapping[str, Lift] | None = None,
     seed: int = 0,

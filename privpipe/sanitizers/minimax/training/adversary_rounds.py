@@ -19,7 +19,7 @@ from privpipe.numerics.minimax.newton import HeadSolver, InexactSolver
 from privpipe.numerics.minimax.objective import Answer, MinimaxObjective, Question
 from privpipe.protocols import FloatArray, Oracle, Shards, Sums
 from privpipe.sanitizers.minimax.training import shard_oracle
-from privpipe.sanitizers.minimax.training.adversaries import TrainingOptions, name_adversaries
+from privpipe.sanitizers.minimax.training.adversaries import FilterTraining, name_adversaries
 from privpipe.sanitizers.minimax.training.labelled_moments import LabelledMoments
 from privpipe.sanitizers.minimax.training.task_planning import plan_tasks
 from privpipe.sanitizers.minimax.training.tasks import Task
@@ -39,7 +39,7 @@ CUMULATIVE = ("rounds", "bytes")
 
 
 def plan_training_tasks(
-    options: TrainingOptions, shards: Shards, moments: LabelledMoments
+    options: FilterTraining, shards: Shards, moments: LabelledMoments
 ) -> tuple[Task, ...]:
     """The tasks of a filter's options, with a logistic adversary each; see `plan_tasks`."""
     options.check(shards.schema)
@@ -188,7 +188,7 @@ class AdversarialDescent:
 
 
 def descend_in_rounds(
-    options: TrainingOptions,
+    options: FilterTraining,
     shards: Shards,
     family: DifferentiableFilter,
     tasks: Sequence[Task],
@@ -257,7 +257,7 @@ def descend_in_rounds(
 
 
 def draw_lifts(
-    options: TrainingOptions,
+    options: FilterTraining,
     rounds: TrainingRounds,
     parameters: FloatArray,
     outputs: OutputMoments,

@@ -14,7 +14,7 @@ from privpipe.errors import InputError, OptionError
 from privpipe.numerics.minimax.filters import LinearFamily
 from privpipe.numerics.minimax.lifts import Lift, NystroemFeatures, OutputMoments, SetFeatures
 from privpipe.sanitizers.minimax.training import adversaries, adversary_rounds
-from privpipe.sanitizers.minimax.training.adversaries import TrainingOptions, name_adversaries
+from privpipe.sanitizers.minimax.training.adversaries import FilterTraining, name_adversaries
 from privpipe.sanitizers.minimax.training.labelled_moments import measure_moments
 from privpipe.sanitizers.minimax.training.task_planning import plan_tasks
 from privpipe.sanitizers.minimax.training.tasks import Task
@@ -63,10 +63,10 @@ def make_lifts(records: Records, u: Any) -> dict[str, Lift]:
 
 def make_problem(
     names: tuple[Any, ...], n_shards: int = 1, **more: Any
-) -> tuple[Records, tuple[Task, ...], Any, TrainingOptions]:
+) -> tuple[Records, tuple[Task, ...], Any, FilterTraining]:
     records = make_records(n_shards=n_shards)
     u = np.random.default_rng(0).standard_normal((6, 2))
-    options = TrainingOptions(adversary=names, group_size=4, **more)
+    options = FilterTraining(adversary=names, group_size=4, **more)
     tasks = plan_tasks(options, records.schema, measure_moments(records), ridge=1e-3)
     return records, name_adversaries(options, tasks, make_lifts(records, u)), u.ravel(), options
 
