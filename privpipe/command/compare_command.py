@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from privpipe.errors import OptionError
-from privpipe.pipeline.serving.prefect_setup import prepare_prefect
+from privpipe.pipeline.operations.prefect_setup import prepare_prefect
 from privpipe.report.console import say, tabulate
 from privpipe.store.access.location import shown
 from privpipe.store.arrays.headers import companion_url

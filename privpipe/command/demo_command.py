@@ -11,7 +11,7 @@ from typing import Any
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.flows.demo import N_ORIGINALS, prepare_demo
 from privpipe.numerics.limits import fix_limits
-from privpipe.pipeline.serving.prefect_setup import blaming_prefect, prepare_prefect
+from privpipe.pipeline.operations.prefect_setup import blaming_prefect, prepare_prefect
 from privpipe.report.audit_text import say_gate, say_verdict
 from privpipe.report.console import say, tabulate
 
@@ -37,7 +37,7 @@ def demo_command(folder: str, n_records: int, workers: int) -> dict[str, Any]:
     prepare_prefect()
     from privpipe.flows.demo import draw_portrait
     from privpipe.flows.release_flow import run_pipeline
-    from privpipe.pipeline.serving.prefect_server import ephemeral_server
+    from privpipe.pipeline.operations.prefect_server import ephemeral_server
 
     with blaming_prefect(), ephemeral_server():
         run_pipeline(config)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from privpipe.errors import ClusterError
-from privpipe.pipeline.serving.prefect_setup import blaming_prefect, prepare_prefect
+from privpipe.pipeline.operations.prefect_setup import blaming_prefect, prepare_prefect
 from privpipe.report.console import say
 
 STYLES = {"ok": "green", "warns": "yellow", "fails": "red"}
@@ -30,8 +30,8 @@ def deploy_command(path: str) -> dict[str, Any]:
         If the server does not take them.
     """
     prepare_prefect()
-    from privpipe.pipeline.serving.deployment_file import read_automations, read_deployments
-    from privpipe.pipeline.serving.prefect_setup import check_server
+    from privpipe.pipeline.operations.deployment_file import read_automations, read_deployments
+    from privpipe.pipeline.operations.prefect_setup import check_server
 
     deployments = read_deployments(path)
     companion = Path(path).with_name("automations.yaml")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from privpipe.errors import GateError, OptionError
+from privpipe.pipeline.operations.prefect_setup import blaming_prefect, prepare_prefect
 from privpipe.pipeline.operations.record_removal import end_exchange
 from privpipe.pipeline.runs.approval import approve_release
 from privpipe.pipeline.runs.configuration_file import read_options
-from privpipe.pipeline.serving.prefect_setup import blaming_prefect, prepare_prefect
 from privpipe.pipeline.stages.clean import read_progress
 from privpipe.report.console import say
 from privpipe.store.access.generation_log import newest_kind
@@ -72,7 +72,7 @@ def run_command(
         write_failure(options.release.path, None, error)
         raise
     from privpipe.flows.release_flow import handing_over, run_pipeline
-    from privpipe.pipeline.serving.prefect_server import ephemeral_server
+    from privpipe.pipeline.operations.prefect_server import ephemeral_server
 
     try:
         # What was checked is handed over: opened again it could be another collection.

@@ -19,6 +19,7 @@ from privpipe.cluster.workers.boundary import run_sealed
 from privpipe.errors import PrivpipeError
 from privpipe.flows.increment_flow import release_increment
 from privpipe.pipeline import stage_tasks
+from privpipe.pipeline.operations.prefect_setup import outlive_reader
 from privpipe.pipeline.runs.configuration_file import read_options
 from privpipe.pipeline.runs.results import write_failure, write_results
 from privpipe.pipeline.runs.resume import begin_or_resume, begin_stage, is_published
@@ -27,7 +28,6 @@ from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.pipeline.runs.spend import confirm_published, list_fleeting
 from privpipe.pipeline.runs.trusted_code import confirm_code
 from privpipe.pipeline.runs.watch import Watch
-from privpipe.pipeline.serving.prefect_setup import outlive_reader
 from privpipe.pipeline.stages.audit.audit_stage import describe_unseen
 from privpipe.pipeline.stages.clean import plan_release
 from privpipe.pipeline.stages.gate import dropping_refused

@@ -23,10 +23,10 @@ Row = tuple[str, float, str, str, float, float]
 PROGRAM = """
 import sys, time
 begun = time.perf_counter()
-from privpipe.pipeline.serving.prefect_setup import prepare_prefect
+from privpipe.pipeline.operations.prefect_setup import prepare_prefect
 prepare_prefect()
 from privpipe.flows.release_flow import run_pipeline
-from privpipe.pipeline.serving.prefect_server import ephemeral_server
+from privpipe.pipeline.operations.prefect_server import ephemeral_server
 from privpipe.pipeline.runs.watch import Watch
 called = time.perf_counter()
 real = Watch.hear

@@ -20,8 +20,8 @@ from typing import Any
 
 import httpx
 
-from privpipe.pipeline.serving.prefect_server import serve
-from privpipe.pipeline.serving.prefect_setup import prepare_prefect
+from privpipe.pipeline.operations.prefect_server import serve
+from privpipe.pipeline.operations.prefect_setup import prepare_prefect
 
 BLOCK, TYPE, SCHEMA = (f"{n}1111111-1111-4111-8111-111111111111" for n in "123")
 

@@ -19,8 +19,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from privpipe.pipeline.serving.prefect_server import LARGEST_BYTES, drop_database
-from privpipe.pipeline.serving.prefect_setup import is_server
+from privpipe.pipeline.operations.prefect_server import LARGEST_BYTES, drop_database
+from privpipe.pipeline.operations.prefect_setup import is_server
 from privpipe.store.access.workspace import workspace_url
 from tests.flows.digits_runs import RUN, own_prefect, write_config
 
@@ -75,9 +75,9 @@ class Running:
 
 FILL = """
 import sys
-from privpipe.pipeline.serving.prefect_setup import prepare_prefect
+from privpipe.pipeline.operations.prefect_setup import prepare_prefect
 prepare_prefect()
-from privpipe.pipeline.serving.prefect_server import ephemeral_server
+from privpipe.pipeline.operations.prefect_server import ephemeral_server
 with ephemeral_server():
     from prefect import flow, task
     from prefect.artifacts import create_markdown_artifact

@@ -16,7 +16,7 @@ from privpipe.cluster.workers.deployed import describe_configuration
 from privpipe.cluster.workers.metrics import GAUGES
 from privpipe.cluster.workers.progress import GATES, STAGES
 from privpipe.errors import OptionError
-from privpipe.pipeline.serving.deployment_file import read_automations, read_deployments
+from privpipe.pipeline.operations.deployment_file import read_automations, read_deployments
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 

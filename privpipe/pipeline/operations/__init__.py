@@ -1,1 +1,1 @@
-"""What operators do beside runs: erase, withdraw, look whether all is well."""
+"""What operators do beside runs: erase, look whether all is well, the server of Prefect."""

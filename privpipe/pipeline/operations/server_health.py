@@ -9,9 +9,13 @@ from urllib.parse import urlsplit
 import httpx
 
 from privpipe.cluster.workers.listener_owner import is_loopback
+from privpipe.pipeline.operations.deployment_file import (
+    Deployment,
+    read_automations,
+    read_deployments,
+)
 from privpipe.pipeline.operations.health import Finding, weigh
-from privpipe.pipeline.serving.deployment_file import Deployment, read_automations, read_deployments
-from privpipe.pipeline.serving.prefect_setup import check_server
+from privpipe.pipeline.operations.prefect_setup import check_server
 
 TIME_LIMIT = 30.0
 """Seconds for an answer: a busy SQLite takes long."""

@@ -27,7 +27,7 @@ import psutil
 from privpipe.cluster.workers.certificates import make_certificates
 from privpipe.cluster.workers.listener_owner import guard_address
 from privpipe.errors import ClusterError
-from privpipe.pipeline.serving.prefect_setup import (
+from privpipe.pipeline.operations.prefect_setup import (
     is_server,
     private_home,
     refuse_stored_results,

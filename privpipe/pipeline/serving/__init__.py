@@ -1,1 +1,0 @@
-"""What a run is served by: Prefect, schedules, and who watches."""
