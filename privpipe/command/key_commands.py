@@ -16,6 +16,9 @@ from privpipe.store.keyring.keyfiles import KeyEntry
 from privpipe.store.keyring.keys import forget_key, forget_keys, list_keys, list_unreadable
 from privpipe.store.keyring.sketches import Sketches, Ties
 
+COUNTED = ("epsilon", "delta", "n_charges", "n_open")
+"""What an account counts of a partition's entries."""
+
 
 def account_command(url: str, *, sketch: str | None = None) -> dict[str, Any]:
     """List the privacy budget that every partition consumed, by the digest of its content.
@@ -48,6 +51,7 @@ def account_command(url: str, *, sketch: str | None = None) -> dict[str, Any]:
         "partitions": [
             {
                 **asdict(loss),
+                **{name: getattr(loss, name) for name in COUNTED},
                 "entries": [asdict(entry) for entry in loss.entries],
                 "joined_epsilon": joined[loss.partition],
                 "overlaps": {other: how.mine for other, how in overlaps[loss.partition].items()},

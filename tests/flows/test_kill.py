@@ -16,6 +16,7 @@ from distributed import Client
 
 from privpipe.cluster.executors.dask_executor import DaskExecutor
 from privpipe.cluster.executors.executor import LocalExecutor
+from privpipe.cluster.workers.boundary import run_sealed
 from privpipe.errors import IncompleteReleaseError, StoreError
 from privpipe.flows.release_flow import release_collection
 from privpipe.pipeline.runs.run_options import RunOptions
@@ -38,7 +39,7 @@ def run_here(monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.setattr(
         "privpipe.flows.release_flow.open_executor", lambda *_: nullcontext(LocalExecutor())
     )
-    return lambda options: release_collection(options, Watch())
+    return lambda options: run_sealed(release_collection, options, Watch())  # as a flow is
 
 
 @pytest.fixture

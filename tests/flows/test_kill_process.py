@@ -136,7 +136,7 @@ def first_receipts(work: Path) -> bool:
 
 
 def outcomes_of(work: Path) -> list[Path]:
-    return sorted(work.glob("kept/*-outcome"))
+    return sorted(work.glob("kept/*-found"))
 
 
 def test_run__killed_busy_refused_and_resumed_and_killed_in_the_audit(

@@ -62,7 +62,7 @@ def test_gate__keeps_back_what_an_earlier_release_unmasks(
     break_map(monkeypatch, mask_secret)
     place = {"path": f"{tmp_path}/b.zarr"}
     known = {"earlier": [f"{tmp_path}/a.zarr"]}
-    with pytest.raises(GateError, match="together with the earlier one 'leace ") as caught:
+    with pytest.raises(GateError, match="joined with the earlier one 'leace ") as caught:
         run_serially(make_leaky_options(tmp_path, **given, release=place, audit=known))
     assert (caught.value.exit_code, caught.value.code) == (6, "leaks")
     (decision,) = read_audit(tmp_path, "b")["adversaries"]["decisions"]
@@ -92,7 +92,7 @@ def test_gate__finds_an_earlier_release_that_nobody_named(
         run_serially(make_leaky_options(tmp_path, **given, release={"path": f"{tmp_path}/a.zarr"}))
     write_records(str(tmp_path / "copy" / "records.zarr"), make_records())  # moved elsewhere
     break_map(monkeypatch, mask_secret)
-    with pytest.raises(GateError, match="together with the earlier one 'leace "):
+    with pytest.raises(GateError, match="joined with the earlier one 'leace "):
         run_serially(make_leaky_options(tmp_path / "copy", **given))
     assert not (tmp_path / "copy" / "release.zarr").exists()
 

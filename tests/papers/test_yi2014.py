@@ -66,7 +66,7 @@ def test_yi_synthetic__error_is_near_that_of_known_scores_and_the_relative_resid
             assert 0 < cells[one.format("residual")] < 0.3
         none = cells[f"complete, m = {m}: no method, variance 0.5"]
         assert none > 2 * cells[f"complete, m = {m}: error, variance 0.5"]
-    assert any("problem (5)" in note and "told the true rank" in note for note in found.notes)
+    assert any("problem (5)" in note and "given the true rank" in note for note in found.notes)
 
 
 def test_measure_error__is_zero_within_the_space_and_divides_by_the_surrogates() -> None:

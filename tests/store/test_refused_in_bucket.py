@@ -104,7 +104,7 @@ def test_refused_run__says_what_could_not_be_removed(
     def fail(*_: Any) -> None:
         raise PermissionError(13, "not allowed")
 
-    monkeypatch.setattr(release_module, "delete_tree", fail)
+    monkeypatch.setattr(release_module.objects, "delete_tree", fail)
     with pytest.raises(GateError, match="Closed by the test") as refused:
         run_serially(make_options(f"{place}/records.zarr", f"{place}/release.zarr"))
     assert f"{place}/.release.zarr.privpipe/release" in refused.value.remedy
