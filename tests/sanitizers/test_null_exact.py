@@ -116,7 +116,7 @@ def test_apply__gives_twins_the_same_bytes(kind, dtype, budget):
     assert coordinates.tobytes() == factored.apply(twin).tobytes()
     for rows in (slice(0, 1), slice(7, 40)):
         assert cleaner.apply(twin[rows]).tobytes() == released[rows].tobytes()
-    if not kind.endswith("dependent") and kind != "kkt":  # which is cleaned in NumPy alone
+    if not kind.endswith("dependent"):
         fast = clean_with_kernel(twin, cleaner._form(x.dtype), dtype)
         plain = clean_with_numpy(x, cleaner._form(x.dtype), dtype)
         assert fast.released.tobytes() == plain.released.tobytes()

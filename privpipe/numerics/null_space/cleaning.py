@@ -146,7 +146,7 @@ def clean_block(
         Where to put them; may be `x` itself, which is then overwritten.
     """
     # Both give the same bytes, so that which one pays may depend on the size of a block.
-    clean = clean_with_kernel if _kernel_pays(x, form) else clean_with_numpy
+    clean = clean_with_kernel if _kernel_pays(x, form.n_predictions) else clean_with_numpy
     found = clean(x, form, dtype, lifted=lifted, out=out)
     # Only what plain rounding could not promise: balancing takes 20 to 40 us a record of 294
     # features.
@@ -273,8 +273,7 @@ def reconstruct_records(
     released : (n_records, n_features_out)
     """
     released = np.empty((len(coordinates), len(lift)), dtype) if out is None else out
-    # Beyond, the loop is not unrolled any more; NumPy gives the same bytes.
-    if _is_large(released) and lift.shape[1] <= KERNEL_RANK:
+    if _is_large(released):
         from privpipe.numerics.null_space.cleaning_kernel import align_rows, make_lift
 
         b, d = np.ascontiguousarray(coordinates), align_rows(lift.T)
@@ -287,9 +286,9 @@ def reconstruct_records(
     return released
 
 
-def _kernel_pays(records: FloatArray, form: LinearForm) -> bool:
-    """Large blocks of few predictions, in a dtype and by a rule that the kernel knows."""
-    return _is_large(records) and form.n_predictions <= KERNEL_RANK and form.rule != "kkt"
+def _kernel_pays(records: FloatArray, n_predictions: int) -> bool:
+    """Large blocks of few predictions, in a dtype that the kernel knows."""
+    return _is_large(records) and n_predictions <= KERNEL_RANK
 
 
 def _is_large(records: FloatArray) -> bool:

@@ -15,12 +15,11 @@ from typing import Any
 import numpy as np
 
 from privpipe.numerics.null_space import grid_kernels
-from privpipe.numerics.null_space.grid_kernels import settle_tile, shrink_in_order
+from privpipe.numerics.null_space.grid_kernels import settle_tile, shrink_evenly, shrink_in_order
 from privpipe.numerics.null_space.kernel_store import compile_text
 from privpipe.protocols import FloatArray
 
 STRICT: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
-
 
 UNREPRESENTABLE, WRONG = 1, 2
 """What a kernel says of a record beside 0: its margin is too wide; it is not finite."""
@@ -69,7 +68,7 @@ def make_kernel(n_predictions: int, rank: int, rule: str, lifted: bool) -> Calla
     n_predictions, rank
         Number of predictions and of coordinates, at least 1.
     rule
-        "greedy" or "in_order".
+        "greedy", "in_order" or "kkt".
     lifted
         Write records; otherwise the retained coordinates.
 
@@ -103,7 +102,7 @@ def make_kernel(n_predictions: int, rank: int, rule: str, lifted: bool) -> Calla
         texts.append(_write_smallest(rank))
         options["shrink"] = STRICT
     else:
-        space["shrink"] = shrink_in_order
+        space["shrink"] = {"in_order": shrink_in_order, "kkt": shrink_evenly}[rule]
     texts.append(_write_source(n_predictions, rank, lifted))
     options["kernel"] = STRICT
     return compile_text(texts, space, options, (grid_kernels,))
@@ -119,7 +118,26 @@ def make_lift(rank: int) -> Callable[..., None]:
         ``kernel(b, lift, centre, out)`` with b (n_records, rank), lift (rank, n_features_out)
         row by row, centre (n_features_out,) and out (n_records, n_features_out).
     """
-    return compile_text([_write_lift(rank)], {"np": np}, {"kernel": STRICT})
+    text = _write_lift(rank) if rank <= UNROLLED else LONG_LIFT
+    return compile_text([text], {"np": np}, {"kernel": STRICT})
+
+
+UNROLLED = 12
+"""Up to this rank all coordinates of a record are lifted at once."""
+
+LONG_LIFT = """
+def kernel(b, lift, centre, out):
+    total = np.empty(out.shape[1])
+    for i in range(out.shape[0]):
+        for c in range(total.size):
+            total[c] = b[i, 0] * lift[0, c]
+        for j in range(1, b.shape[1]):
+            t = b[i, j]; d = lift[j]
+            for c in range(total.size):
+                total[c] += t * d[c]
+        for c in range(total.size):
+            out[i, c] = centre[c] + total[c]
+"""
 
 
 def _write_lift(rank: int) -> str:

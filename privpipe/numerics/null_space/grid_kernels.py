@@ -216,3 +216,65 @@ def shrink_in_order(b: Any, retained: Any, budget: Any, room: Any) -> None:
             # Adding zero turns -0.0 into 0.0: the sign of what was removed whole must not remain.
             retained[j, k] = (0.0 if cost <= left else (rest if b[j, k] > 0 else -rest)) + 0.0
             before[k] += cost
+
+
+@_strict
+def shrink_evenly(b: Any, retained: Any, budget: Any, room: Any) -> None:
+    """Smallest coordinates whole, every other one by ``mu / |b|`` ("kkt"); as in `shrinkage`."""
+    rank = b.shape[0]
+    size, order = np.empty(rank), np.empty(rank, np.int64)
+    share, spent = np.empty(rank), np.empty(rank)
+    for k in range(budget.size):
+        for j in range(rank):
+            retained[j, k] = b[j, k]
+        if np.isfinite(budget[k]) and budget[k] > 0:  # else nothing is to be spent
+            _sort_by_size(b[:, k], order)
+            for j in range(rank):
+                size[j] = abs(b[order[j], k])
+            _share_evenly(size, budget[k], share, spent)
+            for j in range(rank):
+                rest = size[j] - min(share[j], size[j])
+                retained[order[j], k] = rest if b[order[j], k] > 0 else -rest
+        for j in range(rank):
+            retained[j, k] += 0.0
+
+
+@_strict
+def _sort_by_size(b: Any, order: Any) -> None:
+    """Place each by counting the smaller ones (ties by number): no branch to mispredict."""
+    for j in range(b.size):
+        size = abs(b[j])
+        place = 0
+        for i in range(j):
+            place += abs(b[i]) <= size
+        for i in range(j + 1, b.size):
+            place += abs(b[i]) < size
+        order[place] = j
+
+
+@_strict
+def _share_evenly(size: Any, budget: float, share: Any, spent: Any) -> None:
+    """How much each coordinate loses; see `shrinkage._share_evenly`, operation by operation."""
+    rank = size.size
+    share[rank - 1] = 1.0  # q until it is known where the budget ends
+    for k in range(rank - 2, -1, -1):
+        larger = size[k + 1] * size[k + 1]
+        ratio = (size[k] * size[k]) / larger if larger > 0 else 0.0
+        share[k] = 1.0 + ratio * share[k + 1]
+    total = 0.0
+    for k in range(rank):
+        spent[k] = total
+        total += size[k] * size[k]
+    n_whole = 0
+    while n_whole < rank:
+        cost = size[n_whole] * size[n_whole]
+        if not spent[n_whole] + cost * share[n_whole] <= budget:
+            break
+        n_whole += 1
+    first = min(n_whole, rank - 1)
+    root = np.sqrt(max(budget - spent[first], 0.0) / share[first])
+    start = size[first]
+    for k in range(rank):
+        # The product first, as in NumPy: (root * start) / size and root * (start / size) differ.
+        lost = (root * start) / size[k] if size[k] > 0 else size[k]
+        share[k] = size[k] if k < n_whole else lost
