@@ -107,18 +107,9 @@ def audit_surrogates(
             for side in (fitted, held_out)
         )
         draw_missing(executor, sides)
-        job = (
-            *sides,
-            plan,
-            gram,
-            as_made,
-            find_named_surrogates(run),
-            record_decisions.share_level(options),
-        )
-        [(_, outcome)] = executor.map_tasks(attack_surrogates, [("all", job)], prefix="attack")
-        if isinstance(outcome, PrivpipeError):
-            raise outcome
-        attacks, controls = outcome
+        level = record_decisions.share_level(options)
+        job = (*sides, plan, gram, as_made, find_named_surrogates(run), level)
+        attacks, controls = _attack_records(executor, job)
         masked = utility.learn(_sum_released(plan, trained), trained.n_features_out)
         if read.count >= 2:
             models = masked, utility.learn(_expand(read, len(masked) - 1), len(masked))
@@ -146,6 +137,17 @@ def audit_surrogates(
         },
         "adversaries": _join(found, record_decisions.decide_records(attacks, controls, options)),
     }
+
+
+def _attack_records(
+    executor: Executor, job: tuple[Any, ...]
+) -> tuple[dict[str, record_decisions.Found], dict[str, record_decisions.Found]]:
+    """Attacks on single records and their controls, by one worker, which alone reads records."""
+    [(_, outcome)] = executor.map_tasks(attack_surrogates, [("all", job)], prefix="attack")
+    if isinstance(outcome, PrivpipeError):
+        raise outcome
+    attacks, controls = outcome
+    return attacks, controls
 
 
 def _as_json(found: record_decisions.Found) -> dict[str, Any]:
