@@ -17,7 +17,7 @@ def tabulate_predictions(findings: Mapping[str, Any]) -> pd.DataFrame:
     """
     rows = [
         {
-            "role": "wanted" if role == "desired" else role,
+            "role": "target" if role == "desired" else role,
             "variable": name,
             "prediction": view,
             "accuracy": figures.get("accuracy"),

@@ -284,7 +284,7 @@ def _public_predictions(findings: Mapping[str, Any], n: int) -> pd.DataFrame:
     table = pd.DataFrame(
         [
             {
-                "wanted": name,
+                "target": name,
                 "predicted from": view,
                 "accuracy": coarsen(figures.get("accuracy"), n),
                 "R squared": coarsen(figures.get("r2"), n),

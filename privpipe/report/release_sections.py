@@ -46,11 +46,11 @@ def list_utility(findings: Mapping[str, Any]) -> Iterator[PageSection]:
     rows = []
     for name, one in (findings.get("utility") or {}).items():
         if "score" not in one:
-            rows.append({"wanted": name, "score": "-", "raw": f"unknown: {one['reason']}"})
+            rows.append({"target": name, "score": "-", "raw": f"unknown: {one['reason']}"})
             continue
         rows.append(
             {
-                "wanted": name,
+                "target": name,
                 "score": f"{one['score']} ({one['predictor'].replace('_', ' ')})",
                 **{key: _limits(one[key]) for key in ("raw", "released", "loss")},
                 "test records": f"{one['n_test']:,}",
