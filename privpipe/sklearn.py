@@ -16,12 +16,12 @@ from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from privpipe.errors import InputError, OptionError
+from privpipe.fitted_names import with_schema
 from privpipe.fitted_schema import FittedSchema
 from privpipe.protocols import Guarantee, Method, RecordMap
 from privpipe.records.memory import Records
 from privpipe.records.schema import suggest
 from privpipe.sanitizers import METHODS
-from privpipe.sanitizers.names import with_schema
 from privpipe.sanitizers.options import make_options
 
 

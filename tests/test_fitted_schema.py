@@ -22,6 +22,7 @@ from privpipe import (
     write_model,
 )
 from privpipe.errors import FormatError, InputError
+from privpipe.fitted_names import schema_of
 from privpipe.fitted_schema import (
     UNKNOWN,
     FittedSchema,
@@ -31,7 +32,6 @@ from privpipe.fitted_schema import (
 )
 from privpipe.numerics.random.streams import KeyedStream
 from privpipe.protocols import Column, ShardSchema
-from privpipe.sanitizers.names import schema_of
 from privpipe.sanitizers.null_space.leace import LeaceEraser
 from privpipe.store.arrays.layout import ROOT_DOCUMENT, SEAL, root_document
 from privpipe.store.models import digest_map
@@ -172,8 +172,8 @@ def test_match_columns__labels_are_numbered_as_those_of_the_fit() -> None:
 
 
 def test_apply__of_a_chain_reads_a_table_by_name() -> None:
+    from privpipe.fitted_names import with_schema
     from privpipe.sanitizers.chain import Chain
-    from privpipe.sanitizers.names import with_schema
 
     rng = np.random.default_rng(1)
     table = pd.DataFrame(rng.normal(size=(50, 2)) * [1, 9], columns=["x", "y"])

@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from privpipe.errors import InputError, OptionError
+from privpipe.fitted_names import by_name
 from privpipe.protocols import RecordMap, RecordStream
 from privpipe.records.schema import suggest
-from privpipe.sanitizers.names import by_name
 
 if TYPE_CHECKING:
     import dask.array as da

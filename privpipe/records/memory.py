@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from privpipe.described import described
 from privpipe.errors import InputError, OptionError
+from privpipe.fitted_names import write_category
 from privpipe.numerics.kinds import code_classes, guess_classes
 from privpipe.protocols import (
     Column,
@@ -24,8 +25,7 @@ from privpipe.protocols import (
     Sums,
 )
 from privpipe.records.schema import as_names
-from privpipe.sanitizers.arrays import as_reals
-from privpipe.sanitizers.names import write_category
+from privpipe.sanitizers.feature_map import as_reals
 
 S = TypeVar("S", bound=Statistics)
 

@@ -2,7 +2,6 @@
 
 import warnings
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial, reduce
 from typing import Any, TypeVar
@@ -59,28 +58,6 @@ def as_finite(values: npt.ArrayLike | None, shape: tuple[int, ...], name: str) -
             remedy=f"Give a finite array of shape {shape}.",
         )
     return array
-
-
-def as_reals(values: Any, name: str) -> npt.NDArray[Any]:
-    """An array of real numbers; anything but floating numbers becomes float64.
-
-    Raises
-    ------
-    InputError
-        If it holds text, objects or complex numbers; values are never quoted.
-    """
-    found = np.asarray(values)
-    if found.dtype.kind == "f":
-        return found
-    # Objects may still be numbers, as of a table with mixed columns; the message never quotes one.
-    with suppress(ValueError, TypeError):
-        if found.dtype.kind in "biuO":
-            return found.astype(np.float64)
-    raise InputError(
-        f"{name} hold something that is not a real number (dtype {found.dtype}).",
-        remedy="Leave text out, or turn it into numbers first.",
-        code="dtype",
-    )
 
 
 def check_shards(shards: Any) -> None:
@@ -167,49 +144,6 @@ def say_incomplete(n_incomplete: int, n_read: int, what: str) -> None:
             "out of the fit.",
             LeftOutWarning,
             stacklevel=3,
-        )
-
-
-def check_not_lazy(x: Any) -> None:
-    """Raise InputError for a lazy array, which would be computed whole in silence."""
-    graph = getattr(x, "__dask_graph__", None)
-    # Xarray has the method whether or not it is lazy: only a graph says so.
-    if callable(graph) and graph() is not None:
-        raise InputError(
-            f"Records are a lazy {type(x).__name__}, which `apply` would compute whole.",
-            remedy="Use privpipe.apply_lazily (Dask) or privpipe.apply_dataset (xarray), which "
-            "stay lazy, or call .compute() first.",
-            code="lazy",
-        )
-
-
-def as_records(x: npt.ArrayLike, n_features: int) -> tuple[FloatArray, np.dtype[Any]]:
-    """Records as a floating matrix, and the dtype to release: theirs, or float64 for integers.
-
-    Raises
-    ------
-    InputError
-        If the number of features is wrong.
-    """
-    check_not_lazy(x)
-    records = np.atleast_2d(as_reals(x, "Records"))
-    if records.ndim != 2 or records.shape[1] != n_features:
-        raise InputError(
-            f"Records of shape {np.shape(x)} do not fit a map of {n_features} features.",
-            remedy=f"Give an array of shape (n_records, {n_features}).",
-            code="shape",
-        )
-    return records, records.dtype
-
-
-def check_finite_records(records: FloatArray) -> None:
-    """Raise InputError, with a count, if records hold values that are not finite."""
-    bad = int(np.count_nonzero(~find_finite_rows(records)))
-    if bad:
-        raise InputError(
-            f"{bad} of {len(records)} records hold values that are not finite.",
-            remedy="Remove or impute them before sanitising.",
-            code="nonfinite",
         )
 
 

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from privpipe.described import described, facts_of_map
 from privpipe.errors import InputError, OptionError
+from privpipe.fitted_names import by_name
 from privpipe.numerics.moments import CoMoments, measure_scale
 from privpipe.numerics.random.streams import ScopedStream
 from privpipe.promises import check_promise
@@ -28,13 +29,8 @@ from privpipe.protocols import (
     Shard,
     Shards,
 )
-from privpipe.sanitizers.arrays import (
-    ChangedShards,
-    as_records,
-    check_finite_records,
-    check_training,
-)
-from privpipe.sanitizers.names import by_name
+from privpipe.sanitizers.arrays import ChangedShards, check_training
+from privpipe.sanitizers.feature_map import FeatureMap
 
 _NOTHING = Guarantee(
     "none",
@@ -147,7 +143,7 @@ def _numbers(promises: list[Guarantee], kind: str) -> list[float]:
 
 @described(facts_of_map)
 @dataclass(frozen=True, eq=False)
-class Standardiser:
+class Standardiser(FeatureMap):
     """Maps records to ``(x - centre) / scale``, feature by feature, in float64.
 
     Parameters
@@ -170,8 +166,6 @@ class Standardiser:
     """
 
     kind: ClassVar[str] = "standardiser"
-    reads: ClassVar[Role] = "features"
-    draws: ClassVar[bool] = False
     keeps_features: ClassVar[bool] = False
 
     centre: FloatArray
@@ -190,44 +184,17 @@ class Standardiser:
     def n_features_in(self) -> int:
         return len(self.centre)
 
-    @property
-    def n_features_out(self) -> int:
-        return len(self.centre)
+    n_features_out = n_features_in
 
     @property
     def guarantee(self) -> Guarantee:
         """None: units hide nothing."""
         return _NOTHING
 
-    def apply(self, x: npt.ArrayLike, stream: RecordStream | None = None) -> FloatArray:
-        """Standardise records.
-
-        Parameters
-        ----------
-        x : (n_records, n_features)
-        stream
-            Ignored: the map draws nothing.
-
-        Returns
-        -------
-        z : (n_records, n_features)
-            In standard deviations of the training records, and the floating dtype of `x`; float64
-            for integers. The same bits for a record in any block.
-
-        Raises
-        ------
-        InputError
-            If the shape is wrong or values are not finite; the message counts them.
-        """
-        records, dtype = as_records(by_name(self, x), self.n_features_in)
-        check_finite_records(records)
-        released: FloatArray = self.standardise(records).astype(dtype, copy=False)
-        return released[0] if np.ndim(x) == 1 else released
-
-    def standardise(self, x: FloatArray) -> FloatArray:
-        """The same of finite records, (n_records, n_features), in float64."""
+    def map_records(self, records: FloatArray) -> FloatArray:
+        """In standard deviations of the training records."""
         # Element by element: the same bits for a record in any block.
-        return (x.astype(np.float64) - self.centre) / self.scale
+        return (records.astype(np.float64, copy=False) - self.centre) / self.scale
 
 
 def fit_standardiser(shards: Shards) -> Standardiser:
@@ -280,4 +247,4 @@ def summarise_features(shard: Shard) -> CoMoments:
 
 def _standardise(shard: Shard, *, standardiser: Standardiser) -> Shard:
     """Worker side: what a fit sees of a shard."""
-    return replace(shard, features=standardiser.standardise(shard.features))
+    return replace(shard, features=standardiser.map_records(shard.features))

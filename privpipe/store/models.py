@@ -25,9 +25,9 @@ from zarr.storage import MemoryStore
 
 from privpipe import sanitizers
 from privpipe.errors import FormatError, GuaranteeError, InputError, OptionError, PrivacyWarning
+from privpipe.fitted_names import names_of, schema_of, with_names, with_schema
 from privpipe.fitted_schema import FittedSchema
 from privpipe.protocols import Guarantee, RecordMap
-from privpipe.sanitizers.names import names_of, schema_of, with_names, with_schema
 from privpipe.store.access import objects
 from privpipe.store.access.location import Place, as_url, join, local_path, shown
 from privpipe.store.access.objects import read_whole

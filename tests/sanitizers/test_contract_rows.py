@@ -23,11 +23,11 @@ from privpipe.attacks.threats.membership import distinguish_neighbours
 from privpipe.cluster.executors.executor import LocalExecutor
 from privpipe.cluster.pass_checkpoints import Checkpoints
 from privpipe.cluster.passes.reduce import ShardedCollection
+from privpipe.fitted_names import schema_of
 from privpipe.fitted_schema import NamedCodes
 from privpipe.numerics.random.streams import KeyedStream
 from privpipe.protocols import Guarantee, RecordMap
 from privpipe.sanitizers import METHODS
-from privpipe.sanitizers.names import schema_of
 from privpipe.sanitizers.options import make_options
 from privpipe.store.collections.collection import Collection, open_collection
 from privpipe.store.models import digest_map, open_model, write_model

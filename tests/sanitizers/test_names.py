@@ -20,7 +20,7 @@ from privpipe import (
     write_model,
 )
 from privpipe.errors import InputError
-from privpipe.sanitizers.names import names_of
+from privpipe.fitted_names import names_of
 from privpipe.store.models import digest_map
 
 NAMES = ["height", "weight", "age", "dose"]

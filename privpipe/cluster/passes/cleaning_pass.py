@@ -19,11 +19,11 @@ from privpipe.cluster.passes.loaded_map import load_map
 from privpipe.cluster.passes.place_pass import PlaceNotes, PlacePlan
 from privpipe.cluster.passes.sample_drawing import Drawing, keep_chunk
 from privpipe.errors import FormatError, InputError, PrivpipeError
+from privpipe.fitted_names import schema_of
 from privpipe.fitted_schema import NamedCodes, check_numbered_alike
 from privpipe.numerics.finite import find_empty_rows, find_finite_rows, keep_rows
 from privpipe.protocols import BoolArray, FloatArray, RecordMap, RecordStream
 from privpipe.records.schema import MISSING
-from privpipe.sanitizers.names import schema_of
 from privpipe.store.access.objects import open_store, read_bytes
 from privpipe.store.arrays.blocks import Receipt, reading_once, write_block
 from privpipe.store.arrays.layout import FEATURES, RELEASED

@@ -14,10 +14,10 @@ import numpy.typing as npt
 from privpipe import protocols
 from privpipe.capabilities import Reconstructs, RunsCode
 from privpipe.errors import FormatError
+from privpipe.fitted_names import schema_of
 from privpipe.fitted_schema import NamedCodes, check_numbered_alike
 from privpipe.numerics.random.streams import KEY_BYTES, KeyedStream
 from privpipe.records.schema import expand_indicators
-from privpipe.sanitizers.names import schema_of
 from privpipe.store.models import digest_map, open_model
 
 S = TypeVar("S", bound=protocols.Statistics)

@@ -18,13 +18,13 @@ from privpipe.cluster.passes.proof_pass import prove_collection
 from privpipe.cluster.passes.reduce import ShardedCollection
 from privpipe.cluster.passes.sketch_pass import sketch_collection
 from privpipe.errors import GuaranteeError, InputError, StoreError
+from privpipe.fitted_names import schema_of, with_schema
 from privpipe.numerics.moments import CoMoments
 from privpipe.pipeline.runs.earlier import find_earlier, find_model
 from privpipe.pipeline.runs.run import Run, Trained, list_versions, now
 from privpipe.pipeline.runs.subject_limit import count_subjects, protect_subjects
 from privpipe.protocols import RecordMap, Shard
 from privpipe.sanitizers.chain import fit_standardised
-from privpipe.sanitizers.names import schema_of, with_schema
 from privpipe.store.access.location import join
 from privpipe.store.access.workspace import workspace_url
 from privpipe.store.arrays.headers import check_output_free, exists

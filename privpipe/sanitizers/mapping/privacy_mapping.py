@@ -8,6 +8,7 @@ import numpy as np
 
 from privpipe.capabilities import Preview
 from privpipe.errors import InputError, OptionError
+from privpipe.fitted_names import keep_names
 from privpipe.numerics.mapping.problem.pair_pricing import PriceOracle
 from privpipe.numerics.mapping.problem.programme import measure_information
 from privpipe.protocols import FloatArray, Guarantee, IntArray, Method, Shards, ShardSchema
@@ -25,7 +26,6 @@ from privpipe.sanitizers.mapping.solving.budgeted import check_budgets, solve_bu
 from privpipe.sanitizers.mapping.solving.constrained import solve_constrained_mapping
 from privpipe.sanitizers.mapping.solving.solve import solve_privacy_mapping
 from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping
-from privpipe.sanitizers.names import keep_names
 
 
 def assure_each_variable(

@@ -13,12 +13,12 @@ import scipy.sparse as sp
 
 from privpipe.described import described, facts_of_map
 from privpipe.errors import InputError, OptionError
+from privpipe.fitted_names import name_codes, read_codes, schema_of
 from privpipe.fitted_schema import UNKNOWN, NamedCodes
 from privpipe.numerics.mapping.problem.distortion import CodeDistance, DistanceKind
 from privpipe.numerics.random.categorical import CategoryTable, draw_categories, tabulate_categories
 from privpipe.promises import check_promise
 from privpipe.protocols import BoolArray, FloatArray, Guarantee, IntArray, RecordStream, Role
-from privpipe.sanitizers.names import name_codes, read_codes, schema_of
 
 _NAMED: dict[str, DistanceKind] = {kind: kind for kind in get_args(DistanceKind)}
 UnseenPolicy = Literal["refuse", "nearest"]

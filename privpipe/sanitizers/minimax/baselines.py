@@ -17,6 +17,7 @@ from pydantic.dataclasses import dataclass as options_dataclass
 
 from privpipe.described import described, facts_of_map
 from privpipe.errors import InputError
+from privpipe.fitted_names import keep_names
 from privpipe.numerics.minimax.spectra import fix_signs, guard_directions
 from privpipe.option_values import FORBID
 from privpipe.protocols import FloatArray, Guarantee, Role, Shards, ShardSchema
@@ -41,7 +42,6 @@ from privpipe.sanitizers.minimax.training.tasks import (
     Task,
     TaskOptions,
 )
-from privpipe.sanitizers.names import keep_names
 from privpipe.sanitizers.options import MethodOptions
 
 Width = Annotated[int, Field(ge=1, description="Features released.")]
@@ -376,7 +376,7 @@ class MaskFilter(FeatureFilter):
         """None: whoever standardises the released features undoes the mask."""
         return promise_nothing("ddd")
 
-    def _filter(self, records: FloatArray) -> FloatArray:
+    def map_records(self, records: FloatArray) -> FloatArray:
         return np.asarray(records * self.mask)
 
 

@@ -16,6 +16,7 @@ from pydantic.dataclasses import dataclass as options_dataclass
 
 from privpipe.described import described, facts_of_map
 from privpipe.errors import InputError, OptionError
+from privpipe.fitted_names import keep_names
 from privpipe.numerics.minimax.filters import Pullback
 from privpipe.option_values import FORBID, is_trusted, say_trusted, trust
 from privpipe.protocols import FloatArray, Shards, ShardSchema
@@ -32,7 +33,6 @@ from privpipe.sanitizers.minimax.training.custom_code import (
 )
 from privpipe.sanitizers.minimax.training.labelled_moments import LABEL_STATISTICS
 from privpipe.sanitizers.minimax.training.task_planning import warn_of_outputs
-from privpipe.sanitizers.names import keep_names
 
 CHECKED_ROWS = 8
 ROWS = 1024
@@ -299,7 +299,7 @@ class CustomFilter(PickledTrust, FeatureFilter):
         """Let its code run in this process."""
         trust(self.sha256)
 
-    def _filter(self, records: FloatArray) -> FloatArray:
+    def map_records(self, records: FloatArray) -> FloatArray:
         """Filtered records.
 
         Raises

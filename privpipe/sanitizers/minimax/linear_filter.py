@@ -5,20 +5,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
 from privpipe.described import described, facts_of_map
-from privpipe.protocols import (
-    FloatArray,
-    Guarantee,
-    Method,
-    RecordMap,
-    RecordStream,
-    Role,
-    ShardSchema,
-)
-from privpipe.sanitizers.arrays import as_records, check_finite_records
-from privpipe.sanitizers.names import by_name
+from privpipe.protocols import FloatArray, Guarantee, Method, RecordMap, ShardSchema
+from privpipe.sanitizers.feature_map import FeatureMap
 
 HAMM = "Hamm 2017, Minimax Filter, JMLR 18"
 EMPIRICAL = "none in advance: measured against named adversaries"
@@ -63,54 +53,15 @@ def promise_nothing(method: str) -> Guarantee:
     return Guarantee("none", None, "nats", "in expectation", theorem, assumptions)
 
 
-class FeatureFilter:
-    """A map that reads features, draws nothing, and promises nothing of single records.
+class FeatureFilter(FeatureMap):
+    """A map that gives features new meanings, and promises nothing of single records."""
 
-    Of a method whose filters give features new meanings `keeps_features` is false.
-    """
-
-    reads: ClassVar[Role] = "features"
-    draws: ClassVar[bool] = False
     keeps_features: ClassVar[bool] = False
-
-    n_features_in: Any
-    n_features_out: Any
 
     @property
     def guarantee(self) -> Guarantee:
         """None for single records; see `promise_nothing`."""
         return promise_nothing("minimax")
-
-    def apply(self, x: npt.ArrayLike, stream: RecordStream | None = None) -> FloatArray:
-        """Filter records.
-
-        Parameters
-        ----------
-        x : (n_records, n_features_in)
-        stream
-            Ignored: the map draws nothing.
-
-        Returns
-        -------
-        z : (n_records, n_features_out)
-            In the floating dtype of `x`; float64 for integers.
-
-        Raises
-        ------
-        InputError
-            If the shape is wrong or values are not finite; the message counts them.
-        """
-        records, dtype = as_records(by_name(self, x), self.n_features_in)
-        # Products in double, whatever the records' dtype: a release in single precision differs
-        # by its rounding alone.
-        records = records.astype(np.float64)
-        check_finite_records(records)
-        released: FloatArray = self._filter(records).astype(dtype)
-        return released
-
-    def _filter(self, records: FloatArray) -> FloatArray:
-        """Records in float64, filtered in it."""
-        raise NotImplementedError
 
 
 @described(facts_of_map)
@@ -154,7 +105,7 @@ class LinearFilter(FeatureFilter):
         """None for single records; see `promise_nothing`."""
         return promise_nothing(self.method)
 
-    def _filter(self, records: FloatArray) -> FloatArray:
+    def map_records(self, records: FloatArray) -> FloatArray:
         return np.asarray(records @ self.weights + self.offset)
 
 

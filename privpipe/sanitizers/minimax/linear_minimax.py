@@ -14,6 +14,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass as options_dataclass
 
 from privpipe.errors import OptionError
+from privpipe.fitted_names import keep_names
 from privpipe.numerics.minimax.descent import descend_alternating, descend_quasi_newton
 from privpipe.numerics.minimax.filters import InputScaling, LinearFamily
 from privpipe.numerics.minimax.generalisation_bound import bound_generalisation_gap
@@ -37,7 +38,6 @@ from privpipe.sanitizers.minimax.training.labelled_moments import (
     measure_radius,
 )
 from privpipe.sanitizers.minimax.training.tasks import Task
-from privpipe.sanitizers.names import keep_names
 
 # As little as keeps its inverse finite: directions of next to no variance must not blow up.
 WHITENING = 1e-3

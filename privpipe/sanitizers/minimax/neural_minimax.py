@@ -15,6 +15,7 @@ from scipy.special import expit
 
 from privpipe.described import described, facts_of_map
 from privpipe.errors import InputError, OptionError
+from privpipe.fitted_names import keep_names
 from privpipe.numerics.minimax.descent import descend_quasi_newton
 from privpipe.numerics.minimax.filters import (
     DifferentiableFilter,
@@ -42,7 +43,6 @@ from privpipe.sanitizers.minimax.training.labelled_moments import (
 )
 from privpipe.sanitizers.minimax.training.task_planning import warn_of_outputs
 from privpipe.sanitizers.minimax.training.tasks import Positive, Task
-from privpipe.sanitizers.names import keep_names
 
 WHITENING = 1.0
 """Ridge of the whitening, relative to the mean eigenvalue: weak directions stay weak."""
@@ -268,7 +268,7 @@ class NeuralFilter(FamilyFit, FeatureFilter):
         found: FloatArray = expit(values)
         return found
 
-    def _filter(self, records: FloatArray) -> FloatArray:
+    def map_records(self, records: FloatArray) -> FloatArray:
         return self._family.map_records(self.parameters, records)[0]
 
 

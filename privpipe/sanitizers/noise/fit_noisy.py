@@ -20,6 +20,7 @@ from pydantic.dataclasses import dataclass as options_dataclass
 
 from privpipe.capabilities import Preview, Projects
 from privpipe.errors import GuaranteeError, InputError, OptionError, PrivpipeError
+from privpipe.fitted_names import keep_names
 from privpipe.numerics.noise.bounding import Bound, Norm
 from privpipe.numerics.noise.mechanism import Law, Mechanism, Order, plan_promised
 from privpipe.option_values import FORBID
@@ -37,7 +38,6 @@ from privpipe.protocols import (
     Sums,
 )
 from privpipe.sanitizers.arrays import check_shards, check_unweighted
-from privpipe.sanitizers.names import keep_names
 from privpipe.sanitizers.noise import noisy_filter
 from privpipe.sanitizers.options import MethodOptions
 

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from privpipe.capabilities import BoundCounts, Layered, Projects
 from privpipe.described import described, facts_of_map
 from privpipe.errors import OptionError
+from privpipe.fitted_names import by_name
 from privpipe.numerics.noise import bounding
 from privpipe.numerics.noise.mechanism import Law, Mechanism, Order
 from privpipe.numerics.random.record_hash import digest_records
@@ -28,8 +29,8 @@ from privpipe.protocols import (
     Shards,
     WordArray,
 )
-from privpipe.sanitizers.arrays import ChangedShards, as_records, check_finite_records
-from privpipe.sanitizers.names import by_name
+from privpipe.sanitizers.arrays import ChangedShards
+from privpipe.sanitizers.feature_map import as_records, check_finite_records
 
 _PER_OCTAVE = 64
 _LOWEST, _HIGHEST = -128, 128

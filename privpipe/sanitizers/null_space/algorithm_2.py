@@ -16,11 +16,11 @@ from pydantic.dataclasses import dataclass as options_dataclass
 
 from privpipe.described import described, facts_of_map
 from privpipe.errors import OptionError
+from privpipe.fitted_names import keep_names
 from privpipe.numerics.null_space.factorisation import order_by_gain, tilt_lift
 from privpipe.option_values import FORBID
 from privpipe.protocols import FloatArray, Method, Role, Shards
 from privpipe.sanitizers.arrays import as_finite, as_predictor, check_confidential, check_shards
-from privpipe.sanitizers.names import keep_names
 from privpipe.sanitizers.null_space import predictors
 from privpipe.sanitizers.null_space.factored_cleaner import FactoredCleaner
 from privpipe.sanitizers.null_space.least_squares import DESIGN_STATISTICS

@@ -14,12 +14,13 @@ import numpy.typing as npt
 
 from privpipe.described import described, facts_of_map
 from privpipe.errors import InputError, OptionError
+from privpipe.fitted_names import by_name
 from privpipe.numerics.null_space.knapsack import check_budget
 from privpipe.numerics.random.draws import draw_laplace
 from privpipe.promises import check_promise
 from privpipe.protocols import FloatArray, Guarantee, RecordStream, Role
-from privpipe.sanitizers.arrays import as_predictor, as_records, check_finite_records
-from privpipe.sanitizers.names import by_name
+from privpipe.sanitizers.arrays import as_predictor
+from privpipe.sanitizers.feature_map import as_records, check_finite_records
 
 
 @described(facts_of_map)

@@ -10,17 +10,17 @@ from functools import partial
 from typing import ClassVar, Literal
 
 import numpy as np
-import numpy.typing as npt
 from pydantic.dataclasses import dataclass as options_dataclass
 
 from privpipe.described import described, facts_of_map
 from privpipe.errors import InputError
+from privpipe.fitted_names import keep_names
 from privpipe.numerics.moments import CoMoments, measure_scale
 from privpipe.numerics.rounding import bound_rank_error
 from privpipe.option_values import FORBID
-from privpipe.protocols import FloatArray, Guarantee, Method, RecordStream, Role, Shards
-from privpipe.sanitizers.arrays import as_records, check_finite_records, check_shards
-from privpipe.sanitizers.names import by_name, keep_names
+from privpipe.protocols import FloatArray, Guarantee, Method, Role, Shards
+from privpipe.sanitizers.arrays import check_shards
+from privpipe.sanitizers.feature_map import FeatureMap
 from privpipe.sanitizers.null_space.least_squares import DESIGN_STATISTICS, summarise_design
 from privpipe.sanitizers.options import MethodOptions
 
@@ -44,7 +44,7 @@ class LeaceOptions(MethodOptions):
 
 @described(facts_of_map)
 @dataclass(frozen=True, eq=False)
-class LeaceEraser:
+class LeaceEraser(FeatureMap):
     """Projects each record obliquely: ``x~ = x - left (right^T (x - mean))``.
 
     The promise is about covariance and holds to rounding: no record is released equal to another,
@@ -59,9 +59,6 @@ class LeaceEraser:
     """
 
     kind: ClassVar[str] = "leace_eraser"
-    reads: ClassVar[Role] = "features"
-    draws: ClassVar[bool] = False
-    keeps_features: ClassVar[bool] = True
 
     mean: FloatArray
     left: FloatArray
@@ -71,9 +68,7 @@ class LeaceEraser:
     def n_features_in(self) -> int:
         return len(self.mean)
 
-    @property
-    def n_features_out(self) -> int:
-        return len(self.mean)
+    n_features_out = n_features_in
 
     @property
     def guarantee(self) -> Guarantee:
@@ -88,21 +83,10 @@ class LeaceEraser:
             "training records; others may find more.",
         )
 
-    def apply(self, x: npt.ArrayLike, stream: RecordStream | None = None) -> FloatArray:
-        """Erase; (n_records, n_features) or one record, in its floating dtype.
-
-        Raises
-        ------
-        InputError
-            If the shape is wrong or values are not finite.
-        """
-        records, dtype = as_records(by_name(self, x), self.n_features_in)
-        check_finite_records(records)
-        wide = records.astype(np.float64)
+    def map_records(self, records: FloatArray) -> FloatArray:
+        """Erase."""
         # Two thin products, never an n x n matrix.
-        wide -= ((wide - self.mean) @ self.right) @ self.left.T
-        released: FloatArray = wide.astype(dtype)
-        return released[0] if np.ndim(x) == 1 else released
+        return records - ((records - self.mean) @ self.right) @ self.left.T
 
 
 @keep_names

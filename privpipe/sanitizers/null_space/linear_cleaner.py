@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from privpipe.capabilities import UtilityPromise, UtilitySummary
 from privpipe.errors import GuaranteeError, OptionError, PrivacyWarning
+from privpipe.fitted_names import by_name
 from privpipe.numerics.null_space import rounding_margin
 from privpipe.numerics.null_space.cleaning import CleanedBlock, LinearForm, clean_block
 from privpipe.numerics.null_space.compensated_rounding import Balance
@@ -25,8 +26,8 @@ from privpipe.numerics.null_space.factorisation import factor_predictor, lift_li
 from privpipe.numerics.null_space.knapsack import check_budget
 from privpipe.numerics.null_space.prediction_grid import predict_on_grid
 from privpipe.protocols import FloatArray, Guarantee, RecordStream, Role
-from privpipe.sanitizers.arrays import as_finite, as_records, check_finite_records
-from privpipe.sanitizers.names import by_name
+from privpipe.sanitizers.arrays import as_finite
+from privpipe.sanitizers.feature_map import as_records, check_finite_records
 
 BudgetBasis = Literal["total", "per_label"]
 OnUnrepresentable = Literal["fail", "withhold"]

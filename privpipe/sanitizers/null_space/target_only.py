@@ -15,14 +15,15 @@ from pydantic.dataclasses import dataclass as options_dataclass
 from scipy.special import ndtri
 
 from privpipe.described import described, facts_of_map
+from privpipe.fitted_names import by_name, keep_names
 from privpipe.numerics.moments import count_targets
 from privpipe.numerics.null_space.prediction_grid import predict_on_grid
 from privpipe.numerics.null_space.rounding_margin import plan_grid
 from privpipe.numerics.rounding import measure_columns
 from privpipe.option_values import FORBID
-from privpipe.protocols import FloatArray, Guarantee, IntArray, Method, RecordStream, Role, Shards
-from privpipe.sanitizers.arrays import as_records, check_finite_records, check_shards
-from privpipe.sanitizers.names import by_name, keep_names
+from privpipe.protocols import FloatArray, Guarantee, IntArray, Method, Role, Shards
+from privpipe.sanitizers.arrays import check_shards
+from privpipe.sanitizers.feature_map import FeatureMap, as_records
 from privpipe.sanitizers.null_space.least_squares import (
     DESIGN_STATISTICS,
     fit_predictor,
@@ -68,7 +69,7 @@ class TargetOnlyOptions(MethodOptions):
 
 @described(facts_of_map)
 @dataclass(frozen=True, eq=False)
-class TargetOnly:
+class TargetOnly(FeatureMap):
     """Releases the predicted class of each categorical target, and each predicted number.
 
     The exact prediction is rounded correctly to a grid first, as null-space cleaning rounds it:
@@ -88,8 +89,6 @@ class TargetOnly:
     """
 
     kind: ClassVar[str] = "target_only"
-    reads: ClassVar[Role] = "features"
-    draws: ClassVar[bool] = False
     keeps_features: ClassVar[bool] = False
 
     predictor: FloatArray
@@ -147,18 +146,9 @@ class TargetOnly:
                 found[:, j] = scores[:, 0]
         return found
 
-    def apply(self, x: npt.ArrayLike, stream: RecordStream | None = None) -> FloatArray:
-        """Predict; (n_records, n_targets), or (n_targets,) of one record, in its floating dtype.
-
-        Raises
-        ------
-        InputError
-            If the shape is wrong or values are not finite.
-        """
-        records, dtype = as_records(by_name(self, x), self.n_features_in)
-        check_finite_records(records)
-        released = self.release_target(self.predict_target(records), dtype)
-        return released[0] if np.ndim(x) == 1 else released
+    def map_records(self, records: FloatArray) -> FloatArray:
+        """Predict, (n_records, n_targets)."""
+        return self.release_target(self.predict_target(records), np.float64)
 
 
 @keep_names

@@ -1,0 +1,130 @@
+"""The base of maps that make a record of each record, and how records are handed to it."""
+
+from contextlib import suppress
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from privpipe.errors import InputError
+from privpipe.fitted_names import by_name
+from privpipe.numerics.finite import find_finite_rows
+from privpipe.protocols import FloatArray, Guarantee, RecordStream, Role
+
+
+class FeatureMap:
+    """Reads features, draws nothing, keeps their meaning, promises nothing.
+
+    A new map has a `kind`, says how many features go in and come out, and what it makes of finite
+    records (`map_records`). Everything else is a default that it may replace.
+    """
+
+    kind: ClassVar[str]
+    reads: ClassVar[Role] = "features"
+    draws: ClassVar[bool] = False
+    keeps_features: ClassVar[bool] = True
+
+    n_features_in: Any
+    n_features_out: Any
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """Nothing."""
+        return Guarantee("none", None, "", "every record", "None: nothing is claimed of this map")
+
+    def map_records(self, records: FloatArray) -> FloatArray:
+        """What is released of finite records in float64: (n_records, n_features_out)."""
+        raise NotImplementedError
+
+    def apply(self, x: npt.ArrayLike, stream: RecordStream | None = None) -> FloatArray:
+        """Map records.
+
+        Parameters
+        ----------
+        x : (n_records, n_features_in) or (n_features_in,)
+            Records, or one record; a table is read by the names that the map was fitted on.
+        stream
+            Ignored: the map draws nothing.
+
+        Returns
+        -------
+        released : (n_records, n_features_out) or (n_features_out,)
+            In the floating dtype of `x`; float64 for integers.
+
+        Raises
+        ------
+        InputError
+            If the shape is wrong or values are not finite; the message counts them.
+        """
+        records, dtype = as_records(by_name(self, x), self.n_features_in)
+        # Products in double, whatever the records' dtype: a release in single precision differs
+        # by its rounding alone.
+        records = records.astype(np.float64)
+        check_finite_records(records)
+        released: FloatArray = self.map_records(records).astype(dtype, copy=False)
+        return released[0] if np.ndim(x) == 1 else released
+
+
+def as_reals(values: Any, name: str) -> npt.NDArray[Any]:
+    """An array of real numbers; anything but floating numbers becomes float64.
+
+    Raises
+    ------
+    InputError
+        If it holds text, objects or complex numbers; values are never quoted.
+    """
+    found = np.asarray(values)
+    if found.dtype.kind == "f":
+        return found
+    # Objects may still be numbers, as of a table with mixed columns; the message never quotes one.
+    with suppress(ValueError, TypeError):
+        if found.dtype.kind in "biuO":
+            return found.astype(np.float64)
+    raise InputError(
+        f"{name} hold something that is not a real number (dtype {found.dtype}).",
+        remedy="Leave text out, or turn it into numbers first.",
+        code="dtype",
+    )
+
+
+def check_not_lazy(x: Any) -> None:
+    """Raise InputError for a lazy array, which would be computed whole in silence."""
+    graph = getattr(x, "__dask_graph__", None)
+    # Xarray has the method whether or not it is lazy: only a graph says so.
+    if callable(graph) and graph() is not None:
+        raise InputError(
+            f"Records are a lazy {type(x).__name__}, which `apply` would compute whole.",
+            remedy="Use privpipe.apply_lazily (Dask) or privpipe.apply_dataset (xarray), which "
+            "stay lazy, or call .compute() first.",
+            code="lazy",
+        )
+
+
+def as_records(x: npt.ArrayLike, n_features: int) -> tuple[FloatArray, np.dtype[Any]]:
+    """Records as a floating matrix, and the dtype to release: theirs, or float64 for integers.
+
+    Raises
+    ------
+    InputError
+        If the number of features is wrong.
+    """
+    check_not_lazy(x)
+    records = np.atleast_2d(as_reals(x, "Records"))
+    if records.ndim != 2 or records.shape[1] != n_features:
+        raise InputError(
+            f"Records of shape {np.shape(x)} do not fit a map of {n_features} features.",
+            remedy=f"Give an array of shape (n_records, {n_features}).",
+            code="shape",
+        )
+    return records, records.dtype
+
+
+def check_finite_records(records: FloatArray) -> None:
+    """Raise InputError, with a count, if records hold values that are not finite."""
+    bad = int(np.count_nonzero(~find_finite_rows(records)))
+    if bad:
+        raise InputError(
+            f"{bad} of {len(records)} records hold values that are not finite.",
+            remedy="Remove or impute them before sanitising.",
+            code="nonfinite",
+        )
