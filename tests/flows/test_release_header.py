@@ -26,7 +26,7 @@ from privpipe.store.releases.export import export_release
 from privpipe.store.releases.lazy_release import open_release
 from privpipe.store.releases.published import check_release
 from privpipe.store.sources.reading.source import SourceLayout
-from tests.sanitizers.test_contract_rows import ROWS
+from tests.methods import EXAMPLES
 from tests.standard import write_standard
 from tests.store.serial_run import make_options, run_serially, serial_flows
 
@@ -163,7 +163,7 @@ def test_release__holds_no_figure_that_its_public_page_does_not(
     source, url = str(tmp_path / "records.zarr"), tmp_path / "release.zarr"
     write_standard(source, 403, chunk_rows=50)
     wanted = {"null_space": "height", "null_space_targeted": "height", "masking": "height"}
-    given = dict(ROWS[name].options)
+    given = dict(EXAMPLES[name].options)
     hidden = "late" if name == "ddd" else "party"
     named = {"desired": [wanted.get(name, "late")], "confidential": [hidden]}
     if name == "privacy_mapping":

@@ -1,4 +1,4 @@
-"""What every fitted map must do, whatever its method; a new map is a row in `EXAMPLES`."""
+"""What every fitted map must do, whatever its method; a method's example makes the first of its."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ import pickle
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
+from functools import partial
 
 import numpy as np
 import pytest
 from pydantic import TypeAdapter
 
+import tests.methods
 from privpipe.errors import InputError, OptionError
 from privpipe.numerics.random.streams import KeyedStream
 from privpipe.protocols import Guarantee, RecordMap
@@ -43,8 +44,6 @@ from privpipe.store.arrays.headers import PROMISED_BY
 from privpipe.store.models import digest_map, open_model, write_model
 from tests.sanitizers.xu_records import make_features, make_labels, make_records
 
-FILTERS = Path(__file__).parents[1] / "examples"
-
 EXAMPLES: dict[str, Callable[[], RecordMap]] = {
     "standardiser": lambda: fit_standardiser(make_records()),
     "null_space_cleaner": lambda: fit_null_space_cleaner(make_records(), utility_budget=0.1),
@@ -66,13 +65,21 @@ EXAMPLES: dict[str, Callable[[], RecordMap]] = {
         make_classes(), MinimaxNeuralOptions(n_hidden=(3, 2), max_iterations=2)
     ),
     "own_filter": lambda: fit_minimax_custom_filter(
-        make_classes(), make_options(MinimaxCustomOptions, FEWEST_OPTIONS["minimax_own"], "own")
+        make_classes(), make_options(MinimaxCustomOptions, choose_few("minimax_own"), "own")
     ),
     "chain": lambda: make_chain(),
     "mask_filter": lambda: fit_ddd_filter(make_classes()),
     "noisy_filter": lambda: make_noisy(),
 }
 """One fitted map of each kind, from the records of `xu_records`."""
+
+OF_CODES = {SparseMapping.kind}
+"""Maps of categorical attributes take codes; `test_mapping_records` holds them to the same."""
+
+for method in METHODS.values():
+    first = method.maps[0].kind
+    if method.releases == "rows" and first not in OF_CODES:
+        EXAMPLES.setdefault(first, partial(lambda name: fit_few(name), method.name))
 
 RANDOMISED = {"laplace_mechanism", "chain", "noisy_filter"}
 """Kinds that draw: they need a stream, and the same one gives the same release."""
@@ -210,13 +217,11 @@ def test_map__travels_whole(example, tmp_path):
 
 
 def test_kinds__are_all_in_this_suite():
-    # Maps of categorical attributes take codes; `test_mapping_records` holds them to the same.
-    of_codes = {SparseMapping.kind}
     # Models of surrogates map no record; `tests/sanitizers/masking` holds them to what is left.
     of_surrogates = {
         each.kind for row in METHODS.values() if row.releases == "surrogate" for each in row.maps
     }
-    kinds = set(RECORD_MAPS) - of_codes - of_surrogates
+    kinds = set(RECORD_MAPS) - OF_CODES - of_surrogates
     assert set(EXAMPLES) == kinds, "a new kind of map needs an example here"
 
 
@@ -286,26 +291,10 @@ def list_dataclasses(value: object) -> set[type]:
     return set()
 
 
-FEWEST_OPTIONS = {
-    "noisy": {"epsilon": 1.0, "allow_data_bound": True},
-    "null_space": {"utility_budget": 0.1},
-    "null_space_targeted": {"utility_budget": 0.1},
-    "masking": {"n_surrogates": 20, "clip": 2.2},
-    "leace": {},
-    "pca": {"n_filtered": 2},
-    "rand": {"n_filtered": 2},
-    "ppls": {"n_filtered": 2},
-    "minimax_neural": {"n_hidden": (3, 2), "max_iterations": 1},
-    "minimax_own": {
-        "filter": "Convolution",
-        "module": str(FILTERS / "convolution.py"),
-        "settings": {"axes": 1, "width": 3},
-        "max_iterations": 1,
-    },
-    "minimax": {"max_iterations": 1},
-    "privacy_mapping": {"attributes": ("a", "b"), "private": ("s",), "distortion_budget": 0.5},
-}
-"""What a method needs beside its defaults; a new method that needs something needs a line here."""
+def choose_few(name: str) -> dict[str, object]:
+    """Options of a method for the records of `xu_records`."""
+    example = tests.methods.EXAMPLES[name]
+    return dict(example.options if example.few is None else example.few)
 
 
 def make_watched(name: str) -> Watched:
@@ -318,14 +307,18 @@ def make_watched(name: str) -> Watched:
     return shards
 
 
-@pytest.mark.parametrize("name", sorted(METHODS))
-def test_method__names_the_statistics_that_its_passes_sum_up(name):
-    method = METHODS[name]
-    shards = make_watched(name)
-    options = make_options(method.options, {"name": name, **FEWEST_OPTIONS.get(name, {})}, name)
+def fit_few(name: str, shards: Records | None = None) -> RecordMap:
+    """A method fitted to the records of `xu_records`."""
+    options = make_options(METHODS[name].options, {"name": name, **choose_few(name)}, name)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        fitted = method.fit(shards, options)
+        return METHODS[name].fit(shards or make_watched(name), options)
+
+
+@pytest.mark.parametrize("name", sorted(METHODS))
+def test_method__names_the_statistics_that_its_passes_sum_up(name):
+    method, shards = METHODS[name], make_watched(name)
+    fitted = fit_few(name, shards)
     assert type(fitted) in method.maps
     assert list_dataclasses(tuple(shards.sums)) <= set(method.statistics)
     assert {cls.__name__ for cls in method.statistics} <= set(KNOWN)
