@@ -55,6 +55,6 @@ def _write_type(item: Any) -> str:
 
 
 def _write_default(item: Any) -> str:
-    if item.default in ("", None, False):
+    if item.default in ("", None, False, []):
         return ""
     return f"`{item.default}`"

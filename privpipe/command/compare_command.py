@@ -6,6 +6,10 @@ from typing import Any
 
 from privpipe.errors import OptionError
 from privpipe.pipeline.operations.prefect_setup import prepare_prefect
+from privpipe.pipeline.runs.configuration_file import read_options
+from privpipe.pipeline.runs.trusted_code import confirm_code
+from privpipe.pipeline.runs.watch import Watch
+from privpipe.report.comparison_page import tabulate_comparison
 from privpipe.report.console import say, tabulate
 from privpipe.store.access.location import shown
 from privpipe.store.arrays.headers import companion_url
@@ -23,10 +27,6 @@ def compare_command(config: str, vary: Sequence[str] = ()) -> dict[str, Any]:
     """
     prepare_prefect()
     from privpipe.flows.comparison import compare_collection
-    from privpipe.pipeline.runs.configuration_file import read_options
-    from privpipe.pipeline.runs.trusted_code import confirm_code
-    from privpipe.pipeline.runs.watch import Watch
-    from privpipe.report.comparison_page import tabulate_comparison
 
     options = read_options(config)
     confirm_code(options)

@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
-from privpipe.flows.demo import N_ORIGINALS, prepare_demo
+from privpipe.flows.demo import N_ORIGINALS, draw_portrait, prepare_demo
 from privpipe.numerics.limits import fix_limits
+from privpipe.pipeline.operations.prefect_server import ephemeral_server
 from privpipe.pipeline.operations.prefect_setup import blaming_prefect, prepare_prefect
 from privpipe.report.audit_text import say_gate, say_verdict
 from privpipe.report.console import say, tabulate
@@ -26,18 +27,16 @@ ROWS = (
 )
 
 
-def demo_command(folder: str, n_records: int, workers: int) -> dict[str, Any]:
+def demo_command(out: str, records: int, workers: int) -> dict[str, Any]:
     """Make the collection, run the flow, show what came out and where it is."""
     begun = time.perf_counter()
     say(
-        f"{n_records:,} scans of digits: {n_records // N_ORIGINALS:,} whole repeats of "
+        f"{records:,} scans of digits: {records // N_ORIGINALS:,} whole repeats of "
         f"{N_ORIGINALS:,} real ones.\nTarget: is it a zero? Confidential: which digit is it?"
     )
-    config = prepare_demo(folder, n_records, workers)
+    config = prepare_demo(out, records, workers)
     prepare_prefect()
-    from privpipe.flows.demo import draw_portrait
     from privpipe.flows.release_flow import run_pipeline
-    from privpipe.pipeline.operations.prefect_server import ephemeral_server
 
     with blaming_prefect(), ephemeral_server():
         run_pipeline(config)

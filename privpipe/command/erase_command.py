@@ -1,6 +1,6 @@
 """``privpipe erase``: records leave a collection and all that was made of them and can be found."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import fsspec
@@ -13,7 +13,15 @@ from privpipe.store.access.location import local_path, shown
 
 
 def erase_command(
-    collection: str, said: tuple[str, tuple[int, ...]], options: ErasureOptions, *, dry_run: bool
+    collection: str,
+    where: str = "",
+    *,
+    record: Sequence[int] = (),
+    digest: str = "",
+    under: Sequence[str] = (),
+    account: str = "",
+    name: str = "",
+    dry_run: bool = False,
 ) -> dict[str, Any]:
     """Erase, or say what would be; see `erase_records`.
 
@@ -22,7 +30,8 @@ def erase_command(
     OptionError
         If it is not said which records, or in two ways.
     """
-    chosen = read_chosen(*said)
+    chosen = read_chosen(where, tuple(record))
+    options = ErasureOptions(account, tuple(under), name, digest)
     plan = plan_erasure if dry_run else erase_records
     found = plan(collection, chosen, options)
     certificates = [found] if isinstance(found, dict) else found

@@ -1,5 +1,7 @@
 """``privpipe ingest``, ``append`` and ``withdraw``: records come to a collection, parts go."""
 
+import math
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -13,11 +15,35 @@ from privpipe.report.work_bar import showing
 from privpipe.store.access.location import shown
 from privpipe.store.collections.ingest import IngestOptions, ingest
 from privpipe.store.collections.writing import WriteStatistics, read_statistics
-from privpipe.store.sources.reading.source import BinningLoss
+from privpipe.store.sources.reading.source import BinningLoss, SourceLayout
 
 
-def ingest_command(source: str, dest: str, options: IngestOptions) -> dict[str, Any]:
-    """Ingest and describe the result, values withheld."""
+def _choose(chunk_mib: float, layout: Mapping[str, Any], **options: Any) -> IngestOptions:
+    """The options of a command line, of which the empty ones mean their defaults."""
+    # False of NaN, too.
+    if not 0 < chunk_mib < math.inf:
+        raise OptionError(f"--chunk-mib is {chunk_mib:g}.", remedy="Use a number above 0.")
+    said = {name: one for name, one in layout.items() if one or name == "delimiter"}
+    if "missing" in said:
+        # An empty cell is missing whatever else is: a CSV file cannot write it otherwise.
+        said["missing"] = ("", *said["missing"])
+    if said.get("delimiter") == "\\t":  # shells make it hard to type a tab
+        said["delimiter"] = "\t"
+    size = max(1, int(chunk_mib * 2**20))
+    return IngestOptions(layout=SourceLayout(**said), chunk_bytes=size, **options)
+
+
+def ingest_command(
+    source: str,
+    dest: str,
+    *,
+    dtype: str = "",
+    min_category_count: int = 1,
+    chunk_mib: float = 8.0,
+    **layout: Any,
+) -> dict[str, Any]:
+    """Ingest and describe the result, values withheld; `layout` as `SourceLayout`."""
+    options = _choose(chunk_mib, layout, dtype=dtype or None, min_category_count=min_category_count)
     with showing("ingest") as listen:
         schema = ingest(source, dest, options, listen=listen)
     statistics = read_statistics(dest)
@@ -123,9 +149,10 @@ def append_command(
     collection: str,
     partition: str,
     time: str,
-    options: IngestOptions,
     *,
-    replacing: bool,
+    replace: bool,
+    chunk_mib: float,
+    **layout: Any,
 ) -> dict[str, Any]:
     """Append, and say what the collection holds now."""
     from privpipe.store.collections.growing_collection import append_partition, read_partitions
@@ -134,8 +161,9 @@ def append_command(
     name = partition or source.rstrip("/").rpartition("/")[2]
     # To the second: it is stored, and compared with logical times of schedules.
     moment = read_time(time) if time else datetime.now(UTC).replace(microsecond=0)
+    options = _choose(chunk_mib, layout)
     added, changed = append_partition(
-        source, collection, name, moment.isoformat(), options, replacing=replacing
+        source, collection, name, moment.isoformat(), options, replacing=replace
     )
     there = read_partitions(collection)
     n_records = sum(one.n_records for one in there)

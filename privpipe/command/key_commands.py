@@ -96,13 +96,13 @@ def _show_account(
             say(f"{how.mine:.3g} of the records of {partition[:12]} are in {other[:12]}{why}")
 
 
-def forget_key_command(name: str) -> dict[str, Any]:
-    """Destroy a key, or all keys of a release; without a name list all, never their secrets."""
-    if name:
-        forgotten = _forget(name)
+def forget_key_command(release: str) -> dict[str, Any]:
+    """Destroy a key, or all keys of a release; of no name list all, never their secrets."""
+    if release:
+        forgotten = _forget(release)
         say(
-            f"{len(forgotten)} keys of {name} are destroyed: their draws can neither be repeated "
-            "nor be subtracted."
+            f"{len(forgotten)} keys of {release} are destroyed: their draws can neither be "
+            "repeated nor be subtracted."
         )
         return {"forgotten": [entry.key_id for entry in forgotten]}
     entries, unreadable = list_keys(), list_unreadable()

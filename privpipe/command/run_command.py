@@ -1,15 +1,22 @@
 """``privpipe run`` and its parts, ``status``, ``approve`` and ``purge``: the work of a release."""
 
-from __future__ import annotations
+from collections.abc import Sequence
+from typing import Any
 
-from typing import TYPE_CHECKING, Any
-
+from privpipe.command.check_command import dry_run_command
 from privpipe.errors import GateError, OptionError
+from privpipe.pipeline.operations.prefect_server import ephemeral_server
 from privpipe.pipeline.operations.prefect_setup import blaming_prefect, prepare_prefect
 from privpipe.pipeline.operations.record_removal import end_exchange
 from privpipe.pipeline.runs.approval import approve_release
-from privpipe.pipeline.runs.configuration_file import read_options
+from privpipe.pipeline.runs.configuration_file import read_options, read_time
+from privpipe.pipeline.runs.results import read_results, write_failure
+from privpipe.pipeline.runs.run import Run
+from privpipe.pipeline.runs.trusted_code import confirm_code, remember_code
+from privpipe.pipeline.stages.check import check_stage
 from privpipe.pipeline.stages.clean import read_progress
+from privpipe.pipeline.stages.forecast import check_sample
+from privpipe.pipeline.stages.increment_check import TimeSpan, check_growing
 from privpipe.report.console import say
 from privpipe.store.access.generation_log import newest_kind
 from privpipe.store.access.location import shown
@@ -18,12 +25,15 @@ from privpipe.store.arrays.headers import companion_url, exists, has_root, read_
 from privpipe.store.collections.growing_collection import purge_collection
 from privpipe.store.releases.incremental_release import purge_parts
 
-if TYPE_CHECKING:
-    from privpipe.pipeline.stages.forecast import SampleFindings
-
 
 def run_command(
-    config: str, until: str = "publish", time: str = "", since: str = ""
+    config: str,
+    until: str = "publish",
+    time: str = "",
+    since: str = "",
+    *,
+    trust: Sequence[str] = (),
+    dry_run: bool = False,
 ) -> dict[str, Any]:
     """Read and check once, then run the flow with an in-process Prefect unless a server is set.
 
@@ -35,30 +45,29 @@ def run_command(
         Last stage.
     time, since
         Logical time of the run, and with `since` the begin of the span that it fills; ISO 8601.
+    trust
+        SHA-256 of files of code that the configuration names.
+    dry_run
+        Only say what would be done.
 
     Returns
     -------
     results
         What ``run_results.json`` says.
     """
+    if dry_run:
+        return dry_run_command(config)
+    # Before anything is read: the digest is compared when the file is.
+    remember_code(trust)
     # First: Prefect reads its settings when it is imported.
     prepare_prefect()
-    # Whatever the metadata says is reported in a moment, before Prefect and a cluster start.
-    from privpipe.pipeline.runs.configuration_file import read_time
-    from privpipe.pipeline.runs.results import read_results, write_failure
-    from privpipe.pipeline.runs.run import Run
-    from privpipe.pipeline.runs.trusted_code import confirm_code
-    from privpipe.pipeline.stages.check import check_stage
-    from privpipe.pipeline.stages.forecast import check_sample
-    from privpipe.pipeline.stages.increment_check import TimeSpan, check_growing
-
     logical_time = read_time(time) if time else None
-    begin = read_time(since) if since else None
-    times = TimeSpan(begin, logical_time)
+    times = TimeSpan(read_time(since) if since else None, logical_time)
     options = read_options(config, logical_time)
     # Code of the user's is confirmed before anything imports it.
     confirm_code(options)
     checked: Run | None = None
+    # Whatever the metadata says is reported in a moment, before Prefect and a cluster start.
     try:
         if options.release.incremental:
             check_growing(options)
@@ -66,13 +75,15 @@ def run_command(
             checked = check_stage(options)
             if read_state(options.release.path) is None and not exists(options.release.path):
                 # A first run: what a few chunks show ends it now, not after the cluster started.
-                _warn(check_sample(checked))
+                found = check_sample(checked)
+                for name, sentence in (("features", found.dependence), ("gate", found.warning)):
+                    if sentence:
+                        say(f"{name:8s} {sentence}", stderr=True)
     except Exception as error:
         # Also of a run that never began: who scheduled it reads the results.
         write_failure(options.release.path, None, error)
         raise
     from privpipe.flows.release_flow import handing_over, run_pipeline
-    from privpipe.pipeline.operations.prefect_server import ephemeral_server
 
     try:
         # What was checked is handed over: opened again it could be another collection.
@@ -83,13 +94,6 @@ def run_command(
         say(f"report   {page}  shows what decided", stderr=True)
         raise
     return read_results(options.release.path)
-
-
-def _warn(found: SampleFindings) -> None:
-    """Say what speaks against a run before it begins."""
-    for name, sentence in (("features", found.dependence), ("gate", found.warning)):
-        if sentence:
-            say(f"{name:8s} {sentence}", stderr=True)
 
 
 def resume_command(config: str) -> dict[str, Any]:

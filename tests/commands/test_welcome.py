@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import json
 import os
 import shutil
@@ -10,10 +12,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer
 
 import privpipe
 from privpipe.command import main
-from privpipe.command.app import app
+from privpipe.command.app import TARGETS, app
 from privpipe.command.error_catalog import read_catalog
 from privpipe.command.report_command import open_command
 
@@ -49,6 +52,17 @@ def test_help__cuts_no_sentence_and_fits_the_terminal(
         told = str(command.callback.__doc__).partition("\n\n")[0]
         assert " ".join(told.split()) in flat
     assert flat.index("Start:") < flat.index("Run:") < flat.index("Look and share:")
+
+
+def test_commands__name_functions_that_take_their_options() -> None:
+    """No type checker sees these calls."""
+    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    assert commands.keys() == TARGETS.keys()
+    for name, target in TARGETS.items():
+        module, _, function = target.partition(":")
+        work = getattr(importlib.import_module(f"privpipe.command.{module}"), function)
+        given = {item.name: None for item in commands[name].params if item.name != "as_json"}
+        inspect.signature(work).bind(**given)
 
 
 @pytest.mark.slow

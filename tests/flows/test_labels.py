@@ -14,8 +14,6 @@ from privpipe.command.check_command import check_command
 from privpipe.command.ingest_command import ingest_command
 from privpipe.command.run_command import run_command
 from privpipe.errors import GateError, InputError
-from privpipe.store.collections.ingest import IngestOptions
-from privpipe.store.sources.reading.source import SourceLayout
 
 # The fit says it again, of the records that it learns from.
 pytestmark = pytest.mark.filterwarnings("ignore::privpipe.errors.LeftOutWarning")
@@ -73,9 +71,13 @@ def write(
     table.loc[table.index % 15 == 1, "sex"] = None
     table.loc[table.index % 30 == 2, "age"] = np.nan
     table.to_csv(folder / "records.csv", index=False)
-    layout = SourceLayout(labels=(*CATEGORIES, "age", "months"), categorical=CATEGORIES)
-    options = IngestOptions(layout=layout, chunk_bytes=chunk_bytes)
-    ingest_command(str(folder / "records.csv"), str(folder / "records.zarr"), options)
+    ingest_command(
+        str(folder / "records.csv"),
+        str(folder / "records.zarr"),
+        chunk_mib=chunk_bytes / 2**20,
+        labels=(*CATEGORIES, "age", "months"),
+        categorical=CATEGORIES,
+    )
 
 
 @pytest.fixture(scope="module")

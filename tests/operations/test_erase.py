@@ -282,7 +282,7 @@ def test_erase__a_selection_that_is_none_is_refused_without_its_value(
     url = str(tmp_path / "w.zarr")
     ingest(write_records(sources / "a.npz", 1, n=20), url, INGEST)
     with pytest.raises(PrivpipeError) as refused:
-        erase_command(url, (where, ()), ErasureOptions(), dry_run=False)
+        erase_command(url, where)
     assert "notanumber" not in str(refused.value)
 
 
@@ -291,7 +291,7 @@ def test_erase__by_a_file_of_identifiers(tmp_path: Path, sources: Path) -> None:
     ingest(write_records(sources / "a.npz", 1, with_her=True), url, INGEST)
     (sources / "ids.txt").write_text(f"17\n{SERIAL}\n")
     where = f"serial in {sources}/ids.txt"
-    found = erase_command(url, (where, ()), ErasureOptions(), dry_run=False)
+    found = erase_command(url, where)
     assert [one["n_records"] for one in found["erasures"]] == [1]
     assert search(tmp_path) == {}
     assert not search_tree(canaries(), Path(os.environ["PRIVPIPE_ACCOUNT"]))
