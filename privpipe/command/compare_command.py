@@ -12,7 +12,7 @@ from privpipe.pipeline.runs.watch import Watch
 from privpipe.report.comparison_page import tabulate_comparison
 from privpipe.report.console import say, tabulate
 from privpipe.store.access.location import shown
-from privpipe.store.arrays.headers import companion_url
+from privpipe.store.arrays.layout import companion_url
 
 
 def compare_command(config: str, vary: Sequence[str] = ()) -> dict[str, Any]:

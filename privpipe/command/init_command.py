@@ -24,7 +24,7 @@ from privpipe.pipeline.stages.gate_forecast import suggest_gate, write_keys
 from privpipe.protocols import Method
 from privpipe.report.console import say, say_raw
 from privpipe.sanitizers import METHODS
-from privpipe.store.arrays.headers import companion_url
+from privpipe.store.arrays.layout import companion_url
 from privpipe.store.collections.collection import Collection
 from privpipe.store.collections.growing_collection import open_whole_collection
 from privpipe.store.collections.writing import read_statistics

@@ -15,8 +15,8 @@ from privpipe.report.work_bar import showing
 from privpipe.store.access.generation_log import FORMAT as GENERATIONS
 from privpipe.store.access.generation_log import read_generation
 from privpipe.store.access.location import local_path, shown
-from privpipe.store.arrays.headers import read_header, read_kind
-from privpipe.store.arrays.proof import Origin
+from privpipe.store.arrays.layout import read_header, read_kind
+from privpipe.store.arrays.sealed_arrays import Origin
 from privpipe.store.collections.collection import Collection, open_collection
 from privpipe.store.collections.growing_collection import read_partitions
 from privpipe.store.collections.proving import verify_collection

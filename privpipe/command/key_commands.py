@@ -9,7 +9,7 @@ from privpipe.errors import StoreError
 from privpipe.numerics.random.record_grids import Overlap
 from privpipe.report.console import say, tabulate
 from privpipe.store.access.location import as_url, shown
-from privpipe.store.arrays.headers import exists, read_header
+from privpipe.store.arrays.layout import exists, read_header
 from privpipe.store.collections.collection import open_collection
 from privpipe.store.keyring.account import Account, Loss, find_account
 from privpipe.store.keyring.keyfiles import KeyEntry

@@ -13,7 +13,7 @@ from privpipe.pipeline.stages.report_writing import write_pages
 from privpipe.report.console import say
 from privpipe.report.release_page import FORMAT
 from privpipe.store.access.location import join, shown
-from privpipe.store.arrays.headers import companion_url
+from privpipe.store.arrays.layout import companion_url
 
 
 def report_command(release: str, *, public: bool) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from privpipe.report.console import say
 from privpipe.store.access.generation_log import newest_kind
 from privpipe.store.access.location import shown
 from privpipe.store.access.workspace import has_workspace, is_held, purge_workspace, read_state
-from privpipe.store.arrays.headers import companion_url, exists, has_root, read_header
+from privpipe.store.arrays.layout import companion_url, exists, has_root, read_header
 from privpipe.store.collections.growing_collection import purge_collection
 from privpipe.store.releases.incremental_release import purge_parts
 

@@ -18,8 +18,7 @@ from privpipe.attacks.threats.verdicts.attack_report import AttackReport
 from privpipe.attacks.threats.verdicts.outcomes import AttackOutcome, is_of_release
 from privpipe.cluster.executors.dask_executor import open_executor
 from privpipe.cluster.executors.executor import Executor
-from privpipe.cluster.passes.attack_sample import measure_retained_utility
-from privpipe.cluster.passes.attack_tasks import distribute_attacks
+from privpipe.cluster.passes.attack_tasks import distribute_attacks, measure_retained_utility
 from privpipe.cluster.passes.evidence_sample import AuditSources, sample_evidence
 from privpipe.cluster.passes.loaded_map import StoredMap
 from privpipe.errors import OptionError, PrivpipeError
@@ -40,7 +39,7 @@ from privpipe.sanitizers.options import make_options
 from privpipe.store.access.location import join, shown
 from privpipe.store.access.objects import write_file
 from privpipe.store.access.workspace import hold_workspace, remove_workspace
-from privpipe.store.arrays.headers import companion_url
+from privpipe.store.arrays.layout import companion_url
 
 FORMAT = 1
 """Version of ``compare.json``."""

@@ -40,7 +40,7 @@ from privpipe.report.published_findings import hide_small_count
 from privpipe.store.access.generation_log import publish_generation, write_root
 from privpipe.store.access.location import shown
 from privpipe.store.access.workspace import RunState, hold_workspace, remove_workspace, write_state
-from privpipe.store.arrays.headers import exists, read_header
+from privpipe.store.arrays.layout import exists, read_header
 from privpipe.store.collections.growing_collection import StoredPartition, read_partitions
 from privpipe.store.releases.incremental_release import (
     IncrementalState,

@@ -29,12 +29,24 @@ from privpipe.fitted_names import names_of, schema_of, with_names, with_schema
 from privpipe.fitted_schema import FittedSchema
 from privpipe.protocols import Guarantee, RecordMap
 from privpipe.store.access import objects
-from privpipe.store.access.location import Place, as_url, join, local_path, shown
+from privpipe.store.access.location import (
+    Place,
+    as_url,
+    create_bytes,
+    guard_read,
+    join,
+    local_path,
+    shown,
+)
 from privpipe.store.access.objects import read_whole
-from privpipe.store.access.remote import create_bytes, guard_read
 from privpipe.store.arrays.destination import move_made
-from privpipe.store.arrays.headers import check_output_free, newest_version, read_header
-from privpipe.store.arrays.layout import ROOT_DOCUMENT, root_document
+from privpipe.store.arrays.layout import (
+    ROOT_DOCUMENT,
+    check_output_free,
+    newest_version,
+    read_header,
+    root_document,
+)
 
 # Digests of older models must stay what they were: keys of draws are bound to them.
 LATER_FIELDS = ("delta", "protects", "parameters", "statement")

@@ -26,8 +26,8 @@ from zarr.core.buffer import default_buffer_prototype
 from zarr.core.sync import sync
 from zarr.storage import FsspecStore, ObjectStore
 
-from privpipe.cluster.events import Event
 from privpipe.cluster.executors.dask_executor import DaskExecutor
+from privpipe.cluster.executors.executor import Event
 from privpipe.cluster.workers.connection import ClusterOptions, connect
 from privpipe.cluster.workers.metrics import ShowProgress
 from privpipe.pipeline.runs.watch import Watch

@@ -16,8 +16,8 @@ from unittest.mock import patch
 
 from distributed import Client
 
-from privpipe.cluster.events import Listener, ignore
 from privpipe.cluster.executors.dask_executor import DaskExecutor
+from privpipe.cluster.executors.executor import Listener, ignore
 from privpipe.cluster.passes import cleaning_pass as apply
 from privpipe.cluster.passes.cleaning_pass import CleaningJob
 from privpipe.cluster.workers.connection import ClusterOptions, connect

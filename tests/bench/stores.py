@@ -15,7 +15,6 @@ from privpipe.records.schema import CollectionSchema
 from privpipe.sanitizers.null_space.algorithm_1 import NullSpaceCleaner
 from privpipe.store.access.objects import open_store, write_bytes
 from privpipe.store.access.workspace import remove_workspace
-from privpipe.store.arrays.headers import read_header
 from privpipe.store.arrays.layout import (
     FEATURES,
     ROOT_DOCUMENT,
@@ -24,10 +23,10 @@ from privpipe.store.arrays.layout import (
     array_documents,
     chunk_key,
     digest_documents,
+    read_header,
     root_document,
 )
-from privpipe.store.arrays.proof import ReceiptBook, read_receipts
-from privpipe.store.arrays.sealed_arrays import collection_arrays
+from privpipe.store.arrays.sealed_arrays import ReceiptBook, collection_arrays, read_receipts
 from privpipe.store.collections.collection import Collection, open_collection
 from privpipe.store.collections.writing import write_collection
 from privpipe.store.models import write_model

@@ -11,7 +11,7 @@ from distributed import Client
 
 from privpipe.cluster.executors.dask_executor import DaskExecutor
 from privpipe.cluster.executors.executor import Executor, LocalExecutor
-from privpipe.cluster.passes.drawing_pass import DrawingJob, draw_surrogates
+from privpipe.cluster.passes.cleaning_pass import DrawingJob, draw_surrogates
 from privpipe.cluster.workers.connection import ClusterOptions, connect
 from privpipe.sanitizers.masking.masking_model import MaskingModel
 from privpipe.sanitizers.masking.surrogates import MaskingOptions, fit_masking

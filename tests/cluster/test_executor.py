@@ -14,9 +14,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from privpipe.cluster.events import Event
 from privpipe.cluster.executors.dask_executor import DaskExecutor, open_executor
-from privpipe.cluster.executors.executor import Executor, LocalExecutor, WorkerMemory, fold_in_tree
+from privpipe.cluster.executors.executor import (
+    Event,
+    Executor,
+    LocalExecutor,
+    WorkerMemory,
+    fold_in_tree,
+)
 from privpipe.cluster.executors.oracles import align
 from privpipe.cluster.workers.connection import ClusterOptions
 from privpipe.errors import InputError, PrivpipeError

@@ -11,8 +11,7 @@ import pytest
 from distributed import Client
 
 from privpipe.cluster.executors.dask_executor import DaskExecutor
-from privpipe.cluster.passes.joint_pass import JointQuery, reduce_jointly
-from privpipe.cluster.passes.reduce import ShardedCollection
+from privpipe.cluster.passes.reduce import JointQuery, ShardedCollection, reduce_jointly
 from privpipe.numerics.moments import CoMoments
 from privpipe.protocols import Shard
 from privpipe.records.sampling import make_split

@@ -15,9 +15,8 @@ from distributed import Client
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.preparation import prepare_evidence
-from privpipe.cluster.events import Event
 from privpipe.cluster.executors.dask_executor import DaskExecutor
-from privpipe.cluster.executors.executor import LocalExecutor
+from privpipe.cluster.executors.executor import Event, LocalExecutor
 from privpipe.cluster.pass_checkpoints import FEWEST_CHECKPOINTED, Checkpoints
 from privpipe.cluster.passes.attack_tasks import distribute_attacks
 from privpipe.cluster.passes.reduce import ShardedCollection, summarise_chunks

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from privpipe.cluster.events import Event
+from privpipe.cluster.executors.executor import Event
 from privpipe.errors import InputError
 from privpipe.pipeline.runs.watch import Watch
 from privpipe.report.console import PlainConsole, say, say_raw, tabulate

@@ -92,11 +92,11 @@ def forget() -> None:
     """What a worker that comes now would not know."""
     blocks.open_array.cache_clear()
     try:
-        from privpipe.store.arrays import proof, sealed_arrays
+        from privpipe.store.arrays import sealed_arrays
     except ImportError:
         return
     sealed_arrays._open.cache_clear()
-    proof._held.clear()
+    sealed_arrays._held.clear()
 
 
 @pytest.fixture(scope="module")

@@ -14,11 +14,11 @@ import psutil
 import pytest
 from distributed import Client
 
+from privpipe.cluster.pass_checkpoints import read_checkpoint
 from privpipe.errors import OptionError, StoreError
 from privpipe.pipeline.runs.resume import begin_or_resume
 from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.pipeline.stages.check import check_stage
-from privpipe.store.access.checkpoints import read_checkpoint
 from privpipe.store.access.workspace import hold_workspace, workspace_url
 from tests.flows.digits_runs import QUICK, RUN, assert_same, make_options, own_prefect, write_config
 

@@ -25,7 +25,7 @@ from privpipe.pipeline.stages.forecast import forecast_run
 from privpipe.pipeline.stages.publish import publish_stage
 from privpipe.pipeline.stages.train import train_stage
 from privpipe.store.access.workspace import hold_workspace, remove_workspace, workspace_url
-from privpipe.store.arrays.headers import read_header
+from privpipe.store.arrays.layout import read_header
 from privpipe.store.keyring.account import Account
 from privpipe.store.keyring.keys import forget_key, list_keys
 from privpipe.store.releases.lazy_release import open_release

@@ -20,9 +20,8 @@ import pytest
 from distributed import Client
 
 import privpipe.flows.release_flow
-from privpipe.cluster.events import Event
 from privpipe.cluster.executors.dask_executor import DaskExecutor
-from privpipe.cluster.executors.executor import LocalExecutor
+from privpipe.cluster.executors.executor import Event, LocalExecutor
 from privpipe.cluster.workers.connection import ClusterOptions, connect
 from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.pipeline.runs.watch import Watch

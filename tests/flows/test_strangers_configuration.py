@@ -11,7 +11,7 @@ import pytest
 from privpipe.cluster.workers.boundary import run_sealed
 from privpipe.errors import FormatError, OptionError
 from privpipe.pipeline.runs.configuration_file import read_options
-from privpipe.store.arrays.headers import read_header
+from privpipe.store.arrays.layout import read_header
 
 
 def test_read_options__waits_at_no_pipe_and_reads_no_device(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.threats import inference
-from privpipe.cluster.passes import attack_sample
+from privpipe.cluster.passes import attack_tasks
 from privpipe.errors import GateError, OptionError, PrivpipeError
 from privpipe.pipeline.runs.approval import approve_release
 from privpipe.pipeline.runs.resume import is_published
@@ -94,8 +94,8 @@ def test_gate__keeps_a_leak_back_with_a_sentence_and_goes_on_with_another_limit(
     # The way out that the error names is measured: it passes, and no attack runs again.
     assert "confidential_advantage_max = 1, exposed_max = 1" in error.remedy
     monkeypatch.setattr(inference, "_attack", _never)
-    monkeypatch.setattr(attack_sample, "attack_by_name", _never)
-    monkeypatch.setattr(attack_sample, "measure_retained_utility", _never)
+    monkeypatch.setattr(attack_tasks, "attack_by_name", _never)
+    monkeypatch.setattr(attack_tasks, "measure_retained_utility", _never)
     limits = {"confidential_advantage_max": 1.0, "exposed_max": 1.0}
     run_serially(leaking(folder, gate=limits))
     header = open_release(str(folder / "release.zarr")).attrs["privpipe"]

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from privpipe.cluster.executors.executor import LocalExecutor
-from privpipe.cluster.passes.attack_sample import draw_missing
+from privpipe.cluster.passes.attack_tasks import draw_missing
 from privpipe.cluster.passes.sample_drawing import gather_sample
 from privpipe.errors import GateError
 from privpipe.flows.release_flow import release_collection

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from privpipe.cluster.events import Event
+from privpipe.cluster.executors.executor import Event
 from privpipe.pipeline.runs.watch import Watch
 from privpipe.report.console import PlainConsole
 from tests.cluster.workers.test_monitoring import read_gauges

@@ -15,6 +15,7 @@ import pytest
 from pydantic import TypeAdapter
 
 import tests.methods
+from privpipe.cluster.pass_checkpoints import KNOWN
 from privpipe.errors import InputError, OptionError
 from privpipe.numerics.random.streams import KeyedStream
 from privpipe.protocols import Guarantee, RecordMap
@@ -39,8 +40,7 @@ from privpipe.sanitizers.null_space.laplace import LaplaceMechanism
 from privpipe.sanitizers.null_space.leace import fit_leace_eraser
 from privpipe.sanitizers.null_space.target_only import fit_target_only
 from privpipe.sanitizers.options import make_options
-from privpipe.store.access.checkpoints import KNOWN
-from privpipe.store.arrays.headers import PROMISED_BY
+from privpipe.store.arrays.layout import PROMISED_BY
 from privpipe.store.models import digest_map, open_model, write_model
 from tests.sanitizers.xu_records import make_features, make_labels, make_records
 

@@ -253,5 +253,5 @@ def using_bucket() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         clock = SimpleNamespace(time=Bucket.now)
         patch.setattr("privpipe.store.access.lease.time", clock)
-        patch.setattr("privpipe.store.access.remote.CONFLICT_PAUSES", (0.0, 0.0, 0.0))
+        patch.setattr("privpipe.store.access.location.CONFLICT_PAUSES", (0.0, 0.0, 0.0))
         yield

@@ -19,7 +19,7 @@ from privpipe.command.run_command import purge_command
 from privpipe.errors import IncompleteReleaseError, StoreError
 from privpipe.store.access import workspace
 from privpipe.store.access.lease import hold_lease
-from privpipe.store.access.remote import create_bytes
+from privpipe.store.access.location import create_bytes
 from privpipe.store.access.workspace import has_workspace, hold_workspace, workspace_url
 from privpipe.store.arrays.blocks import Receipt, check_receipts
 from privpipe.store.keyring.keys import list_keys, list_unreadable, make_key

@@ -11,8 +11,8 @@ import pytest
 from privpipe.command.inspect_command import export_command
 from privpipe.flows.release_flow import release_collection
 from privpipe.pipeline.runs.watch import Watch
+from privpipe.store.access.location import create_bytes
 from privpipe.store.access.objects import list_keys, open_store, read_bytes, write_bytes
-from privpipe.store.access.remote import create_bytes
 from privpipe.store.access.workspace import purge_workspace
 from privpipe.store.collections.collection import open_collection
 from privpipe.store.collections.growing_collection import (

@@ -18,8 +18,8 @@ from privpipe.pipeline.operations.traces import find_traces
 from privpipe.pipeline.runs.approval import approve_release
 from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.pipeline.stages import publish
+from privpipe.store.access.location import create_bytes
 from privpipe.store.access.objects import list_keys, open_store, read_bytes
-from privpipe.store.access.remote import create_bytes
 from privpipe.store.access.workspace import has_workspace, workspace_url
 from privpipe.store.collections.collection import open_collection
 from privpipe.store.collections.growing_collection import read_partitions

@@ -15,8 +15,8 @@ import zarr.storage
 
 from privpipe.errors import OptionError, StoreError
 from privpipe.store.access import lease
+from privpipe.store.access.location import copy_objects, create_bytes
 from privpipe.store.access.objects import delete_tree, list_keys, open_store, read_bytes
-from privpipe.store.access.remote import copy_objects, create_bytes
 from privpipe.store.access.workspace import has_workspace, hold_workspace
 from privpipe.store.models import open_model
 from privpipe.store.releases.lazy_release import open_release

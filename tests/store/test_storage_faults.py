@@ -24,8 +24,8 @@ from privpipe.flows.deployments import is_passing
 from privpipe.pipeline.operations.health import tries_conditions
 from privpipe.store.access.generation_log import publish_generation, read_newest
 from privpipe.store.access.lease import LEASES, hold_lease
+from privpipe.store.access.location import create_bytes
 from privpipe.store.access.objects import list_keys, open_store, read_bytes
-from privpipe.store.access.remote import create_bytes
 from privpipe.store.releases.published import check_release
 from tests.store.conftest import _make_bucket, _use, serve_other
 from tests.store.fault_proxy import Ask, Fault, FaultProxy

@@ -13,12 +13,14 @@ from distributed import Client, Future, get_worker, wait
 from distributed import TimeoutError as DaskTimeoutError
 from threadpoolctl import threadpool_limits
 
-from privpipe.cluster.events import Event, Listener, ignore
 from privpipe.cluster.executors.executor import (
+    Event,
     Executor,
+    Listener,
     LocalExecutor,
     WorkerMemory,
     fold_in_tree,
+    ignore,
     merge_all,
 )
 from privpipe.cluster.executors.oracles import ResidentOracle, send

@@ -8,13 +8,47 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from functools import reduce as fold
-from typing import Any, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
-from privpipe.cluster.events import Event, Listener, ignore
 from privpipe.cluster.workers.boundary import run_sealed, seal
 from privpipe.cluster.workers.progress import Progress
 from privpipe.protocols import Oracle, Shard, Statistics, Sums
 from privpipe.records.memory import add_sums
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something happened to a piece of work.
+
+    Parameters
+    ----------
+    work
+        What is under way, as the dashboard names its tasks: "clean_chunk", "sum_moments",
+        "attack", "price_columns".
+    what
+        "begins", "advances", "stalls" or "ends".
+    amount
+        When it begins, how much there is to do (0: not known); when it advances, how much more
+        is done; when it stalls, seconds without progress.
+    unit
+        Of the amount: "records", "chunks", "rounds", "attacks", "objects".
+    numbers
+        What else is known by now, by name: workers, bytes, a gap.
+    """
+
+    work: str
+    what: Literal["begins", "advances", "stalls", "ends"]
+    amount: float = 0.0
+    unit: str = "records"
+    numbers: tuple[tuple[str, float], ...] = ()
+
+
+Listener = Callable[[Event], None]
+
+
+def ignore(event: Event) -> None:
+    """Listen to nothing."""
+
 
 SHARD_SHARE = 0.4
 """Of a worker's memory: what shards may take. Beyond .6 Dask writes to disk what it holds."""

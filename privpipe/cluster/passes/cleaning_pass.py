@@ -2,19 +2,31 @@
 
 One task owns whole chunks. A bounded number of tasks is in flight, futures are released as they
 complete, and each task's receipts are recorded before the next is submitted.
+
+Surrogates are drawn: a tile of them is one pass over all records, each summed with random signs
+of its own. The sums are merged in a tree, and the driver makes records of the last one. They are
+exact, so that chunks, workers, retries and resumed runs give the same bytes. Neither signs nor
+keys leave a task.
 """
 
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from privpipe.capabilities import BoundCounts, Bounds, Counts, Measures, UtilitySummary
-from privpipe.cluster.events import Event
-from privpipe.cluster.executors.executor import Executor
+from privpipe.capabilities import (
+    BoundCounts,
+    Bounds,
+    Counts,
+    Measures,
+    MixesRecords,
+    UtilitySummary,
+)
+from privpipe.cluster.executors.executor import Event, Executor
 from privpipe.cluster.passes.loaded_map import load_map
 from privpipe.cluster.passes.place_pass import PlaceNotes, PlacePlan
 from privpipe.cluster.passes.sample_drawing import Drawing, keep_chunk
@@ -291,3 +303,82 @@ def _spread(values: npt.NDArray[Any], retained: BoolArray) -> npt.NDArray[Any]:
     spread = np.full((len(retained), *values.shape[1:]), fill, values.dtype)
     spread[retained] = values
     return spread
+
+
+@dataclass(frozen=True)
+class DrawingJob:
+    """All that a worker must know to sum up chunks; no value of a record.
+
+    Parameters
+    ----------
+    collection
+        The records that surrogates are made of, with the part to take.
+    plan
+        The release being written; a chunk of it is a tile.
+    model_url, model_digest
+        The fitted model, and what it must be.
+    keys
+        Name the keys of the signs.
+    """
+
+    collection: Collection
+    plan: ReleasePlan
+    model_url: str
+    model_digest: str
+    keys: PartitionKeys
+
+
+def draw_surrogates(
+    executor: Executor,
+    job: DrawingJob,
+    record: Callable[[Sequence[Receipt]], None],
+    *,
+    done: frozenset[int] = frozenset(),
+) -> None:
+    """Draw and write every tile that is not done yet.
+
+    Parameters
+    ----------
+    executor
+        Who works.
+    job
+        What to sum up, and where surrogates go.
+    record
+        Called with the receipt of each tile.
+    done
+        Tiles that have a receipt.
+
+    Raises
+    ------
+    PrivpipeError
+        What a worker reported, as of a record that is not finite or too revealing.
+    """
+    tasks = [list(chunks) for chunks in job.collection.plan.tasks()]
+    for tile in range(job.plan.chunks.n_chunks):
+        if tile in done:
+            continue
+        begun = time.perf_counter()
+        sums: Any = executor.reduce(sum_chunks, (job, tile), tasks, label="surrogates")
+        fitted = load_map(job.model_url, job.model_digest)
+        assert isinstance(fitted, MixesRecords), "the stage has looked"
+        features, responses = fitted.finish_records(sums)
+        columns = zip(fitted.response_names, responses.T, strict=True)
+        block = {FEATURES: features, **dict(columns)}
+        receipt = write_block(job.plan.data_url, job.plan.arrays, tile, block, job.plan.run)
+        record([replace(receipt, seconds=time.perf_counter() - begun)])
+        executor.listener(Event("clean_chunk", "advances", len(features)))
+
+
+def sum_chunks(job: DrawingJob, tile: int, chunks: Sequence[int]) -> Any:
+    """Worker side: sum up chunks one after the other; memory is that of one and of a tile."""
+    fitted = load_map(job.model_url, job.model_digest)
+    assert isinstance(fitted, MixesRecords), "the stage has looked"
+    collection, schema = job.collection, job.collection.schema
+
+    def sum_one(chunk: int) -> Any:
+        start, stop = collection.plan.rows(chunk)
+        stream = job.keys.stream(start, stop)
+        places = collection.rows(chunk) - start
+        return fitted.sum_records(collection.shard(chunk), schema, stream, places, tile)
+
+    return reduce(lambda left, right: left.merge(right), map(sum_one, chunks))

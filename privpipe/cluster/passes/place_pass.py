@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from privpipe.attacks.statistics.places import PlaceSums, code_column, count_codes, sum_place
+from privpipe.cluster.pass_checkpoints import read_checkpoint, write_checkpoint
 from privpipe.protocols import BoolArray, Column, FloatArray, IntArray
 from privpipe.records.schema import MISSING
-from privpipe.store.access.checkpoints import read_checkpoint, write_checkpoint
 from privpipe.store.access.objects import list_keys, open_store
 from privpipe.store.arrays.layout import FEATURES, RELEASED, ArrayPlan
 from privpipe.store.arrays.sealed_arrays import read_columns

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import numpy as np
 import numpy.typing as npt
 
-from privpipe.cluster.events import Event
-from privpipe.cluster.executors.executor import FAN_IN, Executor
+from privpipe.cluster.executors.executor import FAN_IN, Event, Executor
 from privpipe.errors import PrivpipeError
 from privpipe.numerics.mapping.problem.pair_pricing import (
     Prices,

@@ -2,8 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from privpipe.cluster.events import Event
-from privpipe.cluster.executors.executor import Executor
+from privpipe.cluster.executors.executor import Event, Executor
 from privpipe.errors import PrivpipeError
 from privpipe.store.arrays.blocks import Receipt
 from privpipe.store.collections.collection import Collection

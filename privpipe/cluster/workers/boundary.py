@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
 
 from privpipe.errors import ClusterError, FormatError, MemoryBudgetError, PrivpipeError, StoreError
-from privpipe.store.access.remote import explain_refusal
+from privpipe.store.access.location import explain_refusal
 
 REFUSALS = frozenset(
     getattr(errno, name)

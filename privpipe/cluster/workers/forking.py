@@ -43,7 +43,7 @@ MODULES = (
     "privpipe.cluster.passes.cleaning_pass",
     "privpipe.cluster.passes.attack_tasks",
     "privpipe.cluster.passes.evidence_sample",
-    "privpipe.cluster.passes.joint_pass",
+    "privpipe.cluster.passes.reduce",
     "privpipe.cluster.passes.proof_pass",
     "privpipe.attacks.audit_rounds",
     "privpipe.attacks.adversaries.covert_channels",

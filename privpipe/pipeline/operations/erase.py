@@ -23,7 +23,7 @@ from privpipe.store.access import workspace
 from privpipe.store.access.generation_log import blank_older, publish_generation
 from privpipe.store.access.location import local_path, shown
 from privpipe.store.access.objects import keep_bytes, list_keys, open_store, read_bytes
-from privpipe.store.arrays.headers import companion_url
+from privpipe.store.arrays.layout import companion_url
 from privpipe.store.keyring.account import find_account
 from privpipe.store.keyring.keys import forget_key
 from privpipe.store.keyring.keys import list_keys as list_draw_keys

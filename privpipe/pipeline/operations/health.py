@@ -24,9 +24,8 @@ from privpipe.pipeline.runs.run import cluster_options
 from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.pipeline.runs.spend import is_promised_across_runs, list_fleeting
 from privpipe.store.access.lease import MOST_SKEW
-from privpipe.store.access.location import join, local_path, shown
+from privpipe.store.access.location import create_bytes, join, local_path, shown
 from privpipe.store.access.objects import delete_tree, open_store, read_bytes, write_bytes
-from privpipe.store.access.remote import create_bytes
 from privpipe.store.arrays.layout import ROOT_DOCUMENT
 from privpipe.store.keyring.account import find_account
 from privpipe.store.keyring.keyfiles import KeyFolder, key_folder

@@ -27,8 +27,7 @@ from privpipe.store.access.durability import flush_folder
 from privpipe.store.access.location import join, local_path
 from privpipe.store.access.workspace import REMOVED, hold_workspace, workspace_url
 from privpipe.store.arrays.destination import hold_destination
-from privpipe.store.arrays.headers import exists, read_header
-from privpipe.store.arrays.layout import FEATURES, ROOT_DOCUMENT
+from privpipe.store.arrays.layout import FEATURES, ROOT_DOCUMENT, exists, read_header
 from privpipe.store.collections import growing_collection as growing
 from privpipe.store.collections.collection import Collection, open_collection
 from privpipe.store.collections.growing_collection import StoredPartition

@@ -22,8 +22,7 @@ from privpipe.errors import PrivpipeError
 from privpipe.store.access import workspace
 from privpipe.store.access.location import join, local_path, shown
 from privpipe.store.access.objects import list_keys, list_names, open_store, read_bytes
-from privpipe.store.arrays.headers import companion_url, exists
-from privpipe.store.arrays.layout import ROOT_DOCUMENT
+from privpipe.store.arrays.layout import ROOT_DOCUMENT, companion_url, exists
 from privpipe.store.keyring.registers import Registered, read_exports, read_releases
 from privpipe.store.releases import incremental_release as incremental
 from privpipe.store.releases.incremental_release import PrivateLedger

@@ -19,7 +19,7 @@ from privpipe.numerics.moments import name_targets
 from privpipe.numerics.random.record_grids import Overlap
 from privpipe.pipeline.runs.run import Run, now
 from privpipe.store.access.location import local_path, shown
-from privpipe.store.arrays.headers import companion_url, exists, read_header
+from privpipe.store.arrays.layout import companion_url, exists, read_header
 from privpipe.store.keyring.account_chain import AccountChain, reaching
 from privpipe.store.keyring.registers import Registered, align_rows, read_releases, register_release
 from privpipe.store.models import read_model_header

@@ -12,7 +12,7 @@ from privpipe.pipeline.runs.run import now
 from privpipe.pipeline.runs.watch import Watch
 from privpipe.store.access.location import join
 from privpipe.store.access.objects import write_file
-from privpipe.store.arrays.headers import companion_url
+from privpipe.store.arrays.layout import companion_url
 
 
 def write_results(

@@ -8,7 +8,7 @@ from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.pipeline.runs.trusted_code import find_code, say_changed_code
 from privpipe.store.access.location import shown
 from privpipe.store.access.workspace import RunState, read_state, write_state
-from privpipe.store.arrays.headers import exists, read_header, read_kind
+from privpipe.store.arrays.layout import exists, read_header, read_kind
 from privpipe.store.collections.collection import Collection
 from privpipe.store.collections.proving import read_source_version
 

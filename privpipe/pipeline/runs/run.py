@@ -24,7 +24,7 @@ from privpipe.records.sampling import Split
 from privpipe.store.access.location import join, local_path, shown
 from privpipe.store.access.workspace import RunState, workspace_url
 from privpipe.store.arrays.blocks import Receipt
-from privpipe.store.arrays.headers import companion_url, exists
+from privpipe.store.arrays.layout import companion_url, exists
 from privpipe.store.collections.collection import Collection
 from privpipe.store.keyring.account import Account, find_account
 from privpipe.store.keyring.registers import Attempt, share_level

@@ -12,8 +12,7 @@ from typing import Any
 
 from rich.text import Text
 
-from privpipe.cluster.events import Event
-from privpipe.cluster.executors.executor import Executor
+from privpipe.cluster.executors.executor import Event, Executor
 from privpipe.cluster.workers.progress import GATES, STAGES, UNITS, Progress, find_stage
 from privpipe.errors import printable
 from privpipe.report.console import PlainConsole

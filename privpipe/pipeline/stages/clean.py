@@ -8,10 +8,14 @@ from functools import partial
 
 import numpy as np
 
-from privpipe.cluster.events import Event
-from privpipe.cluster.executors.executor import Executor
-from privpipe.cluster.passes.cleaning_pass import CleaningJob, clean_collection, count_receipts
-from privpipe.cluster.passes.drawing_pass import DrawingJob, draw_surrogates
+from privpipe.cluster.executors.executor import Event, Executor
+from privpipe.cluster.passes.cleaning_pass import (
+    CleaningJob,
+    DrawingJob,
+    clean_collection,
+    count_receipts,
+    draw_surrogates,
+)
 from privpipe.cluster.passes.place_pass import find_noted
 from privpipe.cluster.passes.proof_pass import find_damaged_chunks
 from privpipe.errors import IncompleteReleaseError, MemoryBudgetError, StoreError

@@ -12,7 +12,7 @@ from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.pipeline.stages.check import check_stage
 from privpipe.report.published_findings import publish_findings
 from privpipe.sanitizers import METHODS
-from privpipe.store.arrays.headers import companion_url
+from privpipe.store.arrays.layout import companion_url
 from privpipe.store.collections.collection import open_collection
 from privpipe.store.collections.growing_collection import StoredPartition, read_partitions
 from privpipe.store.releases.incremental_release import part_url

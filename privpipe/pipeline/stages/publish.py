@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from privpipe.cluster.events import Event, Listener, ignore
+from privpipe.cluster.executors.executor import Event, Listener, ignore
 from privpipe.pipeline.runs.earlier import note_release
 from privpipe.pipeline.runs.resume import check_unchanged
 from privpipe.pipeline.runs.run import Cleaned, Run, Trained, find_training, list_versions, now
@@ -11,7 +11,7 @@ from privpipe.pipeline.runs.spend import confirm_loss
 from privpipe.pipeline.stages.gate import check_gated
 from privpipe.pipeline.stages.train import describe_proof
 from privpipe.report.published_findings import hide_small_count, publish_findings, publish_guarantee
-from privpipe.store.arrays.headers import exists
+from privpipe.store.arrays.layout import exists
 from privpipe.store.keyring.keys import forget_keys
 from privpipe.store.models import publish_model
 from privpipe.store.releases.release_writing import publish_release

@@ -27,7 +27,7 @@ from privpipe.protocols import RecordMap, Shard
 from privpipe.sanitizers.chain import fit_standardised
 from privpipe.store.access.location import join
 from privpipe.store.access.workspace import workspace_url
-from privpipe.store.arrays.headers import check_output_free, exists
+from privpipe.store.arrays.layout import check_output_free, exists
 from privpipe.store.collections.collection import Collection
 from privpipe.store.keyring.sketches import Ties
 from privpipe.store.models import (

@@ -16,9 +16,8 @@ from typing import Any
 
 from privpipe.errors import FormatError, StoreError
 from privpipe.store.access.durability import keep_file
-from privpipe.store.access.location import join, local_path, shown
+from privpipe.store.access.location import create_bytes, join, local_path, shown
 from privpipe.store.access.objects import keep_bytes, open_store, read_bytes
-from privpipe.store.access.remote import create_bytes
 
 FORMAT = "generations"
 """Of the root: what `read_kind` says of such a place."""

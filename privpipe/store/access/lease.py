@@ -17,8 +17,7 @@ from contextlib import contextmanager, suppress
 import fsspec
 
 from privpipe.errors import StoreError
-from privpipe.store.access.location import join, shown
-from privpipe.store.access.remote import create_bytes
+from privpipe.store.access.location import create_bytes, join, shown
 
 # Renewed four times in it: a store that is away for half a minute costs no run its lease.
 LEASE_SECONDS = 120.0

@@ -22,9 +22,8 @@ from zarr.abc.store import Store
 
 from privpipe.capabilities import BoundCounts, UtilitySummary
 from privpipe.errors import IncompleteReleaseError, StoreError
-from privpipe.store.access.location import join, shown
+from privpipe.store.access.location import explain_refusal, guard_read, join, shown
 from privpipe.store.access.objects import measure_bytes, open_store
-from privpipe.store.access.remote import explain_refusal, guard_read
 from privpipe.store.arrays.layout import ArrayPlan, chunk_key
 
 

@@ -14,10 +14,8 @@ from contextlib import contextmanager
 from privpipe.errors import StoreError
 from privpipe.store.access import objects, workspace
 from privpipe.store.access.durability import flush_folder, flush_tree
-from privpipe.store.access.location import join, local_path, shown
-from privpipe.store.access.remote import create_bytes
-from privpipe.store.arrays.headers import check_output_free, exists
-from privpipe.store.arrays.layout import ROOT_DOCUMENT
+from privpipe.store.access.location import create_bytes, join, local_path, shown
+from privpipe.store.arrays.layout import ROOT_DOCUMENT, check_output_free, exists
 
 MADE = "made"
 

@@ -16,9 +16,8 @@ from zarr.storage import MemoryStore
 from privpipe.errors import FormatError
 from privpipe.numerics.null_space.cleaning import reconstruct_records
 from privpipe.protocols import FloatArray
-from privpipe.store.access.location import shown
+from privpipe.store.access.location import guard_read, shown
 from privpipe.store.access.objects import list_keys, open_store, read_many, read_whole
-from privpipe.store.access.remote import guard_read
 
 if TYPE_CHECKING:
     import xarray as xr

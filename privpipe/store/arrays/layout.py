@@ -1,4 +1,4 @@
-"""Zarr documents of a record store: arrays cut along `record`, checksummed, root last.
+"""Zarr documents of a record store: its header, arrays cut along `record`, checksummed, root last.
 
 A store of ours is a Zarr v3 group. The document of its root, ``zarr.json``, is written last of
 all: without it no reader opens the group, on a file system or in a bucket. So the documents
@@ -8,7 +8,9 @@ are made in memory here and written by those who know when.
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +19,10 @@ import zarr
 from zarr.codecs import BloscCodec, Crc32cCodec
 from zarr.storage import MemoryStore
 
-from privpipe.store.access.objects import list_keys, read_many
+from privpipe.errors import FormatError, GuaranteeError, PrivpipeError, StoreError, printable
+from privpipe.protocols import Guarantee
+from privpipe.store.access.location import explain_refusal, local_path, shown
+from privpipe.store.access.objects import list_keys, open_store, read_bytes, read_many
 
 RECEIPTS = "receipts"
 """Group of the receipts within a release."""
@@ -135,3 +140,175 @@ def digest_documents(documents: Mapping[str, bytes]) -> str:
         sha.update(f"{key} {len(documents[key])}\n".encode())
         sha.update(documents[key])
     return sha.hexdigest()
+
+
+FORMAT_VERSIONS = {"collection": (1,), "model": (1, 2, 3), "release": (1, 2)}
+"""Versions that are read, the one that is written last.
+
+2: guarantees have delta, whom they protect, and parameters; maps may hold maps. 3: models know
+what they were fitted on by name, and their digest covers it.
+"""
+
+PROMISED_BY = {
+    "utility_bound": ("null_space", "null_space_targeted"),
+    "exact_up_to_rounding": ("null_space", "null_space_targeted"),
+    "linear_erasure": ("leace",),
+    "information_bound": ("privacy_mapping",),
+    "local_dp": ("noisy",),
+}
+"""Methods whose releases promise something of a kind; every method may promise "none".
+
+By name, as a header has them: a release is opened without the methods and what they import.
+"""
+
+
+def newest_version(kind: str) -> int:
+    """Format version that is written."""
+    return FORMAT_VERSIONS[kind][-1]
+
+
+def read_header(url: str, expected: str) -> Mapping[str, Any]:
+    """The ``privpipe`` attributes of a store of ours.
+
+    Raises
+    ------
+    StoreError
+        If there is nothing to read.
+    FormatError
+        If it is not of the expected kind or format version.
+    """
+    header, sealed = _read_attributes(url, expected)
+    kind, version = str(header.get("format", "something else")), header.get("format_version")
+    if kind != expected:
+        raise FormatError(
+            f"{shown(url)} is not a privpipe {expected} but {kind}.",
+            remedy="Ingest foreign Zarr with `privpipe ingest`."
+            if expected == "collection"
+            else "Check the path.",
+        )
+    # Before the seal: a newer privpipe may seal in another way, and is no damage.
+    if version not in FORMAT_VERSIONS[expected]:
+        read = " and ".join(map(str, FORMAT_VERSIONS[expected]))
+        raise FormatError(
+            f"{shown(url)} has format version {version!r}; this privpipe reads {read}.",
+            remedy=f"Use the privpipe that wrote it, or make the {expected} again.",
+            code="format-version",
+        )
+    if not sealed:
+        raise FormatError(
+            f"The header of {shown(url)} is damaged: it differs from its own digest.",
+            remedy=f"Restore the {expected}'s zarr.json, or make the {expected} again.",
+            code="header-damaged",
+        )
+    return header
+
+
+def read_kind(url: str) -> str | None:
+    """What a store of ours is ("collection", "model", "release"), or None for another's."""
+    kind = _read_attributes(url, "collection, model or release")[0].get("format")
+    return None if kind is None else str(kind)
+
+
+def _read_attributes(url: str, expected: str) -> tuple[Mapping[str, Any], bool]:
+    """The attributes, and whether the document that holds them is as it was written."""
+    try:
+        content = read_bytes(open_store(url, read_only=True), ROOT_DOCUMENT)
+        problem = "" if content else "there is none"
+    except OSError as error:
+        # A store that refuses is no place without a header.
+        if (refused := explain_refusal(error)) is not None and refused.code != "not-found":
+            raise refused from None
+        content, problem = None, error.strerror or type(error).__name__
+    if content is None:
+        ingest = "; `privpipe ingest SOURCE DEST` makes a collection"
+        raise StoreError(
+            f"No {expected} can be read at {shown(url)} ({problem}).",
+            remedy=f"Check the path{ingest if 'collection' in expected else ''}.",
+            code="not-found",
+        )
+    try:
+        attributes: Mapping[str, Any] = json.loads(content)["attributes"]["privpipe"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return {}, False
+    return attributes, is_sealed(content)
+
+
+@contextmanager
+def using_header(url: str, expected: str) -> Iterator[None]:
+    """FormatError for a field of a header that is none such as ours: a text for a number, a zero.
+
+    The header is sealed, by whoever wrote it: it says what it says, and may say anything.
+    """
+    try:
+        yield
+        return
+    except PrivpipeError:
+        raise
+    except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError):
+        pass
+    raise FormatError(
+        f"The header of {shown(url)} is damaged: it is none that privpipe writes of a {expected}.",
+        remedy=f"Get the {expected} again from where it came, or make it again.",
+        code="header-damaged",
+    )
+
+
+def read_promise(header: Mapping[str, Any]) -> Guarantee:
+    """What the header of a release promises; GuaranteeError where its method cannot promise it."""
+    given = dict(header["guarantee"])
+    said = Guarantee(**{**given, "parameters": tuple(map(tuple, given.get("parameters", ())))})
+    # A seal can be forged; whoever reads a promise believes the method that gives it.
+    if said.kind != "none" and header["method"] not in PROMISED_BY.get(said.kind, ()):
+        raise GuaranteeError(
+            f"A release of method {printable(str(header['method']))!r} cannot promise "
+            f"{printable(said.kind)!r}.",
+            remedy="Somebody changed it: get it again from where it came.",
+            code="promise",
+        )
+    return said
+
+
+def check_documents(url: str, names: tuple[str, ...], digest: str) -> Mapping[str, bytes]:
+    """Documents of a store of ours; FormatError if they are not as they were written."""
+    # By the names that the plan has: what else was put there is not looked at.
+    documents = read_many(open_store(url, read_only=True), names)
+    if digest_documents(documents) != digest:
+        raise FormatError(
+            f"The descriptions of the arrays in {shown(url)} are damaged.",
+            remedy="Restore it from where it came, or make it again.",
+            code="documents-damaged",
+        )
+    return documents
+
+
+def companion_url(url: str, kind: str) -> str:
+    """Where what belongs to a release goes: beside it.
+
+    >>> companion_url("/data/release.zarr", "model.zarr")
+    '/data/release.model.zarr'
+    """
+    return f"{url.rstrip('/').removesuffix('.zarr')}.{kind}"
+
+
+def exists(url: str, last: str = ROOT_DOCUMENT) -> bool:
+    """Whether there is a release, model or anything else at a place.
+
+    In a bucket, where chunks may be there before the object that is written last, `last` decides.
+    """
+    path = local_path(url)
+    return has_root(url, last) if path is None else os.path.lexists(path)
+
+
+def has_root(url: str, last: str = ROOT_DOCUMENT) -> bool:
+    """Whether there is a root document at a place: what is begun has none yet."""
+    return read_bytes(open_store(url, read_only=True), last) is not None
+
+
+def check_output_free(url: str, last: str = ROOT_DOCUMENT) -> None:
+    """Raise StoreError if there is something where a release or model shall go; see `exists`."""
+    if exists(url, last):
+        raise StoreError(
+            f"{shown(url)} exists; nothing is ever overwritten.",
+            remedy="Choose another place, or remove it.",
+            code="exists",
+        )

@@ -35,8 +35,7 @@ from privpipe.store.access.location import Place, as_url, shown
 from privpipe.store.arrays import sealed_arrays
 from privpipe.store.arrays.blocks import read_block
 from privpipe.store.arrays.factored_basis import Basis
-from privpipe.store.arrays.headers import read_header, using_header
-from privpipe.store.arrays.layout import FEATURES
+from privpipe.store.arrays.layout import FEATURES, read_header, using_header
 
 S = TypeVar("S", bound=Statistics)
 

@@ -22,7 +22,7 @@ from privpipe.records.schema import CollectionSchema
 from privpipe.store.access import generation_log, objects
 from privpipe.store.access.location import Place, as_url, join, local_path, shown
 from privpipe.store.access.workspace import hold_workspace, remove_workspace
-from privpipe.store.arrays.headers import exists, read_kind
+from privpipe.store.arrays.layout import exists, read_kind
 from privpipe.store.collections.collection import Collection, open_collection
 from privpipe.store.collections.ingest import IngestOptions, ingest
 

@@ -20,8 +20,14 @@ from privpipe.errors import IncompleteReleaseError, StoreError
 from privpipe.store.access.location import local_path, shown
 from privpipe.store.access.objects import open_store, read_bytes, write_bytes
 from privpipe.store.arrays.blocks import measure_object
-from privpipe.store.arrays.proof import Origin, Proof, ReceiptBook, digest_collection, read_receipts
-from privpipe.store.arrays.sealed_arrays import SealedArrays
+from privpipe.store.arrays.sealed_arrays import (
+    Origin,
+    Proof,
+    ReceiptBook,
+    SealedArrays,
+    digest_collection,
+    read_receipts,
+)
 from privpipe.store.collections.collection import Collection
 
 Measured = list[tuple[int, int]]

@@ -17,10 +17,15 @@ from privpipe.records.schema import MISSING, CollectionSchema, Partition, cut_by
 from privpipe.store.access.objects import open_store, write_bytes
 from privpipe.store.arrays.blocks import write_block
 from privpipe.store.arrays.destination import hold_destination, show_made
-from privpipe.store.arrays.headers import newest_version, read_header
-from privpipe.store.arrays.layout import FEATURES, array_documents, digest_documents, root_document
-from privpipe.store.arrays.proof import ReceiptBook, digest_collection
-from privpipe.store.arrays.sealed_arrays import collection_arrays
+from privpipe.store.arrays.layout import (
+    FEATURES,
+    array_documents,
+    digest_documents,
+    newest_version,
+    read_header,
+    root_document,
+)
+from privpipe.store.arrays.sealed_arrays import ReceiptBook, collection_arrays, digest_collection
 from privpipe.store.sources.reading.source import BinningLoss
 
 

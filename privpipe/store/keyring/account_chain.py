@@ -26,9 +26,14 @@ import fsspec
 
 from privpipe.errors import FormatError, PrivpipeError, StoreError
 from privpipe.store.access.durability import keep_file
-from privpipe.store.access.location import explain_unreachable, join, local_path, shown
+from privpipe.store.access.location import (
+    create_bytes,
+    explain_unreachable,
+    join,
+    local_path,
+    shown,
+)
 from privpipe.store.access.objects import list_keys, open_store, read_many
-from privpipe.store.access.remote import create_bytes
 
 Kind = Literal["charge", "release", "attempt", "refusal", "approval", "withdrawal", "erasure"]
 

@@ -20,8 +20,7 @@ from privpipe.store.access.location import shown
 from privpipe.store.access.objects import open_store
 from privpipe.store.arrays.blocks import Receipt, read_block
 from privpipe.store.arrays.factored_basis import Basis, read_basis
-from privpipe.store.arrays.headers import exists, read_header
-from privpipe.store.arrays.layout import FEATURES
+from privpipe.store.arrays.layout import FEATURES, exists, read_header
 from privpipe.store.keyring.registers import Shared
 from privpipe.store.releases.published import check_release, read_receipts
 

@@ -27,8 +27,7 @@ from privpipe.store.access.durability import flush_folder
 from privpipe.store.access.generation_log import Generation
 from privpipe.store.access.location import join, local_path, shown
 from privpipe.store.access.workspace import has_workspace, hold_workspace, remove_workspace
-from privpipe.store.arrays.headers import companion_url
-from privpipe.store.arrays.layout import ROOT_DOCUMENT
+from privpipe.store.arrays.layout import ROOT_DOCUMENT, companion_url
 from privpipe.store.keyring.account_chain import append_link, create_entry
 
 PARTS = "parts"

@@ -6,13 +6,20 @@ from typing import Any
 import zarr
 
 from privpipe.errors import IncompleteReleaseError
-from privpipe.store.access.location import shown
+from privpipe.store.access.location import guard_read, shown
 from privpipe.store.access.objects import MOST_TO_ONE, list_keys, open_store, read_whole
-from privpipe.store.access.remote import guard_read
 from privpipe.store.arrays.blocks import Receipt, Stored, digest_receipts, measure_object
 from privpipe.store.arrays.factored_basis import BASIS
-from privpipe.store.arrays.headers import check_documents, read_header, read_promise, using_header
-from privpipe.store.arrays.layout import RECEIPTS, ROOT_DOCUMENT, ArrayPlan, chunk_key
+from privpipe.store.arrays.layout import (
+    RECEIPTS,
+    ROOT_DOCUMENT,
+    ArrayPlan,
+    check_documents,
+    chunk_key,
+    read_header,
+    read_promise,
+    using_header,
+)
 
 
 def check_release(

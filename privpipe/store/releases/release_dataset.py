@@ -23,8 +23,7 @@ from privpipe.store.access.generation_log import Generation, is_generational
 from privpipe.store.access.location import shown
 from privpipe.store.access.objects import open_store
 from privpipe.store.arrays.factored_basis import read_basis
-from privpipe.store.arrays.headers import read_promise, using_header
-from privpipe.store.arrays.layout import FEATURES
+from privpipe.store.arrays.layout import FEATURES, read_promise, using_header
 from privpipe.store.releases import incremental_release as incremental
 from privpipe.store.releases.incremental_release import IncrementalState, Part
 from privpipe.store.releases.published import check_release

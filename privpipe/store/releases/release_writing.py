@@ -22,15 +22,21 @@ from zarr.storage import MemoryStore
 from privpipe.errors import IncompleteReleaseError
 from privpipe.records.chunks import ChunkPlan
 from privpipe.store.access import objects
-from privpipe.store.access.location import explain_unreachable, join, local_path, shown
-from privpipe.store.access.remote import copy_objects, create_bytes, measure_objects
+from privpipe.store.access.location import (
+    copy_objects,
+    create_bytes,
+    explain_unreachable,
+    join,
+    local_path,
+    measure_objects,
+    shown,
+)
 from privpipe.store.access.workspace import workspace_url
 from privpipe.store.arrays import layout
 from privpipe.store.arrays.blocks import Receipt, digest_receipts, measure_object
 from privpipe.store.arrays.destination import move_made
 from privpipe.store.arrays.factored_basis import Basis
-from privpipe.store.arrays.headers import check_output_free, newest_version
-from privpipe.store.arrays.layout import ArrayPlan, root_document
+from privpipe.store.arrays.layout import ArrayPlan, check_output_free, newest_version, root_document
 
 _RECEIPTS = TypeAdapter(list[Receipt])
 

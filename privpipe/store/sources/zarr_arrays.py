@@ -10,9 +10,8 @@ import zarr
 
 from privpipe.errors import InputError, StoreError
 from privpipe.store.access.bounds import check_bounded
-from privpipe.store.access.location import shown
+from privpipe.store.access.location import guard_read, shown
 from privpipe.store.access.objects import list_keys, open_store, read_bytes
-from privpipe.store.access.remote import guard_read
 from privpipe.store.sources.reading.named_arrays import NamedArray, open_arrays
 from privpipe.store.sources.reading.source import RecordSource, SourceLayout
 

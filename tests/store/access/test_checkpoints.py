@@ -19,6 +19,7 @@ from privpipe.attacks.statistics.scores import Score
 from privpipe.attacks.threats.verdicts.outcomes import Attack, AttackOutcome
 from privpipe.attacks.threats.verdicts.safeguards import Detection
 from privpipe.attacks.utility import UtilityLosses
+from privpipe.cluster.pass_checkpoints import KNOWN, PartialSum, read_checkpoint, write_checkpoint
 from privpipe.numerics.moments import CoMoments
 from privpipe.numerics.tsqr import TriangularFactor
 from privpipe.protocols import Shard
@@ -32,7 +33,6 @@ from privpipe.sanitizers.minimax.training.labelled_moments import (
 )
 from privpipe.sanitizers.noise.noisy_filter import FilteredMean, NormCounts
 from privpipe.sanitizers.null_space.least_squares import DesignMoments
-from privpipe.store.access.checkpoints import KNOWN, PartialSum, read_checkpoint, write_checkpoint
 
 ROWS = np.random.default_rng(0).normal(size=(50, 4)) / 3
 MOMENTS = CoMoments.of(ROWS)

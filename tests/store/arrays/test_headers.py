@@ -15,8 +15,7 @@ from privpipe.errors import FormatError
 from privpipe.sanitizers.chain import Chain
 from privpipe.sanitizers.null_space.laplace import LaplaceMechanism
 from privpipe.store.arrays.blocks import write_block
-from privpipe.store.arrays.headers import read_header
-from privpipe.store.arrays.layout import FEATURES, ArrayPlan, root_document
+from privpipe.store.arrays.layout import FEATURES, ArrayPlan, read_header, root_document
 from privpipe.store.releases.published import check_release
 from privpipe.store.releases.release_writing import ReleasePlan, prepare_release, publish_release
 from tests.store.serial_run import write_small_collection

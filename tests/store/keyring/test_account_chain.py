@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from privpipe.errors import FormatError
-from privpipe.store.access.remote import create_bytes
+from privpipe.store.access.location import create_bytes
 from privpipe.store.keyring import account_chain as module
 from privpipe.store.keyring.account import Account
 from privpipe.store.keyring.account_chain import append_link, check_chain, read_chain

@@ -18,8 +18,7 @@ from privpipe.attacks.threats.verdicts.outcomes import describe_score
 from privpipe.capabilities import FollowsTarget
 from privpipe.cluster.executors.executor import Executor
 from privpipe.cluster.pass_checkpoints import Checkpoints
-from privpipe.cluster.passes import attack_sample
-from privpipe.cluster.passes.attack_tasks import distribute_attacks
+from privpipe.cluster.passes import attack_tasks
 from privpipe.cluster.passes.evidence_sample import AuditSources, is_released, sample_evidence
 from privpipe.cluster.passes.loaded_map import StoredMap
 from privpipe.cluster.passes.sample_drawing import Drawing, Published, make_sample_key
@@ -61,7 +60,7 @@ def attack_release(
     if run.options.audit.adversaries:
         # First, by all workers: of a chunk that cleaning has not drawn one would draw for all.
         options = find_attack_options(run.options).without_limits()
-        attack_sample.draw_missing(executor, sources.list_drawings(options))
+        attack_tasks.draw_missing(executor, sources.list_drawings(options))
     attacks, utility = _measure_reports(run, executor, sources)
     adversaries = _attack(run, executor, sources, earlier, by_target=theorem is not None)
     proof = None
@@ -212,7 +211,7 @@ def _measure_reports(
         return {}, {}
     options = find_attack_options(run.options, run.attempt).without_limits()
     desired = run.training.desired
-    names = [*attack_sample.list_measured(sources), *([UTILITY] if desired else ())]
+    names = [*attack_tasks.list_measured(sources), *([UTILITY] if desired else ())]
     tasks = [(name, (sources, name, options, run.checkpoints)) for name in names]
     found = dict(executor.map_tasks(report_once, tasks, prefix="attack"))
     utility: dict[str, Any] = {}
@@ -240,9 +239,9 @@ def report_once(
     if known is not None and (stored := known.read("report")) is not None:
         return str(stored)
     report = (
-        json.dumps(attack_sample.measure_retained_utility(sources, options))
+        json.dumps(attack_tasks.measure_retained_utility(sources, options))
         if name == UTILITY
-        else attack_sample.attack_by_name(sources, name, options)
+        else attack_tasks.attack_by_name(sources, name, options)
     )
     if known is not None:
         known.write("report", report)
@@ -258,7 +257,7 @@ def _attack(
     options = find_attack_options(run.options, run.attempt)
     measured = options.without_limits()
     try:
-        report = distribute_attacks(
+        report = attack_tasks.distribute_attacks(
             executor,
             partial(sample_evidence, sources, measured, by_target=by_target),
             options=options,

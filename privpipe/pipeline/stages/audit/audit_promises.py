@@ -12,8 +12,7 @@ from privpipe.attacks.threats.membership import distinguish_neighbours
 from privpipe.attacks.utility import UtilityLosses, measure_losses
 from privpipe.capabilities import Promises, UtilityPromise, UtilitySummary
 from privpipe.cluster.executors.executor import Executor
-from privpipe.cluster.passes.joint_pass import JointQuery, reduce_jointly
-from privpipe.cluster.passes.reduce import ShardedCollection
+from privpipe.cluster.passes.reduce import JointQuery, ShardedCollection, reduce_jointly
 from privpipe.errors import GuaranteeError
 from privpipe.numerics.random.streams import KEY_BYTES, KeyedStream
 from privpipe.pipeline.runs.run import Cleaned, Run, Trained

@@ -11,9 +11,8 @@ from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.audit_rounds import audit_release, query_pairs, query_raw
 from privpipe.capabilities import Descends
 from privpipe.cluster.executors.executor import Executor
-from privpipe.cluster.passes.joint_pass import JointQuery, reduce_jointly
 from privpipe.cluster.passes.loaded_map import CleanedShards, StoredMap
-from privpipe.cluster.passes.reduce import ShardedCollection
+from privpipe.cluster.passes.reduce import JointQuery, ShardedCollection, reduce_jointly
 from privpipe.errors import InputError
 from privpipe.numerics.moments import Coding
 from privpipe.pipeline.runs.earlier import find_differences

@@ -27,8 +27,7 @@ from privpipe.attacks.threats.verdicts.outcomes import WORST_FIRST, Decision
 from privpipe.capabilities import MixesRecords
 from privpipe.cluster.executors.executor import Executor
 from privpipe.cluster.passes import sample_drawing
-from privpipe.cluster.passes.attack_sample import draw_missing
-from privpipe.cluster.passes.attack_tasks import distribute_attacks
+from privpipe.cluster.passes.attack_tasks import distribute_attacks, draw_missing
 from privpipe.cluster.passes.evidence_sample import plan_drawing, sample_predictions
 from privpipe.cluster.passes.loaded_map import load_map
 from privpipe.cluster.passes.reduce import ShardedCollection
