@@ -14,7 +14,7 @@ import pytest
 from privpipe.command.inspect_command import inspect_command
 from privpipe.errors import StoreError
 from privpipe.pipeline.stages.train import has_receipts
-from privpipe.store.arrays import proof as proofs
+from privpipe.store.arrays import sealed_arrays as proofs
 from privpipe.store.arrays.layout import SEAL, root_document
 from privpipe.store.arrays.sealed_arrays import Proof, ReceiptBook, digest_collection
 from privpipe.store.collections.collection import Collection, open_collection
