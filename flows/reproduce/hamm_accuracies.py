@@ -39,7 +39,7 @@ from privpipe.sanitizers.minimax.neural_minimax import (
     MinimaxNeuralOptions,
     fit_minimax_neural_filter,
 )
-from privpipe.sanitizers.minimax.training.adversaries import AdversaryKind
+from privpipe.sanitizers.minimax.training.adversary_rounds import AdversaryKind
 
 AGAINST_KERNELS: tuple[AdversaryKind, ...] = ("logistic", "kernel")
 """Beyond the paper: trained against a Gaussian kernel too."""

@@ -1,13 +1,14 @@
 """Filters from one pass or none: least squares minimax, Privacy LDS, PPLS, PCA, random, DDD.
 
-Hamm, JMLR 2017, sections 4.1 and 6.1: the closed-form filters and those that minimax filters are
-compared with. PPLS trades covariances (Enev, Jung, Bo, Ren and Kohno 2012, SensorSift); DDD,
-discriminately decreasing discriminability, masks features (Whitehill and Movellan 2012).
+Hamm, JMLR 2017, sections 4.1 and 6.1: the closed forms (equations 47-62: generalised eigenproblems,
+which have only as many informative directions as the target tasks have outputs) and what minimax
+filters are compared with. PPLS trades covariances (Enev, Jung, Bo, Ren and Kohno 2012, SensorSift);
+DDD, discriminately decreasing discriminability, masks features (Whitehill and Movellan 2012).
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import scipy.linalg as sl
@@ -16,9 +17,9 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass as options_dataclass
 
 from privpipe.described import described, facts_of_map
-from privpipe.errors import InputError
+from privpipe.errors import InputError, OptionError
 from privpipe.fitted_names import keep_names
-from privpipe.numerics.minimax.spectra import fix_signs, guard_directions
+from privpipe.numerics.minimax import spectra
 from privpipe.option_values import FORBID
 from privpipe.protocols import FloatArray, Guarantee, Role, Shards, ShardSchema
 from privpipe.sanitizers.arrays import check_shards
@@ -29,10 +30,9 @@ from privpipe.sanitizers.minimax.linear_filter import (
     as_method,
     promise_nothing,
 )
-from privpipe.sanitizers.minimax.training import closed_forms, task_planning
 from privpipe.sanitizers.minimax.training.labelled_moments import (
-    LABEL_STATISTICS,
     LabelledMoments,
+    LabelMoments,
     measure_moments,
 )
 from privpipe.sanitizers.minimax.training.tasks import (
@@ -41,6 +41,9 @@ from privpipe.sanitizers.minimax.training.tasks import (
     Positive,
     Task,
     TaskOptions,
+    check_width,
+    measure_tasks,
+    warn_of_width,
 )
 from privpipe.sanitizers.options import MethodOptions
 
@@ -88,6 +91,10 @@ class PcaOptions(MethodOptions):
         """Records without all labels are left out, as by every filter."""
         return (frozenset({"desired", "confidential"}),)
 
+    def check(self, schema: ShardSchema) -> None:
+        """Raise OptionError if `n_filtered` exceeds the features."""
+        check_width(self.n_filtered, schema.n_features)
+
 
 @options_dataclass(frozen=True, kw_only=True, config=FORBID)
 class RandOptions(MethodOptions):
@@ -102,6 +109,10 @@ class RandOptions(MethodOptions):
 
     scales: ClassVar[bool] = True
     learns: ClassVar[bool] = False
+
+    def check(self, schema: ShardSchema) -> None:
+        """Raise OptionError if `n_filtered` exceeds the features."""
+        check_width(self.n_filtered, schema.n_features)
 
 
 @options_dataclass(frozen=True, kw_only=True, config=FORBID)
@@ -151,7 +162,7 @@ def fit_least_squares_filter(
     Hamm, JMLR 2017, equations (47)-(58).
     """
     options = options or LeastSquaresOptions()
-    return _fit_directions(shards, options, closed_forms.find_least_squares_directions)
+    return _fit_directions(shards, options, find_least_squares_directions)
 
 
 @keep_names
@@ -181,17 +192,15 @@ def fit_privacy_lds_filter(
     ----------
     Hamm, JMLR 2017, equations (59)-(62).
     """
-    return _fit_directions(shards, options or PrivacyLdsOptions(), closed_forms.find_privacy_lds)
+    return _fit_directions(shards, options or PrivacyLdsOptions(), find_privacy_lds)
 
 
 def _fit_directions(
     shards: Shards, options: LeastSquaresOptions | PrivacyLdsOptions, find: Find
 ) -> LinearFilter:
-    moments = measure_moments(shards)
-    tasks = task_planning.plan_tasks(options, shards.schema, moments)
-    check_baseline(options, shards.schema)
+    moments, tasks = measure_tasks(options, shards)
     directions, n_informative = find(tasks, moments, options.n_filtered or 0, options.ridge)
-    task_planning.warn_of_width(directions.shape[1], max(n_informative, 1))
+    warn_of_width(directions.shape[1], max(n_informative, 1))
     return make_centred_filter(options.name, directions, moments.mean)
 
 
@@ -226,7 +235,7 @@ def find_ppls_directions(
     for _ in range(n_directions):
         matrix = s @ s.T - spoiled
         _, top = sl.eigh(matrix, subset_by_index=(n - 1, n - 1), check_finite=False)
-        w = fix_signs(top)
+        w = spectra.fix_signs(top)
         found.append(w[:, 0])
         loading = covariance @ w
         loading /= max(float(w[:, 0] @ loading[:, 0]), 1e-300)
@@ -262,10 +271,8 @@ def fit_ppls_filter(shards: Shards, options: PplsOptions) -> LinearFilter:
     ----------
     Enev et al. 2012, SensorSift, Algorithm 1.
     """
-    moments = measure_moments(shards)
-    check_baseline(options, shards.schema)
-    tasks = task_planning.plan_tasks(options, shards.schema, moments)
-    scaled = [(t, np.sqrt(abs(t.weight)) * closed_forms.cross_moments(t, moments)) for t in tasks]
+    moments, tasks = measure_tasks(options, shards)
+    scaled = [(t, np.sqrt(abs(t.weight)) * cross_moments(t, moments)) for t in tasks]
     directions = find_ppls_directions(
         np.column_stack([cross for t, cross in scaled if t.role != "confidential"]),
         np.column_stack([cross for t, cross in scaled if t.role == "confidential"]),
@@ -284,16 +291,15 @@ def fit_pca_filter(shards: Shards, options: PcaOptions) -> LinearFilter:
     OptionError
         If `n_filtered` exceeds the features.
     """
+    check_shards(shards)
+    options.check(shards.schema)
     moments = measure_moments(shards)
-    n_features = len(moments.mean)
-    check_baseline(options, shards.schema)
-    mean = moments.mean if options.centre else np.zeros(n_features)
-    second = moments.covariance
+    mean, second = moments.mean, moments.covariance
     # The paper's principal components are of raw records.
     if not options.centre:
-        second = second + np.outer(moments.mean, moments.mean)
-    nothing = np.empty((n_features, 0))
-    directions = guard_directions(second, nothing, nothing, options.n_filtered)
+        mean, second = np.zeros_like(mean), second + np.outer(mean, mean)
+    nothing = np.empty((len(mean), 0))
+    directions = spectra.guard_directions(second, nothing, nothing, options.n_filtered)
     return make_centred_filter("pca", directions, mean)
 
 
@@ -307,19 +313,11 @@ def fit_rand_filter(shards: Shards, options: RandOptions) -> LinearFilter:
         If `n_filtered` exceeds the features.
     """
     check_shards(shards)
-    check_baseline(options, shards.schema)
+    options.check(shards.schema)
     n_features = shards.schema.n_features
     # Public: a random projection protects nothing.
     drawn = np.random.default_rng(options.seed).standard_normal((n_features, options.n_filtered))
     return make_centred_filter("rand", drawn / np.sqrt(n_features), np.zeros(n_features))
-
-
-def check_baseline(options: Any, schema: ShardSchema) -> None:
-    """Raise OptionError or InputError if tasks or width do not suit the records."""
-    if isinstance(options, TaskOptions):
-        options.check(schema)
-    if options.n_filtered is not None:
-        task_planning.check_width(options.n_filtered, schema.n_features)
 
 
 def make_centred_filter(method: str, directions: FloatArray, mean: FloatArray) -> LinearFilter:
@@ -340,6 +338,18 @@ class DddOptions(TaskOptions):
     ] = 1.0
     ridge: EigenRidge = 0.1
     max_iterations: Annotated[int, Field(ge=1, description="Most iterations of L-BFGS-B.")] = 200
+
+    def check(self, schema: ShardSchema) -> None:
+        """Raise InputError if a task is known to have more than two classes; see `TaskOptions`."""
+        super().check(schema)
+        read = [(self.desired_task, column) for column in schema.desired]
+        # A confidential class that is singled out is one of two: it, and the rest.
+        if self.single_out is None:
+            read += [(self.confidential_task, column) for column in schema.confidential]
+        for kind, column in read:
+            is_number = column.n_categories is None and kind == "regression"
+            if is_number or (column.n_categories or 2) > 2 or self.reconstruction_weight:
+                raise _not_binary()
 
 
 @described(facts_of_map)
@@ -434,11 +444,14 @@ def fit_ddd_filter(shards: Shards, options: DddOptions | None = None) -> MaskFil
     filters.
     """
     options = options or DddOptions()
-    moments = measure_moments(shards)
-    tasks = task_planning.plan_tasks(options, shards.schema, moments)
+    moments, tasks = measure_tasks(options, shards)
     if any(task.n_scores != 1 or not task.is_classification for task in tasks):
         raise _not_binary()
-    parts = [(task.weight, *_scatters(task, moments)) for task in tasks]
+    parts = []
+    for task in tasks:
+        # Columns of both classes: the difference of their means, up to scale, is the second.
+        columns = between_classes(task, moments)
+        parts.append((task.weight, columns[:, 1], moments.covariance - columns @ columns.T))
     floor = options.ridge * float(np.trace(moments.covariance)) / len(moments.mean)
 
     def cost(mask: FloatArray) -> tuple[float, FloatArray]:
@@ -461,30 +474,6 @@ def fit_ddd_filter(shards: Shards, options: DddOptions | None = None) -> MaskFil
     return MaskFilter(np.asarray(found.x, np.float64), stopped)
 
 
-def _scatters(task: Task, moments: LabelledMoments) -> tuple[FloatArray, FloatArray]:
-    """Difference of the two class means, up to scale, and covariance within classes."""
-    columns = closed_forms.between_classes(task, moments)
-    return columns[:, 1], moments.covariance - columns @ columns.T
-
-
-def check_ddd(options: DddOptions, schema: ShardSchema) -> None:
-    """Raise OptionError or InputError if a task is known to have more than two classes."""
-    options.check(schema)
-    # A confidential class that is singled out is one of two: it, and the rest.
-    confidential = () if options.single_out is not None else schema.confidential
-    numbers = [
-        column.n_categories is None and kind == "regression"
-        for kind, columns in (
-            (options.desired_task, schema.desired),
-            (options.confidential_task, schema.confidential),
-        )
-        for column in columns
-    ]
-    many = [(column.n_categories or 2) > 2 for column in (*schema.desired, *confidential)]
-    if any(numbers) or any(many) or options.reconstruction_weight:
-        raise _not_binary()
-
-
 def _not_binary() -> InputError:
     return InputError(
         "ddd weighs variables of two classes only.",
@@ -492,19 +481,185 @@ def _not_binary() -> InputError:
     )
 
 
+# Far above rounding of the eigenproblem and far below any direction worth its leak.
+INFORMATIVE = 1e-10
+"""An eigenvalue of at most so much of the largest says nothing about the target."""
+
+
+def cross_moments(task: Task, moments: LabelledMoments) -> FloatArray:
+    """Covariance of the features with a task's targets, ``E[x y^T]``, centred.
+
+    Classes are coded one column each, 0 or 1; a number is standardised.
+
+    Returns
+    -------
+    cross : (n_features, n_outputs)
+    """
+    if task.role == "features":
+        return np.asarray(moments.covariance / task.scale)
+    label = moments.labels[task.column]
+    if not task.is_classification:
+        return np.asarray((label.cross / moments.count / task.scale)[:, None])
+    return _class_moments(task, label, moments)[0].T
+
+
+def between_classes(task: Task, moments: LabelledMoments) -> FloatArray:
+    """Columns B with ``B B^T`` the scatter between the classes of a task, per record (60).
+
+    For a number, the part of the features' covariance that it explains.
+    """
+    if not task.is_classification:
+        return cross_moments(task, moments)
+    label = moments.labels[task.column]
+    cross, share = _class_moments(task, label, moments)
+    return np.asarray((cross / np.sqrt(share)[:, None]).T)
+
+
+def _class_moments(
+    task: Task, label: LabelMoments, moments: LabelledMoments
+) -> tuple[FloatArray, FloatArray]:
+    """Share of each class times the deviation of its mean, and the shares."""
+    counts, means = label.counts.astype(np.float64), label.means
+    if not np.isnan(task.singled_out):
+        chosen = label.values == task.singled_out
+        pooled = (counts[~chosen] @ means[~chosen]) / counts[~chosen].sum()
+        counts = np.array([counts[~chosen].sum(), counts[chosen][0]])
+        means = np.vstack([pooled, means[chosen]])
+    # Deviations weighted once here and by the root in `between_classes`: (60) of the paper.
+    share = counts / moments.count
+    return share[:, None] * (means - moments.mean), share
+
+
+def find_least_squares_directions(
+    tasks: Sequence[Task],
+    moments: LabelledMoments,
+    n_filtered: int,
+    ridge: float,
+    *,
+    fill: bool = False,
+) -> tuple[FloatArray, int]:
+    """Minimise Phi with least squares tasks exactly: an eigenproblem.
+
+    With heads solved, a task costs ``const - tr((U^T C U)^-1 U^T C_t C_t^T U)``, so Phi is the sum
+    of the eigenvalues of ``(-sum_t a_t C_t C_t^T, C)`` on the space chosen, private tasks having
+    negative weights a_t; the smallest are best and only negative ones are worth their leak.
+
+    Parameters
+    ----------
+    n_filtered
+        Number of directions; 0 takes the informative ones. Beyond those, principal directions
+        that are uncorrelated with them and with the private variables.
+    ridge
+        Of the features' covariance, relative to its mean eigenvalue.
+
+    Returns
+    -------
+    directions : (n_features, n_filtered)
+        ``U^T (C + ridge) U = I``.
+    n_informative
+        Number of negative eigenvalues.
+
+    References
+    ----------
+    Hamm, JMLR 2017, equations (47)-(58).
+    """
+    crosses = [cross_moments(task, moments) for task in tasks]
+    signs = np.concatenate(
+        [np.full(c.shape[1], -t.weight) for t, c in zip(tasks, crosses, strict=True)]
+    )
+    # Solved in the range of the class moments: a square eigensolver returned 36 directions of
+    # rounding as informative ones on motion records.
+    values, vectors = spectra.solve_generalised(
+        np.column_stack(crosses), signs, moments.covariance, ridge
+    )
+    n_informative = int((values < -INFORMATIVE * np.abs(values).max(initial=1e-300)).sum())
+    taken = vectors[:, : min(max(n_informative, 1), n_filtered or len(values))]
+    missing = max(n_filtered - taken.shape[1], 0)
+    if not missing:
+        return taken, n_informative
+    hide = [t for t in tasks if t.weight < 0]
+    closed = np.column_stack([cross_moments(t, moments) for t in hide])
+    rest = _guard(moments, closed, moments.covariance @ taken, missing, fill=fill)
+    variance = np.einsum("ij,ij->j", rest, moments.covariance @ rest)
+    rest = rest / np.sqrt(np.maximum(variance, 1e-300))
+    return np.column_stack([taken, rest]), n_informative
+
+
+def find_privacy_lds(
+    tasks: Sequence[Task],
+    moments: LabelledMoments,
+    n_filtered: int,
+    ridge: float,
+    *,
+    fill: bool = False,
+) -> tuple[FloatArray, int]:
+    """Directions that separate target classes and not the private ones.
+
+    The informative ones are generalised eigenvectors of the scatters between classes (62); the
+    rest are principal directions inside the null space of the private scatter, which a linear
+    adversary cannot use, rather than the arbitrary vectors that the eigenproblem leaves open.
+
+    Returns
+    -------
+    directions : (n_features, n_filtered)
+        Of unit length.
+    n_informative
+        Rank of the target scatter.
+    """
+    keep = [t for t in tasks if t.weight > 0]
+    hide = [t for t in tasks if t.weight < 0]
+    target, private = _stack(keep, moments), _stack(hide, moments)
+    ones = np.ones(target.shape[1])
+    values, vectors = spectra.solve_generalised(target, ones, private @ private.T, ridge)
+    n_informative = len(values)
+    n_taken = min(n_informative, n_filtered or n_informative)
+    taken = vectors[:, ::-1][:, :n_taken]
+    taken = taken / np.linalg.norm(taken, axis=0)
+    missing = (n_filtered or n_informative) - n_taken
+    if not missing:
+        return taken, n_informative
+    rest = _guard(moments, private, taken, missing, fill=fill)
+    return np.column_stack([taken, rest]), n_informative
+
+
+def _guard(
+    moments: LabelledMoments, closed: FloatArray, taken: FloatArray, missing: int, *, fill: bool
+) -> FloatArray:
+    """Principal directions that a linear adversary cannot use; others, or OptionError, if too few.
+
+    A start may hold any direction: training leaves it. A filter that is final may not.
+    """
+    # The rank by the rule that closes the directions: the classes of a variable are dependent, and
+    # whether their last singular value is above eps is for each processor another matter.
+    room = len(moments.mean) - spectra.count_directions(np.column_stack([closed, taken]))
+    if missing <= room:
+        return spectra.guard_directions(moments.covariance, closed, taken, missing)
+    if not fill:
+        most = taken.shape[1] + int(room)
+        raise OptionError(
+            f"n_filtered is {taken.shape[1] + missing}, but only {most} directions avoid the "
+            "confidential variables.",
+            remedy=f"Use at most {most}.",
+        )
+    # A start takes what room there is and is filled up: 28 of 400 odd problems were refused
+    # before.
+    guarded = spectra.guard_directions(moments.covariance, closed, taken, int(room))
+    there = np.column_stack([taken, guarded])
+    nothing = np.empty((len(there), 0))
+    open_ = spectra.guard_directions(moments.covariance, nothing, there, missing - int(room))
+    return np.column_stack([guarded, open_])
+
+
+def _stack(tasks: Sequence[Task], moments: LabelledMoments) -> FloatArray:
+    parts = [np.sqrt(abs(t.weight)) * between_classes(t, moments) for t in tasks]
+    return np.column_stack(parts)
+
+
 METHODS = (
-    as_method(
-        LeastSquaresOptions,
-        fit_least_squares_filter,
-        LinearFilter,
-        check_baseline,
-        LABEL_STATISTICS,
-    ),
-    as_method(
-        PrivacyLdsOptions, fit_privacy_lds_filter, LinearFilter, check_baseline, LABEL_STATISTICS
-    ),
-    as_method(PcaOptions, fit_pca_filter, LinearFilter, check_baseline, LABEL_STATISTICS),
-    as_method(RandOptions, fit_rand_filter, LinearFilter, check_baseline, LABEL_STATISTICS),
-    as_method(PplsOptions, fit_ppls_filter, LinearFilter, check_baseline, LABEL_STATISTICS),
-    as_method(DddOptions, fit_ddd_filter, MaskFilter, check_ddd, LABEL_STATISTICS),
+    as_method(LeastSquaresOptions, fit_least_squares_filter),
+    as_method(PrivacyLdsOptions, fit_privacy_lds_filter),
+    as_method(PcaOptions, fit_pca_filter),
+    as_method(RandOptions, fit_rand_filter),
+    as_method(PplsOptions, fit_ppls_filter),
+    as_method(DddOptions, fit_ddd_filter, MaskFilter),
 )

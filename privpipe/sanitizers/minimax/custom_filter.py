@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from typing import Annotated, Any, ClassVar, Literal, Protocol
 
 import numpy as np
@@ -20,9 +20,8 @@ from privpipe.fitted_names import keep_names
 from privpipe.numerics.minimax.filters import Pullback
 from privpipe.option_values import FORBID, is_trusted, say_trusted, trust
 from privpipe.protocols import FloatArray, Shards, ShardSchema
-from privpipe.sanitizers.arrays import check_shards
 from privpipe.sanitizers.minimax.linear_filter import HAMM, FeatureFilter, as_method
-from privpipe.sanitizers.minimax.neural_minimax import FamilyOptions, fit_minimax_family
+from privpipe.sanitizers.minimax.neural_minimax import FamilyOptions, train_family
 from privpipe.sanitizers.minimax.training import custom_checks
 from privpipe.sanitizers.minimax.training.custom_code import (
     CustomCode,
@@ -31,8 +30,7 @@ from privpipe.sanitizers.minimax.training.custom_code import (
     Settings,
     call_custom,
 )
-from privpipe.sanitizers.minimax.training.labelled_moments import LABEL_STATISTICS
-from privpipe.sanitizers.minimax.training.task_planning import warn_of_outputs
+from privpipe.sanitizers.minimax.training.tasks import warn_of_outputs
 
 CHECKED_ROWS = 8
 ROWS = 1024
@@ -236,21 +234,31 @@ class MinimaxCustomOptions(FamilyOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        # Read once: what is checked is what is trained, whatever becomes of the file.
-        code = CustomCode.read(self.filter, self.module, pinned=self.sha256)
-        object.__setattr__(self, "_code", code)
+        _ = self.code  # read once: what is checked is trained, whatever becomes of the file
 
-    @property
+    @cached_property
     def code(self) -> CustomCode:
         """The code of the filter, as it was when the options were made."""
-        found: CustomCode = self._code  # type: ignore[attr-defined]
-        return found
+        return CustomCode.read(self.filter, self.module, pinned=self.sha256)
 
     @computed_field  # type: ignore[prop-decorator]
     @property
     def code_sha256(self) -> str:
         """Hash of the file: part of what a run, a model and a release are of."""
         return self.code.sha256
+
+    def check(self, schema: ShardSchema) -> None:
+        """Raise OptionError or InputError if tasks do not suit records, or the class is no filter.
+
+        The class is looked at where its code is trusted alone.
+        """
+        super().check(schema)
+        if not is_trusted(self.code.sha256):  # a configuration that one only looks at
+            return
+        family, start = declare_family(self, schema.n_features)
+        check_family(family, start)
+        warn_of_outputs(family.n_features_out, schema.n_features)
+        self.try_loss(schema, family.n_features_out)
 
 
 @described(facts_of_map)
@@ -361,10 +369,9 @@ def fit_minimax_custom_filter(shards: Shards, options: MinimaxCustomOptions) -> 
     ----------
     Hamm, JMLR 2017, section 4: any filter with a derivative by its parameters.
     """
-    check_shards(shards)
-    check_custom_filter(options, shards.schema)
+    _, tasks = options.measure_tasks(shards)
     family, start = declare_family(options, shards.schema.n_features)
-    fit = fit_minimax_family(shards, family, start, options)
+    fit = train_family(shards, tasks, family, start, options)
     return CustomFilter(
         filter=options.filter,
         source=options.code.source,
@@ -377,26 +384,4 @@ def fit_minimax_custom_filter(shards: Shards, options: MinimaxCustomOptions) -> 
     )
 
 
-def check_custom_filter(options: MinimaxCustomOptions, schema: ShardSchema) -> None:
-    """Raise OptionError or InputError if tasks do not suit records, or the class is no filter.
-
-    The class is looked at where its code is trusted alone.
-    """
-    options.check(schema)
-    if not is_trusted(options.code.sha256):  # a configuration that one only looks at
-        return
-    family, start = declare_family(options, schema.n_features)
-    check_family(family, start)
-    warn_of_outputs(family.n_features_out, schema.n_features)
-    custom_checks.check_loss(options.plan_loss(schema, family.n_features_out), schema)
-
-
-METHODS = (
-    as_method(
-        MinimaxCustomOptions,
-        fit_minimax_custom_filter,
-        CustomFilter,
-        check_custom_filter,
-        LABEL_STATISTICS,
-    ),
-)
+METHODS = (as_method(MinimaxCustomOptions, fit_minimax_custom_filter, CustomFilter),)

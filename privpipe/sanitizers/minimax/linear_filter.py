@@ -7,8 +7,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from privpipe.described import described, facts_of_map
-from privpipe.protocols import FloatArray, Guarantee, Method, RecordMap, ShardSchema
+from privpipe.protocols import FloatArray, Guarantee, Method, RecordMap
 from privpipe.sanitizers.feature_map import FeatureMap
+from privpipe.sanitizers.minimax.training.labelled_moments import LABEL_STATISTICS
 
 HAMM = "Hamm 2017, Minimax Filter, JMLR 18"
 EMPIRICAL = "none in advance: measured against named adversaries"
@@ -148,18 +149,14 @@ class MinimaxFilter(LinearFilter):
 
 
 def as_method(
-    options: type[Any],
-    fit: Callable[..., RecordMap],
-    made: type[RecordMap],
-    check: Callable[[Any, ShardSchema], None],
-    statistics: tuple[type[Any], ...],
+    options: type[Any], fit: Callable[..., RecordMap], made: type[RecordMap] = LinearFilter
 ) -> Method:
     """A row of the table of methods, for a filter that promises nothing in advance.
 
     Parameters
     ----------
-    options, fit, check, statistics
-        As of `Method`; the options have its name and source.
+    options, fit
+        As of `Method`; the options have its name, its source and its check.
     made
         Class of the maps that `fit` returns.
     """
@@ -170,7 +167,7 @@ def as_method(
         fit=fit,
         source=options.source,
         maps=(made,),
-        check=check,
+        check=options.check,
         promise=EMPIRICAL,
-        statistics=statistics,
+        statistics=LABEL_STATISTICS,
     )

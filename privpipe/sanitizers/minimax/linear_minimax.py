@@ -17,39 +17,32 @@ from privpipe.errors import OptionError
 from privpipe.fitted_names import keep_names
 from privpipe.numerics.minimax.descent import descend_alternating, descend_quasi_newton
 from privpipe.numerics.minimax.filters import InputScaling, LinearFamily
-from privpipe.numerics.minimax.generalisation_bound import bound_generalisation_gap
+from privpipe.numerics.minimax.objective import bound_generalisation_gap
 from privpipe.numerics.minimax.spectra import whiten
 from privpipe.option_values import FORBID
 from privpipe.protocols import FloatArray, Shards, ShardSchema
-from privpipe.sanitizers.arrays import check_shards
+from privpipe.sanitizers.minimax import baselines
 from privpipe.sanitizers.minimax.linear_filter import HAMM, MinimaxFilter, as_method
-from privpipe.sanitizers.minimax.training import closed_forms, task_planning
-from privpipe.sanitizers.minimax.training.adversaries import FilterTraining, Iterations, Ridge
-from privpipe.sanitizers.minimax.training.adversary_rounds import (
-    AdversarialDescent,
-    Descend,
-    descend_in_rounds,
-    plan_training_tasks,
+from privpipe.sanitizers.minimax.training import adversary_rounds
+from privpipe.sanitizers.minimax.training.labelled_moments import LabelledMoments, measure_radius
+from privpipe.sanitizers.minimax.training.tasks import (
+    Task,
+    check_reduced_width,
+    check_width,
+    warn_of_width,
 )
-from privpipe.sanitizers.minimax.training.labelled_moments import (
-    LABEL_STATISTICS,
-    LabelledMoments,
-    measure_moments,
-    measure_radius,
-)
-from privpipe.sanitizers.minimax.training.tasks import Task
 
 # As little as keeps its inverse finite: directions of next to no variance must not blow up.
 WHITENING = 1e-3
-"""Ridge of the whitening, relative to the mean eigenvalue."""
+"""adversary_rounds.Ridge of the whitening, relative to the mean eigenvalue."""
 START_RIDGE = 1e-8
-"""Ridge of the eigenproblems that give a starting point, likewise."""
+"""adversary_rounds.Ridge of the eigenproblems that give a starting point, likewise."""
 LEARNING_RATE = 0.1
 """Step of the alternating solver."""
 
 
 @options_dataclass(frozen=True, kw_only=True, config=FORBID)
-class MinimaxOptions(FilterTraining):
+class MinimaxOptions(adversary_rounds.FilterTraining):
     """Options of ``[method] name = "minimax"``."""
 
     source: ClassVar[str] = f"{HAMM}, Algorithm 1 and section 4"
@@ -70,12 +63,30 @@ class MinimaxOptions(FilterTraining):
             "alternating: the paper's Algorithm 1 verbatim, for comparison."
         ),
     ] = "quasi_newton"
-    regularisation: Ridge = 1e-6
-    max_iterations: Iterations = 10
+    regularisation: adversary_rounds.Ridge = 1e-6
+    max_iterations: adversary_rounds.Iterations = 10
     start: Annotated[
         Literal["auto", "zero", "least_squares", "privacy_lds", "rand"],
         Field(description="auto: zero in the reduced form, Privacy LDS otherwise."),
     ] = "auto"
+
+    def check(self, schema: ShardSchema) -> None:
+        """Raise OptionError or InputError if tasks, width or start do not suit the records."""
+        super().check(schema)
+        if self.draws_features and self.solver == "alternating":
+            raise OptionError(
+                'solver = "alternating" is the paper\'s algorithm, whose adversary is logistic.',
+                remedy='Use solver = "quasi_newton" against any other.',
+            )
+        if self.n_filtered is None and self.reconstruction_weight:
+            raise OptionError(
+                "n_filtered is not set, and reconstruction has no reduced form.",
+                remedy="Set n_filtered to the number of features to release.",
+            )
+        if self.n_filtered is None:
+            check_reduced_width(schema.desired, schema.n_features)
+        if self.reconstruction_weight and self.start == "zero":
+            raise _no_zero()
 
 
 @keep_names
@@ -133,11 +144,8 @@ def fit_minimax_filter(shards: Shards, options: MinimaxOptions | None = None) ->
     >>> fitted.weights.shape, bool(abs(fitted.weights[0, 0]) > 10 * abs(fitted.weights[1, 0]))
     ((3, 1), True)
     """
-    check_shards(shards)
     options = options or MinimaxOptions()
-    check_minimax(options, shards.schema)
-    moments = measure_moments(shards)
-    tasks = plan_training_tasks(options, shards, moments)
+    moments, tasks = options.measure_tasks(shards)
     width, tasks = _plan_width(options, tasks, len(moments.mean))
     reduced = any(task.is_fixed for task in tasks)
     centre = moments.mean if options.with_intercept else np.zeros_like(moments.mean)
@@ -146,7 +154,7 @@ def fit_minimax_filter(shards: Shards, options: MinimaxOptions | None = None) ->
     # is that of the target alone.
     start = np.zeros(family.n_parameters)
     start[: family.n_weights] = _find_start(options, tasks, moments, width, reduced)
-    trained = descend_in_rounds(
+    trained = adversary_rounds.descend_in_rounds(
         options,
         shards,
         family,
@@ -167,7 +175,9 @@ def fit_minimax_filter(shards: Shards, options: MinimaxOptions | None = None) ->
     )
 
 
-def _choose_descent(options: MinimaxOptions, moments: LabelledMoments, width: int) -> Descend:
+def _choose_descent(
+    options: MinimaxOptions, moments: LabelledMoments, width: int
+) -> adversary_rounds.Descend:
     if options.solver == "alternating":
         return partial(descend_alternating, rate=LEARNING_RATE)
     covariance = moments.covariance
@@ -179,7 +189,10 @@ def _choose_descent(options: MinimaxOptions, moments: LabelledMoments, width: in
 
 
 def _bound_gap(
-    shards: Shards, trained: AdversarialDescent, family: LinearFamily, n_records: int
+    shards: Shards,
+    trained: adversary_rounds.AdversarialDescent,
+    family: LinearFamily,
+    n_records: int,
 ) -> float:
     """Generalisation bound at the norms of the fitted predictors; -1 unless all are softmax."""
     found, tasks = trained.descent, trained.tasks
@@ -215,8 +228,8 @@ def _plan_width(
     # More outputs add nothing that a linear predictor of the target could use, and show others
     # more.
     width = useful if options.n_filtered is None else options.n_filtered
-    task_planning.check_width(width, n_features)
-    task_planning.warn_of_width(width, useful)
+    check_width(width, n_features)
+    warn_of_width(width, useful)
     if width != useful or any(task.role == "features" for task in tasks):
         return width, tasks
     fixed, first = [], 0
@@ -250,35 +263,14 @@ def _find_start(
     if start == "rand":
         u = np.random.default_rng(options.seed).standard_normal((n_features, width))
     elif start == "least_squares":
-        u, _ = closed_forms.find_least_squares_directions(
+        u, _ = baselines.find_least_squares_directions(
             tasks, moments, width, START_RIDGE, fill=True
         )
     else:
-        u, _ = closed_forms.find_privacy_lds(tasks, moments, width, START_RIDGE, fill=True)
+        u, _ = baselines.find_privacy_lds(tasks, moments, width, START_RIDGE, fill=True)
     # Unit variance, so that the first step is as long whatever the start.
     variance = np.einsum("ij,ij->j", u, moments.covariance @ u)
     return np.asarray(u / np.sqrt(np.maximum(variance, 1e-300))).ravel()
-
-
-def check_minimax(options: MinimaxOptions, schema: ShardSchema) -> None:
-    """Raise OptionError or InputError if tasks, width or start do not suit the records."""
-    options.check(schema)
-    if options.draws_features and options.solver == "alternating":
-        raise OptionError(
-            'solver = "alternating" is the paper\'s algorithm, whose adversary is logistic.',
-            remedy='Use solver = "quasi_newton" against any other.',
-        )
-    if options.n_filtered is not None:
-        task_planning.check_width(options.n_filtered, schema.n_features)
-    elif options.reconstruction_weight:
-        raise OptionError(
-            "n_filtered is not set, and reconstruction has no reduced form.",
-            remedy="Set n_filtered to the number of features to release.",
-        )
-    else:
-        task_planning.check_reduced_width(schema.desired, schema.n_features)
-    if options.reconstruction_weight and options.start == "zero":
-        raise _no_zero()
 
 
 def _no_zero() -> OptionError:
@@ -288,6 +280,4 @@ def _no_zero() -> OptionError:
     )
 
 
-METHODS = (
-    as_method(MinimaxOptions, fit_minimax_filter, MinimaxFilter, check_minimax, LABEL_STATISTICS),
-)
+METHODS = (as_method(MinimaxOptions, fit_minimax_filter, MinimaxFilter),)

@@ -5,7 +5,7 @@ stops on held-out records. The network starts small on whitened features.
 """
 
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
@@ -28,21 +28,10 @@ from privpipe.option_values import FORBID
 from privpipe.protocols import FloatArray, IntArray, Shards, ShardSchema
 from privpipe.sanitizers.arrays import check_shards
 from privpipe.sanitizers.minimax.linear_filter import HAMM, FeatureFilter, as_method
-from privpipe.sanitizers.minimax.training.adversaries import FilterTraining
-from privpipe.sanitizers.minimax.training.adversary_rounds import (
-    AdversarialDescent,
-    descend_in_rounds,
-    plan_training_tasks,
-)
+from privpipe.sanitizers.minimax.training.adversary_rounds import FilterTraining, descend_in_rounds
 from privpipe.sanitizers.minimax.training.custom_checks import check_loss
 from privpipe.sanitizers.minimax.training.custom_code import LOSSES, CustomCode, CustomLoss, Setting
-from privpipe.sanitizers.minimax.training.labelled_moments import (
-    LABEL_STATISTICS,
-    LabelledMoments,
-    measure_moments,
-)
-from privpipe.sanitizers.minimax.training.task_planning import warn_of_outputs
-from privpipe.sanitizers.minimax.training.tasks import Positive, Task
+from privpipe.sanitizers.minimax.training.tasks import Positive, Task, warn_of_outputs
 
 WHITENING = 1.0
 """Ridge of the whitening, relative to the mean eigenvalue: weak directions stay weak."""
@@ -89,21 +78,19 @@ class FamilyOptions(FilterTraining):
     ] = None
 
     def __post_init__(self) -> None:
-        code = None
+        _ = self.loss_code  # read once: what is checked is trained with
+
+    @cached_property
+    def loss_code(self) -> CustomCode | None:
+        """The code of the loss, as it was when the options were made."""
         if self.loss is not None:
-            code = CustomCode.read(self.loss, self.loss_module, LOSSES, self.loss_sha256)
-        elif self.loss_module or self.loss_settings or self.loss_sha256:
+            return CustomCode.read(self.loss, self.loss_module, LOSSES, self.loss_sha256)
+        if self.loss_module or self.loss_settings or self.loss_sha256:
             raise OptionError(
                 "a module, settings or hash of a loss are given without its class",
                 remedy="Name the class: loss.",
             )
-        object.__setattr__(self, "_loss_code", code)  # read once: what is checked is trained with
-
-    @property
-    def loss_code(self) -> CustomCode | None:
-        """The code of the loss, as it was when the options were made."""
-        found: CustomCode | None = self._loss_code  # type: ignore[attr-defined]
-        return found
+        return None
 
     @computed_field  # type: ignore[prop-decorator]
     @property
@@ -111,12 +98,20 @@ class FamilyOptions(FilterTraining):
         """Hash of the loss's file: part of what a run, a model and a release are of."""
         return None if self.loss_code is None else self.loss_code.sha256
 
-    def plan_loss(self, schema: ShardSchema, n_outputs: int) -> CustomLoss | None:
-        """The loss for a filter of so many outputs, if there is one."""
-        if self.loss_code is None:
-            return None
+    def plan_loss_task(self, schema: ShardSchema, n_outputs: int) -> tuple[Task, ...]:
+        """The custom loss as a task of a filter of so many outputs, if there is one."""
+        code = self.loss_code
+        if code is None:
+            return ()
         given = tuple(sorted(self.loss_settings.items()))
-        return CustomLoss(self.loss_code, given, schema.n_features, n_outputs, len(schema.desired))
+        loss = CustomLoss(code, given, schema.n_features, n_outputs, len(schema.desired))
+        whole, weight = (0, n_outputs), self.loss_weight
+        return (Task(code.name, "loss", weight=weight, columns=whole, loss=loss),)
+
+    def try_loss(self, schema: ShardSchema, n_outputs: int) -> None:
+        """Try the custom loss, if there is one, on drawn records; see `check_loss`."""
+        for task in self.plan_loss_task(schema, n_outputs):
+            check_loss(task.loss, schema)
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,27 +164,25 @@ def fit_minimax_family(
             remedy="Give a family made for these records and a start of its size.",
             code="shape",
         )
-    check_loss(options.plan_loss(shards.schema, family.n_features_out), shards.schema)
-    start = np.asarray(start, np.float64)
-    trained = train_family(shards, measure_moments(shards), family, InputScaling(), start, options)
-    return FamilyFit(trained.descent.parameters, **trained.record())
+    options.try_loss(shards.schema, family.n_features_out)
+    _, tasks = options.measure_tasks(shards)
+    return train_family(shards, tasks, family, np.asarray(start, np.float64), options)
 
 
 def train_family(
     shards: Shards,
-    moments: LabelledMoments,
+    tasks: tuple[Task, ...],
     family: DifferentiableFilter,
-    scaling: InputScaling,
     start: FloatArray,
     options: FamilyOptions,
-) -> AdversarialDescent:
+    scaling: InputScaling = InputScaling(),  # noqa: B008  (frozen)
+) -> FamilyFit:
     """Descend Phi over a family, watching held-out records; see `fit_minimax_family`."""
-    tasks = plan_family_tasks(shards, moments, options, family.n_features_out)
-    return descend_in_rounds(
+    trained = descend_in_rounds(
         options,
         shards,
         family,
-        tasks,
+        (*tasks, *options.plan_loss_task(shards.schema, family.n_features_out)),
         start,
         partial(
             descend_quasi_newton,
@@ -200,19 +193,7 @@ def train_family(
         n_penalised=family.n_parameters,
         held_out=options.held_out,
     )
-
-
-def plan_family_tasks(
-    shards: Shards, moments: LabelledMoments, options: FamilyOptions, n_outputs: int
-) -> tuple[Task, ...]:
-    """Tasks of a family's options, a custom loss last."""
-    tasks = plan_training_tasks(options, shards, moments)
-    loss = options.plan_loss(shards.schema, n_outputs)
-    if loss is None:
-        return tasks
-    weight, whole = options.loss_weight, (0, n_outputs)
-    term = Task(name=loss.code.name, role="loss", column=0, weight=weight, columns=whole, loss=loss)
-    return (*tasks, term)
+    return FamilyFit(trained.descent.parameters, **trained.record())
 
 
 @options_dataclass(frozen=True, kw_only=True, config=FORBID)
@@ -225,6 +206,16 @@ class MinimaxNeuralOptions(FamilyOptions):
         tuple[int, ...],
         Field(min_length=1, description="Width of each layer; the last is released."),
     ] = (20, 10)
+
+    def check(self, schema: ShardSchema) -> None:
+        """Raise OptionError or InputError if tasks or layers do not suit the records."""
+        super().check(schema)
+        if min(self.n_hidden) < 1:
+            raise OptionError(
+                "n_hidden has a layer without outputs.", remedy="Use widths of 1 or more."
+            )
+        warn_of_outputs(self.n_hidden[-1], schema.n_features)
+        self.try_loss(schema, self.n_hidden[-1])
 
 
 @described(facts_of_map)
@@ -302,40 +293,19 @@ def fit_minimax_neural_filter(
     ----------
     Hamm, JMLR 2017, section 6.1.
     """
-    check_shards(shards)
     options = options or MinimaxNeuralOptions()
-    check_network(options, shards.schema)
-    moments = measure_moments(shards)
+    moments, tasks = options.measure_tasks(shards)
     family = SigmoidFamily(moments.mean, options.n_hidden)
     scaling = InputScaling(whiten(moments.covariance, WHITENING), options.n_hidden[0])
     # In whitened features, like the descent; the filter's own coordinates are what travels.
     start = scaling.to_filter(draw_layers(family, options.seed, first=0.05, rest=0.5))
-    trained = train_family(shards, moments, family, scaling, start, options)
+    fit = train_family(shards, tasks, family, start, options, scaling)
     # The bias is changed in place, which the descent's result must not notice.
-    parameters = trained.descent.parameters.copy()
+    parameters = fit.parameters.copy()
     weights, bias = family.split(parameters)[0]
     bias -= moments.mean @ weights  # the frozen map takes records as they are
     widths = np.array([family.n_features_in, *options.n_hidden])
-    return NeuralFilter(parameters=parameters, widths=widths, **trained.record())
+    return NeuralFilter(**(vars(fit) | {"parameters": parameters, "widths": widths}))
 
 
-def check_network(options: MinimaxNeuralOptions, schema: ShardSchema) -> None:
-    """Raise OptionError or InputError if tasks or layers do not suit the records."""
-    options.check(schema)
-    if min(options.n_hidden) < 1:
-        raise OptionError(
-            "n_hidden has a layer without outputs.", remedy="Use widths of 1 or more."
-        )
-    warn_of_outputs(options.n_hidden[-1], schema.n_features)
-    check_loss(options.plan_loss(schema, options.n_hidden[-1]), schema)
-
-
-METHODS = (
-    as_method(
-        MinimaxNeuralOptions,
-        fit_minimax_neural_filter,
-        NeuralFilter,
-        check_network,
-        LABEL_STATISTICS,
-    ),
-)
+METHODS = (as_method(MinimaxNeuralOptions, fit_minimax_neural_filter, NeuralFilter),)

@@ -7,7 +7,7 @@ import pytest
 import scipy.optimize as so
 
 from privpipe.numerics.logistic import make_class_basis, measure_softmax
-from privpipe.numerics.minimax.generalisation_bound import bound_generalisation_gap
+from privpipe.numerics.minimax.objective import bound_generalisation_gap
 
 
 @pytest.mark.parametrize("k", [2, 4])

@@ -13,7 +13,6 @@ from privpipe import Records, open_model, option_values, trust_filter, write_mod
 from privpipe.errors import OptionError
 from privpipe.sanitizers.minimax.custom_filter import (
     MinimaxCustomOptions,
-    check_custom_filter,
     fit_minimax_custom_filter,
 )
 from privpipe.sanitizers.minimax.training import custom_code
@@ -160,7 +159,7 @@ def test_check__refuses_a_filter_and_says_why(tmp_path: Path, what: str) -> None
     assert right in TANH
     options = declare(tmp_path, TANH.replace(right, wrong, 1))
     with pytest.raises(OptionError, match=what):
-        check_custom_filter(options, make_records(2).schema)
+        options.check(make_records(2).schema)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -170,7 +169,7 @@ def test_check__a_right_filter_passes_kinks_and_large_scales_too(tmp_path: Path,
         "100 * np.sign(x @ parameters['weights'] + parameters['bias'])",
     )
     for source in (TANH, kinked):
-        check_custom_filter(declare(tmp_path, source, seed=seed), make_records(2).schema)
+        declare(tmp_path, source, seed=seed).check(make_records(2).schema)
 
 
 def test_options__no_such_file_or_entry_point() -> None:
@@ -188,7 +187,7 @@ def test_torch_module__is_trained_and_stored_as_arrays(tmp_path: Path) -> None:
     module = str(EXAMPLES / "torch_convolution.py")
     options = MinimaxCustomOptions(filter="TorchConvolution", module=module, max_iterations=2)
     records = make_records(5)
-    check_custom_filter(options, records.schema)
+    options.check(records.schema)
     fitted = fit_minimax_custom_filter(records, options)
     kernels, bias = fitted.parameters
     ours = custom_code.CustomCode.read("Convolution", str(CONVOLUTION)).load()(96)

@@ -13,10 +13,8 @@ from privpipe.errors import InputError, OptionError
 from privpipe.protocols import RecordMap
 from privpipe.sanitizers.minimax.custom_filter import (
     MinimaxCustomOptions,
-    check_custom_filter,
     fit_minimax_custom_filter,
 )
-from privpipe.sanitizers.minimax.neural_minimax import check_network
 from privpipe.sanitizers.options import make_options
 from tests.motion import draw_windows
 from tests.sanitizers.minimax.test_custom_filter import declare, make_records
@@ -50,13 +48,11 @@ def test_own_loss__is_lowered_as_its_weight_says_and_stands_in_the_history(tmp_p
 
 def test_own_loss__phi_has_the_gradient_of_finite_differences(tmp_path: Path) -> None:
     from privpipe.sanitizers.minimax.custom_filter import declare_family
-    from privpipe.sanitizers.minimax.neural_minimax import plan_family_tasks
-    from privpipe.sanitizers.minimax.training.labelled_moments import measure_moments
     from tests.sanitizers.minimax.training.phi import make_objective
 
     records, options = make_records(5, n_shards=3), choose(tmp_path, loss_weight=3.0)
     family, start = declare_family(options, 96)
-    tasks = plan_family_tasks(records, measure_moments(records), options, 2)
+    tasks = (*options.measure_tasks(records)[1], *options.plan_loss_task(records.schema, 2))
     phi = make_objective(records, family, tasks, inner_tolerance=1e-12)
     along = np.random.default_rng(0).standard_normal(len(start))
     up, down = (phi(start + t * along).value for t in (1e-5, -1e-5))
@@ -66,7 +62,7 @@ def test_own_loss__phi_has_the_gradient_of_finite_differences(tmp_path: Path) ->
 def test_own_loss__of_a_neural_filter(tmp_path: Path) -> None:
     given = {"loss": "KeepMean", "loss_module": str(EXAMPLE), "n_hidden": (3,)}
     options = MinimaxNeuralOptions(**given, loss_weight=50.0, max_iterations=3)  # type: ignore[arg-type]
-    check_network(options, make_records(2).schema)
+    options.check(make_records(2).schema)
     fitted = fit_minimax_neural_filter(make_records(3), options)
     assert fitted.task_names[-1] == "loss:KeepMean"
     column = fitted.history[:, list(fitted.history_columns).index("loss_loss:KeepMean")]
@@ -95,14 +91,12 @@ def test_check__refuses_a_loss_and_says_why(tmp_path: Path, what: str) -> None:
     source = EXAMPLE.read_text()
     assert right in source
     with pytest.raises(OptionError, match=what):
-        check_custom_filter(
-            choose(tmp_path, source.replace(right, wrong, 1)), make_records(2).schema
-        )
+        choose(tmp_path, source.replace(right, wrong, 1)).check(make_records(2).schema)
 
 
 def test_check__a_right_loss_passes_and_its_content_is_part_of_the_options(tmp_path: Path) -> None:
     options = choose(tmp_path, loss_settings={"column": 1})
-    check_custom_filter(options, make_records(2).schema)
+    options.check(make_records(2).schema)
     pinned = options.loss_code_sha256
     dumped = TypeAdapter(MinimaxCustomOptions).dump_python(options)
     assert dumped["loss_code_sha256"] == pinned

@@ -16,7 +16,7 @@ from privpipe.errors import InputError
 from privpipe.numerics.finite import find_finite_rows
 from privpipe.numerics.moments import CoMoments
 from privpipe.protocols import FloatArray, IntArray, Shard, Shards, ShardSchema
-from privpipe.sanitizers.arrays import check_shards, check_unweighted, read_labels, say_incomplete
+from privpipe.sanitizers.arrays import check_unweighted, read_labels, say_incomplete
 
 MAX_CLASSES = 1024
 """Most distinct values of a variable that one pass collects; more make it a number."""
@@ -155,7 +155,6 @@ def measure_moments(shards: Shards) -> LabelledMoments:
     LeftOutWarning
         If records are not complete, with their number.
     """
-    check_shards(shards)
     check_unweighted(shards.schema)
     moments = shards.reduce(partial(summarise_labelled, schema=shards.schema))
     if moments.count == 0:

@@ -13,11 +13,10 @@ from privpipe import MinimaxOptions, Records, fit_minimax_filter
 from privpipe.errors import InputError, OptionError
 from privpipe.numerics.minimax.filters import LinearFamily
 from privpipe.numerics.minimax.lifts import Lift, NystroemFeatures, OutputMoments, SetFeatures
-from privpipe.sanitizers.minimax.training import adversaries, adversary_rounds
-from privpipe.sanitizers.minimax.training.adversaries import FilterTraining, name_adversaries
+from privpipe.sanitizers.minimax.training import adversary_rounds
+from privpipe.sanitizers.minimax.training.adversary_rounds import FilterTraining, name_adversaries
 from privpipe.sanitizers.minimax.training.labelled_moments import measure_moments
-from privpipe.sanitizers.minimax.training.task_planning import plan_tasks
-from privpipe.sanitizers.minimax.training.tasks import Task
+from privpipe.sanitizers.minimax.training.tasks import Task, plan_tasks
 from privpipe.store.collections.collection import open_collection
 from tests.motion import draw_windows, write_windows
 from tests.sanitizers.minimax.small_adversaries import make_small
@@ -117,7 +116,7 @@ def test_round__takes_at_most_64_kilobytes_at_6_and_15_classes(
         x, desired=target.astype(str), confidential=private.astype(str), groups=private
     )
     monkeypatch.setattr(adversary_rounds, "RESAMPLE_EVERY", 1)
-    monkeypatch.setattr(adversaries, "RIDGE", 1e-2)
+    monkeypatch.setattr(adversary_rounds, "RIDGE", 1e-2)
     for names in (("logistic",), EVERYBODY):
         options = MinimaxOptions(adversary=names, max_iterations=2, inner_tolerance=1e-2)
         fitted = fit_minimax_filter(records, options)
