@@ -1,37 +1,7 @@
-"""The audit's findings in sentences, and as the rows of tables."""
+"""The audit's findings in sentences."""
 
 from collections.abc import Mapping
 from typing import Any
-
-import pandas as pd
-
-
-def tabulate_predictions(findings: Mapping[str, Any]) -> pd.DataFrame:
-    """One row per variable and way to predict it.
-
-    Returns
-    -------
-    table
-        Columns: role, variable, prediction, accuracy, F1, R2, RMSE (empty where they do not
-        apply).
-    """
-    rows = [
-        {
-            "role": "target" if role == "desired" else role,
-            "variable": name,
-            "prediction": view,
-            "accuracy": figures.get("accuracy"),
-            "F1": figures.get("f1"),
-            "R2": figures.get("r2"),
-            "RMSE": figures.get("rmse"),
-        }
-        for role in ("desired", "confidential")
-        for name, views in (findings.get(role) or {}).items()
-        for view, figures in views.items()
-    ]
-    columns = ["role", "variable", "prediction", "accuracy", "F1", "R2", "RMSE"]
-    # Columns of numbers and of classes hardly ever apply together.
-    return pd.DataFrame(rows, columns=columns).dropna(axis=1, how="all")
 
 
 def say_unknown(found: Mapping[str, int]) -> str:
@@ -96,21 +66,6 @@ def say_places(found: Mapping[str, Any] | None) -> str:
     return said + (f" Of {missing} nothing is known: the released records lack it." * bool(missing))
 
 
-def tabulate_places(found: Mapping[str, Any] | None) -> pd.DataFrame:
-    """The places that reveal more than the rest, the worst first; empty where none does."""
-    rows = [
-        {
-            "place": one["place"],
-            "column": one["column"],
-            "confidential": one["variable"],
-            "advantage": _number(one["advantage"]),
-            "beyond the rest, at least": _number(one["excess_lower"]),
-        }
-        for one in (found or {}).get("places", ())
-    ]
-    return pd.DataFrame(rows)
-
-
 def say_verdict(findings: Mapping[str, Any]) -> str:
     """The verdict with its reason in a sentence, for the last line of a run."""
     reason = findings["adversaries"].get("reason") or "no adversary succeeded"
@@ -163,7 +118,3 @@ def say_proof(found: Mapping[str, Any] | None) -> str:
         "not proved: adversaries read it in place of the features, with the order, withheld rows "
         "and included variables, and the limits hold for that."
     )
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}"

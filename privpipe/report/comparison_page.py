@@ -9,7 +9,7 @@ from privpipe.errors import InputError
 from privpipe.report.page import PageSection, Picture, render_page
 from privpipe.report.published_findings import say_promised
 from privpipe.report.style import MARKERS, ThemeName, draw_themes, finish_figure, new_figure
-from privpipe.report.tables import format_limits
+from privpipe.report.tables import show_limits
 
 
 def plot_trade_off(
@@ -61,7 +61,7 @@ def plot_trade_off(
         xlabel="gain of the strongest adversary: 0 is the target alone, 1 is knowing",
         ylabel="loss of the target's prediction",
     )
-    finish_figure(axes, look, title="")
+    finish_figure(axes, look)
     return figure
 
 
@@ -84,8 +84,8 @@ def tabulate_comparison(comparison: Mapping[str, Any]) -> list[dict[str, str]]:
             "verdict": one.get("verdict", "unknown"),
             "gate": _say_gate(one),
             "promise": _say_promise(one.get("guarantee") or {}),
-            "gain": _limits(one.get("gain")),
-            "loss of the target": _limits(one.get("loss")),
+            "gain": show_limits(one.get("gain")),
+            "loss of the target": show_limits(one.get("loss")),
             "front": "yes" if one["on_front"] else "",
         }
         for one in comparison["entries"]
@@ -103,16 +103,8 @@ def _say_promise(guarantee: Mapping[str, Any]) -> str:
     return "-" if number is None else f"{say_promised(number)} {guarantee['unit']}"
 
 
-def _limits(found: Mapping[str, float] | None) -> str:
-    if found is None:
-        return "-"
-    return format_limits(found["estimate"], found["lower"], found["upper"])
-
-
 def render_comparison(comparison: Mapping[str, Any], *, version: str = "") -> str:
     """The page as HTML, from what ``compare.json`` holds."""
-    import pandas as pd  # slow to load
-
     entries = comparison["entries"]
     pictures: tuple[Picture, ...] = ()
     if any(one.get("gain") and one.get("loss") for one in entries):
@@ -120,7 +112,7 @@ def render_comparison(comparison: Mapping[str, Any], *, version: str = "") -> st
         drawn = draw_themes(lambda theme: plot_trade_off(entries, allowed=allowed, theme=theme))
         pictures = (Picture(*drawn, "Gain against loss of every entry, with limits."),)
     sections = [
-        PageSection("Side by side", TEXT, pictures, pd.DataFrame(tabulate_comparison(comparison))),
+        PageSection("Side by side", TEXT, tabulate_comparison(comparison), pictures=pictures),
         *(
             PageSection(one["label"], one.get("reason") or one.get("error", ""), folded=True)
             for one in entries

@@ -4,22 +4,15 @@ A page holds numbers about records and names of variables, no value of a record;
 is loaded from elsewhere.
 """
 
-from __future__ import annotations
-
 import base64
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
-from importlib import resources
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from jinja2 import Environment, StrictUndefined, Template
+from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from privpipe.errors import printable
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 VERDICTS = {
     "safe": "No adversary found more than is allowed.",
@@ -41,14 +34,29 @@ class Picture:
 
 @dataclass(frozen=True)
 class PageSection:
-    """A heading with text, pictures, drawings (SVG elements) and a table; any may be missing."""
+    """A heading with text, a table, pictures and drawings; any may be missing.
+
+    Drawings are macros of ``templates/drawings.svg`` with their arguments.
+    """
 
     title: str
     text: str = ""
-    pictures: tuple[Picture, ...] = ()
-    table: pd.DataFrame | None = None
+    rows: Sequence[Mapping[str, object]] = ()
     folded: bool = False
-    drawings: tuple[str, ...] = ()
+    pictures: tuple[Picture, ...] = ()
+    drawings: tuple[tuple[str, Mapping[str, Any]], ...] = ()
+
+    @property
+    def columns(self) -> list[str]:
+        """Of the table: the keys of all rows, in the order in which they come."""
+        return list(dict.fromkeys(name for row in self.rows for name in row))
+
+
+def tabled(
+    title: str, rows: Sequence[Mapping[str, object]], text: str = "", *, folded: bool = False
+) -> list[PageSection]:
+    """A section about a table; none where the table has no rows."""
+    return [PageSection(title, text, rows, folded)] if rows else []
 
 
 def render_page(
@@ -85,14 +93,14 @@ def render_page(
     str
         HTML without scripts and without references to anything outside.
     """
-    return _page_template().render(
+    return TEMPLATES.get_template("page.html").render(
         title=title,
         # The name of a style.
         verdict=verdict.replace(" ", "-"),
         verdict_text=verdict_text or VERDICTS.get(verdict, ""),
         verdict_name=verdict_name or verdict,
-        facts=dict(facts or {}),
-        sections=[_describe(section) for section in sections],
+        facts=facts or {},
+        sections=sections,
         version=version,
     )
 
@@ -112,9 +120,7 @@ def render_markdown(
     listed = "\n".join(f"- {name}: {_escape(value)}" for name, value in facts.items())
     parts = [f"# {title}", f"**{_escape(verdict)}**", listed]
     for section in sections:
-        table = section.table
-        written = "" if table is None or table.empty else _write_table(table)
-        parts += [f"## {_escape(section.title)}", _escape(section.text), written]
+        parts += [f"## {_escape(section.title)}", _escape(section.text), _write_table(section)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -135,38 +141,27 @@ def _escape(text: object) -> str:
     return re.sub(f"({MARKUP})", r"\\\1", printable(str(text))).replace("\n", " ")
 
 
-def _write_table(table: pd.DataFrame) -> str:
+def _write_table(section: PageSection) -> str:
     """Without tabulate's guesses at numbers: cells are texts that were rounded already."""
-    cells = table.fillna("").map(_escape)
+    import pandas as pd  # slow to load
+
+    if not section.rows:
+        return ""
+    cells = pd.DataFrame(section.rows).fillna("").map(_escape)
     return str(cells.to_markdown(index=False, disable_numparse=True))
-
-
-@cache
-def _page_template() -> Template:
-    """Compiled once: to compile it takes longer than to render it."""
-    # Names of variables are data; a field that is missing must fail, not vanish.
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
-    return environment.from_string(
-        resources.files("privpipe.report").joinpath("templates/page.html").read_text("utf-8")
-    )
-
-
-def _describe(section: PageSection) -> dict[str, Any]:
-    table = section.table
-    return {
-        "title": section.title,
-        "text": section.text,
-        "folded": section.folded,
-        "pictures": [
-            {"light": _embed(p.light), "dark": _embed(p.dark), "description": p.description}
-            for p in section.pictures
-        ],
-        "drawings": list(section.drawings),
-        "columns": [] if table is None else [str(c).replace("_", " ") for c in table.columns],
-        "rows": [] if table is None else table.astype(str).to_numpy().tolist(),
-    }
 
 
 def _embed(svg: str) -> str:
     # An image of its own: identifiers inside one SVG cannot meet those of another.
     return f"data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}"
+
+
+# Names of variables are data: all that is filled in is escaped, and a field that is missing must
+# fail, not vanish. Templates are compiled once: that takes longer than to render them.
+TEMPLATES = Environment(
+    loader=PackageLoader("privpipe.report"),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+)
+TEMPLATES.filters["embed"] = _embed

@@ -5,49 +5,18 @@ small count can be worked out. Both hold numbers about records and names of vari
 a record and no path; both are made again from ``audit.json`` alone.
 """
 
-import json
-from collections.abc import Iterator, Mapping
-from importlib import resources
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import pandas as pd
-
-from privpipe.report.audit_text import (
-    name_verdict,
-    say_attempt,
-    say_gate,
-    say_judged,
-    say_neighbours,
-    say_proof,
-    say_unseen,
-    say_weaker,
-    tabulate_predictions,
-)
-from privpipe.report.page import PageSection, render_markdown, render_page
-from privpipe.report.release_sections import (
-    draw_variable,
-    list_distortion,
-    list_included,
-    list_kinds,
-    list_places,
-    list_power,
-    list_privacy,
-    list_utility,
-    list_warnings,
-)
-from privpipe.report.suppression import (
-    SMALL,
-    coarsen,
-    coarsen_limit,
-    find_shown_size,
-    suppress_sizes,
-)
-from privpipe.report.surrogate_sections import list_not_protected, list_surrogate_model
-from privpipe.report.tables import format_number, summarise_attack_table
+from privpipe.report import audit_text, suppression
+from privpipe.report import release_sections as sections
+from privpipe.report.audit_text import name_verdict
+from privpipe.report.page import PageSection, render_markdown, render_page, tabled
+from privpipe.report.tables import format_number, summarise_attacks
 from privpipe.report.training_sections import list_training
 
 FORMAT = 1
-"""Version of ``audit.json``, whose schema is `read_audit_schema`."""
+"""Version of ``audit.json``, whose schema is ``templates/audit.schema.json``."""
 
 MOST_FIGURES = 30
 """Variables that are drawn; of more the table is enough."""
@@ -84,13 +53,6 @@ NOT_PROMISED = (
 )
 
 
-def read_audit_schema() -> dict[str, Any]:
-    """The JSON schema of ``audit.json``."""
-    text = resources.files("privpipe.report").joinpath("templates/audit.schema.json")
-    schema: dict[str, Any] = json.loads(text.read_text("utf-8"))
-    return schema
-
-
 def render_release_page(findings: Mapping[str, Any], *, version: str = "") -> str:
     """The page for operators, as HTML.
 
@@ -124,7 +86,8 @@ def render_public_page(findings: Mapping[str, Any], *, version: str = "") -> str
         [*_list_public_sections(findings), *_closing_sections(findings)],
         verdict=findings["adversaries"]["verdict"],
         verdict_name=name_verdict(findings),
-        verdict_text=f"Gate: {gate.get('state', 'none')}.{say_weaker(gate)}{say_attempt(findings)}",
+        verdict_text=f"Gate: {gate.get('state', 'none')}.{audit_text.say_weaker(gate)}"
+        f"{audit_text.say_attempt(findings)}",
         facts=_public_facts(findings),
         version=version,
     )
@@ -134,41 +97,67 @@ def write_audit_markdown(findings: Mapping[str, Any]) -> str:
     """The sections without pictures and glossary, of an audit or of what is published of it."""
     verdict = f"{name_verdict(findings)}: {_headline(findings)}"
     if "options" in findings["adversaries"]:
-        sections, facts = [*_list_sections(findings, drawn=False)], _facts(findings)
+        listed, facts = [*_list_sections(findings, drawn=False)], _facts(findings)
     else:  # the header of a release
-        sections, facts = [*_list_public_sections(findings)], _public_facts(findings)
-    sections += list_not_protected(findings)
-    return render_markdown("Audit", sections, verdict=verdict, facts=facts)
+        listed, facts = [*_list_public_sections(findings)], _public_facts(findings)
+    listed += sections.list_not_protected(findings)
+    return render_markdown("Audit", listed, verdict=verdict, facts=facts)
 
 
 def _list_sections(findings: Mapping[str, Any], *, drawn: bool) -> Iterator[PageSection]:
     """All that is known, what decided first."""
     found = findings["adversaries"]
+    ranked = _rank(found)
     yield from _gate_sections(findings)
-    yield PageSection("What decided", _say_all(findings), table=_decisions(found))
+    decisions = [_describe_decision(one) for one in ranked]
+    yield PageSection("What decided", _say_all(findings), decisions)
     yield from _utility_sections(findings)
-    yield from list_privacy(findings)
-    yield from list_warnings(findings)
-    yield from list_places(findings)
-    yield from list_included(found)
-    if drawn:
-        yield from _figures(findings)
-    yield from list_kinds(findings.get("attacks") or {})
-    yield from list_power(found)
-    yield from list_distortion(findings)
-    yield from list_surrogate_model(findings)
+    yield from sections.list_privacy(findings)
+    yield from sections.list_warnings(findings)
+    yield from sections.list_places(findings)
+    yield from sections.list_included(found)
+    cells = found.get("table") or ()
+    for one in ranked[:MOST_FIGURES] if drawn else ():
+        if rows := [row for row in cells if row["target"] == one["target"]]:
+            yield sections.draw_variable(one["target"], rows, found)
+    yield from sections.list_kinds(findings.get("attacks") or {})
+    yield from sections.list_power(found)
+    yield from sections.list_distortion(findings)
+    yield from sections.list_surrogate_model(findings)
     yield from list_training(findings, drawn=drawn)
-    yield from _attack_sections(found)
+    yield from _attack_sections(cells, [one["target"] for one in ranked[:MOST_FIGURES]])
 
 
 def _list_public_sections(findings: Mapping[str, Any]) -> Iterator[PageSection]:
     """What everybody may read."""
-    table = _public_decisions(findings["adversaries"])
-    yield PageSection("What was judged", table=table)
-    if findings["desired"]:
-        n = int(findings.get("n_groups") or findings.get("n_records") or 0)
-        text = "Shares are rounded until they reveal no small number of records."
-        yield PageSection("What is retained", text, table=_public_predictions(findings, n))
+    found = findings["adversaries"]
+    n_judged = suppression.find_shown_size(found)
+    rows = [
+        {
+            "variable": one["target"],
+            "verdict": one["verdict"],
+            "gain at most": suppression.coarsen_limit(one["gain_upper"], one["allowed"], n_judged),
+            "allowed": format_number(one["allowed"]),
+        }
+        for one in _rank(found)
+    ]
+    yield PageSection("What was judged", rows=rows)
+    n_records = int(findings.get("n_groups") or findings.get("n_records") or 0)
+    scores = {"accuracy": "accuracy", "r2": "R squared"}
+    predictions = [
+        {"target": name, "predicted from": view}
+        | {said: suppression.coarsen(figures.get(key), n_records) for key, said in scores.items()}
+        for name, views in findings["desired"].items()
+        for view, figures in views.items()
+    ]
+    text = "Shares are rounded until they reveal no small number of records."
+    yield from tabled("What is retained", _drop_empty(predictions), text)
+
+
+def _drop_empty(rows: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
+    """Without the columns in which no row has anything."""
+    used = {name for row in rows for name, cell in row.items() if cell != "-"}
+    return [{name: cell for name, cell in row.items() if name in used} for row in rows]
 
 
 def _headline(findings: Mapping[str, Any]) -> str:
@@ -177,8 +166,8 @@ def _headline(findings: Mapping[str, Any]) -> str:
     gate = findings.get("gate")
     if gate is None:
         return reason
-    said = say_gate({"gate": {**gate, "sentence": ""}}).strip()
-    return f"{reason} Gate {said}{say_attempt(findings)}"
+    said = audit_text.say_gate({"gate": {**gate, "sentence": ""}}).strip()
+    return f"{reason} Gate {said}{audit_text.say_attempt(findings)}"
 
 
 def _gate_sections(findings: Mapping[str, Any]) -> Iterator[PageSection]:
@@ -189,23 +178,22 @@ def _gate_sections(findings: Mapping[str, Any]) -> Iterator[PageSection]:
         rows = [{"kind": one["code"], "complaint": one["reason"]} for one in few]
         more = len(complaints) - len(few)
         text = f"{gate['ways_out']}{f' {more} more are in audit.json.' if more else ''}"
-        yield PageSection("What the gate refuses", text, table=pd.DataFrame(rows))
+        yield PageSection("What the gate refuses", text, rows)
 
 
 def _facts(findings: Mapping[str, Any]) -> dict[str, str]:
     found, about = findings["adversaries"], findings.get("about") or {}
-    facts = {"Judged": say_judged(findings).removeprefix("Judged ")}
+    facts = {"Judged": audit_text.say_judged(findings).removeprefix("Judged ")}
     facts |= {str(name).capitalize(): str(value) for name, value in about.items()}
     if "n_records" in found:
         facts["Records attacked"] = f"{found['n_records']:,} of {found['n_given']:,}"
         facts["Withheld by the release"] = f"{found['n_withheld']:,}"
-    if neighbours := say_neighbours(findings.get("neighbours")):
-        facts["Neighbours distinguished"] = neighbours
-    if proof := say_proof(findings.get("proof")):
-        facts["Features"] = proof
-    if unseen := say_unseen(findings.get("unseen")):
-        facts["Unseen profiles"] = unseen
-    return facts
+    more = {
+        "Neighbours distinguished": audit_text.say_neighbours(findings.get("neighbours")),
+        "Features": audit_text.say_proof(findings.get("proof")),
+        "Unseen profiles": audit_text.say_unseen(findings.get("unseen")),
+    }
+    return facts | {name: sentence for name, sentence in more.items() if sentence}
 
 
 def _public_facts(findings: Mapping[str, Any]) -> dict[str, str]:
@@ -213,7 +201,7 @@ def _public_facts(findings: Mapping[str, Any]) -> dict[str, str]:
     known = ("method", "guarantee", "noise", "proof")
     facts = {"Judged": str(findings["basis"]).removeprefix("Judged ")}
     facts |= {name.capitalize(): str(about[name]) for name in known if name in about}
-    return facts | _cover(found) | suppress_sizes(found)
+    return facts | _cover(found) | suppression.suppress_sizes(found)
 
 
 def _cover(found: Mapping[str, Any]) -> dict[str, str]:
@@ -223,7 +211,8 @@ def _cover(found: Mapping[str, Any]) -> dict[str, str]:
         return {}
     drawn, of = sample["n_records"], sample["of_records"]
     # The difference is a count too: the records that were not drawn.
-    shown = min(drawn, of) >= SMALL and (of == drawn or of - drawn >= SMALL)
+    small = suppression.SMALL
+    shown = min(drawn, of) >= small and (of == drawn or of - drawn >= small)
     records = f"{drawn:,} of {of:,} records, of " if shown else ""
     return {
         "Sample": f"{records}{sample['n_chunks']:,} of {sample['of_chunks']:,} chunks and "
@@ -242,59 +231,29 @@ def _rank(found: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return sorted(found["decisions"], key=rank)
 
 
-def _decisions(found: Mapping[str, Any]) -> pd.DataFrame | None:
-    """What decided for each variable, the worst first."""
-    rows = [
-        {
-            "variable": one["target"],
-            "verdict": one["verdict"],
-            "adversary": f"{one['strongest'].replace('_', ' ')}, {one['source']}".strip(", "),
-            "score": one["score"].replace("_", " "),
-            "estimate": _number(one["estimate"]),
-            "guessing": _number(one["baseline"]),
-            "advantage": _number(one["advantage"]),
-            "gain": _number(one["gain"]),
-            "at least": _number(one["gain_lower"]),
-            "at most": _number(one["gain_upper"]),
-            "allowed": _number(one["allowed"]),
-            "raw records": _number(one["control_advantage"]),
-            "equal noise": _number(one["noise_advantage"]),
-            "target alone": _number(one["wanted_advantage"]),
-        }
-        for one in _rank(found)
-    ]
-    return pd.DataFrame(rows) if rows else None
+FIGURES = {
+    "estimate": "estimate",
+    "guessing": "baseline",
+    "advantage": "advantage",
+    "gain": "gain",
+    "at least": "gain_lower",
+    "at most": "gain_upper",
+    "allowed": "allowed",
+    "raw records": "control_advantage",
+    "equal noise": "noise_advantage",
+    "target alone": "wanted_advantage",
+}
+"""Columns of what decided, by the field of a decision that they show."""
 
 
-def _public_decisions(found: Mapping[str, Any]) -> pd.DataFrame | None:
-    n = find_shown_size(found)
-    rows = [
-        {
-            "variable": one["target"],
-            "verdict": one["verdict"],
-            "gain at most": coarsen_limit(one["gain_upper"], one["allowed"], n),
-            "allowed": _number(one["allowed"]),
-        }
-        for one in _rank(found)
-    ]
-    return pd.DataFrame(rows) if rows else None
-
-
-def _public_predictions(findings: Mapping[str, Any], n: int) -> pd.DataFrame:
-    table = pd.DataFrame(
-        [
-            {
-                "target": name,
-                "predicted from": view,
-                "accuracy": coarsen(figures.get("accuracy"), n),
-                "R squared": coarsen(figures.get("r2"), n),
-            }
-            for name, views in findings["desired"].items()
-            for view, figures in views.items()
-        ]
-    )
-    said = [name for name in table.columns if not (table[name] == "-").all()]
-    return table[said]
+def _describe_decision(one: Mapping[str, Any]) -> dict[str, str]:
+    """What decided for a variable."""
+    return {
+        "variable": one["target"],
+        "verdict": one["verdict"],
+        "adversary": f"{one['strongest'].replace('_', ' ')}, {one['source']}".strip(", "),
+        "score": one["score"].replace("_", " "),
+    } | {name: format_number(one[field]) for name, field in FIGURES.items()}
 
 
 def _say_all(findings: Mapping[str, Any]) -> str:
@@ -313,84 +272,46 @@ def _say_all(findings: Mapping[str, Any]) -> str:
 
 
 def _utility_sections(findings: Mapping[str, Any]) -> Iterator[PageSection]:
-    yield from list_utility(findings)
-    table = tabulate_predictions(findings)
-    if not table.empty:
-        yield PageSection(
-            "Utility against privacy",
-            "Every variable predicted by least squares, retrained on what is read; with what is "
-            "known from the target alone, and from nothing.",
-            table=table.map(lambda cell: _number(cell) if isinstance(cell, float) else cell),
-        )
-    if findings.get("e_utility"):
-        items = findings["e_utility"].items()
-        rows = {
-            "figure": [str(k).replace("_", " ") for k, _ in items],
-            "value": [_number(v) for _, v in items],
-        }
-        yield PageSection("Loss of utility per record (e_utility)", table=pd.DataFrame(rows))
+    yield from sections.list_utility(findings)
+    scores = {"accuracy": "accuracy", "f1": "F1", "r2": "R2", "rmse": "RMSE"}
+    predictions = [
+        {"role": said, "variable": name, "prediction": view}
+        | {column: format_number(figures.get(key)) for key, column in scores.items()}
+        for role, said in (("desired", "target"), ("confidential", "confidential"))
+        for name, views in (findings.get(role) or {}).items()
+        for view, figures in views.items()
+    ]
+    text = (
+        "Every variable predicted by least squares, retrained on what is read; with what is known "
+        "from the target alone, and from nothing."
+    )
+    # Columns of numbers and of classes hardly ever apply together.
+    yield from tabled("Utility against privacy", _drop_empty(predictions), text)
+    losses = [
+        {"figure": str(name).replace("_", " "), "value": format_number(value)}
+        for name, value in (findings.get("e_utility") or {}).items()
+    ]
+    yield from tabled("Loss of utility per record (e_utility)", losses)
 
 
-def _figures(findings: Mapping[str, Any]) -> Iterator[PageSection]:
-    """The interval figure and the ROC of each variable, the worst first."""
-    found = findings["adversaries"]
-    for one in _rank(found)[:MOST_FIGURES]:
-        rows = [row for row in found.get("table", ()) if row["target"] == one["target"]]
-        if rows:
-            yield draw_variable(one["target"], rows, found)
-
-
-def _attack_sections(found: Mapping[str, Any]) -> Iterator[PageSection]:
+def _attack_sections(
+    cells: Sequence[Mapping[str, Any]], worst: Sequence[str]
+) -> Iterator[PageSection]:
     """Every attack on the worst variables; of hundreds the others are in ``audit.json`` alone."""
-    table = _read_table(found)
-    if table is None:
-        return
-    worst = [one["target"] for one in _rank(found)[:MOST_FIGURES]]
-    shown = table[table["target"].isin(worst)] if worst else table
+    shown = [cell for cell in cells if cell["target"] in worst] if worst else cells
     text = ""
-    if len(shown) < len(table):
-        n_variables = table["target"].nunique()
+    if len(shown) < len(cells):
+        n_variables = len({cell["target"] for cell in cells})
         text = f"Of the {len(worst)} worst variables; those of all {n_variables} are in audit.json."
-    yield PageSection("All attacks", text, table=summarise_attack_table(shown), folded=True)
-
-
-def _read_table(found: Mapping[str, Any]) -> pd.DataFrame | None:
-    if not found.get("table"):
-        return None
-    table = pd.DataFrame(found["table"])
-    numbers = [name for name in table.columns if name in NUMBERS]
-    # null in JSON: columns of numbers and None are objects to pandas.
-    return table.astype(dict.fromkeys(numbers, float))
-
-
-NUMBERS = {
-    "estimate",
-    "lower",
-    "upper",
-    "baseline",
-    "advantage",
-    "advantage_lower",
-    "advantage_upper",
-    "gain",
-    "gain_lower",
-    "gain_upper",
-}
+    yield from tabled("All attacks", summarise_attacks(shown), text, folded=True)
 
 
 def _closing_sections(findings: Mapping[str, Any]) -> Iterator[PageSection]:
     gate = findings.get("gate")
     if gate is not None:
-        limits = {key: str(value) for key, value in gate["limits"].items()}
-        table = pd.DataFrame({"limit": list(limits), "value": list(limits.values())})
-        yield PageSection("Limits of the gate", table=table, folded=True)
-    words = pd.DataFrame({"figure": list(GLOSSARY), "is": list(GLOSSARY.values())})
-    yield PageSection("What the figures are", table=words, folded=True)
-    yield from list_not_protected(findings)
+        limits = [{"limit": name, "value": str(value)} for name, value in gate["limits"].items()]
+        yield PageSection("Limits of the gate", "", limits, folded=True)
+    words = [{"figure": figure, "is": meaning} for figure, meaning in GLOSSARY.items()]
+    yield PageSection("What the figures are", "", words, folded=True)
+    yield from sections.list_not_protected(findings)
     yield PageSection("What this does not promise", NOT_PROMISED)
-
-
-def _number(value: int | float | None) -> str:
-    """Counts in full, other numbers to a few digits; a dash for none."""
-    if value is None:
-        return "-"
-    return format_number(value) if isinstance(value, float) else f"{value:,}"

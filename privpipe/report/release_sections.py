@@ -1,15 +1,14 @@
 """Sections of a release's page, each from its part of ``audit.json``; none where it is missing."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-import pandas as pd
-
-from privpipe.report.audit_text import say_places, tabulate_places
+from privpipe.numerics.limits import fix_limits, say_upper
+from privpipe.report.audit_text import say_places
 from privpipe.report.drawings import Curve, IntervalRow, draw_intervals, draw_roc
-from privpipe.report.page import PageSection
-from privpipe.report.tables import format_limits, format_number
+from privpipe.report.page import PageSection, tabled
+from privpipe.report.tables import format_number, show_limits
 
 WEIGHED = ("accuracy", "auc", "r2")
 """Scores that are drawn: of each attack the one whose upper limit is the largest."""
@@ -35,36 +34,42 @@ def list_warnings(findings: Mapping[str, Any]) -> Iterator[PageSection]:
 
 
 def list_places(findings: Mapping[str, Any]) -> Iterator[PageSection]:
-    """Chunks and partitions that reveal more than the rest."""
-    if said := say_places(found := findings.get("places")):
-        table = tabulate_places(found)
-        yield PageSection("Place by place", said, table=None if table.empty else table)
-
-
-def list_utility(findings: Mapping[str, Any]) -> Iterator[PageSection]:
-    """Predictions of the targets, raw and released, with limits."""
-    rows = []
-    for name, one in (findings.get("utility") or {}).items():
-        if "score" not in one:
-            rows.append({"target": name, "score": "-", "raw": f"unknown: {one['reason']}"})
-            continue
-        rows.append(
+    """Chunks and partitions that reveal more than the rest, the worst first."""
+    if found := findings.get("places"):
+        rows = [
             {
-                "target": name,
-                "score": f"{one['score']} ({one['predictor'].replace('_', ' ')})",
-                **{key: _limits(one[key]) for key in ("raw", "released", "loss")},
-                "test records": f"{one['n_test']:,}",
+                "place": one["place"],
+                "column": one["column"],
+                "confidential": one["variable"],
+                "advantage": _decimals(one["advantage"]),
+                "beyond the rest, at least": _decimals(one["excess_lower"]),
             }
-        )
-    if rows:
-        text = (
-            "Each target predicted by one model, trained on raw or on released records "
-            "and judged on the same held-out ones; the limits of the loss are those of pairs."
-        )
-        yield PageSection("What is retained", text, table=_frame(rows))
+            for one in found.get("places", ())
+        ]
+        yield PageSection("Place by place", say_places(found), rows)
 
 
-def list_privacy(findings: Mapping[str, Any]) -> Iterator[PageSection]:
+def list_utility(findings: Mapping[str, Any]) -> Iterable[PageSection]:
+    """Predictions of the targets, raw and released, with limits."""
+    rows = [
+        {
+            "target": name,
+            "score": f"{one['score']} ({one['predictor'].replace('_', ' ')})",
+            **{key: show_limits(one[key]) for key in ("raw", "released", "loss")},
+            "test records": f"{one['n_test']:,}",
+        }
+        if "score" in one
+        else {"target": name, "score": "-", "raw": f"unknown: {one['reason']}"}
+        for name, one in (findings.get("utility") or {}).items()
+    ]
+    text = (
+        "Each target predicted by one model, trained on raw or on released records "
+        "and judged on the same held-out ones; the limits of the loss are those of pairs."
+    )
+    return tabled("What is retained", rows, text)
+
+
+def list_privacy(findings: Mapping[str, Any]) -> Iterable[PageSection]:
     """Privacy as Xu et al. measure it, by what predicts."""
     rows = [
         {
@@ -74,50 +79,46 @@ def list_privacy(findings: Mapping[str, Any]) -> Iterator[PageSection]:
         }
         for view, figures in (findings.get("privacy") or {}).items()
     ]
-    if rows:
-        yield PageSection("Privacy of Xu et al.", table=_frame(rows))
+    return tabled("Privacy of Xu et al.", rows)
 
 
-def list_included(found: Mapping[str, Any]) -> Iterator[PageSection]:
+def list_included(found: Mapping[str, Any]) -> Iterable[PageSection]:
     """What every included variable reveals by itself."""
+    included = found.get("included") or ()
     rows = [
         {
             "included": one["included"],
             "confidential": one["target"],
-            "beyond the target": _limits_of(one, "gain", one["allowed"]),
+            "beyond the target": show_limits(one, "gain", one["allowed"]),
             "score": one["score"].replace("_", " "),
             "allowed": format_number(one["allowed"]),
             "reveals more": "yes" if one["tells_more"] else "not shown",
         }
-        for one in found.get("included") or ()
+        for one in included
     ]
-    if rows:
-        revealing = sorted({row["included"] for row in rows if row["reveals more"] == "yes"})
-        text = f"{', '.join(revealing)} by itself reveals more than the target." * bool(revealing)
-        yield PageSection("Included variables by themselves", text, table=_frame(rows))
+    revealing = sorted({one["included"] for one in included if one["tells_more"]})
+    text = f"{', '.join(revealing)} by itself reveals more than the target." * bool(revealing)
+    return tabled("Included variables by themselves", rows, text)
 
 
 def draw_variable(
     target: str, rows: Sequence[Mapping[str, Any]], found: Mapping[str, Any]
 ) -> PageSection:
     """The intervals of all attacks on one variable, and ROC curves of the strongest."""
-    allowed = float(found["options"]["max_advantage"])
     best: dict[tuple[str, str], Mapping[str, Any]] = {}
-    for row in rows:
+    # The largest upper limit decides, so it is what is drawn; of equal ones the first.
+    for row in sorted(rows, key=_top, reverse=True):
         if row["status"] == "unknown" or row["score"] in WEIGHED:
-            key = (row["source"], row["adversary"])
-            # The largest upper limit decides, so it is what is drawn.
-            if key not in best or _top(row) > _top(best[key]):
-                best[key] = row
+            best.setdefault((row["source"], row["adversary"]), row)
     ranked = sorted(best.values(), key=lambda row: (row["source"] in COMPARED, -_top(row)))
-    intervals = [_make_interval(row) for row in ranked[:MOST_ROWS]]
     drawings = [
         draw_intervals(
-            intervals, allowed=allowed, description=f"What every adversary finds of {target}."
+            [_make_interval(row) for row in ranked[:MOST_ROWS]],
+            allowed=float(found["options"]["max_advantage"]),
+            description=f"What every adversary finds of {target}.",
         )
     ]
-    curves = list(_list_curves(target, ranked, found.get("roc") or {}))
-    if curves:
+    if curves := _list_curves(target, ranked, found.get("roc") or {}):
         drawings.append(draw_roc(curves, description=f"ROC curves of attacks on {target}."))
     text = (
         "Round marks are gains beyond the target by reading the release, others advantages "
@@ -127,44 +128,41 @@ def draw_variable(
 
 
 def _top(row: Mapping[str, Any]) -> float:
-    value = row["gain_upper"]
     # Unknown ranks first: it is what the reader must see.
-    return math.inf if value is None else float(value)
+    return math.inf if row["gain_upper"] is None else float(row["gain_upper"])
 
 
 def _make_interval(row: Mapping[str, Any]) -> IntervalRow:
     source, adversary = row["source"], row["adversary"].replace("_", " ")
     kind, key = ("compared", "advantage") if source in COMPARED else ("of-release", "gain")
-    label = f"{adversary}, {SAID.get(source, source)}"
-    if source == "released":
-        label = adversary
-    elif source == "wanted":
-        label = SAID[source]
+    label = {"released": adversary, "wanted": SAID["wanted"]}.get(
+        source, f"{adversary}, {SAID.get(source, source)}"
+    )
     values = [row[name] for name in (key, f"{key}_lower", f"{key}_upper")]
     return IntervalRow(label, kind, *(math.nan if v is None else float(v) for v in values))
 
 
 def _list_curves(
     target: str, ranked: Sequence[Mapping[str, Any]], roc: Mapping[str, Any]
-) -> Iterator[Curve]:
+) -> list[Curve]:
     """Of the release, the raw records and the noise the strongest adversary's."""
     known = {
         (one["source"], one["adversary"]): one["true_positive"]
         for one in roc.get("curves", ())
         if one["target"] == target
     }
-    seen = set()
+    curves: dict[str, Curve] = {}
     for row in ranked:
         group = row["source"] if row["source"] in COMPARED else "release"
-        if group == "wanted":  # a few answers rank next to nothing
+        true_positive = known.get((row["source"], row["adversary"]))
+        # Of the target alone a few answers rank next to nothing.
+        if group == "wanted" or group in curves or true_positive is None:
             continue
-        curve = known.get((row["source"], row["adversary"]))
-        if group in seen or curve is None:
-            continue
-        seen.add(group)
-        kind = "compared" if group in COMPARED else "of-release"
         label = f"{SAID.get(group, 'release')}: {row['adversary'].replace('_', ' ')}"
-        yield Curve(label, kind, roc["false_positive"], curve)
+        kind = "compared" if group in COMPARED else "of-release"
+        points = list(zip(roc["false_positive"], true_positive, strict=True))
+        curves[group] = Curve(label, kind, points)
+    return list(curves.values())
 
 
 def list_kinds(attacks: Mapping[str, Any]) -> Iterator[PageSection]:
@@ -175,17 +173,16 @@ def list_kinds(attacks: Mapping[str, Any]) -> Iterator[PageSection]:
             yield PageSection(f"{title}: unknown", f"The attack failed: {found['reason']}.")
             continue
         report = found["report"]
-        rows = next((v for v in report.values() if _is_table(v)), [report])
+        tables = [
+            v for v in report.values() if isinstance(v, list) and v and isinstance(v[0], dict)
+        ]
         text = ", ".join(
-            f"{name.replace('_', ' ')} {_number(value)}"
+            f"{name.replace('_', ' ')} {format_number(value)}"
             for name, value in report.items()
-            if isinstance(value, int | float) and rows[0] is not report
+            if isinstance(value, int | float) and tables
         )
-        yield PageSection(title, text, table=_frame([_flatten(row) for row in rows]), folded=True)
-
-
-def _is_table(value: Any) -> bool:
-    return isinstance(value, list) and bool(value) and isinstance(value[0], dict)
+        rows = [_flatten(row) for row in (tables[0] if tables else [report])]
+        yield PageSection(title, text, rows, folded=True)
 
 
 def _flatten(row: Mapping[str, Any]) -> dict[str, str]:
@@ -197,9 +194,9 @@ def _flatten(row: Mapping[str, Any]) -> dict[str, str]:
         if end in ("lower", "upper") and base in row:
             continue
         if f"{name}_lower" in row:
-            cells[name] = _limits_of(row, name)
+            cells[name] = show_limits(row, name)
         elif isinstance(value, dict) and "estimate" in value:
-            cells[name] = _limits(value)
+            cells[name] = show_limits(value)
         elif isinstance(value, int | float) and not isinstance(value, bool):
             cells[name] = format_number(value)
         elif isinstance(value, str):
@@ -207,7 +204,7 @@ def _flatten(row: Mapping[str, Any]) -> dict[str, str]:
     return {name.replace("_", " "): cell for name, cell in cells.items()}
 
 
-def list_power(found: Mapping[str, Any]) -> Iterator[PageSection]:
+def list_power(found: Mapping[str, Any]) -> Iterable[PageSection]:
     """What of planted leaks the audit finds."""
     rows = [
         {
@@ -221,46 +218,104 @@ def list_power(found: Mapping[str, Any]) -> Iterator[PageSection]:
         }
         for one in found.get("power") or ()
     ]
-    if rows:
-        text = "Leaks of known size were planted in a copy of the released sample."
-        yield PageSection("What would have been found", text, table=_frame(rows), folded=True)
+    text = "Leaks of known size were planted in a copy of the released sample."
+    return tabled("What would have been found", rows, text, folded=True)
 
 
 def list_distortion(findings: Mapping[str, Any]) -> Iterator[PageSection]:
     """How far each feature moved, in units of its own deviation."""
-    found = findings.get("distortion")
-    if not found:
+    if found := findings.get("distortion"):
+        rows = [
+            {
+                "feature": one["feature"],
+                "root mean squared change": format_number(one["rms"]),
+                "in deviations": format_number(one["relative"]),
+            }
+            for one in found["features"][:MOST_ROWS]
+        ]
+        text = (
+            f"Change of {found['n_features']:,} features in units of their own deviation, the "
+            "largest first; least, quartiles and largest: "
+            f"{', '.join(map(format_number, found['quartiles']))}."
+        )
+        yield PageSection("Distortion", text, rows, folded=True)
+
+
+def list_surrogate_model(findings: Mapping[str, Any]) -> Iterator[PageSection]:
+    """What surrogates that are sums retain: utility on raw records that were held out, attacks."""
+    found = findings.get("surrogate")
+    if found is None:
         return
+    utility = found["utility"]
+    if utility is None:
+        text = "What the surrogates keep was not measured: no record was held out."
+        yield PageSection("What the surrogates keep", text)
+    else:
+        text = (
+            "Ridge regression of the surrogates against that of the raw records: coefficients "
+            f"differ by eta = {utility['eta']:.4f}; on {utility['n_records']:,} raw records held "
+            "out:"
+        )
+        yield PageSection("What the surrogates keep", text, _list_errors(utility))
+        text = "Shares of variance that its answers to raw features explain."
+        rows = [
+            {"hidden": name} | _with_limits("explained", share, 3)
+            for name, share in zip(utility["hidden"], utility["explained"], strict=True)
+        ]
+        yield from tabled("What the released model reveals", rows, text, folded=True)
+    controls = found.get("controls") or {}
     rows = [
         {
-            "feature": one["feature"],
-            "root mean squared change": format_number(one["rms"]),
-            "in deviations": "-" if one["relative"] is None else format_number(one["relative"]),
+            "attack": name.replace("_", " "),
+            "on the release": _say_attack(one),
+            "on an unsafe control": _say_attack(controls[name]) if name in controls else "-",
         }
-        for one in found["features"][:MOST_ROWS]
+        for name, one in sorted(found["attacks"].items())
     ]
-    spread = ", ".join(format_number(value) for value in found["quartiles"])
     text = (
-        f"Change of {found['n_features']:,} features in units of their own deviation, the largest "
-        f"first; least, quartiles and largest: {spread}."
+        "On an unsafe control made of the same records each must succeed. That these find nothing "
+        "says nothing of others."
     )
-    yield PageSection("Distortion", text, table=_frame(rows), folded=True)
+    yield PageSection("Attacks on single records", text, rows, folded=True)
 
 
-def _number(value: float) -> str:
-    return f"{value:,}" if isinstance(value, int) else format_number(value)
+def list_not_protected(findings: Mapping[str, Any]) -> Iterator[PageSection]:
+    """What a release gives away by design; it holds no number, and so is for everybody."""
+    if found := findings.get("surrogate"):
+        rows = [{"not protected": one} for one in found["not_protected"]]
+        yield PageSection("What is not protected", "Given away by design, or not promised:", rows)
 
 
-def _limits(found: Mapping[str, float]) -> str:
-    return format_limits(found["estimate"], found["lower"], found["upper"])
+def _list_errors(found: Mapping[str, Any]) -> list[dict[str, str]]:
+    """Errors of both models, a row per response."""
+    names = ("responses", "rmse_masked", "rmse_raw", "ratio")
+    return [
+        {"response": name, "RMSE, surrogates": f"{masked:.4g}", "RMSE, raw records": f"{raw:.4g}"}
+        | _with_limits("ratio", ratio, 4)
+        for name, masked, raw, ratio in zip(*(found[name] for name in names), strict=True)
+    ]
 
 
-def _limits_of(row: Mapping[str, Any], name: str, allowed: float = math.nan) -> str:
-    value, lower, upper = (row[key] for key in (name, f"{name}_lower", f"{name}_upper"))
-    if None in (value, lower, upper):
-        return "-"
-    return format_limits(value, lower, upper, allowed)
+def _with_limits(name: str, found: Mapping[str, float], decimals: int) -> dict[str, str]:
+    limits = fix_limits(found["lower"], found["upper"], decimals)
+    return {name: f"{found['estimate']:.{decimals}f}", "limits": limits}
 
 
-def _frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    return pd.DataFrame(rows).fillna("")
+def _say_attack(one: Mapping[str, Any]) -> str:
+    if "failed" in one:
+        return f"not measured: {one['failed']}"
+    # A share of one record is 0 or 1: the cosine says how near it came.
+    if one.get("n_attacked") == 1:
+        hit = "found" if one["recovered"]["estimate"] else "not found"
+        return f"{hit} (cosine {one['cosine']:.2f})"
+    if "recovered" in one:
+        mine, chance = one["recovered"], one["by_chance"]
+        return (
+            f"{mine['estimate']:.1%} of {one['n_attacked']} records recovered (at most "
+            f"{say_upper(100 * mine['upper'])}%); by chance {chance['estimate']:.1%}"
+        )
+    return f"advantage {one['advantage']:.3f}, area under the curve {one['area']['estimate']:.3f}"
+
+
+def _decimals(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"

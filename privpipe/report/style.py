@@ -1,4 +1,4 @@
-"""One look for all figures: colour-blind safe, in light and in dark, as SVG and as PNG.
+"""One look for all figures: colour-blind safe, in light and in dark, as SVG.
 
 Colours are those of Okabe and Ito (2008), brightened for the dark theme; every series has a
 marker of its own as well, so that no meaning rests on colour alone.
@@ -74,8 +74,7 @@ def new_figure(
     figure, axes, theme
         The axes are matplotlib's, the theme holds the colours to use.
     """
-    look = THEMES[theme]
-    with _look(look):
+    with theme_panels(theme) as look:
         spaced = ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.1)
         figure = Figure(figsize=(width, height), layout=spaced)
         axes = figure.add_subplot()
@@ -87,13 +86,28 @@ def new_figure(
 
 @contextmanager
 def theme_panels(theme: ThemeName) -> Iterator[Theme]:
-    """Everything drawn within has the theme's colours: for figures of several panels."""
-    with _look(THEMES[theme]):
-        yield THEMES[theme]
+    """Everything made within has the theme's colours."""
+    look = THEMES[theme]
+    settings: dict[Any, Any] = {
+        "figure.facecolor": look.background,
+        "axes.facecolor": look.background,
+        "axes.edgecolor": look.faint,
+        "axes.labelcolor": look.text,
+        "axes.titlecolor": look.text,
+        "axes.titlesize": 11,
+        "axes.labelsize": 10,
+        "xtick.color": look.text,
+        "ytick.color": look.text,
+        "text.color": look.text,
+        "font.family": "sans-serif",
+        "font.size": 9.5,
+    }
+    with mpl.rc_context(settings):
+        yield look
 
 
-def finish_figure(axes: Any, look: Theme, *, title: str, outside: bool = True) -> None:
-    """Put title and legend in their places.
+def finish_figure(axes: Any, look: Theme, *, title: str = "") -> None:
+    """Put title and legend, which is beside the axes, in their places.
 
     Parameters
     ----------
@@ -101,13 +115,9 @@ def finish_figure(axes: Any, look: Theme, *, title: str, outside: bool = True) -
         As `new_figure` gave them, with everything drawn.
     title
         Title; none when empty.
-    beside
-        Whether the legend is beside the axes or in their lower right corner.
     """
     axes.set_title(title, loc="left", pad=9, fontweight="bold")
-    place = (
-        {"loc": "upper left", "bbox_to_anchor": (1.01, 1.0)} if outside else {"loc": "lower right"}
-    )
+    place = {"loc": "upper left", "bbox_to_anchor": (1.01, 1.0)}
     axes.legend(frameon=False, fontsize=9, labelcolor=look.text, **place)
 
 
@@ -133,31 +143,3 @@ def render_svg(figure: Figure, *, salt: str = "privpipe") -> str:
 def draw_themes(draw: Callable[[ThemeName], Figure]) -> tuple[str, str]:
     """A figure as SVG for light and for dark pages."""
     return render_svg(draw("light")), render_svg(draw("dark"))
-
-
-def render_png(figure: Figure, *, dpi: float = 144) -> bytes:
-    """The figure as PNG bytes."""
-    out = io.BytesIO()
-    figure.savefig(out, format="png", dpi=dpi, metadata={"Software": "privpipe"})
-    return out.getvalue()
-
-
-@contextmanager
-def _look(theme: Theme) -> Iterator[None]:
-    with mpl.rc_context(
-        {
-            "figure.facecolor": theme.background,
-            "axes.facecolor": theme.background,
-            "axes.edgecolor": theme.faint,
-            "axes.labelcolor": theme.text,
-            "axes.titlecolor": theme.text,
-            "axes.titlesize": 11,
-            "axes.labelsize": 10,
-            "xtick.color": theme.text,
-            "ytick.color": theme.text,
-            "text.color": theme.text,
-            "font.family": "sans-serif",
-            "font.size": 9.5,
-        }
-    ):
-        yield

@@ -1,24 +1,22 @@
-"""Tables for people: numbers rounded to what their limits say, as text and as HTML."""
-
-from __future__ import annotations
+"""Numbers for people, rounded to what their limits say; a dash where there is none."""
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from privpipe.numerics.limits import fix_limits
 
-if TYPE_CHECKING:
-    import pandas as pd
 
+def format_number(value: float | None, digits: int = 3) -> str:
+    """A count in full, another number with a few significant digits; a dash where there is none.
 
-def format_number(value: float, digits: int = 3) -> str:
-    """A number with a few significant digits; a dash where there is none.
-
-    >>> format_number(0.74512), format_number(12345.6), format_number(math.nan)
-    ('0.745', '1.23e+04', '-')
+    >>> format_number(0.74512), format_number(12345.6), format_number(12345), format_number(None)
+    ('0.745', '1.23e+04', '12,345', '-')
     """
-    if not math.isfinite(value):
+    if value is None or not math.isfinite(value):
         return "-"
+    if isinstance(value, int):
+        return f"{value:,}"
     return f"{value:.{digits}g}" if value == 0 or abs(value) >= 0.01 else f"{value:.2g}"
 
 
@@ -39,38 +37,44 @@ def format_limits(value: float, lower: float, upper: float, allowed: float = mat
     return f"{value:.{decimals}f} ({fix_limits(lower, upper, decimals, allowed)})"
 
 
-def summarise_attack_table(table: pd.DataFrame) -> pd.DataFrame:
+def show_limits(found: Mapping[str, Any] | None, name: str = "", allowed: float = math.nan) -> str:
+    """A figure of findings with its limits, as `format_limits`; a dash where there is none.
+
+    >>> show_limits({"gain": 0.5, "gain_lower": 0.4, "gain_upper": 0.6}, "gain")
+    '0.50 (0.40 to 0.60)'
+    """
+    if found is None:
+        return "-"
+    keys = (name, f"{name}_lower", f"{name}_upper") if name else ("estimate", "lower", "upper")
+    # JSON has null for what is not a number.
+    value, lower, upper = (math.nan if found[key] is None else found[key] for key in keys)
+    return format_limits(value, lower, upper, allowed)
+
+
+def summarise_attacks(cells: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
     """The rows of an attack report's table as people read them: one per attack.
 
     Parameters
     ----------
-    table
-        An attack report's table.
+    cells
+        Of ``table`` in an attack report: one per attack and score.
 
     Returns
     -------
-    DataFrame
-        Columns variable, source, adversary, then one per score with its limits and baseline,
-        and the number of test records.
+    rows
+        Variable, source, adversary, number of test records, then each score with its limits and
+        baseline; those of one variable together, in the order of the report.
     """
-    import pandas as pd  # slow to load
-
-    rows = []
-    keys = ["target", "source", "adversary"]
-    # All of one variable together, in the order of the report.
-    by_target = pd.concat([part for _, part in table.groupby("target", sort=False)])
-    for (target, source, adversary), part in by_target.groupby(keys, sort=False):
-        row = {"variable": target, "source": source, "adversary": str(adversary).replace("_", " ")}
-        for cell in part.to_dict("records"):
-            if cell["status"] == "unknown":
-                row["accuracy" if cell["kind"] == "classes" else "r2"] = (
-                    f"unknown: {cell['reason']}"
-                )
-                continue
-            row[cell["score"]] = format_limits(cell["estimate"], cell["lower"], cell["upper"])
-            row[f"{cell['score']} of a guess"] = format_number(cell["baseline"])
-            row["test records"] = str(cell["n_test"])
-        rows.append(row)
-    frame = pd.DataFrame(rows).fillna("")
-    order = [c for c in frame.columns if c != "test records"]
-    return frame[[*order, *(["test records"] if "test records" in frame else [])]]
+    rows: dict[tuple[str, str, str], dict[str, str]] = {}
+    for cell in cells:
+        target, source, adversary = cell["target"], cell["source"], cell["adversary"]
+        said = {"variable": target, "source": source, "adversary": adversary.replace("_", " ")}
+        row = rows.setdefault((target, source, adversary), said | {"test records": ""})
+        if cell["status"] == "unknown":
+            row["accuracy" if cell["kind"] == "classes" else "r2"] = f"unknown: {cell['reason']}"
+            continue
+        row[cell["score"]] = show_limits(cell)
+        row[f"{cell['score']} of a guess"] = format_number(cell["baseline"])
+        row["test records"] = str(cell["n_test"])
+    targets = list(dict.fromkeys(target for target, _, _ in rows))
+    return sorted(rows.values(), key=lambda row: targets.index(row["variable"]))

@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from matplotlib.figure import Figure
 
 from privpipe.protocols import FloatArray
@@ -73,7 +72,7 @@ def _plot_rounds(
     if guess is not None:
         axes.axhline(guess, color=look.faint, linestyle="--", linewidth=1, label="guessing")
     axes.set(xlabel="rounds", ylabel=label)
-    finish_figure(axes, look, title="")
+    finish_figure(axes, look)
     return figure
 
 
@@ -122,8 +121,7 @@ def list_training(findings: Mapping[str, Any], *, drawn: bool = True) -> Iterato
         f"{_say_bound(found['bound'], at['phi'])}"
     )
     more = " Losses beyond the tenth are in the table alone." if len(tasks) > first.stop else ""
-    table = pd.DataFrame(rows)
-    yield PageSection("How it was learned", text + more, pictures, table, folded=True)
+    yield PageSection("How it was learned", text + more, rows, True, pictures)
 
 
 def _say_bound(bound: float | None, phi: Any) -> str:

@@ -12,7 +12,7 @@ from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.threats.inference import measure_attacks
 from privpipe.attacks.threats.verdicts.attack_report import AttackReport
 from privpipe.report.page import PageSection, render_page
-from privpipe.report.tables import format_limits, format_number, summarise_attack_table
+from privpipe.report.tables import format_limits, format_number, summarise_attacks
 
 
 @pytest.fixture(scope="module")
@@ -49,10 +49,8 @@ def read(html: str) -> Reader:
 
 
 def test_render_page__escapes_and_folds() -> None:
-    table = pd.DataFrame({"<b>": ["<script>alert(1)</script>"]})
-    html = render_page(
-        "a < b", [PageSection("s", "x & y", table=table, folded=True)], facts={"n": "1"}
-    )
+    rows = [{"<b>": "<script>alert(1)</script>"}]
+    html = render_page("a < b", [PageSection("s", "x & y", rows, folded=True)], facts={"n": "1"})
     reader = read(html)
     assert "script" not in [tag for tag, _ in reader.found]
     assert "details" in [tag for tag, _ in reader.found]
@@ -61,11 +59,11 @@ def test_render_page__escapes_and_folds() -> None:
     assert "banner" not in html.split("</style>")[1]
 
 
-def test_summarise_attack_table__has_a_row_per_attack_with_limits(report) -> None:
-    summary = summarise_attack_table(report.table)
+def test_summarise_attacks__has_a_row_per_attack_with_limits(report) -> None:
+    summary = pd.DataFrame(summarise_attacks(report.table.to_dict("records")))
     assert len(summary) == 2 * (2 * 2 + 1)  # the bits of the release are read as well
     assert summary["accuracy"].str.fullmatch(r"[\d.]+ \([\d.]+ to [\d.]+\)").all()
-    assert summary.columns[-1] == "test records"
+    assert summary.columns[3] == "test records"
     assert "least squares" in set(summary["adversary"])
 
 

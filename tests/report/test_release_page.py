@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,15 @@ from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.auxiliary import Auxiliary
 from privpipe.attacks.threats.inference import measure_attacks
 from privpipe.protocols import Column
-from privpipe.report.release_page import read_audit_schema, render_public_page, render_release_page
+from privpipe.report.release_page import render_public_page, render_release_page
 from privpipe.report.suppression import LEFT_OUT, SMALL, coarsen, coarsen_limit, suppress_counts
 from privpipe.report.tables import format_limits
 from tests.report.screenshots import find_browser, list_requests
 from tests.report.test_page import read
 
+SCHEMA = json.loads(
+    resources.files("privpipe.report").joinpath("templates/audit.schema.json").read_text("utf-8")
+)
 NAME = "<script>alert(1)</script> 名前 $x$"
 
 
@@ -78,7 +82,7 @@ def test_page__shows_how_a_filter_was_learned_and_whether_its_bound_says_anythin
 ) -> None:
     for bound, said in ((12.0, "is vacuous"), (0.1, "of the 0.4 that training gained"), (None, "")):
         given = {**findings, "training": {**TRAINING, "bound": bound}}
-        jsonschema.validate(given, read_audit_schema())
+        jsonschema.validate(given, SCHEMA)
         html = render_release_page(given)
         assert "How it was learned" in html
         assert "1 iterations in 5 rounds" in html
@@ -89,9 +93,9 @@ def test_page__shows_how_a_filter_was_learned_and_whether_its_bound_says_anythin
 
 
 def test_audit_schema__fits_what_is_written(findings: dict[str, Any]) -> None:
-    jsonschema.validate(findings, read_audit_schema())
+    jsonschema.validate(findings, SCHEMA)
     with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate({**findings, "gate": {"state": "fine"}}, read_audit_schema())
+        jsonschema.validate({**findings, "gate": {"state": "fine"}}, SCHEMA)
 
 
 @pytest.mark.parametrize("render", [render_release_page, render_public_page])
