@@ -1,9 +1,8 @@
-"""ARFF files as a table, dense or sparse, streamed."""
+"""ARFF files with dense rows as a table, streamed."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -119,7 +118,9 @@ def _read_attribute(line: str, where: str) -> ArffAttribute:
                 remedy="Write all values of the attribute on one line: {a,b,c}.",
             )
         inner = type_[1 : type_.rindex("}")]
-        return ArffAttribute(name, "nominal", _read_values(inner))
+        # An empty value matches, also behind the last comma, where there is none.
+        found = (match for match in _VALUE.finditer(inner) if match.start() < len(inner))
+        return ArffAttribute(name, "nominal", tuple(unquote(match[1]) for match in found))
     kind = _KINDS.get(type_.split()[0].lower())
     if kind is None:
         raise FormatError(
@@ -127,17 +128,6 @@ def _read_attribute(line: str, where: str) -> ArffAttribute:
             remedy="Use numeric, real, integer, string, date or a list of values in braces.",
         )
     return ArffAttribute(name, kind)
-
-
-def _read_values(inner: str) -> tuple[str, ...]:
-    found: list[str] = []
-    at = 0
-    while at < len(inner):
-        match = _VALUE.match(inner, at)
-        assert match is not None, "an empty value matches"
-        found.append(unquote(match.group(1)))
-        at = match.end()
-    return tuple(found)
 
 
 def unquote(text: str) -> str:
@@ -151,120 +141,10 @@ def unquote(text: str) -> str:
     return text
 
 
-def undeclared(count: int, name: str, where: str) -> InputError:
-    """The error for values that a nominal attribute does not declare."""
-    return InputError(
-        f"{where}: {count} records hold a value of {name!r} that the header does not declare.",
-        remedy="Declare it in the attribute's list of values.",
-        code="undeclared-value",
-    )
-
-
-_TOKEN = re.compile(rb"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^\s,]+""")
-_ROW = re.compile(rb"""^\s*\{((?:[^}'"]|'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")*)\}""")
-
-
-def read_sparse(
-    lines: Iterable[bytes], header: ArffHeader, forms: Mapping[str, Form], rows: int, where: str
-) -> Iterator[pa.RecordBatch]:
-    """Read sparse rows; what a row leaves out is 0, or the first declared value.
-
-    Parameters
-    ----------
-    lines
-        Lines of data; empty ones are passed over.
-    header
-        The attributes.
-    forms
-        Columns to read, and how.
-    rows
-        Records per batch.
-    where
-        The file, for messages.
-
-    Raises
-    ------
-    InputError
-        If a row is not of the format, or a value is not declared; rows are named by number.
-    """
-    written = (item for item in enumerate(lines, header.n_lines + 1) if item[1].strip())
-    while block := list(islice(written, rows)):
-        cells = _split_rows(block, header, where)
-        columns = [
-            (_fill_text if form == "text" else _fill_numbers)(cells[name], len(block), where)
-            for name, form in forms.items()
-        ]
-        yield pa.RecordBatch.from_arrays(columns, names=list(forms))
-
-
-@dataclass(frozen=True)
-class _Cells:
-    """What some rows write down of an attribute: numbers of rows, and the values there."""
-
-    attribute: ArffAttribute
-    rows: list[int] = field(default_factory=list)
-    values: list[bytes] = field(default_factory=list)
-
-
-def _split_rows(
-    block: Sequence[tuple[int, bytes]], header: ArffHeader, where: str
-) -> Mapping[str, _Cells]:
-    """Cells of each attribute, by its name; rows are counted within the block."""
-    cells = [_Cells(attribute) for attribute in header.attributes]
-    for i, (number, line) in enumerate(block):
-        match = _ROW.match(line)
-        tokens = _TOKEN.findall(match[1]) if match else [b"?"]
-        problem = "" if len(tokens) % 2 == 0 else "is not of the sparse format"
-        for place, value in zip(tokens[::2], tokens[1::2], strict=False):
-            if not place.isdigit() or int(place) >= len(cells):
-                problem = f"names a column that is not one of 0 to {len(cells) - 1}"
-                break
-            # Rows and values apart, so that each column is filled at once.
-            cells[int(place)].rows.append(i)
-            cells[int(place)].values.append(value)
-        if problem:
-            raise InputError(
-                f"{where}: row {number} {problem}.",
-                remedy="Write {column value, column value, ...} with columns from 0.",
-                code="ragged",
-            )
-    return {one.attribute.name: one for one in cells}
-
-
-def _fill_numbers(cells: _Cells, n_rows: int, where: str) -> pa.Array:
-    attribute = cells.attribute
-    column = np.full(n_rows, float(attribute.values[0]) if attribute.values else 0.0)
-    values = np.array([b"nan" if value == b"?" else value.strip(b"'\"") for value in cells.values])
-    with suppress(ValueError):  # its text quotes a cell
-        column[cells.rows] = values.astype(np.float64)
-        return pa.array(column, from_pandas=True)
-    raise InputError(
-        f"{where} holds something in the column {attribute.name!r} that is not a number.",
-        remedy="Make the column --categorical, or leave it out with --drop.",
-        code="text-feature",
-    )
-
-
-def _fill_text(cells: _Cells, n_rows: int, where: str) -> pa.Array:
-    attribute = cells.attribute
-    # What a row leaves out: the first value, zero, or nothing that can be known.
-    absent = "0" if attribute.kind == "numeric" else None
-    column = [attribute.values[0] if attribute.values else absent] * n_rows
-    written = [None if value == b"?" else unquote(value.decode()) for value in cells.values]
-    if attribute.kind == "nominal":
-        declared = {None, *attribute.values}
-        count = sum(text not in declared for text in written)
-        if count:
-            raise undeclared(count, attribute.name, where)
-    for row, text in zip(cells.rows, written, strict=True):
-        column[row] = text
-    return pa.array(column, pa.string())
-
-
 MISSING = ("?", " ?", "? ", " ? ")
 
 PEEK_LINES = 200
-"""Lines of data looked at to find out whether they are sparse, and how they are quoted."""
+"""Lines of data looked at to find out how they are quoted, and whether they are sparse."""
 
 
 def open_arff(files: TableFiles, layout: SourceLayout) -> RecordSource:
@@ -291,26 +171,20 @@ class ArffTable(FileTable):
         self, file: TableFile, columns: Sequence[TableColumn], forms: Mapping[str, Form], rows: int
     ) -> Iterator[pa.RecordBatch]:
         """Read columns; see `FileTable.read`."""
-        header, where, opener = self._read_header(file), self.files.describe(file), self._open(file)
-        forms = forms or {columns[0].name: "text"}
-
-        def data() -> pa.NativeFile:
-            return pa.PythonFile(delimited.DataLines(opener(), header.n_bytes), mode="r")
-
-        lines = islice(delimited.read_lines(opener, header.n_bytes, where), PEEK_LINES)
+        header, where = self._read_header(file), self.files.describe(file)
+        data = partial(_open_data, self._open(file), header.n_bytes)
+        lines = islice(delimited.read_lines(data, where), PEEK_LINES)
         first = b"".join(line for line in lines if line.strip())
         if first.lstrip().startswith(b"{"):
-            written = delimited.read_lines(opener, header.n_bytes, where)
-            try:
-                yield from read_sparse(written, header, forms, rows, where)
-                return
-            except UnicodeDecodeError:  # its text quotes a cell
-                pass
-            raise delimited.not_utf8(
-                f"{where}{delimited.find_undecodable(data, header.n_lines + 1)}"
+            raise FormatError(
+                f"{where} has sparse rows, which are not read.",
+                remedy="Write dense ones, as Weka's filter SparseToNonSparse does, or convert it "
+                "to .csv or .npz.",
+                code="sparse-rows",
             )
         if not first:
             return
+        forms = forms or {columns[0].name: "text"}
         text = delimited.DelimitedText(data, _find_dialect(first), where, first_row=header.n_lines)
         known = {attribute.name: attribute for attribute in header.attributes}
         types = {n: pa.string() if form == "text" else pa.float64() for n, form in forms.items()}
@@ -325,13 +199,38 @@ class ArffTable(FileTable):
 
     def _read_header(self, file: TableFile) -> ArffHeader:
         where = self.files.describe(file)
-        header = read_arff_header(delimited.read_lines(self._open(file), 0, where), where)
+        header = read_arff_header(delimited.read_lines(self._open(file), where), where)
         if not header.attributes:
             raise FormatError(f"{where} declares no attributes.", remedy="Check the file.")
         return header
 
     def _open(self, file: TableFile) -> Callable[[], pa.NativeFile]:
         return partial(open_input, self.files.system, file.path)
+
+
+def _open_data(opener: Callable[[], pa.NativeFile], n_bytes: int) -> pa.NativeFile:
+    """What follows the header, as a stream to read; a comment becomes an empty line."""
+    stream = opener()
+    while n_bytes > 0 and (passed := stream.read(min(n_bytes, delimited.BUFFER_BYTES))):
+        n_bytes -= len(passed)
+    rest = b""
+
+    def blank_comments(piece: pa.Buffer) -> bytes:
+        """Whole lines of what was read; of a line beyond all measure, a part."""
+        nonlocal rest
+        text = rest + bytes(piece)
+        # What follows the last line break waits, so that a comment is seen whole; at the end of the
+        # file, where Arrow gives an empty piece, nothing does.
+        is_whole = not piece.size or len(text) > delimited.MOST_LINE_BYTES
+        end = len(text) if is_whole else text.rfind(b"\n") + 1
+        text, rest = text[:end], text[end:]
+        # Mostly there are none, and a search is faster than lines.
+        if b"%" not in text:
+            return text
+        lines = text.splitlines(keepends=True)
+        return b"".join(b"\n" if line.lstrip().startswith(b"%") else line for line in lines)
+
+    return pa.TransformInputStream(stream, blank_comments)
 
 
 def _as_column(attribute: ArffAttribute) -> TableColumn:
@@ -368,6 +267,11 @@ def _tidy(column: pa.Array, attribute: ArffAttribute, where: str) -> pa.Array:
         unknown = [i for i, name in enumerate(names) if name not in set(attribute.values)]
         if unknown:
             count = int(np.isin(coded.indices.to_numpy(zero_copy_only=False), unknown).sum())
-            raise undeclared(count, attribute.name, where)
+            raise InputError(
+                f"{where}: {count} records hold a value of {attribute.name!r} that the header does "
+                "not declare.",
+                remedy="Declare it in the attribute's list of values.",
+                code="undeclared-value",
+            )
     found: Any = pa.array(names, pa.string()).take(coded.indices)
     return found

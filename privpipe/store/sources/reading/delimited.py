@@ -19,61 +19,13 @@ MOST_LINE_BYTES = 2**24
 """Longest line that is held in memory: a few kilobytes of gzip can unfold to one of gigabytes."""
 
 
-class DataLines(io.RawIOBase):
-    """What follows the header, as a file to read; a comment becomes an empty line.
-
-    Parameters
-    ----------
-    stream
-        The file at its beginning; closed with this one.
-    skip
-        Bytes of the header.
-    """
-
-    def __init__(self, stream: pa.NativeFile, skip: int) -> None:
-        self._source = io.BufferedReader(stream, BUFFER_BYTES)
-        self._rest = b""
-        while skip > 0 and (passed := self._source.read(min(skip, BUFFER_BYTES))):
-            skip -= len(passed)
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        """Fill a buffer; 0 at the end."""
-        if not self._rest:
-            self._rest = self._next_lines()
-        target = memoryview(buffer).cast("B")
-        found, self._rest = self._rest[: len(target)], self._rest[len(target) :]
-        target[: len(found)] = found
-        return len(found)
-
-    def close(self) -> None:
-        self._source.close()
-        super().close()
-
-    def _next_lines(self) -> bytes:
-        """About a buffer of whole lines; of a line beyond all measure, a part."""
-        piece = self._source.read(BUFFER_BYTES)
-        if piece and not piece.endswith(b"\n"):
-            # To the end of the line, so that a comment is seen whole.
-            piece += self._source.readline(MOST_LINE_BYTES)
-        # Mostly there are none, and a search is faster than lines.
-        if b"%" not in piece:
-            return piece
-        lines = piece.splitlines(keepends=True)
-        return b"".join(b"\n" if line.lstrip().startswith(b"%") else line for line in lines)
-
-
-def read_lines(open_stream: Callable[[], pa.NativeFile], skip: int, where: str) -> Iterator[bytes]:
+def read_lines(open_stream: Callable[[], pa.NativeFile], where: str) -> Iterator[bytes]:
     """Lines of a file with their ends.
 
     Parameters
     ----------
     open_stream
         Opens the file.
-    skip
-        Bytes of the header to leave out; then comments are blanked. 0 reads everything.
     where
         The file, for messages.
 
@@ -83,9 +35,7 @@ def read_lines(open_stream: Callable[[], pa.NativeFile], skip: int, where: str) 
         If it cannot be read, or a line is longer than `MOST_LINE_BYTES`.
     """
     try:
-        with open_stream() as stream:
-            source = DataLines(stream, skip) if skip else stream
-            lines = io.BufferedReader(source, BUFFER_BYTES)
+        with open_stream() as stream, io.BufferedReader(stream, BUFFER_BYTES) as lines:
             while line := lines.readline(MOST_LINE_BYTES + 1):
                 if len(line) > MOST_LINE_BYTES:
                     raise explain_long_line(where)
