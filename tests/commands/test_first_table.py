@@ -82,7 +82,7 @@ def test_ingest__names_all_that_is_no_number_at_once(
     )
     assert code == 3
     assert "holds text in plan, note" in said
-    assert "Neither numbers nor text: Signed up (date32[day])" in said
+    assert "neither numbers nor text: Signed up (date32[day])" in said
     assert '--dates "Signed up"' in said
 
 

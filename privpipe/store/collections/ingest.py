@@ -23,7 +23,7 @@ from privpipe.store.collections.collection import open_collection
 from privpipe.store.collections.survey import Coder, Survey, fit_survey, survey_source
 from privpipe.store.collections.writing import Chunk, write_held
 from privpipe.store.sources.opening import open_source
-from privpipe.store.sources.reading.quantile_bins import parse_bins
+from privpipe.store.sources.reading.recoding import parse_bins
 from privpipe.store.sources.reading.source import Block, RecordSource, SourceLayout
 
 MOST_CHUNK_BYTES = 2**30

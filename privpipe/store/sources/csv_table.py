@@ -32,15 +32,14 @@ class CsvTable(FileTable):
         """Names of the first row, types of the first block."""
         text = self._text(file)
         schema = text.infer()
-        _check_header(schema, self.layout, text.where)
-        # A first row that may be a record is called by numbers: its cells may be values.
-        is_sure = _is_header(schema, self.layout)
+        is_header = _check_header(schema, self.layout, text.where)
         return tuple(
             TableColumn(
                 field.name or _unnamed(place),
                 kind_of(field.type),
                 str(field.type),
-                place=None if is_sure else place,
+                # A first row that may be a record is called by numbers: its cells may be values.
+                place=None if is_header else place,
             )
             for place, field in enumerate(schema, start=1)
         )
@@ -90,31 +89,37 @@ def _unnamed(place: int) -> str:
     return f"unnamed_{place}"
 
 
-def _names_of_numbers(schema: pa.Schema) -> list[str]:
-    return [field.name for field in schema if kind_of(field.type) in ("number", "integer")]
-
-
-def _check_header(schema: pa.Schema, layout: SourceLayout, where: str) -> None:
+def _check_header(schema: pa.Schema, layout: SourceLayout, where: str) -> bool:
     """Refuse a first row that looks like a record, has no names, or is cut at another mark.
 
     It looks like a record when every column of numbers is named by a number or a missing value,
     and these do not just count.
+
+    Returns
+    -------
+    is_header
+        Whether the first row is surely no record, so that messages may quote it: a column of
+        numbers is named by a word, the names count, or the options name something in it. A table of
+        nothing but text shows no difference between names and values.
     """
-    named = _names_of_numbers(schema)
+    named = [field.name for field in schema if kind_of(field.type) in ("number", "integer")]
     # pandas names columns 0, 1, 2 where they have none; others begin with 1.
-    counted = [[str(first + i) for i in range(len(named))] for first in (0, 1)]
+    counts = bool(named) and named in [
+        [str(first + place) for place in range(len(named))] for first in (0, 1)
+    ]
     like_cells = all(_is_number(name) or name in layout.missing for name in named)
-    if any(map(_is_number, named)) and like_cells and named not in counted:
+    if any(map(_is_number, named)) and like_cells and not counts:
         raise InputError(
             f"{where} has numbers in its first row, where names should be.",
             remedy="Put the names of the columns into a first row of their own.",
             code="no-header",
         )
     known = {*layout.features, *(layout.labels or ()), *layout.categorical, *layout.numeric}
+    known |= set(layout.drop)
     for place, name in enumerate(schema.names, start=1):
         # An index written without a name is an identifier; it must not become a feature unseen.
         made = _unnamed(place)
-        if name in ("", made) and made not in known | set(layout.drop):
+        if name in ("", made) and made not in known:
             raise InputError(
                 f"Column {place} of {where} has no name.",
                 remedy=f"Leave it out with --drop {made} if it is an index, or name it.",
@@ -128,20 +133,9 @@ def _check_header(schema: pa.Schema, layout: SourceLayout, where: str) -> None:
             remedy=f"Give the delimiter with --delimiter {found!r}.",
             code="delimiter",
         )
-
-
-def _is_header(schema: pa.Schema, layout: SourceLayout) -> bool:
-    """Whether the first row is surely no record, so that messages may quote it.
-
-    It is when a column of numbers is named by a word, when it counts, or when the options name
-    something in it. A table of nothing but text shows no difference between names and values.
-    """
-    known = {*layout.features, *(layout.labels or ()), *layout.categorical, *layout.numeric}
-    named = _names_of_numbers(schema)
     is_word = any(re.search(r"[^\W\d_]", n) and n not in layout.missing for n in named)
-    counts = bool(named) and all(map(str.isdecimal, named))  # others were refused
-    names = {field.name or _unnamed(place) for place, field in enumerate(schema, start=1)}
-    return is_word or counts or bool((known | set(layout.drop)) & names)
+    names = {name or _unnamed(place) for place, name in enumerate(schema.names, start=1)}
+    return is_word or counts or bool(known & names)
 
 
 def _is_number(text: str) -> bool:

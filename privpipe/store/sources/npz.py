@@ -5,7 +5,6 @@ import os
 import tempfile
 import zipfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from typing import IO, Any
 
@@ -13,8 +12,9 @@ import fsspec
 import numpy as np
 import numpy.typing as npt
 
-from privpipe.errors import InputError, PrivpipeError, StoreError
+from privpipe.errors import InputError, StoreError
 from privpipe.store.access.location import explain_unreachable, shown
+from privpipe.store.access.remote import guard_read
 from privpipe.store.sources.reading.named_arrays import NamedArray, open_arrays
 from privpipe.store.sources.reading.source import RecordSource, SourceLayout
 
@@ -35,23 +35,24 @@ def open_npz(url: str, layout: SourceLayout) -> RecordSource:
 
 
 def _list_arrays(url: str) -> dict[str, NamedArray]:
-    try:
-        with fsspec.open(url) as file, zipfile.ZipFile(file) as archive:
+    def read() -> dict[str, NamedArray]:
+        try:
+            opened = fsspec.open(url)
+        except (ImportError, ValueError) as error:  # a package is missing, or the scheme unknown
+            raise explain_unreachable(url, error) from None
+        with opened as file, zipfile.ZipFile(file) as archive:
             return {
                 member.removesuffix(".npy"): _describe(archive, url, member)
                 for member in archive.namelist()
             }
-    except PrivpipeError:
-        raise
-    except ImportError as error:
-        problem = explain_unreachable(url, error)
-    except (OSError, EOFError, ValueError, zipfile.BadZipFile) as error:
-        problem = StoreError(
-            f"{shown(url)} cannot be read as .npz ({type(error).__name__}).",
-            remedy="Check the path; the file is damaged or cut short, or its web server does not "
-            "serve parts of files: download it first.",
-        )
-    raise problem
+
+    return guard_read(
+        read,
+        StoreError,
+        f"{shown(url)} cannot be read as .npz",
+        remedy="Check the path; the file is damaged or cut short, or its web server does not "
+        "serve parts of files: download it first.",
+    )
 
 
 def _describe(archive: zipfile.ZipFile, url: str, member: str) -> NamedArray:
@@ -71,34 +72,18 @@ def _describe(archive: zipfile.ZipFile, url: str, member: str) -> NamedArray:
 
 
 def _read_blocks(url: str, member: str, rows: int) -> Iterator[npt.NDArray[Any]]:
-    """Consecutive blocks of at most `rows` rows; StoreError if the file is damaged."""
-    try:
-        with _open_member(url, member) as stream:
-            shape, fortran, dtype = _read_header(stream)
-            if fortran and len(shape) > 1:
-                yield from _read_columns(stream, shape, dtype, rows)
-                return
-            width = math.prod(shape[1:]) * dtype.itemsize
-            for start in range(0, shape[0], rows):
-                n = min(rows, shape[0] - start)
-                if len(content := stream.read(n * width)) < n * width:
-                    raise EOFError
-                yield np.frombuffer(content, dtype).reshape(n, *shape[1:])
+    """Consecutive blocks of at most `rows` rows."""
+    with fsspec.open(url) as file, zipfile.ZipFile(file) as archive, archive.open(member) as stream:
+        shape, fortran, dtype = _read_header(stream)
+        if fortran and len(shape) > 1:
+            yield from _read_columns(stream, shape, dtype, rows)
             return
-    except (OSError, EOFError, ValueError, zipfile.BadZipFile) as error:
-        problem = type(error).__name__
-    raise StoreError(
-        f"The array {member.removesuffix('.npy')!r} of {shown(url)} cannot be read ({problem}).",
-        remedy="The file is damaged or cut short: get it again.",
-        code="read",
-    )
-
-
-@contextmanager
-def _open_member(url: str, member: str) -> Iterator[IO[bytes]]:
-    with fsspec.open(url) as file, zipfile.ZipFile(file) as archive:
-        with archive.open(member) as stream:
-            yield stream
+        width = math.prod(shape[1:]) * dtype.itemsize
+        for start in range(0, shape[0], rows):
+            n = min(rows, shape[0] - start)
+            if len(content := stream.read(n * width)) < n * width:
+                raise EOFError
+            yield np.frombuffer(content, dtype).reshape(n, *shape[1:])
 
 
 def _read_columns(

@@ -6,8 +6,7 @@ from privpipe.errors import InputError
 from privpipe.store.access.location import local_path, shown
 from privpipe.store.sources.formats import FORMATS, describe_formats, endings_of_files, find_format
 from privpipe.store.sources.reading.files import list_files
-from privpipe.store.sources.reading.one_hot import spread_texts
-from privpipe.store.sources.reading.quantile_bins import bin_numbers, parse_bins
+from privpipe.store.sources.reading.recoding import bin_numbers, parse_bins, spread_texts
 from privpipe.store.sources.reading.source import RecordSource, SourceLayout
 
 

@@ -67,21 +67,11 @@ def _describe(array: zarr.Array[Any]) -> NamedArray:
     # As xarray writes dimensions: in the metadata, in Zarr 2 among the attributes.
     dims: Any = getattr(array.metadata, "dimension_names", None)
     dims = dims or array.attrs.get("_ARRAY_DIMENSIONS") or ()
-    dtype = np.dtype(array.dtype)
-    return NamedArray(array.shape, dtype, partial(_read_blocks, array), tuple(map(str, dims)))
+    return NamedArray(
+        array.shape, np.dtype(array.dtype), partial(_read_blocks, array), tuple(map(str, dims))
+    )
 
 
 def _read_blocks(array: zarr.Array[Any], rows: int) -> Iterator[npt.NDArray[Any]]:
-    """Consecutive blocks; a damaged chunk raises StoreError."""
     for start in range(0, array.shape[0], rows):
-        yield guard_read(
-            partial(_read_rows, array, start, start + rows),
-            StoreError,
-            f"Records {start} to {start + rows} of the array {array.name!r} cannot be read",
-            remedy="A chunk is damaged or unreachable: restore it.",
-            code="read",
-        )
-
-
-def _read_rows(array: zarr.Array[Any], start: int, stop: int) -> npt.NDArray[Any]:
-    return np.asarray(array[start:stop])
+        yield np.asarray(array[start : start + rows])

@@ -12,7 +12,7 @@ from scipy.io import arff
 from privpipe.errors import FormatError, InputError, OptionError
 from privpipe.store.collections.ingest import IngestOptions, ingest
 from privpipe.store.sources.arff import read_arff_header
-from privpipe.store.sources.reading.files import read_label_list
+from privpipe.store.sources.reading.files import read_label_file
 from privpipe.store.sources.reading.source import SourceLayout
 from tests.store.tables import read_collection
 
@@ -86,9 +86,10 @@ def test_ingest__a_label_list_that_does_not_fit_is_told(tmp_path):
         ingest_text(tmp_path, HEADER + "1,2,3,red,0\n", label_file=str(tmp_path / "gone.xml"))
 
 
-def test_read_label_list__needs_labels():
+def test_read_labels__needs_labels(tmp_path):
+    (tmp_path / "x.xml").write_text("<labels/>")
     with pytest.raises(FormatError, match="not a list of labels"):
-        read_label_list(b"<labels/>", "x.xml")
+        read_label_file(str(tmp_path / "x.xml"))
 
 
 @pytest.mark.parametrize(

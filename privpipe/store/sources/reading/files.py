@@ -4,20 +4,25 @@ Reached through fsspec, so that a bucket works wherever a folder does.
 """
 
 import os
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Any
+from urllib.parse import unquote
 from xml.etree import ElementTree
 
 import fsspec
 import pyarrow as pa
-import pyarrow.dataset as ds
+from fsspec.implementations.local import LocalFileSystem
 
 from privpipe.errors import FormatError, InputError, StoreError
 from privpipe.store.access.location import explain_unreachable, shown
 from privpipe.store.sources.reading.source import ColumnKind, Form, TableColumn
+
+MOST_BYTES = 2**24
+"""Read of a list of labels: far more than any has."""
+
+HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
+"""What Hive writes into the name of a folder whose key has no value."""
 
 
 @dataclass(frozen=True)
@@ -125,9 +130,8 @@ def list_files(url: str, kinds: Mapping[str, str]) -> TableFiles | None:
             raise StoreError(
                 f"There is nothing at {shown(url)}.", remedy="Check the path.", code="not-found"
             )
-        is_local = "file" in _protocols(system)
         for path in found:
-            _check_readable(path, is_local=is_local)
+            _check_readable(path, is_local=isinstance(system, LocalFileSystem))
         return _arrange(system, url, {path: path[len(root) :].strip("/") for path in found}, kinds)
     raise problem
 
@@ -173,13 +177,13 @@ def _arrange(
             remedy="Use the same key=value levels for every file.",
             code="schema-drift",
         )
-    hive = bool(keys[tables[0]])
-    files: list[TableFile] = []
-    names: list[str] = []
-    for name, group in groupby(tables, key=lambda path: _partition(relative[path], path, hive)):
-        files += [TableFile(path, len(names), keys[path]) for path in group]
-        names.append(name)
-    return TableFiles(system, url, found[0], tuple(files), tuple(names))
+    # Folders of keys are partitions as wholes, else each file is one.
+    parts = {p: relative[p].rpartition("/")[0] if keys[p] else relative[p] for p in tables}
+    places = {name: number for number, name in enumerate(dict.fromkeys(parts.values()))}
+    files = tuple(TableFile(path, places[parts[path]], keys[path]) for path in tables)
+    # A source of one file has no path below itself.
+    names = tuple(name or tables[0].rpartition("/")[2] for name in places)
+    return TableFiles(system, url, found[0], files, names)
 
 
 def open_input(system: Any, path: str) -> pa.NativeFile:
@@ -191,21 +195,11 @@ def open_input(system: Any, path: str) -> pa.NativeFile:
         If it cannot be opened.
     """
     compression = "gzip" if path.endswith(".gz") else None
-    if "file" in _protocols(system):
+    if isinstance(system, LocalFileSystem):
         raw: pa.NativeFile = pa.OSFile(path, "rb")
     else:
         raw = pa.PythonFile(system.open(path, "rb"), mode="r")
     return pa.CompressedInputStream(raw, compression) if compression else raw
-
-
-def _protocols(system: Any) -> Iterable[str]:
-    return (system.protocol,) if isinstance(system.protocol, str) else system.protocol
-
-
-def _partition(relative: str, path: str, hive: bool) -> str:
-    if hive:
-        return relative.rpartition("/")[0]
-    return relative or path.rpartition("/")[2]
 
 
 def _is_marker(relative: str) -> bool:
@@ -215,23 +209,17 @@ def _is_marker(relative: str) -> bool:
 
 
 def _read_keys(relative: str) -> tuple[tuple[str, str | None], ...]:
+    """Keys and values of Hive folders, which quote values as URLs do; empty for other folders."""
     folders = relative.split("/")[:-1]
-    if not folders or not all("=" in folder for folder in folders):
+    if not all("=" in folder for folder in folders):
         return ()
-    names = [folder.partition("=")[0] for folder in folders]
-    # Arrow knows how Hive quotes values, and its word for a missing one.
-    scheme = ds.HivePartitioning(pa.schema([(name, pa.string()) for name in names]))
-    values = ds.get_partition_keys(scheme.parse("/".join(folders) + "/"))
-    return tuple((name, values.get(name)) for name in names)
+    pairs = (folder.partition("=") for folder in folders)
+    return tuple((name, None if value == HIVE_NULL else unquote(value)) for name, _, value in pairs)
 
 
-MOST_BYTES = 2**24
-"""Read of a list: far more than any has."""
-
-
-def read_label_file(url: str | None) -> tuple[str, ...]:
-    """Names in a list of labels; none where no list is given. See `read_labels`."""
-    return () if url is None else read_labels(*fsspec.core.url_to_fs(url))
+def read_label_file(url: str) -> tuple[str, ...]:
+    """Names in a list of labels at a place; see `read_labels`."""
+    return read_labels(*fsspec.core.url_to_fs(url))
 
 
 def read_labels(system: Any, path: str) -> tuple[str, ...]:
@@ -244,31 +232,19 @@ def read_labels(system: Any, path: str) -> tuple[str, ...]:
     FormatError
         If it cannot be read, or is not such a list.
     """
+    names: tuple[str, ...] = ()
+    problem = "is not a list of labels"
+    remedy = 'Give Mulan\'s XML: <labels><label name="..."/></labels>.'
     try:
         with system.open(path, "rb") as file:
-            content = file.read(MOST_BYTES)
+            tree = ElementTree.fromstring(file.read(MOST_BYTES))
+        labels = (item for item in tree.iter() if item.tag.rpartition("}")[2] == "label")
+        names = tuple(item.attrib["name"] for item in labels if "name" in item.attrib)
+    except ElementTree.ParseError:
+        pass
     except OSError as error:
-        problem = error.strerror or type(error).__name__
-    else:
-        return read_label_list(content, shown(path))
-    raise FormatError(
-        f"The list of labels {shown(path)} cannot be read ({problem}).",
-        remedy="Check the path given with --label-file.",
-    )
-
-
-def read_label_list(content: bytes, where: str) -> tuple[str, ...]:
-    """Names in the bytes of a Mulan list of labels; FormatError if it is no such list."""
-    names: tuple[str, ...] = ()
-    with suppress(ElementTree.ParseError):
-        names = tuple(
-            item.attrib["name"]
-            for item in ElementTree.fromstring(content).iter()
-            if item.tag.rpartition("}")[2] == "label" and "name" in item.attrib
-        )
+        problem = f"cannot be read ({error.strerror or type(error).__name__})"
+        remedy = "Check the path given with --label-file."
     if not names:
-        raise FormatError(
-            f"{where} is not a list of labels.",
-            remedy='Give Mulan\'s XML: <labels><label name="..."/></labels>.',
-        )
+        raise FormatError(f"The label file {shown(path)} {problem}.", remedy=remedy)
     return names

@@ -4,15 +4,17 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from privpipe.errors import FormatError, InputError, LeftOutWarning, OptionError
+from privpipe.errors import FormatError, InputError, LeftOutWarning, OptionError, StoreError
 from privpipe.records.schema import suggest
 from privpipe.store.access.location import shown
+from privpipe.store.access.remote import guard_read
 from privpipe.store.sources.reading.roles import check_names, check_variable_name
 from privpipe.store.sources.reading.source import (
     Block,
@@ -81,14 +83,18 @@ def open_arrays(arrays: Mapping[str, NamedArray], layout: SourceLayout, url: str
     name = _find_features(arrays, layout, url)
     features = arrays[name]
     n_records, n_features = features.shape
-    rest = {k: v for k, v in arrays.items() if k != name and _share_records(v, features)}
+    # By its dimension, where it has a name, an array is known to hold a value per record.
+    rest = {
+        key: array
+        for key, array in arrays.items()
+        if key != name and (not array.dims or array.dims[0] in (features.dims or array.dims)[:1])
+    }
     groups = _name_variables(rest, n_records, layout, url)
     # The coordinate of a dimension has its name; that of the features holds theirs.
-    names = [key for key in ("feature_names", *features.dims[1:]) if key in arrays]
-    names = [key for key in names if _holds_names(arrays[key], n_features)][:1]
-    feature_names = _read_names(arrays, names[0], n_features) if names else ()
+    keys = [k for k in ("feature_names", *features.dims[1:]) if _read_names(arrays, k, n_features)]
+    feature_names = _read_names(arrays, keys[0], n_features) if keys else ()
     if layout.labels is None:
-        _say_left_out(arrays, {name, *names, *groups, *layout.drop, "target_names"}, url)
+        _say_left_out(arrays, {name, *keys[:1], *groups, *layout.drop, "target_names"}, url)
     columns = [
         SourceVariable(column, _KINDS[rest[group].dtype.kind])
         for group, found in groups.items()
@@ -108,40 +114,46 @@ def open_arrays(arrays: Mapping[str, NamedArray], layout: SourceLayout, url: str
             )
 
     def read(rows: int, with_features: bool) -> Iterator[Block]:
-        tables = [rest[group].blocks(rows) for group in groups]
+        tables = [_guard(rest[group].blocks(rows), group, url) for group in groups]
         sizes = (min(rows, n_records - start) for start in range(0, n_records, rows))
-        blocks: Iterator[npt.NDArray[Any]] = (
-            features.blocks(rows) if with_features else (np.empty((size, 0)) for size in sizes)
-        )
+        blocks: Iterator[npt.NDArray[Any]] = (np.empty((size, 0)) for size in sizes)
+        if with_features:
+            blocks = _guard(features.blocks(rows), name, url)
         for block, *values in zip(blocks, *tables, strict=True):
-            yield Block(0, len(block), block, _cut_columns(groups, values, layout.drop))
+            found = {
+                column: _as_values(table if table.ndim == 1 else table[:, j])
+                for names, table in zip(groups.values(), values, strict=True)
+                for j, column in enumerate(names)
+                if column not in layout.drop
+            }
+            yield Block(0, len(block), block, found)
 
+    # The significand of float32 has 24 bits.
+    is_narrow = features.dtype.itemsize <= {"b": 1, "i": 2, "u": 2, "f": 4}[features.dtype.kind]
     return RecordSource(
         feature_names,
         n_features,
-        np.dtype(np.float32 if _is_narrow(features.dtype) else np.float64),
+        np.dtype(np.float32 if is_narrow else np.float64),
         variables,
         (url.rstrip("/").rpartition("/")[2],),
         read,
     )
 
 
-def _cut_columns(
-    groups: Mapping[str, tuple[str, ...]], values: list[npt.NDArray[Any]], drop: tuple[str, ...]
-) -> dict[str, npt.NDArray[Any] | Coded]:
-    """The variables of a block: columns of matrices, each by its name."""
-    return {
-        name: _as_values(table if table.ndim == 1 else table[:, j])
-        for names, table in zip(groups.values(), values, strict=True)
-        for j, name in enumerate(names)
-        if name not in drop
-    }
-
-
-def _is_narrow(dtype: np.dtype[Any]) -> bool:
-    """Whether float32 holds each number of a dtype exactly: its significand has 24 bits."""
-    most = {"b": 1, "i": 2, "u": 2, "f": 4}
-    return dtype.itemsize <= most[dtype.kind]
+def _guard(blocks: Iterator[npt.NDArray[Any]], name: str, url: str) -> Iterator[npt.NDArray[Any]]:
+    """The blocks of an array; StoreError, without what was read, where one cannot be read."""
+    start = 0
+    while (
+        block := guard_read(
+            partial(next, blocks, None),
+            StoreError,
+            f"The array {name!r} of {shown(url)} cannot be read from record {start} on",
+            remedy="It is damaged, cut short or unreachable: get it again.",
+            code="read",
+        )
+    ) is not None:
+        yield block
+        start += len(block)
 
 
 def _find_features(arrays: Mapping[str, NamedArray], layout: SourceLayout, url: str) -> str:
@@ -171,55 +183,27 @@ def _name_variables(
     arrays: Mapping[str, NamedArray], n_records: int, layout: SourceLayout, url: str
 ) -> dict[str, tuple[str, ...]]:
     """Names of the variables that each array becomes: a matrix one per column."""
-    _check_kinds(arrays, n_records, layout, url)
     fitting = [name for name, array in arrays.items() if array.is_along(n_records)]
-    for name in layout.labels or ():
-        if name not in fitting:
-            raise InputError(
-                f"{shown(url)} has no array {name!r} of {n_records} rows{suggest(name, fitting)}.",
-                remedy=f"It has: {', '.join(fitting) or 'none'}.",
-                code="missing-variable",
-            )
-    groups = {
-        name: _name_columns(name, arrays, layout)
-        for name in (fitting if layout.labels is None else layout.labels)
-        if name not in layout.drop
-    }
-    names = [name for group in groups.values() for name in group]
-    twice = {name for name in names if names.count(name) > 1} | ({"features"} & set(names))
-    if twice:
-        raise InputError(
-            f"The variable names {', '.join(sorted(twice))} occur twice.",
-            remedy="Give other names with --label-names.",
-            code="duplicate-names",
-        )
-    return groups
-
-
-def _check_kinds(
-    arrays: Mapping[str, NamedArray], n_records: int, layout: SourceLayout, url: str
-) -> None:
-    """An array of one value per record that cannot be stored must not be left out unseen."""
+    groups: dict[str, tuple[str, ...]] = {}
     for name in arrays if layout.labels is None else layout.labels:
         array = arrays.get(name)
-        if array is None or name in layout.drop or array.is_along(n_records):
-            continue
-        if array.shape[:1] == (n_records,):
+        if name in fitting and name not in layout.drop:
+            groups[name] = _name_columns(name, arrays, layout)
+        elif array is not None and array.shape[:1] == (n_records,) and name not in layout.drop:
+            # It must not be left out unseen.
             raise InputError(
                 f"The array {name!r} of {shown(url)} is neither numbers nor text "
                 f"({array.dtype}, shape {array.shape}).",
                 remedy="Leave it out with --drop, or store numbers or text instead.",
                 code="column-type",
             )
-
-
-def _share_records(array: NamedArray, features: NamedArray) -> bool:
-    """Whether an array may hold a value per record: not if its dimension is named another."""
-    return not array.dims or not features.dims or array.dims[0] == features.dims[0]
-
-
-def _holds_names(array: NamedArray, count: int) -> bool:
-    return array.shape == (count,) and array.dtype.kind in "UTSOiu"
+        elif name not in fitting and layout.labels is not None:
+            raise InputError(
+                f"{shown(url)} has no array {name!r} of {n_records} rows{suggest(name, fitting)}.",
+                remedy=f"It has: {', '.join(fitting) or 'none'}.",
+                code="missing-variable",
+            )
+    return groups
 
 
 def _say_left_out(arrays: Mapping[str, NamedArray], known: set[str], url: str) -> None:
@@ -250,11 +234,11 @@ def _name_columns(
 
 
 def _read_names(arrays: Mapping[str, NamedArray], name: str, count: int) -> tuple[str, ...]:
-    if name not in arrays or arrays[name].shape != (count,):
+    """As many names as an array of text or whole numbers holds; else none."""
+    array = arrays.get(name)
+    if array is None or array.shape != (count,) or array.dtype.kind not in "UTSOiu":
         return ()
-    return tuple(
-        str(value) for block in arrays[name].blocks(max(1, count)) for value in _decode(block)
-    )
+    return tuple(str(value) for block in array.blocks(max(1, count)) for value in _decode(block))
 
 
 def _as_values(values: npt.NDArray[Any]) -> npt.NDArray[Any] | Coded:
@@ -272,7 +256,7 @@ def _decode(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Text of bytes; anything else as it is."""
     if values.dtype.kind != "S":
         return values
-    with suppress(UnicodeDecodeError):
+    with suppress(UnicodeDecodeError):  # its text quotes a value
         return np.char.decode(values, "utf-8", "strict")
     raise FormatError(
         "An array of bytes is not text in UTF-8.",

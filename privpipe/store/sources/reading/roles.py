@@ -88,7 +88,13 @@ def assign_roles(
     named = (*(layout.labels or ()), *labels, *layout.categorical, *layout.numeric)
     _check_known((*named, *layout.features, *layout.dates, *layout.drop), known, where)
     _check_apart(layout, named)
-    _check_dates([known[name] for name in layout.dates], where)
+    if wrong := [known[name] for name in layout.dates if not known[name].is_date]:
+        raise InputError(
+            f"{where} holds no dates in {_typed(wrong)}.",
+            remedy="Write dates as 2024-07-01, times as 2024-07-01T09:30:00, and leave others out "
+            "of --dates.",
+            code="column-type",
+        )
     chosen, variables = {*layout.features, *layout.dates}, set(named)
     left_over = [
         name
@@ -102,10 +108,14 @@ def assign_roles(
     features = [column for name, column in known.items() if name in chosen]
     _check_features([c for c in features if c.name not in layout.dates], where, locate)
     rest = [c for name, c in known.items() if name in variables - set(layout.drop)]
+    as_text = set(layout.categorical)
     _check_variables(rest, layout, where)
     return Roles(
         features=tuple(column.name for column in features),
-        variables=tuple(_as_variable(column, layout) for column in rest),
+        variables=tuple(
+            SourceVariable(c.name, "text" if c.name in as_text or c.kind == "other" else c.kind)
+            for c in rest
+        ),
         forms={column.name: _form(column, layout) for column in rest},
         features_dtype=np.dtype(
             np.float32 if all(column.narrow for column in features) else np.float64
@@ -135,7 +145,7 @@ def check_names(names: Sequence[str], where: str, labels: Mapping[str, str] | No
     if twice:
         raise InputError(
             f"{where} has several columns named {_listed(twice)}.",
-            remedy="Give each column a name of its own.",
+            remedy="Give each column a name of its own; --label-names gives those of a matrix.",
             code="duplicate-names",
         )
 
@@ -148,19 +158,15 @@ def check_variable_name(name: str) -> None:
     InputError
         With the name.
     """
-    if name in RESERVED or "/" in name or name.startswith((".", "__")) or not name:
-        raise InputError(
-            f"A variable cannot be named {name!r}.",
-            remedy="Rename it: 'features', 'zarr.json', slashes, a leading dot or two underscores "
-            "are taken.",
-            code="reserved-name",
-        )
     n_bytes = len(name.encode(errors="replace"))
-    if n_bytes > MOST_NAME_BYTES or "\0" in name:
+    is_taken = name in RESERVED or "/" in name or name.startswith((".", "__")) or not name
+    if is_taken or n_bytes > MOST_NAME_BYTES or "\0" in name:
         cut = name if len(name) <= 40 else f"{name[:40]}..."
         raise InputError(
-            f"The variable {cut!r} has a name of {n_bytes} bytes, or one with a null character.",
-            remedy=f"Rename it: an array has a name of at most {MOST_NAME_BYTES} bytes.",
+            f"A variable cannot be named {cut!r} ({n_bytes} bytes).",
+            remedy="Rename it: 'features', 'zarr.json', slashes, a leading dot or two underscores "
+            f"are taken, and an array has a name of at most {MOST_NAME_BYTES} bytes without a null "
+            "character.",
             code="reserved-name",
         )
 
@@ -174,8 +180,10 @@ def too_wide(where: str) -> FormatError:
     )
 
 
-def check_drift(first: Sequence[TableColumn], here: Sequence[TableColumn], where: str) -> None:
-    """Refuse a file whose columns differ from the first file's in name or kind.
+def check_drift(
+    first: Sequence[TableColumn], here: Sequence[TableColumn], where: str, *, with_types: bool
+) -> None:
+    """Refuse a file whose columns differ from the first file's in name or, `with_types`, kind.
 
     Order and widths of integers do not matter; a null column goes with any.
 
@@ -186,13 +194,14 @@ def check_drift(first: Sequence[TableColumn], here: Sequence[TableColumn], where
     """
     known, found = {c.name: c for c in first}, {c.name: c for c in here}
     check_names([column.name for column in here], where, {c.name: c.label for c in here})
+    both = [(known[name], c) for name, c in found.items() if name in known and with_types]
     problems = {
         "lacks": [c.label for name, c in known.items() if name not in found],
         "adds": [c.label for name, c in found.items() if name not in known],
         "has other types in": [
-            f"{c.label} ({c.type_name} here, {known[n].type_name} there)"
-            for n, c in found.items()
-            if n in known and not _agree(known[n], c)
+            f"{mine.label} ({mine.type_name} here, {other.type_name} there)"
+            for other, mine in both
+            if not _agree(other, mine)
         ],
     }
     wrong = [f"{what} {_listed(names)}" for what, names in problems.items() if names]
@@ -286,47 +295,36 @@ def _check_apart(layout: SourceLayout, named: Sequence[str]) -> None:
             )
 
 
-def _check_dates(columns: Sequence[TableColumn], where: str) -> None:
-    wrong = [f"{c.label} ({c.type_name})" for c in columns if not c.is_date]
-    if wrong:
-        raise InputError(
-            f"{where} holds no dates in {_listed(wrong)}.",
-            remedy="Write dates as 2024-07-01, times as 2024-07-01T09:30:00, and leave others out "
-            "of --dates.",
-            code="column-type",
-        )
-
-
 def _check_features(
     features: Sequence[TableColumn], where: str, locate: Callable[[str], str]
 ) -> None:
     """Refuse all that is no number at once, with what to do about each kind."""
     texts = [column for column in features if column.kind == "text"]
-    dates = [column for column in features if column.kind == "other" and column.is_date]
-    others = [f"{c.label} ({c.type_name})" for c in features if c.kind == "other"]
+    others = [column for column in features if column.kind == "other"]
+    dates = [column for column in others if column.is_date]
     # All that is wrong at once: who must change a file does it once.
-    hints = ""
-    if dates:
-        named = ",".join(column.label for column in dates)
-        days = named if all(c.place is None for c in dates) else "COLUMN"
-        hints = f" Name dates with --dates {_quoted(days)}, which makes days of them."
+    problems, remedies = list[str](), list[str]()
     if texts:
         # Of the first alone: finding it may take a pass over the file.
         first = locate(texts[0].name)
-        besides = f" Neither numbers nor text: {_listed(others)}." if others else ""
-        raise InputError(
-            f"{where} holds text in {_listed([c.label for c in texts])}{first}, and a feature is a "
-            f"number.{besides}",
-            remedy="Make text features of 0 and 1 with --one-hot, a variable with --labels or "
-            "--categorical, leave it out with --drop if it is an identifier, or name what "
-            f"means a missing value with --missing.{hints}",
-            code="text-feature",
+        problems.append(f"text in {_listed([c.label for c in texts])}{first}")
+        remedies.append(
+            "Make text features of 0 and 1 with --one-hot, a variable with --labels or "
+            "--categorical, leave it out with --drop if it is an identifier, or name what means a "
+            "missing value with --missing."
         )
+    if dates:
+        named = ",".join(column.label for column in dates)
+        days = named if all(c.place is None for c in dates) else "COLUMN"
+        remedies.append(f"Name dates with --dates {_quoted(days)}, which makes days of them.")
     if others:
+        problems.append(f"columns that are neither numbers nor text: {_typed(others)}")
+        remedies.append("Leave others out with --drop, or store numbers.")
+    if problems:
         raise InputError(
-            f"{where} holds columns that are neither numbers nor text: {_listed(others)}.",
-            remedy=f"{hints.strip()} Leave others out with --drop, or store numbers.".strip(),
-            code="column-type",
+            f"{where} holds {' and '.join(problems)}, and a feature is a number.",
+            remedy=" ".join(remedies),
+            code="text-feature" if texts else "column-type",
         )
 
 
@@ -343,36 +341,28 @@ def _check_variables(columns: Sequence[TableColumn], layout: SourceLayout, where
     for column in columns:
         check_variable_name(column.name)
         if column.kind == "text" and column.name in layout.numeric:
-            raise InputError(
-                f"The variable {column.label!r} of {where} holds text and cannot be numeric.",
-                remedy="Leave it out of --numeric, or drop it with --drop.",
-                code="text-variable",
-            )
-        if column.type_name.startswith(_NESTED):
-            raise InputError(
-                f"The variable {column.name!r} of {where} holds lists or structures "
-                f"({column.type_name}).",
-                remedy="Leave it out with --drop, or store one value per record.",
-                code="column-type",
-            )
-        if column.kind == "other" and column.name not in layout.categorical:
-            raise InputError(
-                f"The variable {column.name!r} of {where} is neither number nor text "
-                f"({column.type_name}).",
-                remedy="Make it --categorical, or leave it out with --drop.",
-                code="column-type",
-            )
-
-
-def _as_variable(column: TableColumn, layout: SourceLayout) -> SourceVariable:
-    if column.name in layout.categorical or column.kind == "other":
-        return SourceVariable(column.name, "text")
-    return SourceVariable(column.name, column.kind)
+            problem, code = "holds text and cannot be numeric", "text-variable"
+            remedy = "Leave it out of --numeric, or drop it with --drop."
+        elif column.type_name.startswith(_NESTED):
+            problem, code = f"holds lists or structures ({column.type_name})", "column-type"
+            remedy = "Leave it out with --drop, or store one value per record."
+        elif column.kind == "other" and column.name not in layout.categorical:
+            problem, code = f"is neither number nor text ({column.type_name})", "column-type"
+            remedy = "Make it --categorical, or leave it out with --drop."
+        else:
+            continue
+        raise InputError(
+            f"The variable {column.label!r} of {where} {problem}.", remedy=remedy, code=code
+        )
 
 
 def _form(column: TableColumn, layout: SourceLayout) -> Form:
     is_text = column.kind in ("text", "other", "boolean") or column.name in layout.categorical
     return "text" if is_text and column.name not in layout.numeric else "number"
+
+
+def _typed(columns: Sequence[TableColumn]) -> str:
+    return _listed([f"{column.label} ({column.type_name})" for column in columns])
 
 
 def _listed(names: Sequence[str], most: int = 12) -> str:

@@ -3,8 +3,7 @@
 Record batches of columns become blocks of a feature matrix and variables.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any
 
@@ -77,8 +76,8 @@ class FileTable:
         raise NotImplementedError
 
     def read_labels(self) -> tuple[str, ...]:
-        """Columns that a list of labels names."""
-        return read_label_file(self.layout.label_file)
+        """Columns that a list of labels names; none where none is given."""
+        return () if self.layout.label_file is None else read_label_file(self.layout.label_file)
 
     def locate_text(self, name: str) -> str:
         """Where the first text of a column is, to follow its name; nothing if not known."""
@@ -100,15 +99,10 @@ class FileTable:
         Files whose columns differ from the first's are refused.
         """
         stored = [column for column in self.columns if not column.optional]
-        read = {name: forms[name] for name in forms if name in {c.name for c in stored}}
+        read = {column.name: forms[column.name] for column in stored if column.name in forms}
         for file in self.files.files:
-            columns = self.describe(file)
-            first, here = list(stored), list(columns)
-            if not self.declares_types:
-                first, here = (
-                    [replace(c, kind="text", type_name="") for c in one] for one in (first, here)
-                )
-            roles.check_drift(first, here, self.files.describe(file))
+            columns, where = self.describe(file), self.files.describe(file)
+            roles.check_drift(stored, columns, where, with_types=self.declares_types)
             for batch in self.read(file, columns, read, rows):
                 for start in range(0, batch.num_rows, rows):
                     yield file.partition, file.add_keys(batch.slice(start, rows), forms)
@@ -168,14 +162,13 @@ def kind_of(type_: Any) -> ColumnKind:
     ('integer', 'text', 'other')
     """
     t = pa.types
-    if t.is_boolean(type_):
-        return "boolean"
-    if t.is_integer(type_):
-        return "integer"
-    if t.is_floating(type_) or t.is_decimal(type_) or t.is_null(type_):
-        return "number"
-    texts = (t.is_dictionary, t.is_string, t.is_large_string, t.is_string_view)
-    return "text" if any(is_text(type_) for is_text in texts) else "other"
+    kinds: dict[ColumnKind, tuple[Callable[[Any], bool], ...]] = {
+        "boolean": (t.is_boolean,),
+        "integer": (t.is_integer,),
+        "number": (t.is_floating, t.is_decimal, t.is_null),
+        "text": (t.is_dictionary, t.is_string, t.is_large_string, t.is_string_view),
+    }
+    return next((kind for kind, tests in kinds.items() if any(f(type_) for f in tests)), "other")
 
 
 def is_narrow(type_: Any) -> bool:
@@ -190,8 +183,7 @@ def as_matrix(batch: pa.RecordBatch, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     """Numeric columns as a matrix, (n_records, n_columns), NaN where missing."""
     types = batch.schema.types
     if types and all(type_ == pa.from_numpy_dtype(dtype) for type_ in types):
-        matrix: npt.NDArray[Any] = batch.to_tensor(null_to_nan=True, row_major=True).to_numpy()
-        return matrix
+        return np.asarray(batch.to_tensor(null_to_nan=True, row_major=True).to_numpy())
     # float64 wherever narrower numbers would lose something.
     narrow = dtype == np.float32 and all(map(is_narrow, types))
     matrix = np.empty((batch.num_rows, batch.num_columns), np.float32 if narrow else np.float64)
@@ -209,8 +201,7 @@ def as_numbers(column: pa.Array) -> npt.NDArray[Any]:
     elif pa.types.is_date(column.type) or pa.types.is_timestamp(column.type):
         # By microseconds: dates before 1970 and times of a day keep their fractions.
         column = pc.divide(column.cast(pa.timestamp("us")).cast(pa.int64()), MICROSECONDS)
-    found: npt.NDArray[Any] = column.to_numpy(zero_copy_only=False)
-    return found
+    return np.asarray(column.to_numpy(zero_copy_only=False))
 
 
 def as_coded(column: pa.Array, *, is_boolean: bool = False) -> Coded:

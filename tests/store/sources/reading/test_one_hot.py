@@ -11,7 +11,7 @@ import pytest
 
 import privpipe
 from privpipe.errors import InputError, OptionError
-from privpipe.store.sources.reading import one_hot
+from privpipe.store.sources.reading import recoding
 
 COLOURS = ["red", "green", "blue", "red", "red", None, "green", "black"]
 
@@ -56,7 +56,7 @@ def test_one_hot__names_what_it_cannot_take(
     assert "--one-hot" in caught.value.remedy
     with pytest.raises(OptionError, match="no column 'color', did you mean 'colour'"):
         read(write(tmp_path), one_hot=("color",))
-    monkeypatch.setattr(one_hot, "MOST_CATEGORIES", 3)
+    monkeypatch.setattr(recoding, "MOST_CATEGORIES", 3)
     with pytest.raises(InputError, match="more than 3"):
         read(write(tmp_path), one_hot=("colour",))
 

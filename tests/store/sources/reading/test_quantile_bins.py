@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 import privpipe
 from privpipe.errors import InputError, OptionError, PrivpipeError
 from privpipe.store.collections.writing import read_statistics
-from privpipe.store.sources.reading import quantile_bins
-from privpipe.store.sources.reading.quantile_bins import choose_edges, measure_loss, parse_bins
+from privpipe.store.sources.reading import recoding
+from privpipe.store.sources.reading.recoding import choose_edges, measure_loss, parse_bins
 
 
 def write(folder: Path, n: int = 400) -> tuple[Path, pd.DataFrame]:
@@ -113,7 +113,7 @@ def test_bins__of_many_records_are_chosen_by_some(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source, _ = write(tmp_path, 3000)
-    monkeypatch.setattr(quantile_bins, "MOST_CHOSEN", 1000)
+    monkeypatch.setattr(recoding, "MOST_CHOSEN", 1000)
     lost = read_statistics(str(ingest(source, ("pay=8",)))).binning["pay"]
     assert lost.n_chosen == 750  # every fourth
     assert lost.n_bins == 8

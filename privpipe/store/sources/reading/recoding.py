@@ -1,10 +1,13 @@
-"""Columns of numbers as categories: bins of about as many records each, and what binning loses.
+"""Columns of text as features, columns of numbers as categories: only where an option names them.
 
-Edges are quantiles of a part of the records, chosen by their number alone, and are rounded: they
-become names of categories, which a release publishes, and no record's value need be an edge.
+What categories and edges are called becomes part of names that a release publishes. So rare
+categories are pooled, and edges are rounded quantiles of a part of the records, chosen by their
+number alone: no record's value need be an edge.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
 
@@ -14,6 +17,104 @@ import pandas as pd
 from privpipe.errors import InputError, OptionError
 from privpipe.protocols import FloatArray, IntArray
 from privpipe.store.sources.reading.source import BinningLoss, Block, Coded, RecordSource
+
+MOST_CATEGORIES = 1_000
+"""Categories that all columns may become in all: more are surely identifiers or free text."""
+
+MISSING, RARE = "(missing)", "(other)"
+
+
+def spread_texts(source: RecordSource, columns: Sequence[str], least: int = 1) -> RecordSource:
+    """A source in which some variables of text are features, after the features that there are.
+
+    Parameters
+    ----------
+    source
+        The source; it is read once to learn the categories.
+    columns
+        Variables that become features.
+    least
+        Categories of fewer records are pooled.
+
+    Raises
+    ------
+    OptionError
+        If a column is no categorical variable of the source.
+    InputError
+        If there are more than `MOST_CATEGORIES` categories.
+    """
+    for name in set(columns) - {variable.name for variable in source.variables}:
+        raise OptionError(
+            f"--one-hot names {name!r}, which is no column of text.",
+            remedy="Name columns of a table; numbers are features as they are.",
+        )
+    categories = _learn(source, columns, least)
+    made = tuple(f"{name}={one}" for name, found in categories.items() for one in found)
+    # float32 holds 0 and 1 exactly; numbers that are there may need more.
+    dtype = source.features_dtype if source.n_features else np.dtype(np.float32)
+
+    def read(rows: int, with_features: bool) -> Iterator[Block]:
+        for block in source.blocks(rows, with_features=with_features):
+            features = block.features
+            if with_features:
+                new = [_spread(block, *item) for item in categories.items()]
+                features = np.hstack([features.astype(dtype, copy=False), *new])
+            rest = {k: v for k, v in block.variables.items() if k not in categories}
+            yield replace(block, features=features, variables=rest)
+
+    return replace(
+        source,
+        feature_names=(*source.feature_names, *made),
+        n_features=source.n_features + len(made),
+        features_dtype=dtype,
+        variables=tuple(v for v in source.variables if v.name not in categories),
+        read=read,
+    )
+
+
+def _learn(
+    source: RecordSource, columns: Sequence[str], least: int
+) -> Mapping[str, tuple[str, ...]]:
+    """Categories of each column in natural order; rare ones and missing values come last."""
+    counts: dict[str, Counter[str]] = {name: Counter() for name in columns}
+    for block in source.blocks(2**16, with_features=False):
+        for name, found in counts.items():
+            coded = block.variables[name]
+            assert isinstance(coded, Coded), "the columns are read as text"
+            names = (*coded.names, MISSING)  # the code -1 picks the last
+            found.update(names[code] for code in coded.codes)
+            if sum(map(len, counts.values())) > MOST_CATEGORIES:
+                raise InputError(
+                    f"{name} and the other columns of --one-hot have more than {MOST_CATEGORIES} "
+                    "categories.",
+                    remedy="Leave identifiers and free text out with --drop.",
+                    code="too-many-categories",
+                )
+    return {name: _choose_categories(found, least) for name, found in counts.items()}
+
+
+def _choose_categories(counts: Counter[str], least: int) -> tuple[str, ...]:
+    common = sorted(c for c, n in counts.items() if n >= least and c not in (MISSING, RARE))
+    pooled = set(counts) - {*common, MISSING}
+    return (*common, *([RARE] if pooled else []), *([MISSING] if MISSING in counts else []))
+
+
+def _spread(block: Block, name: str, categories: tuple[str, ...]) -> FloatArray:
+    """A block's column as columns of 0 and 1, (n_records, n_categories)."""
+    values = block.variables[name]
+    assert isinstance(values, Coded), "the columns are read as text"
+    places = {category: place for place, category in enumerate(categories)}
+    other = places.get(RARE, -1)
+    table = [places.get(value, other) for value in values.names] + [places.get(MISSING, -1)]
+    found = np.asarray(table)[values.codes]
+    if (found < 0).any():
+        raise InputError(
+            f"{name} holds a category that was not there before.",
+            remedy="The source changes while it is read: copy it first.",
+            code="source-changed",
+        )
+    return np.asarray(np.eye(len(categories), dtype=np.float32)[found])
+
 
 MOST_CHOSEN = 2**18
 """Records that edges are chosen by, at most; every 2nd, 4th, ... where there are more."""
@@ -41,29 +142,23 @@ def parse_bins(given: Sequence[str]) -> Bins:
     """
     found: dict[str, int | tuple[float, ...]] = {}
     for one in given:
-        name, mark, what = one.rpartition("=")
-        try:
+        name, _, what = one.rpartition("=")
+        bins: int | tuple[float, ...] = ()
+        with suppress(ValueError):
             bins = tuple(map(float, what.split(":"))) if ":" in what else int(what)
-        except ValueError:
-            mark = ""
-        if not mark or not name or name in found:
-            raise OptionError(
-                f"The bins {one!r} are not understood.",
-                remedy="Name each column once: age=8 for 8 bins, or age=25:40:60 for edges.",
-                code="bins",
-            )
-        found[name] = bins
         if isinstance(bins, int):
             right = 2 <= bins <= MOST_BINS
         else:  # NaN fails both, so that it is no edge either
             right = bool(np.isfinite(bins).all() and (np.diff(bins) > 0).all())
-            right = right and len(bins) < MOST_BINS
-        if not right:
+            right = right and 0 < len(bins) < MOST_BINS
+        if not right or not name or name in found:
             raise OptionError(
-                f"The bins of {name!r} are {bins}.",
-                remedy=f"Use 2 to {MOST_BINS:,} bins, or finite ascending edges.",
+                f"The bins {one!r} are not understood.",
+                remedy=f"Name each column once: age=8 for 8 bins, of which there may be 2 to "
+                f"{MOST_BINS:,}, or age=25:40:60 for edges, finite and ascending.",
                 code="bins",
             )
+        found[name] = bins
     return found
 
 
@@ -160,14 +255,13 @@ def bin_numbers(source: RecordSource, bins: Bins) -> RecordSource:
     InputError
         If a variable has a single value, or none.
     """
-    kinds = {variable.name: variable.kind for variable in source.variables}
-    for name in bins:
-        if kinds.get(name) not in ("number", "integer"):
-            raise OptionError(
-                f"--bins names {name!r}, which is no column of numbers.",
-                remedy="Name columns of numbers of a table; texts are categories as they are.",
-                code="bins",
-            )
+    numbers = {one.name for one in source.variables if one.kind in ("number", "integer")}
+    for name in set(bins) - numbers:
+        raise OptionError(
+            f"--bins names {name!r}, which is no column of numbers.",
+            remedy="Name columns of numbers of a table; texts are categories as they are.",
+            code="bins",
+        )
     chosen = _choose_records(source)
     edges = {name: _find_edges(name, chosen[name], given) for name, given in bins.items()}
     others = {
@@ -241,9 +335,8 @@ def _choose_records(source: RecordSource) -> pd.DataFrame:
         while sum(map(len, chosen)) > MOST_CHOSEN:
             # Every second of those that are left: no value decides which records choose the edges.
             chosen, every = [pd.concat(chosen)[::2]], 2 * every
-    if not chosen:
-        return pd.DataFrame({variable.name: np.empty(0) for variable in source.variables})
-    return pd.concat(chosen)
+    names = [variable.name for variable in source.variables]
+    return pd.concat(chosen) if chosen else pd.DataFrame(columns=names)
 
 
 def _flat(values: FloatArray | Coded) -> FloatArray:
