@@ -46,8 +46,26 @@ def _write_column(column: Column) -> str:
     return f"{column.name} ({n} classes)" if n else f"{column.name} (numeric)"
 
 
+class ShardsInTurn:
+    """Shards that this process reads one after the other; see `Shards`."""
+
+    def shards(self) -> Iterator[Shard]:
+        """Yield the shards in order."""
+        raise NotImplementedError
+
+    def reduce(self, summarise: Callable[[Shard], S]) -> S:
+        """Summarise every shard and merge the summaries; see `Shards.reduce`."""
+        return fold(lambda left, right: left.merge(right), map(summarise, self.shards()))
+
+    def oracle(self, function: Callable[..., Sums], **resident: Any) -> Oracle[Any, Sums]:
+        """Sum ``function(shard, parameters, **resident)`` over the shards at each call."""
+        return lambda parameters: add_sums(
+            [function(shard, parameters, **resident) for shard in self.shards()]
+        )
+
+
 @described(facts_of_shards)
-class Records:
+class Records(ShardsInTurn):
     """Records in memory, cut into shards of consecutive rows.
 
     Parameters
@@ -190,17 +208,6 @@ class Records:
                 weights=w.weights[rows],
                 groups=w.groups[rows],
             )
-
-    def reduce(self, summarise: Callable[[Shard], S]) -> S:
-        """Summarise every shard and merge the summaries; see `Shards.reduce`."""
-        return fold(lambda left, right: left.merge(right), map(summarise, self.shards()))
-
-    def oracle(self, function: Callable[..., Sums], **resident: Any) -> Oracle[Any, Sums]:
-        """Sum ``function(shard, parameters, **resident)`` over the shards at each call."""
-
-        return lambda parameters: add_sums(
-            [function(shard, parameters, **resident) for shard in self.shards()]
-        )
 
 
 def _as_groups(groups: npt.ArrayLike | None, n_records: int) -> IntArray:

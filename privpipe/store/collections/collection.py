@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce as fold
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,9 +19,9 @@ from privpipe.described import described
 from privpipe.errors import InputError
 from privpipe.fitted_schema import FittedSchema, Matching, match_columns
 from privpipe.numerics.finite import find_finite_rows, keep_rows
-from privpipe.protocols import FloatArray, IntArray, Oracle, Shard, ShardSchema, Statistics, Sums
+from privpipe.protocols import FloatArray, IntArray, Shard, ShardSchema
 from privpipe.records.chunks import ChunkPlan
-from privpipe.records.memory import add_sums, facts_of_shards
+from privpipe.records.memory import ShardsInTurn, facts_of_shards
 from privpipe.records.sampling import Part, PartCount, Split
 from privpipe.records.schema import (
     MISSING,
@@ -36,8 +36,6 @@ from privpipe.store.arrays import sealed_arrays
 from privpipe.store.arrays.blocks import read_block
 from privpipe.store.arrays.factored_basis import Basis
 from privpipe.store.arrays.layout import FEATURES, read_header, using_header
-
-S = TypeVar("S", bound=Statistics)
 
 
 def _facts(collection: Collection) -> dict[str, str]:
@@ -59,7 +57,7 @@ def _facts(collection: Collection) -> dict[str, str]:
 
 @described(_facts)
 @dataclass(frozen=True)
-class Collection:
+class Collection(ShardsInTurn):
     """A collection opened for training, cleaning or audit; small and picklable.
 
     It is `Shards` itself, one chunk at a time in this process; `privpipe.cluster` reads its chunks
@@ -181,15 +179,15 @@ class Collection:
         start, stop = self._rows(chunk)
         # From split and numbers alone, so that every pass keeps the same records.
         keep = self._keep(start, stop)
-        features = self._features(start, stop)
+        features = self._features(partial(self.read, start=start, stop=stop), stop - start)
         if self.only_finite:
             keep &= find_finite_rows(features)
-        whole = keep.all()
-        released = (
-            np.empty((stop - start, 0))
-            if self.released_url is None
-            else self._released(self.released_url, start, stop)
-        )
+        released: FloatArray = np.empty((stop - start, 0))
+        if self.released_url is not None:
+            read = partial(
+                read_block, self.released_url, start=start, stop=stop, version=self.released_run
+            )
+            released = self._features(read, stop - start)
         if self.released_basis is not None:
             released = self.released_basis.reconstruct(released)
         return Shard(
@@ -199,7 +197,7 @@ class Collection:
             keep_rows(self.codes(start, stop), keep),
             keep_rows(released, keep),
             # Draws go by record numbers: a shard with gaps has none.
-            first_record=start if whole else -1,
+            first_record=start if keep.all() else -1,
             weights=self._weights(start, stop)[keep] if self.weights else np.empty(0),
             groups=self._groups(start, stop)[keep] if self.groups else np.empty(0, np.int64),
         )
@@ -235,36 +233,20 @@ class Collection:
         """Read the chunks in order."""
         return map(self.shard, range(self.plan.n_chunks))
 
-    def reduce(self, summarise: Callable[[Shard], S]) -> S:
-        """Summarise every shard and merge the summaries; see `Shards.reduce`."""
-        return fold(lambda left, right: left.merge(right), map(summarise, self.shards()))
-
-    def oracle(self, function: Callable[..., Sums], **resident: Any) -> Oracle[Any, Sums]:
-        """Sum ``function(shard, parameters, **resident)`` over the chunks at each call."""
-
-        def ask(parameters: Any, /) -> Sums:
-            return add_sums([function(shard, parameters, **resident) for shard in self.shards()])
-
-        return ask
-
     def count_parts(self, split: Split, parts: Sequence[Part]) -> list[PartCount]:
         """Records and groups of some parts of a split, in one pass over what decides them."""
         counts = [0] * len(parts)
         groups = [np.empty(0, np.int64) for _ in parts]
         splitting = self.keeping(split, "all")
-        for chunk in range(self.plan.n_chunks):
-            start, stop = self.plan.rows(chunk)
+        for start, stop in map(self.plan.rows, range(self.plan.n_chunks)):
             identities = splitting._identities(start, stop)
             for i, part in enumerate(parts):
                 mine = identities[split.keep(part, identities)]
                 counts[i] += len(mine)
                 if split.group is not None:
                     groups[i] = np.union1d(groups[i], mine)
-        grouped = split.group is not None
-        return [
-            PartCount(n, len(found) if grouped else None)
-            for n, found in zip(counts, groups, strict=True)
-        ]
+        sizes = [None if split.group is None else len(found) for found in groups]
+        return list(map(PartCount, counts, sizes))
 
     def read(self, name: str, start: int, stop: int) -> npt.NDArray[Any]:
         """Rows of one array, in its stored dtype; features of none are not stored.
@@ -278,10 +260,9 @@ class Collection:
             return values
         if name == FEATURES:
             return self.matching.arrange(values)
-        if name not in self.matching.codes:
-            return values
+        # Codes of other tables may need another dtype.
         dtype = self.schema_of_records.variable(name).dtype
-        return self.matching.translate(name, values).astype(dtype)
+        return self.matching.translate(name, values).astype(dtype, copy=False)
 
     def _keep(self, start: int, stop: int) -> npt.NDArray[np.bool_]:
         if self.split is None or self.part == "all":
@@ -329,7 +310,7 @@ class Collection:
 
     def codes(self, start: int, stop: int) -> IntArray:
         """Codes of the attributes, (n_records, n_attributes)."""
-        return self._tabulate(lambda name: self.read(name, start, stop), stop - start)
+        return self._tabulate(partial(self.read, start=start, stop=stop), stop - start)
 
     def _tabulate(self, read: Callable[[str], npt.NDArray[Any]], n_records: int) -> IntArray:
         table = np.empty((n_records, len(self.attributes)), np.int64)
@@ -337,25 +318,12 @@ class Collection:
             table[:, j] = read(name)
         return table
 
-    def _features(self, start: int, stop: int) -> FloatArray:
-        """Features, or indicators of the attributes."""
+    def _features(self, read: Callable[[str], npt.NDArray[Any]], n_records: int) -> FloatArray:
+        """Features, or indicators of the attributes, of what an array is read from by name."""
         if self.indicators:
-            return expand_indicators(self.codes(start, stop), self.schema.attributes)
+            return expand_indicators(self._tabulate(read, n_records), self.schema.attributes)
         if not self.reads_features or not self.schema_of_records.n_features:
-            return np.empty((stop - start, 0))
-        return self.read(FEATURES, start, stop)
-
-    def _released(self, url: str, start: int, stop: int) -> FloatArray:
-        """What the release that is being written holds of these records, or indicators of it."""
-
-        def read(name: str) -> npt.NDArray[Any]:
-            return read_block(url, name, start, stop, self.released_run)
-
-        if self.indicators:
-            codes = self._tabulate(read, stop - start)
-            return expand_indicators(codes, self.schema.attributes)
-        if not self.reads_features or not self.schema_of_records.n_features:
-            return np.empty((stop - start, 0))
+            return np.empty((n_records, 0))
         return read(FEATURES)
 
 
@@ -413,10 +381,8 @@ def open_collection(
         public=public,
     )
     _ = collection.schema  # names are checked here
-    if (
-        weights is not None
-        and collection.schema_of_records.variable(weights).categories is not None
-    ):
+    about = None if weights is None else collection.schema_of_records.variable(weights)
+    if about is not None and about.categories is not None:
         raise InputError(
             f"The weights {weights!r} are a categorical variable.",
             remedy="Name a numeric variable: how often each record counts.",

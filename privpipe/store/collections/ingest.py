@@ -206,13 +206,12 @@ def _watch(source: RecordSource, listen: Listener, n_records: int) -> RecordSour
 
 def _say_guesses(survey: Survey) -> None:
     """Name the variables of whole numbers, which may be classes or numbers."""
+    guessed = [one.variable for one in survey.coders if one.variable.name in survey.guessed]
     # A guess is said with the option that overrules it.
-    kinds = {coder.variable.name: coder.variable.categories is not None for coder in survey.coders}
-    for what, option, as_classes in (
-        ("classes", "numeric", True),
-        ("numbers", "categorical", False),
+    for what, option, names in (
+        ("classes", "numeric", [one.name for one in guessed if one.categories is not None]),
+        ("numbers", "categorical", [one.name for one in guessed if one.categories is None]),
     ):
-        names = [name for name in survey.guessed if kinds[name] is as_classes]
         if names:
             warnings.warn(
                 f"{', '.join(names)}: whole numbers, which are stored as {what}. If they are not, "
@@ -269,9 +268,6 @@ def cast_features(
         return features
     with np.errstate(over="ignore"):
         found: npt.NDArray[Any] = features.astype(dtype)
-    # What becomes wider fits, and whole numbers are far from what overflows.
-    if features.dtype.kind != "f" or features.dtype.itemsize <= dtype.itemsize:
-        return found
     lost = np.isinf(found) & np.isfinite(features)
     if lost.any():
         places = np.flatnonzero(lost.any(axis=0))[:8]

@@ -7,11 +7,12 @@ every chunk: one pass over the stored bytes proves them, and makes the receipts 
 are checked with.
 """
 
-import hashlib
 import json
 import os
+import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from hashlib import sha256
 
 import fsspec
@@ -19,15 +20,9 @@ import fsspec
 from privpipe.errors import IncompleteReleaseError, StoreError
 from privpipe.store.access.location import local_path, shown
 from privpipe.store.access.objects import open_store, read_bytes, write_bytes
+from privpipe.store.arrays import sealed_arrays
 from privpipe.store.arrays.blocks import measure_object
-from privpipe.store.arrays.sealed_arrays import (
-    Origin,
-    Proof,
-    ReceiptBook,
-    SealedArrays,
-    digest_collection,
-    read_receipts,
-)
+from privpipe.store.arrays.layout import ArrayPlan
 from privpipe.store.collections.collection import Collection
 
 Measured = list[tuple[int, int]]
@@ -36,21 +31,18 @@ Measured = list[tuple[int, int]]
 NOTE = "proof.json"
 
 
-def measure_chunks(sealed: SealedArrays, chunks: Iterable[int]) -> list[Measured]:
+def measure_chunks(sealed: sealed_arrays.SealedArrays, chunks: Iterable[int]) -> list[Measured]:
     """Worker side: what is stored of some chunks; a missing object is of no bytes."""
     store = open_store(sealed.url, read_only=True)
-    found: list[Measured] = []
-    for chunk in chunks:
-        row: Measured = []
-        for plan in sealed.plans:
-            try:
-                stored = measure_object(store, plan, chunk)
-                row.append((stored.length, stored.crc32c))
-            except IncompleteReleaseError:
-                # No object has no bytes, so that the digest differs.
-                row.append((0, 0))
-        found.append(row)
-    return found
+
+    def measure(plan: ArrayPlan, chunk: int) -> tuple[int, int]:
+        try:
+            stored = measure_object(store, plan, chunk)
+        except IncompleteReleaseError:
+            return 0, 0  # no object has no bytes, so that the digest differs
+        return stored.length, stored.crc32c
+
+    return [[measure(plan, chunk) for plan in sealed.plans] for chunk in chunks]
 
 
 def prove_by_digest(collection: Collection, measured: Iterable[Measured], url: str) -> Collection:
@@ -78,23 +70,18 @@ def prove_by_digest(collection: Collection, measured: Iterable[Measured], url: s
     """
     names = [plan.name for plan in collection.sealed.plans]
     n_chunks = collection.plan.n_chunks
-    book = ReceiptBook(url, names, n_chunks)
+    book = sealed_arrays.ReceiptBook(url, names, n_chunks)
     for row in measured:
         book.add(row)
     proof = book.close(url)
-    schema = collection.schema_of_records
-    origin: Origin | None = None
-    if digest_collection(schema, proof, n_chunks) == collection.digest:
-        origin = "digest"
+    digest = partial(sealed_arrays.digest_collection, collection.schema_of_records, proof, n_chunks)
     # The first collections noted one and the same checksum of every chunk.
-    elif digest_collection(schema, proof, n_chunks, lengths_only=True) == collection.digest:
-        origin = "noted"
-    if origin is None:
-        raise StoreError(
-            f"{shown(collection.url)} is not what was ingested: its chunks differ from its digest.",
-            remedy="Restore the collection from where it came, or ingest it again.",
-            code="source-damaged",
-        )
+    origins: dict[str, sealed_arrays.Origin] = {
+        digest(lengths_only=True): "noted",
+        digest(): "digest",
+    }
+    if (origin := origins.get(collection.digest)) is None:
+        raise _differs(collection, "its chunks")
     proof = replace(proof, origin=origin)
     described = proof.describe()
     note = {"proof": described, "sha256": _seal(described)}
@@ -112,13 +99,13 @@ def find_proof(collection: Collection, url: str) -> Collection | None:
             return None
     except (ValueError, KeyError, TypeError):
         return None
-    proof = Proof.restore(url, described)
+    proof = sealed_arrays.Proof.restore(url, described)
     return None if proof is None else _with_proof(collection, proof)
 
 
 def verify_collection(
     collection: Collection, listen: Callable[[int, int], None] | None = None
-) -> Origin:
+) -> sealed_arrays.Origin:
     """Read every stored byte of a collection, and compare it with receipts or digest.
 
     Parameters
@@ -139,45 +126,42 @@ def verify_collection(
         If anything differs, with the number of chunks.
     """
     sealed, n_chunks = collection.sealed, collection.plan.n_chunks
-    measured = _measure_all(collection, listen)
+    measured = _measure_all(collection, listen or (lambda _, __: None))
     if sealed.proof is None:
-        import tempfile
-
         with tempfile.TemporaryDirectory(prefix="privpipe-") as folder:
             proved = prove_by_digest(collection, measured, folder).sealed.proof
         assert proved is not None, "it was just made"
         return proved.origin
-    damaged = sum(
-        row != expected
-        for row, expected in zip(measured, _expected(sealed.proof, n_chunks), strict=True)
-    )
-    matches = digest_collection(collection.schema_of_records, sealed.proof, n_chunks)
-    if damaged or matches != collection.digest:
-        raise StoreError(
-            f"{damaged} chunks of {shown(collection.url)} are not those that were ingested.",
-            remedy="Restore the collection from where it came, or ingest it again.",
-            code="source-damaged",
-        )
+    pairs = zip(measured, _expected(sealed.proof, n_chunks), strict=True)
+    damaged = sum(row != expected for row, expected in pairs)
+    digest = sealed_arrays.digest_collection(collection.schema_of_records, sealed.proof, n_chunks)
+    if damaged or digest != collection.digest:
+        raise _differs(collection, f"{damaged} of its chunks" if damaged else "its receipts")
     return sealed.proof.origin
 
 
-def _measure_all(
-    collection: Collection, listen: Callable[[int, int], None] | None
-) -> Iterator[Measured]:
+def _differs(collection: Collection, what: str) -> StoreError:
+    return StoreError(
+        f"{shown(collection.url)} is not what was ingested: {what} differ from its digest.",
+        remedy="Restore the collection from where it came, or ingest it again.",
+        code="source-damaged",
+    )
+
+
+def _measure_all(collection: Collection, listen: Callable[[int, int], None]) -> Iterator[Measured]:
     for chunk in range(collection.plan.n_chunks):
         yield from measure_chunks(collection.sealed, [chunk])
-        if listen is not None:
-            start, stop = collection.plan.rows(chunk)
-            listen(stop - start, collection.n_records)
+        start, stop = collection.plan.rows(chunk)
+        listen(stop - start, collection.n_records)
 
 
-def _expected(proof: Proof, n_chunks: int) -> Iterator[Measured]:
+def _expected(proof: sealed_arrays.Proof, n_chunks: int) -> Iterator[Measured]:
     for number in range(len(proof.blocks)):
-        rows = read_receipts(proof, number)[: n_chunks - number * proof.block_chunks]
+        rows = sealed_arrays.read_receipts(proof, number)[: n_chunks - number * proof.block_chunks]
         yield from ([(length, crc) for length, crc in row] for row in rows.tolist())
 
 
-def _with_proof(collection: Collection, proof: Proof) -> Collection:
+def _with_proof(collection: Collection, proof: sealed_arrays.Proof) -> Collection:
     return replace(collection, sealed=replace(collection.sealed, proof=proof))
 
 
@@ -191,7 +175,7 @@ def read_source_version(url: str) -> str:
     On a file system name, size and modification time in nanoseconds; elsewhere name, size, and
     the object's entity tag or time.
     """
-    sha = hashlib.sha256()
+    sha = sha256()
     for line in sorted(_describe(url)):
         sha.update(f"{line}\n".encode())
     return sha.hexdigest()

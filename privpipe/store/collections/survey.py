@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
@@ -16,7 +16,7 @@ import pandas as pd
 from privpipe.errors import InputError, StoreError
 from privpipe.numerics.kinds import are_classes
 from privpipe.records.schema import MISSING, CollectionSchema, Partition, Variable, code_dtype
-from privpipe.store.sources.reading.source import Block, Coded, RecordSource, SourceVariable
+from privpipe.store.sources.reading.source import Block, Coded, RecordSource
 
 MAX_CATEGORIES = 2**15 - 2
 """Categories that a variable may have in a collection: codes fit int16."""
@@ -68,8 +68,7 @@ class Coder:
             )
         # The last entry is what the code -1 picks.
         places = [MISSING if place is None else place for place in (*table, MISSING)]
-        codes: npt.NDArray[Any] = np.array(places, dtype)[coded.codes]
-        return codes
+        return np.asarray(np.array(places, dtype)[coded.codes])
 
     @cached_property
     def _places(self) -> Mapping[str, int]:
@@ -144,7 +143,7 @@ def pool_rare(counts: Mapping[str, int], min_count: int, name: str) -> tuple[tup
         if kind not in pool:
             pool.add(kind)
             size += counts[kind]
-    common = order_names(kind for kind in counts if kind not in pool)
+    common = tuple(sorted(set(counts) - pool, key=_natural))
     if len(common) + bool(pool) > MAX_CATEGORIES:
         raise too_many(name, MAX_CATEGORIES)
     return ((*common, POOLED), size) if pool else (common, 0)
@@ -160,16 +159,12 @@ def too_many(name: str, most: int) -> InputError:
     )
 
 
-def order_names(names: Iterable[str]) -> tuple[str, ...]:
-    """Names in natural order: numbers by size, then text.
-
-    >>> order_names(["10", "b", "9", "a"])
-    ('9', '10', 'a', 'b')
-    """
-    return tuple(sorted(names, key=_natural))
-
-
 def _natural(text: str) -> tuple[int, float, str]:
+    """Key of the natural order: numbers by size, then text.
+
+    >>> sorted(["10", "b", "9", "a"], key=_natural)
+    ['9', '10', 'a', 'b']
+    """
     try:
         number = float(text)
     except ValueError:
@@ -197,7 +192,6 @@ def fit_survey(survey: Survey, source: RecordSource, like: CollectionSchema, whe
     """
     found = {coder.variable.name: coder.variable for coder in survey.coders}
     known = {variable.name: variable for variable in like.variables}
-    problem = ""
     if source.n_features != like.n_features:
         problem = f"has {source.n_features} features, the collection {like.n_features}"
     elif tuple(source.feature_names) != tuple(like.feature_names):
@@ -206,40 +200,29 @@ def fit_survey(survey: Survey, source: RecordSource, like: CollectionSchema, whe
         problem = f"has no variable {', '.join(map(repr, missing))}"
     elif further := sorted(set(found) - set(known)):
         problem = f"has the variable {', '.join(map(repr, further))}, the collection has not"
+    else:
+        problems = (_find_difference(found[name], one) for name, one in known.items())
+        problem = next(filter(None, problems), "")
     if problem:
-        raise _drifted(where, problem)
-    for name, variable in known.items():
-        _check_kind(where, found[name], variable)
-    coders = tuple(
-        Coder(variable, has_pool=POOLED in (variable.categories or ()))
-        for variable in like.variables
-    )
+        raise InputError(
+            f"{where} {problem}.",
+            remedy="Nothing was added. Fix the source, or begin a new growing collection.",
+            code="schema-drift",
+        )
+    coders = tuple(Coder(one, has_pool=POOLED in (one.categories or ())) for one in like.variables)
     return replace(survey, coders=coders, guessed=())
 
 
-def _check_kind(where: str, found: Variable, known: Variable) -> None:
-    if known.categories is None or found.categories is None:
-        if (known.categories is None) != (found.categories is None):
-            kind = "numbers" if known.categories is None else "classes"
-            option = "--numeric" if known.categories is None else "--categorical"
-            raise _drifted(
-                where, f"has {known.name!r} of another kind; it holds {kind} (give {option})"
-            )
-        return
-    unseen = set(found.categories) - set(known.categories)
+def _find_difference(found: Variable, known: Variable) -> str:
+    """Why a variable cannot join the one that a collection holds; empty where it can."""
+    if (known.categories is None) != (found.categories is None):
+        holds = "classes (give --categorical)" if known.categories else "numbers (give --numeric)"
+        return f"has {known.name!r} of another kind; it holds {holds}"
+    unseen = set(found.categories or ()) - set(known.categories or ())
     # Where there is a pool, what is unknown belongs to it.
-    if unseen and POOLED not in known.categories:
-        raise _drifted(
-            where, f"has {len(unseen)} categories of {known.name!r} that the collection has not"
-        )
-
-
-def _drifted(where: str, problem: str) -> InputError:
-    return InputError(
-        f"{where} {problem}.",
-        remedy="Nothing was added. Fix the source, or begin a new growing collection.",
-        code="schema-drift",
-    )
+    if unseen and POOLED not in (known.categories or ()):
+        return f"has {len(unseen)} categories of {known.name!r} that the collection has not"
+    return ""
 
 
 @dataclass(frozen=True)
@@ -304,60 +287,51 @@ def survey_source(
                 remedy="Leave it out of --numeric, or drop it with --drop.",
                 code="text-variable",
             )
+    # Whole numbers may be classes or numbers, where that is not said.
     counters = {
-        variable.name: _Counter(variable, variable.name in categorical)
-        for variable in source.variables
-        if variable.name in categorical
-        or (variable.name not in numeric and variable.kind != "number")
+        one.name: _Counter(one.name, one.kind == "integer" and one.name not in categorical)
+        for one in source.variables
+        if one.name in categorical or (one.name not in numeric and one.kind != "number")
     }
     sizes = [0] * len(source.partitions)
     for block in source.blocks(rows, with_features=False):
         sizes[block.partition] += block.n_records
         for counter in counters.values():
             counter.add(block)
-    coders: list[Coder] = []
-    pooled: dict[str, int] = {}
+    coders, pooled = list[Coder](), dict[str, int]()
     for variable in source.variables:
         found = counters.get(variable.name)
         if found is None or not found.is_categorical:
             coders.append(Coder(Variable(variable.name, "float64")))
             continue
-        names, size = pool_rare(found.counts, min_category_count, variable.name)
+        names, pooled[variable.name] = pool_rare(found.counts, min_category_count, variable.name)
         coded = Variable(variable.name, code_dtype(len(names)), names)
-        coders.append(Coder(coded, has_pool=size > 0))
-        pooled[variable.name] = size
-    guessed = tuple(
+        coders.append(Coder(coded, has_pool=pooled[variable.name] > 0))
+    guessed = [
         name
         for name, counter in counters.items()
-        if counter.variable.kind == "integer"
-        and not counter.forced
-        and set(counter.counts) - {"0", "1"}
-    )
-    return Survey(_place(source.partitions, sizes), tuple(coders), pooled, guessed)
+        if counter.may_be_numbers and set(counter.counts) - {"0", "1"}
+    ]
+    partitions = map(Partition, source.partitions, accumulate(sizes, initial=0), sizes)
+    return Survey(tuple(partitions), tuple(coders), pooled, tuple(guessed))
 
 
 @dataclass(eq=False)
 class _Counter:
     """Counts the values of a variable until it is clear that they are no categories."""
 
-    variable: SourceVariable
-    forced: bool
-
+    name: str
+    may_be_numbers: bool
     counts: Counter[str] = field(default_factory=Counter)
     is_categorical: bool = True
 
     def add(self, block: Block) -> None:
         if not self.is_categorical:
             return
-        self.counts.update(count_values(block.variables[self.variable.name]))
-        if self.variable.kind == "integer" and not self.forced:
+        self.counts.update(count_values(block.variables[self.name]))
+        if self.may_be_numbers:
             # Numbers below zero besides a pair such as -1 and 1 are measurements, not classes.
             is_signed = len(self.counts) > 2 and any(name.startswith("-") for name in self.counts)
             self.is_categorical = are_classes(len(self.counts)) and not is_signed
         if self.is_categorical and len(self.counts) > MAX_DISTINCT:
-            raise too_many(self.variable.name, MAX_DISTINCT)
-
-
-def _place(names: tuple[str, ...], sizes: list[int]) -> tuple[Partition, ...]:
-    firsts = accumulate(sizes, initial=0)
-    return tuple(map(Partition, names, firsts, sizes))
+            raise too_many(self.name, MAX_DISTINCT)

@@ -28,6 +28,9 @@ from privpipe.store.arrays.layout import (
 from privpipe.store.arrays.sealed_arrays import ReceiptBook, collection_arrays, digest_collection
 from privpipe.store.sources.reading.source import BinningLoss
 
+Chunk = Mapping[str, npt.NDArray[Any]]
+"""Rows of one chunk by array: "features" and each variable."""
+
 
 @dataclass(frozen=True)
 class WriteStatistics:
@@ -80,33 +83,29 @@ class Tally:
     def __init__(self, schema: CollectionSchema) -> None:
         self._schema = schema
         self._partitions = schema.partitions or (Partition("", 0, schema.n_records),)
-        self._n_missing = {variable.name: 0 for variable in schema.variables}
-        self._cells = self._records = self._start = 0
-        self._numbers = {
-            partition.first_record: number
-            for number, partition in enumerate(self._partitions)
-            if partition.n_records
-        }
-        self._hashes: dict[int, dict[str, Any]] = {}
-        self._digests: dict[int, str] = {}
+        self.n_missing = {variable.name: 0 for variable in schema.variables}
+        self.cells = self.records = self._start = 0
+        self._hashes: dict[Partition, dict[str, Any]] = {}
+        self._digests: dict[Partition, str] = {}
 
-    def add(self, block: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Take the next records, in the dtypes of the schema."""
+    def add(self, block: Chunk) -> Chunk:
+        """Take the next records, in the dtypes of the schema; the same block."""
         n_records = len(block[FEATURES])
         self._count(block)
         at = 0
         for run in cut_by_partition(self._partitions, self._start, self._start + n_records):
-            number = self._numbers[run.partition.first_record]
+            partition = run.partition
             # A partition may span blocks, and a block partitions.
-            hashes = self._hashes.setdefault(number, self._begin())
+            hashes = self._hashes.setdefault(partition, self._begin())
             for name, hasher in hashes.items():
                 rows = np.ascontiguousarray(block[name][at : at + run.n_records])
                 # Of values in one byte order, so that machines agree.
-                hasher.update(_little(rows).data)
+                hasher.update(rows.astype(rows.dtype.newbyteorder("<"), copy=False).data)
             at += run.n_records
-            if run.first_record + run.n_records == run.partition.n_records:
-                self._digests[number] = self._finish(self._hashes.pop(number))
+            if run.first_record + run.n_records == partition.n_records:
+                self._digests[partition] = self._finish(self._hashes.pop(partition))
         self._start += n_records
+        return block
 
     def partitions(self) -> tuple[Partition, ...]:
         """The partitions with their digests, once all records are taken.
@@ -118,8 +117,8 @@ class Tally:
         empty = self._finish(self._begin())
         seen: Counter[str] = Counter()
         found: list[Partition] = []
-        for number, partition in enumerate(self._partitions):
-            digest = self._digests.get(number, empty)
+        for partition in self._partitions:
+            digest = self._digests.get(partition, empty)
             again = seen[digest]
             seen[digest] += 1
             if again:
@@ -128,27 +127,20 @@ class Tally:
             found.append(replace(partition, digest=digest))
         return tuple(found)
 
-    def statistics(
-        self, n_pooled: Mapping[str, int], binning: Mapping[str, BinningLoss]
-    ) -> WriteStatistics:
-        """The counts so far."""
-        missing = dict(self._n_missing)
-        return WriteStatistics(missing, dict(n_pooled), self._cells, self._records, dict(binning))
-
-    def _count(self, block: Mapping[str, npt.NDArray[Any]]) -> None:
+    def _count(self, block: Chunk) -> None:
         for variable in self._schema.variables:
             values = block[variable.name]
             gone = np.isnan(values) if values.dtype.kind == "f" else values == MISSING
             counted = values.dtype.kind == "f" or variable.categories is not None
-            self._n_missing[variable.name] += int(np.count_nonzero(gone)) if counted else 0
+            self.n_missing[variable.name] += int(np.count_nonzero(gone)) if counted else 0
         features = block[FEATURES]
         # One sum says in a single pass that there is nothing to count.
         with np.errstate(over="ignore", invalid="ignore"):
             clean = bool(np.isfinite(features.sum(dtype=np.float64)))
         if not clean:
             bad = ~np.isfinite(features)
-            self._cells += int(bad.sum())
-            self._records += int(bad.any(axis=1).sum())
+            self.cells += int(bad.sum())
+            self.records += int(bad.any(axis=1).sum())
 
     def _begin(self) -> dict[str, Any]:
         names = [FEATURES, *(variable.name for variable in self._schema.variables)]
@@ -164,14 +156,6 @@ class Tally:
             "content": {name: hasher.hexdigest() for name, hasher in hashes.items()},
         }
         return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
-
-
-def _little(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    return rows.astype(rows.dtype.newbyteorder("<"), copy=False)
-
-
-Chunk = Mapping[str, npt.NDArray[Any]]
-"""Rows of one chunk by array: "features" and each variable."""
 
 
 def write_collection(
@@ -222,19 +206,20 @@ def write_held(
     version = secrets.token_hex(8)  # no process may take these arrays for others once held here
     n_chunks = arrays[0].n_chunks
     book = ReceiptBook(work, [plan.name for plan in arrays], n_chunks)
-    for chunk, block in enumerate(_read_ahead(_tallied(blocks, tally))):
+    for chunk, block in enumerate(_read_ahead(map(tally.add, blocks))):
         stored = write_block(work, arrays, chunk, block, version).objects
         book.add([(item.length, item.crc32c) for item in stored])
     proof = book.close(work)
     schema = replace(schema, partitions=tally.partitions())
     digest = digest_collection(schema, proof, n_chunks)
+    statistics = WriteStatistics(
+        tally.n_missing, n_pooled or {}, tally.cells, tally.records, binning or {}
+    )
     header = {
         "format": "collection",
         "format_version": newest_version("collection"),
         "schema": asdict(schema),
-        "statistics": TypeAdapter(WriteStatistics).dump_python(
-            tally.statistics(n_pooled or {}, binning or {}), by_alias=True
-        ),
+        "statistics": TypeAdapter(WriteStatistics).dump_python(statistics, by_alias=True),
         "digest": digest,
         "documents_sha256": digest_documents(documents),
         "receipts": proof.describe(),
@@ -242,13 +227,6 @@ def write_held(
     # The root last: until it is there nothing can be opened.
     show_made(url, work, root_document(header))
     return digest
-
-
-def _tallied(blocks: Iterable[Chunk], tally: Tally) -> Iterator[Chunk]:
-    """Count and digest each block on its way."""
-    for block in blocks:
-        tally.add(block)
-        yield block
 
 
 def _read_ahead(blocks: Iterator[Chunk]) -> Iterator[Chunk]:

@@ -13,8 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from privpipe.errors import InputError, StoreError
-from privpipe.store.access.location import explain_unreachable, shown
-from privpipe.store.access.remote import guard_read
+from privpipe.store.access.location import explain_unreachable, guard_read, shown
 from privpipe.store.sources.reading.named_arrays import NamedArray, open_arrays
 from privpipe.store.sources.reading.source import RecordSource, SourceLayout
 

@@ -13,8 +13,7 @@ import pandas as pd
 
 from privpipe.errors import FormatError, InputError, LeftOutWarning, OptionError, StoreError
 from privpipe.records.schema import suggest
-from privpipe.store.access.location import shown
-from privpipe.store.access.remote import guard_read
+from privpipe.store.access.location import guard_read, shown
 from privpipe.store.sources.reading.roles import check_names, check_variable_name
 from privpipe.store.sources.reading.source import (
     Block,

@@ -340,19 +340,18 @@ def _quoted(names: str) -> str:
 def _check_variables(columns: Sequence[TableColumn], layout: SourceLayout, where: str) -> None:
     for column in columns:
         check_variable_name(column.name)
-        if column.kind == "text" and column.name in layout.numeric:
-            problem, code = "holds text and cannot be numeric", "text-variable"
-            remedy = "Leave it out of --numeric, or drop it with --drop."
-        elif column.type_name.startswith(_NESTED):
-            problem, code = f"holds lists or structures ({column.type_name})", "column-type"
+        if column.type_name.startswith(_NESTED):
+            problem = f"holds lists or structures ({column.type_name})"
             remedy = "Leave it out with --drop, or store one value per record."
         elif column.kind == "other" and column.name not in layout.categorical:
-            problem, code = f"is neither number nor text ({column.type_name})", "column-type"
+            problem = f"is neither number nor text ({column.type_name})"
             remedy = "Make it --categorical, or leave it out with --drop."
         else:
             continue
         raise InputError(
-            f"The variable {column.label!r} of {where} {problem}.", remedy=remedy, code=code
+            f"The variable {column.label!r} of {where} {problem}.",
+            remedy=remedy,
+            code="column-type",
         )
 
 
