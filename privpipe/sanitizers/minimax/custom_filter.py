@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
+from math import prod
 from typing import Annotated, Any, ClassVar, Literal, Protocol
 
 import numpy as np
@@ -18,17 +19,16 @@ from privpipe.described import described, facts_of_map
 from privpipe.errors import InputError, OptionError
 from privpipe.fitted_names import keep_names
 from privpipe.numerics.minimax.filters import Pullback
-from privpipe.option_values import FORBID, is_trusted, say_trusted, trust
+from privpipe.option_values import FORBID, is_trusted, trust
 from privpipe.protocols import FloatArray, Shards, ShardSchema
 from privpipe.sanitizers.minimax.linear_filter import HAMM, FeatureFilter, as_method
 from privpipe.sanitizers.minimax.neural_minimax import FamilyOptions, train_family
-from privpipe.sanitizers.minimax.training import custom_checks
+from privpipe.sanitizers.minimax.training import custom_code
 from privpipe.sanitizers.minimax.training.custom_code import (
     CustomCode,
     PickledTrust,
     Setting,
     Settings,
-    call_custom,
 )
 from privpipe.sanitizers.minimax.training.tasks import warn_of_outputs
 
@@ -73,8 +73,8 @@ def build_filter(code: CustomCode, settings: Settings, n_features: int) -> Decla
 
         kind = partial(TorchFilter, kind)
     else:
-        code.load_class("start", "apply", "vjp")
-    found: DeclaredFilter = call_custom(code, "__init__", kind, n_features, **dict(settings))
+        code.load("start", "apply", "vjp")
+    found: DeclaredFilter = code.call("__init__", kind, n_features, **dict(settings))
     return found
 
 
@@ -101,7 +101,7 @@ class CustomFamily:
 
     @property
     def n_parameters(self) -> int:
-        return sum(map(_count, self.shapes))
+        return sum(map(prod, self.shapes))
 
     @property
     def filter(self) -> DeclaredFilter:
@@ -110,7 +110,7 @@ class CustomFamily:
 
     def split(self, parameters: FloatArray) -> dict[str, FloatArray]:
         """The arrays of a flat vector, by name; copies, which a filter may spoil."""
-        parts = np.split(parameters, np.cumsum(list(map(_count, self.shapes)))[:-1])
+        parts = np.split(parameters, np.cumsum(list(map(prod, self.shapes)))[:-1])
         return {
             name: part.reshape(shape).copy()
             for name, part, shape in zip(self.names, parts, self.shapes, strict=True)
@@ -127,10 +127,6 @@ class CustomFamily:
         return z, lambda dz: self.join(declared.vjp(arrays, x, dz))
 
 
-def _count(shape: tuple[int, ...]) -> int:
-    return int(np.prod(shape))
-
-
 def declare_family(
     options: MinimaxCustomOptions, n_features: int
 ) -> tuple[CustomFamily, FloatArray]:
@@ -143,7 +139,7 @@ def declare_family(
     """
     code, given = options.code, tuple(sorted(options.settings.items()))
     declared = build_filter(code, given, n_features)
-    arrays = call_custom(code, "start", declared.start, np.random.default_rng(options.seed))
+    arrays = code.call("start", declared.start, np.random.default_rng(options.seed))
     start = {str(name): np.asarray(array, np.float64) for name, array in dict(arrays).items()}
     if not start or not all(np.isfinite(array).all() for array in start.values()):
         raise OptionError(
@@ -176,34 +172,30 @@ def check_family(family: CustomFamily, start: FloatArray) -> None:
     # Away from the start, where a derivative may vanish; the sizes of the parameters stay.
     near = {
         name: value
-        + 0.1 * max(custom_checks.measure_size(value), 0.1) * rng.standard_normal(value.shape)
+        + 0.1 * max(custom_code.measure_size(value), 0.1) * rng.standard_normal(value.shape)
         for name, value in family.split(start).items()
     }
     shape = CHECKED_ROWS, family.n_features_out
-    custom_checks.check_rows(code, "apply", lambda x: (declared.apply(near, x),), (x,), (shape,))
+    custom_code.check_rows(code, "apply", lambda x: (declared.apply(near, x),), (x,), (shape,))
     dz = rng.standard_normal(shape)
-    given = dict(call_custom(code, "vjp", declared.vjp, near, x, dz))
+    given = dict(code.call("vjp", declared.vjp, near, x, dz))
     slopes: dict[str, FloatArray] = {k: np.asarray(v, np.float64) for k, v in given.items()}
     expected, found = ({k: v.shape for k, v in part.items()} for part in (near, slopes))
-    for name in near | slopes:
-        if expected.get(name) != found.get(name):
-            raise custom_checks.refuse(
-                code,
-                f"{code.name}.vjp gives {name!r} the shape {found.get(name)}, not "
-                f"{expected.get(name)}.",
-                f"Return a dict with the gradient by each of the parameters, {', '.join(near)}.",
-            )
-    custom_checks.check_finite(code, "vjp", tuple(slopes.values()))
-    for name in near:
+    if found != expected:
+        raise code.refuse(
+            f"{code.name}.vjp gives arrays of the shapes {found}, not {expected}.",
+            "Return a dict with the gradient by each of the parameters.",
+        )
+    custom_code.check_finite(code, "vjp", tuple(slopes.values()))
 
-        def add_up(value: FloatArray, name: str = name) -> FloatArray:
-            z = call_custom(code, "apply", declared.apply, near | {name: value}, x)
-            return np.asarray((dz * z).sum())
+    def add_up(value: FloatArray, *, name: str) -> FloatArray:
+        z = code.call("apply", declared.apply, near | {name: value}, x)
+        return np.asarray((dz * z).sum())
 
-        def follow(along: FloatArray, name: str = name) -> FloatArray:
-            return np.asarray((slopes[name] * along).sum())
-
-        custom_checks.check_derivative(code, f"vjp by {name!r}", add_up, near[name], follow, rng)
+    for name, slope in slopes.items():
+        custom_code.check_derivative(
+            code, f"vjp by {name!r}", partial(add_up, name=name), near[name], slope, rng
+        )
 
 
 @options_dataclass(frozen=True, kw_only=True, config=FORBID)
@@ -317,15 +309,8 @@ class CustomFilter(PickledTrust, FeatureFilter):
         InputError
             If what comes out of the filter is not finite.
         """
-        if not is_trusted(self.sha256):
-            raise OptionError(
-                f"This model runs code of its own, the class {self.filter} of a file with the "
-                f"SHA-256 {self.sha256}, which is not trusted here.{say_trusted()}",
-                remedy="Read that file (the model's `source` is its text, as it was trained with), "
-                "then: privpipe.trust_filter('the_file.py').",
-                code="filter-untrusted",
-            )
         code = CustomCode(self.filter, self.source, self.sha256)
+        code.require_trust()
         declared = build_filter(code, self.settings, self.n_features_in)
         arrays = dict(zip(self.parameter_names, self.parameters, strict=True))
         z = np.empty((len(records), self.n_features_out))

@@ -29,8 +29,12 @@ from privpipe.protocols import FloatArray, IntArray, Shards, ShardSchema
 from privpipe.sanitizers.arrays import check_shards
 from privpipe.sanitizers.minimax.linear_filter import HAMM, FeatureFilter, as_method
 from privpipe.sanitizers.minimax.training.adversary_rounds import FilterTraining, descend_in_rounds
-from privpipe.sanitizers.minimax.training.custom_checks import check_loss
-from privpipe.sanitizers.minimax.training.custom_code import LOSSES, CustomCode, CustomLoss, Setting
+from privpipe.sanitizers.minimax.training.custom_code import (
+    CustomCode,
+    CustomLoss,
+    Setting,
+    check_loss,
+)
 from privpipe.sanitizers.minimax.training.tasks import Positive, Task, warn_of_outputs
 
 WHITENING = 1.0
@@ -84,7 +88,7 @@ class FamilyOptions(FilterTraining):
     def loss_code(self) -> CustomCode | None:
         """The code of the loss, as it was when the options were made."""
         if self.loss is not None:
-            return CustomCode.read(self.loss, self.loss_module, LOSSES, self.loss_sha256)
+            return CustomCode.read(self.loss, self.loss_module, self.loss_sha256, is_loss=True)
         if self.loss_module or self.loss_settings or self.loss_sha256:
             raise OptionError(
                 "a module, settings or hash of a loss are given without its class",

@@ -1,9 +1,13 @@
-"""Code of custom filters and losses: read, named by its content, run only where it is trusted.
+"""Code of custom filters and losses: read, named by its content, tried, run where it is trusted.
 
 Such code is a class, of a file that the configuration names or of an installed package's entry
 point. The hash of the file goes into configuration, model and release. Options that are made in
 Python trust the file that they name; those of a configuration, which may be a stranger's, do not:
 `CustomCode.load` is the one way to run it, and refuses what no one has confirmed.
+
+What it must do is tried on drawn records before anything is trained. A release is made in chunks,
+and a descent believes derivatives: rows must not change one another, nothing may be drawn, and
+slopes must be those of finite differences.
 """
 
 from __future__ import annotations
@@ -12,8 +16,8 @@ import hashlib
 import inspect
 import os
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -23,19 +27,21 @@ from typing import Any, Protocol
 import numpy as np
 
 from privpipe.errors import InputError, OptionError
-from privpipe.option_values import is_trusted, trust, trust_named
-from privpipe.protocols import FloatArray
+from privpipe.option_values import is_trusted, say_trusted, trust, trust_named
+from privpipe.protocols import Column, FloatArray, ShardSchema
 
 Setting = bool | int | float | str
 Settings = tuple[tuple[str, Setting], ...]
+Rows = tuple[FloatArray, ...]
 
-FILTERS = "privpipe.filters"
-"""Entry points of installed filters."""
-LOSSES = "privpipe.losses"
-"""Entry points of installed losses."""
-KINDS = {FILTERS: "filter", LOSSES: "loss"}
-
-_LOADED: dict[tuple[str, str], type[Any]] = {}
+N_DRAWN = 12
+"""Records that are drawn."""
+DIRECTIONS = 4
+STEP = 1e-4
+SHARE = 1e-4
+"""Difference from finite differences that is allowed, as a share of the gradient."""
+TRUNCATION = 10.0
+"""Times the difference of two step sizes, allowed on top: kinks and curvature."""
 
 
 class PickledTrust:
@@ -64,27 +70,23 @@ class CustomCode(PickledTrust):
         Text of the module; empty for an entry point.
     sha256
         Of the module's file, hexadecimal.
-    group
-        Of its entry point; it says whether it is a filter or a loss.
+    is_loss
+        Whether it is a loss, of an entry point ``privpipe.losses``; else of ``privpipe.filters``.
     """
 
     name: str
     source: str
     sha256: str
-    group: str = FILTERS
-
-    @property
-    def is_loss(self) -> bool:
-        return self.group == LOSSES
+    is_loss: bool = False
 
     @property
     def what(self) -> str:
         """The word for it."""
-        return KINDS[self.group]
+        return "loss" if self.is_loss else "filter"
 
     @classmethod
     def read(
-        cls, name: str, module: str | None, group: str = FILTERS, pinned: str | None = None
+        cls, name: str, module: str | None, pinned: str | None = None, *, is_loss: bool = False
     ) -> CustomCode:
         """Read a file of the user's, or find an entry point, which is code that they installed.
 
@@ -95,15 +97,17 @@ class CustomCode(PickledTrust):
         OptionError
             If there is no such file or entry point, or its hash is not the one that is pinned.
         """
+        code = cls(name, "", "", is_loss)
         if module is None:
-            code = cls(name, "", _hash_file(_load_entry_point(name, group)), group)
+            code = replace(code, sha256=_hash_file(_load_entry_point(code)))
             # Whoever installed the package has chosen its code already.
             trust(code.sha256)
         else:
-            code = cls(name, *_read_file(module, group), group)
+            source, sha256 = _read_file(code, module)
+            code = replace(code, source=source, sha256=sha256)
             trust_named(code.sha256)
         if pinned not in (None, code.sha256):
-            key = "loss_sha256" if group == LOSSES else "sha256"
+            key = "loss_sha256" if is_loss else "sha256"
             raise OptionError(
                 f"the file of the {code.what} has the SHA-256 {code.sha256}, not the one of {key}.",
                 remedy=f"Restore the file, or read it and change {key}.",
@@ -111,32 +115,31 @@ class CustomCode(PickledTrust):
             )
         return code
 
-    def load(self) -> type[Any]:
-        """The class, compiled once per process.
+    def require_trust(self) -> None:
+        """Raise OptionError unless someone has confirmed this very code."""
+        if not is_trusted(self.sha256):
+            raise OptionError(
+                f"The file of the {self.what} {self.name!r} has the SHA-256 {self.sha256}, which "
+                f"is not trusted here: nothing of it was run.{say_trusted()}",
+                remedy="Read it (a model's `source` is its text, as it was trained with), then: "
+                "privpipe run CONFIG --trust SHA256 (remembered), or in Python "
+                "privpipe.trust_filter('the_file.py').",
+                code="filter-untrusted",
+            )
+
+    def load(self, *methods: str) -> type[Any]:
+        """The class, which must have these methods; compiled once per process.
 
         Raises
         ------
         OptionError
             If the code is not trusted, is not what its hash says, cannot be imported, or has no
-            such class.
+            such class or methods.
         """
         # Before anything of it is compiled: opening a stranger's model or configuration runs
         # nothing.
-        if not is_trusted(self.sha256):
-            raise OptionError(
-                f"The file of the {self.what} {self.name!r}, with the SHA-256 {self.sha256}, is "
-                "not trusted: nothing of it was run.",
-                remedy="Read it, then: privpipe run CONFIG --trust SHA256 (remembered).",
-                code="filter-untrusted",
-            )
-        key = self.sha256, self.name
-        if key not in _LOADED:
-            _LOADED[key] = self._load_source() if self.source else self._load_installed()
-        return _LOADED[key]
-
-    def load_class(self, *methods: str) -> type[Any]:
-        """The class, which must have these methods; see `load`."""
-        kind = self.load()
+        self.require_trust()
+        kind = _load_class(self)
         missing = [name for name in methods if not callable(getattr(kind, name, None))]
         if missing:
             raise OptionError(
@@ -148,46 +151,102 @@ class CustomCode(PickledTrust):
             )
         return kind
 
-    def _load_installed(self) -> type[Any]:
-        found = _load_entry_point(self.name, self.group)
-        self._check_hash(_hash_file(found))
-        return found
+    def call(self, what: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Call a part of it on what is no record of anyone's; its message may be shown.
 
-    def _load_source(self) -> type[Any]:
-        # A stored model says a hash and holds a text: the hash was confirmed, so the text must be
-        # its.
-        self._check_hash(hashlib.sha256(self.source.encode()).hexdigest())
-        module = ModuleType(f"privpipe_filter_{self.sha256[:16]}")
-        sys.modules[module.__name__] = module  # dataclasses look their module up
+        Raises
+        ------
+        OptionError
+            With what it raised, or the library that it lacks.
+        """
         try:
-            exec(compile(self.source, f"<{self.what} {self.name}>", "exec"), module.__dict__)
+            return function(*args, **kwargs)
+        except OptionError:
+            raise
         except ImportError as error:
-            raise _lacks(self.name, error.name or "") from None
+            library = error.name or ""
+            extra = "pip install 'privpipe[torch]'" if library.split(".")[0] == "torch" else library
+            raise OptionError(
+                f"The module of {self.name!r} imports {library!r}, which is not installed",
+                remedy=f"Install it: {extra}.",
+                code="filter-import",
+            ) from None
         except Exception as error:
             raise OptionError(
-                f"The module of the {self.what} {self.name!r} raises "
-                f"{type(error).__name__}: {error}",
-                remedy="Import it in Python and fix what is wrong.",
-                code="filter-module",
+                f"{self.name}.{what} raises {type(error).__name__}: {error}",
+                remedy="Call it in Python, on random records, and fix what is wrong.",
+                code="loss-check" if self.is_loss else "filter-class",
             ) from None
-        found = getattr(module, self.name, None)
-        if not isinstance(found, type):
-            classes = (value for value in vars(module).values() if isinstance(value, type))
-            names = [one.__name__ for one in classes if one.__module__ == module.__name__]
-            raise OptionError(
-                f"The module of the {self.what} has no class {self.name!r}",
-                remedy=f"It has: {', '.join(names) or 'none'}.",
-                code="filter-module",
-            )
-        return found
 
-    def _check_hash(self, sha256: str) -> None:
-        if sha256 != self.sha256:
-            raise OptionError(
-                f"The code of {self.name!r} has changed since it was trained.",
-                remedy="Use the code that it was trained with, or train again.",
-                code="filter-changed",
-            )
+    def refuse(self, problem: str, remedy: str) -> OptionError:
+        """The error of code that does not do what it must."""
+        name = "loss-check" if self.is_loss else "filter-vjp"
+        return OptionError(problem, remedy=remedy, code=name)
+
+
+@lru_cache(maxsize=8)
+def _load_class(code: CustomCode) -> type[Any]:
+    if code.source:
+        sha256 = hashlib.sha256(code.source.encode()).hexdigest()
+    else:
+        installed = _load_entry_point(code)
+        sha256 = _hash_file(installed)
+    # A stored model says a hash and may hold a text: the hash was confirmed, so the text must be
+    # its.
+    if sha256 != code.sha256:
+        raise OptionError(
+            f"The code of {code.name!r} has changed since it was trained.",
+            remedy="Use the code that it was trained with, or train again.",
+            code="filter-changed",
+        )
+    if not code.source:
+        return installed
+    module = ModuleType(f"privpipe_filter_{sha256[:16]}")
+    sys.modules[module.__name__] = module  # dataclasses look their module up
+    compiled = code.call("compile", compile, code.source, f"<{code.what} {code.name}>", "exec")
+    code.call("import", exec, compiled, module.__dict__)
+    found = getattr(module, code.name, None)
+    if not isinstance(found, type):
+        classes = (value for value in vars(module).values() if isinstance(value, type))
+        names = [one.__name__ for one in classes if one.__module__ == module.__name__]
+        raise OptionError(
+            f"The module of the {code.what} has no class {code.name!r}",
+            remedy=f"It has: {', '.join(names) or 'none'}.",
+            code="filter-module",
+        )
+    return found
+
+
+def _read_file(code: CustomCode, module: str) -> tuple[str, str]:
+    """Text and hash."""
+    try:
+        # Read once: text and hash are of the same bytes, whoever writes to the file meanwhile.
+        content = Path(module).read_bytes()
+        return content.decode("utf-8"), hashlib.sha256(content).hexdigest()
+    except (OSError, UnicodeDecodeError) as error:
+        raise OptionError(
+            f"The module {module!r} of the {code.what} cannot be read ({type(error).__name__})",
+            remedy="Give the path of a Python file.",
+            code="filter-module",
+        ) from None
+
+
+def _load_entry_point(code: CustomCode) -> type[Any]:
+    group, key = ("losses", "loss_module") if code.is_loss else ("filters", "module")
+    known = {point.name: point for point in entry_points(group=f"privpipe.{group}")}
+    if code.name not in known:
+        raise OptionError(
+            f"No installed package declares a {code.what} {code.name!r}",
+            remedy=f'Name its file: {key} = "my_{code.what}.py". '
+            f"Installed: {', '.join(known) or 'none'}.",
+            code="filter-module",
+        )
+    found: type[Any] = code.call("import", known[code.name].load)
+    return found
+
+
+def _hash_file(kind: type[Any]) -> str:
+    return hashlib.sha256(Path(inspect.getsourcefile(kind) or "").read_bytes()).hexdigest()
 
 
 def trust_filter(module: str | os.PathLike[str]) -> str:
@@ -211,28 +270,6 @@ def trust_filter(module: str | os.PathLike[str]) -> str:
         If it cannot be read.
     """
     return CustomCode.read("", os.fspath(module)).sha256
-
-
-def call_custom(
-    code: CustomCode, what: str, function: Callable[..., Any], *args: Any, **kwargs: Any
-) -> Any:
-    """Call a part of custom code on what is no record of anyone's; its message may be shown.
-
-    Raises
-    ------
-    OptionError
-        With what it raised.
-    """
-    try:
-        return function(*args, **kwargs)
-    except OptionError:
-        raise
-    except Exception as error:
-        raise OptionError(
-            f"{code.name}.{what} raises {type(error).__name__}: {error}",
-            remedy="Call it in Python, on random records, and fix what is wrong.",
-            code="loss-check" if code.is_loss else "filter-class",
-        ) from None
 
 
 class DeclaredLoss(Protocol):
@@ -309,50 +346,171 @@ class CustomLoss:
 
 @lru_cache(maxsize=8)
 def _build_loss(loss: CustomLoss) -> DeclaredLoss:
-    kind = loss.code.load_class("measure")
+    kind = loss.code.load("measure")
     sizes = loss.n_features, loss.n_outputs
-    found: DeclaredLoss = call_custom(loss.code, "__init__", kind, *sizes, **dict(loss.settings))
+    found: DeclaredLoss = loss.code.call("__init__", kind, *sizes, **dict(loss.settings))
     return found
 
 
-def _read_file(module: str, group: str) -> tuple[str, str]:
-    """Text and hash."""
-    try:
-        # Read once: text and hash are of the same bytes, whoever writes to the file meanwhile.
-        content = Path(module).read_bytes()
-        return content.decode("utf-8"), hashlib.sha256(content).hexdigest()
-    except (OSError, UnicodeDecodeError) as error:
-        raise OptionError(
-            f"The module {module!r} of the {KINDS[group]} cannot be read ({type(error).__name__})",
-            remedy="Give the path of a Python file.",
-            code="filter-module",
-        ) from None
+def check_rows(
+    code: CustomCode,
+    what: str,
+    function: Callable[..., Sequence[FloatArray]],
+    rows: Rows,
+    shapes: Sequence[tuple[int, ...]],
+) -> Rows:
+    """What a function from rows to rows gives, or a refusal.
 
+    Parameters
+    ----------
+    code, what
+        Whose function it is, and its name.
+    function
+        Takes `rows`, gives an array for each of `shapes`.
+    rows : arrays of n rows each
+    shapes
+        Of what it must give.
 
-def _load_entry_point(name: str, group: str) -> type[Any]:
-    known = {point.name: point for point in entry_points(group=group)}
-    if name not in known:
-        raise OptionError(
-            f"No installed package declares a {KINDS[group]} {name!r}",
-            remedy=f"Name its file: {'loss_module' if group == LOSSES else 'module'} = "
-            f'"my_{KINDS[group]}.py". Installed: {", ".join(known) or "none"}.',
-            code="filter-module",
+    Raises
+    ------
+    OptionError
+        If it raises or gives other shapes or NaN, changes what it is given, draws at random, or
+        lets rows change one another.
+    """
+
+    def run(*rows: FloatArray) -> Rows:
+        found = code.call(what, function, *rows)
+        return tuple(np.array(part, np.float64) for part in found)
+
+    name, half = f"{code.name}.{what}", len(rows[0]) // 2
+    before = [part.copy() for part in rows]
+    found = run(*rows)
+    if [part.shape for part in found] != list(shapes):
+        raise code.refuse(
+            f"{name} gives arrays of shapes {[part.shape for part in found]} for {2 * half} "
+            f"records, not {list(shapes)}.",
+            "Return one row per record.",
         )
-    try:
-        found: type[Any] = known[name].load()
-    except ImportError as error:
-        raise _lacks(name, error.name or "") from None
+    check_finite(code, what, found)
+    if not all(map(np.array_equal, rows, before)):
+        raise code.refuse(f"{name} changes what it is given.", "Work on a copy.")
+    if not all(map(np.array_equal, run(*rows), found)):
+        raise code.refuse(
+            f"{name} gives another result each time: it draws at random, or remembers.",
+            f"Draw nothing in {what}; noise that protects is a method of its own.",
+        )
+    for some, whole in zip(run(*(part[:half] for part in rows)), found, strict=True):
+        # Not bit for bit: a product of half the rows may round otherwise.
+        allowed = 1e-8 * max(float(np.abs(whole).max()), 1e-300)
+        if some.shape != whole[:half].shape or np.abs(some - whole[:half]).max() > allowed:
+            raise code.refuse(
+                f"{name} lets records change one another: half of them come out otherwise alone.",
+                "Use what one record holds; records are read and released in chunks.",
+            )
     return found
 
 
-def _hash_file(kind: type[Any]) -> str:
-    return hashlib.sha256(Path(inspect.getsourcefile(kind) or "").read_bytes()).hexdigest()
+def check_finite(code: CustomCode, what: str, arrays: Rows) -> None:
+    """Raise OptionError for values that are not finite, which drawn records should not give."""
+    if not all(np.isfinite(part).all() for part in arrays):
+        raise code.refuse(
+            f"{code.name}.{what} gives values that are not finite (NaN or infinity) for standard "
+            "normal records.",
+            "Keep away from divisions by zero, logarithms and overflows.",
+        )
 
 
-def _lacks(name: str, library: str) -> OptionError:
-    extra = "pip install 'privpipe[torch]'" if library.partition(".")[0] == "torch" else ""
-    return OptionError(
-        f"The module of {name!r} imports {library!r}, which is not installed",
-        remedy=f"Install it: {extra or library}.",
-        code="filter-import",
-    )
+def check_derivative(
+    code: CustomCode,
+    what: str,
+    value: Callable[[FloatArray], FloatArray],
+    at: FloatArray,
+    slopes: FloatArray,
+    rng: np.random.Generator,
+) -> None:
+    """Compare directional derivatives with central differences of two step sizes.
+
+    Parameters
+    ----------
+    value
+        Of an array of the shape of `at`: a number, or one for each of its rows.
+    at
+        Where the derivative is taken.
+    slopes
+        The claimed derivatives, of each number by its row; shape of `at`.
+
+    Raises
+    ------
+    OptionError
+        Saying whether sign, size or direction is wrong.
+    """
+    # In the units of what is moved; zeros move by as much as a tenth would.
+    step = STEP * max(measure_size(at), 0.1)
+    parts = []
+    for _ in range(DIRECTIONS):
+        along = rng.standard_normal(at.shape)
+        wide, narrow = (
+            np.ravel(value(at + h * along) - value(at - h * along)) / (2 * h)
+            for h in (step, step / 2)
+        )
+        claimed = (slopes * along).reshape(len(wide), -1).sum(axis=1)
+        # Extrapolated, so that the error is of order h^4.
+        parts.append((claimed, (4 * narrow - wide) / 3, np.abs(wide - narrow)))
+    if wrong := _describe_difference(*map(np.concatenate, zip(*parts, strict=True))):
+        raise code.refuse(
+            f"{code.name}.{what} {wrong}.",
+            "Give the gradient of the sum of the losses by z."
+            if code.is_loss
+            else "Give the gradient of sum(dz * apply(parameters, x)).",
+        )
+
+
+def check_loss(loss: CustomLoss | None, schema: ShardSchema) -> None:
+    """Try a loss whose code is trusted on drawn outputs and records.
+
+    Raises
+    ------
+    OptionError
+        See `check_rows` and `check_derivative`.
+    """
+    if loss is None or not is_trusted(loss.code.sha256):  # a configuration one only looks at
+        return
+    rng = np.random.default_rng(0)
+    z, x = (rng.standard_normal((N_DRAWN, width)) for width in (loss.n_outputs, loss.n_features))
+    given = (x, *(_draw_labels(rng, columns) for columns in (schema.desired, schema.confidential)))
+    measure = loss.declared.measure
+    shapes = (N_DRAWN,), z.shape
+    _, slopes = check_rows(loss.code, "measure", measure, (z, *given), shapes)
+    # Record by record, so that no error of one is hidden by another.
+    what = "measure gives slopes by the outputs of which each"
+    check_derivative(loss.code, what, lambda z: np.array(measure(z, *given)[0]), z, slopes, rng)
+
+
+def _draw_labels(rng: np.random.Generator, columns: Sequence[Column]) -> FloatArray:
+    """Numbers and codes of variables, (N_DRAWN, n_variables)."""
+    drawn = np.empty((N_DRAWN, len(columns)))
+    for j, column in enumerate(columns):
+        k = column.n_categories
+        drawn[:, j] = rng.standard_normal(N_DRAWN) if k is None else rng.integers(k, size=N_DRAWN)
+    return drawn
+
+
+def measure_size(array: FloatArray) -> float:
+    """Root of the mean square."""
+    return float(np.sqrt(np.mean(array**2)))
+
+
+def _describe_difference(claimed: FloatArray, found: FloatArray, error_bound: FloatArray) -> str:
+    """How derivatives are wrong, in words; empty where they are right."""
+    size = max(float(np.abs(found).max()), float(np.abs(claimed).max()))
+    if (np.abs(claimed - found) <= SHARE * size + TRUNCATION * error_bound + 1e-10).all():
+        return ""
+    # The factor that fits best: what it leaves says whether the direction is right at least.
+    ratio = float(claimed @ found / max(float(found @ found), 1e-300))
+    off = float(np.abs(claimed - ratio * found).max()) / max(size, 1e-300)
+    if off < 0.01 and abs(ratio + 1) < 0.01:
+        return "has the wrong sign"
+    if off < 0.01 and abs(ratio) > 1e-6:
+        return f"is {ratio:.4g} times the derivative"
+    worst = float(np.abs(claimed - found).max()) / max(size, 1e-300)
+    return f"is not the derivative of what is computed: finite differences are {worst:.0%} off"
