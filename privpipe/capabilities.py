@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy.typing as npt
 
-from privpipe.protocols import FloatArray, IntArray, RecordStream, Shard, ShardSchema
+from privpipe.protocols import FloatArray, IntArray, RecordStream, Shard, Shards, ShardSchema
 
 
 @runtime_checkable
@@ -247,8 +247,8 @@ class Preview(Protocol):
     def read_training(self) -> Sequence[Shard]:
         """Attributes and labels of records that the fit will see; no features."""
 
-    def read_labelled(self) -> tuple[Sequence[Shard], ShardSchema]:
-        """The same records whole, with what they look like."""
+    def read_labelled(self) -> tuple[Shard, Shards]:
+        """The same records whole, as one shard, and as a fit reads them."""
 
     def read_attributes(self) -> IntArray:
         """Attributes of records that will be released, (n_records, n_attributes)."""

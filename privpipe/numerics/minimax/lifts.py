@@ -9,7 +9,6 @@ Speed Up Kernel Machines; landmarks by k-means as in Zhang and Kwok 2010.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import scipy.linalg as sl
@@ -26,33 +25,6 @@ LEAST_VARIANCE = 1e-6
 
 JITTER = 1e-8
 """Added to the landmarks' own kernel, whose diagonal is 1: near ones leave it singular."""
-
-
-class Lift(Protocol):
-    """Features of filtered records."""
-
-    @property
-    def n_features(self) -> int: ...
-
-    @property
-    def n_bytes(self) -> int:
-        """What travels in a round."""
-        ...
-
-    def map(self, z: FloatArray) -> tuple[FloatArray, Pullback]:
-        """Features of filtered records, and the vector-Jacobian product by these.
-
-        Parameters
-        ----------
-        z : (n_records, n_filtered)
-
-        Returns
-        -------
-        features : (n_records, n_features)
-        pullback
-            Takes a change of the features, (n_records, n_features), to one of z.
-        """
-        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,7 +113,18 @@ class NystroemFeatures:
         return [share * usual for share in WIDTHS]
 
     def map(self, z: FloatArray) -> tuple[FloatArray, Pullback]:
-        """See `Lift.map`."""
+        """Features of filtered records, and the vector-Jacobian product by these.
+
+        Parameters
+        ----------
+        z : (n_records, n_filtered)
+
+        Returns
+        -------
+        features : (n_records, n_features)
+        pullback
+            Takes a change of the features, (n_records, n_features), to one of z.
+        """
         w = self.outputs.whiten(z)
         kernels, root = self._kernels(w), self.root
         features = sl.solve_triangular(root, np.sum(kernels, axis=0).T, lower=True).T
@@ -186,7 +169,7 @@ class SetFeatures:
         return k + k * (k + 1) // 2
 
     def map(self, z: FloatArray) -> tuple[FloatArray, Pullback]:
-        """See `Lift.map`."""
+        """See `NystroemFeatures.map`."""
         outputs = self.kernel.outputs
         w, (embedded, pull_kernel) = outputs.whiten(z), self.kernel.map(z)
         k, size = w.shape[1], 1.0 / np.sqrt(max(self._n_moments, 1))
@@ -203,6 +186,10 @@ class SetFeatures:
             return np.asarray(size * by_w @ outputs.turn.T + pull_kernel(by_kernel))
 
         return np.hstack([size * w, size * w[:, left] * w[:, right], embedded]), pull
+
+
+Lift = NystroemFeatures | SetFeatures
+"""Features of filtered records; `n_bytes` of it travel in a round."""
 
 
 @dataclass(frozen=True)

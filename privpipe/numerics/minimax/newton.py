@@ -148,7 +148,7 @@ class HeadSolver:
             return
         value = loss + self.penalty(self.trial)
         slope = slope + self._penalty[:, None] * self.trial
-        expected = ARMIJO * float((self._direction * self._slope).sum())
+        expected = ARMIJO * _dot(self._direction, self._slope)
         # The last term is rounding of a sum over many records; without it heads at their minimum
         # are refused for ever.
         if np.isfinite(self.value) and value > self.value + expected + 1e-13 * (1 + abs(value)):
@@ -156,8 +156,13 @@ class HeadSolver:
             return
         if curvature is not None:
             self._keep(curvature, slope.shape[1])
-        if not is_new and self.value - value >= TRUE * self._promise():
-            self._damping = 0.0 if self._is_light() else self._damping / MORE_DAMPING
+        gain, shave = self.gain, self._shave()
+        if not is_new and self.value - value >= TRUE * (gain + 0.5 * shave):
+            # Of classes that are all but separated the curvature is far below its bound, and little
+            # damping is much: it is taken back step by step there. Where the step would have been
+            # much the same undamped, it is dropped.
+            is_light = shave <= 2 * LIGHT * gain
+            self._damping = 0.0 if is_light else self._damping / MORE_DAMPING
         # Order matters: the direction and the decrement below belong to the head that was just
         # accepted.
         self.head, self.value, self._slope = self.trial, value, slope
@@ -171,8 +176,8 @@ class HeadSolver:
             self.gap = float(0.5 * (slope**2 / self._penalty[:, None]).sum())
         if is_new and self._is_absurd(loss):
             self._begin_at_zeros()
-            return
-        self.is_slow = curvature is None and self.decrement > SLOW * before
+        else:
+            self.is_slow = curvature is None and self.decrement > SLOW * before
 
     def propose(self) -> None:
         """Move the trial one full step from an accepted head; a refused one is left as it is."""
@@ -186,32 +191,22 @@ class HeadSolver:
     @property
     def gain(self) -> float:
         """What the step from the head promises, in the quadratic model."""
-        return float(-0.5 * (self._direction * self._slope).sum())
+        return -0.5 * _dot(self._direction, self._slope)
 
     @property
     def accepted(self) -> bool:
         """Whether the last answer was for the head itself."""
         return self.trial is self.head
 
-    def _promise(self) -> float:
-        """What the damped model of the step gains."""
+    def _shave(self) -> float:
+        """Curvature that damping adds to the model along the step; twice what it takes of it."""
         if not self._damping or not len(self._block):
-            return self.gain
-        return self.gain + 0.5 * self._damping * self._bound(self._direction)
-
-    def _is_light(self) -> bool:
-        """Whether the step would have been much the same undamped.
-
-        Of classes that are all but separated the curvature is far below its bound, and little
-        damping is much: it is taken back step by step there.
-        """
-        if not self._damping or not len(self._block):
-            return True
-        return self._damping * self._bound(self._direction) <= 2 * LIGHT * self.gain
+            return 0.0
+        return self._damping * self._bound(self._direction)
 
     def _bound(self, direction: FloatArray) -> float:
         """Upper bound of the loss's curvature along a direction."""
-        return float((direction * (self._block @ direction)).sum())
+        return _dot(direction, self._block @ direction)
 
     def _is_lost(self, loss: float, n_scores: int) -> bool:
         """Whether a head from another filter predicts classes worse than a constant guess."""
@@ -235,7 +230,7 @@ class HeadSolver:
 
     def _measure_decrement(self, slope: FloatArray) -> float:
         newton = self._direction if self._damping == 0 else -self._divide(slope, 0.0)
-        return float(-0.5 * (newton * slope).sum())
+        return -0.5 * _dot(newton, slope)
 
     def _retreat(self) -> None:
         """Refuse the trial: more damping, and boldly more where that was not enough twice."""
@@ -301,6 +296,12 @@ class InexactSolver(HeadSolver):
         As of `HeadSolver`.
     tolerance
         Gap at which the head will be taken as solved, in nats.
+
+    Attributes
+    ----------
+    probe : (n_inputs, n_scores)
+        Direction whose product with the Hessian of the loss is needed. Its entries are those of
+        single precision: any direction serves, if both sides mean one.
     """
 
     def __init__(self, head: FloatArray, *, ridge: float, n_free: int, tolerance: float) -> None:
@@ -308,7 +309,7 @@ class InexactSolver(HeadSolver):
         self._pairs: deque[tuple[FloatArray, FloatArray]] = deque(maxlen=MEMORY)
         self._least: deque[float] = deque(maxlen=RECENT)
         self._majorant = float(head.shape[1] + 1) / 2
-        self._residual = self._probe = self._found = np.zeros_like(head)
+        self._residual = self.probe = self._found = np.zeros_like(head)
         self._size = 0.0
         self._probes: list[FloatArray] = []
         self._products: list[FloatArray] = []
@@ -324,14 +325,6 @@ class InexactSolver(HeadSolver):
     def needs_product(self) -> bool:
         """Whether its next step waits for a product with `probe`."""
         return self.accepted and self._is_running and not self.stalled
-
-    @property
-    def probe(self) -> FloatArray:
-        """Direction whose product with the Hessian of the loss is needed, shape of the head.
-
-        Its entries are those of single precision: any direction serves, if both sides mean one.
-        """
-        return self._probe
 
     def restart(self) -> None:
         """Forget values and curvature, keep the head and what only shapes steps."""
@@ -355,22 +348,22 @@ class InexactSolver(HeadSolver):
 
     def take_product(self, product: FloatArray) -> None:
         """Take the product of the Hessian of the mean loss, without penalty, with `probe`."""
-        product = product + self._penalty[:, None] * self._probe
+        product = product + self._penalty[:, None] * self.probe
         # Curvature along the probe: of a convex loss it is negative by rounding alone.
-        bend = _dot(self._probe, product)
+        bend = _dot(self.probe, product)
         if not bend > 0:  # rounding: nothing is left in this direction
             self.stalled = not self._probes
             self._end()
             return
-        step = _dot(self._probe, self._residual) / bend
-        self._probes.append(self._probe)
+        step = _dot(self.probe, self._residual) / bend
+        self._probes.append(self.probe)
         self._products.append(product)
-        self._found = self._found + step * self._probe
+        self._found = self._found + step * self.probe
         self._residual = self._residual - step * product
         reduced = self._precondition(self._residual)
         size = _dot(self._residual, reduced)
         self._coefficients.append((step, size / self._size))
-        self._probe = _shorten(reduced + size / self._size * self._probe)
+        self.probe = _shorten(reduced + size / self._size * self.probe)
         self._size = size
         self._judge()
 
@@ -408,7 +401,7 @@ class InexactSolver(HeadSolver):
         self._direction = np.zeros_like(self.head)
         self._residual = -self._slope
         reduced = self._precondition(self._residual)
-        self._probe, self._size = _shorten(reduced), _dot(self._residual, reduced)
+        self.probe, self._size = _shorten(reduced), _dot(self._residual, reduced)
 
     def _end(self) -> None:
         self._is_running = False

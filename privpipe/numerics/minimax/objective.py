@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 
 from privpipe.errors import ConvergenceError, InputError
-from privpipe.numerics.minimax.newton import Curvature, HeadSolver, InexactSolver
-from privpipe.protocols import FloatArray, IntArray
+from privpipe.numerics.minimax.newton import HeadSolver, InexactSolver
+from privpipe.protocols import FloatArray, IntArray, Sums
 
 # An evaluation usually takes two or three rounds; the worst that was seen and solved took 26
 # (digits, separable).
@@ -67,19 +67,6 @@ class Question(NamedTuple):
     """Where products are needed."""
 
 
-class Answer(NamedTuple):
-    """What comes up, summed over records; one entry per task."""
-
-    counts: FloatArray
-    """Records fitted to, and held out."""
-    losses: FloatArray
-    """(n_tasks, 2): over the records fitted to, and over those held out."""
-    slopes: tuple[FloatArray, ...]
-    """Or products."""
-    curvatures: tuple[Curvature, ...]
-    gradient: FloatArray
-
-
 @dataclass(frozen=True, eq=False)
 class Evaluation:
     """Phi at one filter.
@@ -115,26 +102,28 @@ class MinimaxObjective:
     Parameters
     ----------
     query
-        Sends a question to the records and returns the sums.
+        Sends a question to the records and returns sums over these: ``counts`` (2,) of those
+        fitted to and held out, ``losses`` (n_tasks, 2) over both, the gradient by the filter, then
+        slope (or product), packed Hessian and packed bound of each task.
     solvers
         One per task; None where the head is fixed (the reduced form).
     weights : (n_tasks,)
         Signed: positive for what is to stay, negative for what is to go.
+    lift_bytes : (n_tasks,)
+        Bytes that go down with a task's head.
     ridge
         Of the filter's first `n_penalised` parameters.
     inner_tolerance
         Largest gap of an inner problem, in nats.
-    lift_bytes : (n_tasks,)
-        Bytes that go down with a task's head.
     """
 
-    query: Callable[[Question], Answer]
+    query: Callable[[Question], Sums]
     solvers: Sequence[HeadSolver | None]
     weights: FloatArray
+    lift_bytes: Sequence[int]
     ridge: float = 0.0
     n_penalised: int = 0
     inner_tolerance: float = 1e-6
-    lift_bytes: Sequence[int] = ()
     n_rounds: int = field(default=0, init=False)
     n_bytes: int = field(default=0, init=False)
     largest_round: int = field(default=0, init=False)
@@ -158,12 +147,12 @@ class MinimaxObjective:
             if is_late := steps >= LATE_ROUND:
                 self._withdraw()
             want, live = self._choose(chords)
-            answer = self._query_in_batches(parameters, want, live)
+            counts, losses, gradient = self._query_in_batches(parameters, want, live)
             steps += want is not Want.PRODUCT
             # Danskin's theorem needs the gradient at the heads' best: one that came up beside
             # slopes whose step then moves the heads is thrown away.
             if want is Want.GRADIENT and all(map(self._is_settled, self._free.values())):
-                return self._compose(parameters, answer)
+                return self._compose(parameters, counts, losses, gradient)
             # After all but these a step costs a round: it is taken as far as the tolerance needs.
             # Where it costs none one more is taken, unless rounding is all that it would gain.
             is_paid = (want.is_curved or want is Want.PRODUCT) and not is_late
@@ -218,8 +207,10 @@ class MinimaxObjective:
         is_slow = chords > MAX_CHORDS or any(solver.is_slow for solver in far)
         return is_slow or max(solver.decrement for solver in solvers) > QUADRATIC
 
-    def _query_in_batches(self, parameters: FloatArray, want: Want, live: Sequence[int]) -> Answer:
-        """Losses and gradient of all these tasks, in as many rounds as their size demands."""
+    def _query_in_batches(
+        self, parameters: FloatArray, want: Want, live: Sequence[int]
+    ) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Counts, losses and gradient of these tasks, in as many rounds as their size demands."""
         # The filter goes down in every round; its gradient is as large and comes up with one of
         # them.
         base = parameters.nbytes * (2 if want is Want.GRADIENT else 1)
@@ -233,47 +224,45 @@ class MinimaxObjective:
             batches[-1].append(t)
             size += added
         # Losses of fixed heads add up over batches: they are summed in the first alone.
-        fixed = [t for t, solver in enumerate(self.solvers) if solver is None]
-        first = fixed if want is Want.GRADIENT else []
-        parts = [
-            self._query_once(parameters, want, [*(() if number else first), *batch])
-            for number, batch in enumerate(batches)
-        ]
-        return parts[0]._replace(
-            losses=np.sum([part.losses for part in parts], axis=0),
-            gradient=np.sum([part.gradient for part in parts], axis=0),
+        if want is Want.GRADIENT:
+            batches[0] += [t for t, solver in enumerate(self.solvers) if solver is None]
+        counts, losses, gradients = zip(
+            *(self._query_once(parameters, want, batch) for batch in batches), strict=True
         )
+        return counts[0], np.sum(losses, axis=0), np.sum(gradients, axis=0)
 
     def _count_bytes(self, t: int, want: Want) -> int:
         """Bytes of a task in a round."""
         solver = self._free[t]
         n_inputs, q = len(solver.trial), solver.trial.size
-        size = 2 * solver.trial.nbytes + (self.lift_bytes[t] if self.lift_bytes else 0)
+        size = 2 * solver.trial.nbytes + self.lift_bytes[t]
         if want.is_curved:
             size += 4 * n_inputs * (n_inputs + 1)
             size += 0 if isinstance(solver, InexactSolver) else 4 * q * (q + 1)
         return size
 
-    def _query_once(self, parameters: FloatArray, want: Want, tasks: Sequence[int]) -> Answer:
-        """One round, whose sums every solver of `tasks` receives."""
+    def _query_once(
+        self, parameters: FloatArray, want: Want, tasks: Sequence[int]
+    ) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """One round, whose sums every solver of `tasks` receives; counts, losses and gradient."""
         live = {t: self._free[t] for t in tasks if t in self._free}
-        n_tasks, directions = len(self.solvers), {}
-        heads = {t: solver.trial for t, solver in live.items()}
+        heads, directions = {t: solver.trial for t, solver in live.items()}, {}
         if want is Want.PRODUCT:
             inexact = {t: s for t, s in live.items() if isinstance(s, InexactSolver)}
             directions = {t: solver.probe.astype(np.float32) for t, solver in inexact.items()}
             # The records must evaluate the very head that the product is taken at, as short as it
             # was sent.
             heads = {t: head.astype(np.float32) for t, head in heads.items()}
+        every = range(len(self.solvers))
         question = Question(
             parameters,
-            tuple(map(heads.get, range(n_tasks))),
+            tuple(map(heads.get, every)),
             want,
-            np.where(np.isin(np.arange(n_tasks), tasks), self.weights, 0.0),
-            tuple(map(directions.get, range(n_tasks))) if directions else (),
+            np.where(np.isin(every, tasks), self.weights, 0.0),
+            tuple(map(directions.get, every)) if directions else (),
         )
-        answer = self.query(question)
-        n = float(answer.counts[0])
+        counts, losses, gradient, *rest = sums = self.query(question)
+        n = float(counts[0])
         if n == 0:
             raise InputError(
                 "No training record is left to fit to.",
@@ -281,33 +270,30 @@ class MinimaxObjective:
                 code="too_few_records",
             )
         for t, solver in live.items():
-            slope, (hessian, block) = answer.slopes[t] / n, answer.curvatures[t]
+            slope, *curvature = (part / n for part in rest[3 * t : 3 * t + 3])
             if want is Want.PRODUCT and isinstance(solver, InexactSolver):
                 solver.take_product(slope)
             else:
-                curvature = (hessian / n, block / n) if want.is_curved else None
-                solver.receive(float(answer.losses[t, 0]) / n, slope, curvature)
-        self._count_round(question, answer, tasks)
-        return answer
-
-    def _count_round(self, question: Question, answer: Answer, tasks: Sequence[int]) -> None:
-        down = [question.parameters, *question.heads, *question.directions]
-        curved = [part for pair in answer.curvatures for part in pair]
-        up = [answer.counts, answer.losses, *answer.slopes, *curved, answer.gradient]
+                loss = float(losses[t, 0]) / n
+                solver.receive(loss, slope, tuple(curvature) if want.is_curved else None)
         # Counted from what was sent, not from a formula: the history is evidence of the promise.
-        size = sum(part.nbytes for part in (*down, *up) if part is not None)
-        size += sum(self.lift_bytes[t] for t in tasks) if self.lift_bytes else 0
+        sent = (parameters, *question.heads, *question.directions, *sums)
+        size = sum(part.nbytes for part in sent if part is not None)
+        size += sum(self.lift_bytes[t] for t in tasks)
         self.n_rounds += 1
         self.n_bytes += size
         self.largest_round = max(self.largest_round, size)
+        return counts, losses, gradient
 
-    def _compose(self, parameters: FloatArray, answer: Answer) -> Evaluation:
-        n, n_held_out = answer.counts.tolist()
-        losses = answer.losses[:, 0] / n
+    def _compose(
+        self, parameters: FloatArray, counts: FloatArray, sums: FloatArray, gradient: FloatArray
+    ) -> Evaluation:
+        n, n_held_out = counts.tolist()
+        losses = sums[:, 0] / n
         for t, solver in self._free.items():
             losses[t] += solver.penalty(solver.head)
-        held = float(self.weights @ answer.losses[:, 1]) / n_held_out if n_held_out else np.nan
-        gradient, penalised = answer.gradient / n, parameters[: self.n_penalised]
+        held = float(self.weights @ sums[:, 1]) / n_held_out if n_held_out else np.nan
+        gradient, penalised = gradient / n, parameters[: self.n_penalised]
         # The ridge is the driver's: workers sum over records alone, so no sharding counts it
         # twice.
         gradient[: self.n_penalised] += self.ridge * penalised

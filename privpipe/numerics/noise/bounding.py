@@ -120,7 +120,7 @@ def bound_records(
     Returns
     -------
     bounded : (n_records, width)
-        Norm at most 1 but for rounding, which `privpipe.numerics.noise.lattice` takes care of.
+        Norm at most 1 but for rounding, which `Lattice` takes care of.
     n_clipped, n_overflowing
         Records beyond the threshold, and those that were not finite.
 

@@ -21,7 +21,7 @@ from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.pipeline.stages.check import refuse_constant
 from privpipe.pipeline.stages.gate_forecast import GateNeeds, plan_gate, suggest_gate, write_keys
 from privpipe.pipeline.stages.train import read_files
-from privpipe.protocols import Column, FloatArray, IntArray, Shard, ShardSchema
+from privpipe.protocols import Column, FloatArray, IntArray, Shard, Shards
 from privpipe.records.memory import Records
 from privpipe.sanitizers import METHODS
 from privpipe.store.collections.collection import Collection
@@ -91,10 +91,11 @@ class FewChunks:
         """Attributes and labels of records that the fit will see; no features."""
         return _read_labels(self.training)
 
-    def read_labelled(self) -> tuple[Sequence[Shard], ShardSchema]:
-        """The same records whole, with what they look like."""
+    def read_labelled(self) -> tuple[Shard, Shards]:
+        """The same records whole, as one shard, and as a fit reads them."""
         whole = replace(self.training, only_finite=True)
-        return [whole.shard(chunk) for chunk in _choose(whole)], whole.schema
+        shard = read_sample(whole)
+        return shard, Records.of_shard(shard, whole.schema)
 
     def read_attributes(self) -> IntArray:
         """Attributes of records that will be released, (n_records, n_attributes)."""
@@ -298,7 +299,7 @@ def _is_same(table: FloatArray) -> list[bool]:
 def read_sample(training: Collection) -> Shard:
     """A few chunks, evenly spread, as one shard."""
     shards = [training.shard(chunk) for chunk in _choose(training)]
-    parts = ("features", "desired", "confidential", "attributes", "weights")
+    parts = ("features", "desired", "confidential", "attributes", "weights", "groups")
     joined = {name: np.concatenate([getattr(one, name) for one in shards]) for name in parts}
     return Shard(**joined, first_record=-1)
 

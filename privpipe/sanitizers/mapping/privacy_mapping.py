@@ -328,7 +328,7 @@ def _forecast(preview: Preview, options: PrivacyMappingOptions) -> ProfileForeca
         options.wanted_information,
         options.held_out,
         confidence=options.confidence,
-        schema=None if options.held_out else preview.read_labelled()[1],
+        schema=None if options.held_out else preview.read_labelled()[1].schema,
     )
     return replace(known, wanted_information=options.wanted_information, n_needed=needed)
 

@@ -81,9 +81,9 @@ class PcaOptions(MethodOptions):
     source: ClassVar[str] = f"{HAMM}, section 6.1"
     name: Literal["pca"] = "pca"
     n_filtered: Width
-    centre: Annotated[
-        bool, Field(description="Subtract the training mean. False: the paper's, on raw records.")
-    ] = True
+    centre: bool = Field(
+        default=True, description="Subtract the training mean. False: the paper's, on raw records."
+    )
 
     scales: ClassVar[bool] = True
 
@@ -103,9 +103,9 @@ class RandOptions(MethodOptions):
     source: ClassVar[str] = f"{HAMM}, section 6.1"
     name: Literal["rand"] = "rand"
     n_filtered: Width
-    seed: Annotated[
-        int, Field(ge=0, description="Of the projection; public, for it protects nothing.")
-    ] = 0
+    seed: int = Field(
+        default=0, ge=0, description="Of the projection; public, for it protects nothing."
+    )
 
     scales: ClassVar[bool] = True
     learns: ClassVar[bool] = False
@@ -122,13 +122,11 @@ class PplsOptions(TaskOptions):
     source: ClassVar[str] = "Enev et al. 2012, SensorSift, Algorithm 1"
     name: Literal["ppls"] = "ppls"
     n_filtered: Width
-    tradeoff: Annotated[
-        NonNegative,
-        Field(
-            description="Weight of target covariance against private covariance (one over the "
-            "paper's lambda)."
-        ),
-    ] = 1.0
+    tradeoff: NonNegative = Field(
+        default=1.0,
+        description="Weight of target covariance against private covariance (one over the "
+        "paper's lambda).",
+    )
 
 
 @keep_names
@@ -332,10 +330,9 @@ class DddOptions(TaskOptions):
 
     source: ClassVar[str] = "Whitehill and Movellan 2012, mask-type filter"
     name: Literal["ddd"] = "ddd"
-    tradeoff: Annotated[
-        Positive,
-        Field(description="Weight of the target's log criterion against the private one's."),
-    ] = 1.0
+    tradeoff: Positive = Field(
+        default=1.0, description="Weight of the target's log criterion against the private one's."
+    )
     ridge: EigenRidge = 0.1
     max_iterations: Annotated[int, Field(ge=1, description="Most iterations of L-BFGS-B.")] = 200
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from math import prod
-from typing import Annotated, Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 from pydantic import Field, computed_field
@@ -204,25 +204,21 @@ class MinimaxCustomOptions(FamilyOptions):
 
     source: ClassVar[str] = f"A custom filter; {HAMM}, section 4"
     name: Literal["minimax_own"] = "minimax_own"
-    filter: Annotated[
-        str,
-        Field(
-            min_length=1,
-            description="Class of the filter: start, apply and vjp, or a torch.nn.Module. Without "
-            "module: name of an entry point privpipe.filters.",
-        ),
-    ]
-    module: Annotated[
-        str | None,
-        Field(description="Python file of the class. It is run, here and on the workers."),
-    ] = None
-    settings: Annotated[
-        dict[str, Setting],
-        Field(description="Keyword arguments of the class, besides the number of features."),
-    ] = Field(default_factory=dict)
-    sha256: Annotated[
-        str | None, Field(description="Hash that the file must have; any other content is refused.")
-    ] = None
+    filter: str = Field(
+        min_length=1,
+        description="Class of the filter: start, apply and vjp, or a torch.nn.Module. Without "
+        "module: name of an entry point privpipe.filters.",
+    )
+    module: str | None = Field(
+        default=None, description="Python file of the class. It is run, here and on the workers."
+    )
+    settings: dict[str, Setting] = Field(
+        default_factory=dict,
+        description="Keyword arguments of the class, besides the number of features.",
+    )
+    sha256: str | None = Field(
+        default=None, description="Hash that the file must have; any other content is refused."
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

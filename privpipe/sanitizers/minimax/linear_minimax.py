@@ -7,7 +7,7 @@ the best adversary's, both solved anew for every U. Records stay on their shards
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -47,28 +47,23 @@ class MinimaxOptions(adversary_rounds.FilterTraining):
 
     source: ClassVar[str] = f"{HAMM}, Algorithm 1 and section 4"
     name: Literal["minimax"] = "minimax"
-    n_filtered: Annotated[
-        int | None,
-        Field(
-            ge=1,
-            description="Features released. Default: the reduced form, one less than the classes "
-            "of each desired variable (one for a number), which attains the optimum of every "
-            "larger filter for linear predictors.",
-        ),
-    ] = None
-    solver: Annotated[
-        Literal["quasi_newton", "alternating"],
-        Field(
-            description="quasi_newton: L-BFGS on Phi in whitened features, with a line search. "
-            "alternating: the paper's Algorithm 1 verbatim, for comparison."
-        ),
-    ] = "quasi_newton"
+    n_filtered: int | None = Field(
+        default=None,
+        ge=1,
+        description="Features released. Default: the reduced form, one less than the classes "
+        "of each desired variable (one for a number), which attains the optimum of every "
+        "larger filter for linear predictors.",
+    )
+    solver: Literal["quasi_newton", "alternating"] = Field(
+        default="quasi_newton",
+        description="quasi_newton: L-BFGS on Phi in whitened features, with a line search. "
+        "alternating: the paper's Algorithm 1 verbatim, for comparison.",
+    )
     regularisation: adversary_rounds.Ridge = 1e-6
     max_iterations: adversary_rounds.Iterations = 10
-    start: Annotated[
-        Literal["auto", "zero", "least_squares", "privacy_lds", "rand"],
-        Field(description="auto: zero in the reduced form, Privacy LDS otherwise."),
-    ] = "auto"
+    start: Literal["auto", "zero", "least_squares", "privacy_lds", "rand"] = Field(
+        default="auto", description="auto: zero in the reduced form, Privacy LDS otherwise."
+    )
 
     def check(self, schema: ShardSchema) -> None:
         """Raise OptionError or InputError if tasks, width or start do not suit the records."""

@@ -6,7 +6,7 @@ stops on held-out records. The network starts small on whitened features.
 
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import Field, computed_field
@@ -49,37 +49,33 @@ EARLY_STOPPING = 8
 class FamilyOptions(FilterTraining):
     """What training needs besides the tasks, whatever the family of filters."""
 
-    held_out: Annotated[
-        float,
-        Field(
-            ge=0,
-            le=0.5,
-            description="Share of the training records that only judge when to stop; 0 stops "
-            "on the training Phi.",
-        ),
-    ] = 0.2
-    loss: Annotated[
-        str | None,
-        Field(
-            min_length=1,
-            description="Class of a custom loss, a term of Phi by the filter's outputs. "
-            "Without loss_module: name of an entry point privpipe.losses.",
-        ),
-    ] = None
-    loss_module: Annotated[
-        str | None, Field(description="Python file of that class. It is run, here and on workers.")
-    ] = None
-    loss_settings: Annotated[
-        dict[str, Setting],
-        Field(description="Keyword arguments of that class, besides features and outputs."),
-    ] = Field(default_factory=dict)
-    loss_weight: Annotated[
-        Positive, Field(description="Weight of the mean of that loss in Phi.")
-    ] = 1.0
-    loss_sha256: Annotated[
-        str | None,
-        Field(description="Hash that the file of the loss must have; other content is refused."),
-    ] = None
+    held_out: float = Field(
+        default=0.2,
+        ge=0,
+        le=0.5,
+        description="Share of the training records that only judge when to stop; 0 stops "
+        "on the training Phi.",
+    )
+    loss: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Class of a custom loss, a term of Phi by the filter's outputs. "
+        "Without loss_module: name of an entry point privpipe.losses.",
+    )
+    loss_module: str | None = Field(
+        default=None, description="Python file of that class. It is run, here and on workers."
+    )
+    loss_settings: dict[str, Setting] = Field(
+        default_factory=dict,
+        description="Keyword arguments of that class, besides features and outputs.",
+    )
+    loss_weight: Positive = Field(
+        default=1.0, description="Weight of the mean of that loss in Phi."
+    )
+    loss_sha256: str | None = Field(
+        default=None,
+        description="Hash that the file of the loss must have; other content is refused.",
+    )
 
     def __post_init__(self) -> None:
         _ = self.loss_code  # read once: what is checked is trained with
@@ -206,10 +202,9 @@ class MinimaxNeuralOptions(FamilyOptions):
 
     source: ClassVar[str] = f"{HAMM}, section 6.1 (Minimax 2)"
     name: Literal["minimax_neural"] = "minimax_neural"
-    n_hidden: Annotated[
-        tuple[int, ...],
-        Field(min_length=1, description="Width of each layer; the last is released."),
-    ] = (20, 10)
+    n_hidden: tuple[int, ...] = Field(
+        default=(20, 10), min_length=1, description="Width of each layer; the last is released."
+    )
 
     def check(self, schema: ShardSchema) -> None:
         """Raise OptionError or InputError if tasks or layers do not suit the records."""

@@ -4,13 +4,11 @@ Hamm 2017, Noisy Minimax Filters, sections 2.2 and 3. The filter is any row-wise
 table; the table is handed in, so that this wing knows none of the others.
 """
 
-import functools
 import operator
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
-from functools import reduce as fold
+from functools import partial, reduce
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
@@ -25,18 +23,7 @@ from privpipe.numerics.noise.bounding import Bound, Norm
 from privpipe.numerics.noise.mechanism import Law, Mechanism, Order, plan_promised
 from privpipe.option_values import FORBID
 from privpipe.promises import say_odds
-from privpipe.protocols import (
-    FloatArray,
-    Guarantee,
-    Method,
-    Oracle,
-    RecordMap,
-    Role,
-    Shard,
-    Shards,
-    ShardSchema,
-    Sums,
-)
+from privpipe.protocols import FloatArray, Guarantee, Method, RecordMap, Role, Shards, ShardSchema
 from privpipe.sanitizers.arrays import check_shards, check_unweighted
 from privpipe.sanitizers.noise import noisy_filter
 from privpipe.sanitizers.options import MethodOptions
@@ -52,73 +39,56 @@ class NoisyOptions(MethodOptions):
     """Options of ``[method] name = "noisy"``; `rows` adds the filters of the table."""
 
     name: Literal["noisy"] = "noisy"
-    epsilon: Annotated[
-        float,
-        Field(
-            gt=0,
-            allow_inf_nan=False,
-            description="Privacy loss of one record, in nats: any released record is at most "
-            "exp(epsilon) times as likely from one person's record as from another's. Which are "
-            "drawn exactly depends on the coordinates; from 13.8 on (a millionfold) nothing is "
-            "called a promise.",
-        ),
-    ]
-    bound: Annotated[
-        Bound,
-        Field(
-            description="With n the norm of x. hard: x / max(T, n). soft: tanh(n / T) x / n. "
-            "normalise: x / n."
-        ),
-    ] = "hard"
-    threshold: Annotated[
-        float | None,
-        Field(
-            gt=0,
-            allow_inf_nan=False,
-            description="T. Default: that of 95 in 100 public training records.",
-        ),
-    ] = None
-    centre: Annotated[
-        bool, Field(description="Subtract the mean of the public training records first.")
-    ] = True
-    orthonormalise: Annotated[
-        bool,
-        Field(
-            description="Turn the columns of a linear filter before the noise into orthonormal "
-            "ones: every direction then has the same noise. False: keep the filter's own scales, "
-            "and directions that it stretches have less noise to bear."
-        ),
-    ] = True
-    order: Annotated[
-        Order,
-        Field(
-            description="filter_then_noise (the paper's preprocessing) or noise_then_filter: the "
-            "filter sees bounded, noisy records alone."
-        ),
-    ] = "filter_then_noise"
+    epsilon: float = Field(
+        gt=0,
+        allow_inf_nan=False,
+        description="Privacy loss of one record, in nats: any released record is at most "
+        "exp(epsilon) times as likely from one person's record as from another's. Which are "
+        "drawn exactly depends on the coordinates; from 13.8 on (a millionfold) nothing is "
+        "called a promise.",
+    )
+    bound: Bound = Field(
+        default="hard",
+        description="With n the norm of x. hard: x / max(T, n). soft: tanh(n / T) x / n. "
+        "normalise: x / n.",
+    )
+    threshold: float | None = Field(
+        default=None,
+        gt=0,
+        allow_inf_nan=False,
+        description="T. Default: that of 95 in 100 public training records.",
+    )
+    centre: bool = Field(
+        default=True, description="Subtract the mean of the public training records first."
+    )
+    orthonormalise: bool = Field(
+        default=True,
+        description="Turn the columns of a linear filter before the noise into orthonormal "
+        "ones: every direction then has the same noise. False: keep the filter's own scales, "
+        "and directions that it stretches have less noise to bear.",
+    )
+    order: Order = Field(
+        default="filter_then_noise",
+        description="filter_then_noise (the paper's preprocessing) or noise_then_filter: the "
+        "filter sees bounded, noisy records alone.",
+    )
     norm: Annotated[Norm, Field(description="In which records are bounded.")] = "l2"
-    noise: Annotated[
-        Law,
-        Field(
-            description="knorm: the paper's, density exp(-epsilon norm / 2), delta at most "
-            "2**-100. discrete: per coordinate, by comparisons of whole numbers alone, delta 0; in "
-            "the l2 norm up to 1.41 times as much noise."
-        ),
-    ] = "knorm"
-    grid: Annotated[
-        float | None,
-        Field(
-            description="Step of released numbers, a power of two from 2**-20 to 2**-10. Default: "
-            "2**-16 of the noise."
-        ),
-    ] = None
-    allow_data_bound: Annotated[
-        bool,
-        Field(
-            description="Release even if filter, mean or threshold are learned from records that "
-            "are not public; the release then promises nothing."
-        ),
-    ] = False
+    noise: Law = Field(
+        default="knorm",
+        description="knorm: the paper's, density exp(-epsilon norm / 2), delta at most "
+        "2**-100. discrete: per coordinate, by comparisons of whole numbers alone, delta 0; in "
+        "the l2 norm up to 1.41 times as much noise.",
+    )
+    grid: float | None = Field(
+        default=None,
+        description="Step of released numbers, a power of two from 2**-20 to 2**-10. Default: "
+        "2**-16 of the noise.",
+    )
+    allow_data_bound: bool = Field(
+        default=False,
+        description="Release even if filter, mean or threshold are learned from records that "
+        "are not public; the release then promises nothing.",
+    )
     filter: Any = None
 
     @property
@@ -178,14 +148,8 @@ def check_noisy(options: NoisyOptions, schema: ShardSchema, *, filters: Filters)
                 code="filter",
             )
         row.check(options.filter, schema)
-    # Whatever is learned from records that are not public is outside the promise.
-    _check_public(options, schema)
-    first = options.filter is not None and options.order == "filter_then_noise"
-    plan(options, 1 if first else schema.n_features)  # how wide a filter is, its fit will know
-
-
-def _check_public(options: NoisyOptions, schema: ShardSchema) -> None:
     learned = find_learned(options)
+    # Whatever is learned from records that are not public is outside the promise.
     if learned and not schema.public and not options.allow_data_bound:
         raise GuaranteeError(
             f"The {' and the '.join(learned)} of the noisy filter would be learned from records "
@@ -195,6 +159,8 @@ def _check_public(options: NoisyOptions, schema: ShardSchema) -> None:
             "the release promises nothing.",
             code="not-public",
         )
+    first = options.filter is not None and options.order == "filter_then_noise"
+    plan(options, 1 if first else schema.n_features)  # how wide a filter is, its fit will know
 
 
 def plan(options: NoisyOptions, width: int) -> Mechanism:
@@ -285,7 +251,13 @@ def _bound_records(
     # Each pass reads what the one before has fixed: first the mean, then norms about it.
     if options.centre:
         mean = shards.reduce(partial(noisy_filter.FilteredMean.of, noisy=noisy)).mean
-        noisy = replace(noisy, shift=shift - _check_mean(mean))
+        if not np.isfinite(mean).all():
+            raise InputError(
+                "The mean of the filtered training records is not finite.",
+                remedy="Scale the features, or set centre = false.",
+                code="nonfinite",
+            )
+        noisy = replace(noisy, shift=shift - mean)
     if options.threshold is None and options.bound != "normalise":
         norms = shards.reduce(partial(noisy_filter.NormCounts.of, noisy=noisy))
         noisy = replace(noisy, threshold=norms.quantile(THRESHOLD_QUANTILE))
@@ -304,16 +276,6 @@ def _orthonormalise(weights: FloatArray, offset: FloatArray) -> tuple[FloatArray
     basis, change = basis * signs, change * signs[:, None]
     shift = np.linalg.lstsq(change.T, offset, rcond=None)[0]
     return np.ascontiguousarray(basis), shift
-
-
-def _check_mean(mean: FloatArray) -> FloatArray:
-    if not np.isfinite(mean).all():
-        raise InputError(
-            "The mean of the filtered training records is not finite.",
-            remedy="Scale the features, or set centre = false.",
-            code="nonfinite",
-        )
-    return mean
 
 
 def _promise(options: NoisyOptions, mechanism: Mechanism) -> Guarantee:
@@ -375,30 +337,8 @@ class NoiseForecast:
         )
 
 
-@dataclass(frozen=True)
-class _Few:
-    """The shards that were read, as a fit requires them."""
-
-    held: Sequence[Shard]
-    schema: ShardSchema
-
-    @property
-    def n_records(self) -> int:
-        return sum(shard.n_records for shard in self.held)
-
-    def reduce(self, summarise: Callable[[Shard], Any]) -> Any:
-        return fold(lambda left, right: left.merge(right), map(summarise, self.held))
-
-    def oracle(self, function: Callable[..., Sums], **resident: Any) -> Oracle[Any, Sums]:
-        def ask(parameters: Any, /) -> Sums:
-            parts = [function(shard, parameters, **resident) for shard in self.held]
-            return tuple(fold(lambda a, b: a + b, c) for c in zip(*parts, strict=True))
-
-        return ask
-
-
 def forecast_noise(
-    preview: Preview, options: NoisyOptions, *, filters: Mapping[str, Method]
+    preview: Preview, options: NoisyOptions, *, filters: Filters
 ) -> NoiseForecast | None:
     """What the noise will do, from a filter fitted to a few chunks of training records.
 
@@ -411,10 +351,9 @@ def forecast_noise(
     """
     if options.files():
         return None
-    shards, schema = preview.read_labelled()
-    if not sum(shard.n_records for shard in shards):
+    whole, few = preview.read_labelled()
+    if not whole.n_records:
         return None
-    few = _Few(shards, schema)
     # What follows the noise changes nothing of it, and takes long to train.
     first = options.order == "filter_then_noise"
     short = options if first else replace(options, filter=None)
@@ -426,8 +365,7 @@ def forecast_noise(
         raise  # the run would refuse them, too
     except PrivpipeError:
         return None  # the run itself will say what is wrong, on all records
-    x = np.concatenate([np.asarray(shard.features, np.float64) for shard in shards])
-    bounded, counts = noisy.bound_features(x[:MOST_RECORDS])
+    bounded, counts = noisy.bound_features(np.asarray(whole.features[:MOST_RECORDS], np.float64))
     return NoiseForecast(
         epsilon=options.epsilon,
         delta=noisy.mechanism.delta,
@@ -460,7 +398,7 @@ def list_methods(filters: Filters) -> tuple[Method, ...]:
 
 def _make_options_class(filters: Filters) -> type[NoisyOptions]:
     """The options, with those of every filter as a table of their own."""
-    kinds: Any = functools.reduce(operator.or_, [row.options for row in filters.values()])
+    kinds: Any = reduce(operator.or_, [row.options for row in filters.values()])
     any_filter: Any = Annotated[kinds, Field(discriminator="name")]
     described: Any = Annotated[
         any_filter | None,
@@ -469,13 +407,10 @@ def _make_options_class(filters: Filters) -> type[NoisyOptions]:
             "method. Not set: noise alone."
         ),
     ]
-    space: dict[str, Any] = {
-        "__annotations__": {"filter": described},
-        "__doc__": NoisyOptions.__doc__,
-        "__module__": __name__,
-        "__qualname__": "NoisyOptions",
-        "filter": None,
-    }
+    # A class statement in here could name neither its base nor itself as what it stands for.
+    space: dict[str, Any] = {"__annotations__": {"filter": described}, "filter": None}
+    for name in ("__doc__", "__module__", "__qualname__"):
+        space[name] = getattr(NoisyOptions, name)
     made: Any = type("NoisyOptions", (NoisyOptions,), space)
-    found: Any = options_dataclass(frozen=True, kw_only=True, config=FORBID)(made)
-    return found  # type: ignore[no-any-return]
+    made = options_dataclass(frozen=True, kw_only=True, config=FORBID)(made)
+    return made  # type: ignore[no-any-return]

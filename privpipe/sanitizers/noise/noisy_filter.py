@@ -118,18 +118,13 @@ def change_shards(shards: Shards, noisy: NoisyFilter) -> ChangedShards:
 
 def _make_noisy(shard: Shard, *, noisy: NoisyFilter) -> Shard:
     """Worker side: what a fit sees of a shard; the same noise in every round."""
-    features, _ = noisy.bound_features(np.asarray(shard.features, np.float64))
-    parts = [
-        noisy.mechanism.release(features[rows], RecordWords(digest_records(found)))
-        for rows, found in _blocks(shard)
-    ]
-    return replace(shard, features=np.concatenate(parts) if parts else features)
-
-
-def _blocks(shard: Shard) -> list[tuple[slice, Any]]:
     x = np.asarray(shard.features, np.float64)
-    edges = range(0, len(x), _BLOCK)
-    return [(slice(at, at + _BLOCK), x[at : at + _BLOCK]) for at in edges]
+    features, _ = noisy.bound_features(x)
+    for at in range(0, len(x), _BLOCK):
+        rows = slice(at, at + _BLOCK)
+        words = RecordWords(digest_records(x[rows]))
+        features[rows] = noisy.mechanism.release(features[rows], words)
+    return replace(shard, features=features)
 
 
 class RecordWords:

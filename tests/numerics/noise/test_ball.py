@@ -13,7 +13,7 @@ from hypothesis.extra.numpy import arrays
 
 from privpipe.errors import GuaranteeError, OptionError
 from privpipe.numerics.noise.bounding import bound_records, measure_norms, project_in_order, tanh_of
-from privpipe.numerics.noise.lattice import Lattice, plan_grid
+from privpipe.numerics.noise.mechanism import Lattice, plan_grid
 from tests.numerics.noise.oracles import bound_slowly
 
 KINDS = ("hard", "soft", "normalise")

@@ -17,7 +17,7 @@ from scipy import stats
 from privpipe.errors import OptionError
 from privpipe.numerics.noise import knorm
 from privpipe.numerics.noise.knorm import FURTHER, FURTHER_WORDS, PURPOSE, KNormNoise, round_exactly
-from privpipe.numerics.noise.lattice import plan_grid
+from privpipe.numerics.noise.mechanism import plan_grid
 from tests.numerics.noise.oracles import round_by_balls, stream
 
 FULL = bool(os.environ.get("PRIVPIPE_FULL_PROOFS"))

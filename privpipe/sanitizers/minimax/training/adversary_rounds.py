@@ -20,7 +20,7 @@ from privpipe.numerics.minimax.descent import HISTORY_TAIL, Descent
 from privpipe.numerics.minimax.filters import DifferentiableFilter
 from privpipe.numerics.minimax.lifts import Lift, NystroemFeatures, OutputMoments, Pool, SetFeatures
 from privpipe.numerics.minimax.newton import HeadSolver, InexactSolver
-from privpipe.numerics.minimax.objective import Answer, MinimaxObjective, Question
+from privpipe.numerics.minimax.objective import MinimaxObjective, Question
 from privpipe.option_values import FORBID
 from privpipe.protocols import FloatArray, Oracle, Role, Shards, ShardSchema, Sums
 from privpipe.sanitizers.minimax.training import shard_oracle
@@ -60,38 +60,34 @@ Iterations = Annotated[
 class FilterTraining(TaskOptions):
     """Against whom a filter is trained, and until when."""
 
-    adversary: Annotated[
-        tuple[AdversaryKind, ...],
-        Field(
-            min_length=1,
-            description="Who the filter is trained against, one or several: logistic (the "
-            "paper's), kernel (a Gaussian kernel by Nystroem's method, on k-means of the outputs, "
-            "drawn anew every few iterations), group (knows several records of one group).",
-        ),
-    ] = ("logistic",)
-    group: Annotated[
-        str | None,
-        Field(
-            description="Variable that says whose records belong together; needed by the "
-            "adversary group."
-        ),
-    ] = None
-    group_size: Annotated[
-        int, Field(ge=2, description="Records of one group that the adversary group knows.")
-    ] = 10
+    adversary: tuple[AdversaryKind, ...] = Field(
+        default=("logistic",),
+        min_length=1,
+        description="Who the filter is trained against, one or several: logistic (the "
+        "paper's), kernel (a Gaussian kernel by Nystroem's method, on k-means of the outputs, "
+        "drawn anew every few iterations), group (knows several records of one group).",
+    )
+    group: str | None = Field(
+        default=None,
+        description="Variable that says whose records belong together; needed by the "
+        "adversary group.",
+    )
+    group_size: int = Field(
+        default=10, ge=2, description="Records of one group that the adversary group knows."
+    )
     seed: Annotated[int, Field(ge=0, description="Of what is drawn: the start, adversaries.")] = 0
     regularisation: Ridge = 1e-4
-    with_intercept: Annotated[
-        bool,
-        Field(description="Predictors have an intercept. False, of linear filters: the paper's."),
-    ] = True
+    with_intercept: bool = Field(
+        default=True,
+        description="Predictors have an intercept. False, of linear filters: the paper's.",
+    )
     max_iterations: Iterations = 100
-    tolerance: Annotated[
-        NonNegative, Field(description="Stop when an iteration lowers Phi by less than this share.")
-    ] = 1e-5
-    inner_tolerance: Annotated[
-        Positive, Field(description="Accuracy of the inner problems, in nats.")
-    ] = 1e-6
+    tolerance: NonNegative = Field(
+        default=1e-5, description="Stop when an iteration lowers Phi by less than this share."
+    )
+    inner_tolerance: Positive = Field(
+        default=1e-6, description="Accuracy of the inner problems, in nats."
+    )
 
     @field_validator("adversary", mode="before")
     @classmethod
@@ -169,22 +165,15 @@ def name_adversaries(
     # Alike: weights that users gave and the smooth maximum were tried, and went.
     share, lifts = 1.0 / len(options.adversary), lifts or {}
     pool = Pool(options.group_size, GROUP_DEALS, seed)
+    changes: list[dict[str, Any]] = []
+    for name in options.adversary:
+        drawn: dict[str, Any] = {"adversary": f" ({name})", "lift": lifts.get(name), "ridge": RIDGE}
+        drawn |= {"pool": pool if name == "group" else None}
+        changes.append({} if name == "logistic" else drawn)
     made: list[Task] = []
     for task in tasks:
-        if task.weight >= 0:
-            made.append(task)
-            continue
-        for name in options.adversary:
-            one = replace(task, weight=share * task.weight)
-            if name != "logistic":
-                one = replace(
-                    one,
-                    adversary=f" ({name})",
-                    lift=lifts.get(name),
-                    ridge=RIDGE,
-                    pool=pool if name == "group" else None,
-                )
-            made.append(one)
+        private = [replace(task, weight=share * task.weight, **change) for change in changes]
+        made += [task] if task.weight >= 0 else private
     return tuple(made)
 
 
@@ -252,21 +241,19 @@ class TrainingRounds:
             partial(self._query, views),
             [None if task.is_fixed else self._find_solver(task, inner_tolerance) for task in tasks],
             np.array([task.weight for task in tasks], np.float64),
+            [0 if task.lift is None else task.lift.n_bytes for task in tasks],
             ridge=ridge,
             n_penalised=n_penalised,
             inner_tolerance=inner_tolerance,
-            lift_bytes=[0 if task.lift is None else task.lift.n_bytes for task in tasks],
         )
 
-    def _query(self, views: Sequence[shard_oracle.TaskInRound], question: Question) -> Answer:
+    def _query(self, views: Sequence[shard_oracle.TaskInRound], question: Question) -> Sums:
         """One round; lifts travel with the heads that read them only."""
         lean = tuple(
             view if head is not None else view._replace(lift=None)
             for view, head in zip(views, question.heads, strict=True)
         )
-        counts, losses, gradient, *rest = self.oracle(shard_oracle.ShardRound(question, lean))
-        curvatures = tuple(zip(rest[1::3], rest[2::3], strict=True))
-        return Answer(counts, losses, tuple(rest[::3]), curvatures, gradient)
+        return self.oracle(shard_oracle.ShardRound(question, lean))
 
     def _find_solver(self, task: Task, tolerance: float) -> HeadSolver:
         """A head at zero, or as an earlier round left it if it reads the same."""

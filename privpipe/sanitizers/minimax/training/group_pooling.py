@@ -6,10 +6,11 @@ keeps groups changes it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
+import pandas as pd
 import scipy.sparse as sp
 
 from privpipe.errors import InputError
@@ -99,55 +100,34 @@ class GroupTally:
 
     Parameters
     ----------
-    values : (n_groups,)
-        Groups, ascending.
-    counts, n_shards : (n_groups,)
-        Records of each, and shards that hold some.
-    lowest, highest : (n_groups, n_confidential)
-        Confidential variables: they differ where some record of a group has another class.
+    table
+        By group: its `records`, the `shards` that hold some, and the `lowest` and `highest` of each
+        confidential variable, numbered; they differ where some record has another class.
     """
 
-    values: IntArray
-    counts: IntArray
-    n_shards: IntArray
-    lowest: FloatArray
-    highest: FloatArray
+    table: pd.DataFrame
 
     def merge(self, other: GroupTally) -> GroupTally:
         """Tally of the records of both."""
-        pairs = zip(vars(self).values(), vars(other).values(), strict=True)
-        return _add_up(*(np.concatenate(pair) for pair in pairs))
+        return GroupTally(_add_up(pd.concat([self.table, other.table])))
 
 
-def _add_up(
-    groups: IntArray, counts: IntArray, n_shards: IntArray, lowest: FloatArray, highest: FloatArray
-) -> GroupTally:
-    """Tally of rows of which several may be of one group."""
-    values, at = np.unique(groups, return_inverse=True)
-    found = GroupTally(
-        values,
-        np.zeros(len(values), np.int64),
-        np.zeros(len(values), np.int64),
-        np.full((len(values), lowest.shape[1]), np.inf),
-        np.full((len(values), lowest.shape[1]), -np.inf),
-    )
-    np.add.at(found.counts, at, counts)
-    np.add.at(found.n_shards, at, n_shards)
-    np.minimum.at(found.lowest, at, lowest)
-    np.maximum.at(found.highest, at, highest)
-    return found
+def _add_up(rows: pd.DataFrame) -> pd.DataFrame:
+    """One row for each group."""
+    how = {"records": "sum", "shards": "sum", "lowest": "min", "highest": "max"}
+    return rows.groupby(level=0).agg({name: how[str(name).split()[0]] for name in rows})
 
 
 def tally_groups(shard: Shard, schema: ShardSchema) -> GroupTally:
     """Tally the groups of the complete records of a shard."""
     labels, complete = read_labels(shard, slice(None), schema)
-    classes, groups = labels[complete][:, len(schema.desired) :], shard.groups[complete]
-    ones = np.ones(len(groups), np.int64)
-    found = _add_up(groups, ones, ones, classes, classes)
-    return replace(found, n_shards=np.ones_like(found.counts))
+    rows = pd.DataFrame({"records": 1}, index=shard.groups[complete])
+    for j, classes in enumerate(labels[complete][:, len(schema.desired) :].T):
+        rows[f"lowest {j}"] = rows[f"highest {j}"] = classes
+    return GroupTally(_add_up(rows).assign(shards=1))
 
 
-def check_groups(shards: Shards, size: int) -> GroupTally:
+def check_groups(shards: Shards, size: int) -> None:
     """Count groups, and refuse those of which no set can be drawn.
 
     Raises
@@ -157,9 +137,9 @@ def check_groups(shards: Shards, size: int) -> GroupTally:
         confidential variable differs within groups.
     """
     schema = shards.schema
-    tally = shards.reduce(partial(tally_groups, schema=schema))
-    name = schema.groups[0].name
-    if len(tally.values) < 2:
+    table = shards.reduce(partial(tally_groups, schema=schema)).table
+    name, n_groups = schema.groups[0].name, len(table)
+    if n_groups < 2:
         raise InputError(
             f"All training records are of one group of {name!r}.",
             remedy="Train on records of several groups, or leave the adversary group out.",
@@ -167,31 +147,31 @@ def check_groups(shards: Shards, size: int) -> GroupTally:
         )
     # Sets are drawn where records are: of a group in two shards each would see half, and which
     # half would depend on the sharding.
-    if cut := int((tally.n_shards > 1).sum()):
+    if cut := int((table["shards"] > 1).sum()):
         raise InputError(
-            f"{cut} of {len(tally.values)} groups of {name!r} lie in more than one chunk: records "
+            f"{cut} of {n_groups} groups of {name!r} lie in more than one chunk: records "
             "of a group are read together where they are.",
             remedy="Sort the records by group and ingest them again: a group that only crosses the "
             "edge of a chunk is read whole. "
             "Or leave the adversary group out.",
             code="group_cut",
         )
-    small = tally.counts < size
-    if small.any():
+    if small := int((table["records"] < size).sum()):
         raise InputError(
-            f"{int(small.sum())} of {len(tally.values)} groups of {name!r} have fewer than "
-            f"{size} training records.",
-            remedy=f"Set group_size to at most {int(tally.counts.min())}, or train on more records "
+            f"{small} of {n_groups} groups of {name!r} have fewer than {size} training records.",
+            remedy=f"Set group_size to at most {table['records'].min()}, or train on more records "
             "of these groups.",
             code="group_size",
         )
-    differs = (tally.lowest != tally.highest).any(axis=0)
-    if differs.any():
-        mixed = [c.name for c, differ in zip(schema.confidential, differs, strict=True) if differ]
+    mixed = [
+        column.name
+        for j, column in enumerate(schema.confidential)
+        if (table[f"lowest {j}"] != table[f"highest {j}"]).any()
+    ]
+    if mixed:
         raise InputError(
             f"{', '.join(map(repr, mixed))} differs between records of one group of {name!r}: "
             "there is no value of the group to infer.",
             remedy="Train against single records, or name the variable that groups share.",
             code="group_mixed",
         )
-    return tally

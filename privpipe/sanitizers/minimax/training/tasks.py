@@ -50,38 +50,33 @@ HESSIAN_BYTES = 30_000
 class TaskOptions(MethodOptions):
     """Which tasks a filter is learned for; shared by all methods that weigh utility and privacy."""
 
-    tradeoff: Annotated[
-        NonNegative, Field(description="Weight of utility against privacy (the paper's rho).")
-    ] = 10.0
-    desired_task: Annotated[
-        TaskKind,
-        Field(
-            description="How numeric desired variables are read; auto: integers of at most "
-            f"{MAX_AUTO_CLASSES} values are classes. Categorical ones are always classes."
-        ),
-    ] = "auto"
-    confidential_task: Annotated[
-        TaskKind, Field(description="How numeric confidential variables are read.")
-    ] = "auto"
-    desired_weights: Annotated[
-        tuple[float, ...],
-        Field(description="Weight of each desired variable; empty: equal, summing to one."),
-    ] = ()
-    confidential_weights: Annotated[
-        tuple[float, ...],
-        Field(description="Weight of each confidential variable; empty: equal, summing to one."),
-    ] = ()
-    reconstruction_weight: Annotated[
-        NonNegative,
-        Field(description="Weight of reconstructing the features, as utility; 0 leaves it out."),
-    ] = 0.0
-    single_out: Annotated[
-        float | None,
-        Field(
-            description="Value (or code) of the one confidential variable to separate from the "
-            "rest: the adversary only infers whether a record is of this class."
-        ),
-    ] = None
+    tradeoff: NonNegative = Field(
+        default=10.0, description="Weight of utility against privacy (the paper's rho)."
+    )
+    desired_task: TaskKind = Field(
+        default="auto",
+        description="How numeric desired variables are read; auto: integers of at most "
+        f"{MAX_AUTO_CLASSES} values are classes. Categorical ones are always classes.",
+    )
+    confidential_task: TaskKind = Field(
+        default="auto", description="How numeric confidential variables are read."
+    )
+    desired_weights: tuple[float, ...] = Field(
+        default=(), description="Weight of each desired variable; empty: equal, summing to one."
+    )
+    confidential_weights: tuple[float, ...] = Field(
+        default=(),
+        description="Weight of each confidential variable; empty: equal, summing to one.",
+    )
+    reconstruction_weight: NonNegative = Field(
+        default=0.0,
+        description="Weight of reconstructing the features, as utility; 0 leaves it out.",
+    )
+    single_out: float | None = Field(
+        default=None,
+        description="Value (or code) of the one confidential variable to separate from the "
+        "rest: the adversary only infers whether a record is of this class.",
+    )
 
     scales: ClassVar[bool] = True
 
