@@ -4,7 +4,6 @@ from privpipe.attacks.adversaries.attack_options import AttackOptions as AttackO
 from privpipe.attacks.null_space_privacy import (
     measure_null_space_privacy as measure_null_space_privacy,
 )
-from privpipe.attacks.statistics.roc import measure_roc as measure_roc
 from privpipe.attacks.threats.inference import measure_attacks as measure_attacks
 from privpipe.attacks.threats.information import measure_information as measure_information
 from privpipe.attacks.threats.linkage import measure_linkage as measure_linkage

@@ -191,14 +191,6 @@ class FollowsTarget(Protocol):
 
 
 @runtime_checkable
-class Coordinates(Protocol):
-    """Knows the few coordinates that are all a released record reveals."""
-
-    def measure_coordinates(self, released: Any) -> FloatArray:
-        """Coordinates of released records, (n_records, rank), float64."""
-
-
-@runtime_checkable
 class MixesRecords(Protocol):
     """Makes records of its own as sums over all records, with random signs of each.
 

@@ -1,4 +1,4 @@
-"""The first audit of a release, in one pass over pairs of raw and released records.
+"""The first audit of a release: learn on raw records, attack released ones, judge others.
 
 Every figure is a sum over records, so the audit is a mergeable statistic: exact, of flat memory,
 the same for any chunking, and the same for a collection and for its whole repeats.
@@ -14,19 +14,36 @@ itself shows to carry more than rounding.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from typing import Any
 
 import numpy as np
 
-from privpipe.attacks.statistics.privacy import PARTS, sum_privacy
-from privpipe.errors import InputError
+from privpipe.attacks.statistics import privacy
+from privpipe.errors import InputError, RankError
 from privpipe.numerics import moments as regression
 from privpipe.numerics.finite import find_finite_rows, keep_rows
 from privpipe.numerics.random.record_hash import cut_in_parts
-from privpipe.protocols import Column, FloatArray, IntArray, Shard
+from privpipe.protocols import Column, FloatArray, IntArray, Shard, Shards, ShardSchema
+
+VIEWS = {
+    "raw": "raw",
+    "released": "released",
+    "retrained": "released, attack retrained",
+    "answer_only": "knowing only the target",
+    "guessing": "guessing",
+}
+"""Name of each way to predict, as reports show it."""
 
 ROUNDINGS = 32.0
 """A direction counts when its deviation exceeds this many units of rounding."""
+
+LITTLE_RIDGE = 1e-6
+"""Used only where the raw design is rank-deficient and least squares is not determined."""
+
+MOST_FEATURES = 1000
+"""Features whose distortion is reported one by one: the most distorted of more."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,100 +133,196 @@ class AuditSums:
         )
 
 
-def summarise_pairs(
-    shard: Shard,
+def audit_release(
+    schema: ShardSchema,
+    learned: tuple[regression.CoMoments, PairMoments],
+    test: Shards,
     *,
-    desired: Sequence[Column],
-    confidential: Sequence[Column],
+    n_released: int,
+    unit_roundoff: float,
+    coding: regression.Coding = "zero_one",
+    keeps_features: bool = True,
+    level: float = 0.95,
+) -> dict[str, Any]:
+    """Judge a release on labelled records that its map has never seen.
+
+    Parameters
+    ----------
+    schema
+        Of the raw records.
+    learned
+        What `summarise_raw` found of raw records, which train the predictors that an outsider may
+        already have, and `summarise_pairs` of others, on which the adversary retrains.
+    test
+        Further records with their released counterparts: they judge.
+    n_released
+        Number of released features.
+    unit_roundoff
+        Of the released dtype.
+    coding
+        Values of categorical targets.
+    keeps_features
+        Whether released columns are the raw features, so that raw predictors apply to them.
+    level
+        Two-sided confidence of the limits of complete privacy.
+
+    Returns
+    -------
+    findings
+        ``n_records``, ``privacy`` (per view e_privacy and complete_privacy, mean over
+        targets and per target, the latter with limits), ``distortion`` (per feature, in
+        units of its own deviation; None where columns differ), ``desired`` and ``confidential``
+        (per variable and view: accuracy and f1 of a categorical, r2 and rmse of a numeric
+        variable).
+
+    Raises
+    ------
+    InputError
+        If no record is left to attack or to judge.
+
+    References
+    ----------
+    Xu et al. 2017, "Experimental results" and algorithm 3.
+    """
+    plan = plan_audit(schema, learned, n_released, unit_roundoff, coding, keeps_features)
+    # A second pass: what is judged depends on all that the first one learned.
+    sums: AuditSums = test.reduce(partial(measure_pairs, plan=plan))
+    if sums.count == 0:
+        raise InputError(
+            "No record is left to judge.",
+            remedy="Hold out more records with [audit] holdout.",
+            code="audit-too-small",
+        )
+    found = {view: _find_privacy(sums, plan, view, level) for view in ("released", "retrained")}
+    return {
+        "n_records": sums.count,
+        "privacy": {VIEWS[view]: figures for view, figures in found.items() if figures},
+        "distortion": _find_distortion(sums, schema.feature_names),
+        "desired": {column.name: _find_predictions(sums, column) for column in plan.desired},
+        "confidential": {
+            column.name: _find_predictions(sums, column) for column in plan.confidential
+        },
+    }
+
+
+def plan_audit(
+    schema: ShardSchema,
+    learned: tuple[regression.CoMoments, PairMoments],
+    n_released: int,
+    unit_roundoff: float,
     coding: regression.Coding,
-) -> PairMoments:
+    keeps_features: bool = True,
+) -> AuditPlan:
+    """Fit the predictors of an audit; arguments and errors as of `audit_release`."""
+    moments, pairs = learned
+    n = schema.n_features
+    try:
+        raw = regression.solve_least_squares(moments, n)
+    except RankError:
+        # Dependent features have many predictors of equal fit; the ridge takes the one of least
+        # norm.
+        raw = regression.solve_least_squares(moments, n, ridge=LITTLE_RIDGE)
+    return AuditPlan(
+        desired=schema.desired,
+        confidential=schema.confidential,
+        coding=coding,
+        raw=raw,
+        attack=fit_linear_attack(pairs.moments, n_released, unit_roundoff),
+        mean=moments.mean[:n],
+        joint=pairs.joint,
+        keeps_features=keeps_features,
+    )
+
+
+def summarise_raw(
+    shard: Shard, *, schema: ShardSchema, coding: regression.Coding
+) -> regression.CoMoments:
+    """Co-moments of ``[features, desired and confidential targets]`` of complete records."""
+    values = np.hstack([shard.desired, shard.confidential])
+    targets = regression.code_targets(values, schema.desired + schema.confidential, coding)
+    complete = find_finite_rows(shard.features) & find_finite_rows(targets)
+    n_features = shard.features.shape[1]
+    rows = np.empty((int(complete.sum()), n_features + targets.shape[1]))
+    rows[:, :n_features] = keep_rows(shard.features, complete)
+    rows[:, n_features:] = keep_rows(targets, complete)
+    return regression.CoMoments.of(rows, in_place=True)
+
+
+def summarise_pairs(shard: Shard, *, schema: ShardSchema, coding: regression.Coding) -> PairMoments:
     """What a shard of released records with labels teaches the adversary."""
     values = np.hstack([shard.desired, shard.confidential])
     complete = ~np.isnan(values).any(axis=1) & find_finite_rows(shard.released)
-    targets = regression.code_targets(values, [*desired, *confidential], coding)
+    targets = regression.code_targets(values, schema.desired + schema.confidential, coding)
     rows = keep_rows(np.hstack([shard.released, targets]), complete)
-    combined = encode_desired(shard.desired, desired)[complete]
-    n_combinations = count_combinations(desired)
+    combined = encode_desired(shard.desired, schema.desired)[complete]
+    n = int(np.prod([column.n_categories or 1 for column in schema.desired], dtype=np.int64))
     joint: list[IntArray | None] = []
-    for j, column in enumerate(confidential):
-        if column.n_categories is None:
+    for j, column in enumerate(schema.confidential):
+        if (k := column.n_categories) is None:
             joint.append(None)
             continue
-        codes = shard.confidential[complete, j].astype(np.int64)
-        flat = np.bincount(
-            combined * column.n_categories + codes, minlength=n_combinations * column.n_categories
-        )
-        joint.append(flat.reshape(n_combinations, column.n_categories))
+        flat = combined * k + shard.confidential[complete, j].astype(np.int64)
+        joint.append(np.bincount(flat, minlength=n * k).reshape(n, k))
     return PairMoments(regression.CoMoments.of(rows, in_place=True), tuple(joint))
 
 
 def measure_pairs(shard: Shard, *, plan: AuditPlan) -> AuditSums:
     """Judge the records of a shard: raw features, released features, true labels."""
     # A withheld row reveals that it is withheld; that is attacked by adversaries, not here.
-    shard = _only_released(shard)
+    held = find_finite_rows(shard.released)
+    x, released, desired, confidential = (
+        table if held.all() else table[held]
+        for table in (shard.features, shard.released, shard.desired, shard.confidential)
+    )
     # Limits of complete privacy are of the spread between parts, which have to be the same for any
-    # chunking: so a record is put by its content, or by its subject.
-    parts = _cut(shard, plan)
-    shard = replace(shard, confidential=shard.confidential[:, : len(plan.confidential)])
-    x = shard.features.astype(np.float64)
-    released = shard.released.astype(np.float64)
-    values = np.hstack([shard.desired, shard.confidential])
+    # chunking: so a record is put by its content, or by its subject, a column behind the others.
+    confidential, subject = np.split(confidential, [len(plan.confidential)], axis=1)
+    whole = np.nan_to_num(subject) if subject.shape[1] else np.hstack([x, confidential])
+    parts = cut_in_parts(whole, privacy.PARTS)
+    x, released = x.astype(np.float64), released.astype(np.float64)
+    values = np.hstack([desired, confidential])
     targets = regression.code_targets(values, plan.columns, plan.coding)
-    added: dict[str, FloatArray] = {}
-    scores = {"raw": plan.raw.predict(x), "retrained": plan.attack.predict(released)}
+    views = {"raw": (plan.raw, x), "retrained": (plan.attack, released)}
     direct = widen(plan.raw, released.shape[1]) if plan.keeps_features else None
-    adversaries = {"retrained": plan.attack}
     if direct is not None:
-        adversaries["released"] = direct
-        scores["released"] = direct.predict(released)
-    _add_privacy(added, adversaries, released, scores, targets, plan, parts)
-    _add_distortion(added, x, released, plan.mean)
-    for name, score in scores.items():
-        _add_predictions(added, name, score, values, targets, plan)
-    _add_floors(added, shard, plan)
+        views["released"] = (direct, released)
+    scores = {view: adversary.predict(seen) for view, (adversary, seen) in views.items()}
+    added = _measure_distortion(x, released, plan.mean) | _measure_floors(
+        desired, confidential, plan
+    )
+    secret = slice(regression.count_targets(plan.desired), None)
+    raw = plan.raw.select(secret)
+    for view, (adversary, seen) in views.items():
+        added |= _measure_predictions(view, scores[view], values, targets, plan)
+        if view != "raw":
+            added[f"privacy/{view}"] = privacy.sum_privacy(
+                adversary.select(secret),
+                seen,
+                scores["raw"][:, secret],
+                targets[:, secret],
+                raw,
+                plan.mean,
+                scores[view][:, secret],
+                parts,
+            )
     return AuditSums(len(x), added)
 
 
-def _cut(shard: Shard, plan: AuditPlan) -> IntArray:
-    """Part of each record: by its subject where one is given, else by what it holds.
-
-    A column behind the confidential ones is the subject.
-    """
-    subject = shard.confidential[:, len(plan.confidential) :]
-    if subject.shape[1]:
-        return cut_in_parts(np.nan_to_num(subject), PARTS)
-    return cut_in_parts(np.hstack([shard.features, shard.confidential]), PARTS)
-
-
-def _add_distortion(
-    added: dict[str, FloatArray], x: FloatArray, released: FloatArray, mean: FloatArray
-) -> None:
+def _measure_distortion(
+    x: FloatArray, released: FloatArray, mean: FloatArray
+) -> dict[str, FloatArray]:
     """How far each feature moved, and how far it varies; nothing of a release of other columns."""
     if released.shape[1] == x.shape[1] + 1:  # a column of ones that raw records lack
         released = released[:, :-1]
     if released.shape[1] != x.shape[1]:
-        return
+        return {}
     held = find_finite_rows(x)  # what is imputed was not there to be distorted
     x, released = keep_rows(x, held), keep_rows(released, held)
     moved, away = released - x, x - mean
     # Column sums of squares without a squared copy of the block.
     squares = [np.einsum("ij,ij->j", table, table) for table in (moved, away)]
     counts = np.full(x.shape[1], float(len(x)))
-    added["distortion"] = np.vstack([squares[0], away.sum(axis=0), squares[1], counts])
-
-
-def _only_released(shard: Shard) -> Shard:
-    """Leave out withheld records, whose row holds nothing."""
-    held = find_finite_rows(shard.released)
-    if held.all():
-        return shard
-    return replace(
-        shard,
-        features=shard.features[held],
-        desired=shard.desired[held],
-        confidential=shard.confidential[held],
-        released=shard.released[held],
-    )
+    return {"distortion": np.vstack([squares[0], away.sum(axis=0), squares[1], counts])}
 
 
 def encode_desired(desired: FloatArray, columns: Sequence[Column]) -> IntArray:
@@ -223,72 +336,38 @@ def encode_desired(desired: FloatArray, columns: Sequence[Column]) -> IntArray:
     return combined
 
 
-def count_combinations(columns: Sequence[Column]) -> int:
-    """Number of combinations of desired classes."""
-    return int(np.prod([column.n_categories or 1 for column in columns], dtype=np.int64))
-
-
-def _add_privacy(
-    added: dict[str, FloatArray],
-    adversaries: dict[str, regression.LeastSquares],
-    released: FloatArray,
-    scores: dict[str, FloatArray],
-    targets: FloatArray,
-    plan: AuditPlan,
-    parts: IntArray,
-) -> None:
-    """What each adversary's view adds to the privacy of the confidential targets."""
-    confidential = slice(regression.count_targets(plan.desired), None)
-    truth, raw = targets[:, confidential], plan.raw.select(confidential)
-    for name, adversary in adversaries.items():
-        added[f"privacy/{name}"] = sum_privacy(
-            adversary.select(confidential),
-            released,
-            scores["raw"][:, confidential],
-            truth,
-            raw,
-            plan.mean,
-            scores[name][:, confidential],
-            parts,
-        )
-
-
-def _add_predictions(
-    added: dict[str, FloatArray],
-    view: str,
-    scores: FloatArray,
-    values: FloatArray,
-    targets: FloatArray,
-    plan: AuditPlan,
-) -> None:
+def _measure_predictions(
+    view: str, scores: FloatArray, values: FloatArray, targets: FloatArray, plan: AuditPlan
+) -> dict[str, FloatArray]:
     """Confusion matrices of categorical variables, error sums of numeric ones."""
-    start = 0
-    for j, column in enumerate(plan.columns):
+    found, start = {}, 0
+    for column, value in zip(plan.columns, values.T, strict=True):
         width = regression.count_targets([column])
         score, target = scores[:, start : start + width], targets[:, start : start + width]
         start += width
-        known = ~np.isnan(values[:, j])
+        known = ~np.isnan(value)
         if column.n_categories is None:
             y, error = target[known, 0], target[known, 0] - score[known, 0]
-            added[f"{view}/{column.name}"] = np.array([known.sum(), y.sum(), y @ y, error @ error])
+            table = np.array([known.sum(), y.sum(), y @ y, error @ error])
         else:
-            guess = _classify(score, plan.coding)
-            added[f"{view}/{column.name}"] = _confusion(values[:, j], guess, known, column)
+            table = _confusion(value, _classify(score, plan.coding), column)
+        found[f"{view}/{column.name}"] = table
+    return found
 
 
-def _add_floors(added: dict[str, FloatArray], shard: Shard, plan: AuditPlan) -> None:
+def _measure_floors(
+    desired: FloatArray, confidential: FloatArray, plan: AuditPlan
+) -> dict[str, FloatArray]:
     """What guessing, and knowing the desired classes alone, reveals of a confidential class."""
-    combined = encode_desired(shard.desired, plan.desired)
-    for j, (column, joint) in enumerate(zip(plan.confidential, plan.joint, strict=True)):
-        if joint is None:
-            continue
-        truth = shard.confidential[:, j]
-        known = ~np.isnan(truth)
-        overall = np.full(len(truth), joint.sum(axis=0).argmax())
-        added[f"guessing/{column.name}"] = _confusion(truth, overall, known, column)
-        # Bayes: of each combination the class that came with it most often in training.
-        best = joint.argmax(axis=1)[combined]
-        added[f"answer_only/{column.name}"] = _confusion(truth, best, known, column)
+    found, combined = {}, encode_desired(desired, plan.desired)
+    for column, joint, truth in zip(plan.confidential, plan.joint, confidential.T, strict=True):
+        if joint is not None:
+            overall = np.full(len(truth), joint.sum(axis=0).argmax())
+            found[f"guessing/{column.name}"] = _confusion(truth, overall, column)
+            # Bayes: of each combination the class that came with it most often in training.
+            best = joint.argmax(axis=1)[combined]
+            found[f"answer_only/{column.name}"] = _confusion(truth, best, column)
+    return found
 
 
 def _classify(score: FloatArray, coding: regression.Coding) -> IntArray:
@@ -298,9 +377,9 @@ def _classify(score: FloatArray, coding: regression.Coding) -> IntArray:
     return best
 
 
-def _confusion(truth: FloatArray, guess: IntArray, known: FloatArray, column: Column) -> FloatArray:
-    """Counts of (true class, predicted class)."""
-    k = max(column.n_categories or 0, 2)
+def _confusion(truth: FloatArray, guess: IntArray, column: Column) -> FloatArray:
+    """Counts of (true class, predicted class), of records whose class is known."""
+    k, known = max(column.n_categories or 0, 2), ~np.isnan(truth)
     flat = truth[known].astype(np.int64) * k + guess[known]
     return np.bincount(flat, minlength=k * k).reshape(k, k).astype(np.float64)
 
@@ -395,3 +474,72 @@ def widen(fitted: regression.LeastSquares, n_released: int) -> regression.LeastS
         rows = np.vstack([fitted.coefficients, fitted.intercept])
         return regression.LeastSquares(rows, np.zeros_like(fitted.intercept), fitted.condition)
     return None
+
+
+def _find_distortion(sums: AuditSums, names: Sequence[str]) -> dict[str, Any] | None:
+    """Root mean squared change of each feature, the most distorted first."""
+    if (table := sums.added.get("distortion")) is None or not table.size:
+        return None
+    # Means of squares about the training mean: the deviation is less the square of the mean shift.
+    changed, total, squares = table[:3] / np.maximum(table[3], 1)
+    spread = np.sqrt(np.maximum(squares - total**2, 0.0))
+    moved = np.sqrt(changed)
+    # A feature that does not vary has no deviation to be measured in.
+    relative = np.divide(moved, spread, out=np.full_like(moved, np.nan), where=spread > 0)
+    order = np.argsort(-np.nan_to_num(relative, nan=-1.0), kind="stable")
+    known = relative[np.isfinite(relative)]
+    return {
+        "n_features": len(relative),
+        "quartiles": np.quantile(known, [0, 0.25, 0.5, 0.75, 1]).tolist() if len(known) else [],
+        "features": [
+            {
+                "feature": names[j] if names else f"feature {j}",
+                "rms": float(moved[j]),
+                "relative": float(relative[j]) if np.isfinite(relative[j]) else None,
+            }
+            for j in order[:MOST_FEATURES]
+        ],
+    }
+
+
+def _find_privacy(
+    sums: AuditSums, plan: AuditPlan, view: str, level: float
+) -> dict[str, Any] | None:
+    table = sums.added.get(f"privacy/{view}")
+    if table is None or not plan.confidential:
+        return None
+    found = asdict(
+        privacy.report_privacy(table.sum(axis=0), regression.name_targets(plan.confidential))
+    )
+    try:
+        limits = asdict(privacy.limit_complete_privacy(table, level=level))
+    except InputError:  # all of one subject
+        limits = None
+    return found | {"complete_privacy_limits": limits}
+
+
+def _find_predictions(sums: AuditSums, column: Column) -> dict[str, Any]:
+    return {
+        shown: _find_accuracy(table, column) if column.is_categorical else _find_error(table)
+        for view, shown in VIEWS.items()
+        if (table := sums.added.get(f"{view}/{column.name}")) is not None
+    }
+
+
+def _find_accuracy(confusion: FloatArray, column: Column) -> dict[str, float]:
+    """Accuracy, and F1: of class 1 for two classes, the mean over classes for more."""
+    hits, total = np.diag(confusion), confusion.sum()
+    f1 = 2 * hits / np.maximum(confusion.sum(axis=0) + confusion.sum(axis=1), 1)
+    return {
+        "accuracy": float(hits.sum() / max(total, 1)),
+        "f1": float(f1[1] if (column.n_categories or 0) <= 2 else f1.mean()),
+    }
+
+
+def _find_error(table: FloatArray) -> dict[str, float]:
+    count, total, squares, error = table
+    spread = squares - total**2 / max(count, 1)
+    return {
+        "r2": float(1 - error / spread) if spread > 0 else 0.0,
+        "rmse": float(np.sqrt(error / max(count, 1))),
+    }

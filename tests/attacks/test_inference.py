@@ -15,7 +15,7 @@ from privpipe.attacks.adversaries.preparation import prepare_evidence
 from privpipe.attacks.adversaries.problem import Fitted
 from privpipe.attacks.statistics.intervals import Interval
 from privpipe.attacks.statistics.scores import Score
-from privpipe.attacks.threats import trained_adversary
+from privpipe.attacks.threats import inference
 from privpipe.attacks.threats.inference import measure_attacks, plan_attacks, run_attack
 from privpipe.attacks.threats.verdicts.attack_report import AttackReport, summarise_outcomes
 from privpipe.attacks.threats.verdicts.outcomes import Attack
@@ -122,16 +122,9 @@ def test_measure_attacks__handles_several_columns_with_missing_values() -> None:
     codes = face.secret.astype(float)
     codes[::5] = -1
     columns = (Column("disease", 2), Column("age"))
-    seen_names = []
-    report = measure_attacks(
-        face.x,
-        np.column_stack([codes, age]),
-        columns=columns,
-        options=FAST,
-        progress=lambda done, planned, outcome: seen_names.append((done, planned)),
-    )
+    report = measure_attacks(face.x, np.column_stack([codes, age]), columns=columns, options=FAST)
     table = report.table
-    assert seen_names == [(i, 6) for i in range(1, 7)]
+    assert len(report.outcomes) == 6
     assert set(table.query("target == 'age'")["adversary"]) == {"least_squares", "bit_reader"}
     assert set(table.query("target == 'disease'")["kind"]) == {"classes"}
     used = table.query("target == 'disease'")[["n_train", "n_tune", "n_test"]].sum(axis=1)
@@ -233,7 +226,7 @@ def test_measure_attacks__counts_an_area_below_one_half_only_where_tuning_turned
     face = Face(1200)
     wrong = Fitted(lambda x: np.column_stack([x[:, 0], -x[:, 0]]), "")
     broken = {"logistic": replace(ADVERSARIES["logistic"], fit=lambda problem: wrong)}
-    monkeypatch.setattr(trained_adversary, "ADVERSARIES", broken)
+    monkeypatch.setattr(inference, "ADVERSARIES", broken)
     options = replace(FAST, adversaries=("logistic",))
     strong = np.column_stack([3.0 * face.secret + face.x[:, 0], face.x])
     table = measure_attacks(strong, face.secret, options=options).table
@@ -310,7 +303,7 @@ def test_run_attack__turns_any_failure_into_unknown_without_its_text(monkeypatch
         raise ValueError("the value ochre of record 7 is unseen")
 
     broken = dict(ADVERSARIES) | {"logistic": replace(ADVERSARIES["logistic"], fit=fail)}
-    monkeypatch.setattr(trained_adversary, "ADVERSARIES", broken)
+    monkeypatch.setattr(inference, "ADVERSARIES", broken)
     attack = Attack("confidential", "classes", "released", "logistic")
     outcome = run_attack(evidence, attack, FAST)
     assert (outcome.status, outcome.reason, outcome.scores) == ("unknown", "ValueError", ())
@@ -328,7 +321,7 @@ def test_run_attack__that_cannot_decide_is_unknown(monkeypatch) -> None:
     face = Face(300)
     nan = Fitted(lambda x: np.full((len(x), 2), np.nan), "")
     broken = {"logistic": replace(ADVERSARIES["logistic"], fit=lambda problem: nan)}
-    monkeypatch.setattr(trained_adversary, "ADVERSARIES", broken)
+    monkeypatch.setattr(inference, "ADVERSARIES", broken)
     options = replace(FAST, adversaries=("logistic",))
     report = measure_attacks(face.x, face.secret, options=options)
     assert report.outcomes[0].status == "unknown"

@@ -11,8 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import mutual_info_score
 
+from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.threats.information import Information, measure_information, measure_plug_in
 from privpipe.errors import InputError
+from privpipe.protocols import Column
 
 
 @settings(deadline=None)  # shared machines are slow now and then
@@ -32,7 +34,7 @@ def test_measure_information__brackets_a_channel_of_known_information() -> None:
         random = np.random.default_rng(seed)
         a = random.integers(0, 2, n)
         b = np.where(random.random(n) < flip, 1 - a, a)
-        row = measure_information(b, a, seed=seed).rows[0]
+        row = measure_information(b, a, options=AttackOptions(seed=seed)).rows[0]
         held += row.lower <= truth <= row.upper
         assert row.corrected == pytest.approx(truth, abs=0.05)
     assert held >= 34  # nominal 38; fewer than 34 of 40 has probability .01
@@ -43,7 +45,9 @@ def test_measure_information__corrects_the_bias_of_sparse_tables() -> None:
     random = np.random.default_rng(1)
     n = 2000
     rows = [
-        measure_information(random.integers(0, 40, n), random.integers(0, 3, n), seed=s).rows[0]
+        measure_information(
+            random.integers(0, 40, n), random.integers(0, 3, n), options=AttackOptions(seed=s)
+        ).rows[0]
         for s in range(10)
     ]
     expected = 2 * 39 / (2 * n)
@@ -58,7 +62,7 @@ def test_measure_information__sees_jointly_what_no_attribute_tells() -> None:
     random = np.random.default_rng(2)
     b = random.integers(0, 2, (3000, 2))
     report = measure_information(
-        b, b[:, 0] ^ b[:, 1], released_names=["left", "right"], confidential_names=["parity"]
+        b, b[:, 0] ^ b[:, 1], attributes=["left", "right"], columns=[Column("parity", 2)]
     )
     by_name = {row.released: row for row in report.rows}
     assert list(by_name) == ["left", "right", "joint"]
@@ -88,7 +92,7 @@ def test_measure_information__handles_missing_codes_and_states_its_schema() -> N
     [
         (np.zeros(9, int), np.zeros(9, int), "has 1 classes in 9 records"),
         (np.zeros(9), np.arange(9), "dtype float64"),
-        (np.zeros(8, int), np.arange(9), "released has 8 records"),
+        (np.zeros(8, int), np.arange(9), "codes has 8 records"),
     ],
 )
 def test_measure_information__refuses(released, confidential, match) -> None:
@@ -98,4 +102,4 @@ def test_measure_information__refuses(released, confidential, match) -> None:
 
 def test_measure_information__refuses_the_wrong_number_of_names() -> None:
     with pytest.raises(InputError, match="2 names for 1 attribute"):
-        measure_information(np.arange(9), np.arange(9) % 2, released_names=["a", "b"])
+        measure_information(np.arange(9), np.arange(9) % 2, attributes=["a", "b"])

@@ -8,9 +8,13 @@ import numpy as np
 import pytest
 from scipy.spatial.distance import cdist
 
-from privpipe.attacks.statistics.distances import measure_nearest, measure_ranks
-from privpipe.attacks.threats.linkage import measure_linkage
-from privpipe.attacks.threats.membership import measure_membership, measure_surprise
+from privpipe.attacks.adversaries.attack_options import AttackOptions
+from privpipe.attacks.threats.linkage import draw_pairs, measure_linkage, measure_ranks
+from privpipe.attacks.threats.membership import (
+    measure_membership,
+    measure_nearest,
+    measure_surprise,
+)
 from privpipe.attacks.threats.reconstruction import measure_reconstruction
 from privpipe.errors import InputError
 
@@ -24,10 +28,10 @@ def raw() -> np.ndarray:
 
 
 def test_measure_ranks__equals_brute_force_across_blocks(monkeypatch) -> None:
-    from privpipe.attacks.statistics import distances
+    from privpipe.attacks.threats import linkage
 
-    monkeypatch.setattr(distances, "_PROBES_AT_ONCE", 7)
-    monkeypatch.setattr(distances, "_GALLERY_AT_ONCE", 11)
+    monkeypatch.setattr(linkage, "_PROBES_AT_ONCE", 7)
+    monkeypatch.setattr(linkage, "_GALLERY_AT_ONCE", 11)
     random = np.random.default_rng(1)
     probes, gallery = random.normal(size=(20, 3)), random.normal(size=(50, 3))
     own = random.integers(0, 50, 20)
@@ -73,11 +77,14 @@ def test_measure_linkage__does_not_probe_with_the_pairs_it_learned_from() -> Non
 
 
 def test_measure_linkage__states_its_report(raw) -> None:
-    report = measure_linkage(raw, raw[:, :2], groups=np.arange(600) // 6, max_records=400)
+    report = measure_linkage(
+        raw, raw[:, :2], np.arange(600) // 6, options=AttackOptions(max_records=400)
+    )
     assert [attack.method for attack in report.attacks] == ["learned"]
     assert report.attacks[0].top_1.method == "grouped_wilson"
     assert (report.n_gallery, report.n_probes) == (400, 200)
-    assert measure_linkage(raw, raw, max_bytes=8 * 8 * 100).n_gallery == 100
+    wide = np.tile(raw, (1, 164))
+    assert len(draw_pairs(raw, wide, AttackOptions(max_bytes=1 << 20))[2]) == 99
     assert json.loads(report.to_json())["strongest"] == "learned"
     with pytest.raises(InputError, match="raw has 600 records, released 3"):
         measure_linkage(raw, raw[:3])
@@ -113,10 +120,10 @@ def test_measure_reconstruction__sees_more_than_linear(raw) -> None:
 
 
 def test_measure_reconstruction__goes_by_group_and_refuses(raw) -> None:
-    report = measure_reconstruction(raw, raw, groups=np.arange(600) // 10, max_records=500)
+    report = measure_reconstruction(
+        raw, raw, np.arange(600) // 10, options=AttackOptions(max_records=500)
+    )
     assert report.attacks[0].r2.method == "grouped_bootstrap"
-    small = measure_reconstruction(raw, raw, max_bytes=8 * 8 * 100)
-    assert small.n_train + small.n_test == pytest.approx(80, abs=2)
     with pytest.raises(InputError, match="released 3"):
         measure_reconstruction(raw, raw[:3])
     with pytest.raises(InputError, match="not finite"):
@@ -139,7 +146,9 @@ def test_measure_membership__shows_nothing_where_nothing_is() -> None:
     held, floors, advantages = 0, [], []
     for seed in range(60):
         random = np.random.default_rng(seed)
-        report = measure_membership(random.normal(size=100), random.normal(size=100), seed=seed)
+        report = measure_membership(
+            random.normal(size=100), random.normal(size=100), options=AttackOptions(seed=seed)
+        )
         held += report.area.lower <= 0.5 <= report.area.upper
         floors.append(report.epsilon_floor > 0)
         advantages.append(report.advantage)
@@ -168,7 +177,7 @@ def test_measure_epsilon_floor__is_a_lower_bound_for_randomised_response() -> No
     for seed in range(40):
         members = (random.random(2000) > share).astype(float)
         others = (random.random(2000) > 1 - share).astype(float)
-        floor = measure_membership(members, others, seed=seed).epsilon_floor
+        floor = measure_membership(members, others, options=AttackOptions(seed=seed)).epsilon_floor
         assert floor > 0.7
         above += floor > 1
     assert above <= 4

@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 
 from privpipe import NullSpaceCleaner, Records, fit_null_space_cleaner
-from privpipe.attacks.audit_rounds import audit_release
 from privpipe.attacks.moment_audit import (
     AuditPlan,
+    audit_release,
     find_coordinates,
     fit_linear_attack,
     measure_pairs,
     summarise_pairs,
+    summarise_raw,
 )
 from privpipe.numerics.moments import Coding, CoMoments, LeastSquares, code_targets
-from privpipe.protocols import Column, FloatArray, Shard
+from privpipe.protocols import Column, FloatArray, Shard, ShardSchema
 from tests.standard import make_standard
 
 WANTED = (Column("height"), Column("late", 2), Column("side", 3))
 SECRET = (Column("income"), Column("party", 3))
+SCHEMA = ShardSchema(9, WANTED, SECRET)
 TARGETS = {"height": [0], "late": [1], "side": [2, 3, 4], "income": [5], "party": [6, 7, 8]}
 
 
@@ -54,7 +57,13 @@ def audit(release: Any, n_shards: int = 1, seed: int = 5) -> dict[str, Any]:
                 n_shards=n_shards,
             )
         )
-    return audit_release(*parts, n_released=9, unit_roundoff=2.0**-53)
+    raw, attack, test = parts
+    about = {"schema": raw.schema, "coding": "zero_one"}
+    learned = (
+        raw.reduce(partial(summarise_raw, **about)),
+        attack.reduce(partial(summarise_pairs, **about)),
+    )
+    return audit_release(raw.schema, learned, test, n_released=9, unit_roundoff=2.0**-53)
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +134,7 @@ def make_pairs(n_records: int = 400, *, appended: bool = False) -> Shard:
 def plan_audit(shard: Shard, coding: Coding, *, keeps_features: bool = True) -> AuditPlan:
     """A plan with predictors of no merit: every figure shows."""
     rng = np.random.default_rng(1)
-    pairs = summarise_pairs(shard, desired=WANTED, confidential=SECRET, coding=coding)
+    pairs = summarise_pairs(shard, schema=SCHEMA, coding=coding)
     n, m = shard.features.shape[1], shard.released.shape[1]
     raw, attack = (
         LeastSquares(rng.normal(size=(k, 9)) / 9, rng.normal(size=9), 1.0) for k in (n, m)
@@ -224,7 +233,7 @@ def test_measure_pairs__leaves_raw_predictors_out_where_features_are_others() ->
 
 def test_summarise_pairs__counts_answers_and_classes_of_complete_records() -> None:
     shard = make_pairs()
-    pairs = summarise_pairs(shard, desired=WANTED, confidential=SECRET, coding="zero_one")
+    pairs = summarise_pairs(shard, schema=SCHEMA, coding="zero_one")
     values = np.hstack([shard.desired, shard.confidential])
     rows = [i for i in range(400) if i != 11 and not np.isnan(values[i]).any()]
     joint = np.zeros((6, 3), int)
@@ -249,7 +258,7 @@ def test_pairs__merge_to_those_of_the_whole() -> None:
         )
         for i in range(3)
     ]
-    learn = {"desired": WANTED, "confidential": SECRET, "coding": "zero_one"}
+    learn = {"schema": SCHEMA, "coding": "zero_one"}
     one, two, three = (summarise_pairs(part, **learn) for part in thirds)
     merged, pairs = one.merge(two).merge(three), summarise_pairs(whole, **learn)
     np.testing.assert_array_equal(merged.joint[1], pairs.joint[1])

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
-from privpipe.attacks.adversaries.evidence import Evidence
+from privpipe.attacks.adversaries.evidence import Evidence, Target
 from privpipe.attacks.adversaries.preparation import prepare_evidence
 from privpipe.attacks.threats.inference import measure_attacks
 from privpipe.attacks.threats.power import LEAKS, choose_planted, measure_power
@@ -31,7 +31,7 @@ def make_evidence(n: int = 3000, *, leaks: bool = False) -> Evidence:
 
 @pytest.mark.parametrize("leak", LEAKS)
 def test_measure_power__finds_what_is_planted(leak: str) -> None:
-    found = measure_power(make_evidence(), 0, leak, replace(OPTIONS, must_find=0.3))
+    found = measure_power(Target(make_evidence(), 0, replace(OPTIONS, must_find=0.3)), leak)
     assert found.finds
     assert 0 < found.size <= 0.6
 
@@ -42,18 +42,18 @@ def test_measure_power__finds_nothing_of_nothing() -> None:
         evidence = make_evidence(leaks=leaks)
         for leak in ("feature", "withheld", "non-linear"):
             options = replace(OPTIONS, must_find=1e-6)
-            assert not measure_power(evidence, 0, leak, options).finds, (leaks, leak)
+            assert not measure_power(Target(evidence, 0, options), leak).finds, (leaks, leak)
 
 
 def test_measure_power__is_lost_with_records_and_with_adversaries() -> None:
     wide, narrow = make_evidence(6000), make_evidence(200)
     for leak in ("advantage", "certain"):
-        many = measure_power(wide, 0, leak, OPTIONS).size
-        few = measure_power(narrow, 0, leak, OPTIONS).size
+        many = measure_power(Target(wide, 0, OPTIONS), leak).size
+        few = measure_power(Target(narrow, 0, OPTIONS), leak).size
         assert many < 0.3
         assert not few <= 2 * many
     linear = replace(OPTIONS, adversaries=("logistic",))
-    missed = measure_power(make_evidence(), 0, "non-linear", linear)
+    missed = measure_power(Target(make_evidence(), 0, linear), "non-linear")
     assert not missed.finds
     assert math.isnan(missed.size)
 
@@ -80,8 +80,8 @@ def test_measure_power__of_subjects_is_less_than_of_as_many_records() -> None:
     alone = prepare_evidence(released, secret, **given)
     whole = prepare_evidence(released, secret, groups=np.arange(2400) // 12, **given)
     for leak in ("advantage", "certain"):
-        single = measure_power(alone, 0, leak, OPTIONS).size
-        assert not measure_power(whole, 0, leak, OPTIONS).size <= single, leak
+        single = measure_power(Target(alone, 0, OPTIONS), leak).size
+        assert not measure_power(Target(whole, 0, OPTIONS), leak).size <= single, leak
 
 
 def test_choose_planted__takes_the_rarest() -> None:

@@ -12,8 +12,7 @@ from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.threats.attack_table import RECORD_ATTACKS, Sample, run_by_name
 from privpipe.attacks.threats.membership import MembershipReport
 from privpipe.attacks.threats.record_decisions import share_level, succeeds
-from privpipe.attacks.threats.record_recovery import RecoveryReport, find_frame
-from privpipe.attacks.threats.signed_sums import run_control
+from privpipe.attacks.threats.record_recovery import RecoveryReport, find_frame, run_control
 from privpipe.errors import InputError
 
 D = 6

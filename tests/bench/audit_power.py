@@ -19,7 +19,7 @@ import numpy as np
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.auxiliary import Auxiliary
-from privpipe.attacks.adversaries.evidence import Evidence
+from privpipe.attacks.adversaries.evidence import Evidence, Target
 from privpipe.attacks.adversaries.preparation import prepare_evidence
 from privpipe.attacks.statistics.intervals import Interval, measure_exact_interval
 from privpipe.attacks.threats.inference import plan_attacks, run_attack
@@ -70,7 +70,7 @@ def try_statement(leak: str, law: str, seed: int) -> Trial:
     silent = _draw_sample(law, random)
     if leak == "withheld":  # some rows of every release of this law are
         silent.released[random.random(N_RECORDS) < 0.05] = np.nan
-    stated = measure_power(_prepare(silent, law, options), 0, leak, options)
+    stated = measure_power(Target(_prepare(silent, law, options), 0, options), leak)
     if not math.isfinite(stated.size):
         return Trial(stated.size, None)
     other = _draw_sample(law, random)

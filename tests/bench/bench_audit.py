@@ -22,10 +22,10 @@ import numpy as np
 
 from privpipe import Records, fit_leace_eraser
 from privpipe.attacks.adversaries.attack_options import AttackOptions
+from privpipe.attacks.adversaries.evidence import Target
 from privpipe.attacks.adversaries.preparation import prepare_evidence
-from privpipe.attacks.threats.inference import measure_attacks
+from privpipe.attacks.threats.inference import measure_attacks, train_adversary
 from privpipe.attacks.threats.power import LEAKS
-from privpipe.attacks.threats.trained_adversary import train_adversary
 from privpipe.cluster.executors.executor import LocalExecutor
 from privpipe.flows.comparison import compare_collection
 from privpipe.pipeline.runs.resume import begin_or_resume
@@ -130,7 +130,9 @@ def measure_audit(
     fits = 0.0
     for name in attacks.adversaries:
         _, seconds = _spend(
-            lambda name=name: train_adversary(evidence, 0, "released", name, attacks)  # type: ignore[misc]
+            lambda name=name: train_adversary(  # type: ignore[misc]
+                Target(evidence, 0, attacks), "released", name
+            )
         )
         fits += seconds
     table = findings["adversaries"]["table"]

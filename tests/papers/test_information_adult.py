@@ -31,7 +31,7 @@ def test_measure_information__equals_the_known_figures_of_adult(paper_data: Path
     table = table[table["split"] == "train"].assign(age=lambda t: t["age"] // 10)
     names = [name for name in EXPECTED if name != "joint"]
     codes = np.column_stack([pd.factorize(table[name])[0] for name in names])
-    report = measure_information(codes, pd.factorize(table["income"])[0], released_names=names)
+    report = measure_information(codes, pd.factorize(table["income"])[0], attributes=names)
     bits = {row.released: row.plug_in / np.log(2) for row in report.rows}
     assert bits == pytest.approx(EXPECTED, abs=6e-4)
     joint = next(row for row in report.rows if row.released == "joint")

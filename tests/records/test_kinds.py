@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from privpipe import Records, fit_leace_eraser, ingest, open_collection
-from privpipe.attacks.adversaries.codes import code_targets
+from privpipe.attacks.adversaries.preparation import code_targets
 from privpipe.errors import GuessWarning, OptionError
 from privpipe.store.collections.ingest import IngestOptions
 

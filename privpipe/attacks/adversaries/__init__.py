@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 
-from privpipe.attacks.adversaries.problem import Fitted, Problem
+from privpipe.attacks.adversaries.problem import Fitted, Problem, fit_tuned
 
 
 @dataclass(frozen=True)
@@ -52,22 +52,31 @@ def _load(module: str, name: str) -> Callable[[Problem], Fitted]:
     return fit
 
 
-_linear, _estimators = partial(_load, "linear"), partial(_load, "estimators")
+def _tune(module: str, name: str) -> Callable[[Problem], Fitted]:
+    """The same of a trainer: its settings are chosen by tuning records; see `fit_tuned`."""
+
+    def fit(problem: Problem) -> Fitted:
+        return fit_tuned(problem, getattr(import_module(f"{__package__}.{module}"), name))
+
+    return fit
+
+
+_linear, _estimators = partial(_tune, "linear"), partial(_tune, "estimators")
 _row = partial(Adversary, default=True)
 
 ADVERSARIES: dict[str, Adversary] = {
     "least_squares": _row(_load("ridges", "fit_least_squares"), 100_000),
-    "logistic": _row(_linear("fit_logistic"), 50_000, numbers=False),
-    "linear_svm": _row(_linear("fit_linear_svm"), 20_000),
-    "naive_bayes": _row(_linear("fit_naive_bayes"), 100_000, numbers=False),
-    "nearest_neighbours": _row(_estimators("fit_nearest_neighbours"), 20_000, 2_000, 5_000),
+    "logistic": _row(_linear("train_logistic"), 50_000, numbers=False),
+    "linear_svm": _row(_linear("train_margins"), 20_000),
+    "naive_bayes": _row(_linear("train_naive_bayes"), 100_000, numbers=False),
+    "nearest_neighbours": _row(_estimators("train_neighbours"), 20_000, 2_000, 5_000),
     "rbf": _row(_load("ridges", "fit_rbf"), 30_000, 5_000),
-    "boosting": _row(_estimators("fit_boosting"), 50_000),
+    "boosting": _row(_estimators("train_boosting"), 50_000),
     # Found more on human activity records than all others did, boosting included.
-    "forest": _row(_estimators("fit_forest"), 10_000, 5_000),
-    "quadratic": _row(_load("quadratic", "fit_quadratic"), 20_000, 5_000, numbers=False),
-    "polynomial": _row(_linear("fit_polynomial"), 10_000, 5_000),
-    "network": _row(_estimators("fit_network"), 20_000, 5_000),
+    "forest": _row(_estimators("train_forests"), 10_000, 5_000),
+    "quadratic": _row(_linear("train_quadratic"), 20_000, 5_000, numbers=False),
+    "polynomial": _row(_linear("train_products"), 10_000, 5_000),
+    "network": _row(_estimators("train_networks"), 20_000, 5_000),
 }
 """The adversaries by name. Their bounds were chosen on 100,000 records of 300 features."""
 
@@ -78,8 +87,8 @@ ALWAYS = {
     READS_BITS: Adversary(_load("covert_channels", "fit_bit_reader"), 20_000),
     READS_AROUND: Adversary(_load("covert_channels", "fit_surroundings_reader"), 20_000),
     # Knows the true desired variables and nothing else.
-    KNOWS_DESIRED: Adversary(_load("desired_baseline", "fit_desired_baseline"), 50_000),
+    KNOWS_DESIRED: Adversary(_load("estimators", "fit_desired_baseline"), 50_000),
     # One variable by itself is read as well as the desired ones are.
-    READS_VARIABLE: Adversary(_load("desired_baseline", "fit_desired_baseline"), 50_000),
+    READS_VARIABLE: Adversary(_load("estimators", "fit_desired_baseline"), 50_000),
 }
 """Adversaries of one source each, which options cannot leave out. Their names are stored."""

@@ -9,34 +9,26 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, ConfigDict, Field, field_validator
 from pydantic.dataclasses import dataclass
 
-from privpipe.attacks.adversaries import (
-    ADVERSARIES,
-    ALWAYS,
-    KNOWS_DESIRED,
-    READS_AROUND,
-    READS_BITS,
-    READS_VARIABLE,
-    Adversary,
-)
+from privpipe.attacks import adversaries as table
 from privpipe.attacks.statistics.scores import EXPOSURES
 from privpipe.option_values import Options
 
 
 def _check_name(name: str) -> str:
     """Names of the rows of `ADVERSARIES`, whichever these are when a name is given."""
-    if name not in ADVERSARIES:
-        raise ValueError(f"there is no such adversary; use some of: {', '.join(ADVERSARIES)}")
+    if name not in table.ADVERSARIES:
+        raise ValueError(f"there is no such adversary; use some of: {', '.join(table.ADVERSARIES)}")
     return name
 
 
 def _list_names(schema: dict[str, Any]) -> None:
     # An enumeration, so that completion and the schema name the adversaries that there are.
-    schema["enum"] = list(ADVERSARIES)
+    schema["enum"] = list(table.ADVERSARIES)
 
 
 def list_defaults() -> tuple[str, ...]:
     """Adversaries that attack where none are named."""
-    return tuple(name for name, row in ADVERSARIES.items() if row.default)
+    return tuple(name for name, row in table.ADVERSARIES.items() if row.default)
 
 
 AdversaryName = Annotated[str, AfterValidator(_check_name), Field(json_schema_extra=_list_names)]
@@ -193,7 +185,11 @@ ALONE = "alone: "
 JOINT = "together: "
 """Begins the name of a source that is this release joined with an earlier one of its records."""
 
-_OF_SOURCE = {"bits": READS_BITS, "surroundings": READS_AROUND, "wanted": KNOWS_DESIRED}
+_OF_SOURCE = {
+    "bits": table.READS_BITS,
+    "surroundings": table.READS_AROUND,
+    "wanted": table.KNOWS_DESIRED,
+}
 
 _WEIGHING, _DIVIDING = ("logistic", "least_squares"), ("boosting", "naive_bayes")
 """Adversaries that read everything at once: the first that weighs columns, and the first that sees
@@ -219,8 +215,8 @@ def choose_adversaries(
     if source in _OF_SOURCE:
         return (_OF_SOURCE[source],)
     if source.startswith(ALONE):
-        return (READS_VARIABLE,)
-    suited = tuple(n for n in options.adversaries if is_categorical or ADVERSARIES[n].numbers)
+        return (table.READS_VARIABLE,)
+    suited = tuple(n for n in options.adversaries if is_categorical or table.ADVERSARIES[n].numbers)
     if source not in ("everything", "joined", "noise") and not source.startswith(JOINT):
         return suited
     # Noise fills every bin of every feature: trees take longest there, and it is a comparison.
@@ -230,6 +226,6 @@ def choose_adversaries(
     return tuple(name for name in firsts if name) or suited[:1]
 
 
-def find_adversary(name: str, known: Mapping[str, Adversary]) -> Adversary:
+def find_adversary(name: str, known: Mapping[str, table.Adversary]) -> table.Adversary:
     """An adversary by its name; some are none that options can leave out."""
-    return ALWAYS[name] if name in ALWAYS else known[name]
+    return table.ALWAYS[name] if name in table.ALWAYS else known[name]

@@ -136,21 +136,6 @@ def measure_sizes(x: FloatArray) -> FloatArray:
     return np.column_stack([*norms, wide.sum(axis=1), np.abs(wide).max(axis=1)]).astype(x.dtype)
 
 
-def bound_rows(
-    raw: npt.NDArray[np.generic],
-    released: npt.NDArray[np.generic],
-    max_records: int,
-    max_bytes: int,
-) -> int:
-    """Rows of two matrices that fit both bounds in double precision, at least 20.
-
-    >>> bound_rows(np.zeros((500, 4)), np.zeros((500, 16)), 1000, 12_800)
-    100
-    """
-    width = max(int(raw.shape[-1]), int(released.shape[-1]), 1)
-    return min(len(raw), max_records, max(max_bytes // (8 * width), 20))
-
-
 def _check_matrix(x: npt.ArrayLike, name: str) -> FloatArray:
     table = np.asarray(x)
     if table.ndim != 2 or 0 in table.shape:

@@ -22,23 +22,10 @@ import scipy
 from scipy import linalg
 from sklearn.ensemble import HistGradientBoostingClassifier
 
+from privpipe.attacks.adversaries import parities
+from privpipe.attacks.adversaries import problem as problems
 from privpipe.attacks.adversaries.estimators import boost_briefly
-from privpipe.attacks.adversaries.parities import (
-    MOST_FACTORS,
-    N_ITEMS,
-    Digits,
-    find_parities,
-    item_of,
-    measure_digits,
-)
-from privpipe.attacks.adversaries.problem import (
-    Features,
-    Fitted,
-    Problem,
-    choose_best,
-    measure_tuning,
-    one_hot,
-)
+from privpipe.attacks.adversaries.problem import Features, Fitted, Problem
 from privpipe.attacks.adversaries.ridges import fit_least_squares
 from privpipe.protocols import FloatArray, IntArray
 
@@ -115,7 +102,7 @@ def fit_bit_reader(problem: Problem) -> Fitted:
     multiple of a fixed step (parities of grids, values modulo powers of two), how many trailing
     zeros either has, the values of the columns concerned, and the codes of `find_codes`.
     """
-    return _fit(problem, MOST_FACTORS)
+    return _fit(problem, parities.MOST_FACTORS)
 
 
 def fit_surroundings_reader(problem: Problem) -> Fitted:
@@ -130,10 +117,9 @@ def fit_surroundings_reader(problem: Problem) -> Fitted:
 
 
 def _fit(problem: Problem, most_factors: int) -> Fitted:
-    digits = measure_digits(problem.x_train)
-    bits = _choose_bits(problem, digits)
+    digits = parities.measure_digits(problem.x_train)
     codes = find_codes(problem, digits, most_factors)
-    return choose_best(problem, _train(problem, bits, codes))
+    return problems.choose_best(problem, _train(problem, _choose_bits(problem, digits), codes))
 
 
 def _train(problem: Problem, bits: Features, codes: list[Features]) -> Iterator[Fitted]:
@@ -145,7 +131,9 @@ def _train(problem: Problem, bits: Features, codes: list[Features]) -> Iterator[
             read: Features = partial(_read, parts)
             inner = problem.read(read)
             fitted = fit_least_squares(inner)
-            found.append((measure_tuning(inner, fitted.decide(inner.x_tune)), inner, name, read))
+            found.append(
+                (problems.measure_tuning(inner, fitted.decide(inner.x_tune)), inner, name, read)
+            )
             yield fitted.after(read, name)
     _, inner, name, read = max(found, key=lambda one: one[0])
     # Of many classes fewer rounds of larger steps, so that as many trees grow.
@@ -158,17 +146,17 @@ def _read(parts: Sequence[Features], x: FloatArray) -> FloatArray:
     return np.hstack([read(x) for read in parts]).astype(np.float64)
 
 
-def _choose_bits(problem: Problem, digits: Digits) -> Features:
+def _choose_bits(problem: Problem, digits: parities.Digits) -> Features:
     """What reads the items that go with the target most, and the values of their columns."""
     x, y = problem.x_train[:SCREENED].astype(np.float64), problem.y_train[:SCREENED]
-    target = y[:, None] if problem.n_classes is None else one_hot(y, problem.n_classes)
+    target = y[:, None] if problem.n_classes is None else problems.one_hot(y, problem.n_classes)
     target = target - target.mean(axis=0)
     spread = np.sqrt((target**2).mean(axis=0))
     target = (target[:, spread > 0] / spread[spread > 0]).astype(np.float32)
     words = digits.split(x, np.arange(x.shape[1]))
-    correlation = np.zeros((x.shape[1], N_ITEMS))
-    for item in range(N_ITEMS):
-        values = item_of(words, item)
+    correlation = np.zeros((x.shape[1], parities.N_ITEMS))
+    for item in range(parities.N_ITEMS):
+        values = parities.item_of(words, item)
         values = values - values.mean(axis=0, dtype=np.float32)
         size = np.sqrt((values**2).mean(axis=0))
         goes = np.abs(values.T @ target).max(axis=1, initial=0.0) / len(x)
@@ -187,7 +175,7 @@ def _choose_bits(problem: Problem, digits: Digits) -> Features:
 
 
 def find_codes(
-    problem: Problem, digits: Digits, most_factors: int = MOST_FACTORS
+    problem: Problem, digits: parities.Digits, most_factors: int = parities.MOST_FACTORS
 ) -> list[Features]:
     """What reads the codes that hold on both halves of the training records, the clearest first.
 
@@ -215,10 +203,10 @@ def find_codes(
     x = problem.x_train.astype(np.float64)
     excess, strata = _deduct(x, classes, found)
     codes: list[Features] = [
-        *find_parities(x[found], classes[found], strata[found], digits, most_factors),
+        *parities.find_parities(x[found], classes[found], strata[found], digits, most_factors),
         *_tabulate(x[found], excess[found]),
     ]
-    if most_factors == MOST_FACTORS:
+    if most_factors == parities.MOST_FACTORS:
         codes += [*find_combs(x[found], excess[found]), *find_sum_digits(x[found], excess[found])]
     sizes = np.array([_try(code, x, excess, found, tried) for code in codes])
     best = np.argsort(-sizes, kind="stable")[:MOST_CODES]
@@ -249,7 +237,7 @@ def _deduct(x: FloatArray, classes: IntArray, found: IntArray) -> tuple[FloatArr
         strata = np.searchsorted(cuts, share[:, 1])
     else:
         strata = share.argmax(axis=1)
-    return one_hot(classes.astype(np.float64), share.shape[1]) - share, strata
+    return problems.one_hot(classes.astype(np.float64), share.shape[1]) - share, strata
 
 
 def _try(

@@ -1,4 +1,8 @@
-"""Adversaries that are estimators of scikit-learn: trees, forests, neighbours, a network."""
+"""Adversaries that are estimators of scikit-learn: trees, forests, neighbours, a network.
+
+And the baseline of an audit: who knows the true desired variables and nothing else. What such an
+adversary guesses of a confidential variable is no fault of the release.
+"""
 
 from collections.abc import Iterator
 from copy import deepcopy
@@ -8,14 +12,10 @@ from typing import Any
 import numpy as np
 from sklearn import ensemble, neighbors, neural_network
 
-from privpipe.attacks.adversaries.problem import (
-    Features,
-    Fitted,
-    Problem,
-    decide_with,
-    fit_quietly,
-    fit_tuned,
-)
+from privpipe.attacks.adversaries import problem as problems
+from privpipe.attacks.adversaries.problem import Features, Fitted, Problem
+from privpipe.attacks.adversaries.ridges import fit_least_squares
+from privpipe.protocols import FloatArray, IntArray
 
 LEAVES = (6, 31)
 
@@ -42,20 +42,18 @@ EPOCHS = (5, 20, 60)
 """Passes over the training records after which training may stop."""
 
 
-def fit_boosting(problem: Problem) -> Fitted:
+def train_boosting(problem: Problem, choice: tuple[int, int] | None) -> Iterator[Fitted]:
     """Gradient boosting on histograms, as many rounds as do best on the tuning records.
 
     Two sizes of tree are tried; `TREES` bounds the number of trees of each. Besides the round of
     least loss the last one is tried: guesses still get better where certainty no longer does.
     """
-    return fit_tuned(problem, _train_boosting)
-
-
-def _train_boosting(problem: Problem, choice: tuple[int, int] | None) -> Iterator[Fitted]:
     if choice is not None:
         leaves, rounds = choice
         model = _make_boosting(problem, rounds, leaves).fit(problem.x_train, problem.y_train)
-        yield Fitted(decide_with(model, problem), f"{leaves} leaves, {rounds} rounds", choice)
+        yield Fitted(
+            problems.decide_with(model, problem), f"{leaves} leaves, {rounds} rounds", choice
+        )
         return
     n_classes = problem.n_classes or 1
     # Rounds of several classes grow a tree each: trees are what takes time.
@@ -92,10 +90,10 @@ def _stop_at(model: Any, problem: Problem, rounds: int) -> Features:
 def boost_briefly(problem: Problem, rounds: int, leaves: int, **more: Any) -> Fitted:
     """Boosted trees of settings that are given, for adversaries that read little."""
     model = _make_boosting(problem, rounds, leaves, **more).fit(problem.x_train, problem.y_train)
-    return Fitted(decide_with(model, problem), f"{rounds} rounds")
+    return Fitted(problems.decide_with(model, problem), f"{rounds} rounds")
 
 
-def fit_forest(problem: Problem) -> Fitted:
+def train_forests(problem: Problem, choice: int | None) -> Iterator[Fitted]:
     """Extremely randomised trees, best of `LEAST_RECORDS`.
 
     Where classes lie close together and features are many, averaged trees find what boosting,
@@ -105,10 +103,6 @@ def fit_forest(problem: Problem) -> Fitted:
     ----------
     Geurts, Ernst and Wehenkel 2006, Extremely randomized trees.
     """
-    return fit_tuned(problem, _train_forests)
-
-
-def _train_forests(problem: Problem, choice: int | None) -> Iterator[Fitted]:
     numbers = problem.n_classes is None
     kind = ensemble.ExtraTreesRegressor if numbers else ensemble.ExtraTreesClassifier
     # What is tried is chosen by few trees; what attacks has all of them.
@@ -116,35 +110,29 @@ def _train_forests(problem: Problem, choice: int | None) -> Iterator[Fitted]:
     for least in LEAST_RECORDS if choice is None else (choice,):
         model = kind(n_estimators=n_trees, min_samples_leaf=least, random_state=problem.seed)
         model.fit(problem.x_train, problem.y_train)
-        yield Fitted(decide_with(model, problem), f"at least {least} records a leaf", least)
+        yield Fitted(
+            problems.decide_with(model, problem), f"at least {least} records a leaf", least
+        )
 
 
-def fit_nearest_neighbours(problem: Problem) -> Fitted:
+def train_neighbours(problem: Problem, choice: int | None) -> Iterator[Fitted]:
     """Vote or mean of the nearest training records, best of `NEIGHBOURS`."""
-    return fit_tuned(problem, _train_neighbours)
-
-
-def _train_neighbours(problem: Problem, choice: int | None) -> Iterator[Fitted]:
     numbers = problem.n_classes is None
     kind = neighbors.KNeighborsRegressor if numbers else neighbors.KNeighborsClassifier
     for k in NEIGHBOURS if choice is None else (choice,):
         if k <= len(problem.x_train):
             # Search trees help in few dimensions only; records have many.
             model = kind(n_neighbors=k, algorithm="brute").fit(problem.x_train, problem.y_train)
-            yield Fitted(decide_with(model, problem), f"{k} neighbours", k)
+            yield Fitted(problems.decide_with(model, problem), f"{k} neighbours", k)
 
 
-def fit_network(problem: Problem) -> Fitted:
+def train_networks(problem: Problem, choice: tuple[float, int] | None) -> Iterator[Fitted]:
     """One layer of rectified units, trained by Adam; best of `PENALTIES` and `EPOCHS`.
 
     References
     ----------
     Kingma and Ba 2015, Adam: A Method for Stochastic Optimization.
     """
-    return fit_tuned(problem, _train_networks)
-
-
-def _train_networks(problem: Problem, choice: tuple[float, int] | None) -> Iterator[Fitted]:
     numbers = problem.n_classes is None
     kind = neural_network.MLPRegressor if numbers else neural_network.MLPClassifier
     for penalty in PENALTIES if choice is None else choice[:1]:
@@ -159,8 +147,81 @@ def _train_networks(problem: Problem, choice: tuple[float, int] | None) -> Itera
         done = 0
         for stop in EPOCHS if choice is None else choice[1:]:
             model.set_params(max_iter=stop - done)
-            fit_quietly(model, problem)
+            problems.fit_quietly(model, problem)
             done = stop
             # A copy: further training changes the model itself.
-            decide = decide_with(deepcopy(model), problem)
+            decide = problems.decide_with(deepcopy(model), problem)
             yield Fitted(decide, f"penalty {penalty:g}, {stop} epochs", (penalty, stop))
+
+
+BASELINE_ROUNDS, BASELINE_LEAVES = 40, 8
+
+SHUFFLES = 39
+"""Orders of values that the true one must beat: one of forty passes without a cause."""
+
+MOST_COUNTED = 256
+"""Different values that are counted one by one."""
+
+
+def fit_desired_baseline(problem: Problem) -> Fitted:
+    """The best on tuning records of frequencies per value, least squares and boosting.
+
+    Parameters
+    ----------
+    problem
+        Its inputs are the desired variables, (n_records, n_columns): indicators of categories and
+        standardised numbers.
+
+    Notes
+    -----
+    Chosen by tuning records: the best on those that judge would flatter the release.
+    """
+    return problems.choose_best(problem, _train_baselines(problem))
+
+
+def beats_shuffled(problem: Problem, fitted: Fitted) -> bool:
+    """Whether desired variables do better on tuning records than those of other records.
+
+    Parameters
+    ----------
+    problem, fitted
+        As given to `fit_desired_baseline`, and what came of it.
+    """
+    random = np.random.default_rng(problem.seed)
+    decision = fitted.decide(problem.x_tune)
+    # Decisions are permuted instead of inputs: the same in law, and nothing is decided anew.
+    others = (random.permutation(decision) for _ in range(SHUFFLES))
+    return problems.measure_tuning(problem, decision) > max(
+        problems.measure_tuning(problem, one) for one in others
+    )
+
+
+def _train_baselines(problem: Problem) -> Iterator[Fitted]:
+    # Adding zero makes one of both zeros: rows are compared by their bytes.
+    values, codes = np.unique(problem.x_train + 0.0, axis=0, return_inverse=True)
+    if len(values) <= MOST_COUNTED:
+        yield _count(problem, values, codes.ravel())
+        if len(values) <= 2:
+            return  # two frequencies are all there is to know
+    yield fit_least_squares(problem)
+    yield boost_briefly(problem, BASELINE_ROUNDS, BASELINE_LEAVES)
+
+
+def _count(problem: Problem, values: FloatArray, codes: IntArray) -> Fitted:
+    """Share of each class, or mean, of every value that training records have."""
+    y = problem.y_train
+    targets = y[:, None] if problem.n_classes is None else problems.one_hot(y, problem.n_classes)
+    overall = targets.mean(axis=0)
+    table = np.zeros((len(values), targets.shape[1]))
+    np.add.at(table, codes, targets)
+    # One record's worth of what is known without a value keeps rare values from certainty.
+    table = (table + overall) / (np.bincount(codes, minlength=len(values))[:, None] + 1)
+    table = np.vstack([table, overall])
+    places = {value.tobytes(): place for place, value in enumerate(values)}
+
+    def decide(x: FloatArray) -> FloatArray:
+        rows = np.ascontiguousarray(x + 0.0)  # one zero only: -0.0 has other bytes
+        found = table[[places.get(row.tobytes(), -1) for row in rows]]
+        return np.asarray(found[:, 0] if problem.n_classes is None else found)
+
+    return Fitted(decide, f"{len(values)} values")

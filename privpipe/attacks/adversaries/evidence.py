@@ -1,22 +1,18 @@
 """What all attacks of one audit share, and which of its records train, choose and judge."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import cached_property
+from typing import Any, Literal
 
 import numpy as np
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.coordinates import TrainingMatrix
-from privpipe.attacks.statistics.splits import (
-    RecordSplit,
-    cut_in_time,
-    deal_groups,
-    draw_split,
-    is_of_groups,
-    names_groups,
-    number_stretches,
-)
+from privpipe.attacks.statistics import splits
+from privpipe.attacks.statistics.splits import RecordSplit
 from privpipe.protocols import BoolArray, Column, FloatArray, IntArray
 
 
@@ -168,25 +164,20 @@ class Evidence:
 
     def counts(self) -> dict[str, Any]:
         """The numbers of records and groups, by the names an `AttackReport` gives them."""
-        return {
-            "n_records": self.n_records,
-            "n_given": self.n_given,
-            "n_withheld": self.n_withheld,
-            "n_seen": self.n_seen,
-            "groups": None if self.groups is None else self._count_groups(self.groups),
-            "coverage": self.coverage,
-        }
+        names = ("n_records", "n_given", "n_withheld", "n_seen", "coverage")
+        groups = None if self.groups is None else self._count_groups(self.groups)
+        return {name: getattr(self, name) for name in names} | {"groups": groups}
 
     def _count_groups(self, groups: IntArray) -> GroupCounts:
         shares: dict[str, tuple[float, ...]] = {}
         traits, names = list[str](), list[str]()
         for column, truth in zip(self.columns, self.truth.T, strict=True):
             known = ~np.isnan(truth)
-            if is_of_groups(groups[known], truth[known]):
+            if splits.is_of_groups(groups[known], truth[known]):
                 traits.append(column.name)
             if column.is_categorical:
                 shares[column.name] = _share_classes(truth[known], groups[known])
-                if names_groups(groups[known], truth[known]):
+                if splits.names_groups(groups[known], truth[known]):
                     names.append(column.name)
         n_groups = len(np.unique(groups))
         return GroupCounts(n_groups, self.group_name, shares, tuple(traits), tuple(names))
@@ -201,90 +192,123 @@ def _share_classes(truth: FloatArray, groups: IntArray) -> tuple[float, ...]:
     return tuple((counts / counts.sum()).tolist())
 
 
-def split_records(
-    evidence: Evidence, position: int, options: AttackOptions
-) -> tuple[RecordSplit, ...]:
-    """The splits for adversaries on single records; their judging records lie apart.
+@dataclass(frozen=True, eq=False)
+class Target:
+    """One confidential variable of an audit, as its options attack it.
 
-    Raises
-    ------
-    InputError
-        If there are too few records or groups to train, choose and judge.
+    Parameters
+    ----------
+    evidence, options
+        Of the audit.
+    position
+        Which of the confidential variables.
     """
-    rows, truth = _known(evidence, position)
-    classes = truth.astype(np.int64) if evidence.columns[position].is_categorical else None
-    groups, train_only = evidence.groups, evidence.train_only
-    mine = None if groups is None else groups[rows]
-    # Records cut by time alone made the audit blind: an adversary learned some activities of a
-    # person
-    # and was judged by others. So naming the group takes no attack on single records away.
-    if mine is not None and _is_named(evidence, position, mine, truth):
-        mine = None
-    # A trait is the same of all records of a group: each group judges once, by what others teach.
-    elif mine is not None and train_only is None and is_of_groups(mine, truth):
-        return deal_groups(rows, mine, classes, tune_share=options.tune_share, seed=options.seed)
-    split = draw_split(
-        rows,
-        classes=classes,
-        groups=mine,
-        ties=None if evidence.ties is None else evidence.ties[rows],
-        train_only=None if train_only is None else train_only[rows],
-        tune_share=options.tune_share,
-        test_share=options.test_share,
-        seed=options.seed,
-    )
-    return (split,)
 
+    evidence: Evidence
+    position: int
+    options: AttackOptions
 
-def split_groups(
-    evidence: Evidence, position: int, options: AttackOptions
-) -> tuple[RecordSplit, ...]:
-    """The splits for adversaries who know several records of one group.
+    @classmethod
+    def named(cls, evidence: Evidence, name: str, options: AttackOptions) -> Target:
+        """The variable of a name."""
+        return cls(evidence, [column.name for column in evidence.columns].index(name), options)
 
-    Raises
-    ------
-    InputError
-        As `split_records`.
-    """
-    rows, truth = _known(evidence, position)
-    assert evidence.groups is not None
-    groups = evidence.groups[rows]
-    if not _is_named(evidence, position, groups, truth):
-        return split_records(evidence, position, options)
-    tasks = None if evidence.tasks is None else evidence.tasks[rows]
-    # Neighbours in time are alike: what judges lies apart from what trains.
-    splits = cut_in_time(rows, groups, _places(evidence)[rows], tasks)
-    # Records that the sanitiser has seen may not judge, whatever the cut says.
-    if evidence.train_only is None:
-        return splits
-    return tuple(replace(s, test=s.test[~evidence.train_only[s.test]]) for s in splits)
+    @property
+    def column(self) -> Column:
+        return self.evidence.columns[self.position]
 
+    @property
+    def n_classes(self) -> int | None:
+        """None of a number."""
+        return self.column.n_categories
 
-def find_units(evidence: Evidence, position: int) -> IntArray | None:
-    """What is drawn independently, (n_records,): groups, stretches of time of named groups, or sets
-    of equal records.
+    @property
+    def kind(self) -> Literal["classes", "numbers"]:
+        return "classes" if self.column.is_categorical else "numbers"
 
-    None where every record is. People who are named by the variable are those of the release, and
-    no draw from a population: what would be another time is their records.
-    """
-    # Equal records are no two witnesses: an interval over them counts each set once.
-    if evidence.groups is None:
-        return evidence.ties
-    rows, truth = _known(evidence, position)
-    if not _is_named(evidence, position, evidence.groups[rows], truth):
-        return evidence.groups
-    return number_stretches(evidence.groups, _places(evidence), evidence.tasks)
+    @property
+    def truth(self) -> FloatArray:
+        """Codes or numbers of all records, NaN where missing."""
+        return self.evidence.truth[:, self.position]
 
+    @cached_property
+    def rows(self) -> IntArray:
+        """Records in which it is known."""
+        return np.flatnonzero(~np.isnan(self.truth))
 
-def _known(evidence: Evidence, position: int) -> tuple[IntArray, FloatArray]:
-    truth = evidence.truth[:, position]
-    rows = np.flatnonzero(~np.isnan(truth))
-    return rows, truth[rows]
+    @cached_property
+    def is_named(self) -> bool:
+        """Whether it says which group a record is of."""
+        groups = self.evidence.groups
+        if groups is None or not self.column.is_categorical:
+            return False
+        return splits.names_groups(groups[self.rows], self.truth[self.rows])
 
+    @cached_property
+    def units(self) -> IntArray | None:
+        """What is drawn independently, (n_records,): groups, stretches of time of named groups, or
+        sets of equal records.
 
-def _is_named(evidence: Evidence, position: int, groups: IntArray, truth: FloatArray) -> bool:
-    return evidence.columns[position].is_categorical and names_groups(groups, truth)
+        None where every record is. People who are named by the variable are those of the release,
+        and no draw from a population: what would be another time is their records.
+        """
+        # Equal records are no two witnesses: an interval over them counts each set once.
+        groups = self.evidence.groups
+        if groups is None:
+            return self.evidence.ties
+        if not self.is_named:
+            return groups
+        return splits.number_stretches(groups, self._places, self.evidence.tasks)
 
+    @property
+    def _places(self) -> IntArray:
+        places = self.evidence.places
+        return np.arange(self.evidence.n_records) if places is None else places
 
-def _places(evidence: Evidence) -> IntArray:
-    return np.arange(evidence.n_records) if evidence.places is None else evidence.places
+    def split_records(self) -> tuple[RecordSplit, ...]:
+        """The splits for adversaries on single records; their judging records lie apart.
+
+        Raises
+        ------
+        InputError
+            If there are too few records or groups to train, choose and judge.
+        """
+        evidence, options, rows = self.evidence, self.options, self.rows
+        truth = self.truth[rows]
+        classes = truth.astype(np.int64) if self.column.is_categorical else None
+        train_only, ties = evidence.train_only, evidence.ties
+        # Records cut by time alone made the audit blind: an adversary learned some activities of a
+        # person and was judged by others. So naming the group takes no attack on single records
+        # away.
+        groups = None if evidence.groups is None or self.is_named else evidence.groups[rows]
+        # A trait is the same of all records of a group: each group judges once, by what others
+        # teach.
+        if groups is not None and train_only is None and splits.is_of_groups(groups, truth):
+            return splits.deal_groups(
+                rows, groups, classes, tune_share=options.tune_share, seed=options.seed
+            )
+        split = splits.draw_split(
+            rows,
+            classes=classes,
+            groups=groups,
+            ties=None if ties is None else ties[rows],
+            train_only=None if train_only is None else train_only[rows],
+            tune_share=options.tune_share,
+            test_share=options.test_share,
+            seed=options.seed,
+        )
+        return (split,)
+
+    def split_groups(self) -> tuple[RecordSplit, ...]:
+        """The splits for adversaries who know several records of one group; errors as above."""
+        if not self.is_named:
+            return self.split_records()
+        evidence, rows = self.evidence, self.rows
+        assert evidence.groups is not None, "a variable names groups"
+        tasks = None if evidence.tasks is None else evidence.tasks[rows]
+        # Neighbours in time are alike: what judges lies apart from what trains.
+        found = splits.cut_in_time(rows, evidence.groups[rows], self._places[rows], tasks)
+        # Records that the sanitiser has seen may not judge, whatever the cut says.
+        if evidence.train_only is None:
+            return found
+        return tuple(replace(s, test=s.test[~evidence.train_only[s.test]]) for s in found)

@@ -2,49 +2,77 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 import numpy.typing as npt
 
+from privpipe.attacks.adversaries import auxiliary as auxiliaries
+from privpipe.attacks.adversaries import coordinates
 from privpipe.attacks.adversaries.attack_options import ALONE, JOINT, AttackOptions
-from privpipe.attacks.adversaries.auxiliary import (
-    Auxiliary,
-    code_tasks,
-    describe_surroundings,
-    expand_auxiliary,
-    expand_surroundings,
-    expand_variables,
-    standardise,
-)
-from privpipe.attacks.adversaries.codes import code_column, code_targets, expand_codes
-from privpipe.attacks.adversaries.coordinates import (
-    TrainingMatrix,
-    measure_coordinates,
-    measure_sizes,
-)
+from privpipe.attacks.adversaries.auxiliary import Auxiliary, standardise
+from privpipe.attacks.adversaries.coordinates import TrainingMatrix
 from privpipe.attacks.adversaries.evidence import Evidence, LeftOut
 from privpipe.attacks.statistics.ties import find_ties
 from privpipe.errors import InputError
 from privpipe.numerics.finite import find_empty_rows, find_finite_rows
+from privpipe.numerics.kinds import code_classes, guess_classes
 from privpipe.protocols import BoolArray, Column, FloatArray, IntArray
+
+
+class Known(TypedDict, total=False):
+    """What is known of released records and of those who hold them; all of it optional.
+
+    Parameters
+    ----------
+    raw : (n_records, n_features)
+        The records before the release: the control, on which adversaries should succeed.
+    noise : (n_records, any)
+        The records with noise of equal utility, for comparison; see `privpipe.attacks.equal_noise`.
+    columns
+        Name and kind of each confidential column; codes -1 and NaN are missing. Without it
+        integers, booleans and strings are classes, floats numbers.
+    features
+        Name and kind of each column of the released, raw and noisy records, where some are
+        categorical; these are attacked by indicators of their categories.
+    groups : (n_records,)
+        Subject of each record, where records share one; splits and intervals are then by subject,
+        and several records of one are read jointly.
+    seen : (n_records,)
+        True for records the sanitiser learned from; `AttackOptions.seen_records` says what
+        becomes of them.
+    places : (n_records,)
+        Order of the records in time, the order given where nothing is said: neighbours of a group
+        that is itself to be named stay on one side.
+    auxiliary
+        What is released besides the features: included variables, the order of the records, their
+        partitions. Without it these are not attacked.
+    desired
+        The true desired variables, as included variables are given: limits then count what is
+        gained beyond knowing them.
+    ties
+        Whether equal measured records are repeats of one, on one side of every split, as where
+        nothing is said; categorical ones (see `features`) are equal by nature.
+    """
+
+    raw: npt.ArrayLike | None
+    noise: npt.ArrayLike | None
+    columns: Sequence[Column] | None
+    features: Sequence[Column] | None
+    groups: npt.ArrayLike | None
+    seen: npt.ArrayLike | None
+    places: npt.ArrayLike | None
+    auxiliary: Auxiliary | None
+    desired: Auxiliary | None
+    ties: bool
 
 
 def prepare_evidence(
     released: npt.ArrayLike,
     confidential: npt.ArrayLike,
     *,
-    raw: npt.ArrayLike | None = None,
-    noise: npt.ArrayLike | None = None,
-    columns: Sequence[Column] | None = None,
-    features: Sequence[Column] | None = None,
-    groups: npt.ArrayLike | None = None,
-    seen: npt.ArrayLike | None = None,
-    places: npt.ArrayLike | None = None,
-    auxiliary: Auxiliary | None = None,
-    desired: Auxiliary | None = None,
-    ties: bool = True,
     options: AttackOptions | None = None,
+    **known: Unpack[Known],
 ) -> Evidence:
     """Draw the bounded sample, standardise what is attacked, and code what is guessed.
 
@@ -53,33 +81,11 @@ def prepare_evidence(
     released : (n_records, n_features_released)
         What an outsider sees. A row of NaN is a withheld record, attacked by its absence.
     confidential : (n_records,) or (n_records, n_columns)
-        What must not be guessed. Without `columns`, integers, booleans and strings are
-        classes, floats numbers.
-    raw : (n_records, n_features), optional
-        The records before the release, for the control.
-    noise : (n_records, any), optional
-        The records with noise of equal utility, for comparison.
-    columns
-        Name and kind of each confidential column; codes -1 and NaN are missing.
-    features
-        Name and kind of each column of the released, raw and noisy records, where some are
-        categorical; these are attacked by indicators of their categories.
-    groups : (n_records,), optional
-        Subject of each record, where records share one.
-    seen : (n_records,), optional
-        True for records the sanitiser learned from.
-    places : (n_records,), optional
-        Order of the records in time; as given, where nothing is said.
-    auxiliary
-        What is released besides the features: included variables, place, partition.
-    desired
-        The true desired variables, as included variables are given; limits count what is gained
-        beyond knowing them.
-    ties
-        Whether equal measured records are repeats of one, on one side of every split; categorical
-        ones (see `features`) are equal by nature.
+        What must not be guessed.
     options
         Bounds and the treatment of rare classes.
+    known
+        See `Known`.
 
     Raises
     ------
@@ -89,23 +95,20 @@ def prepare_evidence(
         variable is left out and named.
     """
     options = options or AttackOptions()
-    given = {"released": released, "raw": raw, "noise": noise}
+    features, groups, seen = known.get("features"), known.get("groups"), known.get("seen")
+    auxiliary = known.get("auxiliary") or Auxiliary()
+    desired, places = known.get("desired") or Auxiliary(), known.get("places")
+    given = {"released": released, "raw": known.get("raw"), "noise": known.get("noise")}
     arrays = {name: np.asarray(array) for name, array in given.items() if array is not None}
-    names, kinds, truth = code_targets(confidential, columns)
-    auxiliary, desired = auxiliary or Auxiliary(), desired or Auxiliary()
-    optional = {
-        "groups": groups,
-        "seen": seen,
-        "places": places,
-        "surroundings": auxiliary.surroundings,
-        "desired": desired.included,
-    }
+    names, kinds, truth = code_targets(confidential, known.get("columns"))
+    optional = {"groups": groups, "seen": seen, "places": places}
+    optional |= {"surroundings": auxiliary.surroundings, "desired": desired.included}
     _check_rows(arrays | {"confidential": truth}, optional | auxiliary.arrays())
     # Before the sample is drawn: the surroundings of a record are rows that may not be sampled.
     withheld = _find_withheld(arrays["released"])
     if auxiliary.surroundings is None:
         table = join_included(arrays["released"], auxiliary.included, withheld)
-        around = describe_surroundings(table, auxiliary.position)
+        around = auxiliaries.describe_surroundings(table, auxiliary.position)
         auxiliary = replace(auxiliary, surroundings=around)
     learned = np.zeros(len(truth), np.bool_) if seen is None else np.asarray(seen, np.bool_)
     trains_seen = options.seen_records == "train"
@@ -138,10 +141,10 @@ def prepare_evidence(
         n_seen=int(learned.sum()),
         left_out=left_out,
         places=rows if places is None else np.asarray(places, np.int64)[rows],
-        tasks=code_tasks(desired.take(rows)),
+        tasks=auxiliaries.code_tasks(desired.take(rows)),
         # Of codes alone equal records are what the table is made of, no repeats.
         ties=find_ties(sampled["released"], sampled.get("raw"))
-        if ties and groups is None and not _are_codes(features)
+        if known.get("ties", True) and groups is None and not _are_codes(features)
         else None,
     )
 
@@ -178,10 +181,10 @@ def _read_release(
     # Which rows are withheld may say what was in them.
     if withheld.any() and not withheld.all():
         found["released"] = _join(main, standardise(withheld[:, None].astype(np.float64)))
-    expanded = standardise(expand_auxiliary(auxiliary, withheld))
+    expanded = standardise(auxiliaries.expand_auxiliary(auxiliary, withheld))
     if auxiliary.arrays() and expanded.shape[1]:
         found["everything"] = _join(main, expanded, len(auxiliary.columns))
-    for name, columns in expand_variables(auxiliary).items():
+    for name, columns in auxiliaries.expand_variables(auxiliary).items():
         found[f"{ALONE}{name}"] = TrainingMatrix(columns, 1, None, 0)
     for name, table in auxiliary.earlier.items():
         found[f"{JOINT}{name}"] = _join_earlier(found.get("everything", found["released"]), table)
@@ -189,7 +192,7 @@ def _read_release(
     if n_columns:
         found["bits"] = TrainingMatrix(bits, n_columns, None, 0)
     assert auxiliary.surroundings is not None, "made where it is not given"
-    around = expand_surroundings(auxiliary.surroundings, auxiliary.position is not None)
+    around = auxiliaries.expand_surroundings(auxiliary.surroundings, auxiliary.position is not None)
     if around.shape[1]:
         found["surroundings"] = TrainingMatrix(around, released.shape[1], None, 0)
     return found
@@ -213,7 +216,7 @@ def _list_numbers(
         numbers = released[:, [not column.is_categorical for column in features]]
     if np.issubdtype(numbers.dtype, np.floating):
         numbers = np.where(withheld[:, None], numbers.dtype.type(0), numbers)
-    sizes = [measure_sizes(numbers)] if numbers.shape[1] > 1 else []
+    sizes = [coordinates.measure_sizes(numbers)] if numbers.shape[1] > 1 else []
     others = auxiliary.numbers()
     if others.size:
         numbers = np.hstack([numbers, others])
@@ -251,7 +254,9 @@ def _join_desired(
     """
     if desired.included is None or not desired.columns:
         return {}
-    columns = standardise(expand_auxiliary(desired, np.zeros(len(desired.included), np.bool_)))
+    columns = standardise(
+        auxiliaries.expand_auxiliary(desired, np.zeros(len(desired.included), np.bool_))
+    )
     if not columns.shape[1]:  # one and the same value of all
         return {}
     # Joined with all that is released, for the secret may be a function of both.
@@ -290,7 +295,7 @@ def _prepare_source(
     held = ~(withheld & ~find_finite_rows(table)) if table.ndim == 2 else ~withheld
     if not held.any():
         return TrainingMatrix(np.zeros((len(table), 1)), table.shape[1], 0, table.shape[1])
-    found = measure_coordinates(
+    found = coordinates.measure_coordinates(
         table if held.all() else table[held],
         name=name,
         # Larger matrices are held in single precision, see `plan_sample`.
@@ -322,3 +327,182 @@ def _draw_rows(usable: IntArray, n_features: int, options: AttackOptions) -> Int
         return usable
     chosen = np.random.default_rng(options.seed).choice(len(usable), size, replace=False)
     return np.asarray(np.sort(usable[chosen]))
+
+
+def code_targets(
+    confidential: npt.ArrayLike, columns: Sequence[Column] | None
+) -> tuple[list[str], list[bool], FloatArray]:
+    """Names, whether categorical, and values or codes of the confidential columns.
+
+    Parameters
+    ----------
+    confidential : (n_records,) or (n_records, n_columns)
+        Numbers, codes, booleans or strings.
+    columns
+        Names and kinds. Without them booleans and strings are categorical, and integers where
+        they have at most 64 different values, which is a guess where they are not 0 and 1.
+
+    Returns
+    -------
+    names, categorical : per column
+    truth : (n_records, n_columns), float64
+        NaN where missing: NaN, or a code below 0.
+    """
+    table = np.asarray(confidential)
+    table = table[:, None] if table.ndim == 1 else table
+    if table.ndim != 2 or table.shape[1] == 0:
+        raise InputError(
+            f"confidential has shape {table.shape}.", remedy="Give one column or several."
+        )
+    names = _name_columns(table.shape[1], columns)
+    kinds = [True] * len(names)
+    if not np.issubdtype(table.dtype, np.number):
+        coded = [np.unique(column.astype(str), return_inverse=True)[1] for column in table.T]
+        truth = np.column_stack(coded).astype(np.float64)
+    elif columns is not None:
+        truth, kinds = table.astype(np.float64), [column.is_categorical for column in columns]
+    else:
+        truth, say = table.astype(np.float64), "Say it by columns=[Column(name, n_categories)]."
+        is_whole = table.dtype.kind in "iu"
+        kinds = [is_whole and guess_classes(table[:, j], name, say) for j, name in enumerate(names)]
+        for j in np.flatnonzero(kinds):  # without kinds -1 may be a class
+            truth[:, j] = code_classes(table[:, j])[0]
+    truth[:, kinds] = np.where(truth[:, kinds] < 0, np.nan, truth[:, kinds])
+    if np.isinf(truth).any():
+        raise InputError(
+            f"confidential holds {np.count_nonzero(np.isinf(truth))} infinite values.",
+            remedy="Code missing values as NaN.",
+        )
+    return names, kinds, truth
+
+
+def _name_columns(width: int, columns: Sequence[Column] | None) -> list[str]:
+    if columns is None:
+        return ["confidential"] if width == 1 else [f"confidential_{j}" for j in range(width)]
+    if len(columns) != width:
+        raise InputError(
+            f"{len(columns)} columns are named, but confidential has {width}.",
+            remedy="Name each column once.",
+        )
+    names = [column.name for column in columns]
+    if len(set(names)) < width:
+        raise InputError(
+            f"{width} confidential columns have {len(set(names))} distinct names.",
+            remedy="Give each its own name.",
+        )
+    return names
+
+
+def code_column(
+    values: FloatArray, name: str, categorical: bool, options: AttackOptions
+) -> tuple[Column, FloatArray]:
+    """Numbers as they are; classes as codes 0 .. n_classes - 1 without gaps.
+
+    Parameters
+    ----------
+    values : (n_records,)
+        Codes or numbers, NaN where missing.
+    name, categorical
+        Name and kind.
+    options
+        What to do with classes too small to be judged.
+
+    Raises
+    ------
+    InputError
+        If the variable does not vary, or a class is too small. No label is named.
+    """
+    present = np.flatnonzero(~np.isnan(values))
+    varies = len(present) > 0 and np.ptp(values[present]) > 0
+    codes: IntArray
+    sizes: IntArray
+    codes, sizes = np.unique(values[present], return_inverse=True, return_counts=True)[1:]
+    if categorical and options.rare_classes == "merge":
+        codes, sizes = _merge_rare(codes, sizes, options.min_class_records)
+    if not varies or len(sizes) < 2:
+        why = "has a single class" if categorical else "does not vary"
+        raise InputError(
+            f"The confidential variable {name!r} {why} in {len(present)} records"
+            f"{' after rare ones are merged' if varies else ''}.",
+            remedy="Leave it out, or audit more records (in a run: [audit] holdout, max_records).",
+            code="single_class",
+        )
+    if not categorical:
+        return Column(name), values
+    rare = sizes < options.min_class_records
+    if rare.any():
+        raise InputError(
+            f"{int(rare.sum())} of the {len(sizes)} classes of the confidential variable "
+            f"{name!r} have fewer than {options.min_class_records} records.",
+            remedy='Audit more records, or set rare_classes = "merge".',
+            code="small_class",
+        )
+    coded = np.full(len(values), np.nan)
+    coded[present] = codes
+    return Column(name, len(sizes)), coded
+
+
+def _merge_rare(codes: IntArray, sizes: IntArray, fewest: int) -> tuple[IntArray, IntArray]:
+    """Join rare classes, and the smallest others, until what they make is large enough."""
+    n_rare = int((sizes < fewest).sum())
+    if not n_rare:
+        return codes, sizes
+    order = np.argsort(sizes, kind="stable")
+    # As many of the smallest as make one class large enough, and all rare ones in any case.
+    joined = int(np.searchsorted(np.cumsum(sizes[order]), fewest)) + 1
+    new = np.arange(len(sizes))
+    new[order[: max(joined, n_rare)]] = -1
+    return np.unique(new[codes], return_inverse=True, return_counts=True)[1:]
+
+
+def expand_codes(
+    table: npt.NDArray[np.generic], columns: Sequence[Column], name: str
+) -> npt.NDArray[np.generic]:
+    """Replace each categorical column by an indicator per category, missing being one.
+
+    Parameters
+    ----------
+    table : (n_records, n_features)
+        Codes 0 .. n_categories - 1, below 0 where missing, and numbers.
+    columns
+        Kind of each column.
+    name
+        Name of the table, for messages.
+
+    Raises
+    ------
+    InputError
+        If there are not as many kinds as columns, or a code is not below its number of
+        categories.
+
+    Examples
+    --------
+    >>> expand_codes(np.array([[1, 5], [-1, 6]]), [Column("a", 2), Column("b")], "released")
+    array([[0., 1., 0., 5.],
+           [0., 0., 1., 6.]])
+    """
+    if table.ndim != 2 or table.shape[1] != len(columns):
+        raise InputError(
+            f"{name} has shape {table.shape}, but {len(columns)} features are named.",
+            remedy="Name each feature once.",
+        )
+    numbers = table.astype(np.float64).T
+    return np.column_stack(
+        [
+            values if column.n_categories is None else _indicate(values, column, name)
+            for column, values in zip(columns, numbers, strict=True)
+        ]
+    )
+
+
+def _indicate(values: FloatArray, column: Column, name: str) -> FloatArray:
+    n = column.n_categories or 0
+    wrong = int(np.count_nonzero((values >= n) | (values != np.floor(values))))
+    if wrong:
+        raise InputError(
+            f"{wrong} records of {name} have no code of {column.name!r} below {n}.",
+            remedy="Give integer codes, -1 where missing.",
+        )
+    # Whether a value is missing may say what was in it: absence is a category.
+    codes = np.where(values < 0, n, values).astype(np.int64)
+    return np.asarray(np.eye(n + 1)[codes])

@@ -13,6 +13,7 @@ import numpy as np
 from scipy import special
 
 from privpipe.attacks.statistics.roc import measure_area
+from privpipe.attacks.statistics.scores import Decided
 from privpipe.attacks.statistics.splits import draw_rows
 from privpipe.errors import ConvergenceError
 from privpipe.protocols import FloatArray
@@ -218,10 +219,6 @@ def one_hot(codes: FloatArray, n_classes: int) -> FloatArray:
     array([[0., 1.], [1., 0.]])
     """
     return np.asarray(np.eye(n_classes)[codes.astype(np.int64)])
-
-
-Decided = tuple[FloatArray, FloatArray]
-"""What an adversary says of test records, and how it ranks them."""
 
 
 def join_decided(found: list[Decided], n_classes: int | None) -> Decided:

@@ -6,19 +6,14 @@ load than linkage and reconstruction of a small release take together.
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from operator import itemgetter
 
 import numpy as np
 import scipy
 from scipy import linalg
 
-from privpipe.attacks.adversaries.problem import (
-    Features,
-    Fitted,
-    Problem,
-    choose_best,
-    fit_tuned,
-    one_hot,
-)
+from privpipe.attacks.adversaries import problem as problems
+from privpipe.attacks.adversaries.problem import Features, Fitted, Problem
 from privpipe.protocols import FloatArray
 
 RIDGES = (1e-9, 1e-6, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)
@@ -47,13 +42,13 @@ def fit_least_squares(problem: Problem) -> Fitted:
     Stopping a descent early filters the same spectrum as a ridge does, so the ridges serve for
     both.
     """
-    return fit_tuned(problem, train_ridges)
+    return problems.fit_tuned(problem, train_ridges)
 
 
 def train_ridges(problem: Problem, choice: float | None) -> Iterator[Fitted]:
     """Ridge regression of the problem's targets on its inputs, for each of `RIDGES` or for one."""
     y = problem.y_train
-    y = y[:, None] if problem.n_classes is None else one_hot(y, problem.n_classes)
+    y = y[:, None] if problem.n_classes is None else problems.one_hot(y, problem.n_classes)
     ridges = RIDGES if choice is None else (choice,)
     for ridge, slope, offset in solve_ridges(problem.x_train, y, ridges):
         yield freeze_linear(slope, offset, f"ridge {ridge:g}", problem.n_classes, ridge)
@@ -92,6 +87,17 @@ def solve_ridges(
         yield ridge, slope, middle - centre @ slope
 
 
+def choose_ridge(
+    x: FloatArray, y: FloatArray, x_tune: FloatArray, y_tune: FloatArray
+) -> tuple[float, FloatArray, FloatArray]:
+    """Mean squared error on tuning records, slope and offset of the ridge for which it is least."""
+    found = (
+        (float(np.mean((y_tune - x_tune @ slope - offset) ** 2)), slope, offset)
+        for _, slope, offset in solve_ridges(x, y)
+    )
+    return min(found, key=itemgetter(0))
+
+
 def freeze_linear(
     slope: FloatArray,
     offset: FloatArray,
@@ -120,7 +126,7 @@ def fit_rbf(problem: Problem) -> Fitted:
     ----------
     Williams and Seeger 2001, Using the Nystroem Method to Speed Up Kernel Machines.
     """
-    return fit_tuned(problem, _train_kernels)
+    return problems.fit_tuned(problem, _train_kernels)
 
 
 def _train_kernels(problem: Problem, choice: tuple[float, float] | None) -> Iterator[Fitted]:
@@ -132,7 +138,9 @@ def _train_kernels(problem: Problem, choice: tuple[float, float] | None) -> Iter
     for width in WIDTHS if choice is None else choice[:1]:
         features = find_features(landmarks, width * unit)
         mapped = problem.read(features)
-        ridge = choose_best(mapped, train_ridges(mapped, None if choice is None else choice[1]))
+        ridge = problems.choose_best(
+            mapped, train_ridges(mapped, None if choice is None else choice[1])
+        )
         yield ridge.after(features, f"width {width:g}, ", (width, ridge.choice))
 
 

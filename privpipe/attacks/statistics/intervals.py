@@ -53,8 +53,9 @@ class Interval:
     def at(self, level: float) -> Interval:
         """The interval at the lowest level held that is at least this one, or this very one.
 
-        >>> interval = measure_wilson_interval(50, 100, level=0.99, also=[0.95])
-        >>> interval.at(0.95) == measure_wilson_interval(50, 100, level=0.95)
+        >>> hits = np.repeat([True, False], 50)
+        >>> interval = measure_hits_interval(hits, Confidence(0.99, also=[0.95]))
+        >>> interval.at(0.95) == measure_hits_interval(hits)
         True
         """
         fit = min((limits for limits in self.relaxed if limits[0] >= level), default=None)
@@ -63,72 +64,103 @@ class Interval:
         return replace(self, level=fit[0], lower=fit[1], upper=fit[2], relaxed=())
 
 
-def find_limits(
-    estimate: float, limits: Limits, level: float, also: Sequence[float], method: str
-) -> Interval:
-    """An interval at a level, with its limits at the lower ones of `also`.
+def check_level(level: float) -> None:
+    """Raise OptionError unless a confidence level lies strictly between 0 and 1."""
+    if not 0 < level < 1:
+        raise OptionError(f"level is {level}.", remedy="Use a number between 0 and 1, say 0.95.")
+
+
+@dataclass(frozen=True, eq=False)
+class Confidence:
+    """How the intervals of a score are found.
 
     Parameters
     ----------
-    estimate
-        Value.
-    limits
-        Gives both limits at a level.
     level, also
-        Two-sided confidence, and further ones below it.
-    method
-        As in `Interval`.
+        Two-sided confidence, and lower levels at which limits are found as well.
+    groups : (n_records,), optional
+        Subjects that share records, any integers; then intervals are over subjects.
+    n_replicates, seed
+        Bootstrap, and the order of ties.
 
     Raises
     ------
     OptionError
         If `level` is not strictly between 0 and 1.
     """
-    check_level(level)
-    # Limits at lower levels are found at once: the bootstrap is not drawn again for them.
-    relaxed = tuple((one, *limits(one)) for one in sorted(also) if one < level)
-    return Interval(estimate, *limits(level), level, method, relaxed)
+
+    level: float = 0.95
+    also: Sequence[float] = ()
+    groups: IntArray | None = None
+    n_replicates: int = 400
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_level(self.level)
+
+    def find(self, estimate: float, limits: Limits, method: str) -> Interval:
+        """The interval of an estimate from what gives its limits at a level."""
+        # Limits at lower levels are found at once: the bootstrap is not drawn again for them.
+        relaxed = tuple((one, *limits(one)) for one in sorted(self.also) if one < self.level)
+        name = method if self.groups is None else f"grouped_{method}"
+        return Interval(estimate, *limits(self.level), self.level, name, relaxed)
 
 
-def measure_wilson_interval(
-    n_hits: int, n_trials: int, *, level: float = 0.95, also: Sequence[float] = ()
-) -> Interval:
-    """Wilson's score interval for a proportion of independent trials.
+USUAL = Confidence()
+"""Of 95 percent, for records that are no one's."""
+
+
+def measure_hits_interval(hits: BoolArray, confidence: Confidence = USUAL) -> Interval:
+    """Wilson's score interval for a proportion of trials, which may be alike within groups.
+
+    Of groups the number of trials is replaced by the number of independent trials that would have
+    the variance seen between groups, never more than the trials there are, and the normal quantile
+    by Student's with one degree of freedom less than there are groups.
 
     Parameters
     ----------
-    n_hits, n_trials
-        Number of successes and of trials.
-    level
-        Two-sided confidence.
-    also
-        Lower levels at which limits are found as well.
+    hits : (n_records,)
+        Success of each record.
+    confidence
+        Level, and groups.
 
     Raises
     ------
     InputError
-        If there are no trials, or more hits than trials.
-    OptionError
-        If `level` is not strictly between 0 and 1.
+        If there are no trials, or fewer than two groups.
 
     References
     ----------
-    Wilson 1927; Brown, Cai and DasGupta 2001, Interval Estimation for a Binomial Proportion.
+    Wilson 1927; Brown, Cai and DasGupta 2001, Interval Estimation for a Binomial Proportion; Korn
+    and Graubard 1998, Confidence Intervals for Proportions with Small Expected Number of Positive
+    Counts; Dean and Pagano 2015 (the Wilson form).
 
     Examples
     --------
-    >>> interval = measure_wilson_interval(50, 100)
-    >>> round(interval.lower, 4), round(interval.upper, 4)
+    >>> hits = np.repeat([True, False], 50)
+    >>> alone = measure_hits_interval(hits)
+    >>> round(alone.lower, 4), round(alone.upper, 4)
     (0.4038, 0.5962)
+    >>> bool(measure_hits_interval(hits, Confidence(groups=np.arange(100) // 10)).lower < 0.25)
+    True
     """
-    _check_counts(n_hits, n_trials)
-    return _find_wilson(n_hits / n_trials, n_trials, math.inf, level, also, "wilson")
+    n_hits, n = int(hits.sum()), len(hits)
+    _check_counts(n_hits, n)
+    if confidence.groups is None:
+        return confidence.find(n_hits / n, _find_wilson(n_hits / n, n, math.inf), "wilson")
+    codes, n_groups = code_groups(confidence.groups, n)
+    effective = plan_effective(hits, codes, n_groups)
+    limits = _find_wilson(float(hits.mean()), effective, n_groups - 1)
+    return confidence.find(float(hits.mean()), limits, "wilson")
 
 
 def measure_exact_interval(n_hits: int, n_trials: int, *, level: float = 0.95) -> Interval:
     """Clopper and Pearson's interval for a proportion; its coverage is never below `level`.
 
-    Parameters, errors: as `measure_wilson_interval`.
+    Raises
+    ------
+    InputError
+        If there are no trials, or more hits than trials.
 
     Examples
     --------
@@ -137,65 +169,11 @@ def measure_exact_interval(n_hits: int, n_trials: int, *, level: float = 0.95) -
     """
     _check_counts(n_hits, n_trials)
     exact = partial(limit_exactly, n_hits, n_trials)
-    return find_limits(n_hits / n_trials, exact, level, (), "exact")
-
-
-def measure_grouped_wilson_interval(
-    hits: BoolArray, groups: IntArray, *, level: float = 0.95, also: Sequence[float] = ()
-) -> Interval:
-    """Wilson's interval for a proportion of trials that are alike within groups.
-
-    The number of trials is replaced by the number of independent trials that would have the
-    variance seen between groups, never more than the trials there are, and the normal
-    quantile by Student's with one degree of freedom less than there are groups.
-
-    Parameters
-    ----------
-    hits : (n_records,)
-        Success of each record.
-    groups : (n_records,)
-        Subject of each record; any integers.
-    level, also
-        As `measure_wilson_interval`.
-
-    Raises
-    ------
-    InputError
-        If there are fewer than two groups.
-
-    References
-    ----------
-    Korn and Graubard 1998, Confidence Intervals for Proportions with Small Expected Number of
-    Positive Counts; Dean and Pagano 2015 (the Wilson form).
-
-    Examples
-    --------
-    >>> hits = np.repeat([True, False], 50)
-    >>> interval = measure_grouped_wilson_interval(hits, np.arange(100) // 10)
-    >>> bool(interval.lower < 0.25)
-    True
-    """
-    _check_counts(int(hits.sum()), len(hits))
-    codes, n_groups = code_groups(groups, len(hits))
-    effective = plan_effective(hits, codes, n_groups)
-    return _find_wilson(float(hits.mean()), effective, n_groups - 1, level, also, "grouped_wilson")
-
-
-def measure_hits_interval(
-    hits: BoolArray,
-    groups: IntArray | None = None,
-    *,
-    level: float = 0.95,
-    also: Sequence[float] = (),
-) -> Interval:
-    """Wilson's interval for a proportion of trials, over groups where there are some."""
-    if groups is None:
-        return measure_wilson_interval(int(hits.sum()), len(hits), level=level, also=also)
-    return measure_grouped_wilson_interval(hits, groups, level=level, also=also)
+    return Confidence(level).find(n_hits / n_trials, exact, "exact")
 
 
 def measure_parts_interval(hits: FloatArray, sizes: FloatArray, *, level: float = 0.95) -> Interval:
-    """As `measure_grouped_wilson_interval`, from sums over parts of the trials.
+    """As `measure_hits_interval` of groups, from sums over parts of the trials.
 
     Subjects are whole within a part; parts are drawn by hash, and few: 64 give a variance with 63
     degrees of freedom whatever the number of subjects.
@@ -225,16 +203,11 @@ def measure_parts_interval(hits: FloatArray, sizes: FloatArray, *, level: float 
             f"{len(sizes)} parts of the records hold a trial.", remedy="Judge more records."
         )
     p, effective = _count_effective(hits, sizes)
-    return _find_wilson(p, effective, len(sizes) - 1, level, (), "parts_wilson")
+    return Confidence(level).find(p, _find_wilson(p, effective, len(sizes) - 1), "parts_wilson")
 
 
 def measure_difference_interval(
-    hits: BoolArray,
-    others: BoolArray,
-    *,
-    groups: IntArray | None = None,
-    level: float = 0.95,
-    also: Sequence[float] = (),
+    hits: BoolArray, others: BoolArray, confidence: Confidence = USUAL
 ) -> Interval:
     """Interval of the difference of two proportions of the same trials.
 
@@ -242,8 +215,8 @@ def measure_difference_interval(
     ----------
     hits, others : (n_trials,)
         Success of each trial by one way and by another.
-    groups, level, also
-        As `measure_grouped_wilson_interval`; None where trials are independent.
+    confidence
+        As of `measure_hits_interval`.
 
     References
     ----------
@@ -257,10 +230,8 @@ def measure_difference_interval(
     >>> round(found.estimate, 9), bool(0.08 < found.lower < 0.09), bool(0.11 < found.upper < 0.13)
     (0.1, True, True)
     """
-    _check_counts(int(hits.sum()), len(hits))
-    limits = partial(limit_difference, hits, others, groups)
-    method = "wilson" if groups is None else "grouped_wilson"
-    return find_limits(float(np.mean(hits) - np.mean(others)), limits, level, also, method)
+    limits = partial(limit_difference, hits, others, confidence.groups)
+    return confidence.find(float(np.mean(hits) - np.mean(others)), limits, "wilson")
 
 
 def limit_difference(
@@ -272,7 +243,7 @@ def limit_difference(
     which are joined by their squares with the correlation of two shares of one total.
     """
     up, down = (
-        measure_hits_interval(found, groups, level=level)
+        measure_hits_interval(found, Confidence(level, groups=groups))
         for found in (hits & ~others, others & ~hits)
     )
     b, c = up.estimate, down.estimate
@@ -313,15 +284,9 @@ def _count_effective(hits: FloatArray, sizes: FloatArray) -> tuple[float, float]
     return p, min(p * (1 - p) / variance if variance > 0 else float(n), total)
 
 
-def _find_wilson(
-    p: float, n: float, freedom: float, level: float, also: Sequence[float], method: str
-) -> Interval:
-    """Wilson's interval with Student's quantile, which of endless freedom is the normal one."""
-
-    def limits(level: float) -> tuple[float, float]:
-        return limit_wilson(p, n, float(scipy.stats.t.ppf(0.5 + level / 2, freedom)))
-
-    return find_limits(p, limits, level, also, method)
+def _find_wilson(p: float, n: float, freedom: float) -> Limits:
+    """Wilson's limits with Student's quantile, which of endless freedom is the normal one."""
+    return lambda level: limit_wilson(p, n, float(scipy.stats.t.ppf(0.5 + level / 2, freedom)))
 
 
 def limit_wilson(p: float, n: float, z: float) -> tuple[float, float]:
@@ -338,12 +303,6 @@ def limit_exactly(n_hits: float, n_trials: float, level: float) -> tuple[float, 
     lower = beta.ppf(tail, n_hits, n_trials - n_hits + 1) if n_hits > 0 else 0.0
     upper = beta.ppf(1 - tail, n_hits + 1, n_trials - n_hits) if n_hits < n_trials else 1.0
     return float(lower), float(upper)
-
-
-def check_level(level: float) -> None:
-    """Raise OptionError unless a confidence level lies strictly between 0 and 1."""
-    if not 0 < level < 1:
-        raise OptionError(f"level is {level}.", remedy="Use a number between 0 and 1, say 0.95.")
 
 
 def _check_counts(n_hits: int, n_trials: int) -> None:
@@ -384,13 +343,9 @@ _CELLS_AT_ONCE = 200_000
 def measure_bootstrap_interval(
     score: Callable[[FloatArray], FloatArray],
     n_records: int,
+    confidence: Confidence = USUAL,
     *,
-    groups: IntArray | None = None,
     link: Link = "identity",
-    level: float = 0.95,
-    also: Sequence[float] = (),
-    n_replicates: int = 400,
-    seed: int = 0,
     decisive: IntArray | None = None,
 ) -> Interval:
     """Bootstrap interval of a score that is a function of record weights.
@@ -409,24 +364,20 @@ def measure_bootstrap_interval(
         replicate leaves it undefined.
     n_records
         Number of records the score speaks of.
-    groups : (n_records,), optional
-        Subject of each record; whole subjects are drawn.
+    confidence
+        Levels, groups, which are drawn whole, and replicates.
     link
         Scale of the limits: "logit" for scores within 0 and 1, "log" for positive ones,
         "log_complement" for those below 1 such as R squared.
-    level, also
-        Two-sided confidence, and lower levels at which limits are found as well.
-    n_replicates
-        Number of replicates.
-    seed
-        Seed of the draws.
+    decisive : (n_classes,), optional
+        Units whose order by chance would be a perfect score, by class.
 
     Raises
     ------
     InputError
         If there are fewer than two records or groups.
     OptionError
-        If `level` or `n_replicates` is out of range.
+        If there are fewer than 50 replicates.
 
     Notes
     -----
@@ -446,6 +397,7 @@ def measure_bootstrap_interval(
     >>> interval.estimate, bool(43 < interval.lower < 45), bool(54 < interval.upper < 56)
     (49.5, True, True)
     """
+    groups, n_replicates = confidence.groups, confidence.n_replicates
     if n_replicates < 50:
         raise OptionError(f"n_replicates is {n_replicates}.", remedy="Use 50 or more.")
     if n_records < 2:
@@ -454,9 +406,8 @@ def measure_bootstrap_interval(
         )
     codes, n_units = (None, n_records) if groups is None else code_groups(groups, n_records)
     estimate = float(score(np.ones((1, n_records)))[0])
-    replicates = np.concatenate(
-        [score(w) for w in draw_weights(n_records, codes, n_units, n_replicates, seed)]
-    )
+    drawn = draw_weights(n_records, codes, n_units, n_replicates, confidence.seed)
+    replicates = np.concatenate([score(weights) for weights in drawn])
     # The estimate, and what is clipped with it, on the scale of the link.
     clip, (to_link, from_link) = 0.5 / n_units, _LINKS[link]
     seen = to_link(replicates[np.isfinite(replicates)], clip)
@@ -476,8 +427,7 @@ def measure_bootstrap_interval(
         most = float(np.mean(((1 - level) / 2) ** (1 / np.maximum(decisive, 1))))
         return min(lower, most), max(upper, 1 - most)
 
-    method = "bootstrap" if groups is None else "grouped_bootstrap"
-    return find_limits(estimate, limits, level, also, method)
+    return confidence.find(estimate, limits, "bootstrap")
 
 
 def draw_weights(

@@ -51,8 +51,8 @@ def sum_privacy(
     truth: FloatArray,
     raw: LeastSquares,
     mean: FloatArray,
-    predicted: FloatArray | None = None,
-    parts: IntArray | None = None,
+    predicted: FloatArray,
+    parts: IntArray,
 ) -> FloatArray:
     """What some records add to e_privacy and complete privacy.
 
@@ -70,30 +70,26 @@ def sum_privacy(
         Predictor of the same targets, fitted to raw records.
     mean : (n_features,)
         Mean raw training record.
-    predicted : (n_records, n_targets), optional
-        What `adversary` predicts from what is shown, where the caller has it.
-    parts : (n_records,), optional
+    predicted : (n_records, n_targets)
+        What `adversary` predicts from what is shown.
+    parts : (n_records,)
         One of `PARTS` parts of each record, from which intervals are found; subjects are whole.
 
     Returns
     -------
-    table : (4, n_targets) or (PARTS, 4, n_targets)
-        Per target: squared changes of the prediction, records, pairs that are completely
-        private, and pairs whose truth is known; with `parts` of each part. Tables of different
-        records add.
+    table : (PARTS, 4, n_targets)
+        Per target, of each part: squared changes of the prediction, records, pairs that are
+        completely private, and pairs whose truth is known. Tables of different records add.
 
     References
     ----------
     Xu et al. 2017, definitions of e_privacy and complete privacy.
     """
-    predicted = adversary.predict(shown) if predicted is None else predicted
     changed = (predicted - expected) ** 2
     # The paper's "greater": who does just as well as from the mean, up to the rounding of both
     # sums, does not count, and neither does an unknown truth.
     private = _find_private(adversary, shown, truth, raw, mean, predicted)
     columns = (changed, np.ones_like(changed), private, ~np.isnan(truth))
-    if parts is None:
-        return np.stack([column.sum(axis=0, dtype=np.float64) for column in columns])
     n = len(parts)
     # One product with indicators of the parts: sums of all columns at once.
     chosen = csr_array((np.ones(n), parts, np.arange(n + 1)), shape=(n, PARTS)).T

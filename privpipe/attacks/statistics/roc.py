@@ -1,113 +1,15 @@
-"""The ROC curve of an adversary that ranks records, with its area and interval."""
+"""The ROC curve of an adversary that ranks records, and its area as a function of weights."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
-from privpipe.attacks.statistics.intervals import Interval, measure_bootstrap_interval
-from privpipe.errors import InputError
 from privpipe.protocols import BoolArray, FloatArray, IntArray
 
 WeightedScore = Callable[[FloatArray], FloatArray]
 
 GRID = (0.0, 0.001, 0.003, 0.01, 0.03, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9, 1.0)
 """False-positive rates at which the curve of an attack is reported."""
-
-
-@dataclass(frozen=True, eq=False)
-class RocCurve:
-    """True against false positives over all thresholds.
-
-    Parameters
-    ----------
-    false_positive, true_positive : (n_points,)
-        Shares, from (0, 0) to (1, 1).
-    area
-        Area under the curve with its interval.
-    n_positive, n_negative
-        Number of records of each class.
-    """
-
-    false_positive: FloatArray
-    true_positive: FloatArray
-    area: Interval
-    n_positive: int
-    n_negative: int
-
-    def true_positive_at(self, false_positive: float) -> float:
-        """Share of positives found at no more than this share of false alarms.
-
-        The low end of the curve is what an attack on single records is judged by (Carlini
-        et al. 2022, Membership Inference Attacks From First Principles).
-        """
-        found = self.true_positive[self.false_positive <= false_positive]
-        return float(found.max(initial=0.0))
-
-
-def measure_roc(
-    positive: IntArray,
-    value: FloatArray,
-    *,
-    groups: IntArray | None = None,
-    level: float = 0.95,
-    n_replicates: int = 400,
-    seed: int = 0,
-) -> RocCurve:
-    """ROC curve of a value that should be larger for positive records.
-
-    Parameters
-    ----------
-    positive : (n_records,)
-        1 or True for positive records, 0 or False for the others.
-    value : (n_records,)
-        The adversary's ranking.
-    groups : (n_records,), optional
-        Subjects that share records.
-    level, n_replicates, seed
-        Confidence and bootstrap of the area.
-
-    Raises
-    ------
-    InputError
-        If one class is absent, the shapes differ, or a value is not finite.
-
-    Examples
-    --------
-    >>> curve = measure_roc(np.array([0, 0, 1, 1]), np.array([0.1, 0.4, 0.35, 0.8]))
-    >>> curve.area.estimate
-    0.75
-    """
-    truth = np.asarray(positive).astype(np.int64)
-    scores = np.asarray(value, dtype=np.float64)
-    if truth.shape != scores.shape or truth.ndim != 1:
-        raise InputError(
-            f"positive has shape {truth.shape}, value {scores.shape}.",
-            remedy="Give one entry per record in both.",
-        )
-    n_positive = int(np.count_nonzero(truth == 1))
-    n_negative = int(np.count_nonzero(truth == 0))
-    if min(n_positive, n_negative) == 0 or n_positive + n_negative != len(truth):
-        raise InputError(
-            f"A ROC curve needs 0 and 1, got {n_positive} ones and {n_negative} zeros "
-            f"among {len(truth)} records.",
-            remedy="Give records of both classes.",
-        )
-    if not np.isfinite(scores).all():
-        raise InputError(
-            f"value is not finite for {np.count_nonzero(~np.isfinite(scores))} records.",
-            remedy="Give finite rankings.",
-        )
-    area = measure_bootstrap_interval(
-        weigh_areas(truth, np.column_stack([np.zeros(len(scores)), scores])),
-        len(truth),
-        groups=groups,
-        link="logit",
-        level=level,
-        n_replicates=n_replicates,
-        seed=seed,
-    )
-    return RocCurve(*_trace(truth == 1, scores), area, n_positive, n_negative)
 
 
 def sample_curve(truth: FloatArray, ranking: FloatArray, kind: str) -> tuple[float, ...]:

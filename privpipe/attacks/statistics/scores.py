@@ -2,7 +2,9 @@
 
 Classes: accuracy, balanced accuracy, F1 (macro), area under the ROC curve (macro, one against
 the rest). Numbers: R squared and root mean squared error. Both: true-positive rates at few false
-alarms, see `exposure`; of a number the claims are "above" and "not above the median".
+alarms; of a number the claims are "above" and "not above the median". Averages hide a few records
+that are known for certain: here the adversary claims a class only where it is surest (Carlini et
+al. 2022, Membership Inference Attacks From First Principles).
 
 Whoever knows whether a digit is a zero can guess digits better than who knows nothing. That is no
 fault of a release that was to hold it. So each score may be compared, on the same test records,
@@ -12,50 +14,23 @@ what the release is to blame for: the gain.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal, TypedDict, Unpack
 
 import numpy as np
+import scipy
 from scipy import sparse
 
-from privpipe.attacks.statistics.exposure import measure_exposure, measure_exposure_gain
-from privpipe.attacks.statistics.intervals import (
-    Interval,
-    Link,
-    measure_bootstrap_interval,
-    measure_difference_interval,
-    measure_hits_interval,
-)
+from privpipe.attacks.statistics import intervals
 from privpipe.attacks.statistics.roc import WeightedScore, halve_numbers, weigh_areas
-from privpipe.protocols import FloatArray, IntArray
+from privpipe.protocols import BoolArray, FloatArray, IntArray
 
 EXPOSURES = {"tpr_at_0.001": 0.001, "tpr_at_0.01": 0.01}
 """Scores that are true-positive rates, and at which false-positive rate."""
 
-CLASS_SCORES = ("accuracy", "balanced_accuracy", "f1", "auc", *EXPOSURES)
-NUMBER_SCORES = ("r2", "rmse", *EXPOSURES)
-
-
-class Confidence(TypedDict, total=False):
-    """How intervals of scores are found.
-
-    Parameters
-    ----------
-    groups : (n_records,), optional
-        Subjects that share records; then all intervals are over subjects.
-    level, also
-        Confidence of the intervals, .95, and lower levels at which limits are found as well.
-    n_replicates, seed
-        Bootstrap of the intervals, 400.
-    """
-
-    groups: IntArray | None
-    level: float
-    also: Sequence[float]
-    n_replicates: int
-    seed: int
+Decided = tuple[FloatArray, FloatArray]
+"""What an adversary says of test records, and how it ranks them."""
 
 
 @dataclass(frozen=True)
@@ -65,8 +40,8 @@ class Score:
     Parameters
     ----------
     name
-        One of `CLASS_SCORES` or `NUMBER_SCORES`; "rmse" is in units of the confidential
-        variable, the others have none.
+        As in the module's first lines; "rmse" is in units of the confidential variable, the
+        others have none.
     interval
         Estimate and limits.
     baseline
@@ -74,13 +49,13 @@ class Score:
         training records, scored on the test records.
     gained
         Advantage minus that of who knows the desired variables and no more, on the same records;
-        None where nothing is desired. See `compare_class_scores`.
+        None where nothing is desired. See `measure_class_scores`.
     """
 
     name: str
-    interval: Interval
+    interval: intervals.Interval
     baseline: float
-    gained: Interval | None = None
+    gained: intervals.Interval | None = None
 
     @property
     def gain(self) -> float:
@@ -142,11 +117,11 @@ def measure_advantage(name: str, value: float, baseline: float) -> float:
 
 def measure_class_scores(
     truth: IntArray,
-    decision: FloatArray,
-    *,
+    decided: Decided,
     guess: int,
-    ranking: FloatArray | None = None,
-    **confidence: Unpack[Confidence],
+    confidence: intervals.Confidence = intervals.USUAL,
+    *,
+    known: Decided | None = None,
 ) -> tuple[Score, ...]:
     """Score a prediction of classes, each score with its interval and baseline.
 
@@ -154,56 +129,58 @@ def measure_class_scores(
     ----------
     truth : (n_records,)
         Codes of the true classes, 0 .. n_classes - 1.
-    decision : (n_records, n_classes)
-        The larger, the likelier the class; the largest is the prediction.
+    decided : two of (n_records, n_classes)
+        The larger, the likelier the class; the largest is the prediction. And how records rank for
+        each class, for areas and true-positive rates.
     guess
         The majority class of the training records.
-    ranking : (n_records, n_classes), optional
-        How records rank for each class, for areas and true-positive rates; `decision` itself
-        where its signs were not turned.
     confidence
-        See `Confidence`.
+        Of the intervals.
+    known : two of (n_records, n_classes), optional
+        The same of who knows the desired variables alone: then each score has its gain.
 
     Returns
     -------
     tuple of Score
-        In the order of `CLASS_SCORES`.
+        accuracy, balanced_accuracy, f1, auc and those of `EXPOSURES`.
     """
-    ranking = decision if ranking is None else ranking
     # Few groups that are in order by chance are in order in every replicate, too: one audit in ten
     # of five judged groups was said to leak, of a release that reveals nothing.
-    decisive = _count_decisive(truth, confidence.get("groups"))
-    guessed = weigh_confusion(truth, np.full_like(truth, guess), decision.shape[1])
+    decisive = _count_decisive(truth, confidence.groups)
+    guessed = weigh_confusion(truth, np.full_like(truth, guess), decided[0].shape[1])
     counts = guessed(np.ones((1, len(truth))))
     baselines = {
+        "accuracy": float(np.mean(truth == guess)),
         "balanced_accuracy": float(balance_confusion(counts)[0]),
         # Who says each class as often as it occurs does better than the majority class.
         "f1": max(float(harmonise_confusion(counts)[0]), 1 / len(np.unique(truth))),
         "auc": 0.5,
     }
-    accuracy = measure_hits_interval(
-        np.argmax(decision, axis=1) == truth, **_without_bootstrap(confidence)
-    )
-    return (
-        Score("accuracy", accuracy, float(np.mean(truth == guess))),
-        *(
-            Score(
-                name,
-                measure_bootstrap_interval(
-                    score, len(truth), link="logit", decisive=decisive, **confidence
-                ),
-                baselines[name],
+    weighted, hits = _weigh_classes(truth, decided), np.argmax(decided[0], axis=1) == truth
+    found = {"accuracy": intervals.measure_hits_interval(hits, confidence)} | {
+        name: intervals.measure_bootstrap_interval(
+            score, len(truth), confidence, link="logit", decisive=decisive
+        )
+        for name, score in weighted.items()
+    }
+    scores = [Score(name, found[name], baseline) for name, baseline in baselines.items()]
+    if known is not None:
+        # Both on the same records and replicates: what they share cancels in the difference.
+        theirs, expected = _weigh_classes(truth, known), np.argmax(known[0], axis=1) == truth
+        gains = {"accuracy": intervals.measure_difference_interval(hits, expected, confidence)} | {
+            name: intervals.measure_bootstrap_interval(
+                _subtract(score, theirs[name]), len(truth), confidence
             )
-            for name, score in _weigh_classes(truth, decision, ranking).items()
-        ),
-        *_measure_exposures(truth, ranking, confidence),
-    )
+            for name, score in weighted.items()
+        }
+        scores = [_add_gain(score, gains[score.name]) for score in scores]
+    ranking = None if known is None else known[1]
+    return (*scores, *_measure_exposures(truth, decided[1], ranking, confidence))
 
 
-def _weigh_classes(
-    truth: IntArray, decision: FloatArray, ranking: FloatArray
-) -> dict[str, WeightedScore]:
+def _weigh_classes(truth: IntArray, decided: Decided) -> dict[str, WeightedScore]:
     """Scores of classes that are bootstrapped, by name."""
+    decision, ranking = decided
     confusion = weigh_confusion(truth, np.argmax(decision, axis=1), decision.shape[1])
     return {
         "balanced_accuracy": lambda weights: balance_confusion(confusion(weights)),
@@ -226,142 +203,61 @@ def _count_decisive(truth: IntArray, groups: IntArray | None) -> IntArray:
     return np.asarray(np.minimum(sizes, len(units) - sizes))
 
 
-def _without_bootstrap(confidence: Confidence) -> dict[str, Any]:
-    """What intervals of proportions take."""
-    return {name: confidence[name] for name in _SHARED if name in confidence}
-
-
-_SHARED: tuple[Literal["groups"], Literal["level"], Literal["also"]] = ("groups", "level", "also")
-
-
-def _measure_exposures(truth: IntArray, ranking: FloatArray, confidence: Confidence) -> list[Score]:
-    measure = partial(
-        measure_exposure,
-        truth,
-        ranking,
-        seed=confidence.get("seed", 0),
-        **_without_bootstrap(confidence),
-    )
-    return [Score(name, measure(false_positive=rate), rate) for name, rate in EXPOSURES.items()]
-
-
-def compare_class_scores(
-    scores: Sequence[Score],
-    truth: IntArray,
-    decision: FloatArray,
-    known: FloatArray,
-    *,
-    ranking: FloatArray,
-    known_ranking: FloatArray,
-    **confidence: Unpack[Confidence],
-) -> tuple[Score, ...]:
-    """The scores of a prediction of classes, each with its gain over another prediction.
-
-    Parameters
-    ----------
-    scores
-        Of `measure_class_scores`.
-    truth, decision, ranking, confidence
-        As given to `measure_class_scores`.
-    known, known_ranking : (n_records, n_classes)
-        Decision and ranking of who knows the desired variables alone.
-    """
-    # Both on the same records and replicates: what they share cancels in the difference.
-    mine = _weigh_classes(truth, decision, ranking)
-    theirs = _weigh_classes(truth, known, known_ranking)
-    hits, expected = (np.argmax(one, axis=1) == truth for one in (decision, known))
-    found: dict[str, Callable[[], Interval]] = {
-        name: partial(
-            measure_bootstrap_interval,
-            _subtract(mine[name], theirs[name]),
-            len(truth),
-            **confidence,
-        )
-        for name in mine
-    }
-    found["accuracy"] = partial(
-        measure_difference_interval, hits, expected, **_without_bootstrap(confidence)
-    )
-    found |= _compare_exposures(truth, ranking, known_ranking, confidence)
-    return tuple(_add_gain(score, found[score.name]()) for score in scores)
-
-
-def _compare_exposures(
-    truth: IntArray, ranking: FloatArray, known: FloatArray, confidence: Confidence
-) -> dict[str, Callable[[], Interval]]:
-    measure = partial(
-        measure_exposure_gain,
-        truth,
-        ranking,
-        known,
-        seed=confidence.get("seed", 0),
-        **_without_bootstrap(confidence),
-    )
-    return {name: partial(measure, false_positive=rate) for name, rate in EXPOSURES.items()}
+def _measure_exposures(
+    truth: IntArray, ranking: FloatArray, known: FloatArray | None, confidence: intervals.Confidence
+) -> Iterator[Score]:
+    """True-positive rates, with their gains where it is known how others rank."""
+    for name, rate in EXPOSURES.items():
+        score = Score(name, measure_exposure(truth, ranking, rate, confidence), rate)
+        if known is None:
+            yield score
+        else:
+            yield _add_gain(score, measure_exposure(truth, ranking, rate, confidence, known=known))
 
 
 def measure_number_scores(
-    truth: FloatArray, predicted: FloatArray, *, guess: float, **confidence: Unpack[Confidence]
+    truth: FloatArray,
+    decided: Decided,
+    guess: float,
+    confidence: intervals.Confidence = intervals.USUAL,
+    *,
+    known: Decided | None = None,
 ) -> tuple[Score, ...]:
     """Score a prediction of numbers, each score with its interval and baseline.
 
     Parameters
     ----------
-    truth, predicted : (n_records,)
+    truth : (n_records,)
         In the unit of the confidential variable.
+    decided : two of (n_records,)
+        The numbers that are predicted, and what ranks records.
     guess
         Mean of the training records, the baseline; R squared is relative to it.
-    confidence
-        See `Confidence`.
+    confidence, known
+        As of `measure_class_scores`; the error in the variable's own unit has no gain.
 
     Returns
     -------
     tuple of Score
-        In the order of `NUMBER_SCORES`.
+        r2, rmse and those of `EXPOSURES`.
     """
     # R squared against the training mean: the mean of the test records is not known to who guesses.
-    residual, spread = (truth - predicted) ** 2, (truth - guess) ** 2
+    residual, spread = (truth - decided[0]) ** 2, (truth - guess) ** 2
 
     def rms(weights: FloatArray) -> FloatArray:
         return np.asarray(np.sqrt(weights @ residual / weights.sum(axis=1)))
 
-    def bootstrap(score: WeightedScore, link: Link) -> Interval:
-        return measure_bootstrap_interval(score, len(truth), link=link, **confidence)
-
-    return (
-        Score("r2", bootstrap(_explain(spread - residual, spread), "log_complement"), 0.0),
-        Score("rmse", bootstrap(rms, "log"), float(np.sqrt(spread.mean()))),
-        *_measure_exposures(halve_numbers(truth), _rank_halves(predicted), confidence),
-    )
-
-
-def compare_number_scores(
-    scores: Sequence[Score],
-    truth: FloatArray,
-    predicted: FloatArray,
-    known: FloatArray,
-    *,
-    guess: float,
-    **confidence: Unpack[Confidence],
-) -> tuple[Score, ...]:
-    """The same of a prediction of numbers; the error in the variable's own unit has no gain.
-
-    Parameters
-    ----------
-    scores
-        Of `measure_number_scores`.
-    truth, predicted, guess, confidence
-        As given to `measure_number_scores`.
-    known : (n_records,)
-        Prediction of who knows the desired variables alone.
-    """
-    saved, spread = (truth - known) ** 2 - (truth - predicted) ** 2, (truth - guess) ** 2
-    found: dict[str, Callable[[], Interval]] = {
-        "r2": partial(measure_bootstrap_interval, _explain(saved, spread), len(truth), **confidence)
-    }
-    mine, theirs = _rank_halves(predicted), _rank_halves(known)
-    found |= _compare_exposures(halve_numbers(truth), mine, theirs, confidence)
-    return tuple(_add_gain(s, found[s.name]()) if s.name in found else s for s in scores)
+    n, bootstrap = len(truth), intervals.measure_bootstrap_interval
+    explained = _explain(spread - residual, spread)
+    r2 = Score("r2", bootstrap(explained, n, confidence, link="log_complement"), 0.0)
+    rmse = Score("rmse", bootstrap(rms, n, confidence, link="log"), float(np.sqrt(spread.mean())))
+    ranking = None
+    if known is not None:
+        saved = (truth - known[0]) ** 2 - residual
+        r2 = _add_gain(r2, bootstrap(_explain(saved, spread), n, confidence))
+        ranking = _rank_halves(known[0])
+    halves, mine = halve_numbers(truth), _rank_halves(decided[0])
+    return (r2, rmse, *_measure_exposures(halves, mine, ranking, confidence))
 
 
 def _explain(saved: FloatArray, spread: FloatArray) -> WeightedScore:
@@ -383,7 +279,7 @@ def _subtract(mine: WeightedScore, theirs: WeightedScore) -> WeightedScore:
     return lambda weights: np.asarray(mine(weights) - theirs(weights))
 
 
-def _add_gain(score: Score, difference: Interval) -> Score:
+def _add_gain(score: Score, difference: intervals.Interval) -> Score:
     """A difference of scores as one of advantages, which share their baseline."""
     # Advantages are shares of the way to knowing, and so are their differences.
     unit = 1 / (1 - score.baseline) if score.baseline < 1 else 0.0
@@ -427,3 +323,227 @@ def _average(hits: FloatArray, sizes: FloatArray) -> FloatArray:
     """Mean ratio over the classes that a replicate holds."""
     ratio = np.divide(hits, sizes, out=np.zeros_like(hits), where=sizes > 0)
     return np.asarray(ratio.sum(axis=1) / np.maximum((sizes > 0).sum(axis=1), 1))
+
+
+def measure_exposure(
+    truth: IntArray,
+    ranking: FloatArray,
+    false_positive: float,
+    confidence: intervals.Confidence = intervals.USUAL,
+    *,
+    known: FloatArray | None = None,
+) -> intervals.Interval:
+    """True-positive rate at a false-positive rate, over all claims "this record is of class c".
+
+    Every record is claimed for every class, most certainly where its ranking exceeds the class's
+    median most. A claim of the true class is positive, any other negative; of two classes either
+    may be the one that shows. The negative claims of a class weigh together as much as its
+    positive ones, and what is unknown ranks in random order, so that a release that reveals nothing
+    has a rate equal to the false-positive rate, however uneven the classes.
+
+    Parameters
+    ----------
+    truth : (n_records,)
+        Codes of the true classes, 0 .. n_classes - 1.
+    ranking : (n_records, n_classes)
+        The larger, the likelier the class, on one scale but for an offset per class. Of two
+        classes their difference counts.
+    false_positive
+        Share of negative claims that may be made.
+    confidence
+        Level, and groups; numbers of claims of these become effective ones. Its seed orders ties.
+    known : (n_records, n_classes), optional
+        The ranking of who knows less: what is measured is the difference of both rates.
+
+    Returns
+    -------
+    Interval
+        NaN where there is no negative claim; of a difference between -1 and 1.
+
+    Notes
+    -----
+    Two things are uncertain: where the threshold of the given rate lies (order statistics of the
+    negative claims) and how many positive claims exceed it (Clopper and Pearson). The distances
+    of both from the estimate are joined by their squares, as Zou and Donner do.
+
+    Who is claimed rightly by both rankings says nothing of their difference: its limits are those
+    of the shares that one alone claims, joined by their squares with what both thresholds leave
+    open. As far as both claim the same records their thresholds move together, else on their own.
+
+    References
+    ----------
+    Zou and Donner 2008, Construction of Confidence Limits About Effect Measures; Newcombe 1998,
+    Improved Confidence Intervals for the Difference Between Binomial Proportions Based on Paired
+    Data.
+
+    Examples
+    --------
+    >>> truth = np.arange(4000) % 2
+    >>> sure = np.where(np.arange(4000) < 200, truth - 0.5, 0.0)
+    >>> found = measure_exposure(truth, np.column_stack([-sure, sure]), 0.001)
+    >>> 0.045 < found.estimate < 0.055, found.lower > 0.03, found.upper < 0.07
+    (True, True, True)
+    """
+    if len(np.unique(truth)) < 2:
+        return confidence.find(np.nan, lambda _: (np.nan, np.nan), "ranks")
+    mine = _rank_claims(truth, ranking, false_positive, confidence)
+    if known is None:
+        return confidence.find(mine.estimate, mine.limits, "ranks")
+    theirs = _rank_claims(truth, known, false_positive, confidence)
+    limits = partial(_limit_gain, mine, theirs, confidence.groups)
+    return confidence.find(mine.estimate - theirs.estimate, limits, "ranks")
+
+
+def _limit_gain(
+    mine: _Claims, theirs: _Claims, groups: IntArray | None, level: float
+) -> tuple[float, float]:
+    estimate = mine.estimate - theirs.estimate
+    down, up = intervals.limit_difference(mine.shown, theirs.shown, groups, level)
+    below, above = _vary_thresholds(mine, theirs, (1 - level) / 2)
+    lower = estimate - np.hypot(estimate - down, below)
+    upper = estimate + np.hypot(up - estimate, above)
+    return max(-1.0, float(lower)), min(1.0, float(upper))
+
+
+def _vary_thresholds(mine: _Claims, theirs: _Claims, tail: float) -> tuple[float, float]:
+    """How far below and above the estimate a difference lies where both thresholds may be."""
+    both = int((mine.shown & theirs.shown).sum())
+    alike = both / max(int(mine.shown.sum()), int(theirs.shown.sum()), 1)
+    (down, up), (their_down, their_up) = mine.vary(tail), theirs.vary(tail)
+    moved = (their_down - down, up - their_up)  # both thresholds early, both late
+    apart = float(np.sqrt(1 - alike**2))
+    below = np.hypot(max(0.0, *(-one for one in moved)), apart * np.hypot(down, their_up))
+    above = np.hypot(max(0.0, *moved), apart * np.hypot(up, their_down))
+    return float(below), float(above)
+
+
+def plan_null_exposure(n_records: int, n_classes: int, rate: float, level: float) -> float:
+    """Upper limit of the exposure of a release that reveals nothing, beyond the rate itself.
+
+    Parameters
+    ----------
+    n_records
+        Test records, of classes of one size.
+    n_classes, rate, level
+        As `measure_exposure`.
+    """
+    n_negative = n_records * (n_classes - 1)
+    steps = np.arange(n_negative + 1)
+    claims = _Claims(
+        np.asarray(np.round(steps * (n_records / n_negative)), np.int64),
+        steps / n_negative,
+        n_records,
+        rate,
+        float(n_records),
+        float(n_negative),
+        np.zeros(n_records, np.bool_),
+    )
+    return (claims.limits(level)[1] - rate) / (1 - rate)
+
+
+@dataclass(frozen=True, eq=False)
+class _Claims:
+    """Positive claims above each negative one, and how many independent ones they are worth.
+
+    Parameters
+    ----------
+    above : (n_negative + 1,)
+        Positive claims above the j-th highest negative one; none above the 0-th.
+    weight : (n_negative + 1,)
+        Share of the negative claims down to the j-th.
+    n_positive
+        Positive claims.
+    allowed
+        False-positive rate.
+    real_positive, real_negative
+        Effective numbers of claims.
+    shown : (n_records,)
+        Whether the positive claim of a record is above the threshold.
+    """
+
+    above: IntArray
+    weight: FloatArray
+    n_positive: int
+    allowed: float
+    real_positive: float
+    real_negative: float
+    shown: BoolArray
+
+    def rate(self, j: int) -> float:
+        """True-positive rate with the threshold at the j-th highest negative claim."""
+        return float(self.above[min(max(j, 0), len(self.above) - 1)]) / self.n_positive
+
+    @property
+    def estimate(self) -> float:
+        return self.rate(int(np.searchsorted(self.weight, self.allowed + _ROUNDING, "right")))
+
+    def vary(self, tail: float) -> tuple[float, float]:
+        """How far below and above the estimate the rate lies where the threshold may be."""
+        early, late = self._thresholds(tail)
+        found = self.estimate
+        return max(0.0, found - self.rate(early)), max(0.0, self.rate(late) - found)
+
+    def limits(self, level: float) -> tuple[float, float]:
+        found = self.estimate
+        below, above = self.vary((1 - level) / 2)
+        # Of an effective number of claims, which need not be whole.
+        low, high = intervals.limit_exactly(found * self.real_positive, self.real_positive, level)
+        lower = found - np.hypot(below, found - low)
+        upper = found + np.hypot(above, high - found)
+        return max(0.0, float(lower)), min(1.0, float(upper))
+
+    def _thresholds(self, tail: float) -> tuple[int, int]:
+        """Negative claims by which the rate is surely not yet, and surely reached."""
+        n = max(1, int(self.real_negative))
+        fewest = int(scipy.stats.binom.ppf(tail, n, self.allowed))
+        if scipy.stats.binom.cdf(fewest, n, self.allowed) > tail:
+            fewest -= 1  # the j-th lies beyond the rate when fewer than j negatives are within
+        most = int(scipy.stats.binom.isf(tail, n, self.allowed)) + 1
+        early = np.searchsorted(self.weight, (fewest + 1) / n + _ROUNDING, "right") - 1
+        late = np.searchsorted(self.weight, min(most / n, 1.0) - _ROUNDING, "left")
+        return int(early), int(late)
+
+
+_ROUNDING = 1e-9
+"""Of sums of weights."""
+
+
+def _rank_claims(
+    truth: IntArray, ranking: FloatArray, allowed: float, confidence: intervals.Confidence
+) -> _Claims:
+    """All claims of records of at least two classes."""
+    n, k = ranking.shape
+    if k == 2:
+        margin = ranking[:, 1] - ranking[:, 0]
+        # Of two classes one number ranks for both: who is surely not the one is surely the other.
+        ranking = np.column_stack([-margin, margin])
+    is_true = truth[:, None] == np.arange(k)
+    sizes = is_true.sum(axis=0)
+    place = _order(ranking - np.median(ranking, axis=0), confidence.seed)
+    order = np.argsort(-place[~is_true])
+    negative = place[~is_true][order]
+    # The negative claims of a class weigh together as much as its positive ones.
+    shares = np.broadcast_to(sizes / n / (n - sizes), (n, k))[~is_true][order]
+    above = np.concatenate([[0], n - np.searchsorted(np.sort(place[is_true]), negative)])
+    weight = np.concatenate([[0.0], np.cumsum(shares)])
+    made = place > negative[np.searchsorted(weight[1:], allowed + _ROUNDING, "right")]
+    # Kish's effective number of claims of unequal weight; the weights add up to 1.
+    real = 1 / float(shares @ shares)
+    claims = _Claims(above, weight, n, allowed, float(n), real, made[is_true])
+    if confidence.groups is None:
+        return claims
+    codes, n_groups = intervals.code_groups(confidence.groups, n)
+    subject = np.broadcast_to(codes[:, None], (n, k))[~is_true]
+    # Records of one subject are alike: their claims are worth fewer independent ones.
+    alike = intervals.plan_effective(made[~is_true], subject, n_groups) / len(negative)
+    effective = intervals.plan_effective(made[is_true], codes, n_groups)
+    return replace(claims, real_positive=effective, real_negative=real * alike)
+
+
+def _order(values: FloatArray, seed: int) -> IntArray:
+    """Place of every claim among all, the surest last, equal ones in random order."""
+    flat = values.ravel()
+    place = np.empty(flat.size, np.int64)
+    # Ties in random order: in that of the records a sorted collection would seem exposed.
+    place[np.lexsort((np.random.default_rng(seed).random(flat.size), flat))] = np.arange(flat.size)
+    return place.reshape(values.shape)

@@ -122,68 +122,52 @@ class AttackRow:
         return [name for name in self.needs if getattr(sample, name) is None]
 
 
+def _of_records(
+    name: str, needs: tuple[str, ...], *, finds: str = "", knower: str = ""
+) -> AttackRow:
+    """An attack on single records of a surrogate release, under its name in `record_recovery`."""
+    return AttackRow(name, f"record_recovery:attack_{name}", needs, finds, knower)
+
+
 _PAIRS = ("released", "raw")
 _SIDES = ("released", "members", "others")
 _MODEL = ("surrogate_responses", "member_responses", "gram")
 _ROWS = (
     # Can the release of a known record be found?
-    AttackRow("linkage", "linkage:attack", _PAIRS),
+    AttackRow("linkage", "linkage:measure_linkage", _PAIRS),
     # How much of a raw record can be rebuilt from its release?
-    AttackRow("reconstruction", "reconstruction:attack", _PAIRS),
+    AttackRow("reconstruction", "reconstruction:measure_reconstruction", _PAIRS),
     # Can it be decided whether a record was among those the published model learned from?
     AttackRow("training_membership", "two_samples:attack_training", ("learned", "fresh")),
     # How much do released codes reveal of confidential classes, in nats?
-    AttackRow("information", "information:attack", ("codes", "classes")),
+    AttackRow("information", "information:measure_information", ("codes", "classes")),
     # Do the records of the release differ from those that judged it?
     AttackRow("drift", "two_samples:attack_drift", ("published", "judged")),
     # Can it be decided whether a surrogate release was made from a record?
     AttackRow(
         "membership",
-        "membership:attack",
+        "membership:attack_nearest",
         _SIDES,
         finds="whether a record is in, by the nearest surrogate",
     ),
     # The same by second moments, of signed sums.
-    AttackRow(
-        "tracing",
-        "signed_sums:attack_tracing",
-        _SIDES,
-        finds="whether a record is in, by second moments",
-    ),
+    _of_records("tracing", _SIDES, finds="whether a record is in, by second moments"),
     # Are signed sums unmixed into the records they are made of?
-    AttackRow(
-        "independent_components",
-        "signed_sums:attack_independent_components",
-        _SIDES,
-        finds="a record, by independent components",
-    ),
+    _of_records("independent_components", _SIDES, finds="a record, by independent components"),
     # Are the farthest records read off the strongest directions of signed sums?
-    AttackRow(
-        "outlying_record",
-        "signed_sums:attack_outlying_record",
-        _SIDES,
-        finds="the farthest records, by the strongest directions",
+    _of_records(
+        "outlying_record", _SIDES, finds="the farthest records, by the strongest directions"
     ),
     # Is a record solved for from exact coefficients by whoever knows all others?
-    AttackRow(
-        "all_but_one",
-        "record_recovery:attack_all_but_one",
-        (*_SIDES, *_MODEL),
-        knower="by whoever knows all others",
-    ),
+    _of_records("all_but_one", (*_SIDES, *_MODEL), knower="by whoever knows all others"),
     # Is a record solved for by whoever has this release and one without that record?
-    AttackRow(
+    _of_records(
         "with_and_without",
-        "record_recovery:attack_with_and_without",
         (*_SIDES, *_MODEL),
         knower="by whoever has this release and one without the record",
     ),
     # Is the record by which this release differs from an earlier one solved for?
-    AttackRow(
-        "two_releases",
-        "record_recovery:attack_two_releases",
-        (*_SIDES, "surrogate_responses", "earlier"),
-    ),
+    _of_records("two_releases", (*_SIDES, "surrogate_responses", "earlier")),
 )
 
 ATTACKS: dict[str, AttackRow] = {row.name: row for row in _ROWS}

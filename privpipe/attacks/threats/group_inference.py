@@ -1,20 +1,27 @@
 """Inference from several released records that are known to be of one group.
 
-Who links records of a person, a device or a household knows more than any one of them reveals.
+Who links records of a person, a device or a household knows more than any one of them reveals. Two
+ways to pool: the sum of calibrated log-probabilities of an adversary that reads records one by one
+(Bayes' rule, where records of a class are independent), and an adversary that reads set statistics:
+means, covariances and quantiles.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 import numpy as np
+from scipy.optimize import minimize_scalar
+from scipy.special import log_softmax
 
-from privpipe.attacks.adversaries import ADVERSARIES, set_statistics
+from privpipe.attacks.adversaries import ADVERSARIES
 from privpipe.attacks.adversaries import problem as problems
-from privpipe.attacks.adversaries.attack_options import GROUPS, RAW_GROUPS, AttackOptions
-from privpipe.attacks.adversaries.evidence import Evidence, find_units, split_groups
+from privpipe.attacks.adversaries.attack_options import GROUPS, RAW_GROUPS
+from privpipe.attacks.adversaries.evidence import Evidence, Target
+from privpipe.attacks.adversaries.problem import Features, Problem
 from privpipe.attacks.statistics import splits
 from privpipe.attacks.statistics.roc import orient_ranking
+from privpipe.attacks.statistics.scores import Decided
 from privpipe.errors import InputError
 from privpipe.protocols import BoolArray, FloatArray, IntArray
 
@@ -39,7 +46,7 @@ class Pooled:
     ----------
     truth, units : (n_sets,)
         Class of each, and what it was drawn from: its group, or stretches of its time.
-    decision, ranking : (n_sets, n_classes)
+    decided : two of (n_sets, n_classes)
         As of single records.
     guess
         What one would say without records.
@@ -51,8 +58,7 @@ class Pooled:
 
     truth: IntArray
     units: IntArray
-    decision: FloatArray
-    ranking: FloatArray
+    decided: Decided
     guess: int
     settings: str
     n_train: int
@@ -74,27 +80,26 @@ def read_size(name: str) -> int | None:
     return None if text == "all" else int(text)
 
 
-def list_sizes(evidence: Evidence, position: int, options: AttackOptions) -> tuple[int | None, ...]:
+def list_sizes(target: Target) -> tuple[int | None, ...]:
     """Sizes at which a variable is attacked by group; none where it is not of whole groups.
 
     Nor where most groups are single records: what these reveal is attacked anyhow, and a level
     shared with the same attack once more would be lost.
     """
-    groups, truth = evidence.groups, evidence.truth[:, position]
+    groups, truth = target.evidence.groups, target.truth[target.rows]
     if groups is None:
         return ()
-    known = ~np.isnan(truth)
+    groups = groups[target.rows]
     # A variable that varies within groups is not revealed by the group: single records judge it.
-    if not splits.is_of_groups(groups[known], truth[known]):
+    if not splits.is_of_groups(groups, truth):
         return ()
-    sizes = np.unique(groups[known], return_counts=True)[1]
-    named = splits.names_groups(groups[known], truth[known])
+    sizes, named = np.unique(groups, return_counts=True)[1], target.is_named
     if len(sizes) < (2 if named else FEWEST_GROUPS):
         return ()
     typical = float(np.median(sizes))
-    if evidence.columns[position].n_categories is None or typical < SIZES[1]:
+    if target.n_classes is None or typical < SIZES[1]:
         return ()
-    if not set(options.adversaries) & set(set_statistics.BASES):
+    if not set(target.options.adversaries) & set(BASES):
         return ()  # none of those named says how sure it is
     if named:
         # A part of a named group judges at a time, and all of it is one set, of which no number
@@ -103,33 +108,29 @@ def list_sizes(evidence: Evidence, position: int, options: AttackOptions) -> tup
     return (*(size for size in SIZES if size <= typical), None)
 
 
-def infer_jointly(
-    evidence: Evidence, position: int, source: str, name: str, options: AttackOptions
-) -> Pooled:
+def infer_jointly(target: Target, source: str, name: str) -> Pooled:
     """What the best group adversary says of sets of test records.
 
     Parameters
     ----------
-    evidence, position
-        The prepared audit, and which confidential variable.
+    target
+        The confidential variable.
     source
         One of `SOURCES`.
     name
         Of the size, see `name_size`.
-    options
-        Adversaries, seed and bounds.
 
     Raises
     ------
     InputError
         If there are too few sets to choose an adversary and to judge it.
     """
-    target = _Target(evidence, position, source, options)
-    folds, size, n_classes = split_groups(evidence, position, options), read_size(name), target.n
-    parts, found, said = list[set_statistics.Sets](), list[problems.Decided](), list[str]()
+    reader, folds, size = _GroupReader(target, source), target.split_groups(), read_size(name)
+    n_classes = reader.n_classes
+    parts, found, said = list[Sets](), list[Decided](), list[str]()
     for fold, split in enumerate(folds):
-        sets = target.draw_sets(size, split)
-        judged, decided = target.decide_best(fold, sets, split)
+        sets = reader.draw_sets(size, split)
+        judged, decided = reader.decide_best(fold, sets, split)
         parts.append(sets[2])
         found.append(decided)
         said.append(judged)
@@ -146,14 +147,228 @@ def infer_jointly(
             remedy=f"Audit at least {fewest} records of each group, or leave out others.",
             code="too_few_records",
         )
-    decision, ranking = problems.join_decided(found, n_classes)
+    decided = problems.join_decided(found, n_classes)
     settings = f"{'; '.join(dict.fromkeys(said))}; {len(classes)} sets of {len(np.unique(units))}"
-    guess = int(problems.guess_target(target.truth[~np.isnan(target.truth)], n_classes))
+    guess = int(problems.guess_target(target.truth[target.rows], n_classes))
     n_train, n_tune = len(folds[0].train), len(folds[0].tune)
-    return Pooled(classes, units, decision, ranking, guess, settings, n_train, n_tune)
+    return Pooled(classes, units, decided, guess, settings, n_train, n_tune)
 
 
-_Trio = tuple[set_statistics.Sets, set_statistics.Sets, set_statistics.Sets]
+BASES = ("logistic", "quadratic", "boosting", "rbf")
+"""Adversaries whose log-probabilities are summed, where they are named."""
+
+SET_ADVERSARIES = ("least_squares", "logistic", "quadratic")
+"""Adversaries that read statistics of sets."""
+
+DIRECTIONS = 12
+"""Directions of largest variance whose statistics are read: many more teach few groups nothing."""
+
+QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)
+
+MOST_SETS = 40
+"""Sets of a group, at most."""
+
+MOST_STRETCHES = 200
+"""The same that judge, where stretches of its time are what is drawn."""
+
+LEAST = 1e-4
+"""Least probability that an adversary is believed to mean."""
+
+
+@dataclass(frozen=True, eq=False)
+class Sets:
+    """Sets of records, each of one group.
+
+    Parameters
+    ----------
+    members : (n_members,)
+        Row numbers, set after set.
+    starts : (n_sets,)
+        Where each set begins.
+    units, classes : (n_sets,)
+        What each was drawn from, and its class; sets of one unit are no independent draws.
+    """
+
+    members: IntArray
+    starts: IntArray
+    units: IntArray
+    classes: IntArray
+
+    @property
+    def n_sets(self) -> int:
+        return len(self.starts)
+
+    def sum(self, values: FloatArray) -> FloatArray:
+        """Sum of the rows of each set, (n_sets, n_columns), of values by row number."""
+        return np.asarray(np.add.reduceat(values[self.members], self.starts, axis=0))
+
+
+def deal_sets(
+    rows: IntArray,
+    groups: IntArray,
+    classes: IntArray,
+    size: int | None,
+    *,
+    stretches: IntArray | None = None,
+    overlap: int = 1,
+    seed: int = 0,
+) -> Sets:
+    """Cut the records of each group into sets at random.
+
+    Parameters
+    ----------
+    rows : (n,)
+        Records to draw from.
+    groups, classes : (n_records,)
+        Of all records.
+    size
+        Records of a set; None for all that the group has here. Groups of fewer are left out.
+    stretches : (n_records,), optional
+        Stretches of time that no two units share: the units of sets are as many whole ones as a
+        set needs. Without them the units are the groups.
+    overlap
+        Times that the records of a group are dealt anew; sets that judge do not overlap (1).
+    seed
+        Of the cuts.
+    """
+    random = np.random.default_rng(seed)
+    parts: list[IntArray] = []
+    units: list[int] = []
+    order, n_units = rows[np.argsort(groups[rows], kind="stable")], 0
+    for mine in np.split(order, np.flatnonzero(np.diff(groups[order])) + 1):
+        if size is None:
+            dealt = [(mine, n_units)] if len(mine) else []
+        else:
+            dealt = []
+            for _ in range(overlap):
+                for number, whole in enumerate(_bundle(mine, stretches, size, random)):
+                    # Disjoint sets within one dealing; dealt anew, records are in several, of the
+                    # same unit.
+                    ends = range(size, len(whole) + 1, size)
+                    dealt += [(whole[end - size : end], n_units + number) for end in ends]
+            if stretches is not None:  # of every unit a set before any has two
+                dealt = [dealt[i] for i in random.permutation(len(dealt))]
+            # Where stretches of time are the units, few sets of a group would be few units of an
+            # interval.
+            judges = stretches is not None and overlap == 1
+            dealt = dealt[: MOST_STRETCHES if judges else MOST_SETS]
+        parts += [part for part, _ in dealt]
+        units += [unit for _, unit in dealt]
+        n_units += len(mine)
+    sizes = np.array([len(part) for part in parts], np.int64)
+    starts = np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int64)
+    members = np.concatenate(parts) if parts else np.empty(0, np.int64)
+    firsts = members[starts] if parts else members
+    return Sets(members, starts[: len(parts)], np.array(units, np.int64), classes[firsts])
+
+
+def _bundle(
+    mine: IntArray, stretches: IntArray | None, size: int, random: np.random.Generator
+) -> list[IntArray]:
+    """The records of a group at random: all together, or as few whole stretches as a set needs."""
+    if stretches is None:
+        return [random.permutation(mine)]
+    order = mine[np.argsort(stretches[mine], kind="stable")]
+    pieces = np.split(order, np.flatnonzero(np.diff(stretches[order])) + 1)
+    found, held, n_held = [], list[IntArray](), 0
+    # Whole stretches: two sets that share one would be no independent draws.
+    for number in random.permutation(len(pieces)):
+        held.append(pieces[number])
+        n_held += len(pieces[number])
+        if n_held >= size:
+            found.append(random.permutation(np.concatenate(held)))
+            held, n_held = [], 0
+    return found
+
+
+def calibrate(decision: FloatArray, truth: IntArray, prior: FloatArray) -> tuple[bool, float]:
+    """How decisions of an adversary become log-probabilities: of their logs or not, times what.
+
+    Parameters
+    ----------
+    decision : (n_records, n_classes)
+        On tuning records.
+    truth : (n_records,)
+        Their classes.
+    prior : (n_classes,)
+        Shares of the classes.
+
+    Returns
+    -------
+    logs, factor
+        As `log_likelihoods` takes them: those of the least log loss.
+    """
+    found = []
+    for logs in (True, False):
+        # Decisions below zero are margins or log-probabilities already.
+        if logs and decision.min() < 0:
+            continue
+
+        def loss(exponent: float, logs: bool = logs) -> float:
+            likely = log_likelihoods(decision, prior, (logs, float(np.exp(exponent))))
+            p = log_softmax(likely + np.log(prior), axis=1)
+            return -float(p[np.arange(len(truth)), truth].mean())
+
+        # On the logarithm of the factor, within e^-6 to e^6.
+        best = minimize_scalar(loss, bounds=(-6.0, 6.0), method="bounded")
+        found.append((float(best.fun), logs, float(np.exp(best.x))))
+    _, logs, factor = min(found)
+    return logs, factor
+
+
+def log_likelihoods(
+    decision: FloatArray, prior: FloatArray, calibration: tuple[bool, float]
+) -> FloatArray:
+    """Log-likelihood of each class up to a constant, (n_records, n_classes)."""
+    logs, factor = calibration
+    values = np.log(np.maximum(decision, LEAST)) - np.log(prior) if logs else decision
+    scaled = log_softmax(factor * values + np.log(prior), axis=1)
+    # One record that an adversary is too sure of would outweigh all others of a set.
+    return np.asarray(np.maximum(scaled, np.log(LEAST)) - np.log(prior))
+
+
+def read_statistics(x: FloatArray, train: IntArray) -> FloatArray:
+    """Records in at most `DIRECTIONS` directions of largest variance of the training records."""
+    centred = x.astype(np.float64) - x[train].mean(axis=0, dtype=np.float64)
+    # Of training records: what judges may not turn what is read.
+    _, values, axes = np.linalg.svd(centred[train], full_matrices=False)
+    n_axes = min(DIRECTIONS, int((values > 1e-6 * values[0]).sum()) or 1)
+    scale = np.maximum(values[:n_axes], 1e-300) / np.sqrt(len(train))
+    return np.asarray(centred @ axes[:n_axes].T / scale)
+
+
+def pool_statistics(z: FloatArray, sets: Sets) -> FloatArray:
+    """Means, covariances and quantiles of each set, (n_sets, n_statistics)."""
+    sizes = np.diff(np.append(sets.starts, len(sets.members)))
+    one, other = np.triu_indices(z.shape[1])
+    rows = []
+    for start, size in zip(sets.starts, sizes, strict=True):
+        part = z[sets.members[start : start + size]]
+        mean = part.mean(axis=0)
+        covariance = (part - mean).T @ (part - mean) / size
+        deviations = np.sqrt(np.diag(covariance))
+        quantiles = np.quantile(part, QUANTILES, axis=0).ravel()
+        rows.append(
+            np.concatenate([mean, covariance[one, other], np.log(deviations + 0.01), quantiles])
+        )
+    return np.array(rows)
+
+
+def train_on_sets(problem: Problem, adversaries: Sequence[str]) -> Iterator[tuple[str, Features]]:
+    """Train adversaries on statistics of sets; name and decision of each."""
+    centre, spread = problem.x_train.mean(axis=0), problem.x_train.std(axis=0)
+    spread[spread <= 1e-9] = 1.0  # a statistic that is the same of all sets
+
+    def scale(x: FloatArray) -> FloatArray:
+        return np.asarray((x - centre) / spread)
+
+    problem = problem.read(scale)
+    for name in SET_ADVERSARIES:
+        if name in adversaries:
+            yield name, ADVERSARIES[name].fit(problem).after(scale).decide
+
+
+_Trio = tuple[Sets, Sets, Sets]
 """Sets that train, choose and judge."""
 
 _TRAINED: WeakKeyDictionary[Evidence, dict[tuple[int, str, int], dict[str, FloatArray]]]
@@ -163,47 +378,37 @@ source and fold trained once for all sizes, in each worker."""
 
 
 @dataclass(frozen=True, eq=False)
-class _Target:
-    """One confidential variable of one source, and how it is attacked by group."""
+class _GroupReader:
+    """One confidential variable, and the source by which it is attacked by group."""
 
-    evidence: Evidence
-    position: int
+    target: Target
     source: str
-    options: AttackOptions
 
     @property
-    def truth(self) -> FloatArray:
-        """Codes of the records, NaN where missing."""
-        return self.evidence.truth[:, self.position]
-
-    @property
-    def n(self) -> int:
-        """Number of classes."""
-        return int(self.evidence.columns[self.position].n_categories or 0)
+    def n_classes(self) -> int:
+        return int(self.target.n_classes or 0)
 
     @property
     def x(self) -> FloatArray:
         """All that is released, or the raw records, standardised."""
-        sources = self.evidence.sources
+        sources = self.target.evidence.sources
         if self.source == RAW_GROUPS:
             return sources["raw"].values
         return sources.get("everything", sources["released"]).values
 
     def draw_sets(self, size: int | None, split: splits.RecordSplit) -> _Trio:
         """Sets of so many records that train, choose and judge."""
-        assert self.evidence.groups is not None
-        groups, truth = self.evidence.groups, np.nan_to_num(self.truth).astype(np.int64)
-        units, seed = find_units(self.evidence, self.position), self.options.seed
+        groups, units = self.target.evidence.groups, self.target.units
+        assert groups is not None, "sizes are listed of groups alone"
+        truth, seed = np.nan_to_num(self.target.truth).astype(np.int64), self.target.options.seed
         stretches = None if units is groups else units
         train, tune, test = (
-            set_statistics.draw_sets(
-                rows, groups, truth, size, stretches=stretches, overlap=overlap, seed=seed
-            )
+            deal_sets(rows, groups, truth, size, stretches=stretches, overlap=overlap, seed=seed)
             # Sets that judge are dealt once: intervals count each record in one of them.
             for rows, overlap in ((split.train, OVERLAP), (split.tune, OVERLAP), (split.test, 1))
         )
         if tune.n_sets < 2 or len(np.unique(tune.classes)) < 2:  # fewer records choose than judge
-            tune = set_statistics.draw_sets(split.tune, groups, truth, None)
+            tune = deal_sets(split.tune, groups, truth, None)
         if min(tune.n_sets, test.n_sets) < 2 or len(np.unique(test.units)) < 2:
             raise InputError(
                 f"Too few groups have {size} records or more among those that tune and judge.",
@@ -212,13 +417,11 @@ class _Target:
             )
         return train, tune, test
 
-    def decide_best(
-        self, fold: int, sets: _Trio, split: splits.RecordSplit
-    ) -> tuple[str, problems.Decided]:
+    def decide_best(self, fold: int, sets: _Trio, split: splits.RecordSplit) -> tuple[str, Decided]:
         """The adversary that does best on tuning sets, and what it says of those that judge."""
         tune, empty = sets[1], np.empty((0, 0))
         classes = tune.classes.astype(np.float64)
-        problem = problems.Problem(empty, classes, empty, classes, self.n)
+        problem = problems.Problem(empty, classes, empty, classes, self.n_classes)
         best: tuple[float, str, FloatArray, FloatArray] | None = None
         for said, tuned, decided in self._pool(fold, sets, split):
             score = problems.measure_tuning(problem, tuned)
@@ -235,48 +438,48 @@ class _Target:
     ) -> Iterator[tuple[str, FloatArray, FloatArray]]:
         """Every way to pool: its name, and what it says of tuning and of test sets."""
         train, tune, test = sets
-        prior, trained = self._find_prior(split), _TRAINED.setdefault(self.evidence, {})
-        key = (self.position, self.source, fold)
+        prior, trained = self._find_prior(split), _TRAINED.setdefault(self.target.evidence, {})
+        key = (self.target.position, self.source, fold)
         if key not in trained:
             trained[key] = self._read_records(split, prior)
         for name, likelihoods in trained[key].items():
             summed = [part.sum(likelihoods) + np.log(prior) for part in (tune, test)]
             yield f"sum of log-probabilities of {name}", summed[0], summed[1]
         # Of single records pooled statistics are the records, which were attacked already.
-        if train.n_sets < 2 * self.n or len(test.members) == test.n_sets:
+        if train.n_sets < 2 * self.n_classes or len(test.members) == test.n_sets:
             return
-        z = set_statistics.read_statistics(self.x, split.train)
-        pooled = [set_statistics.pool_statistics(z, part) for part in sets]
-        aside = set_aside(train.units, train.classes, self.options.seed)
+        z = read_statistics(self.x, split.train)
+        pooled = [pool_statistics(z, part) for part in sets]
+        options = self.target.options
+        aside = set_aside(train.units, train.classes, options.seed)
         if len(np.unique(train.classes[~aside])) < 2:  # only one class has so many records
             return
-        for name, decide in set_statistics.train_on_sets(
-            pooled[0][~aside],
-            train.classes[~aside],
-            pooled[0][aside],
-            train.classes[aside],
-            self.n,
-            self.options.adversaries,
-            self.options.seed,
-        ):
+        classes = train.classes.astype(np.float64)
+        problem = problems.Problem(
+            *(pooled[0][~aside], classes[~aside], pooled[0][aside], classes[aside]),
+            self.n_classes,
+            options.seed,
+        )
+        for name, decide in train_on_sets(problem, options.adversaries):
             yield f"{name} on pooled statistics", decide(pooled[1]), decide(pooled[2])
 
     def _find_prior(self, split: splits.RecordSplit) -> FloatArray:
         """Shares of the classes in training; one record more of each, so that none is 0."""
-        counts = np.bincount(self.truth[split.train].astype(np.int64), minlength=self.n)
-        return np.asarray((counts + 1.0) / (counts.sum() + self.n))
+        n, truth = self.n_classes, self.target.truth[split.train].astype(np.int64)
+        counts = np.bincount(truth, minlength=n)
+        return np.asarray((counts + 1.0) / (counts.sum() + n))
 
     def _read_records(self, split: splits.RecordSplit, prior: FloatArray) -> dict[str, FloatArray]:
         """Adversaries on single records, calibrated on tuning records."""
-        x, truth, options = self.x, self.truth, self.options
-        units = find_units(self.evidence, self.position)
-        assert units is not None
+        x, truth, options = self.x, self.target.truth, self.target.options
+        units = self.target.units
+        assert units is not None, "groups, or stretches of their time"
         aside = set_aside(units[split.train], truth[split.train].astype(np.int64), options.seed)
         train, tune = split.train[~aside], split.train[aside]
         records = (x[train], truth[train], x[tune], truth[tune])
-        problem = problems.Problem(*records, self.n, options.seed)
+        problem = problems.Problem(*records, self.n_classes, options.seed)
         judged, n_tune = np.concatenate([split.tune, split.test]), len(split.tune)
-        bases = [base for base in set_statistics.BASES if base in options.adversaries]
+        bases = [base for base in BASES if base in options.adversaries]
         if self.source == RAW_GROUPS:  # raw records are wide, and one who learns of them is enough
             bases = bases[:1]
         found: dict[str, FloatArray] = {}
@@ -286,11 +489,9 @@ class _Target:
             decision = np.asarray(fitted.decide(x[judged]), np.float64)
             if not np.isfinite(decision).all():
                 continue
-            calibration = set_statistics.calibrate(
-                decision[:n_tune], truth[split.tune].astype(np.int64), prior
-            )
-            found[name] = np.zeros((len(x), self.n))
-            found[name][judged] = set_statistics.log_likelihoods(decision, prior, calibration)
+            calibration = calibrate(decision[:n_tune], truth[split.tune].astype(np.int64), prior)
+            found[name] = np.zeros((len(x), self.n_classes))
+            found[name][judged] = log_likelihoods(decision, prior, calibration)
         return found
 
 

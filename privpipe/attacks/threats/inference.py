@@ -4,34 +4,33 @@ Follows the protocol of Xu et al. 2017 (Figure 5) and Hamm 2017 (Algorithm 3): a
 see released records with their labels, and are judged on others.
 """
 
+import math
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Unpack
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
 from threadpoolctl import threadpool_limits
 
-from privpipe.attacks.adversaries.attack_options import (
-    GROUPS,
-    RAW_GROUPS,
-    AttackOptions,
-    choose_adversaries,
-)
-from privpipe.attacks.adversaries.auxiliary import Auxiliary
-from privpipe.attacks.adversaries.evidence import Evidence, find_units
-from privpipe.attacks.adversaries.preparation import prepare_evidence
-from privpipe.attacks.adversaries.problem import Decided
+from privpipe.attacks.adversaries import ADVERSARIES, KNOWS_DESIRED, attack_options
+from privpipe.attacks.adversaries import problem as problems
+from privpipe.attacks.adversaries.attack_options import GROUPS, RAW_GROUPS, AttackOptions
+from privpipe.attacks.adversaries.coordinates import TrainingMatrix
+from privpipe.attacks.adversaries.evidence import Evidence, Target
+from privpipe.attacks.adversaries.preparation import Known, prepare_evidence
 from privpipe.attacks.statistics import scores as scoring
-from privpipe.attacks.statistics.roc import sample_curve
+from privpipe.attacks.statistics.intervals import Confidence
+from privpipe.attacks.statistics.roc import orient_ranking, sample_curve
+from privpipe.attacks.statistics.scores import Decided, Score
+from privpipe.attacks.statistics.splits import RecordSplit, draw_rows
 from privpipe.attacks.threats import group_inference
-from privpipe.attacks.threats.trained_adversary import decide_by_desired, train_adversary
 from privpipe.attacks.threats.verdicts.attack_report import AttackReport, summarise_outcomes
 from privpipe.attacks.threats.verdicts.detectable_effect import count_compared
 from privpipe.attacks.threats.verdicts.outcomes import Attack, AttackOutcome, is_of_release
-from privpipe.errors import PrivpipeError
-from privpipe.protocols import Column, IntArray
+from privpipe.errors import ConvergenceError, PrivpipeError
+from privpipe.protocols import FloatArray, IntArray
 
 
 def plan_attacks(evidence: Evidence, options: AttackOptions) -> tuple[Attack, ...]:
@@ -46,14 +45,16 @@ def plan_attacks(evidence: Evidence, options: AttackOptions) -> tuple[Attack, ..
         Attack(column.name, "classes" if column.is_categorical else "numbers", source, name)
         for source in evidence.sources
         for column in evidence.columns
-        for name in choose_adversaries(source, column.is_categorical, options)
+        for name in attack_options.choose_adversaries(source, column.is_categorical, options)
     )
     # One adversary more per size: each shares the level of its variable, so that the sizes are few.
     joint = tuple(
         Attack(column.name, "classes", source, group_inference.name_size(size))
         for source in (GROUPS, *([RAW_GROUPS] if "raw" in evidence.sources else []))
         for position, column in enumerate(evidence.columns)
-        for size in _choose_sizes(source, group_inference.list_sizes(evidence, position, options))
+        for size in _choose_sizes(
+            source, group_inference.list_sizes(Target(evidence, position, options))
+        )
     )
     return single + joint
 
@@ -63,34 +64,23 @@ def _choose_sizes(source: str, sizes: tuple[int | None, ...]) -> tuple[int | Non
     return sizes if source == GROUPS else tuple(dict.fromkeys((*sizes[:1], *sizes[-1:])))
 
 
-def plan_levels(evidence: Evidence, position: int, options: AttackOptions) -> tuple[float, ...]:
+def plan_levels(target: Target) -> tuple[float, ...]:
     """Levels of the intervals of a variable, the strictest first."""
-    column = evidence.columns[position]
     planned = [
         attack
-        for attack in plan_attacks(evidence, options)
-        if attack.target == column.name and is_of_release(attack.source)
+        for attack in plan_attacks(target.evidence, target.options)
+        if attack.target == target.column.name and is_of_release(attack.source)
     ]
-    kind = "classes" if column.is_categorical else "numbers"
-    n_compared = count_compared(len(planned), kind, options)
-    return options.plan_levels(n_compared, len(evidence.columns))
+    n_compared = count_compared(len(planned), target.kind, target.options)
+    return target.options.plan_levels(n_compared, len(target.evidence.columns))
 
 
 def measure_attacks(
     released: npt.ArrayLike,
     confidential: npt.ArrayLike,
     *,
-    raw: npt.ArrayLike | None = None,
-    noise: npt.ArrayLike | None = None,
-    columns: Sequence[Column] | None = None,
-    features: Sequence[Column] | None = None,
-    groups: npt.ArrayLike | None = None,
-    seen: npt.ArrayLike | None = None,
-    places: npt.ArrayLike | None = None,
-    auxiliary: Auxiliary | None = None,
-    desired: Auxiliary | None = None,
     options: AttackOptions | None = None,
-    progress: Callable[[int, int, AttackOutcome], None] | None = None,
+    **known: Unpack[Known],
 ) -> AttackReport:
     """Train every adversary on a release and report what each learns of confidential variables.
 
@@ -101,32 +91,11 @@ def measure_attacks(
     confidential : (n_records,) or (n_records, n_columns)
         What must not be guessed; integers, booleans and strings are classes, floats numbers,
         unless `columns` says otherwise.
-    raw : (n_records, n_features), optional
-        The records before the release: the control, on which adversaries should succeed.
-    noise : (n_records, any), optional
-        The records with noise of equal utility; see `privpipe.attacks.equal_noise`.
-    columns
-        Name and kind of each confidential column.
-    features
-        Name and kind of each column of the sources, where some are categorical.
-    groups : (n_records,), optional
-        Subject of each record; splits and intervals are then by subject, and several records of
-        one are read jointly.
-    seen : (n_records,), optional
-        True for records the sanitiser learned from; `AttackOptions.seen_records` says what
-        becomes of them.
-    places : (n_records,), optional
-        Order of the records in time, the order given where nothing is said: neighbours of a group
-        that is itself to be named stay on one side.
-    auxiliary
-        What is released beside the features: included variables, the order of the records,
-        their partitions. Without it these are not attacked.
-    desired
-        The true desired variables: limits then count what is gained beyond knowing them.
     options
         Adversaries, bounds, limit and confidence.
-    progress
-        Called after each attack with the number done, the number planned and the outcome.
+    known
+        What else is known of the records, by name: raw, noise, columns, features, groups, seen,
+        places, auxiliary and desired; see `Known`.
 
     Returns
     -------
@@ -159,27 +128,10 @@ def measure_attacks(
     'leaks'
     """
     options = options or AttackOptions()
-    evidence = prepare_evidence(
-        released,
-        confidential,
-        raw=raw,
-        noise=noise,
-        columns=columns,
-        features=features,
-        groups=groups,
-        seen=seen,
-        places=places,
-        auxiliary=auxiliary,
-        desired=desired,
-        options=options,
-    )
+    evidence = prepare_evidence(released, confidential, options=options, **known)
     # The same plan as on workers, so that both give the same levels.
     plan = plan_attacks(evidence, options)
-    outcomes = []
-    for attack in plan:
-        outcomes.append(run_attack(evidence, attack, options))
-        if progress is not None:
-            progress(len(outcomes), len(plan), outcomes[-1])
+    outcomes = [run_attack(evidence, attack, options) for attack in plan]
     return summarise_outcomes(
         outcomes, plan, options, left_out=evidence.left_out, **evidence.counts()
     )
@@ -203,7 +155,7 @@ def run_attack(evidence: Evidence, attack: Attack, options: AttackOptions) -> At
         Numbers about records, no value of any: it may travel.
     """
     started = time.perf_counter()
-    position = [column.name for column in evidence.columns].index(attack.target)
+    target = Target.named(evidence, attack.target, options)
     source = evidence.sources[group_inference.SOURCES.get(attack.source, attack.source)]
     outcome = AttackOutcome(
         attack, "unknown", n_features=source.n_features, n_coordinates=source.values.shape[1]
@@ -212,7 +164,7 @@ def run_attack(evidence: Evidence, attack: Attack, options: AttackOptions) -> At
         judge = _attack_groups if attack.source in group_inference.SOURCES else _attack
         # Attacks run beside one another: on small fits OpenMP's threads wait more than they work.
         with threadpool_limits(1, user_api="openmp"):
-            outcome = judge(evidence, position, outcome, options)
+            outcome = judge(target, outcome)
     except PrivpipeError as error:
         outcome = replace(outcome, reason=str(error))
     except Exception as error:  # a library's message may hold values, its class does not
@@ -220,55 +172,34 @@ def run_attack(evidence: Evidence, attack: Attack, options: AttackOptions) -> At
     return replace(outcome, seconds=time.perf_counter() - started)
 
 
-def _attack(
-    evidence: Evidence, position: int, outcome: AttackOutcome, options: AttackOptions
-) -> AttackOutcome:
-    source = outcome.attack.source
-    made = train_adversary(evidence, position, source, outcome.attack.adversary, options)
-    known = None
-    if is_of_release(source):
-        known = decide_by_desired(evidence, position, made.splits, made.tests, options)
-    truth = evidence.truth[made.test, position]
+def _attack(target: Target, outcome: AttackOutcome) -> AttackOutcome:
+    attack, known = outcome.attack, None
+    made = train_adversary(target, attack.source, attack.adversary)
+    if is_of_release(attack.source):
+        known = decide_by_desired(target, made.splits, made.tests)
     return replace(
         outcome,
         status="measured",
-        scores=score_decisions(
-            evidence, position, made.test, made.decided, known, made.guess, options
-        ),
+        scores=score_decisions(target, made.test, made.decided, known, made.guess),
         settings=made.settings,
         n_train=made.n_train,
         n_tune=made.n_tune,
         n_test=len(made.test),
-        roc=sample_curve(truth, made.decided[1], outcome.attack.kind),
+        roc=sample_curve(target.truth[made.test], made.decided[1], attack.kind),
     )
 
 
-def _attack_groups(
-    evidence: Evidence, position: int, outcome: AttackOutcome, options: AttackOptions
-) -> AttackOutcome:
+def _attack_groups(target: Target, outcome: AttackOutcome) -> AttackOutcome:
     """Judge who knows several records of a group; one decision per set, intervals by group.
 
     What the desired variables of a set reveal is not deducted: the limits bear the whole advantage.
     """
-    attack = outcome.attack
-    found = group_inference.infer_jointly(
-        evidence, position, attack.source, attack.adversary, options
-    )
-    strict, *also = plan_levels(evidence, position, options)
+    found = group_inference.infer_jointly(target, outcome.attack.source, outcome.attack.adversary)
+    confidence = _plan_confidence(target, found.units)
     return replace(
         outcome,
         status="measured",
-        scores=scoring.measure_class_scores(
-            found.truth,
-            found.decision,
-            guess=found.guess,
-            ranking=found.ranking,
-            groups=found.units,
-            level=strict,
-            also=also,
-            n_replicates=options.n_replicates,
-            seed=options.seed,
-        ),
+        scores=scoring.measure_class_scores(found.truth, found.decided, found.guess, confidence),
         settings=found.settings,
         n_train=found.n_train,
         n_tune=found.n_tune,
@@ -277,69 +208,204 @@ def _attack_groups(
 
 
 def score_decisions(
-    evidence: Evidence,
-    position: int,
+    target: Target,
     test: IntArray,
     decided: Decided,
     known: Decided | None,
     guess: float,
-    options: AttackOptions,
-) -> tuple[scoring.Score, ...]:
-    """Scores of what was decided of test records, by class or number, with their limits."""
-    # Limits at all levels that Holm may need are found at once: what is bootstrapped is
-    # bootstrapped once.
-    strict, *also = plan_levels(evidence, position, options)
-    given: dict[str, Any] = {
-        "groups": find_test_units(evidence, position, test),
-        "level": strict,
-        "also": also,
-        "n_replicates": options.n_replicates,
-        "seed": options.seed,
-    }
-    truth, (decision, ranking) = evidence.truth[test, position], decided
-    if not evidence.columns[position].is_categorical:
-        scores = scoring.measure_number_scores(truth, decision, guess=guess, **given)
-    else:
-        truth = truth.astype(np.int64)
-        scores = scoring.measure_class_scores(
-            truth, decision, guess=int(guess), ranking=ranking, **given
-        )
-    if known is None:
-        return scores
-    return compare_decided(scores, truth, decided, known, guess, given)
-
-
-def compare_decided(
-    scores: tuple[scoring.Score, ...],
-    truth: np.ndarray,
-    mine: Decided,
-    theirs: Decided,
-    guess: float,
-    given: dict[str, Any],
-) -> tuple[scoring.Score, ...]:
-    """The scores with what one adversary has beyond another, on the same test records.
+    *,
+    level: float | None = None,
+) -> tuple[Score, ...]:
+    """Scores of what was decided of test records, by class or number, with their limits.
 
     Parameters
     ----------
-    scores, truth
-        Of the one, and the true values; integers are classes.
-    mine, theirs
-        What both say.
+    target
+        The variable.
+    test : (n_test,)
+        The records.
+    decided, known
+        What one adversary says of them, and what another does that knows less.
     guess
-        Of numbers: what one would say without records.
-    given
-        Groups, level and bootstrap of the intervals.
+        What one would say without records.
+    level
+        Of the limits; those of the audit without it.
     """
-    if not np.issubdtype(truth.dtype, np.integer):
-        return scoring.compare_number_scores(
-            scores, truth, mine[0], theirs[0], guess=guess, **given
-        )
-    return scoring.compare_class_scores(
-        scores, truth, mine[0], theirs[0], ranking=mine[1], known_ranking=theirs[1], **given
+    truth, units = target.truth[test], target.units
+    confidence = _plan_confidence(target, None if units is None else units[test], level)
+    if target.n_classes is None:
+        return scoring.measure_number_scores(truth, decided, guess, confidence, known=known)
+    codes = truth.astype(np.int64)
+    return scoring.measure_class_scores(codes, decided, int(guess), confidence, known=known)
+
+
+def _plan_confidence(
+    target: Target, units: IntArray | None, level: float | None = None
+) -> Confidence:
+    """Limits at all levels that Holm may need: what is bootstrapped is bootstrapped once."""
+    strict, *also = plan_levels(target) if level is None else (level,)
+    return Confidence(strict, also, units, target.options.n_replicates, target.options.seed)
+
+
+@dataclass(frozen=True, eq=False)
+class TrainedAdversary:
+    """An adversary that was trained, and what it says of test records.
+
+    Parameters
+    ----------
+    splits
+        Records to train on, to choose settings by, and to judge by; of a trait several, so that
+        all groups judge.
+    tests
+        Records of each that judge.
+    decided
+        What it says of them all, in the unit of the variable, and how it ranks them.
+    guess
+        What one would say without records.
+    settings, n_train, n_tune
+        As in `AttackOutcome`; of the first split.
+    """
+
+    splits: tuple[RecordSplit, ...]
+    tests: tuple[IntArray, ...]
+    decided: Decided
+    guess: float
+    settings: str
+    n_train: int
+    n_tune: int
+
+    @property
+    def test(self) -> IntArray:
+        """All records that judge, (n_test,)."""
+        return np.concatenate(self.tests)
+
+
+def train_adversary(
+    target: Target, source: str, name: str, *, share_train: float = 1.0
+) -> TrainedAdversary:
+    """Train one adversary on a source of the evidence and let it decide about test records.
+
+    With `share_train` below one it has such a share of the labels that it would use.
+
+    Raises
+    ------
+    ConvergenceError
+        If its decisions are not finite.
+    """
+    adversary = attack_options.find_adversary(name, ADVERSARIES)
+    splits, n_classes = target.split_records(), target.n_classes
+    # Of several splits all judge, and the bound is of all of them.
+    most = min(adversary.max_test, target.options.max_test) // len(splits)
+    tests = draw_tests(target, splits, most)
+    x = target.evidence.sources[source].values
+    found, learners = list[Decided](), list[_Learner]()
+    for split, test in zip(splits, tests, strict=True):
+        problem, scale = _pose(target, x, split)
+        # The share is of the labels that it would use, not of those that there are: half of what a
+        # bounded adversary never reads would change nothing.
+        most_train = math.ceil(share_train * min(adversary.max_train, len(split.train)))
+        problem = problem.sample(most_train, adversary.max_tune)
+        learners.append(_Learner(problem, adversary.fit(problem), scale))
+        found.append(learners[-1].decide(x[test]))
+    learned = np.unique(np.concatenate([split.train for split in splits]))
+    first = learners[0]
+    return TrainedAdversary(
+        splits,
+        tests,
+        problems.join_decided(found, n_classes),
+        problems.guess_target(target.truth[learned], n_classes),
+        first.fitted.settings,
+        len(first.problem.x_train),
+        len(first.problem.x_tune),
     )
 
 
-def find_test_units(evidence: Evidence, position: int, test: IntArray) -> IntArray | None:
-    """Of each test record what intervals are over: its group, or a stretch of its time."""
-    units = find_units(evidence, position)
-    return None if units is None else units[test]
+@dataclass(frozen=True, eq=False)
+class _Learner:
+    """An adversary fitted to one split, with mean and deviation of the numbers that it guesses."""
+
+    problem: problems.Problem
+    fitted: problems.Fitted
+    scale: tuple[float, float]
+
+    def decide(self, x: FloatArray) -> Decided:
+        """What is said of records, in the unit of the variable, and how it ranks them."""
+        problem, decision = self.problem, np.asarray(self.fitted.decide(x), np.float64)
+        expected = (len(x), problem.n_classes) if problem.n_classes else (len(x),)
+        if decision.shape != expected or not np.isfinite(decision).all():
+            raise ConvergenceError("The adversary's decisions are not finite, or too few.")
+        signs: FloatArray = np.ones(1)
+        if problem.n_classes is not None:
+            # Signs with which classes are ranked are chosen by tuning records: the records that
+            # judge would turn every area above a half.
+            tuned = np.asarray(self.fitted.decide(problem.x_tune), np.float64)
+            signs = orient_ranking(problem.y_tune.astype(np.int64), tuned)
+        return self.scale[0] + self.scale[1] * decision, decision * signs
+
+
+_BASELINES: WeakKeyDictionary[TrainingMatrix, dict[tuple[int, int], _Learner | None]]
+_BASELINES = WeakKeyDictionary()
+"""Who knows the desired variables, of each variable and fold: fitted once, for all attacks of a
+worker, and for the leaks that it plants in copies of the evidence."""
+
+
+def decide_by_desired(
+    target: Target, splits: tuple[RecordSplit, ...], tests: tuple[IntArray, ...]
+) -> Decided | None:
+    """What is said of test records by who knows the true desired variables and no more.
+
+    None without such, or where they reveal nothing of tuning records: then all that is found is
+    gained, and limits need not bear what a second guess adds to them.
+    """
+    truth, n_classes = target.truth, target.n_classes
+    if (desired := target.evidence.sources.get("wanted")) is None:
+        return None
+    fitted, found = _BASELINES.setdefault(desired, {}), list[Decided]()
+    keys = [(target.position, fold) for fold in range(len(splits))]
+    for key, split, test in zip(keys, splits, tests, strict=True):
+        if key not in fitted:
+            fitted[key] = _fit_baseline(target, desired.values, split)
+        if (learner := fitted[key]) is not None:
+            found.append(learner.decide(desired.values[test]))
+            continue
+        # A fold without a baseline guesses, so that all folds are scored alike.
+        if n_classes is None:
+            same = np.full(len(test), float(truth[split.train].mean()))
+        else:
+            counts = np.bincount(truth[split.train].astype(np.int64), minlength=n_classes)
+            same = np.tile(counts / counts.sum(), (len(test), 1))
+        found.append((same, same))
+    knows = any(fitted[key] is not None for key in keys)
+    return problems.join_decided(found, n_classes) if knows else None
+
+
+def _fit_baseline(target: Target, x: FloatArray, split: RecordSplit) -> _Learner | None:
+    from privpipe.attacks.adversaries.estimators import beats_shuffled  # slow to import
+
+    adversary = attack_options.find_adversary(KNOWS_DESIRED, ADVERSARIES)
+    problem, scale = _pose(target, x, split)
+    problem = problem.sample(adversary.max_train, adversary.max_tune)
+    fitted = adversary.fit(problem)
+    return _Learner(problem, fitted, scale) if beats_shuffled(problem, fitted) else None
+
+
+def draw_tests(target: Target, splits: tuple[RecordSplit, ...], most: int) -> tuple[IntArray, ...]:
+    """At most so many judging records of each split."""
+    is_class, seed = target.column.is_categorical, target.options.seed
+    classes = [target.truth[split.test].astype(np.int64) if is_class else None for split in splits]
+    return tuple(
+        draw_rows(split.test, some, most, seed) for split, some in zip(splits, classes, strict=True)
+    )
+
+
+def _pose(
+    target: Target, x: FloatArray, split: RecordSplit
+) -> tuple[problems.Problem, tuple[float, float]]:
+    """What is to be learned from a split, and mean and deviation of its numbers."""
+    y, scale = target.truth, (0.0, 1.0)
+    if target.n_classes is None:
+        scale = problems.measure_target(y[split.train])
+    y_train, y_tune = ((y[rows] - scale[0]) / scale[1] for rows in (split.train, split.tune))
+    return problems.Problem(
+        x[split.train], y_train, x[split.tune], y_tune, target.n_classes, target.options.seed
+    ), scale

@@ -16,7 +16,6 @@ import numpy.typing as npt
 from scipy import special
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
-from privpipe.attacks.statistics.intervals import check_level
 from privpipe.errors import InputError
 from privpipe.protocols import Column, FloatArray, IntArray
 
@@ -84,49 +83,27 @@ class InformationReport:
         return json.dumps({"unit": "nats", "table": [asdict(row) for row in self.rows]}, indent=1)
 
 
-def attack(
-    codes: IntArray,
-    classes: IntArray,
+def measure_information(
+    codes: npt.ArrayLike,
+    classes: npt.ArrayLike,
+    *,
     attributes: Sequence[str] = (),
     columns: Sequence[Column] = (),
-    *,
-    options: AttackOptions,
-) -> InformationReport:
-    """`measure_information` with the options of an audit; arrays as of a `Sample`."""
-    return measure_information(
-        codes,
-        classes,
-        released_names=attributes,
-        confidential_names=[column.name for column in columns],
-        level=options.level,
-        seed=options.seed,
-    )
-
-
-def measure_information(
-    released: npt.ArrayLike,
-    confidential: npt.ArrayLike,
-    *,
-    released_names: Sequence[str] = (),
-    confidential_names: Sequence[str] = (),
-    level: float = 0.95,
-    seed: int = 0,
+    options: AttackOptions | None = None,
 ) -> InformationReport:
     """Measure what codes released give away, attribute by attribute and jointly.
 
     Parameters
     ----------
-    released : (n_records, n_attributes)
+    codes : (n_records, n_attributes)
         Integer codes of the released attributes; -1, missing, counts as a value of its own,
         since an outsider sees it.
-    confidential : (n_records,) or (n_records, n_columns)
-        Integer codes; records with -1 are left out for that variable.
-    released_names, confidential_names
-        Names for the table.
-    level
-        Two-sided confidence of the held-out limits.
-    seed
-        Seed of shuffles and halves.
+    classes : (n_records,) or (n_records, n_columns)
+        Integer codes of confidential variables; records with -1 are left out for that variable.
+    attributes, columns
+        Names of the attributes, and of the variables, for the table.
+    options
+        Confidence of the held-out limits, and seed of shuffles and halves.
 
     Raises
     ------
@@ -144,24 +121,24 @@ def measure_information(
     >>> round(report.rows[0].plug_in, 4), round(report.rows[0].held_out, 1)
     (0.6931, 0.7)
     """
-    check_level(level)
-    symbols, classes = _as_codes(released, "released"), _as_codes(confidential, "confidential")
-    if len(symbols) != len(classes) or len(symbols) < 4:
+    options = options or AttackOptions()
+    released, confidential = _as_codes(codes, "codes"), _as_codes(classes, "classes")
+    if len(released) != len(confidential) or len(released) < 4:
         raise InputError(
-            f"released has {len(symbols)} records, confidential {len(classes)}.",
+            f"codes has {len(released)} records, classes {len(confidential)}.",
             remedy="Give at least 4 records, row by row.",
         )
-    b_names = _name(released_names, "attribute", symbols.shape[1])
-    a_names = _name(confidential_names, "confidential", classes.shape[1])
-    joint = np.unique(symbols, axis=0, return_inverse=True)[1].ravel()
-    columns = list(zip(b_names, symbols.T, strict=True))
-    if len(columns) > 1:
-        columns.append(("joint", joint))
+    b_names = _name(attributes, "attribute", released.shape[1])
+    a_names = _name([one.name for one in columns], "confidential", confidential.shape[1])
+    joint = np.unique(released, axis=0, return_inverse=True)[1].ravel()
+    read = list(zip(b_names, released.T, strict=True))
+    if len(read) > 1:
+        read.append(("joint", joint))
     return InformationReport(
         tuple(
-            _measure_pair(a_name, a, b_name, b, level, seed)
-            for a_name, a in zip(a_names, classes.T, strict=True)
-            for b_name, b in columns
+            _measure_pair(a_name, a, b_name, b, options)
+            for a_name, a in zip(a_names, confidential.T, strict=True)
+            for b_name, b in read
         )
     )
 
@@ -183,7 +160,7 @@ def _entropy(codes: IntArray, n: int) -> float:
 
 
 def _measure_pair(
-    a_name: str, a_codes: IntArray, b_name: str, b_codes: IntArray, level: float, seed: int
+    a_name: str, a_codes: IntArray, b_name: str, b_codes: IntArray, options: AttackOptions
 ) -> Information:
     known = a_codes >= 0
     a = np.unique(a_codes[known], return_inverse=True)[1]
@@ -199,9 +176,9 @@ def _measure_pair(
     # Miller and Madow count the cells that occur: empty ones of a sparse table add no bias.
     n_cells = len(np.unique(a * n_symbols + b))
     plug_in = measure_plug_in(a, b)
-    random = np.random.default_rng(seed)
+    random = np.random.default_rng(options.seed)
     gain = _gain_held_out(a, b, random)
-    half = float(special.ndtri(0.5 + level / 2) * gain.std(ddof=1) / np.sqrt(n))
+    half = float(special.ndtri(0.5 + options.level / 2) * gain.std(ddof=1) / np.sqrt(n))
     return Information(
         confidential=a_name,
         released=b_name,
@@ -213,7 +190,7 @@ def _measure_pair(
         held_out=float(gain.mean()),
         lower=float(gain.mean()) - half,
         upper=float(gain.mean()) + half,
-        level=level,
+        level=options.level,
         entropy=_entropy(a, n),
         n_symbols=n_symbols,
         n_classes=n_classes,

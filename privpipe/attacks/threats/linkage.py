@@ -1,21 +1,29 @@
 """Linkage: which released record belongs to a known raw one? Nearest neighbours decide."""
 
 import json
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
-from privpipe.attacks.adversaries.coordinates import bound_rows, measure_coordinates
-from privpipe.attacks.adversaries.ridges import solve_ridges
+from privpipe.attacks.adversaries.coordinates import measure_coordinates
+from privpipe.attacks.adversaries.ridges import choose_ridge
 from privpipe.attacks.statistics import intervals
-from privpipe.attacks.statistics.distances import measure_ranks
 from privpipe.errors import InputError
 from privpipe.protocols import FloatArray, IntArray
 
 MOST_RECORDS = 20_000
 """Records compared at most: every one with many others."""
+
+MOST_PROBES = 5_000
+"""Records that are looked up."""
+
+_PROBES_AT_ONCE = 1024
+_GALLERY_AT_ONCE = 8192
+_TIE = 1e-9
+"""Squared distances closer than this share of the squared lengths are ties."""
 
 
 @dataclass(frozen=True)
@@ -69,31 +77,12 @@ class LinkageReport:
         return json.dumps(asdict(self) | {"strongest": self.strongest.method}, indent=1)
 
 
-def attack(
-    raw: FloatArray, released: FloatArray, groups: IntArray | None = None, *, options: AttackOptions
-) -> LinkageReport:
-    """`measure_linkage` with the options of an audit; arrays as of a `Sample`."""
-    return measure_linkage(
-        raw,
-        released,
-        groups=groups,
-        max_records=min(options.max_records, MOST_RECORDS),
-        max_bytes=options.max_bytes,
-        level=options.level,
-        seed=options.seed,
-    )
-
-
 def measure_linkage(
     raw: npt.ArrayLike,
     released: npt.ArrayLike,
-    *,
     groups: IntArray | None = None,
-    max_records: int = MOST_RECORDS,
-    max_bytes: int = 1 << 28,
-    max_probes: int = 5_000,
-    level: float = 0.95,
-    seed: int = 0,
+    *,
+    options: AttackOptions | None = None,
 ) -> LinkageReport:
     """Try to find the release of each of some known raw records.
 
@@ -109,14 +98,9 @@ def measure_linkage(
         Their releases, row by row.
     groups : (n_records,), optional
         Subject of each record, for the intervals.
-    max_records, max_probes
-        Size of the gallery and number of probes at most.
-    max_bytes
-        Bytes of one matrix of the sample, which shrinks until it fits.
-    level
-        Confidence of both intervals of all methods together (Bonferroni).
-    seed
-        Seed of sample and ties.
+    options
+        Bounds of the sample, its seed, which orders ties as well, and the confidence of both
+        intervals of all methods together (Bonferroni).
 
     Raises
     ------
@@ -129,16 +113,10 @@ def measure_linkage(
     >>> measure_linkage(raw, raw).strongest.top_1.estimate
     1.0
     """
-    x, z = np.asarray(raw), np.asarray(released)
-    if len(x) != len(z) or len(x) < 20:
-        raise InputError(
-            f"raw has {len(x)} records, released {len(z)}.",
-            remedy="Give at least 20 pairs, row by row.",
-        )
-    random = np.random.default_rng(seed)
-    rows = random.permutation(len(x))[: bound_rows(x, z, max_records, max_bytes)]
+    options = options or AttackOptions()
+    x, z, rows = draw_pairs(raw, released, options)
     half = len(rows) // 2
-    probes = rows[half:][:max_probes]
+    probes = rows[half:][:MOST_PROBES]
     at = np.arange(half, half + len(probes))
     gallery = measure_coordinates(z[rows], name="released").values
     known = measure_coordinates(x[rows], name="raw").values
@@ -148,11 +126,11 @@ def measure_linkage(
     if x.shape[1] == z.shape[1]:
         methods["direct"] = _align(x[rows], z[rows], at)
     # Two intervals of each method hold jointly.
-    share = 1 - (1 - level) / (2 * len(methods))
+    share = options.plan_level(2 * len(methods))
     subject = None if groups is None else np.asarray(groups)[probes]
     return LinkageReport(
         attacks=tuple(
-            _count_links(name, measure_ranks(p, g, at, seed), subject, share)
+            _count_links(name, measure_ranks(p, g, at, options.seed), subject, share)
             for name, (p, g) in methods.items()
         ),
         n_probes=len(probes),
@@ -162,6 +140,77 @@ def measure_linkage(
     )
 
 
+def draw_pairs(
+    raw: npt.ArrayLike, released: npt.ArrayLike, options: AttackOptions
+) -> tuple[FloatArray, FloatArray, IntArray]:
+    """Raw and released records as arrays, and a bounded sample of their rows in random order.
+
+    Raises
+    ------
+    InputError
+        If there are fewer than 20 pairs, or not as many of both.
+    """
+    x, z = np.asarray(raw), np.asarray(released)
+    if len(x) != len(z) or len(x) < 20:
+        raise InputError(
+            f"raw has {len(x)} records, released {len(z)}.",
+            remedy="Give at least 20 pairs, row by row.",
+        )
+    # Both matrices of the sample fit their bound in double precision.
+    width = max(int(x.shape[-1]), int(z.shape[-1]), 1)
+    fits = max(options.max_bytes // (8 * width), 20)
+    order = np.random.default_rng(options.seed).permutation(len(x))
+    return x, z, order[: min(options.max_records, MOST_RECORDS, fits)]
+
+
+def measure_ranks(
+    probes: FloatArray, gallery: FloatArray, match: IntArray, seed: int = 0
+) -> IntArray:
+    """Rank of each probe's own entry among all of the gallery by distance; 0 is nearest.
+
+    Parameters
+    ----------
+    probes : (n_probes, n_features)
+        Records to look up.
+    gallery : (n_gallery, n_features)
+        Records to look among.
+    match : (n_probes,)
+        Row of the gallery that belongs to each probe.
+    seed
+        Seed of the order among ties, so that identical entries are found by chance only.
+
+    Returns
+    -------
+    ranks : (n_probes,)
+        Number of entries nearer than the probe's own.
+
+    Notes
+    -----
+    Holds one block of 1,024 by 8,192 squared distances (64 MiB) at a time.
+    """
+    nearer, tied = np.zeros(len(probes), np.int64), np.zeros(len(probes), np.int64)
+    length = np.einsum("ij,ij->i", gallery, gallery, dtype=np.float64)
+    for rows in _blocks(len(probes), _PROBES_AT_ONCE):
+        p = probes[rows].astype(np.float64)
+        p_length = np.einsum("ij,ij->i", p, p)
+        mine = gallery[match[rows]].astype(np.float64)
+        reference = p_length + length[match[rows]] - 2 * np.einsum("ij,ij->i", p, mine)
+        # Expanded squares lose digits: equal entries differ by rounding, and would be ranked by it.
+        margin = _TIE * (p_length + length[match[rows]])
+        for cols in _blocks(len(gallery), _GALLERY_AT_ONCE):
+            d = p_length[:, None] + length[cols] - 2 * (p @ gallery[cols].T.astype(np.float64))
+            nearer[rows] += np.count_nonzero(d < (reference - margin)[:, None], axis=1)
+            tied[rows] += np.count_nonzero(
+                np.abs(d - reference[:, None]) <= margin[:, None], axis=1
+            )
+    # The probe's own entry is among the ties.
+    return nearer + np.random.default_rng(seed).integers(0, np.maximum(tied, 1))
+
+
+def _blocks(n: int, size: int) -> Iterator[slice]:
+    return (slice(start, min(start + size, n)) for start in range(0, n, size))
+
+
 def _count_links(
     method: str, ranks: IntArray, subject: IntArray | None, level: float
 ) -> LinkageAttack:
@@ -169,7 +218,7 @@ def _count_links(
         hits = ranks < k
         if subject is None:
             return intervals.measure_exact_interval(int(hits.sum()), len(hits), level=level)
-        return intervals.measure_grouped_wilson_interval(hits, subject, level=level)
+        return intervals.measure_hits_interval(hits, intervals.Confidence(level, groups=subject))
 
     return LinkageAttack(method, share(1), share(10), float(np.median(ranks)))
 
@@ -187,11 +236,7 @@ def _align(raw: FloatArray, released: FloatArray, at: IntArray) -> tuple[FloatAr
 def _learn(known: FloatArray, gallery: FloatArray, half: int) -> FloatArray:
     """Predict the release from the raw record; the ridge that predicts a tenth best."""
     n_fit = max(2, half - half // 5)
-    best, least = gallery, np.inf
     # The ridge is chosen on a fifth of the training half, never on what is looked up.
-    for _, slope, offset in solve_ridges(known[:n_fit], gallery[:n_fit]):
-        rest = gallery[n_fit:half] - (known[n_fit:half] @ slope + offset)
-        error = float(np.mean(rest**2))
-        if error < least:
-            best, least = known @ slope + offset, error
-    return best
+    tuning = known[n_fit:half], gallery[n_fit:half]
+    _, slope, offset = choose_ridge(known[:n_fit], gallery[:n_fit], *tuning)
+    return np.asarray(known @ slope + offset)

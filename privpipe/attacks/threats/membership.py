@@ -14,12 +14,11 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 import numpy.typing as npt
-import scipy
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
-from privpipe.attacks.statistics.distances import measure_nearest
-from privpipe.attacks.statistics.intervals import Interval, measure_exact_interval
-from privpipe.attacks.statistics.roc import measure_roc
+from privpipe.attacks.statistics import intervals
+from privpipe.attacks.statistics.intervals import Confidence, Interval
+from privpipe.attacks.statistics.roc import GRID, sample_curve, weigh_areas
 from privpipe.errors import InputError
 from privpipe.protocols import BoolArray, FloatArray
 
@@ -60,20 +59,16 @@ class MembershipReport:
         return json.dumps(asdict(self), indent=1)
 
 
-def attack(
+def attack_nearest(
     released: FloatArray, members: FloatArray, others: FloatArray, *, options: AttackOptions
 ) -> MembershipReport:
     """By the nearest record of a surrogate release; arrays as of a `Sample`."""
-    return measure_membership(
-        measure_surprise(members, released),
-        measure_surprise(others, released),
-        level=options.level,
-        seed=options.seed,
-    )
+    surprise = (measure_surprise(side, released) for side in (members, others))
+    return measure_membership(*surprise, options=options)
 
 
 def measure_membership(
-    members: npt.ArrayLike, others: npt.ArrayLike, *, level: float = 0.95, seed: int = 0
+    members: npt.ArrayLike, others: npt.ArrayLike, *, options: AttackOptions | None = None
 ) -> MembershipReport:
     """Distinguish members from others by how little they surprise.
 
@@ -84,10 +79,8 @@ def measure_membership(
         or `measure_surprise` for a surrogate release.
     others : (n_others,)
         The same for records of the same population that were not used.
-    level
-        Two-sided confidence of each interval.
-    seed
-        Seed of the halves and of the bootstrap.
+    options
+        Two-sided confidence of each interval, and seed of the halves and of the bootstrap.
 
     Raises
     ------
@@ -106,6 +99,7 @@ def measure_membership(
     >>> report.area.estimate > 0.95
     True
     """
+    options = options or AttackOptions()
     inside, outside = (np.asarray(a, np.float64).ravel() for a in (members, others))
     for name, values in (("members", inside), ("others", outside)):
         if len(values) < 10 or not np.isfinite(values).all():
@@ -116,20 +110,26 @@ def measure_membership(
             )
     truth = np.concatenate([np.ones(len(inside), np.int64), np.zeros(len(outside), np.int64)])
     # Little surprise means a member, so that the ranking is turned.
-    curve = measure_roc(truth, -np.concatenate([inside, outside]), level=level, seed=seed)
-    random = np.random.default_rng(seed)
+    surprise, level = np.concatenate([inside, outside]), options.level
+    ranking = np.column_stack([surprise, -surprise])
+    area = intervals.measure_bootstrap_interval(
+        weigh_areas(truth, ranking), len(truth), Confidence(level, seed=options.seed), link="logit"
+    )
+    # The low end of the curve is what an attack on single records is judged by (Carlini et al.).
+    caught = dict(zip(GRID, sample_curve(truth, ranking, "classes"), strict=True))[0.01]
+    random = np.random.default_rng(options.seed)
     inside, outside = random.permutation(inside), random.permutation(outside)
     # Chosen on one half and counted on the other, or the best of all thresholds would show chance.
     threshold = _best_threshold(inside[::2], outside[::2])
     hits, alarms = inside[1::2] <= threshold, outside[1::2] <= threshold
-    found = measure_exact_interval(int(hits.sum()), len(hits), level=level)
-    false = measure_exact_interval(int(alarms.sum()), len(alarms), level=level)
+    found = intervals.measure_exact_interval(int(hits.sum()), len(hits), level=level)
+    false = intervals.measure_exact_interval(int(alarms.sum()), len(alarms), level=level)
     return MembershipReport(
-        area=curve.area,
+        area=area,
         advantage=found.estimate - false.estimate,
         true_positive=found,
         false_positive=false,
-        caught_at_one_percent=curve.true_positive_at(0.01),
+        caught_at_one_percent=caught,
         epsilon_floor=measure_epsilon_floor(found, false),
         n_members=len(inside),
         n_others=len(outside),
@@ -160,6 +160,20 @@ def measure_surprise(records: FloatArray, surrogate: FloatArray) -> FloatArray:
     varies = scale > 0
     mine, theirs = ((x - mean)[:, varies] / scale[varies] for x in (records, surrogate))
     return measure_nearest(mine, theirs)
+
+
+def measure_nearest(probes: FloatArray, gallery: FloatArray) -> FloatArray:
+    """Euclidean distance of each probe to the nearest entry of the gallery, (n_probes,).
+
+    >>> measure_nearest(np.array([[0.0, 1.0]]), np.array([[0.0, 3.0], [5.0, 1.0]]))
+    array([2.])
+    """
+    from sklearn.neighbors import NearestNeighbors  # slow to import, and few attacks need it
+
+    model = NearestNeighbors(n_neighbors=1, algorithm="brute").fit(gallery)
+    at = model.kneighbors(probes, return_distance=False)[:, 0]
+    # The difference itself holds the digits that the expanded square loses near zero.
+    return np.asarray(np.linalg.norm(probes.astype(np.float64) - gallery[at], axis=1))
 
 
 def measure_epsilon_floor(found: Interval, false: Interval) -> float:
@@ -325,17 +339,14 @@ def _measure(
     """Both one-sided limits of an event, at their share of the error of all."""
     # Two floors of each event, one for either neighbour as the first, share the error of all.
     risk = (1 - level) / (2 * n_events)
-    intervals = [_find_limits(int(held.sum()), len(held), risk, level) for held in (here, there)]
+    # Clopper and Pearson's limits, each wrong with probability at most half of `risk`.
+    limits = (
+        intervals.limit_exactly(int(held.sum()), len(held), 1 - risk) for held in (here, there)
+    )
+    shares = float(here.mean()), float(there.mean())
+    found = [
+        Interval(share, *both, level, "exact") for share, both in zip(shares, limits, strict=True)
+    ]
     # Differential privacy bounds either direction: which neighbour is the first must not matter.
-    floors = (measure_epsilon_floor(*intervals), measure_epsilon_floor(*reversed(intervals)))
-    return EventFloor(name, float(here.mean()), float(there.mean()), max(floors))
-
-
-def _find_limits(hits: int, n: int, risk: float, level: float) -> Interval:
-    """Clopper and Pearson's limits, each wrong with probability at most `risk` / 2.
-
-    An event and its complement, for either neighbour, use all four of them.
-    """
-    low = float(scipy.stats.beta.ppf(risk / 2, hits, n - hits + 1)) if hits else 0.0
-    high = float(scipy.stats.beta.ppf(1 - risk / 2, hits + 1, n - hits)) if hits < n else 1.0
-    return Interval(hits / n, low, high, level, "exact")
+    floors = (measure_epsilon_floor(*found), measure_epsilon_floor(*reversed(found)))
+    return EventFloor(name, *shares, max(floors))

@@ -8,20 +8,21 @@ interval than two figures apart.
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from threadpoolctl import threadpool_limits
 
 from privpipe.attacks.adversaries.attack_options import GROUPS, AttackOptions
-from privpipe.attacks.adversaries.evidence import Evidence
-from privpipe.attacks.statistics import scores as scoring
-from privpipe.attacks.statistics.intervals import Interval, measure_difference_interval
-from privpipe.attacks.threats import trained_adversary
-from privpipe.attacks.threats.inference import compare_decided, find_test_units, score_decisions
+from privpipe.attacks.adversaries.evidence import Evidence, Target
+from privpipe.attacks.statistics import intervals
+from privpipe.attacks.statistics.intervals import Confidence, Interval
+from privpipe.attacks.statistics.scores import EXPOSURES, measure_number_scores
+from privpipe.attacks.threats import inference
+from privpipe.attacks.threats.inference import TrainedAdversary
 from privpipe.attacks.threats.verdicts.outcomes import Attack, AttackOutcome, is_of_release
 from privpipe.attacks.threats.verdicts.safeguards import LearningCurve, expect_gain
 from privpipe.errors import PrivpipeError
+from privpipe.protocols import FloatArray
 
 SHARES = (0.25, 0.5, 1.0)
 """Of the labels: two doublings show whether errors shrink as a power of their number."""
@@ -75,40 +76,29 @@ def measure_curve(
 def _measure_curve(
     evidence: Evidence, attack: Attack, options: AttackOptions, n_total: int, n_attacks: int
 ) -> LearningCurve:
-    position = [column.name for column in evidence.columns].index(attack.target)
+    target = Target.named(evidence, attack.target, options)
     trained = [
-        trained_adversary.train_adversary(
-            evidence, position, attack.source, attack.adversary, options, share_train=share
-        )
+        inference.train_adversary(target, attack.source, attack.adversary, share_train=share)
         for share in SHARES
     ]
-    quick = replace(options, n_replicates=QUICK_REPLICATES)
+    quick = replace(target, options=replace(options, n_replicates=QUICK_REPLICATES))
     scores = [
-        score_decisions(
-            evidence,
-            position,
+        inference.score_decisions(
+            quick,
             one.test,
             one.decided,
-            trained_adversary.decide_by_desired(evidence, position, one.splits, one.tests, options),
+            inference.decide_by_desired(target, one.splits, one.tests),
             one.guess,
-            quick,
         )
         for one in trained
     ]
     followed, few, full = _list_followed(attack.kind, options), trained[0], trained[-1]
-    truth = evidence.truth[full.test, position]
-    given: dict[str, Any] = {
-        "level": options.plan_level(n_attacks * len(followed)),
-        "groups": find_test_units(evidence, position, full.test),
-        "n_replicates": options.n_replicates,
-        "seed": options.seed,
-    }
     # The rise is of the same records, paired: two gains apart have limits that hide it.
-    codes = truth.astype(np.int64) if evidence.columns[position].is_categorical else truth
-    rises = {
-        one.name: one.gained
-        for one in compare_decided(scores[-1], codes, full.decided, few.decided, full.guess, given)
-    }
+    level = options.plan_level(n_attacks * len(followed))
+    compared = inference.score_decisions(
+        target, full.test, full.decided, few.decided, full.guess, level=level
+    )
+    rises = {one.name: one.gained for one in compared}
     n_labels = tuple(one.n_train for one in trained)
     curves = []
     for name in followed:
@@ -135,7 +125,7 @@ def _measure_curve(
 def _list_followed(kind: str, options: AttackOptions) -> tuple[str, ...]:
     """Deciding scores that are means over records; the others where there is no such."""
     deciding = options.deciding(kind)
-    return tuple(name for name in deciding if name not in scoring.EXPOSURES) or deciding
+    return tuple(name for name in deciding if name not in EXPOSURES) or deciding
 
 
 @dataclass(frozen=True)
@@ -167,73 +157,55 @@ class RetainedUtility:
     n_test: int
 
 
-def measure_retained(evidence: Evidence, position: int, options: AttackOptions) -> RetainedUtility:
+def measure_retained(target: Target) -> RetainedUtility:
     """Train one predictor on raw and on released records, and judge both on the same others.
 
     Parameters
     ----------
-    evidence
-        With the sources "raw" and "released", whose confidential variables are the desired ones.
-    position
-        Which of them.
-    options
-        Level, split and bounds.
+    target
+        A desired variable: confidential in evidence with the sources "raw" and "released".
 
     Raises
     ------
     ConvergenceError
         If a prediction is not finite.
     """
-    column = evidence.columns[position]
+    column, options = target.column, target.options
     name = "logistic" if column.is_categorical else "least_squares"
     with threadpool_limits(1, user_api="openmp"):
         raw, released = (
-            trained_adversary.train_adversary(evidence, position, source, name, options)
-            for source in ("raw", "released")
+            inference.train_adversary(target, source, name) for source in ("raw", "released")
         )
-    truth = evidence.truth[raw.test, position]
-    given: dict[str, Any] = {"groups": find_test_units(evidence, position, raw.test)}
-    given["level"] = options.level
-    if column.is_categorical:
-        # Wilson and paired intervals need no bootstrap.
-        score = "accuracy"
-        measured = _measure_accuracy(truth.astype(np.int64), raw, released, given)
-    else:
-        score = "r2"
-        given["n_replicates"] = options.n_replicates
-        measured = _measure_r2(truth, raw, released, given)
-    return RetainedUtility(column.name, score, name, *measured, len(truth))
+    truth, units = target.truth[raw.test], target.units
+    confidence = Confidence(
+        options.level,
+        groups=None if units is None else units[raw.test],
+        n_replicates=options.n_replicates,
+    )
+    score, measure = (
+        ("accuracy", _measure_accuracy) if column.is_categorical else ("r2", _measure_r2)
+    )
+    return RetainedUtility(
+        column.name, score, name, *measure(truth, raw, released, confidence), len(truth)
+    )
 
 
 def _measure_accuracy(
-    truth: np.ndarray,
-    raw: trained_adversary.TrainedAdversary,
-    released: trained_adversary.TrainedAdversary,
-    given: dict[str, Any],
+    truth: FloatArray, raw: TrainedAdversary, released: TrainedAdversary, confidence: Confidence
 ) -> tuple[Interval, Interval, Interval]:
     """Accuracy on raw and on released records, and the difference."""
-    found = []
-    for one in (raw, released):
-        scores = scoring.measure_class_scores(
-            truth, one.decided[0], guess=int(one.guess), n_replicates=QUICK_REPLICATES, **given
-        )
-        found.append(scores[0].interval)
-    hits = [np.argmax(one.decided[0], axis=1) == truth for one in (raw, released)]
-    return found[0], found[1], measure_difference_interval(*hits, **given)
+    mine, theirs = (np.argmax(one.decided[0], axis=1) == truth for one in (raw, released))
+    found = [intervals.measure_hits_interval(hits, confidence) for hits in (mine, theirs)]
+    return found[0], found[1], intervals.measure_difference_interval(mine, theirs, confidence)
 
 
 def _measure_r2(
-    truth: np.ndarray,
-    raw: trained_adversary.TrainedAdversary,
-    released: trained_adversary.TrainedAdversary,
-    given: dict[str, Any],
+    truth: FloatArray, raw: TrainedAdversary, released: TrainedAdversary, confidence: Confidence
 ) -> tuple[Interval, Interval, Interval]:
     """R squared on raw and on released records, and the difference."""
-    scores, worse = (
-        scoring.measure_number_scores(truth, one.decided[0], guess=one.guess, **given)
-        for one in (raw, released)
+    better, *_ = measure_number_scores(
+        truth, raw.decided, raw.guess, confidence, known=released.decided
     )
-    both = raw.decided[0], released.decided[0]
-    [compared] = scoring.compare_number_scores(scores[:1], truth, *both, guess=raw.guess, **given)
-    assert compared.gained is not None, "R squared is compared"
-    return scores[0].interval, worse[0].interval, compared.gained
+    worse, *_ = measure_number_scores(truth, released.decided, released.guess, confidence)
+    assert better.gained is not None, "R squared is compared"
+    return better.interval, worse.interval, better.gained

@@ -11,20 +11,21 @@ where the score lies so far above what finds it that another draw would be found
 """
 
 import math
-from collections.abc import Callable, Sequence
+from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import scipy
 
 from privpipe.attacks.adversaries import READS_BITS
 from privpipe.attacks.adversaries.attack_options import AttackOptions, choose_adversaries
-from privpipe.attacks.adversaries.evidence import Evidence, find_units, split_records
-from privpipe.attacks.adversaries.problem import Decided, guess_target, measure_target
-from privpipe.attacks.statistics.scores import Score
+from privpipe.attacks.adversaries.evidence import Evidence, Target
+from privpipe.attacks.adversaries.problem import guess_target, measure_target
+from privpipe.attacks.statistics.scores import Decided, Score
 from privpipe.attacks.statistics.splits import is_of_groups
-from privpipe.attacks.threats.inference import run_attack, score_decisions
-from privpipe.attacks.threats.trained_adversary import decide_by_desired, draw_tests
+from privpipe.attacks.threats import inference
 from privpipe.attacks.threats.verdicts.outcomes import Attack
 from privpipe.attacks.threats.verdicts.safeguards import Detection
 from privpipe.protocols import BoolArray, FloatArray, IntArray
@@ -79,21 +80,15 @@ def list_leaks(evidence: Evidence) -> tuple[str, ...]:
     return tuple(leak for leak in LEAKS if channels.get(leak, True))
 
 
-def measure_power(
-    evidence: Evidence, position: int, leak: str, options: AttackOptions
-) -> Detection:
+def measure_power(target: Target, leak: str) -> Detection:
     """The smallest of a sort of leak that the audit finds at its level.
 
     Parameters
     ----------
-    evidence
-        The prepared audit.
-    position
-        Which confidential variable.
+    target
+        The variable; its options give adversaries, level and the size that must be found.
     leak
         One of `LEAKS`.
-    options
-        Adversaries, level and the size that must be found.
 
     Returns
     -------
@@ -107,33 +102,33 @@ def measure_power(
     are planted here (`tests.bench.audit_power` plants them anew). Of records with subjects, all of
     a subject leak or none.
     """
-    target = evidence.columns[position].name
+    name, options = target.column.name, target.options
     if leak in ("advantage", "certain"):
-
-        def find(share: float, room: float) -> bool:
-            return _find_ideal(evidence, position, leak, share, options, room)
-
-        size = _search(lambda share: find(share, ROOM))
+        find = partial(_find_ideal, target, leak)
+        # What finds a smaller leak finds a larger one: the smallest size that is found, by halving.
+        first = bisect_left(SIZES, True, key=lambda share: find(share, ROOM))
+        size = SIZES[first] if first < len(SIZES) else math.nan
         finds = size <= options.must_find or find(options.must_find, 0.0)
-        return Detection(target, leak, size, "who knows", finds)
-    is_class = evidence.columns[position].is_categorical
+        return Detection(name, leak, size, "who knows", finds)
     # Who reads desired variables as well: first one that weighs columns, last one that does more.
-    suited = choose_adversaries("joined", is_class, options)
-    two = (evidence.columns[position].n_categories or 2) == 2
+    suited = choose_adversaries("joined", target.column.is_categorical, options)
+    two = (target.n_classes or 2) == 2
     adversary = suited[0 if two and leak in ("feature", "withheld") else -1]
     source = "released"
     if leak == "bits":
         source, adversary = "bits", READS_BITS
     size, finds = math.nan, False
     for share in dict.fromkeys(min(1.0, step * options.must_find) for step in STEPS):
-        planted = _plant(evidence, position, leak, share, options.seed)
-        attack = Attack(target, "classes" if is_class else "numbers", source, adversary)
-        room = _find_room([run_attack(planted, attack, options).scores], attack.kind, options)
+        planted = _plant(target, leak, share)
+        attack = Attack(name, target.kind, source, adversary)
+        room = _find_room(
+            [inference.run_attack(planted, attack, options).scores], attack.kind, options
+        )
         finds |= share <= options.must_find and room > 0
         if room > ROOM:
             size = share
             break
-    return Detection(target, leak, size, adversary, finds)
+    return Detection(name, leak, size, adversary, finds)
 
 
 def _find_room(draws: Sequence[Sequence[Score]], kind: str, options: AttackOptions) -> float:
@@ -154,55 +149,46 @@ def _count_errors(draws: Sequence[Score]) -> float:
     return lower / error if error > 0 else math.copysign(math.inf, lower or -1.0)
 
 
-def _search(finds: Callable[[float], bool]) -> float:
-    """The smallest size that is found, by halving; NaN where none is."""
-    low, high = 0, len(SIZES)
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if finds(SIZES[middle]) else (middle + 1, high)
-    return SIZES[low] if low < len(SIZES) else math.nan
-
-
-def _find_ideal(
-    evidence: Evidence, position: int, leak: str, share: float, options: AttackOptions, room: float
-) -> bool:
+def _find_ideal(target: Target, leak: str, share: float, room: float) -> bool:
     """Whether the scores of an adversary that knows what a leak reveals are above nothing.
 
     It is judged by the records that judge every other, and knows the desired variables as they do.
     """
+    options, n_classes, truth = target.options, target.n_classes, target.truth
     random = np.random.default_rng([options.seed, 1])  # not the numbers that drew the split
-    n_classes, truth = evidence.columns[position].n_categories, evidence.truth[:, position]
-    splits = split_records(evidence, position, options)
-    tests = draw_tests(evidence, position, splits, options.max_test // len(splits), options)
+    splits = target.split_records()
+    tests = inference.draw_tests(target, splits, options.max_test // len(splits))
     test, train = np.concatenate(tests), np.unique(np.concatenate([s.train for s in splits]))
     scale = (0.0, 1.0) if n_classes else measure_target(truth[train])
-    known = decide_by_desired(evidence, position, splits, tests, options)
+    known = inference.decide_by_desired(target, splits, tests)
     guess = guess_target(truth[train], n_classes)
-    quick, kind = replace(options, n_replicates=50), "classes" if n_classes else "numbers"
+    quick = replace(target, options=replace(options, n_replicates=50))
+    if known is not None:
+        before = known[0]
+    elif n_classes:
+        prior = np.bincount(truth[train].astype(np.int64), minlength=n_classes) + 1.0
+        before = np.tile(prior / prior.sum(), (len(test), 1))
+    else:
+        before = np.full(len(test), scale[0])
     draws: list[Sequence[Score]] = []
-    found, units = -math.inf, find_units(evidence, position)
+    found, units = -math.inf, target.units
     for _ in range(N_DRAWS):
-        leaking = _draw_leaking(units, evidence.n_records, share, random)[test]
+        leaking = _draw_leaking(target, share, random)[test]
         if n_classes:
-            prior = np.bincount(truth[train].astype(np.int64), minlength=n_classes) + 1.0
-            before = np.tile(prior / prior.sum(), (len(test), 1)) if known is None else known[0]
             drawn = _draw_others(units, truth, random)[test]
             decided = _know_class(leak, share, before, leaking, truth[test], drawn, random)
         else:
-            mean = np.full(len(test), scale[0]) if known is None else known[0]
-            decided = _know_number(leak, share, mean, leaking, truth[test], scale[1], random)
-        draws.append(score_decisions(evidence, position, test, decided, known, guess, quick))
-        found = _find_room(draws, kind, options)
+            decided = _know_number(leak, share, before, leaking, truth[test], scale[1], random)
+        draws.append(inference.score_decisions(quick, test, decided, known, guess))
+        found = _find_room(draws, target.kind, options)
         if abs(found - room) > CLEAR:
             break
     return found > room
 
 
-def _draw_leaking(
-    units: IntArray | None, n_records: int, share: float, random: np.random.Generator
-) -> BoolArray:
+def _draw_leaking(target: Target, share: float, random: np.random.Generator) -> BoolArray:
     """Which records leak: of records with subjects all of a subject, or none."""
-    groups = np.arange(n_records) if units is None else units
+    groups = np.arange(target.evidence.n_records) if target.units is None else target.units
     return np.asarray((random.random(int(groups.max()) + 1) < share)[groups])
 
 
@@ -265,19 +251,19 @@ def _know_number(
     return value, value
 
 
-def _plant(evidence: Evidence, position: int, leak: str, share: float, seed: int) -> Evidence:
+def _plant(target: Target, leak: str, share: float) -> Evidence:
     """A copy whose released records reveal nothing but the leak, of a share of the records."""
-    random = np.random.default_rng([seed, 2])
+    evidence, random = target.evidence, np.random.default_rng([target.options.seed, 2])
     order = random.permutation(evidence.n_records)
-    level, sources = _find_levels(evidence, position), dict(evidence.sources)
-    leaking = _draw_leaking(find_units(evidence, position), evidence.n_records, share, random)
+    codes, sources = _find_codes(target), dict(evidence.sources)
+    leaking = _draw_leaking(target, share, random)
     if leak == "bits":
         values = sources["bits"].values[order].copy()
-        codes = _find_codes(evidence, position)
         values[:, 0] = _plant_bits(values[:, 0], codes, leaking, random)
         sources["bits"] = replace(sources["bits"], values=values)
     else:
         values = sources["released"].values[order].astype(np.float64)
+        level = 2.0 * codes / max(int(codes.max()), 1) - 1.0  # from -1 to 1, evenly apart
         columns = [_plant_column(values, leak, level, leaking, random), values[:, 1:]]
         if "wanted" in sources:  # gains are those beyond the desired variables
             columns.append(sources["wanted"].values)
@@ -286,18 +272,11 @@ def _plant(evidence: Evidence, position: int, leak: str, share: float, seed: int
     return replace(evidence, sources=sources)
 
 
-def _find_codes(evidence: Evidence, position: int) -> IntArray:
+def _find_codes(target: Target) -> IntArray:
     """What a leak reveals of every record: its class, or whether it is above the median."""
-    truth = evidence.truth[:, position]
-    if evidence.columns[position].is_categorical:
-        return np.nan_to_num(truth).astype(np.int64)
-    return np.asarray(truth > np.nanmedian(truth), np.int64)
-
-
-def _find_levels(evidence: Evidence, position: int) -> FloatArray:
-    """The same as numbers from -1 to 1, evenly apart."""
-    codes = _find_codes(evidence, position)
-    return np.asarray(2.0 * codes / max(int(codes.max()), 1) - 1.0)
+    if target.column.is_categorical:
+        return np.nan_to_num(target.truth).astype(np.int64)
+    return np.asarray(target.truth > np.nanmedian(target.truth), np.int64)
 
 
 def _plant_column(

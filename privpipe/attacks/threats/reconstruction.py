@@ -2,20 +2,19 @@
 
 import json
 from dataclasses import asdict, dataclass
+from operator import itemgetter
 
 import numpy as np
 import numpy.typing as npt
 
 from privpipe.attacks.adversaries import ridges
 from privpipe.attacks.adversaries.attack_options import AttackOptions
-from privpipe.attacks.adversaries.coordinates import bound_rows, measure_coordinates
-from privpipe.attacks.statistics.intervals import Interval, measure_bootstrap_interval
+from privpipe.attacks.adversaries.coordinates import measure_coordinates
+from privpipe.attacks.statistics.intervals import Confidence, Interval, measure_bootstrap_interval
 from privpipe.attacks.statistics.splits import RecordSplit, draw_split
+from privpipe.attacks.threats.linkage import draw_pairs
 from privpipe.errors import InputError
 from privpipe.protocols import FloatArray, IntArray
-
-MOST_RECORDS = 20_000
-"""Records compared at most: every one with many others."""
 
 
 @dataclass(frozen=True)
@@ -63,30 +62,12 @@ class ReconstructionReport:
         return json.dumps(asdict(self) | {"strongest": self.strongest.adversary}, indent=1)
 
 
-def attack(
-    raw: FloatArray, released: FloatArray, groups: IntArray | None = None, *, options: AttackOptions
-) -> ReconstructionReport:
-    """`measure_reconstruction` with the options of an audit; arrays as of a `Sample`."""
-    return measure_reconstruction(
-        raw,
-        released,
-        groups=groups,
-        max_records=min(options.max_records, MOST_RECORDS),
-        max_bytes=options.max_bytes,
-        level=options.level,
-        seed=options.seed,
-    )
-
-
 def measure_reconstruction(
     raw: npt.ArrayLike,
     released: npt.ArrayLike,
-    *,
     groups: npt.ArrayLike | None = None,
-    max_records: int = MOST_RECORDS,
-    max_bytes: int = 1 << 28,
-    level: float = 0.95,
-    seed: int = 0,
+    *,
+    options: AttackOptions | None = None,
 ) -> ReconstructionReport:
     """Rebuild raw records from released ones by adversaries that know other pairs.
 
@@ -98,12 +79,9 @@ def measure_reconstruction(
         Their releases, row by row.
     groups : (n_records,), optional
         Subject of each record, for split and intervals.
-    max_records, max_bytes
-        Records drawn at most, and bytes of one matrix of them.
-    level
-        Confidence of the intervals of both adversaries together (Bonferroni).
-    seed
-        Seed of sample, split and bootstrap.
+    options
+        Bounds of the sample, seed, and the confidence of the intervals of both adversaries
+        together (Bonferroni).
 
     Raises
     ------
@@ -117,14 +95,9 @@ def measure_reconstruction(
     >>> round(report.strongest.column_r2[0], 2), report.strongest.column_r2[3] < 0.1
     (1.0, True)
     """
-    x, z = np.asarray(raw), np.asarray(released)
-    if len(x) != len(z) or len(x) < 20:
-        raise InputError(
-            f"raw has {len(x)} records, released {len(z)}.",
-            remedy="Give at least 20 pairs, row by row.",
-        )
-    size = bound_rows(x, z, max_records, max_bytes)
-    rows = np.sort(np.random.default_rng(seed).permutation(len(x))[:size])
+    options = options or AttackOptions()
+    x, z, order = draw_pairs(raw, released, options)
+    rows, seed = np.sort(order), options.seed
     subject = (
         None if groups is None else np.unique(np.asarray(groups)[rows], return_inverse=True)[1]
     )
@@ -134,7 +107,7 @@ def measure_reconstruction(
     split = draw_split(np.arange(len(rows)), groups=subject, seed=seed)
     return ReconstructionReport(
         attacks=tuple(
-            _judge(name, residual, target, split, subject, 1 - (1 - level) / 2, seed)
+            _judge(name, residual, target, split, subject, options.plan_level(2), seed)
             for name, residual in (
                 ("least_squares", _rebuild([source], target, split)),
                 ("rbf", _rebuild(_lift(source, split, seed), target, split)),
@@ -173,14 +146,13 @@ def _lift(source: FloatArray, split: RecordSplit, seed: int) -> list[FloatArray]
 
 def _rebuild(sources: list[FloatArray], target: FloatArray, split: RecordSplit) -> FloatArray:
     """Test residuals (n_test, n_columns) of the source and ridge that do best in tuning."""
-    best, least = target[split.test], np.inf
-    for source in sources:
-        for _, slope, offset in ridges.solve_ridges(source[split.train], target[split.train]):
-            error = float(np.mean((target[split.tune] - source[split.tune] @ slope - offset) ** 2))
-            if error < least:
-                least = error
-                best = target[split.test] - source[split.test] @ slope - offset
-    return best
+    train, tune, test = (target[rows] for rows in (split.train, split.tune, split.test))
+    found = (
+        (*ridges.choose_ridge(source[split.train], train, source[split.tune], tune), source)
+        for source in sources
+    )
+    _, slope, offset, best = min(found, key=itemgetter(0))
+    return np.asarray(test - best[split.test] @ slope - offset)
 
 
 def _judge(
@@ -198,10 +170,8 @@ def _judge(
     r2 = measure_bootstrap_interval(
         lambda weights: 1 - (weights @ lost) / (weights @ had),
         len(lost),
-        groups=None if subject is None else subject[split.test],
+        Confidence(level, groups=None if subject is None else subject[split.test], seed=seed),
         link="log_complement",
-        level=level,
-        seed=seed,
     )
     total = np.maximum(spread.sum(axis=0), np.finfo(float).tiny)
     column_r2 = 1 - (residual**2).sum(axis=0) / total

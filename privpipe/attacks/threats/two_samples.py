@@ -12,6 +12,7 @@ import numpy as np
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.threats.inference import measure_attacks
+from privpipe.attacks.threats.verdicts.outcomes import describe_score
 from privpipe.errors import InputError
 from privpipe.protocols import Column, FloatArray
 
@@ -23,6 +24,13 @@ LEAST_RECORDS = 50
 TRAINED = ("logistic", "boosting", "naive_bayes")
 """Adversaries that are trained, where the options name them: one that weighs columns, one that
 divides, and one that needs few records."""
+
+
+COMPARED = (
+    *("score", "estimate", "lower", "upper"),
+    *("advantage", "advantage_lower", "advantage_upper"),
+)
+"""What is reported of a score."""
 
 
 @dataclass(frozen=True)
@@ -139,19 +147,10 @@ def compare_samples(
         options=replace(options, adversaries=named),
     )
     found = [
-        Difference(
-            outcome.attack.adversary,
-            score.name,
-            estimate=score.interval.estimate,
-            lower=score.interval.lower,
-            upper=score.interval.upper,
-            advantage=score.advantage,
-            advantage_lower=score.advantage_lower,
-            advantage_upper=score.advantage_upper,
-        )
+        Difference(outcome.attack.adversary, **{name: about[name] for name in COMPARED})
         for outcome in report.outcomes
-        for score in outcome.scores
-        if score.name in options.decides
+        for about in map(describe_score, outcome.scores)
+        if about["score"] in options.decides
     ]
     if not found:
         raise InputError(

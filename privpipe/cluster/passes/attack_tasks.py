@@ -15,7 +15,7 @@ import numpy as np
 
 from privpipe.attacks.adversaries import ADVERSARIES
 from privpipe.attacks.adversaries.attack_options import AttackOptions
-from privpipe.attacks.adversaries.evidence import Evidence, LeftOut
+from privpipe.attacks.adversaries.evidence import Evidence, LeftOut, Target
 from privpipe.attacks.adversaries.preparation import prepare_evidence
 from privpipe.attacks.statistics.ties import find_ties
 from privpipe.attacks.threats.attack_table import ATTACKS, Sample, run_by_name
@@ -252,8 +252,7 @@ def _plant_leaks(
 
 def detect_leak(evidence: Evidence, target: str, leak: str, options: AttackOptions) -> Detection:
     """Worker side: plant a leak and look for it."""
-    position = [column.name for column in evidence.columns].index(target)
-    return measure_power(evidence, position, leak, options)
+    return measure_power(Target.named(evidence, target, options), leak)
 
 
 def _follow_labels(work: _Work, report: AttackReport, n_released: int) -> tuple[LearningCurve, ...]:
@@ -483,7 +482,7 @@ def measure_retained_utility(sources: AuditSources, options: AttackOptions) -> l
     found: list[dict[str, Any]] = []
     for position, column in enumerate(evidence.columns):
         try:
-            found.append(asdict(measure_retained(evidence, position, options)))
+            found.append(asdict(measure_retained(Target(evidence, position, options))))
         except PrivpipeError as error:
             found.append({"target": column.name, "reason": error.code})
     return found + [{"target": one.target, "reason": one.reason} for one in evidence.left_out]

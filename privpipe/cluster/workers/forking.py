@@ -45,11 +45,10 @@ MODULES = (
     "privpipe.cluster.passes.evidence_sample",
     "privpipe.cluster.passes.reduce",
     "privpipe.cluster.passes.proof_pass",
-    "privpipe.attacks.audit_rounds",
+    "privpipe.attacks.moment_audit",
     "privpipe.attacks.adversaries.covert_channels",
     "privpipe.attacks.adversaries.estimators",
     "privpipe.attacks.adversaries.linear",
-    "privpipe.attacks.adversaries.quadratic",
     "privpipe.attacks.adversaries.ridges",
 )
 """What the work of a run imports on workers."""

@@ -127,10 +127,6 @@ class FactoredCleaner(TargetRelease):
         )
         return self.reconstruct(cleaned.released)
 
-    def measure_coordinates(self, released: npt.ArrayLike) -> FloatArray:
-        """They are what is released."""
-        return np.asarray(released, np.float64)
-
     def _clean(
         self, x: FloatArray, dtype: np.dtype[Any], *, lifted: bool, out: FloatArray | None = None
     ) -> CleanedBlock:

@@ -190,15 +190,6 @@ class LinearCleaner:
         prediction: FloatArray = x @ self.predictor + self.intercept
         return prediction
 
-    def measure_coordinates(self, released: npt.ArrayLike) -> FloatArray:
-        """Coordinates of released (or augmented) records, (n_records, rank), float64.
-
-        They are all that a released record reveals: ``x~ = centre + D b~``, one to one.
-        """
-        x = np.asarray(released, np.float64)
-        coordinates: FloatArray = x @ self.encoder - self.centre @ self.encoder
-        return coordinates
-
     def _clean_checked(
         self, x: npt.ArrayLike, *, lifted: bool, overwrite_x: bool = False
     ) -> CleanedBlock:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from privpipe.attacks.adversaries import ADVERSARIES
-from privpipe.attacks.adversaries.linear import LOGISTIC_RIDGES, fit_logistic
+from privpipe.attacks.adversaries.linear import LOGISTIC_RIDGES
 from privpipe.attacks.adversaries.problem import (
     TIE,
     Fitted,
@@ -86,7 +86,7 @@ def test_adversaries__that_are_not_linear_see_what_linear_ones_cannot(name: str)
     fresh = random.normal(size=(500, 2))
     truth = fresh[:, 0] * fresh[:, 1] > 0
     assert np.mean(ADVERSARIES[name].fit(problem).decide(fresh).argmax(axis=1) == truth) > 0.85
-    assert np.mean(fit_logistic(problem).decide(fresh).argmax(axis=1) == truth) < 0.6
+    assert np.mean(ADVERSARIES["logistic"].fit(problem).decide(fresh).argmax(axis=1) == truth) < 0.6
 
 
 @pytest.mark.parametrize("name", ["quadratic", "polynomial"])
@@ -100,7 +100,7 @@ def test_adversaries__of_second_degree_read_covariances_of_classes(name: str, wi
     x = random.normal(size=(1800, width)) * scale[y]
     fitted = ADVERSARIES[name].fit(make_problem(x[:1200], y[:1200].astype(float), 3))
     hits = np.mean(fitted.decide(x[1200:]).argmax(axis=1) == y[1200:])
-    linear = fit_logistic(make_problem(x[:1200], y[:1200].astype(float), 3))
+    linear = ADVERSARIES["logistic"].fit(make_problem(x[:1200], y[:1200].astype(float), 3))
     assert hits > (0.8 if width == 8 else 0.55)  # 400 records a class for 120 columns
     assert np.mean(linear.decide(x[1200:]).argmax(axis=1) == y[1200:]) < 0.45
 
@@ -149,7 +149,7 @@ def test_fit_logistic__keeps_an_early_stop_where_convergence_overfits() -> None:
     problem = make_problem(x, y, 2)
     fresh = random.integers(0, 2, 4000)
     x_fresh = random.normal(size=(4000, 150)) + 0.15 * (2 * fresh[:, None] - 1)
-    best = fit_logistic(problem)
+    best = ADVERSARIES["logistic"].fit(problem)
     hits = np.mean(best.decide(x_fresh).argmax(axis=1) == fresh)
     from sklearn.linear_model import LogisticRegression
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sklearn.metrics.pairwise import rbf_kernel
 
-from privpipe.attacks.adversaries.estimators import LEAVES, _train_boosting
+from privpipe.attacks.adversaries.estimators import LEAVES, train_boosting
 from privpipe.attacks.adversaries.problem import Problem
 from privpipe.attacks.adversaries.ridges import find_features, measure_kernel
 
@@ -23,10 +23,10 @@ def make_problem(n_classes: int | None) -> Problem:
 @pytest.mark.parametrize("n_classes", [None, 2, 3])
 def test_boosting__tried_at_a_round_is_trained_for_so_many(n_classes: int | None) -> None:
     problem = make_problem(n_classes)
-    tried = list(_train_boosting(problem, None))
+    tried = list(train_boosting(problem, None))
     assert len(tried) > len(LEAVES)  # the round of least loss is not the last one
     for one in tried:
-        (again,) = _train_boosting(problem, one.choice)
+        (again,) = train_boosting(problem, one.choice)
         np.testing.assert_allclose(again.decide(problem.x_tune), one.decide(problem.x_tune))
 
 

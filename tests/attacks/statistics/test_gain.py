@@ -7,8 +7,8 @@ import pytest
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.auxiliary import Auxiliary
-from privpipe.attacks.statistics.intervals import measure_difference_interval
-from privpipe.attacks.statistics.scores import compare_class_scores, measure_class_scores
+from privpipe.attacks.statistics.intervals import Confidence, measure_difference_interval
+from privpipe.attacks.statistics.scores import measure_class_scores
 from privpipe.attacks.threats.inference import measure_attacks
 from privpipe.attacks.threats.verdicts.attack_report import AttackReport
 from privpipe.protocols import Column, FloatArray
@@ -93,14 +93,14 @@ def test_measure_difference_interval__covers_at_its_level() -> None:
     for _ in range(400):
         kind = random.choice(4, 150, p=shares)
         found = measure_difference_interval(
-            (kind == 0) | (kind == 2), (kind == 1) | (kind == 2), level=0.9
+            (kind == 0) | (kind == 2), (kind == 1) | (kind == 2), Confidence(0.9)
         )
         missed += not found.lower <= shares[0] - shares[1] <= found.upper
     assert missed <= 400 * 0.1 + 3 * np.sqrt(400 * 0.09)
 
 
 @pytest.mark.parametrize("grouped", [False, True])
-def test_compare_class_scores__covers_the_true_gain_of_every_score(grouped: bool) -> None:
+def test_measure_class_scores__covers_the_true_gain_of_every_score(grouped: bool) -> None:
     """The true gain is that of a hundred times the records; two numbers of a record are alike."""
     random = np.random.default_rng(1)
 
@@ -110,13 +110,9 @@ def test_compare_class_scores__covers_the_true_gain_of_every_score(grouped: bool
         mine = truth + 0.6 * (known - truth) + 0.6 * random.normal(size=n)
         tables = [np.column_stack([1 - value, value]) for value in (mine, known)]
         groups = np.arange(n) if grouped else None
-        scores = measure_class_scores(
-            truth, tables[0], guess=0, groups=groups, level=0.9, n_replicates=60
-        )
-        found = compare_class_scores(
-            scores, truth, *tables, ranking=tables[0], known_ranking=tables[1], groups=groups,
-            level=0.9, n_replicates=60,
-        )  # fmt: skip
+        confidence = Confidence(0.9, groups=groups, n_replicates=60)
+        mine, theirs = ((table, table) for table in tables)
+        found = measure_class_scores(truth, mine, 0, confidence, known=theirs)
         return {s.name: (s.gain, s.gain_lower, s.gain_upper) for s in found}
 
     true = {name: gain for name, (gain, _, _) in draw_scores(40_000).items()}

@@ -9,12 +9,12 @@ import pytest
 from scipy import stats
 
 from privpipe.attacks.statistics.intervals import (
+    Confidence,
     Interval,
     draw_weights,
     measure_bootstrap_interval,
     measure_exact_interval,
-    measure_grouped_wilson_interval,
-    measure_wilson_interval,
+    measure_hits_interval,
 )
 from privpipe.attacks.statistics.roc import weigh_areas
 from privpipe.attacks.statistics.scores import measure_class_scores, measure_number_scores
@@ -50,9 +50,9 @@ def allowed(n_trials: int) -> float:
     return 0.02 + 2.6 * np.sqrt(0.95 * 0.05 / n_trials)
 
 
-def test_measure_wilson_interval__equals_the_score_test_inverted() -> None:
+def test_measure_hits_interval__equals_the_score_test_inverted() -> None:
     for hits, trials in ((0, 10), (3, 10), (81, 263), (10, 10)):
-        ours = measure_wilson_interval(hits, trials)
+        ours = measure_hits_interval(np.arange(trials) < hits)
         theirs = stats.binomtest(hits, trials).proportion_ci(method="wilson")
         assert (ours.lower, ours.upper) == pytest.approx((theirs.low, theirs.high), abs=1e-12)
 
@@ -70,17 +70,18 @@ def test_measure_exact_interval__equals_scipy_and_never_covers_too_little() -> N
 
 
 @pytest.mark.parametrize(("p", "n"), [(0.1, 200), (0.5, 100), (0.9, 500)])
-def test_measure_wilson_interval__covers_within_two_points(p: float, n: int) -> None:
+def test_measure_hits_interval__covers_within_two_points(p: float, n: int) -> None:
     # Exact coverage by summing over the binomial law: no simulation error.
     chance = stats.binom.pmf(np.arange(n + 1), n, p)
     covers = [
-        (lambda i: i.lower <= p <= i.upper)(measure_wilson_interval(k, n)) for k in range(n + 1)
+        (lambda i: i.lower <= p <= i.upper)(measure_hits_interval(np.arange(n) < k))
+        for k in range(n + 1)
     ]
     assert abs(chance[covers].sum() - 0.95) < 0.02
 
 
 @pytest.mark.parametrize(("n_groups", "size"), [(30, 20), (15, 40), (60, 5)])
-def test_measure_grouped_wilson_interval__covers_where_the_plain_one_does_not(
+def test_measure_hits_interval__of_groups_covers_where_the_plain_one_does_not(
     n_groups: int, size: int
 ) -> None:
     def draw(grouped: bool) -> Draw:
@@ -88,9 +89,7 @@ def test_measure_grouped_wilson_interval__covers_where_the_plain_one_does_not(
             sizes = random.integers(size // 2, size * 3 // 2 + 1, n_groups)
             groups = np.repeat(np.arange(n_groups), sizes)
             hits = random.random(len(groups)) < random.beta(3, 2, n_groups)[groups]
-            if grouped:
-                return measure_grouped_wilson_interval(hits, groups)
-            return measure_wilson_interval(int(hits.sum()), len(hits))
+            return measure_hits_interval(hits, Confidence(groups=groups if grouped else None))
 
         return one
 
@@ -111,7 +110,7 @@ def test_measure_bootstrap_interval__covers_areas(n: int, shift: float, n_groups
             value += random.normal(size=n_groups)[groups] * np.sqrt(shared)
         score = weigh_areas(positive, np.column_stack([np.zeros(n), value]))
         return measure_bootstrap_interval(
-            score, n, groups=groups, link="logit", n_replicates=150, seed=trial
+            score, n, Confidence(groups=groups, n_replicates=150, seed=trial), link="logit"
         )
 
     assert abs(coverage(draw, truth, 1500) - 0.95) < allowed(1500)
@@ -127,7 +126,10 @@ def test_measure_number_scores__intervals_cover(n: int, n_groups: int) -> None:
             truth = (truth + random.normal(size=n_groups)[groups]) / np.sqrt(2)
             error = (2 * error + random.normal(size=n_groups)[groups]) / np.sqrt(5)
         scores = measure_number_scores(
-            truth, truth + 0.7 * error, guess=0.0, groups=groups, n_replicates=150, seed=trial
+            truth,
+            (truth + 0.7 * error,) * 2,
+            0.0,
+            Confidence(groups=groups, n_replicates=150, seed=trial),
         )
         return tuple(score.interval for score in scores[:2])
 
@@ -142,7 +144,9 @@ def test_measure_class_scores__balanced_accuracy_and_f1_cover() -> None:
     def draw(random: np.random.Generator, trial: int) -> tuple[Interval, ...]:
         truth = (random.random(200) < 0.3).astype(int)
         said = np.where(random.random(200) < 0.8, truth, 1 - truth)
-        scores = measure_class_scores(truth, np.eye(2)[said], guess=0, n_replicates=150, seed=trial)
+        scores = measure_class_scores(
+            truth, (np.eye(2)[said],) * 2, 0, Confidence(n_replicates=150, seed=trial)
+        )
         return tuple(score.interval for score in scores[:3])
 
     found = coverages(draw, (0.8, 0.8, f1), 1500)
@@ -155,7 +159,9 @@ def test_measure_bootstrap_interval__is_wider_at_higher_levels_and_holds_the_est
     def mean(weights: np.ndarray) -> np.ndarray:
         return weights @ values / weights.sum(axis=1)
 
-    usual, sure = (measure_bootstrap_interval(mean, 200, level=level) for level in (0.95, 0.999))
+    usual, sure = (
+        measure_bootstrap_interval(mean, 200, Confidence(level)) for level in (0.95, 0.999)
+    )
     assert sure.lower < usual.lower < usual.estimate < usual.upper < sure.upper
     assert usual.estimate == pytest.approx(values.mean())
     assert usual.upper - usual.lower == pytest.approx(2 * 1.97 * values.std() / 200**0.5, rel=0.1)
@@ -169,7 +175,7 @@ def test_measure_bootstrap_interval__of_few_groups_is_as_wide_as_students() -> N
     def mean(weights: np.ndarray) -> np.ndarray:
         return weights @ records / weights.sum(axis=1)
 
-    found = measure_bootstrap_interval(mean, 20, groups=groups, n_replicates=6000)
+    found = measure_bootstrap_interval(mean, 20, Confidence(groups=groups, n_replicates=6000))
     low, high = stats.t.interval(0.95, 4, values.mean(), values.std(ddof=1) / 5**0.5)
     assert found.upper - found.lower == pytest.approx(high - low, rel=0.04)
     assert found.lower == pytest.approx(low, abs=0.04 * (high - low))
@@ -182,7 +188,7 @@ def test_measure_bootstrap_interval__of_a_perfect_prediction_is_one() -> None:
     def explain(weights: np.ndarray) -> np.ndarray:
         return np.asarray(1 - (weights @ lost > 2e-32) * 2.0**-52)
 
-    found = measure_bootstrap_interval(explain, 200, link="log_complement", level=0.999)
+    found = measure_bootstrap_interval(explain, 200, Confidence(0.999), link="log_complement")
     assert found.lower > 1 - 1e-6
     assert found.upper <= 1.0
 
@@ -207,16 +213,16 @@ def test_draw_weights__draws_whole_groups_as_often_as_there_are() -> None:
 
 def test_intervals__refuse_what_has_none() -> None:
     with pytest.raises(InputError, match="proportion of 0 in 0"):
-        measure_wilson_interval(0, 0)
+        measure_hits_interval(np.zeros(0, bool))
     with pytest.raises(InputError, match="proportion of 5 in 4"):
         measure_exact_interval(5, 4)
     with pytest.raises(OptionError, match=r"level is 1\.5"):
-        measure_wilson_interval(1, 2, level=1.5)
+        Confidence(1.5)
     with pytest.raises(InputError, match="2 groups, got 1"):
-        measure_grouped_wilson_interval(np.array([True, False]), np.array([7, 7]))
+        measure_hits_interval(np.array([True, False]), Confidence(groups=np.array([7, 7])))
     with pytest.raises(InputError, match="3 entries for 2 records"):
-        measure_grouped_wilson_interval(np.array([True, False]), np.array([7, 7, 8]))
+        measure_hits_interval(np.array([True, False]), Confidence(groups=np.array([7, 7, 8])))
     with pytest.raises(InputError, match="2 records, got 1"):
         measure_bootstrap_interval(lambda w: w[:, 0], 1)
     with pytest.raises(OptionError, match="n_replicates is 3"):
-        measure_bootstrap_interval(lambda w: w[:, 0], 9, n_replicates=3)
+        measure_bootstrap_interval(lambda w: w[:, 0], 9, Confidence(n_replicates=3))

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 from sklearn import metrics
 
-from privpipe.attacks.statistics.intervals import Interval
-from privpipe.attacks.statistics.roc import measure_roc, weigh_areas
+from privpipe.attacks.statistics.intervals import Confidence, Interval
+from privpipe.attacks.statistics.roc import GRID, sample_curve, weigh_areas
 from privpipe.attacks.statistics.scores import (
-    CLASS_SCORES,
     Score,
     balance_confusion,
     harmonise_confusion,
@@ -18,7 +17,8 @@ from privpipe.attacks.statistics.scores import (
     measure_number_scores,
     weigh_confusion,
 )
-from privpipe.errors import InputError
+
+AUC = 3  # of the scores of classes
 
 
 @pytest.fixture
@@ -67,14 +67,16 @@ def test_weigh_areas__is_undefined_where_a_replicate_holds_one_class() -> None:
 
 def test_measure_class_scores__states_estimates_and_baselines(guesses) -> None:
     truth, decision, _ = guesses
-    scores = {s.name: s for s in measure_class_scores(truth, decision, guess=0)}
+    scores = {s.name: s for s in measure_class_scores(truth, (decision, decision), 0)}
     said = decision.argmax(axis=1)
     assert scores["accuracy"].interval.estimate == pytest.approx(np.mean(said == truth))
     assert scores["accuracy"].baseline == pytest.approx(np.mean(truth == 0))
     assert scores["balanced_accuracy"].baseline == pytest.approx(1 / 3)
     assert scores["auc"].baseline == 0.5
     assert scores["accuracy"].interval.method == "wilson"
-    grouped = measure_class_scores(truth, decision, guess=0, groups=np.arange(300) // 10)
+    grouped = measure_class_scores(
+        truth, (decision, decision), 0, Confidence(groups=np.arange(300) // 10)
+    )
     assert [s.interval.method for s in grouped] == [
         "grouped_wilson",
         *["grouped_bootstrap"] * 3,
@@ -86,7 +88,7 @@ def test_measure_number_scores__equals_sklearn() -> None:
     random = np.random.default_rng(5)
     truth = random.normal(3, 2, 200)
     said = truth + random.normal(size=200)
-    r2, rmse, *_ = measure_number_scores(truth, said, guess=float(truth.mean()))
+    r2, rmse, *_ = measure_number_scores(truth, (said, said), float(truth.mean()))
     assert r2.interval.estimate == pytest.approx(metrics.r2_score(truth, said))
     assert rmse.interval.estimate == pytest.approx(metrics.root_mean_squared_error(truth, said))
     assert rmse.baseline == pytest.approx(truth.std())
@@ -111,30 +113,15 @@ def test_score__has_the_advantages_of_its_limits() -> None:
     assert low.advantage_upper < 0
 
 
-def test_measure_roc__has_the_area_of_its_curve() -> None:
+def test_sample_curve__rises_to_one_over_the_rates_of_its_grid() -> None:
     random = np.random.default_rng(6)
     positive = random.integers(0, 2, 300)
     value = np.round(random.normal(size=300) + positive, 1)
-    curve = measure_roc(positive, value)
-    area = np.trapezoid(curve.true_positive, curve.false_positive)
-    assert curve.area.estimate == pytest.approx(area)
-    assert curve.area.lower < area < curve.area.upper
-    assert curve.true_positive_at(1.0) == 1.0
-    assert curve.true_positive_at(0.05) <= curve.true_positive_at(0.2)
-
-
-@pytest.mark.parametrize(
-    ("positive", "value", "match"),
-    [
-        ([1, 1], [0.1, 0.2], "2 ones and 0 zeros"),
-        ([0, 2], [0.1, 0.2], "0 and 1"),
-        ([0, 1], [0.1], "shape"),
-        ([0, 1], [0.1, np.nan], "not finite for 1"),
-    ],
-)
-def test_measure_roc__refuses(positive, value, match) -> None:
-    with pytest.raises(InputError, match=match):
-        measure_roc(np.array(positive), np.array(value))
+    found = sample_curve(positive, np.column_stack([-value, value]), "classes")
+    false, true, _ = metrics.roc_curve(positive, value, drop_intermediate=False)
+    expected = [true[false <= rate + 1e-12].max() for rate in GRID]
+    assert found == pytest.approx(expected)
+    assert found[-1] == 1.0
 
 
 @pytest.mark.parametrize("n_groups", [5, 6, 8, 12])
@@ -148,13 +135,11 @@ def test_measure_class_scores__few_groups_in_order_by_chance_tell_nothing(n_grou
         said = np.repeat(rng.normal(size=n_groups), 3) + 0.01 * rng.normal(size=3 * n_groups)
         found = measure_class_scores(
             classes[groups],
-            np.column_stack([-said, said]),
-            guess=0,
-            groups=groups,
-            level=0.999,
-            n_replicates=50,
+            (np.column_stack([-said, said]),) * 2,
+            0,
+            Confidence(0.999, groups=groups, n_replicates=50),
         )
-        n_in_order += found[CLASS_SCORES.index("auc")].interval.estimate == 1.0
+        n_in_order += found[AUC].interval.estimate == 1.0
         assert all(score.advantage_lower <= 0 for score in found)
     assert n_in_order or n_groups > 6
 
@@ -163,15 +148,17 @@ def test_measure_class_scores__many_groups_in_order_are_no_chance() -> None:
     classes = np.arange(200) % 2
     found = measure_class_scores(
         np.repeat(classes, 3),
-        np.repeat(np.eye(2)[classes], 3, axis=0),
-        guess=0,
-        groups=np.repeat(np.arange(200), 3),
-        level=0.999,
+        (np.repeat(np.eye(2)[classes], 3, axis=0),) * 2,
+        0,
+        Confidence(0.999, groups=np.repeat(np.arange(200), 3)),
     )
-    auc = found[CLASS_SCORES.index("auc")].interval
+    auc = found[AUC].interval
     assert 0.9 < auc.lower < auc.upper == 1.0
     # Groups that hold both classes: each record shows by itself, and the spread decides.
     mixed = measure_class_scores(
-        np.tile([0, 1], 30), np.tile(np.eye(2), (30, 1)), guess=0, groups=np.arange(60) // 20
+        np.tile([0, 1], 30),
+        (np.tile(np.eye(2), (30, 1)),) * 2,
+        0,
+        Confidence(groups=np.arange(60) // 20),
     )
-    assert mixed[CLASS_SCORES.index("auc")].interval.lower > 0.8
+    assert mixed[AUC].interval.lower > 0.8

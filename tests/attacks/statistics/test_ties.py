@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
-from privpipe.attacks.adversaries.evidence import split_records
+from privpipe.attacks.adversaries.evidence import Target
 from privpipe.attacks.adversaries.preparation import prepare_evidence
 from privpipe.attacks.statistics.splits import draw_split
 from privpipe.attacks.statistics.ties import find_ties
@@ -72,7 +72,7 @@ def test_measure_attacks__learns_no_label_of_a_repeat_by_heart() -> None:
     assert report.verdict == "unproven"  # of 700 records, not of 2,100
     evidence = prepare_evidence(x, secret, options=QUICK)
     assert evidence.ties is not None
-    [split] = split_records(evidence, 0, QUICK)
+    [split] = Target(evidence, 0, QUICK).split_records()
     assert not set(evidence.ties[split.train]) & set(evidence.ties[split.test])
 
 

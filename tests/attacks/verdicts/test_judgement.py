@@ -10,10 +10,14 @@ import pytest
 from scipy import stats
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
-from privpipe.attacks.statistics.exposure import measure_exposure
-from privpipe.attacks.statistics.intervals import Interval, measure_wilson_interval
+from privpipe.attacks.statistics.intervals import Confidence, Interval, measure_hits_interval
 from privpipe.attacks.statistics.roc import orient_ranking
-from privpipe.attacks.statistics.scores import Score, measure_class_scores, measure_number_scores
+from privpipe.attacks.statistics.scores import (
+    Score,
+    measure_class_scores,
+    measure_exposure,
+    measure_number_scores,
+)
 from privpipe.attacks.threats.inference import measure_attacks
 from privpipe.attacks.threats.verdicts.detectable_effect import count_compared
 from privpipe.attacks.threats.verdicts.judgement import LeftOut, decide_variables
@@ -50,12 +54,9 @@ def decide(
             said = margins(random, truth, kind if adversary == 0 else "nothing")
             scores = measure_class_scores(
                 truth,
-                np.column_stack([-said, said]),
-                guess=0,
-                level=strict,
-                also=also,
-                n_replicates=options.n_replicates,
-                seed=seed,
+                (np.column_stack([-said, said]),) * 2,
+                0,
+                Confidence(strict, also, n_replicates=options.n_replicates, seed=seed),
             )
             attack = Attack(f"v{number}", "classes", "released", f"a{adversary}")
             outcomes.append(AttackOutcome(attack, "measured", scores=scores))
@@ -145,7 +146,7 @@ def test_measure_exposure__covers(share: float, n_classes: int, false_positive: 
         ranking = random.normal(size=(1500, n_classes))
         known = random.random(1500) < share
         ranking[known] += 1000.0 * (2 * np.eye(n_classes)[truth[known]] - 1)
-        found = measure_exposure(truth, ranking, false_positive=false_positive, level=0.9)
+        found = measure_exposure(truth, ranking, false_positive, Confidence(0.9))
         # The false alarms are all among those not known.
         actual = share + (1 - share) * false_positive / (1 - share)
         missed += not found.lower <= actual <= found.upper
@@ -162,9 +163,9 @@ def test_measure_exposure__of_uneven_classes_is_the_false_positive_rate_where_no
         # Calibrated noise: the larger class is claimed with more certainty.
         said = random.normal(size=4000) ** 3 - 2
         ranking = np.column_stack([-said, said])
-        found.append(measure_exposure(truth, ranking, false_positive=0.01).estimate)
+        found.append(measure_exposure(truth, ranking, 0.01).estimate)
     assert np.mean(found) == pytest.approx(0.01, abs=0.002)
-    constant = measure_exposure(truth, np.zeros((4000, 2)), false_positive=0.01)
+    constant = measure_exposure(truth, np.zeros((4000, 2)), 0.01)
     assert constant.lower < 0.01 < constant.upper < 0.03
 
 
@@ -174,8 +175,8 @@ def test_measure_exposure__of_subjects_is_wider() -> None:
     truth = np.repeat(random.integers(0, 2, 50), 40)
     known = np.repeat(random.random(50) < 0.1, 40)
     said = np.where(known, 9.0 * (2 * truth - 1), random.normal(size=2000))
-    measure = partial(measure_exposure, truth, np.column_stack([-said, said]), false_positive=0.01)
-    plain, grouped = measure(), measure(groups=groups)
+    measure = partial(measure_exposure, truth, np.column_stack([-said, said]), 0.01)
+    plain, grouped = measure(), measure(Confidence(groups=groups))
     assert grouped.estimate == plain.estimate
     assert grouped.upper - grouped.lower > 2 * (plain.upper - plain.lower)
 
@@ -184,7 +185,7 @@ def test_measure_number_scores__sees_numbers_that_stand_open() -> None:
     random = np.random.default_rng(4)
     truth = random.normal(size=9000)
     said = np.where(random.random(9000) < 0.03, 10 * truth, 0.01 * random.normal(size=9000))
-    scores = {s.name: s for s in measure_number_scores(truth, said, guess=0.0)}
+    scores = {s.name: s for s in measure_number_scores(truth, (said, said), 0.0)}
     assert scores["tpr_at_0.01"].advantage_lower > 0.01
     assert scores["r2"].advantage_upper < 0.1
 
@@ -198,7 +199,7 @@ def test_orient_ranking__turns_each_class_by_itself_and_two_together() -> None:
 
 def _outcome(target: str, hits: int, options: AttackOptions, n_targets: int) -> AttackOutcome:
     strict, *also = options.plan_levels(1, n_targets)
-    interval = measure_wilson_interval(hits, 1000, level=strict, also=also)
+    interval = measure_hits_interval(np.arange(1000) < hits, Confidence(strict, also))
     attack = Attack(target, "classes", "released", "a")
     return AttackOutcome(attack, "measured", scores=(Score("accuracy", interval, 0.5),))
 
@@ -235,7 +236,7 @@ def test_plan_levels__keeps_few_steps_and_at_takes_a_stricter_one() -> None:
     levels = OPTIONS.plan_levels(28, 100)
     assert len(levels) < 25
     assert list(levels) == sorted(levels, reverse=True)
-    interval = measure_wilson_interval(50, 100, level=levels[0], also=levels[1:])
+    interval = measure_hits_interval(np.arange(100) < 50, Confidence(levels[0], levels[1:]))
     for n_open in range(1, 101):
         wanted = OPTIONS.plan_level(28, n_open)
         taken = interval.at(wanted).level

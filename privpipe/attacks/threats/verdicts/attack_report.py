@@ -6,7 +6,6 @@ How scores become verdicts is in `judgement`. A variable with an attack that fai
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -200,7 +199,7 @@ class AttackReport:
             "included": [one.as_row() for one in self.leakage],
             "table": [row for outcome in self.outcomes for row in outcome.rows()],
         }
-        return json.dumps(_without_nan(document), allow_nan=False, indent=1)
+        return json.dumps(results.without_nan(document), allow_nan=False, indent=1)
 
 
 def summarise_outcomes(
@@ -297,14 +296,3 @@ def find_leakage(
             options.allowed(best.name),
             best.gain_lower > 0,
         )
-
-
-def _without_nan(value: Any) -> Any:
-    """Numbers that do not exist as null, which JSON has."""
-    if isinstance(value, dict):
-        return {key: _without_nan(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_without_nan(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value

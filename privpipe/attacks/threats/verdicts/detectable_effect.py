@@ -7,13 +7,13 @@ few records cannot be shown to hold, not even of a release from which nothing ca
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import TypedDict, Unpack
 
 import scipy
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
-from privpipe.attacks.statistics.exposure import plan_null_exposure
 from privpipe.attacks.statistics.intervals import limit_wilson
-from privpipe.attacks.statistics.scores import EXPOSURES
+from privpipe.attacks.statistics.scores import EXPOSURES, plan_null_exposure
 
 ROOM = 1.5
 """An allowance is so many times what a mere guess comes to, so that not chance alone decides."""
@@ -30,16 +30,30 @@ def count_compared(n_attacks: int, kind: str, options: AttackOptions) -> int:
     return n_attacks * len(options.deciding(kind))
 
 
+class Tried(TypedDict):
+    """How often a variable is tried.
+
+    Parameters
+    ----------
+    n_attacks, n_variables
+        Attacks of each variable, and variables, that share the level.
+    n_classes
+        Classes of the variable; None for a number.
+    """
+
+    n_attacks: int
+    n_classes: int | None
+    n_variables: int
+
+
 def plan_guess_limit(
     options: AttackOptions,
     score: str,
     n_test: int,
     *,
-    n_attacks: int,
-    n_classes: int | None,
-    n_variables: int,
     shares: Sequence[float] = (),
     grouped: bool = False,
+    **tried: Unpack[Tried],
 ) -> float:
     """Upper limit of the gain of an adversary that only guesses, of one score.
 
@@ -51,17 +65,16 @@ def plan_guess_limit(
         One of the deciding scores.
     n_test
         Test records, or groups of records that are alike.
-    n_attacks, n_variables
-        Attacks of each variable, and variables, that share the level.
-    n_classes
-        Classes of the variable; None for a number.
     shares : (n_classes,)
         Of the classes among what is tested; without them they are of one size.
     grouped
         Whether these are groups, whose limits are Student's.
+    tried
+        See `Tried`.
     """
-    level = options.plan_level(count_compared(n_attacks, _kind(n_classes), options), n_variables)
-    k, tail = n_classes or 2, (1 - level) / 2
+    n_compared = count_compared(tried["n_attacks"], _kind(tried["n_classes"]), options)
+    level = options.plan_level(n_compared, tried["n_variables"])
+    k, tail = tried["n_classes"] or 2, (1 - level) / 2
     z = float(scipy.stats.t.isf(tail, n_test - 1) if grouped else scipy.stats.norm.isf(tail))
     # The rarest class decides how far a score of ranks spreads; at least two of it must judge.
     n_even = max(2, round(n_test * k * min(shares, default=1 / k)))
@@ -77,9 +90,7 @@ def plan_guess_limit(
     return float((limit_wilson(guessed, n_test, z)[1] - guessed) / (1 - guessed))
 
 
-def plan_needed_records(
-    options: AttackOptions, *, n_attacks: int, n_classes: int | None, n_variables: int
-) -> dict[str, float]:
+def plan_needed_records(options: AttackOptions, **tried: Unpack[Tried]) -> dict[str, float]:
     """Held-out records with which a release from which nothing is learned would be shown safe.
 
     Returns
@@ -93,13 +104,12 @@ def plan_needed_records(
     >>> plan_needed_records(options, n_attacks=14, n_classes=2, n_variables=1)
     {'accuracy': 2817}
     """
-    sizes = {"n_attacks": n_attacks, "n_classes": n_classes, "n_variables": n_variables}
 
     def is_shown(score: str, n_test: int) -> bool:
-        return plan_guess_limit(options, score, n_test, **sizes) <= options.allowed(score)  # type: ignore[arg-type]
+        return plan_guess_limit(options, score, n_test, **tried) <= options.allowed(score)
 
     found = {}
-    for score in options.deciding(_kind(n_classes)):
+    for score in options.deciding(_kind(tried["n_classes"])):
         enough = _search(is_shown, score, 20, options.max_test)
         found[score] = math.ceil(enough / options.test_share) if enough < math.inf else math.inf
     return found
@@ -108,11 +118,9 @@ def plan_needed_records(
 def plan_needed_groups(
     options: AttackOptions,
     *,
-    n_attacks: int,
-    n_classes: int | None,
-    n_variables: int,
     shares: Sequence[float] = (),
     judged: float = 1.0,
+    **tried: Unpack[Tried],
 ) -> dict[str, float]:
     """Held-out groups with which a release that reveals nothing is shown safe, with `ROOM`.
 
@@ -121,7 +129,7 @@ def plan_needed_groups(
 
     Parameters
     ----------
-    options, n_attacks, n_classes, n_variables, shares
+    options, shares, tried
         As of `plan_guess_limit`.
     judged
         Share of the groups that judge: all of them where a group is of one class.
@@ -137,15 +145,7 @@ def plan_needed_groups(
     >>> plan_needed_groups(options, n_attacks=14, n_classes=2, n_variables=1)
     {'accuracy': 328}
     """
-    guess_limit = partial(
-        plan_guess_limit,
-        options,
-        n_attacks=n_attacks,
-        n_classes=n_classes,
-        n_variables=n_variables,
-        shares=shares,
-        grouped=True,
-    )
+    guess_limit = partial(plan_guess_limit, options, shares=shares, grouped=True, **tried)
 
     def is_shown(score: str, n_test: int) -> bool:
         return ROOM * guess_limit(score, n_test) <= options.allowed(score)
@@ -153,7 +153,7 @@ def plan_needed_groups(
     def is_found(score: str, n_test: int) -> bool:
         return POWER_ROOM * guess_limit(score, n_test) <= options.must_find
 
-    deciding = options.deciding(_kind(n_classes))
+    deciding = options.deciding(_kind(tried["n_classes"]))
     # What every record reveals a little shows in means, not in the most exposed records.
     means = [score for score in deciding if score not in EXPOSURES] or deciding
     least = min(_search(is_found, score, 4, MOST_GROUPS) for score in means)

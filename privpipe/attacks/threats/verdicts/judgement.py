@@ -71,11 +71,13 @@ class _Found:
 
 @dataclass(frozen=True)
 class _Case:
-    """All that is known of one variable."""
+    """All that is known of one variable, and of the records and groups that were judged."""
 
     target: str
     outcomes: tuple[results.AttackOutcome, ...]
     options: AttackOptions
+    n_records: int
+    groups: GroupCounts | None
 
     @property
     def on_release(self) -> list[results.AttackOutcome]:
@@ -88,6 +90,16 @@ class _Case:
     @property
     def n_compared(self) -> int:
         return count_compared(len(self.on_release), self.outcomes[0].attack.kind, self.options)
+
+    @property
+    def is_named(self) -> bool:
+        """Whether the variable says which group it is: records of another time judge then."""
+        return self.groups is not None and self.target in self.groups.names
+
+    @property
+    def n_units(self) -> int:
+        """What there is of what more of would decide: records, or groups where they are alike."""
+        return self.groups.n_groups if self.groups and not self.is_named else self.n_records
 
     def found(self, n_open: int) -> list[_Found]:
         """Deciding scores on the release, with limits for so many undecided variables."""
@@ -122,48 +134,6 @@ class _Case:
             if self.options.allowed(s.name) == self.options.max_advantage
         )
         return max((value for value in values if math.isfinite(value)), default=math.nan)
-
-
-@dataclass(frozen=True)
-class _Judged:
-    """Records that were judged, and their groups where intervals are over groups."""
-
-    n_records: int
-    groups: GroupCounts | None
-
-    @property
-    def n_units(self) -> int:
-        return self.groups.n_groups if self.groups else self.n_records
-
-    def is_named(self, target: str) -> bool:
-        """Whether a variable says which group it is: records of another time judge then."""
-        return self.groups is not None and target in self.groups.names
-
-    def count(self, target: str) -> int:
-        """What there is of what more of would decide."""
-        return self.n_records if self.is_named(target) else self.n_units
-
-    def say_needed(self, target: str, needed: float, most: int) -> str:
-        """So many would decide, of what there are; `most` records are judged at most."""
-        if self.groups is None or self.is_named(target):
-            same = (
-                f", in more stretches of time of the same {self.groups.say()},"
-                if self.groups
-                else ""
-            )
-            return (
-                f"With about {needed:,.0f} held-out records{same} instead of {self.n_records:,} "
-                "the limits would decide."
-            )
-        text = (
-            f"With about {needed:,.0f} held-out {self.groups.say()} instead of "
-            f"{self.n_units:,} the limits would decide: where the records of a group are alike it "
-            "counts as one, and more records of the same groups would not help."
-        )
-        n_records = needed * self.n_records / self.n_units
-        if n_records <= most:
-            return text
-        return f"{text} To judge them all, max_records must be {n_records:,.0f}, not {most:,}."
 
 
 def say_source(source: str) -> str:
@@ -210,13 +180,14 @@ def decide_variables(
     by_target: dict[str, list[results.AttackOutcome]] = {}
     for outcome in outcomes:
         by_target.setdefault(outcome.attack.target, []).append(outcome)
-    cases = [_Case(target, tuple(mine), options) for target, mine in by_target.items()]
+    cases = [
+        _Case(target, tuple(mine), options, n_records, groups) for target, mine in by_target.items()
+    ]
     # Two families of verdicts, each stepped down by itself: half of the error is for variables
     # called leaking wrongly, half for those called safe wrongly.
     leaking = _step_down(cases, _Case.leaks)
     safe = _step_down(cases, _Case.is_safe)
-    judged = _Judged(n_records, groups)
-    decided = [_decide(case, leaking, safe, len(cases), judged) for case in cases]
+    decided = [_decide(case, leaking, safe, len(cases)) for case in cases]
     return (*decided, *(_decline(one, options) for one in left_out))
 
 
@@ -233,7 +204,7 @@ def _step_down(cases: Sequence[_Case], holds: Callable[[_Case, int], bool]) -> d
 
 
 def _decide(
-    case: _Case, leaking: dict[str, int], safe: dict[str, int], n_cases: int, judged_by: _Judged
+    case: _Case, leaking: dict[str, int], safe: dict[str, int], n_cases: int
 ) -> results.Decision:
     verdict: results.Verdict
     if case.target in leaking:
@@ -249,11 +220,11 @@ def _decide(
         best = max(case.found(n_open), key=lambda one: one.rank, default=None)
         is_known = best is not None and math.isfinite(best.excess) and not case.n_unknown
         verdict = "unproven" if is_known else "unknown"
-    needed = _count_needed(case, n_open, judged_by) if verdict == "unproven" else math.nan
+    needed = _count_needed(case, n_open) if verdict == "unproven" else math.nan
     return results.Decision(
         target=case.target,
         verdict=verdict,
-        reason=_explain(case, verdict, best, needed, judged_by),
+        reason=_explain(case, verdict, best, needed),
         control_advantage=case.best_advantage("raw"),
         noise_advantage=case.best_advantage("noise"),
         desired_advantage=case.best_advantage("wanted"),
@@ -282,7 +253,7 @@ def _describe(found: _Found) -> dict[str, Any]:
     }
 
 
-def _count_needed(case: _Case, n_open: int, judged: _Judged) -> float:
+def _count_needed(case: _Case, n_open: int) -> float:
     """Records or groups with which every upper limit would about reach what is allowed.
 
     The distance of a limit from the estimate shrinks with the root of their number. Of few groups
@@ -290,8 +261,8 @@ def _count_needed(case: _Case, n_open: int, judged: _Judged) -> float:
     behind an estimate, so many are needed as show it of a guess. NaN where an estimate is not
     within what is allowed: more would rather prove a leak.
     """
-    planned = _plan_groups(case, n_open, judged) if judged.groups else {}
-    needed, n_units = 0.0, judged.count(case.target)
+    planned = {} if case.groups is None else _plan_groups(case, case.groups, n_open)
+    needed, n_units = 0.0, case.n_units
     for one in case.found(n_open):
         score, allowed = one.score, one.allowed
         # Of few groups the score itself is cut off by 1, so that its upper limit understates the
@@ -312,10 +283,9 @@ def _count_needed(case: _Case, n_open: int, judged: _Judged) -> float:
     return math.ceil(needed) if math.isfinite(needed) else math.nan
 
 
-def _plan_groups(case: _Case, n_open: int, judged: _Judged) -> dict[str, float]:
+def _plan_groups(case: _Case, groups: GroupCounts, n_open: int) -> dict[str, float]:
     """Groups that a guess needs, by score; records of those that the variable names."""
-    assert judged.groups is not None
-    shares = judged.groups.shares.get(case.target, ())
+    shares = groups.shares.get(case.target, ())
     is_class = case.outcomes[0].attack.kind == "classes"
     needed = plan_needed_groups(
         case.options,
@@ -323,9 +293,9 @@ def _plan_groups(case: _Case, n_open: int, judged: _Judged) -> dict[str, float]:
         n_classes=max(2, len(shares)) if is_class else None,
         n_variables=n_open,
         shares=shares,
-        judged=1.0 if case.target in judged.groups.traits else case.options.test_share,
+        judged=1.0 if case.target in groups.traits else case.options.test_share,
     )
-    if not judged.is_named(case.target):
+    if not case.is_named:
         return needed
     # Of a variable that names the group the units are sets of records; the largest sets decide.
     pooled = [o.attack.adversary for o in case.on_release if o.attack.source == "groups"]
@@ -333,9 +303,7 @@ def _plan_groups(case: _Case, n_open: int, judged: _Judged) -> dict[str, float]:
     return {score: most * n_sets for score, n_sets in needed.items()}
 
 
-def _explain(
-    case: _Case, verdict: results.Verdict, best: _Found | None, needed: float, judged: _Judged
-) -> str:
+def _explain(case: _Case, verdict: results.Verdict, best: _Found | None, needed: float) -> str:
     """Variable, adversary, score, estimate, limits and what is allowed, in a sentence."""
     if case.n_unknown and verdict == "unknown":
         why = next(o.reason for o in case.on_release if o.status == "unknown")
@@ -362,6 +330,26 @@ def _explain(
     if verdict != "unproven":
         return text + "."
     if not math.isfinite(needed):
-        more = "groups" if judged.groups and not judged.is_named(case.target) else "records"
+        more = "groups" if case.groups and not case.is_named else "records"
         return f"{text}. The estimate itself is beyond it; more {more} would rather prove a leak."
-    return f"{text}. {judged.say_needed(case.target, needed, case.options.max_records)}"
+    return f"{text}. {_say_needed(case, needed)}"
+
+
+def _say_needed(case: _Case, needed: float) -> str:
+    """So many would decide, of what there are; `max_records` are judged at most."""
+    kind = "" if case.groups is None else case.groups.say()
+    if case.groups is None or case.is_named:
+        same = f", in more stretches of time of the same {kind}," if kind else ""
+        return (
+            f"With about {needed:,.0f} held-out records{same} instead of {case.n_records:,} "
+            "the limits would decide."
+        )
+    text = (
+        f"With about {needed:,.0f} held-out {kind} instead of {case.n_units:,} the limits would "
+        "decide: where the records of a group are alike it counts as one, and more records of the "
+        "same groups would not help."
+    )
+    n_records, most = needed * case.n_records / case.n_units, case.options.max_records
+    if n_records <= most:
+        return text
+    return f"{text} To judge them all, max_records must be {n_records:,.0f}, not {most:,}."

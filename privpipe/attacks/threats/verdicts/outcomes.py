@@ -185,3 +185,14 @@ class Decision:
 def is_of_release(source: str) -> bool:
     """Whether a source is a reading of the release, and no comparison."""
     return source in OF_RELEASE or source.startswith((ALONE, JOINT))
+
+
+def without_nan(value: Any) -> Any:
+    """Numbers that do not exist as null, which JSON has."""
+    if isinstance(value, dict):
+        return {key: without_nan(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [without_nan(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

@@ -6,15 +6,12 @@ is unknown, and unknown never passes the gate.
 
 import json
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.evidence import LeftOut
-from privpipe.attacks.threats.verdicts.attack_report import AttackReport
-from privpipe.attacks.threats.verdicts.outcomes import describe_score
 from privpipe.capabilities import FollowsTarget
 from privpipe.cluster.executors.executor import Executor
 from privpipe.cluster.pass_checkpoints import Checkpoints
@@ -22,7 +19,7 @@ from privpipe.cluster.passes import attack_tasks
 from privpipe.cluster.passes.evidence_sample import AuditSources, is_released, sample_evidence
 from privpipe.cluster.passes.loaded_map import StoredMap
 from privpipe.cluster.passes.sample_drawing import Drawing, Published, make_sample_key
-from privpipe.errors import InputError, MemoryBudgetError, PrivpipeError, StoreError
+from privpipe.errors import PrivpipeError, StoreError
 from privpipe.numerics.limits import say_limits
 from privpipe.pipeline.runs.earlier import Earlier, find_earlier
 from privpipe.pipeline.runs.run import Run, Trained, find_attack_options, find_training
@@ -252,37 +249,33 @@ def _attack(
     run: Run, executor: Executor, sources: AuditSources, earlier: Earlier, *, by_target: bool
 ) -> dict[str, Any]:
     """Every adversary on a bounded sample of the held-out records; a failure is unknown."""
-    if not run.training.confidential or not run.options.audit.adversaries:
+    if not run.training.confidential:
         return judged_records.report_nothing("no adversary was requested")
     options = find_attack_options(run.options, run.attempt)
-    measured = options.without_limits()
-    try:
-        report = attack_tasks.distribute_attacks(
-            executor,
-            partial(sample_evidence, sources, measured, by_target=by_target),
-            options=options,
-            checkpoints=run.checkpoints,
-            power=True,
-            n_released=run.collection.n_records,
-        )
-    except (InputError, MemoryBudgetError) as error:
-        return judged_records.report_nothing(str(error))
-    _, unread = describe_published(run, earlier)
-    report = replace(report, left_out=(*report.left_out, *unread))
-    found: dict[str, Any] = json.loads(report.to_json())
-    return found | {"strongest": _find_strongest(report, run)}
+    found = judged_records.attack_variables(
+        run,
+        executor,
+        partial(sample_evidence, sources, options.without_limits(), by_target=by_target),
+        options,
+        unread=describe_published(run, earlier)[1],
+        n_released=run.collection.n_records,
+    )
+    return found | ({"strongest": _find_strongest(found, run)} if "table" in found else {})
 
 
-def _find_strongest(report: AttackReport, run: Run) -> dict[str, Any]:
+def _find_strongest(found: dict[str, Any], run: Run) -> dict[str, Any]:
     """Per confidential variable the strongest adversary on released and on raw records."""
-    found: dict[str, Any] = {}
-    for column in run.training.schema.confidential:
-        score = "accuracy" if column.is_categorical else "r2"
-        found[column.name] = {}
-        for source in ("raw", "released", "noise"):
-            with suppress(InputError):  # no attack on it succeeded
-                name, value = report.strongest(column.name, score, source)
-                about = describe_score(value)
-                keys = ("score", "estimate", "lower", "upper", "baseline")
-                found[column.name][source] = {"adversary": name} | {k: about[k] for k in keys}
-    return found
+    shown = ("adversary", "score", "estimate", "lower", "upper", "baseline")
+    columns = run.training.schema.confidential
+    decides = {one.name: "accuracy" if one.is_categorical else "r2" for one in columns}
+    strongest: dict[str, Any] = {name: {} for name in decides}
+    measured = [
+        row
+        for row in found["table"]
+        if row["source"] in ("raw", "released", "noise")
+        and row["score"] == decides.get(row["target"])
+    ]
+    for row in sorted(measured, key=lambda row: -row["advantage_upper"]):
+        about = {key: row[key] for key in shown}
+        strongest[row["target"]].setdefault(row["source"], about)
+    return strongest

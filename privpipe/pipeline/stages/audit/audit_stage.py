@@ -3,12 +3,13 @@
 import hashlib
 import json
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
-from privpipe.attacks.audit_rounds import audit_release, query_pairs, query_raw
+from privpipe.attacks.moment_audit import audit_release, summarise_pairs, summarise_raw
 from privpipe.capabilities import Descends
 from privpipe.cluster.executors.executor import Executor
 from privpipe.cluster.passes.loaded_map import CleanedShards, StoredMap
@@ -31,6 +32,9 @@ from privpipe.store.keyring.account import find_account
 from privpipe.store.keyring.registers import note_attempt
 from privpipe.store.models import open_model
 from privpipe.store.releases.release_writing import ReleasePlan, read_ledger
+
+JUDGES = "audit_judge"
+"""Label of the pass over the records that judge."""
 
 
 def audit_stage(run: Run, trained: Trained, cleaned: Cleaned, executor: Executor) -> dict[str, Any]:
@@ -86,24 +90,22 @@ def _audit(run: Run, trained: Trained, cleaned: Cleaned, executor: Executor) -> 
     coding: Coding = getattr(run.options.method, "label_coding", "zero_one")
     promise = audit_promises.read_promise(run)
     queries = [
-        JointQuery(raw, query_raw(raw.schema, coding)),
-        JointQuery(attack, query_pairs(raw.schema, coding)),
+        JointQuery(raw, partial(summarise_raw, schema=raw.schema, coding=coding)),
+        JointQuery(attack, partial(summarise_pairs, schema=raw.schema, coding=coding)),
     ]
     if promise is not None:
         queries.append(audit_promises.query_losses(run, plan, promise, executor))
     # One pass over the records answers all that do not depend on one another.
     moments, pairs, *losses = reduce_jointly(queries, "audit")
     findings = audit_release(
-        raw,
-        attack,
-        _with_subjects(run, _released(run, trained, plan, executor, parts[2], "audit_judge")),
+        raw.schema,
+        (moments, pairs),
+        _released(run, trained, plan, executor, parts[2], JUDGES),
         n_released=_count_released(raw, trained, plan),
         unit_roundoff=_unit_roundoff(plan),
         keeps_features=trained.keeps_features or plan.basis is not None,
         coding=coding,
-        learned=(moments, pairs),
         level=find_attack_options(run.options, run.attempt).level,
-        names=raw.schema.feature_names,
     )
     utility = None if promise is None else audit_promises.report_losses(losses[0], promise, cleaned)
     return {
@@ -118,37 +120,33 @@ def _audit(run: Run, trained: Trained, cleaned: Cleaned, executor: Executor) -> 
     }
 
 
-def _with_subjects(
-    run: Run, shards: ShardedCollection | CleanedShards
-) -> ShardedCollection | CleanedShards:
-    """The shards with the subject of each record behind its confidential variables."""
-    if run.split.group is None:
-        return shards
-    inner = shards.inner if isinstance(shards, CleanedShards) else shards
-    assert isinstance(inner, ShardedCollection)
-    mine = inner.collection
-    named = (*mine.confidential, run.split.group)
-    wider = replace(inner, collection=replace(mine, confidential=named))
-    return replace(shards, inner=wider) if isinstance(shards, CleanedShards) else wider
-
-
 def _shards(
-    run: Run, trained: Trained, executor: Executor, part: Part, label: str
+    run: Run,
+    trained: Trained,
+    executor: Executor,
+    part: Part,
+    label: str,
+    test: tuple[Collection, Split] | None = None,
 ) -> ShardedCollection:
-    mine = run.training.keeping(run.split, part)
-    collection = replace(mine, indicators=trained.reads == "attributes")
-    return ShardedCollection(collection, executor, label, run.checkpoints)
+    collection, split = test or (run.training, run.split)
+    mine = replace(
+        collection.keeping(split, part),
+        indicators=trained.reads == "attributes",
+        only_finite=run.training.only_finite,
+    )
+    # Who judges is put into parts by subject, a column behind the confidential variables.
+    if label == JUDGES and run.split.group is not None:
+        mine = replace(mine, confidential=(*mine.confidential, run.split.group))
+    return ShardedCollection(mine, executor, label, run.checkpoints)
 
 
 def _released(
     run: Run, trained: Trained, plan: ReleasePlan, executor: Executor, part: Part, label: str
 ) -> ShardedCollection | CleanedShards:
     """Raw and released records together: read from the release, or cleaned where they are read."""
-    shards = _shards(run, trained, executor, part, label)
-    if (test := find_test(run)) is not None:
-        mine = replace(test[0].keeping(test[1], part), indicators=trained.reads == "attributes")
-        shards = replace(shards, collection=replace(mine, only_finite=run.training.only_finite))
-    elif not run.trains_on_itself:
+    test = find_test(run)
+    shards = _shards(run, trained, executor, part, label, test)
+    if test is None and not run.trains_on_itself:
         return CleanedShards(shards, StoredMap(run.stored_model_url, trained.model_digest))
     return replace(shards, collection=pair_released(shards.collection, plan))
 

@@ -10,7 +10,6 @@ completes them.
 """
 
 import json
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -22,20 +21,20 @@ from privpipe.attacks import utility
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.threats import record_decisions
 from privpipe.attacks.threats.attack_table import CLOSED_FORMS, RECORD_ATTACKS, Sample, run_by_name
-from privpipe.attacks.threats.signed_sums import run_control
-from privpipe.attacks.threats.verdicts.outcomes import WORST_FIRST, Decision
+from privpipe.attacks.threats.record_recovery import run_control
+from privpipe.attacks.threats.verdicts.outcomes import WORST_FIRST, Decision, without_nan
 from privpipe.capabilities import MixesRecords
 from privpipe.cluster.executors.executor import Executor
 from privpipe.cluster.passes import sample_drawing
-from privpipe.cluster.passes.attack_tasks import distribute_attacks, draw_missing
+from privpipe.cluster.passes.attack_tasks import draw_missing
 from privpipe.cluster.passes.evidence_sample import plan_drawing, sample_predictions
 from privpipe.cluster.passes.loaded_map import load_map
 from privpipe.cluster.passes.reduce import ShardedCollection
-from privpipe.errors import InputError, MemoryBudgetError, PrivpipeError
+from privpipe.errors import InputError, PrivpipeError
 from privpipe.numerics.moments import CoMoments, name_targets
 from privpipe.pipeline.runs.earlier import find_named_surrogates
 from privpipe.pipeline.runs.run import MOST_RECORDS, Run, Trained, find_attack_options
-from privpipe.pipeline.stages.audit.judged_records import report_nothing
+from privpipe.pipeline.stages.audit.judged_records import attack_variables, report_nothing
 from privpipe.protocols import FloatArray
 from privpipe.records.sampling import Part
 from privpipe.store.arrays.blocks import read_block
@@ -114,7 +113,12 @@ def audit_surrogates(
             models = masked, utility.learn(_expand(read, len(masked) - 1), len(masked))
             measured = _measure_utility(trained, models, held_out, executor, options, as_read)
         judged = plan_drawing(held_out, options.without_limits(), sample_drawing.Published(), place)
-        found = _attack_variables(run, judged, masked, executor, options, as_read)
+        sample = partial(sample_predictions, judged, options.without_limits(), masked, as_read)
+        if held_out.confidential:
+            found = attack_variables(run, executor, sample, options)
+        else:
+            why = "no variable is named as confidential, so that none was judged"
+            found = report_nothing(why, "safe")
     return {
         "n_groups": None,
         "privacy": {},
@@ -157,40 +161,9 @@ def _as_json(found: record_decisions.Found) -> dict[str, Any]:
     return report
 
 
-def _attack_variables(
-    run: Run,
-    judged: sample_drawing.Drawing,
-    masked: FloatArray,
-    executor: Executor,
-    options: AttackOptions,
-    complete: utility.CompleteRecords,
-) -> dict[str, Any]:
-    """Every adversary on what models fitted to surrogates predict for held-out raw records."""
-    if not judged.collection.confidential:
-        why = "no variable is named as confidential, so that none was judged"
-        return report_nothing(why, "safe")
-    if not run.options.audit.adversaries:
-        return report_nothing("no adversary was requested")
-    try:
-        report = distribute_attacks(
-            executor,
-            partial(sample_predictions, judged, options.without_limits(), masked, complete),
-            options=options,
-            checkpoints=run.checkpoints,
-            power=True,
-        )
-    except (InputError, MemoryBudgetError) as error:
-        return report_nothing(str(error))
-    found: dict[str, Any] = json.loads(report.to_json())
-    return found
-
-
 def _join(found: dict[str, Any], records: Sequence[Decision]) -> dict[str, Any]:
     """Verdicts of variables and of records jointly; the worst of them is the release's."""
-    rows = [
-        {key: None if _is_nan(value) else value for key, value in one.as_row().items()}
-        for one in records
-    ]
+    rows = without_nan([one.as_row() for one in records])
     verdicts = [found, *rows]
     # Ties go to the variables, which come first.
     worst = min(verdicts, key=lambda one: WORST_FIRST.index(one["verdict"]))
@@ -203,10 +176,6 @@ def _join(found: dict[str, Any], records: Sequence[Decision]) -> dict[str, Any]:
         "n_withheld": 0,
         "options": found.get("options", {"level": records[0].level}),
     }
-
-
-def _is_nan(value: object) -> bool:
-    return isinstance(value, float) and not math.isfinite(value)
 
 
 def _select(run: Run, part: Part) -> Collection:

@@ -5,11 +5,16 @@ learned from others. Where they carry no labels, training records that are clean
 their features; the rest of the release is unproven, unless the operator vouches for it by name.
 """
 
-from collections.abc import Iterator
+import json
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from privpipe.attacks.adversaries.evidence import LeftOut
+from privpipe.attacks.adversaries.attack_options import AttackOptions
+from privpipe.attacks.adversaries.evidence import Evidence, LeftOut
+from privpipe.cluster.executors.executor import Executor
+from privpipe.cluster.passes.attack_tasks import distribute_attacks
+from privpipe.errors import InputError, MemoryBudgetError
 from privpipe.pipeline.runs.run import Run, find_training
 from privpipe.records.sampling import Split, make_split
 from privpipe.store.collections.collection import Collection
@@ -124,6 +129,48 @@ def pair_released(collection: Collection, plan: ReleasePlan) -> Collection:
     return replace(
         collection, released_url=plan.data_url, released_run=plan.run, released_basis=plan.basis
     )
+
+
+def attack_variables(
+    run: Run,
+    executor: Executor,
+    sample: Callable[[], Evidence],
+    options: AttackOptions,
+    *,
+    unread: Iterable[LeftOut] = (),
+    n_released: int = 0,
+) -> dict[str, Any]:
+    """Findings of every adversary on a sample that a worker prepares; a failure is unknown.
+
+    Parameters
+    ----------
+    run, executor
+        What is judged, and who works.
+    sample
+        Prepares the evidence.
+    options
+        With the limits.
+    unread
+        What is released and no record of the sample shows.
+    n_released
+        Records of the release.
+    """
+    if not run.options.audit.adversaries:
+        return report_nothing("no adversary was requested")
+    try:
+        report = distribute_attacks(
+            executor,
+            sample,
+            options=options,
+            checkpoints=run.checkpoints,
+            power=True,
+            n_released=n_released,
+        )
+    except (InputError, MemoryBudgetError) as error:
+        return report_nothing(str(error))
+    report = replace(report, left_out=(*report.left_out, *unread))
+    found: dict[str, Any] = json.loads(report.to_json())
+    return found
 
 
 def report_nothing(reason: str, verdict: str = "unknown") -> dict[str, Any]:
