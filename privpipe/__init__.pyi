@@ -32,9 +32,9 @@ from privpipe.sanitizers.mapping.privacy_mapping import fit_privacy_mapping as f
 from privpipe.sanitizers.mapping.solving.solve import solve_privacy_mapping as solve_privacy_mapping
 from privpipe.sanitizers.mapping.solving.solve import solve_tradeoff as solve_tradeoff
 from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping as SparseMapping
-from privpipe.sanitizers.masking.masked_records import MaskedRecords as MaskedRecords
-from privpipe.sanitizers.masking.masked_records import draw_masked_records as draw_masked_records
+from privpipe.sanitizers.masking.masking_model import MaskedRecords as MaskedRecords
 from privpipe.sanitizers.masking.masking_model import MaskingModel as MaskingModel
+from privpipe.sanitizers.masking.masking_model import draw_masked_records as draw_masked_records
 from privpipe.sanitizers.masking.surrogates import MaskingOptions as MaskingOptions
 from privpipe.sanitizers.masking.surrogates import fit_masking as fit_masking
 from privpipe.sanitizers.minimax.custom_filter import MinimaxCustomOptions as MinimaxCustomOptions
@@ -52,12 +52,12 @@ from privpipe.sanitizers.minimax.neural_minimax import (
     fit_minimax_neural_filter as fit_minimax_neural_filter,
 )
 from privpipe.sanitizers.minimax.training.custom_code import trust_filter as trust_filter
-from privpipe.sanitizers.null_space.algorithm_1 import NullSpaceCleaner as NullSpaceCleaner
-from privpipe.sanitizers.null_space.algorithm_1 import (
+from privpipe.sanitizers.null_space.algorithms import NullSpaceCleaner as NullSpaceCleaner
+from privpipe.sanitizers.null_space.algorithms import TargetedCleaner as TargetedCleaner
+from privpipe.sanitizers.null_space.algorithms import (
     fit_null_space_cleaner as fit_null_space_cleaner,
 )
-from privpipe.sanitizers.null_space.algorithm_2 import TargetedCleaner as TargetedCleaner
-from privpipe.sanitizers.null_space.algorithm_2 import fit_targeted_cleaner as fit_targeted_cleaner
+from privpipe.sanitizers.null_space.algorithms import fit_targeted_cleaner as fit_targeted_cleaner
 from privpipe.sanitizers.null_space.laplace import LaplaceMechanism as LaplaceMechanism
 from privpipe.sanitizers.null_space.leace import fit_leace_eraser as fit_leace_eraser
 from privpipe.sanitizers.null_space.target_only import fit_target_only as fit_target_only

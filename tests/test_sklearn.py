@@ -13,7 +13,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from privpipe.errors import InputError, OptionError
 from privpipe.records.memory import Records
 from privpipe.sanitizers import METHODS
-from privpipe.sanitizers.null_space.algorithm_1 import fit_null_space_cleaner
+from privpipe.sanitizers.null_space.algorithms import fit_null_space_cleaner
 from privpipe.sklearn import RecordSanitizer
 
 EXACT = {"utility_budget": 0.0, "ridge": 1e-3}

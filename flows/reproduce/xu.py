@@ -26,8 +26,7 @@ from privpipe.errors import InputError
 from privpipe.numerics.moments import Coding
 from privpipe.protocols import FloatArray, IntArray
 from privpipe.records.memory import Records
-from privpipe.sanitizers.null_space.algorithm_1 import fit_null_space_cleaner
-from privpipe.sanitizers.null_space.algorithm_2 import fit_targeted_cleaner
+from privpipe.sanitizers.null_space.algorithms import fit_null_space_cleaner, fit_targeted_cleaner
 from privpipe.sanitizers.null_space.laplace import LaplaceMechanism
 from privpipe.sanitizers.null_space.linear_cleaner import LinearCleaner
 from privpipe.store.sources.opening import open_source

@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from privpipe.numerics.masking.factor_model import (
+from privpipe.numerics.masking.masked_regression import Solver, solve_masked_regression
+from privpipe.numerics.masking.missing import (
     FactorModel,
-    expect_rows,
     fit_covariance,
     fit_factors,
+    solve_scores,
+    sum_rows,
 )
-from privpipe.numerics.masking.masked_regression import Solver, solve_masked_regression
-from privpipe.numerics.masking.missing import solve_scores
 from privpipe.protocols import FloatArray
 
 
@@ -98,13 +98,13 @@ def complete(x: FloatArray, y: FloatArray, *, rank: int | None = None) -> Comple
     shift, size = _measure(both)
     rows = append_ones((both - shift) / size)
     if rank is None:
-        model = fit_covariance(partial(expect_rows, rows), rows.shape[1], len(rows))
+        model = fit_covariance(partial(sum_rows, rows), rows.shape[1], len(rows))
         return Completed(rows, model, model.gram, shift, size)
     known = np.isfinite(rows)
     filled = np.where(known, rows, 0.0) / known.mean(axis=0)
     _, values, directions = np.linalg.svd(filled, full_matrices=False)
     start = directions[:rank].T * values[:rank] / np.sqrt(len(rows))
-    model = fit_factors(partial(expect_rows, rows), start, 0.5, len(rows), tolerance=1e-4)
+    model = fit_factors(partial(sum_rows, rows), start, 0.5, len(rows), tolerance=1e-4)
     return Completed(rows, model, model.gram, shift, size)
 
 
@@ -112,9 +112,9 @@ def mask_completed(done: Completed, n_responses: int, n_surrogates: int, random:
     """Problem (3) on completed records."""
     t, rows, model = n_responses, done.rows, done.model
     # A tenth of the noise: completed records have none left, and without any the solve is long.
-    noise = 0.1 * float(np.sqrt(model.variance))
+    noise = 0.1 * float(np.sqrt(model.ridge))
     solved = solve_masked_regression(done.gram, t, len(rows), n_surrogates, noise=noise)
-    scores = solve_scores(rows, model.loadings, model.variance)
+    scores = solve_scores(rows, model.loadings, model.ridge)
     signs = random.choice([-1.0, 1.0], (len(rows), n_surrogates)) / np.sqrt(n_surrogates)
     sums = model.loadings[t:] @ (scores.T @ signs)
     a = (solved.mixing @ sums).T
@@ -123,7 +123,7 @@ def mask_completed(done: Completed, n_responses: int, n_surrogates: int, random:
         _restore(a, done.shift[t:], done.size[t:]),
         _restore_responses(a, b, done.shift[:t], done.size[:t]),
         solved.rank,
-        float(np.sqrt(model.variance)),
+        float(np.sqrt(model.ridge)),
     )
 
 

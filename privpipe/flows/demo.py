@@ -21,7 +21,7 @@ from privpipe.records.chunks import plan_chunk_rows
 from privpipe.records.memory import Records
 from privpipe.records.sampling import make_split
 from privpipe.records.schema import CollectionSchema, Variable
-from privpipe.sanitizers.null_space.algorithm_1 import NullSpaceCleaner, fit_null_space_cleaner
+from privpipe.sanitizers.null_space.algorithms import NullSpaceCleaner, fit_null_space_cleaner
 from privpipe.store.access.objects import UNFINISHED, write_file
 from privpipe.store.arrays.layout import FEATURES
 from privpipe.store.collections.writing import write_collection

@@ -92,10 +92,6 @@ class Figure:
             self.reason or other.reason,
         )
 
-    def minus_share(self, share: float) -> Figure:
-        """The figure beyond a share that is known without limits, as that of chance."""
-        return self.minus(Figure(share, share, share))
-
     def say(self, allowed: float = math.nan, digits: int = 3) -> str:
         """Estimate and limits in words; "unknown" with its reason.
 

@@ -1,4 +1,4 @@
-"""What callers hand to sanitizers, checked: arrays in the dtype to work with, and weights."""
+"""What callers hand to fits, checked: predictors, training records, labels and weights."""
 
 import warnings
 from collections.abc import Callable

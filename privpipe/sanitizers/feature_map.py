@@ -56,7 +56,7 @@ class FeatureMap:
         InputError
             If the shape is wrong or values are not finite; the message counts them.
         """
-        records, dtype = as_records(by_name(self, x), self.n_features_in)
+        records, dtype = as_records(self, x)
         # Products in double, whatever the records' dtype: a release in single precision differs
         # by its rounding alone.
         records = records.astype(np.float64)
@@ -100,16 +100,30 @@ def check_not_lazy(x: Any) -> None:
         )
 
 
-def as_records(x: npt.ArrayLike, n_features: int) -> tuple[FloatArray, np.dtype[Any]]:
-    """Records as a floating matrix, and the dtype to release: theirs, or float64 for integers.
+def as_records(fitted: Any, x: Any) -> tuple[FloatArray, np.dtype[Any]]:
+    """Records as the floating matrix that a map reads, and the dtype to release.
+
+    Parameters
+    ----------
+    fitted
+        The map of features.
+    x : (n_records, n_features) or (n_features,)
+        An array, or a table whose columns are found by name; see `by_name`.
+
+    Returns
+    -------
+    records : (n_records, n_features)
+    dtype
+        Theirs, or float64 for integers.
 
     Raises
     ------
     InputError
         If the number of features is wrong.
     """
+    x = by_name(fitted, x)
     check_not_lazy(x)
-    records = np.atleast_2d(as_reals(x, "Records"))
+    records, n_features = np.atleast_2d(as_reals(x, "Records")), fitted.n_features_in
     if records.ndim != 2 or records.shape[1] != n_features:
         raise InputError(
             f"Records of shape {np.shape(x)} do not fit a map of {n_features} features.",

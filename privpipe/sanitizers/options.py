@@ -114,7 +114,7 @@ def make_options(kind: type[T], given: Mapping[str, Any], method: str) -> T:
 
     Examples
     --------
-    >>> from privpipe.sanitizers.null_space.algorithm_1 import NullSpaceOptions
+    >>> from privpipe.sanitizers.null_space.algorithms import NullSpaceOptions
     >>> make_options(NullSpaceOptions, {"name": "null_space", "utility_budget": 1}, "x").rule
     'greedy'
     """

@@ -60,7 +60,7 @@ from privpipe.errors import GuessWarning
 from privpipe.protocols import IntArray
 from privpipe.sanitizers.minimax.baselines import PcaOptions, fit_pca_filter
 from privpipe.sanitizers.minimax.linear_minimax import MinimaxOptions, fit_minimax_filter
-from privpipe.sanitizers.null_space.algorithm_1 import fit_null_space_cleaner
+from privpipe.sanitizers.null_space.algorithms import fit_null_space_cleaner
 from privpipe.sanitizers.null_space.leace import fit_leace_eraser
 
 AIM = 0.02

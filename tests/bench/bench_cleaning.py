@@ -15,7 +15,7 @@ from privpipe.numerics.null_space.cleaning import (
     clean_with_numpy,
     reconstruct_records,
 )
-from privpipe.sanitizers.null_space.algorithm_1 import NullSpaceCleaner
+from privpipe.sanitizers.null_space.algorithms import NullSpaceCleaner
 from tests.bench.bench_draws import seconds
 from tests.oracles import clean_as_printed
 

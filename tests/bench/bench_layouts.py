@@ -18,8 +18,8 @@ import numcodecs.blosc
 import numpy as np
 import zarr
 
-from privpipe.sanitizers.null_space.algorithm_1 import NullSpaceCleaner
-from privpipe.sanitizers.null_space.factored_cleaner import FactoredCleaner
+from privpipe.sanitizers.null_space.algorithms import NullSpaceCleaner
+from privpipe.sanitizers.null_space.linear_cleaner import FactoredCleaner
 from privpipe.store.access.objects import open_store, write_bytes
 from privpipe.store.arrays.factored_basis import Basis
 from privpipe.store.arrays.layout import ROOT_DOCUMENT, ArrayPlan, array_documents, root_document

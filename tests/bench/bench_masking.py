@@ -22,7 +22,7 @@ from privpipe.numerics.random.draws import draw_signs, sign_words
 from privpipe.numerics.random.streams import KeyedStream
 from privpipe.protocols import FloatArray, Shard
 from privpipe.records.memory import Records
-from privpipe.sanitizers.masking.masked_records import draw_masked_records
+from privpipe.sanitizers.masking.masking_model import draw_masked_records
 from privpipe.sanitizers.masking.record_survey import code_responses
 from privpipe.sanitizers.masking.surrogates import MaskingOptions, fit_masking
 from tests.oracles import complete_literally

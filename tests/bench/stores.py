@@ -12,7 +12,7 @@ import numpy as np
 
 from privpipe.cluster.passes.cleaning_pass import CleaningJob
 from privpipe.records.schema import CollectionSchema
-from privpipe.sanitizers.null_space.algorithm_1 import NullSpaceCleaner
+from privpipe.sanitizers.null_space.algorithms import NullSpaceCleaner
 from privpipe.store.access.objects import open_store, write_bytes
 from privpipe.store.access.workspace import remove_workspace
 from privpipe.store.arrays.layout import (

@@ -14,7 +14,7 @@ from privpipe.cluster.executors.dask_executor import IN_FLIGHT_PER_THREAD, DaskE
 from privpipe.cluster.passes.cleaning_pass import CleaningJob, clean_collection
 from privpipe.errors import FormatError
 from privpipe.records.memory import Records
-from privpipe.sanitizers.null_space.algorithm_1 import NullSpaceCleaner, fit_null_space_cleaner
+from privpipe.sanitizers.null_space.algorithms import NullSpaceCleaner, fit_null_space_cleaner
 from privpipe.store.arrays.blocks import Receipt, check_receipts
 from privpipe.store.arrays.layout import FEATURES, ArrayPlan
 from privpipe.store.collections.collection import open_collection

@@ -11,7 +11,7 @@ from privpipe.cluster.passes.evidence_sample import AuditSources, sample_evidenc
 from privpipe.cluster.passes.loaded_map import StoredMap
 from privpipe.cluster.passes.sample_drawing import Published, make_sample_key
 from privpipe.flows.demo import N_ORIGINALS, write_digits
-from privpipe.sanitizers.null_space.algorithm_1 import NullSpaceCleaner
+from privpipe.sanitizers.null_space.algorithms import NullSpaceCleaner
 from privpipe.store.collections.collection import open_collection
 from privpipe.store.models import digest_map, write_model
 

@@ -15,7 +15,7 @@ from privpipe.cluster.lazy import apply_dataset, apply_lazily
 from privpipe.errors import InputError, OptionError
 from privpipe.numerics.random.streams import KeyedStream
 from privpipe.protocols import Guarantee
-from privpipe.sanitizers.null_space.algorithm_1 import NullSpaceCleaner
+from privpipe.sanitizers.null_space.algorithms import NullSpaceCleaner
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(23, 5))

@@ -20,7 +20,7 @@ from privpipe.errors import InputError
 from privpipe.numerics.moments import CoMoments
 from privpipe.protocols import Shard, Sums
 from privpipe.records.memory import Records
-from privpipe.sanitizers.null_space.algorithm_1 import fit_null_space_cleaner
+from privpipe.sanitizers.null_space.algorithms import fit_null_space_cleaner
 from privpipe.store.collections.collection import open_collection
 from tests.standard import CONFIDENTIAL, DESIRED, make_standard, write_standard
 

@@ -10,7 +10,7 @@ from privpipe import AttackOptions, Records, fit_null_space_cleaner, fit_targete
 from privpipe.errors import OptionError
 from privpipe.pipeline.runs.configuration_file import read_options
 from privpipe.sanitizers import METHODS
-from privpipe.sanitizers.null_space.algorithm_1 import NullSpaceOptions
+from privpipe.sanitizers.null_space.algorithms import NullSpaceOptions
 from privpipe.sanitizers.options import make_options
 from privpipe.sklearn import RecordSanitizer
 from tests.store.releases.test_export import make_release

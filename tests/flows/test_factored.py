@@ -11,7 +11,7 @@ import pytest
 from privpipe import open_model, open_release
 from privpipe.errors import FormatError, OptionError
 from privpipe.flows.release_flow import run_pipeline
-from privpipe.sanitizers.null_space.factored_cleaner import FactoredCleaner
+from privpipe.sanitizers.null_space.linear_cleaner import FactoredCleaner
 from tests.flows.test_pipeline import WORKERS, configure, read_findings
 from tests.oracles import exact_loss
 from tests.standard import make_standard, write_standard

@@ -16,7 +16,7 @@ from privpipe.flows.demo import N_ORIGINALS, write_digits
 from privpipe.flows.release_flow import run_pipeline
 from privpipe.records.memory import Records
 from privpipe.records.sampling import make_split
-from privpipe.sanitizers.null_space.algorithm_1 import NullSpaceCleaner, fit_null_space_cleaner
+from privpipe.sanitizers.null_space.algorithms import NullSpaceCleaner, fit_null_space_cleaner
 from privpipe.store.collections.ingest import IngestOptions, ingest
 from privpipe.store.models import open_model
 from privpipe.store.releases.lazy_release import open_release

@@ -14,7 +14,7 @@ from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.coordinates import measure_coordinates
 from privpipe.attacks.threats.inference import measure_attacks
 from privpipe.records.memory import Records
-from privpipe.sanitizers.null_space.algorithm_1 import fit_null_space_cleaner
+from privpipe.sanitizers.null_space.algorithms import fit_null_space_cleaner
 
 
 @pytest.mark.paper

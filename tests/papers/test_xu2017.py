@@ -28,8 +28,11 @@ from flows.reproduce.xu_figures import FIGURE_4, FIGURE_6
 from flows.reproduce.xu_folder import measure_folder
 from privpipe.attacks.null_space_privacy import measure_null_space_privacy
 from privpipe.errors import InputError, OptionError
-from privpipe.sanitizers.null_space.algorithm_1 import NullSpaceCleaner, fit_null_space_cleaner
-from privpipe.sanitizers.null_space.algorithm_2 import fit_targeted_cleaner
+from privpipe.sanitizers.null_space.algorithms import (
+    NullSpaceCleaner,
+    fit_null_space_cleaner,
+    fit_targeted_cleaner,
+)
 from tests.oracles import exact_loss
 
 FIRST = Reading("first", "zero_one")

@@ -33,11 +33,10 @@ from privpipe.sanitizers.minimax.neural_minimax import (
     MinimaxNeuralOptions,
     fit_minimax_neural_filter,
 )
-from privpipe.sanitizers.null_space.algorithm_1 import fit_null_space_cleaner
-from privpipe.sanitizers.null_space.algorithm_2 import fit_targeted_cleaner
-from privpipe.sanitizers.null_space.factored_cleaner import FactoredCleaner
+from privpipe.sanitizers.null_space.algorithms import fit_null_space_cleaner, fit_targeted_cleaner
 from privpipe.sanitizers.null_space.laplace import LaplaceMechanism
 from privpipe.sanitizers.null_space.leace import fit_leace_eraser
+from privpipe.sanitizers.null_space.linear_cleaner import FactoredCleaner
 from privpipe.sanitizers.null_space.target_only import fit_target_only
 from privpipe.sanitizers.options import make_options
 from privpipe.store.arrays.layout import PROMISED_BY

@@ -13,9 +13,8 @@ from sklearn.ensemble import RandomForestClassifier
 
 from privpipe.errors import PrivacyWarning
 from privpipe.numerics.null_space.cleaning import clean_with_kernel, clean_with_numpy
-from privpipe.sanitizers.null_space.algorithm_1 import NullSpaceCleaner
-from privpipe.sanitizers.null_space.algorithm_2 import TargetedCleaner
-from privpipe.sanitizers.null_space.factored_cleaner import FactoredCleaner
+from privpipe.sanitizers.null_space.algorithms import NullSpaceCleaner, TargetedCleaner
+from privpipe.sanitizers.null_space.linear_cleaner import FactoredCleaner
 
 KINDS = ("greedy", "kkt", "likely", "augmented", "null_first", "simultaneous", "dependent")
 N_SEEN, N_PAIRS, N_UNSEEN = 6, 4, 3

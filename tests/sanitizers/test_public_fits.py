@@ -11,7 +11,7 @@ import pytest
 import privpipe
 from privpipe.errors import OptionError
 from privpipe.sanitizers import METHODS
-from privpipe.sanitizers.null_space.algorithm_1 import fit_null_space_cleaner
+from privpipe.sanitizers.null_space.algorithms import fit_null_space_cleaner
 from tests.sanitizers.xu_records import make_records
 
 ARRAYS = {

@@ -10,8 +10,7 @@ import pytest
 from privpipe.errors import InputError, OptionError
 from privpipe.records.memory import Records
 from privpipe.sanitizers import METHODS
-from privpipe.sanitizers.null_space.algorithm_1 import fit_null_space_cleaner
-from privpipe.sanitizers.null_space.algorithm_2 import fit_targeted_cleaner
+from privpipe.sanitizers.null_space.algorithms import fit_null_space_cleaner, fit_targeted_cleaner
 from privpipe.sanitizers.null_space.leace import fit_leace_eraser
 from privpipe.store.collections.collection import Collection, open_collection
 from tests.standard import make_standard, write_standard

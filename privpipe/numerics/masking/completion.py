@@ -138,20 +138,17 @@ def solve_completion(
     options = options or FixedPointOptions()
     _check(blocks, penalty)
     problem = _Problem(blocks)
-    found = _Iterate(*([np.zeros_like(block.gram) for block in blocks] for _ in range(2)))
+    found = np.zeros_like(problem.observed)
     n_iterations, stopped = 0, _ITERATIONS
     for level in _lower(problem.measure_start(), penalty, options.decrease):
         is_last = level == penalty
         found, spent, stopped = _descend(problem, found, level, is_last, options)
         n_iterations += spent
     # What is certified rests on no product that was carried along, with its rounding.
-    products = [m @ g for m, g in zip(found.factors, problem.grams, strict=True)]
-    found = _Iterate(found.factors, products)
-    directions, values = problem.decompose(found)
+    found = np.stack([found[0], found[0] @ problem.observed[1]])
+    directions, values = _decompose(found)
     objective, gap = problem.measure_gap(found, penalty)
-    return Completion(
-        tuple(found.factors), directions, values, objective, gap, n_iterations, stopped
-    )
+    return Completion(tuple(found[0]), directions, values, objective, gap, n_iterations, stopped)
 
 
 def _check(blocks: Sequence[WeightedBlock], penalty: float) -> None:
@@ -177,128 +174,96 @@ def _lower(start: float, penalty: float, decrease: float) -> Iterator[float]:
     yield penalty
 
 
-@dataclass(frozen=True, eq=False)
-class _Iterate:
-    """A matrix M per block, and its product M G with the block's Gram matrix.
+# An iterate is an array (2, n_blocks, n_rows, n_rows): a matrix M per block, and its product M G
+# with the Gram matrix of the block. A step is linear in both but for the spectrum: with the
+# products carried along, it takes one product of full matrices per block instead of six.
 
-    A step is linear in both but for the spectrum: with the products carried along, it takes one
-    product of full matrices per block instead of six.
-    """
 
-    factors: Sequence[FloatArray]
-    products: Sequence[FloatArray]
+def _measure_energies(iterate: FloatArray) -> FloatArray:
+    """Squared norm of every row of each block, (n_blocks, n_rows)."""
+    energies: FloatArray = np.einsum("bij,bij->bi", iterate[1], iterate[0])
+    return energies
 
-    def combine(self, share: float, other: _Iterate) -> _Iterate:
-        """This iterate and a share of another."""
-        return _Iterate(
-            *(
-                [mine + share * theirs for mine, theirs in zip(*pair, strict=True)]
-                for pair in ((self.factors, other.factors), (self.products, other.products))
-            )
-        )
 
-    def measure_energies(self) -> list[FloatArray]:
-        """Squared norm of every row of each block."""
-        return [
-            np.einsum("ij,ij->i", product, factor)
-            for product, factor in zip(self.products, self.factors, strict=True)
-        ]
+def _measure_spectrum(iterate: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Singular values, largest first, and left singular vectors of the blocks ``M R``."""
+    total = (iterate[1] @ iterate[0].swapaxes(1, 2)).sum(axis=0)
+    values, vectors = np.linalg.eigh((total + total.T) / 2)
+    return np.sqrt(np.maximum(values[::-1], 0.0)), vectors[:, ::-1]
 
-    def measure_spectrum(self) -> tuple[FloatArray, FloatArray]:
-        """Singular values, largest first, and left singular vectors of the blocks ``M R``."""
-        total = np.sum([g @ m.T for m, g in zip(self.factors, self.products, strict=True)], axis=0)
-        values, vectors = np.linalg.eigh((total + total.T) / 2)
-        return np.sqrt(np.maximum(values[::-1], 0.0)), vectors[:, ::-1]
+
+def _decompose(iterate: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Left singular vectors and values of the matrix, what is zero to rounding left out."""
+    values, vectors = _measure_spectrum(iterate)
+    retained = values > 1e-7 * max(float(values.max(initial=0.0)), 1e-300)
+    return vectors[:, retained], values[retained]
 
 
 class _Problem:
     """The blocks of one problem, with what every step needs of them."""
 
     def __init__(self, blocks: Sequence[WeightedBlock]) -> None:
-        self.grams = [block.gram for block in blocks]
-        self.weights = [block.weights[:, None] for block in blocks]
-        self.largest = max(float(block.weights.max()) for block in blocks)
-        self.steps = [w / self.largest for w in self.weights]
-        self.identities = [np.eye(len(gram)) for gram in self.grams]
+        grams = np.stack([block.gram for block in blocks])
+        # What is observed, R itself, as an iterate: its matrices are identities.
+        self.observed = np.stack([np.broadcast_to(np.eye(grams.shape[1]), grams.shape), grams])
+        self.weights = np.stack([block.weights for block in blocks])
+        self.largest = float(self.weights.max())
 
     def measure_start(self) -> float:
         """Spectral norm of the weighted observations: above it the solution is zero."""
-        return self._measure_norm(self.identities, self.grams)
+        return self._measure_norm(self.observed)
 
-    def step(self, point: _Iterate, level: float) -> _Iterate:
+    def step(self, point: FloatArray, level: float) -> FloatArray:
         """A gradient step from a point, then shrinking."""
-        moved = _Iterate(
-            *(
-                [(1 - s) * old + s * new for s, old, new in zip(self.steps, *pair, strict=True)]
-                for pair in ((point.factors, self.identities), (point.products, self.grams))
-            )
-        )
-        values, vectors = moved.measure_spectrum()
+        share = self.weights[:, :, None] / self.largest
+        moved = (1 - share) * point + share * self.observed
+        values, vectors = _measure_spectrum(moved)
         retained = values > level / self.largest
         shrunk = (values[retained] - level / self.largest) / values[retained]
-        left, right = vectors[:, retained] * shrunk, vectors[:, retained].T
-        return _Iterate(
-            *([left @ (right @ h) for h in part] for part in (moved.factors, moved.products))
-        )
+        stepped: FloatArray = (vectors[:, retained] * shrunk) @ (vectors[:, retained].T @ moved)
+        return stepped
 
-    def decompose(self, iterate: _Iterate) -> tuple[FloatArray, FloatArray]:
-        """Left singular vectors and values of the matrix, what is zero to rounding left out."""
-        values, vectors = iterate.measure_spectrum()
-        retained = values > 1e-7 * max(float(values.max(initial=0.0)), 1e-300)
-        return vectors[:, retained], values[retained]
-
-    def measure_gap(self, iterate: _Iterate, penalty: float) -> tuple[float, float]:
+    def measure_gap(self, iterate: FloatArray, penalty: float) -> tuple[float, float]:
         """Objective, and its distance to the dual value of the scaled residual."""
-        left = _Iterate(self.identities, self.grams).combine(-1.0, iterate)
-        _, spectrum = self.decompose(iterate)
-        loss = sum(
-            float(np.sum(w[:, 0] * energies))
-            for w, energies in zip(self.weights, left.measure_energies(), strict=True)
-        )
-        objective = penalty * float(spectrum.sum()) + loss / 2
+        left = self.observed - iterate
+        loss = float(np.sum(self.weights * _measure_energies(left)))
+        objective = penalty * float(_decompose(iterate)[1].sum()) + loss / 2
         # A dual point must lie in the ball of the spectral norm: the residual is scaled into it.
-        norm = self._measure_norm(left.factors, left.products)
-        scale = min(1.0, penalty / max(norm, 1e-300))
-        linear = sum(
-            float(np.sum(w[:, 0] * np.diagonal(product)))
-            for w, product in zip(self.weights, left.products, strict=True)
-        )
+        scale = min(1.0, penalty / max(self._measure_norm(left), 1e-300))
+        linear = float(np.sum(self.weights * np.diagonal(left[1], axis1=1, axis2=2)))
         return objective, objective - (scale * linear - scale**2 * loss / 2)
 
-    def _measure_norm(self, factors: Sequence[FloatArray], products: Sequence[FloatArray]) -> float:
+    def _measure_norm(self, iterate: FloatArray) -> float:
         """Spectral norm of the weighted blocks ``D M R``."""
-        weighted = _Iterate(
-            *([w * m for w, m in zip(self.weights, part, strict=True)]
-              for part in (factors, products))
-        )  # fmt: skip
-        return float(weighted.measure_spectrum()[0][0])
+        return float(_measure_spectrum(self.weights[:, :, None] * iterate)[0][0])
 
-    def measure_change(self, step: _Iterate, new: _Iterate) -> float:
+    def measure_change(self, step: FloatArray, new: FloatArray) -> float:
         """Largest relative change: of all observed rows, and of the others of each block."""
-        changes, sizes = np.zeros(1 + len(self.grams)), np.zeros(1 + len(self.grams))
-        for into, iterate in ((changes, step), (sizes, new)):
-            for number, energy in enumerate(iterate.measure_energies()):
-                observed = self.weights[number][:, 0] > 0
-                into[0] += max(0.0, float(energy[observed].sum()))
-                into[1 + number] += max(0.0, float(energy[~observed].sum()))
-        ratios = changes / np.where(sizes > 0, sizes, 1.0)
+        observed = self.weights > 0
+        changes, sizes = (
+            np.append(np.sum(energies, axis=1, where=~observed), np.sum(energies, where=observed))
+            for energies in (_measure_energies(step), _measure_energies(new))
+        )
+        # Rounding may leave a sum of squares below zero.
+        ratios = np.maximum(changes, 0.0) / np.where(sizes > 0, sizes, 1.0)
         return math.sqrt(float(ratios.max()))
 
 
 def _descend(
-    problem: _Problem, iterate: _Iterate, level: float, is_last: bool, options: FixedPointOptions
-) -> tuple[_Iterate, int, Stop]:
+    problem: _Problem, iterate: FloatArray, level: float, is_last: bool, options: FixedPointOptions
+) -> tuple[FloatArray, int, Stop]:
     """Accelerated steps at one penalty; the earlier ones of the continuation need only be near."""
     momentum, point = 1.0, iterate
     tolerance = options.tolerance if is_last else options.early_tolerance
     for count in range(1, options.max_iterations + 1):
         new = problem.step(point, level)
-        step = new.combine(-1.0, iterate)
+        step = new - iterate
         following = (1 + math.sqrt(1 + 4 * momentum**2)) / 2
-        if _points_uphill(point.combine(-1.0, new), step):
+        # A step that turns against its own momentum (O'Donoghue and Candes 2015) begins anew.
+        if np.sum((point[1] - new[1]) * step[0]) > 0:
             following, point = 1.0, new
         else:
-            point = new.combine((momentum - 1) / following, step)
+            point = new + (momentum - 1) / following * step
         change = problem.measure_change(step, new)
         momentum, iterate = following, new
         if change <= tolerance:
@@ -308,12 +273,6 @@ def _descend(
             if gap <= options.gap * objective:
                 return iterate, count, "gap"
     return iterate, options.max_iterations, _ITERATIONS
-
-
-def _points_uphill(back: _Iterate, step: _Iterate) -> bool:
-    """Whether a step turns against its own momentum (O'Donoghue and Candes 2015)."""
-    pairs = zip(back.products, step.factors, strict=True)
-    return sum(float(np.sum(product * factor)) for product, factor in pairs) > 0
 
 
 SPREAD = 1.05

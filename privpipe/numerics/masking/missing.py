@@ -1,13 +1,19 @@
-"""Completion of records with missing entries, in low-rank factors and rounds of sums.
+"""Records with missing entries as low-rank factors, in rounds of sums: completed, then refitted.
 
 Yi et al. 2014, problem (5): ``penalty |Z|_* + sum over observed of (Z - R)^2 / 2``. With
 ``|Z|_* = min (|U|^2 + |V|^2) / 2`` over ``Z = U V^T`` (Srebro 2004) the scores of a record solve a
 small system of its own, and a round sums over records what the loadings U need. No iterate of the
 width of the collection is ever held. Where few patterns of missing entries repeat, the moments of
 each carry all rounds.
+
+Completion shrinks what it does not see: its rounds leave out how uncertain the scores of a record
+with few known entries are. In the refit they are normal a priori and their covariance is summed
+along (Tipping and Bishop 1999, with missing entries: Ilin and Raiko 2010), so that moments, and the
+regression that follows from them, are not biased towards zero: as least squares on the subspace
+found are the refit of problem (3).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,43 +23,51 @@ from privpipe.errors import InputError
 from privpipe.numerics.compiler import njit
 from privpipe.protocols import BoolArray, FloatArray
 
-LoadingSums = tuple[FloatArray, FloatArray, FloatArray, float]
-"""Products and cross products per feature, (p, r, r) and (p, r), products of all scores, (r, r),
-and the sum of the squared errors of what is observed."""
+RecordSums = tuple[FloatArray, FloatArray, FloatArray, FloatArray, float]
+"""Products and cross products of scores per feature, (p, r, r) and (p, r), products of all scores
+(r, r), squares (p,), and how many entries are known."""
+
+Request = Callable[[FloatArray, float, bool], RecordSums]
+"""Sums over all records, for loadings, ridge, and whether products are expected; see `sum_rows`."""
 
 BLOCK = 512
 """Records whose systems are solved at once."""
 
+LEAST_VARIANCE = 1e-8
+
+COVARIANCE_NOISE = 1e-6
+"""Variance that is used for none where covariances are not of low rank."""
+
 
 @dataclass(frozen=True, eq=False)
-class Loadings:
-    """Low-rank factors of completed records.
+class FactorModel:
+    """Records are ``loadings @ scores``: completed, or plus noise with scores a priori normal.
 
     Parameters
     ----------
     loadings : (n_features, rank)
-        Completed records are ``loadings @ scores``.
     ridge
-        Of the systems for the scores.
+        Of the systems for the scores; the variance of the noise of every entry, where there is
+        some.
     scatter : (rank, rank)
-        Sum over records of the products of their scores.
-    objective
-        Of problem (5), for the penalty `ridge`.
+        Sum over records of the (expected) products of their scores.
     n_rounds
     converged
-        Whether the objective had stopped to fall.
+        Whether the fit had stopped to move.
+    objective
+        Of problem (5), for the penalty `ridge`.
     """
 
     loadings: FloatArray
     ridge: float
     scatter: FloatArray
-    objective: float
     n_rounds: int
     converged: bool
+    objective: float = np.nan
 
     @property
     def gram(self) -> FloatArray:
-        """Sum over completed records of their products, (n_features, n_features)."""
+        """Sum of products of the records without their noise, (n_features, n_features)."""
         found: FloatArray = self.loadings @ self.scatter @ self.loadings.T
         return (found + found.T) / 2
 
@@ -109,65 +123,87 @@ def _multiply_rows(scores: Any, loadings: Any, made: Any) -> Any:
                 made[i, j] += scores[i, a] * loadings[a, j]
 
 
-def sum_rows(rows: FloatArray, loadings: FloatArray, ridge: float) -> LoadingSums:
-    """What a round needs of some records, NaN where an entry is missing."""
+def sum_rows(rows: FloatArray, loadings: FloatArray, ridge: float, expected: bool) -> RecordSums:
+    """What a round needs of some records, NaN where an entry is missing.
+
+    With `expected`, products of scores are those of their distribution given the known entries.
+    """
     known = np.isfinite(rows).astype(np.float64)
-    filled = np.where(np.isfinite(rows), rows, 0.0)
-    rank = loadings.shape[1]
-    products = np.zeros((len(loadings), rank * rank))
-    cross, scatter, loss = np.zeros((len(loadings), rank)), np.zeros((rank, rank)), 0.0
+    filled = np.where(known > 0, rows, 0.0)
+    p, rank = loadings.shape
+    outer = (loadings[:, :, None] * loadings[:, None, :]).reshape(p, -1)
+    products, cross = np.zeros((p, rank * rank)), np.zeros((p, rank))
+    scatter = np.zeros(rank * rank)
     for start in range(0, len(rows), BLOCK):
         part = slice(start, start + BLOCK)
-        scores = solve_scores(rows[part], loadings, ridge)
-        outer = (scores[:, :, None] * scores[:, None, :]).reshape(len(scores), -1)
-        products += known[part].T @ outer
+        systems = (known[part] @ outer).reshape(-1, rank, rank) + ridge * np.eye(rank)
+        right = filled[part] @ loadings
+        scores = np.linalg.solve(systems, right[:, :, None])[:, :, 0]
+        second = scores[:, :, None] * scores[:, None, :]
+        if expected:
+            second += ridge * np.linalg.inv(systems)
+        flat = second.reshape(len(scores), -1)
+        products += known[part].T @ flat
         cross += filled[part].T @ scores
-        scatter += scores.T @ scores
-        loss += float(np.sum(known[part] * (filled[part] - scores @ loadings.T) ** 2))
-    return products.reshape(-1, rank, rank), cross, scatter, loss
+        scatter += flat.sum(axis=0)
+    squares = np.sum(filled**2, axis=0)
+    shaped = products.reshape(p, rank, rank)
+    return shaped, cross, scatter.reshape(rank, rank), squares, float(known.sum())
 
 
-def sum_pattern(
-    patterns: Mapping[bytes, FloatArray], loadings: FloatArray, ridge: float
-) -> LoadingSums:
-    """The same from the Gram matrix of each pattern of missing entries.
+def sum_patterns(
+    patterns: Sequence[tuple[BoolArray, FloatArray, float]],
+    loadings: FloatArray,
+    ridge: float,
+    expected: bool,
+) -> RecordSums:
+    """The same from the moments of each pattern of missing entries.
 
     Parameters
     ----------
     patterns
-        By the bytes of the mask of observed entries, (n_features,) bool: the sum of products of
-        records with this pattern, (n_features, n_features), zero where something is missing.
+        Which entries are known, (n_features,); the sum of products of the records with this
+        pattern, (n_features, n_features), zero where something is missing; and their number.
     """
     p, rank = loadings.shape
-    products, cross = np.zeros((p, rank, rank)), np.zeros((p, rank))
-    scatter, loss = np.zeros((rank, rank)), 0.0
-    for name, gram in sorted(patterns.items()):
-        known: BoolArray = np.frombuffer(name, bool)
-        inner, seen = gram[np.ix_(known, known)], loadings[known]
-        solve = np.linalg.solve(seen.T @ seen + ridge * np.eye(rank), seen.T)
+    products, cross, squares = np.zeros((p, rank, rank)), np.zeros((p, rank)), np.zeros(p)
+    scatter, n_known = np.zeros((rank, rank)), 0.0
+    for known, gram, count in patterns:
+        seen, inner = loadings[known], gram[np.ix_(known, known)]
+        inverse = np.linalg.inv(seen.T @ seen + ridge * np.eye(rank))
+        solve = inverse @ seen.T
         mine = solve @ inner @ solve.T
+        if expected:
+            mine += count * ridge * inverse
         products[known] += mine
         cross[known] += inner @ solve.T
         scatter += mine
-        residual = np.eye(len(seen)) - seen @ solve
-        loss += float(np.sum((residual @ inner) * residual))
-    return products, cross, scatter, loss
+        squares[known] += np.diag(inner)
+        n_known += count * float(known.sum())
+    return products, cross, scatter, squares, n_known
+
+
+def measure_loss(loadings: FloatArray, sums: RecordSums) -> float:
+    """Sum of the squared errors of the known entries, expected where the sums are."""
+    products, cross, _, squares, _ = sums
+    fitted = np.einsum("ij,ijk,ik->i", loadings, products, loadings)
+    return float(np.sum(squares - 2 * np.sum(loadings * cross, axis=1) + fitted))
 
 
 def fit_loadings(
-    request: Callable[[FloatArray, float], LoadingSums],
+    request: Request,
     start: FloatArray,
     penalty: float,
     *,
     tolerance: float = 1e-9,
     max_rounds: int = 500,
-) -> Loadings:
+) -> FactorModel:
     """Minimise problem (5) by alternating solves; a round is one question about all records.
 
     Parameters
     ----------
     request
-        Sums over all records for loadings and ridge; see `sum_rows`.
+        See `sum_rows`.
     start : (n_features, rank)
         First loadings. The rank must be that of the solution or above; directions that the
         penalty does not allow die out.
@@ -194,18 +230,18 @@ def fit_loadings(
     loadings, before, objective = start, np.inf, np.inf
     scatter: FloatArray = np.zeros((start.shape[1],) * 2)
     for count in range(1, max_rounds + 1):
-        products, cross, scatter, loss = request(loadings, penalty)
+        sums = products, cross, scatter, _, _ = request(loadings, penalty, False)
         size = float(np.sum(loadings**2)) + float(np.trace(scatter))
-        objective = loss / 2 + penalty * size / 2
+        objective = measure_loss(loadings, sums) / 2 + penalty * size / 2
         # Alternating solves never raise the objective: a rise is rounding, and ends it, too.
         if before - objective <= tolerance * objective:
-            return Loadings(loadings, penalty, scatter, objective, count, True)
+            return FactorModel(loadings, penalty, scatter, count, True, objective)
         before = objective
         # The nuclear norm is the least (|U|^2 + |V|^2) / 2: each factor has a ridge of the penalty.
         systems = products + penalty * np.eye(loadings.shape[1])
         solved = np.linalg.solve(systems, cross[:, :, None])[:, :, 0]
         loadings = _balance(solved, scatter)
-    return Loadings(loadings, penalty, scatter, objective, max_rounds, False)
+    return FactorModel(loadings, penalty, scatter, max_rounds, False, objective)
 
 
 def _balance(loadings: FloatArray, scatter: FloatArray) -> FloatArray:
@@ -215,3 +251,121 @@ def _balance(loadings: FloatArray, scatter: FloatArray) -> FloatArray:
     left, sizes, _ = np.linalg.svd(loadings @ root, full_matrices=False)
     balanced: FloatArray = left * np.sqrt(sizes)
     return balanced
+
+
+def fit_factors(
+    request: Request,
+    start: FloatArray,
+    variance: float,
+    n_records: float,
+    *,
+    tolerance: float = 1e-6,
+    max_rounds: int = 300,
+) -> FactorModel:
+    """Maximise the likelihood of what is known; a round is one question about all records.
+
+    Parameters
+    ----------
+    request
+        See `sum_rows`.
+    start : (n_features, rank)
+    variance
+        First guess.
+    n_records
+    tolerance
+        Relative change of ``loadings @ loadings.T`` at which it ends.
+    max_rounds
+
+    Notes
+    -----
+    Loadings take up what the scores' products differ from the identity (parameter expansion, Liu et
+    al. 1998), which saves most of the rounds.
+    """
+    loadings = start
+    scatter: FloatArray = n_records * np.eye(start.shape[1])
+    for count in range(1, max_rounds + 1):
+        sums = products, cross, scatter, _, n_known = request(loadings, variance, True)
+        new = np.linalg.solve(products, cross[:, :, None])[:, :, 0]
+        # A variance of zero would make the systems of records with few known entries singular.
+        variance = max(measure_loss(new, sums) / n_known, LEAST_VARIANCE)
+        # Parameter expansion: scores need not have the identity as products, loadings take it up.
+        expanded = new @ np.linalg.cholesky(scatter / n_records)
+        change = np.linalg.norm(expanded @ expanded.T - loadings @ loadings.T)
+        loadings = expanded
+        if change <= tolerance * np.linalg.norm(expanded.T @ expanded):
+            return FactorModel(loadings, variance, np.eye(len(scatter)) * n_records, count, True)
+    return FactorModel(loadings, variance, np.eye(len(scatter)) * n_records, max_rounds, False)
+
+
+def fit_covariance(
+    request: Request,
+    n_features: int,
+    n_records: float,
+    *,
+    tolerance: float = 1e-3,
+    max_rounds: int = 40,
+) -> FactorModel:
+    """Maximise the likelihood of records of any covariance: what least squares predict best by.
+
+    A factor model of low rank takes what its few factors leave for noise, and its regression is
+    that of records without noise: of features that have none, as indicators of classes, both lose
+    the model. Here every feature keeps all of its variance.
+
+    Parameters
+    ----------
+    request, n_records, max_rounds
+        As in `fit_factors`.
+    n_features
+        Columns of the records, the one of ones included.
+    tolerance
+        Relative change of the covariance in a round at which it ends; further rounds fit what is
+        missing more than what is known.
+
+    Returns
+    -------
+    FactorModel
+        As many factors as features: loadings are a root of the mean products.
+
+    Notes
+    -----
+    Rounds of expectation and maximisation (Little and Rubin 2002, section 11.2), two of which are
+    extrapolated (Varadhan and Roland 2008, SQUAREM S3) as long as the covariance stays positive.
+    """
+    eye = np.eye(n_features)
+    variance = COVARIANCE_NOISE
+
+    def improve(moments: FloatArray) -> FloatArray:
+        root = _root(moments)
+        _, _, scatter, _, _ = request(root, variance, True)
+        new: FloatArray = root @ (scatter / n_records) @ root.T
+        return (new + new.T) / 2
+
+    moments: FloatArray = eye
+    count, converged = 0, False
+    while count < max_rounds and not converged:
+        once = improve(moments)
+        twice = improve(once)
+        count += 2
+        step, bend = once - moments, (twice - once) - (once - moments)
+        converged = bool(np.linalg.norm(twice - once) <= tolerance * np.linalg.norm(twice))
+        moments = twice if converged else _extrapolate(moments, step, bend, twice)
+    return FactorModel(_root(moments), variance, n_records * eye, count, converged)
+
+
+def _extrapolate(
+    start: FloatArray, step: FloatArray, bend: FloatArray, plain: FloatArray
+) -> FloatArray:
+    """As far along the curve of two rounds as the moments stay positive; else after these."""
+    stretch = float(np.linalg.norm(step)) / max(float(np.linalg.norm(bend)), 1e-300)
+    while stretch > 1.05:
+        ahead: FloatArray = start + 2 * stretch * step + stretch**2 * bend
+        if np.linalg.eigvalsh(ahead)[0] > 0:
+            return ahead
+        stretch = (stretch + 1) / 2
+    return plain
+
+
+def _root(moments: FloatArray) -> FloatArray:
+    values, vectors = np.linalg.eigh(moments)
+    root: FloatArray = vectors * np.sqrt(np.maximum(values, COVARIANCE_NOISE * values[-1]))
+    return root

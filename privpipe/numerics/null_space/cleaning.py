@@ -9,8 +9,11 @@ of a narrow dtype whose rounding may cost too much of their budget are stored wi
 (`privpipe.numerics.null_space.compensated_rounding`).
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,7 +23,7 @@ from privpipe.numerics.compiler import can_compile
 from privpipe.numerics.null_space import shrinkage
 from privpipe.numerics.null_space.compensated_rounding import Balance, store_within
 from privpipe.numerics.null_space.prediction_grid import predict_on_grid, settle_exactly
-from privpipe.numerics.null_space.rounding_margin import Grid, RoundingMargin
+from privpipe.numerics.null_space.rounding_margin import Defects, Grid, RoundingMargin
 from privpipe.protocols import BoolArray, FloatArray, IntArray
 
 KERNEL_VALUES = 2**18
@@ -51,14 +54,10 @@ class LinearForm:
         Norms of its rows.
     grid
         That predictions are rounded to.
-    shift : (n_desired,)
-        Added to predictions: what centre and appended columns contribute.
-    turn : (n_desired, rank)
-        ``W``.
     lift : (n_features_out, rank)
     centre : (n_features_out,)
-    centre_norm
-        Its norm.
+    defects
+        Of the lift; with what turns predictions into coordinates.
     root
         Root of the budget, in units of the desired prediction; 0 removes nothing but the
         exact null space.
@@ -66,8 +65,6 @@ class LinearForm:
         "greedy", "in_order" or "kkt".
     margin
         Of rounding.
-    lift_norms : (rank,)
-        Norms of the columns of the lift.
     balance
         How to store records of a narrow dtype whose margin is too wide; None withholds them.
     """
@@ -75,24 +72,34 @@ class LinearForm:
     predictor: FloatArray
     weights: FloatArray
     grid: Grid
-    shift: FloatArray
-    turn: FloatArray
     lift: FloatArray
     centre: FloatArray
-    centre_norm: float
+    defects: Defects
     root: float
     rule: str
     margin: RoundingMargin
-    lift_norms: FloatArray
     balance: Balance | None = None
 
     @property
     def rank(self) -> int:
-        return int(self.turn.shape[1])
+        return int(self.lift.shape[1])
 
     @property
     def n_predictions(self) -> int:
-        return len(self.shift)
+        return len(self.defects.shift)
+
+    def of_target(self) -> LinearForm:
+        """The same for records that are target predictions on the grid: each its own rounding."""
+        n = self.n_predictions
+        return replace(self, predictor=np.eye(n), weights=np.ones(n))
+
+    def bound_norms(self, coordinates: FloatArray) -> FloatArray:
+        """Bounds on the norms of any records made of coordinates, (n_records,)."""
+        # The triangle inequality over the columns of the lift.
+        bound = np.full(len(coordinates), self.defects.centre_norm)
+        for j, length in enumerate(self.defects.lift_norms):
+            bound = bound + length * np.abs(coordinates[:, j])
+        return bound
 
     def widest(self, lifted: bool) -> float:
         """Margin up to which a record is simply rounded."""
@@ -167,12 +174,7 @@ def clean_with_kernel(
 
     Leaves to `clean_block` what is to be stored in balance: such records are NaN and withheld.
     """
-    from privpipe.numerics.null_space.cleaning_kernel import (
-        TILE,
-        UNREPRESENTABLE,
-        align_rows,
-        make_kernel,
-    )
+    from privpipe.numerics.null_space import cleaning_kernel as compiled
 
     if out is None:
         out = np.empty((len(x), len(form.lift)), dtype) if lifted else np.empty((len(x), form.rank))
@@ -180,31 +182,29 @@ def clean_with_kernel(
     x = np.ascontiguousarray(x)
     spent, state = np.empty(len(x)), np.empty(len(x), np.uint8)
     measured = np.empty((len(x), form.rank + 2))  # hardly ever touched, hence hardly there
-    kernel = make_kernel(form.n_predictions, form.rank, form.rule, lifted)
+    kernel = compiled.make_kernel(form.n_predictions, form.rank, form.rule, lifted)
     given = (
-        align_rows(form.predictor.T),
-        align_rows(form.weights[None])[0],
+        compiled.align_rows(form.predictor.T),
+        compiled.align_rows(form.weights[None])[0],
         np.array([form.grid.step, form.grid.digits, form.grid.uncertainty]),
-        form.turn,
-        form.shift,
-        align_rows(form.lift.T),
-        align_rows(form.centre[None])[0],
+        form.defects.turn,
+        form.defects.shift,
+        compiled.align_rows(form.lift.T),
+        compiled.align_rows(form.centre[None])[0],
         form.root,
         np.r_[form.margin.per_unit, form.margin.constant, form.margin.per_coordinate],
-        form.lift_norms,
-        np.array([form.widest(lifted), form.centre_norm, _largest(dtype)]),
+        form.defects.lift_norms,
+        np.array([form.widest(lifted), form.defects.centre_norm, _largest(dtype)]),
     )
-    missing = np.empty(TILE, np.int64)
-    first, lost = kernel(
-        x, 0, *given, *_settle(x, missing[:0], form), out, spent, state, measured, missing
-    )
+    missing = np.empty(compiled.TILE, np.int64)
+    first = lost = 0
     # The kernel stops at a tile with a record that twice the digits do not decide; it is summed in
     # whole numbers here, and the kernel resumes at that tile, so that no tier shows in the release.
-    while lost:
+    while first < len(x):
         known = _settle(x, missing[:lost].copy(), form)
         first, lost = kernel(x, first, *given, *known, out, spent, state, measured, missing)
     # Not finite or too wide a margin: both are NaN in the release, and both are counted.
-    withheld = state >= UNREPRESENTABLE
+    withheld = state >= compiled.UNREPRESENTABLE
     return CleanedBlock(out, spent, withheld, measured[withheld])
 
 
@@ -223,7 +223,7 @@ def clean_with_numpy(
     out: FloatArray | None = None,
 ) -> CleanedBlock:
     """As `clean_with_kernel`, with the same bytes, for any floating dtype and rank."""
-    retained = np.empty((len(x), form.rank))
+    retained: FloatArray = np.empty((len(x), form.rank))
     spent, withheld = np.empty(len(x)), np.empty(len(x), np.bool_)
     measured: list[FloatArray] = [np.empty((0, form.rank + 2))]
     # One float64 tile for all: memory beyond the result does not grow with the block.
@@ -236,13 +236,11 @@ def clean_with_numpy(
     # NaN coordinates lift to NaN records: what is withheld never shows its other features.
     retained[withheld] = np.nan
     if lifted:
-        released = reconstruct_records(retained, form.lift, form.centre, dtype, out=out)
-    elif out is None:
-        released = retained
-    else:
-        released = out
-        released[...] = retained
-    return CleanedBlock(released, spent, withheld, np.vstack(measured))
+        retained = reconstruct_records(retained, form.lift, form.centre, dtype, out=out)
+    elif out is not None:
+        out[...] = retained
+        retained = out
+    return CleanedBlock(retained, spent, withheld, np.vstack(measured))
 
 
 def reconstruct_records(
@@ -274,10 +272,11 @@ def reconstruct_records(
     """
     released = np.empty((len(coordinates), len(lift)), dtype) if out is None else out
     if _is_large(released):
-        from privpipe.numerics.null_space.cleaning_kernel import align_rows, make_lift
+        from privpipe.numerics.null_space import cleaning_kernel as compiled
 
-        b, d = np.ascontiguousarray(coordinates), align_rows(lift.T)
-        make_lift(lift.shape[1])(b, d, align_rows(centre[None] + 0.0)[0], released)
+        b, d = np.ascontiguousarray(coordinates), compiled.align_rows(lift.T)
+        zero_point = compiled.align_rows(centre[None] + 0.0)[0]
+        compiled.make_lift(lift.shape[1])(b, d, zero_point, released)
         return released
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         for rows in _tiles(*released.shape):
@@ -298,46 +297,27 @@ def _is_large(records: FloatArray) -> bool:
 
 def _correct(found: CleanedBlock, form: LinearForm) -> None:
     """Store in balance what was withheld for its wide margin, in place, tile by tile."""
-    rows = np.flatnonzero(found.withheld)
-    step = MENDED_TILES * _tile_rows(len(form.lift))
-    for start in range(0, len(rows), step):
-        some = rows[start : start + step]
-        measured = found.measured[start : start + step]
-        stored, spent, within = _clean_narrow(measured, form, found.released)
-        found.released[some[within]] = stored[within]
-        found.spent[some[within]] = spent[within]
-        found.withheld[some[within]] = False
-
-
-def _clean_narrow(
-    measured: FloatArray, form: LinearForm, released: FloatArray
-) -> tuple[FloatArray, FloatArray, BoolArray]:
-    """Stored records, what they cost, and whether they may be released."""
     assert form.balance is not None, "only narrow dtypes are corrected"
-    n = len(measured)
-    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-        b = np.ascontiguousarray(measured[:, :-2])
-        margin = form.balance.margin.measure(measured[:, -2], measured[:, -1], b)
-        # Checked from coordinates alone, so that a withheld record shows nothing but its
-        # prediction.
-        near = shrinkage.bound_norms(b, form.lift_norms, form.centre_norm) <= _largest(
-            released.dtype
-        )
-        # A margin of the whole root leaves nothing to spend: such a record cannot be promised.
-        possible = np.flatnonzero(near & (margin < form.root))
-        stored, spent = np.empty((n, len(form.lift)), released.dtype), np.zeros(n)
-        within = np.zeros(n, np.bool_)
-        stored[possible], loss, within[possible] = store_within(
-            b[possible],
-            form.root - margin[possible],
-            lambda coordinates, budget: shrinkage.shrink_by_rule(coordinates, budget, form.rule),
-            lambda retained: shrinkage.lift_coordinates(retained, form.lift, form.centre),
-            form.balance,
-            released.dtype,
-        )
+    dtype, rows = found.released.dtype, np.flatnonzero(found.withheld)
+    shrink = partial(shrinkage.shrink_by_rule, rule=form.rule)
+    lift = partial(shrinkage.lift_coordinates, lift=form.lift, centre=form.centre)
+    for part in _tiles(len(rows), len(form.lift), MENDED_TILES):
+        measured = found.measured[part]
+        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+            b = np.ascontiguousarray(measured[:, :-2])
+            margin = form.balance.margin.measure(measured[:, -2], measured[:, -1], b)
+            # Checked from coordinates alone, so that a withheld record shows nothing but its
+            # prediction.
+            near = form.bound_norms(b) <= _largest(dtype)
+            # A margin of the whole root leaves nothing to spend: such a record cannot be promised.
+            possible = np.flatnonzero(near & (margin < form.root))
+            stored, loss, within = store_within(
+                b[possible], form.root - margin[possible], shrink, lift, form.balance, dtype
+            )
+        some = rows[part][possible[within]]
+        found.released[some], found.withheld[some] = stored[within], False
         # Measured on the stored record, rounding included: receipts say what the audit finds.
-        spent[possible] = loss**2
-    return stored, spent, within
+        found.spent[some] = loss[within] ** 2
 
 
 def _clean_tile(
@@ -346,9 +326,11 @@ def _clean_tile(
     """Retained coordinates, what was spent, what is withheld, and what was measured of that."""
     values = predict_on_grid(x, form.predictor, form.weights, form.grid)
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-        b, size, unexplained = shrinkage.turn_predictions(values, form.shift, form.turn)
+        b, size, unexplained = shrinkage.turn_predictions(
+            values, form.defects.shift, form.defects.turn
+        )
         # Written with "not (... <= ...)": a NaN bound must withhold.
-        withheld = ~(shrinkage.bound_norms(b, form.lift_norms, form.centre_norm) <= _largest(dtype))
+        withheld = ~(form.bound_norms(b) <= _largest(dtype))
         spent = np.zeros(len(x))
         # Without a budget nothing is promised per record, hence nothing withheld for rounding.
         if form.root > 0:
@@ -379,7 +361,7 @@ def _tile_rows(n_features: int) -> int:
     return max(1, TILE_VALUES // max(1, n_features))
 
 
-def _tiles(n_records: int, n_features: int) -> Iterator[slice]:
-    step = _tile_rows(n_features)
+def _tiles(n_records: int, n_features: int, n_tiles: int = 1) -> Iterator[slice]:
+    step = n_tiles * _tile_rows(n_features)
     for start in range(0, n_records, step):
         yield slice(start, min(start + step, n_records))

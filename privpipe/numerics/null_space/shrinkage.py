@@ -236,12 +236,3 @@ def lift_coordinates(coordinates: FloatArray, lift: FloatArray, centre: FloatArr
     wide = multiply_in_order(coordinates, lift.T)
     wide += centre
     return wide
-
-
-def bound_norms(coordinates: FloatArray, lift_norms: FloatArray, centre_norm: float) -> FloatArray:
-    """Bounds on the norms of any records made of coordinates, (n_records,)."""
-    # The triangle inequality over the columns of the lift.
-    bound = np.full(len(coordinates), centre_norm)
-    for j, length in enumerate(lift_norms):
-        bound = bound + length * np.abs(coordinates[:, j])
-    return bound

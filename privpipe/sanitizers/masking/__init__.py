@@ -3,8 +3,8 @@
 Yi et al. 2014, Privacy and Regression Model Preserved Learning. `surrogates` has the options and
 the fit: `record_survey` sums the records up in one pass, `refusals` says what would be unsafe, and
 the `masking_model` is what is stored: it says what to sum with random signs, and what to make of
-the sums. `masked_records` draws from records in memory, `privpipe.cluster.passes.cleaning_pass` on
-workers. The arithmetic is in `privpipe.numerics.masking`.
+the sums, of records in memory or, by `privpipe.cluster.passes.cleaning_pass`, on workers. The
+arithmetic is in `privpipe.numerics.masking`.
 
 What is released is X P and a coefficient matrix: second moments, and no residual of a response.
 

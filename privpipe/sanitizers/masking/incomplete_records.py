@@ -5,17 +5,14 @@ ways, each round reads the shards once; nothing of the width of the collection i
 """
 
 import math
-from collections.abc import Callable
 from functools import partial
 
 import numpy as np
-import numpy.typing as npt
 
-from privpipe.numerics.masking import factor_model
+from privpipe.numerics.masking import missing
 from privpipe.numerics.masking.completion import set_penalty
-from privpipe.numerics.masking.missing import LoadingSums, fit_loadings, sum_pattern, sum_rows
 from privpipe.numerics.moments import CoMoments, count_targets
-from privpipe.protocols import FloatArray, Shard, Shards, ShardSchema
+from privpipe.protocols import BoolArray, FloatArray, Shard, Shards, ShardSchema
 from privpipe.sanitizers.masking.record_survey import RecordSurvey, code_responses
 
 LEAST_NOISE = 1e-3
@@ -35,7 +32,7 @@ MOST_COLUMNS = 64
 
 
 def expand_moments(
-    moments: CoMoments, known: npt.NDArray[np.bool_], centre: FloatArray, scale: FloatArray
+    moments: CoMoments, known: BoolArray, centre: FloatArray, scale: FloatArray
 ) -> FloatArray:
     """Sums of products about a centre, with ones as last column; zero where not known."""
     mean = (moments.mean - centre[known]) / scale[known]
@@ -59,7 +56,7 @@ def complete_records(
     *,
     noise_level: float | None,
     clip: float,
-) -> factor_model.FactorModel:
+) -> missing.FactorModel:
     """Problem (5), first with a coarse noise level, then with what its errors show; refitted.
 
     Where records are many beside their columns, and no noise level is given, the refit is their
@@ -80,20 +77,17 @@ def complete_records(
     ----------
     Yi et al. 2014, problem (5); Little and Rubin 2002, section 11.2.
     """
-    sum_up, expect = _make_questions(shards, survey, centre, scale, clip)
+    request = _make_request(shards, survey, centre, scale, clip)
     # With the column of ones, which is known in every record.
     n_columns, n = len(centre) + 1, survey.n_records
     n_known = float(survey.counts.sum()) + n
     per_column = n_known / n_columns
     products = n_columns * (n_columns + 1) / 2
-    if (
-        noise_level is None
-        and n_columns <= MOST_COLUMNS
-        and n_known >= ENTRIES_PER_PRODUCT * products
-    ):
+    many = n_columns <= MOST_COLUMNS and n_known >= ENTRIES_PER_PRODUCT * products
+    if noise_level is None and many:
         # Indicators of classes have no noise: a low rank with noise fell to an RMSE of 20 on School
         # with 80 % missing, worse than the mean.
-        return factor_model.fit_covariance(expect, n_columns, n)
+        return missing.fit_covariance(request, n_columns, n)
     width = min(n_columns, MOST_LOADINGS)
     # A fixed seed: the fit is a function of the records, and a start without zeros finds all
     # directions.
@@ -101,62 +95,52 @@ def complete_records(
     level = noise_level
     if level is None:
         penalty = set_penalty(COARSE_NOISE, n_columns, per_column)
-        coarse = fit_loadings(sum_up, start, penalty, tolerance=1e-6)
-        _, _, _, loss = sum_up(coarse.loadings, coarse.ridge)
+        coarse = missing.fit_loadings(request, start, penalty, tolerance=1e-6)
+        sums = request(coarse.loadings, coarse.ridge, False)
+        loss = missing.measure_loss(coarse.loadings, sums)
         level, start = math.sqrt(loss / n_known), coarse.loadings
     # The ridge of a record's system: without any, records with few entries cannot be solved.
     level = max(level, LEAST_NOISE)
-    found = fit_loadings(sum_up, start, set_penalty(level, n_columns, per_column), tolerance=1e-7)
+    found = missing.fit_loadings(
+        request, start, set_penalty(level, n_columns, per_column), tolerance=1e-7
+    )
     values, vectors = np.linalg.eigh(found.gram / n)
     retained = values > 1e-6 * values[-1]
-    return factor_model.fit_factors(
-        expect, vectors[:, retained] * np.sqrt(values[retained]), level**2, n
+    return missing.fit_factors(
+        request, vectors[:, retained] * np.sqrt(values[retained]), level**2, n
     )
 
 
-def _make_questions(
+def _make_request(
     shards: Shards, survey: RecordSurvey, centre: FloatArray, scale: FloatArray, clip: float
-) -> tuple[
-    Callable[[FloatArray, float], LoadingSums],
-    Callable[[FloatArray, float], factor_model.FactorSums],
-]:
-    """Both questions of a round: answered by moments of patterns, or else by the records."""
+) -> missing.Request:
+    """The sums of a round: from moments of patterns, or else from the records."""
+    if not survey.overflown:
+        patterns = []
+        for pattern, moments in sorted(survey.parts.items()):
+            known = np.array([one == "1" for one in pattern])
+            gram = expand_moments(moments, known, centre, scale)
+            patterns.append((np.append(known, True), gram, moments.count))
+        return partial(missing.sum_patterns, patterns)
     # Too many patterns to hold a matrix for each: every round reads the records instead.
-    if survey.overflown:
-        sum_all = shards.oracle(
-            _sum_shard, schema=shards.schema, centre=centre, scale=scale, clip=clip
-        )
+    oracle = shards.oracle(_sum_shard, schema=shards.schema, centre=centre, scale=scale, clip=clip)
 
-        def sum_up(loadings: FloatArray, ridge: float) -> LoadingSums:
-            products, cross, scatter, loss = sum_all(("sum", loadings, ridge))
-            return products, cross, scatter, loss
+    def request(loadings: FloatArray, ridge: float, expected: bool) -> missing.RecordSums:
+        products, cross, scatter, squares, n_known = oracle((loadings, ridge, expected))
+        return products, cross, scatter, squares, n_known
 
-        def expect(loadings: FloatArray, variance: float) -> factor_model.FactorSums:
-            products, cross, scatter, squares, n_known = sum_all(("expect", loadings, variance))
-            return products, cross, scatter, squares, n_known
-
-        return sum_up, expect
-    patterns = {
-        np.append(known, True).tobytes(): (
-            expand_moments(moments, known, centre, scale),
-            moments.count,
-        )
-        for pattern, moments in survey.parts.items()
-        for known in (np.array([one == "1" for one in pattern]),)
-    }
-    grams = {name: gram for name, (gram, _) in patterns.items()}
-    return partial(sum_pattern, grams), partial(factor_model.expect_pattern, patterns)
+    return request
 
 
 def _sum_shard(
     shard: Shard,
-    parameters: tuple[str, FloatArray, float],
+    parameters: tuple[FloatArray, float, bool],
     *,
     schema: ShardSchema,
     centre: FloatArray,
     scale: FloatArray,
     clip: float,
-) -> LoadingSums | factor_model.FactorSums:
+) -> missing.RecordSums:
     """What a round needs of the records of a shard."""
     t = count_targets(schema.desired)
     rows = np.ones((len(shard.features), len(centre) + 1))
@@ -164,5 +148,4 @@ def _sum_shard(
     rows[:, :-1] = (rows[:, :-1] - centre) / scale
     if clip:
         np.clip(rows[:, t:-1], -clip, clip, out=rows[:, t:-1])
-    request, loadings, ridge = parameters
-    return (factor_model.expect_rows if request == "expect" else sum_rows)(rows, loadings, ridge)
+    return missing.sum_rows(rows, *parameters)

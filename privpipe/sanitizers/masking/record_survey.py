@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import reduce
 
 import numpy as np
 
@@ -82,7 +83,7 @@ class RecordSurvey:
             self.whole & other.whole,
             self.centre + share * step,
             self.spread + other.spread + self.counts * share * step**2,
-            _keep_whole(parts) if overflown else parts,
+            {p: parts[p] for p in parts if "0" not in p} if overflown else parts,
             self.n_clipped + other.n_clipped,
             overflown,
         )
@@ -148,97 +149,62 @@ def survey_records(
         If features are infinite, or missing where none may be; with their number.
     """
     t = count_targets(schema.desired)
-    n = len(shard.features)
-    total = _survey_nothing(t, t + schema.n_features)
-    # Block by block, which a cache holds while it is looked at in several ways.
-    for start in range(0, n, BLOCK_RECORDS):
+    bounds = None if low is None or high is None else (low, high)
+    parts = []
+    # Block by block, which a cache holds while it is looked at in several ways; one of no records
+    # where there are none.
+    for start in range(0, max(len(shard.features), 1), BLOCK_RECORDS):
         part = slice(start, start + BLOCK_RECORDS)
         features = shard.features[part]
         rows = np.empty((len(features), t + schema.n_features))
         rows[:, :t], rows[:, t:] = code_responses(shard, schema, part), features
-        total = total.merge(_survey_block(rows, t, complete, low, high))
-    return total
-
-
-def _survey_nothing(n_responses: int, n_columns: int) -> RecordSurvey:
-    """Of no record; neutral in merging."""
-    nothing = np.zeros(n_columns)
-    return RecordSurvey(
-        n_responses,
-        0,
-        0,
-        nothing,
-        np.full(n_columns, np.inf),
-        np.full(n_columns, -np.inf),
-        np.ones(n_columns, bool),
-        nothing,
-        nothing,
-    )
+        parts.append(_survey_block(rows, t, complete, bounds))
+    return reduce(RecordSurvey.merge, parts)
 
 
 def _survey_block(
-    rows: FloatArray, t: int, complete: bool, low: FloatArray | None, high: FloatArray | None
+    rows: FloatArray, t: int, complete: bool, bounds: tuple[FloatArray, FloatArray] | None
 ) -> RecordSurvey:
-    """Survey of a few records, [responses, features]."""
+    """Survey of a few records, [responses, features], which are clipped in place."""
+    n, n_columns = rows.shape
     with np.errstate(invalid="ignore", over="ignore"):  # what is not finite is looked at below
-        moments = None if low is not None else CoMoments.of(rows)
-    if moments is None or not np.isfinite(moments.scatter).all():
-        return _survey_unusual(rows, t, complete, low, high)
-    # All is finite: what else is required follows from the moments.
-    spread = np.diag(moments.scatter).copy()
-    counts = np.full(rows.shape[1], float(len(rows)))
-    least, most = rows.min(axis=0), rows.max(axis=0)
-    bounds = _bound_columns(least, most, moments.mean, spread, counts)
+        moments = None if bounds else CoMoments.of(rows)
+    n_clipped, overflown = 0, False
+    if moments is not None and np.isfinite(moments.scatter).all():
+        # All is finite: what else is required follows from the moments.
+        known, parts = np.broadcast_to(np.True_, rows.shape), {"1" * n_columns: moments}
+        counts = np.full(n_columns, float(n))
+        centre, spread = moments.mean, np.diag(moments.scatter).copy()
+        least, most = rows.min(axis=0, initial=np.inf), rows.max(axis=0, initial=-np.inf)
+    else:
+        _check_finite(rows[:, t:], complete)
+        if bounds:
+            inner = rows[:, t:]
+            n_clipped = int(np.count_nonzero((inner < bounds[0]) | (inner > bounds[1])))
+            np.clip(inner, *bounds, out=inner)
+        _check_size(rows, t)
+        # Infinite ones were refused above: what is left not finite is missing.
+        known = np.isfinite(rows)
+        parts, overflown = _cut_by_pattern(rows, known)
+        counts, centre, spread, least, most = _measure_columns(rows, known)
+    # Bounds are rounded away from the mean, by an eighth of a deviation at most: no value is
+    # revealed. Of a constant column there is none to round by: its bounds are its one value.
+    deviation = np.sqrt(spread / np.maximum(counts, 1))
+    varies = deviation > 0
+    step = np.where(varies, np.exp2(np.floor(np.log2(np.where(varies, deviation, 1.0)))), 0.0) / 8
     return RecordSurvey(
         n_responses=t,
-        n_records=len(rows),
-        n_empty=0,
+        n_records=n,
+        n_empty=int(np.count_nonzero(~known[:, t:].any(axis=1))),
         counts=counts,
-        least=bounds["least"],
-        most=bounds["most"],
-        whole=_find_whole(rows, None),
-        centre=moments.mean,
-        spread=spread,
-        parts={"1" * rows.shape[1]: moments},
-    )
-
-
-def _survey_unusual(
-    rows: FloatArray, t: int, complete: bool, low: FloatArray | None, high: FloatArray | None
-) -> RecordSurvey:
-    """The same where something is missing, infinite or clipped."""
-    _check_finite(rows[:, t:], complete)
-    n_clipped = 0
-    if low is not None and high is not None:
-        inner = rows[:, t:]
-        n_clipped = int(np.count_nonzero((inner < low) | (inner > high)))
-        np.clip(inner, low, high, out=inner)
-    if np.isinf(rows[:, :t]).any():
-        raise InputError(
-            "A response is infinite.", remedy="Leave such records out.", code="nonfinite"
-        )
-    large = int(np.count_nonzero((np.abs(rows) > LARGEST).any(axis=1)))
-    if large:
-        raise InputError(
-            f"{large} of {len(rows)} records hold values beyond {LARGEST:g}, whose squares no "
-            "number holds.",
-            remedy="Ingest them in a larger unit.",
-            code="nonfinite",
-        )
-    # Infinite ones were refused above: what is left not finite is missing.
-    known = np.isfinite(rows)
-    parts, overflown = _cut_by_pattern(rows, known)
-    n_empty = int(np.count_nonzero(~known[:, t:].any(axis=1)))
-    columns = _measure_columns(rows, known)
-    return RecordSurvey(
-        n_responses=t,
-        n_records=len(rows),
-        n_empty=n_empty,
+        least=centre - _round_up(centre - least, step),
+        most=centre + _round_up(most - centre, step),
         whole=_find_whole(rows, known),
+        centre=centre,
+        spread=spread,
         parts=parts,
         n_clipped=n_clipped,
         overflown=overflown,
-        **columns,
     )
 
 
@@ -256,47 +222,44 @@ def _check_finite(features: FloatArray, complete: bool) -> None:
         )
 
 
-def _measure_columns(rows: FloatArray, known: BoolArray) -> dict[str, FloatArray]:
-    """Counts, bounds, mean and spread of each column, of what is known."""
+def _check_size(rows: FloatArray, t: int) -> None:
+    if np.isinf(rows[:, :t]).any():
+        raise InputError(
+            "A response is infinite.", remedy="Leave such records out.", code="nonfinite"
+        )
+    large = int(np.count_nonzero((np.abs(rows) > LARGEST).any(axis=1)))
+    if large:
+        raise InputError(
+            f"{large} of {len(rows)} records hold values beyond {LARGEST:g}, whose squares no "
+            "number holds.",
+            remedy="Ingest them in a larger unit.",
+            code="nonfinite",
+        )
+
+
+def _measure_columns(rows: FloatArray, known: BoolArray) -> tuple[FloatArray, ...]:
+    """Counts, mean, spread, least and largest value of each column, of what is known."""
     counts = known.sum(axis=0).astype(np.float64)
     # Counted from a record of their own: a column of equal values has no spread at all.
     anchor = np.where(known[0], rows[0], 0.0) if len(rows) else np.zeros(rows.shape[1])
     moved = rows - anchor if known.all() else np.where(known, rows - anchor, 0.0)
     shift = moved.sum(axis=0) / np.maximum(counts, 1)
     spread = np.maximum(np.square(moved).sum(axis=0) - counts * shift**2, 0.0)
-    centre = anchor + shift
-    least = anchor + np.fmin.reduce(np.where(known, moved, np.inf), axis=0, initial=np.inf)
-    most = anchor + np.fmax.reduce(np.where(known, moved, -np.inf), axis=0, initial=-np.inf)
-    bounds = _bound_columns(least, most, centre, spread, counts)
-    return {"counts": counts, "centre": centre, "spread": spread, **bounds}
-
-
-def _bound_columns(
-    least: FloatArray, most: FloatArray, centre: FloatArray, spread: FloatArray, counts: FloatArray
-) -> dict[str, FloatArray]:
-    """Bounds of the values, rounded away from the mean: no value is revealed."""
-    deviation = np.sqrt(spread / np.maximum(counts, 1))
-    varies = deviation > 0
-    step = np.where(varies, np.exp2(np.floor(np.log2(np.where(varies, deviation, 1.0)))), 0.0) / 8
-    return {
-        "least": centre - _round_up(centre - least, step),
-        "most": centre + _round_up(most - centre, step),
-    }
+    least = np.min(moved, axis=0, where=known, initial=np.inf)
+    most = np.max(moved, axis=0, where=known, initial=-np.inf)
+    return counts, anchor + shift, spread, anchor + least, anchor + most
 
 
 def _round_up(values: FloatArray, step: FloatArray) -> FloatArray:
     """To multiples of a step, away from zero; as they are where it is zero or nothing is known."""
-    # Of a constant column there is no deviation to round by: its bounds are its one value.
     finite = np.isfinite(values) & (step > 0)
     whole = np.ceil(np.where(finite, values, 0.0) / np.where(step > 0, step, 1.0)) * step
     rounded: FloatArray = np.where(finite, whole, values)
     return rounded
 
 
-def _find_whole(rows: FloatArray, known: BoolArray | None) -> BoolArray:
+def _find_whole(rows: FloatArray, known: BoolArray) -> BoolArray:
     """Which columns hold integers alone; most that do not are found in a few records."""
-    if known is None:
-        known = np.broadcast_to(np.True_, rows.shape)
     whole = ((rows[:64] == np.rint(rows[:64])) | ~known[:64]).all(axis=0)
     maybe = np.flatnonzero(whole)
     if len(maybe) and len(rows) > 64:
@@ -322,7 +285,3 @@ def _cut_by_pattern(rows: FloatArray, known: BoolArray) -> tuple[dict[str, CoMom
         if pattern.all() or not overflown
     }
     return parts, overflown
-
-
-def _keep_whole(parts: Mapping[str, CoMoments]) -> dict[str, CoMoments]:
-    return {pattern: moments for pattern, moments in parts.items() if "0" not in pattern}

@@ -16,12 +16,12 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass as options_dataclass
 
 from privpipe.errors import InputError, OptionError
-from privpipe.numerics.masking.factor_model import FactorModel
 from privpipe.numerics.masking.masked_regression import (
     MaskedRegression,
     Solver,
     solve_masked_regression,
 )
+from privpipe.numerics.masking.missing import FactorModel
 from privpipe.numerics.masking.sign_sums import plan_grid
 from privpipe.numerics.moments import CoMoments, name_targets
 from privpipe.option_values import FORBID
@@ -158,33 +158,27 @@ def fit_masking(shards: Shards, options: MaskingOptions) -> MaskingModel:
     survey = shards.reduce(partial(survey_records, schema=schema, complete=complete))
     _check_records(survey, schema, options)
     survey, centre, scale = _clip(shards, survey, options)
-    t = survey.n_responses
-    share = survey.n_clipped / max(1.0, float(survey.counts[t:].sum()))
-    refusals.check_clip(share)
-    names = _name_features(schema)
+    t, names = survey.n_responses, _name_features(schema)
+    share_clipped = survey.n_clipped / max(1.0, float(survey.counts[t:].sum()))
+    refusals.check_clip(share_clipped)
     refusals.check_outliers(survey.furthest[t:], survey.counts[t:], names, options.n_surrogates)
-    loadings = None
-    if complete and survey.n_incomplete:
-        loadings = complete_records(
-            shards, survey, centre, scale, noise_level=options.noise_level, clip=options.clip or 0.0
-        )
-        gram = loadings.gram
-    else:
-        say_incomplete(survey.n_incomplete, survey.n_records, "desired")
-        gram = _standardise(survey.complete, t, centre, scale, options.solver)
-    refusals.check_rank(survey.n_records, int(np.linalg.matrix_rank(gram[t:, t:], hermitian=True)))
-    n_records = survey.n_records if loadings else round(survey.complete.count)
     if options.solver == "literal":
         centre, scale = np.zeros_like(centre), np.ones_like(scale)
-    noise = options.noise_level if loadings is None else 0.0  # completed records have none left
+    loadings, noise = None, options.noise_level
+    if complete and survey.n_incomplete:
+        clip = options.clip or 0.0
+        loadings = complete_records(shards, survey, centre, scale, noise_level=noise, clip=clip)
+        gram, n_records, noise = loadings.gram, survey.n_records, 0.0  # they have no noise left
+    else:
+        say_incomplete(survey.n_incomplete, survey.n_records, "desired")
+        gram = expand_moments(survey.complete, np.ones(len(centre), bool), centre, scale)
+        n_records = round(survey.complete.count)
+    refusals.check_rank(survey.n_records, int(np.linalg.matrix_rank(gram[t:, t:], hermitian=True)))
     found = solve_masked_regression(
         gram, t, n_records, options.n_surrogates, noise=noise, solver=options.solver
     )
-    # Bounds of the values, not values: a record beyond them is refused when it is summed.
-    deviation = np.maximum(survey.most - centre, centre - survey.least) / scale
-    largest = float(deviation[t:].max())
     model = _make_model(
-        schema, options, survey, gram, found, loadings, centre, scale, largest, share
+        schema, options, survey, gram, found, loadings, centre, scale, share_clipped
     )
     measure = partial(
         model.measure_persons,
@@ -195,8 +189,9 @@ def fit_masking(shards: Shards, options: MaskingOptions) -> MaskingModel:
         key=int.from_bytes(hashlib.sha256(np.ascontiguousarray(gram).tobytes()).digest()[:8]),
     )
     persons = shards.reduce(measure)
-    named = bool(schema.groups)
-    refusals.check_persons(persons, options.n_surrogates, clip=options.clip, is_named=named)
+    refusals.check_persons(
+        persons, options.n_surrogates, clip=options.clip, is_named=bool(schema.groups)
+    )
     return model
 
 
@@ -209,7 +204,6 @@ def _make_model(
     loadings: FactorModel | None,
     centre: FloatArray,
     scale: FloatArray,
-    largest: float,
     share_clipped: float,
 ) -> MaskingModel:
     """The model, with the grid that its sums are exact on."""
@@ -219,6 +213,9 @@ def _make_model(
     blur[whole] = BLUR_STEPS * math.sqrt(3 / n) / scale[t:][whole]
     # Completed entries may lie beyond all known ones.
     room = 4.0 if loadings is not None else 1.0
+    # Bounds of the values, not values: a record beyond them is refused when it is summed.
+    deviation = np.maximum(survey.most - centre, centre - survey.least) / scale
+    largest = float(deviation[t:].max())
     bound, step = plan_grid(max(room * largest, 1.0) + float(blur.max(initial=0.0)), n)
     # Whole words of 64 signs: no word is read for two tiles.
     tile = max(64, TILE_BYTES // (8 * q) // 64 * 64)
@@ -232,7 +229,7 @@ def _make_model(
         whitening=_whiten(gram[t:, t:]),
         loadings=np.zeros((1, 1)) if loadings is None else loadings.loadings,
         blur=blur,
-        ridge=0.0 if loadings is None else loadings.variance,
+        ridge=0.0 if loadings is None else loadings.ridge,
         clip=options.clip or 0.0,
         bound=bound,
         step=step,
@@ -346,16 +343,6 @@ def _clip(
         if np.allclose(survey.scale[t:], scale[t:], rtol=0.02):
             break
     return survey, centre, scale
-
-
-def _standardise(
-    moments: CoMoments, n_responses: int, centre: FloatArray, scale: FloatArray, solver: Solver
-) -> FloatArray:
-    """Sums of products of [responses, features, ones] in standardised units, or as they are."""
-    if solver == "literal":
-        centre, scale = np.zeros_like(centre), np.ones_like(scale)
-    known = np.ones(len(centre), bool)
-    return expand_moments(moments, known, centre, scale)
 
 
 def _whiten(gram: FloatArray) -> FloatArray:

@@ -12,7 +12,6 @@ import numpy.typing as npt
 from privpipe.capabilities import BoundCounts, Layered, Projects
 from privpipe.described import described, facts_of_map
 from privpipe.errors import OptionError
-from privpipe.fitted_names import by_name
 from privpipe.numerics.noise import bounding
 from privpipe.numerics.noise.mechanism import Law, Mechanism, Order
 from privpipe.numerics.random.record_hash import digest_records
@@ -272,7 +271,7 @@ class NoisyFilter:
         self, x: npt.ArrayLike, stream: RecordStream | None = None
     ) -> tuple[FloatArray, BoundCounts]:
         """As `apply`, and how many records were clipped or overflowed."""
-        records, dtype = as_records(by_name(self, x), self.n_features_in)
+        records, dtype = as_records(self, x)
         check_finite_records(records)
         # Never noise from anywhere else: a second draw for a record lets a reader average.
         if stream is None or stream.n_records != len(records):

@@ -14,18 +14,17 @@ import numpy.typing as npt
 
 from privpipe.described import described, facts_of_map
 from privpipe.errors import InputError, OptionError
-from privpipe.fitted_names import by_name
 from privpipe.numerics.null_space.knapsack import check_budget
 from privpipe.numerics.random.draws import draw_laplace
 from privpipe.promises import check_promise
-from privpipe.protocols import FloatArray, Guarantee, RecordStream, Role
+from privpipe.protocols import FloatArray, Guarantee, RecordStream
 from privpipe.sanitizers.arrays import as_predictor
-from privpipe.sanitizers.feature_map import as_records, check_finite_records
+from privpipe.sanitizers.feature_map import FeatureMap, as_records, check_finite_records
 
 
 @described(facts_of_map)
 @dataclass(frozen=True, eq=False)
-class LaplaceMechanism:
+class LaplaceMechanism(FeatureMap):
     """Adds Laplace noise of mean 0 and one scale to every feature.
 
     Parameters
@@ -45,9 +44,7 @@ class LaplaceMechanism:
     """
 
     kind: ClassVar[str] = "laplace_mechanism"
-    reads: ClassVar[Role] = "features"
     draws: ClassVar[bool] = True
-    keeps_features: ClassVar[bool] = True
 
     predictor: FloatArray
     scale: float
@@ -93,9 +90,7 @@ class LaplaceMechanism:
     def n_features_in(self) -> int:
         return len(self.predictor)
 
-    @property
-    def n_features_out(self) -> int:
-        return len(self.predictor)
+    n_features_out = n_features_in
 
     @property
     def guarantee(self) -> Guarantee:
@@ -119,7 +114,7 @@ class LaplaceMechanism:
         InputError
             If the shape is wrong or values are not finite.
         """
-        records, dtype = as_records(by_name(self, x), self.n_features_in)
+        records, dtype = as_records(self, x)
         check_finite_records(records)
         if stream is None or stream.n_records != len(records):
             raise OptionError(

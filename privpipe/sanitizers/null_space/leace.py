@@ -21,7 +21,7 @@ from privpipe.option_values import FORBID
 from privpipe.protocols import FloatArray, Guarantee, Method, Role, Shards
 from privpipe.sanitizers.arrays import check_shards
 from privpipe.sanitizers.feature_map import FeatureMap
-from privpipe.sanitizers.null_space.least_squares import DESIGN_STATISTICS, summarise_design
+from privpipe.sanitizers.null_space.predictors import DESIGN_STATISTICS, summarise_design
 from privpipe.sanitizers.options import MethodOptions
 
 

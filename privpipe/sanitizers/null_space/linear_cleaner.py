@@ -5,22 +5,29 @@ does not need. `NullSpaceCleaner` is algorithm 1, `TargetedCleaner` algorithm 2.
 record is made of the target prediction on a grid and of nothing else (`TargetRelease`): for any
 budget, closest or likely representative, with or without a column of ones, and also for which
 records rounding withholds. Not so the printed form of algorithm 2, nor what happens before:
-imputed values are another record.
+imputed values are another record. `FactoredCleaner` releases the few coordinates of each record
+instead: ``x~ = centre + D b~`` is one to one, so coordinates and basis say exactly what the records
+say, in a small share of their bytes (Figure 2, in low-rank form).
 """
 
 import warnings
-from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any, ClassVar, Literal
+from dataclasses import KW_ONLY, dataclass, fields, replace
+from functools import cached_property, partial
+from typing import Any, ClassVar, Literal, Self, TypedDict
 
 import numpy as np
 import numpy.typing as npt
 
 from privpipe.capabilities import UtilityPromise, UtilitySummary
+from privpipe.described import described, facts_of_map
 from privpipe.errors import GuaranteeError, OptionError, PrivacyWarning
-from privpipe.fitted_names import by_name
 from privpipe.numerics.null_space import rounding_margin
-from privpipe.numerics.null_space.cleaning import CleanedBlock, LinearForm, clean_block
+from privpipe.numerics.null_space.cleaning import (
+    CleanedBlock,
+    LinearForm,
+    clean_block,
+    reconstruct_records,
+)
 from privpipe.numerics.null_space.compensated_rounding import Balance
 from privpipe.numerics.null_space.factorisation import factor_predictor, lift_likely
 from privpipe.numerics.null_space.knapsack import check_budget
@@ -32,6 +39,21 @@ from privpipe.sanitizers.feature_map import as_records, check_finite_records
 BudgetBasis = Literal["total", "per_label"]
 OnUnrepresentable = Literal["fail", "withhold"]
 Representative = Literal["closest", "likely"]
+
+
+class CleanerChoices(TypedDict, total=False):
+    """What cleaners take beside predictors and budget; see `NullSpaceCleaner.from_predictor`."""
+
+    intercept: npt.ArrayLike | None
+    centre: npt.ArrayLike | None
+    representative: Representative
+    covariance: npt.ArrayLike | None
+    augmented: bool
+    budget: BudgetBasis
+    on_unrepresentable: OnUnrepresentable
+    condition: float
+    solver: str
+
 
 AT_BUDGET = 1e-3
 """A record counts as at its budget when it spent all but this share of it."""
@@ -82,8 +104,8 @@ class LinearCleaner:
     lift: FloatArray
     centre: FloatArray
     utility_budget: float
-    representative: str
-    augmented: bool
+    representative: str = "closest"
+    augmented: bool = False
     rule: str = "greedy"
     on_unrepresentable: str = "fail"
     condition: float = 0.0
@@ -180,7 +202,7 @@ class LinearCleaner:
             `x` is not needed any more: where they fit, released records take its place, which
             saves their memory. It must be finite, which is not looked into again.
         """
-        cleaned = self._clean_checked(x, lifted=True, overwrite_x=overwrite_x)
+        cleaned = self._clean_checked(x, overwrite_x)
         released = cleaned.released
         return released[0] if np.ndim(x) == 1 else released, self._summarise(cleaned)
 
@@ -190,15 +212,11 @@ class LinearCleaner:
         prediction: FloatArray = x @ self.predictor + self.intercept
         return prediction
 
-    def _clean_checked(
-        self, x: npt.ArrayLike, *, lifted: bool, overwrite_x: bool = False
-    ) -> CleanedBlock:
-        records, dtype = as_records(by_name(self, x), self.n_features_in)
+    def _clean_checked(self, x: npt.ArrayLike, overwrite_x: bool) -> CleanedBlock:
+        records, dtype = as_records(self, x)
         # Of the same shape only: an augmented record is one column wider.
         fits = self.n_features_in == self.n_features_out and records.flags.writeable
-        cleaned = self._clean(
-            records, dtype, lifted=lifted, out=records if overwrite_x and fits else None
-        )
+        cleaned = self._clean(records, dtype, out=records if overwrite_x and fits else None)
         lost = int(np.count_nonzero(cleaned.withheld))
         # Only if some are withheld: a record that is not finite is, and the error names the reason.
         if lost and not overwrite_x:
@@ -214,38 +232,37 @@ class LinearCleaner:
         return cleaned
 
     def _clean(
-        self, x: FloatArray, dtype: np.dtype[Any], *, lifted: bool, out: FloatArray | None = None
+        self,
+        x: FloatArray,
+        dtype: np.dtype[Any],
+        *,
+        out: FloatArray | None = None,
+        of_target: bool = False,
     ) -> CleanedBlock:
-        return clean_block(x, self._form(dtype), dtype, lifted=lifted, out=out)
+        form = self._form(dtype)
+        form = form.of_target() if of_target else form
+        # What does not keep the features releases coordinates.
+        return clean_block(x, form, dtype, lifted=self.keeps_features, out=out)
 
     def _form(self, dtype: np.dtype[Any]) -> LinearForm:
-        n, root = self.n_features_in, float(np.sqrt(self.utility_budget))
-        found, grid = self._defects, rounding_margin.plan_grid(root, self.predictor.shape[1], n)
+        n, root, found = self.n_features_in, float(np.sqrt(self.utility_budget)), self._defects
+        grid = rounding_margin.plan_grid(root, self.predictor.shape[1], n)
+        plan = partial(rounding_margin.plan_margin, found, root, grid, dtype)
+        # What it takes to correct records of a narrow dtype; float64 needs none.
+        is_narrow = np.finfo(dtype).nmant < np.finfo(np.float64).nmant
         return LinearForm(
             predictor=self.predictor[:n],
             weights=found.weights[:n],
             grid=grid,
-            shift=found.shift,
-            turn=found.turn,
             lift=self.lift,
             # No -0.0 in the centre: a released zero has one sign.
             centre=self.centre + 0.0,
-            centre_norm=found.centre_norm,
+            defects=found,
             root=root,
             rule=self.rule,
-            margin=rounding_margin.plan_margin(found, root, grid, dtype),
-            lift_norms=found.lift_norms,
-            balance=self._balance(root, grid, dtype),
+            margin=plan(),
+            balance=Balance(self.encoder, plan(storing=False)) if root and is_narrow else None,
         )
-
-    def _balance(
-        self, root: float, grid: rounding_margin.Grid, dtype: np.dtype[Any]
-    ) -> Balance | None:
-        """What it takes to correct records of a narrow dtype; float64 needs none."""
-        if root == 0 or np.finfo(dtype).nmant >= np.finfo(np.float64).nmant:
-            return None
-        margin = rounding_margin.plan_margin(self._defects, root, grid, dtype, storing=False)
-        return Balance(self.encoder, margin)
 
     @cached_property
     def _defects(self) -> rounding_margin.Defects:
@@ -279,7 +296,11 @@ class LinearCleaner:
 
 
 def factor_lift(
-    predictor: FloatArray, representative: Representative, covariance: npt.ArrayLike | None
+    predictor: FloatArray,
+    *,
+    representative: Representative = "closest",
+    covariance: npt.ArrayLike | None = None,
+    **_: Any,
 ) -> tuple[FloatArray, FloatArray]:
     """Encoder and lift of a predictor for the record that shall carry its coordinates."""
     encoder, lift = factor_predictor(predictor)
@@ -300,12 +321,29 @@ def factor_lift(
     return encoder, lift_likely(encoder, as_finite(covariance, (len(predictor),) * 2, "covariance"))
 
 
-def scale_budget(utility_budget: float, budget: BudgetBasis, n_desired: int) -> float:
-    """The budget of a record over all desired labels, checked."""
+def check_fields(
+    predictor: FloatArray,
+    utility_budget: float,
+    *,
+    budget: BudgetBasis = "total",
+    intercept: npt.ArrayLike | None = None,
+    centre: npt.ArrayLike | None = None,
+    covariance: npt.ArrayLike | None = None,
+    **fields: Any,
+) -> dict[str, Any]:
+    """Fields of a cleaner that do not depend on its basis, from what a caller chose."""
+    del covariance  # the lift is made of it
+    n_features, n_desired = predictor.shape
     check_budget(utility_budget)
     if budget not in ("total", "per_label"):
         raise OptionError(f"budget is {budget!r}.", remedy='Use "total" or "per_label".')
-    return float(utility_budget) * (n_desired if budget == "per_label" else 1)
+    return {
+        "predictor": predictor,
+        "intercept": as_finite(intercept, (n_desired,), "intercept"),
+        "centre": as_finite(centre, (n_features,), "centre"),
+        "utility_budget": float(utility_budget) * (n_desired if budget == "per_label" else 1),
+        **fields,
+    }
 
 
 class TargetRelease(LinearCleaner):
@@ -341,7 +379,7 @@ class TargetRelease(LinearCleaner):
         -------
         values : (n_records, n_desired), float64
         """
-        records, _ = as_records(by_name(self, x), self.n_features_in)
+        records, _ = as_records(self, x)
         form = self._form(np.dtype(np.float64))  # the grid knows nothing of the dtype
         wide = np.asarray(records, np.float64)
         return predict_on_grid(wide, form.predictor, form.weights, form.grid)
@@ -366,7 +404,115 @@ class TargetRelease(LinearCleaner):
         The predictions are cleaned as if they were the record, under the identity as predictor: a
         value on the grid is its own rounding, and no other number of a record is at hand.
         """
-        form = self._form(np.dtype(dtype))
-        n = form.n_predictions
-        alone = replace(form, predictor=np.eye(n), weights=np.ones(n))
-        return clean_block(np.asarray(values, np.float64), alone, dtype).released
+        wide = np.asarray(values, np.float64)
+        return self._clean(wide, np.dtype(dtype), of_target=True).released
+
+
+@described(facts_of_map)
+@dataclass(frozen=True, eq=False)
+class FactoredCleaner(TargetRelease):
+    """Releases the retained coordinates instead of the cleaned record.
+
+    They too are a function of the desired prediction on a grid alone, and readers lift them in a
+    fixed order: the same coordinates make the same bytes, alone or in a block.
+
+    For the other fields see `LinearCleaner`.
+
+    Parameters
+    ----------
+    released_dtype
+        Dtype of the records made of the coordinates, "float32" or "float64": the rounding
+        margin is for them. Coordinates are float64 always.
+    source_kind, source_theorem
+        Of the cleaner it was made from.
+
+    Examples
+    --------
+    >>> from privpipe import NullSpaceCleaner
+    >>> cleaner = NullSpaceCleaner.from_predictor(np.array([[1.0], [-1.0]]), utility_budget=0)
+    >>> factored = FactoredCleaner.of(cleaner, "float64")
+    >>> coordinates = factored.apply(np.array([[3.0, 1.0], [5.0, 1.0]]))
+    >>> coordinates.shape, factored.reconstruct(coordinates).round(12).tolist()
+    ((2, 1), [[1.0, -1.0], [2.0, -2.0]])
+    """
+
+    kind: ClassVar[str] = "factored_cleaner"
+    keeps_features: ClassVar[bool] = False
+    theorem: ClassVar[str] = ""
+
+    _: KW_ONLY
+    released_dtype: str
+    source_kind: str
+    source_theorem: str
+
+    @classmethod
+    def of(cls, cleaner: LinearCleaner, released_dtype: npt.DTypeLike) -> Self:
+        """The factored form of a cleaner.
+
+        Parameters
+        ----------
+        cleaner
+            Algorithm 1 or 2; not the printed form, which is no projection.
+        released_dtype
+            Dtype of the records that readers will make.
+
+        Raises
+        ------
+        OptionError
+            If the cleaner or the dtype has no factored form.
+        """
+        dtype = np.dtype(released_dtype)
+        if cleaner.rule == "printed" or dtype not in (np.float32, np.float64):
+            raise OptionError(
+                f"There is no factored release of {cleaner.kind} in {dtype}.",
+                remedy="Use float32 or float64 and any cleaner but the printed one.",
+            )
+        shared = {item.name: getattr(cleaner, item.name) for item in fields(LinearCleaner)}
+        return cls(
+            **shared,
+            released_dtype=dtype.name,
+            source_kind=cleaner.kind,
+            source_theorem=cleaner.theorem,
+        )
+
+    @property
+    def n_features_out(self) -> int:
+        return self.rank
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """That of the cleaner, for records made by `reconstruct`."""
+        promise = super().guarantee
+        return replace(
+            promise,
+            theorem=self.source_theorem + promise.theorem,
+            assumptions=f"For records made of the coordinates in {self.released_dtype}.",
+        )
+
+    def reconstruct(self, coordinates: npt.ArrayLike) -> FloatArray:
+        """Make records of released coordinates.
+
+        Parameters
+        ----------
+        coordinates : (n_records, rank)
+
+        Returns
+        -------
+        released : (n_records, n_features_cleaned), in `released_dtype`
+        """
+        return reconstruct_records(
+            np.asarray(coordinates, np.float64), self.lift, self.centre, self.released_dtype
+        )
+
+    def predict(self, released: npt.ArrayLike) -> FloatArray:
+        """Desired prediction of released coordinates, (n_records, n_desired)."""
+        return super().predict(self.reconstruct(released))
+
+    def release_target(self, values: FloatArray, dtype: npt.DTypeLike) -> FloatArray:
+        """See `TargetRelease`; records as readers make them of the coordinates."""
+        return self.reconstruct(super().release_target(values, dtype))
+
+    def _clean(self, x: FloatArray, dtype: np.dtype[Any], **how: Any) -> CleanedBlock:
+        # The margin is for the records that readers will make, in their dtype; coordinates are few,
+        # and no record's place is needed for them.
+        return super()._clean(x, np.dtype(self.released_dtype), **{**how, "out": None})

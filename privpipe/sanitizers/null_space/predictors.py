@@ -1,11 +1,15 @@
-"""What a cleaner of the null space is made of: predictors fitted or given, mean, covariance.
+"""From shards to predictors: one pass of co-moments, a second by TSQR where they do not suffice.
 
-The options that algorithms 1 and 2 share are here too, once for both.
+Desired and confidential predictors, training mean and covariance all come from the same pass. The
+options that algorithms 1 and 2 of null-space cleaning share, and what their cleaners are made of,
+are here too, once for both.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, field
+from functools import partial, reduce
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import numpy as np
@@ -13,14 +17,230 @@ import numpy.typing as npt
 from pydantic import Field
 from pydantic.dataclasses import dataclass as options_dataclass
 
-from privpipe.errors import InputError, OptionError
-from privpipe.numerics.moments import Coding, LeastSquares
+from privpipe.errors import InputError, OptionError, RankError
+from privpipe.numerics import moments as regression
+from privpipe.numerics.finite import keep_rows
 from privpipe.numerics.null_space.knapsack import check_budget
+from privpipe.numerics.tsqr import Frame, TriangularFactor, solve_triangular
 from privpipe.option_values import FORBID
-from privpipe.protocols import FloatArray, Shards, ShardSchema
-from privpipe.sanitizers.arrays import as_finite, as_predictor
-from privpipe.sanitizers.null_space import least_squares, linear_cleaner
+from privpipe.protocols import (
+    BoolArray,
+    Column,
+    FloatArray,
+    IntArray,
+    Role,
+    Shard,
+    Shards,
+    ShardSchema,
+)
+from privpipe.sanitizers import arrays
+from privpipe.sanitizers.null_space import linear_cleaner
 from privpipe.sanitizers.options import MethodOptions, make_options
+
+TargetRole = Literal["desired", "confidential"]
+
+WORST_CONDITION = 1e5
+"""Above this condition of the scaled Gram matrix the predictor is fitted by TSQR."""
+
+
+@dataclass(frozen=True, eq=False)
+class DesignMoments:
+    """Co-moments of features and targets, apart for records with different labels missing.
+
+    Parameters
+    ----------
+    n_features
+        Number of features.
+    n_targets
+        Number of target columns of each requested role.
+    parts
+        By the roles whose labels are complete: co-moments of ``[features, their targets]``.
+    n_read
+        Records read.
+    n_incomplete
+        Records whose labels of a role are not complete, by role.
+    """
+
+    n_features: int
+    n_targets: Mapping[TargetRole, int]
+    parts: Mapping[tuple[TargetRole, ...], regression.CoMoments] = field(default_factory=dict)
+    n_read: int = 0
+    n_incomplete: Mapping[TargetRole, int] = field(default_factory=dict)
+
+    def merge(self, other: DesignMoments) -> DesignMoments:
+        """Summary of the records of both."""
+        parts = dict(self.parts)
+        for roles, moments in other.parts.items():
+            parts[roles] = parts[roles].merge(moments) if roles in parts else moments
+        both = self.n_incomplete.keys() | other.n_incomplete.keys()
+        return DesignMoments(
+            self.n_features,
+            self.n_targets,
+            parts,
+            self.n_read + other.n_read,
+            {r: self.n_incomplete.get(r, 0) + other.n_incomplete.get(r, 0) for r in both},
+        )
+
+    def say_incomplete(self) -> None:
+        """Warn of records that lack labels, by role."""
+        for role, count in sorted(self.n_incomplete.items()):
+            arrays.say_incomplete(count, self.n_read, role)
+
+    def of_role(self, role: TargetRole | None) -> regression.CoMoments:
+        """Co-moments of ``[features, targets of the role]`` where these are complete."""
+        width = self.n_targets[role] if role else 0
+        found = [
+            moments.select(self._columns(roles, role))
+            for roles, moments in sorted(self.parts.items())
+            if role is None or role in roles
+        ]
+        return reduce(
+            regression.CoMoments.merge, found, regression.CoMoments.empty(self.n_features + width)
+        )
+
+    def _columns(self, roles: tuple[TargetRole, ...], role: TargetRole | None) -> IntArray:
+        features = np.arange(self.n_features)
+        if role is None:
+            return features
+        start = self.n_features + sum(self.n_targets[r] for r in roles[: roles.index(role)])
+        targets = np.arange(start, start + self.n_targets[role])
+        return np.concatenate([features, targets])
+
+
+def summarise_design(
+    shard: Shard,
+    *,
+    schema: ShardSchema,
+    coding: regression.Coding,
+    roles: tuple[TargetRole, ...] = ("desired",),
+) -> DesignMoments:
+    """Co-moments of features and targets of the roles; without roles, of all features.
+
+    Raises
+    ------
+    InputError
+        If features are not finite.
+    """
+    arrays.check_training(shard.features)
+    targets = [code_role(shard, schema, role, coding) for role in roles]
+    pattern = np.zeros(len(shard.features), np.intp)
+    for bit, y in enumerate(targets):
+        # Records with the same complete roles are summed together: at most four parts, in one pass.
+        pattern |= ~np.isnan(y).any(axis=1) << bit
+    parts = {}
+    for code in np.unique(pattern):
+        rows = pattern == code
+        there = {
+            role: y
+            for bit, (role, y) in enumerate(zip(roles, targets, strict=True))
+            if code >> bit & 1
+        }
+        if there or not roles:
+            parts[tuple(there)] = _summarise_rows(shard, rows, list(there.values()))
+    sizes = {role: regression.count_targets(columns_of(schema, role)) for role in roles}
+    incomplete = {
+        role: int(np.isnan(y).any(axis=1).sum()) for role, y in zip(roles, targets, strict=True)
+    }
+    return DesignMoments(schema.n_features, sizes, parts, len(shard.features), incomplete)
+
+
+def _summarise_rows(
+    shard: Shard, rows: BoolArray, targets: list[FloatArray]
+) -> regression.CoMoments:
+    n = shard.features.shape[1]
+    block = np.empty((int(rows.sum()), n + sum(y.shape[1] for y in targets)))
+    block[:, :n] = keep_rows(shard.features, rows)
+    if targets:
+        block[:, n:] = np.hstack([keep_rows(y, rows) for y in targets])
+    return regression.CoMoments.of(block, _weights(shard, rows), in_place=True)
+
+
+def fit_predictor(
+    shards: Shards,
+    role: TargetRole,
+    *,
+    moments: DesignMoments,
+    coding: regression.Coding,
+    ridge: float,
+    with_intercept: bool,
+) -> regression.LeastSquares:
+    """Fit one role's predictor: from the co-moments, or by TSQR where they are too coarse.
+
+    Parameters
+    ----------
+    shards
+        The records; read once more when the condition of the scaled Gram matrix exceeds 1e5.
+    role
+        Whose labels to predict.
+    moments
+        What the pass over the same shards found.
+    coding
+        Values of categorical targets.
+    ridge, with_intercept
+        See `solve_least_squares`.
+
+    Raises
+    ------
+    RankError
+        If the features are dependent to the precision of float64 and ``ridge = 0``.
+    InputError
+        If there is no label of the role, or fewer than two complete records.
+    """
+    schema = shards.schema
+    if not columns_of(schema, role):
+        raise InputError(
+            f"There is no {role} variable to fit a predictor to.",
+            remedy=f"Name one in {role}, or give a predictor.",
+        )
+    regression.check_ridge(ridge)
+    n, sums = schema.n_features, moments.of_role(role)
+    try:
+        found = regression.solve_least_squares(
+            sums, n, ridge=ridge, with_intercept=with_intercept, names=schema.feature_names
+        )
+        # Beyond, the factor of the records themselves sees twice as many digits.
+        if found.condition <= WORST_CONDITION:
+            return found
+    except RankError:
+        pass  # as far as the Gram matrix can show; the factor sees twice as many digits
+    scale = regression.measure_scale(sums, n, with_intercept)
+    # The mean of the first pass, so that little cancels in the second.
+    frame = Frame(sums.mean * with_intercept, scale, with_intercept)
+    factor = shards.reduce(
+        partial(summarise_triangle, schema=schema, role=role, coding=coding, frame=frame)
+    )
+    return solve_triangular(factor, frame, ridge=ridge, names=schema.feature_names)
+
+
+def summarise_triangle(
+    shard: Shard, *, schema: ShardSchema, role: TargetRole, coding: regression.Coding, frame: Frame
+) -> TriangularFactor:
+    """Triangular factor of features and targets of the records whose targets are complete."""
+    y = code_role(shard, schema, role, coding)
+    rows: BoolArray = np.asarray(~np.isnan(y).any(axis=1))
+    features = shard.features[rows].astype(np.float64)
+    return TriangularFactor.of_design(features, y[rows], frame, _weights(shard, rows))
+
+
+def columns_of(schema: ShardSchema, role: TargetRole) -> tuple[Column, ...]:
+    """The variables of a role."""
+    return schema.desired if role == "desired" else schema.confidential
+
+
+def code_role(
+    shard: Shard, schema: ShardSchema, role: TargetRole, coding: regression.Coding
+) -> FloatArray:
+    """Target columns of a role, (n_records, n_targets), NaN where missing."""
+    values = shard.desired if role == "desired" else shard.confidential
+    return regression.code_targets(values, columns_of(schema, role), coding)
+
+
+def _weights(shard: Shard, rows: BoolArray) -> FloatArray | None:
+    return shard.weights[rows] if shard.weights.size else None
+
+
+DESIGN_STATISTICS = (DesignMoments, regression.CoMoments, TriangularFactor)
+"""What a fit by least squares sums up over the records."""
 
 UTILITY_PROMISE = "loss of utility at most the budget, for every record, in floating point"
 
@@ -90,7 +310,7 @@ class CleanerOptions(MethodOptions):
         ),
     ] = "fail"
     label_coding: Annotated[
-        Coding, Field(description="Values of categorical targets: 0/1 or -1/+1.")
+        regression.Coding, Field(description="Values of categorical targets: 0/1 or -1/+1.")
     ] = "zero_one"
     predictor: Annotated[
         str | None,
@@ -100,51 +320,35 @@ class CleanerOptions(MethodOptions):
         ),
     ] = None
 
+    weighs: ClassVar[bool] = True
+    files_of: ClassVar[Mapping[TargetRole, str]] = {"desired": "predictor"}
+    """The option that names a file, by the role that its predictor is of."""
+
     @property
     def centres(self) -> bool:
         """Whether deviations from the training mean are cleaned."""
         return self.intercept == "separate" if self.centre is None else self.centre
 
-    weighs: ClassVar[bool] = True
-
     def files(self) -> Mapping[str, str]:
-        """Of the predictor, where one is given."""
-        return {"predictor": self.predictor} if self.predictor else {}
+        """Of the predictors that are given."""
+        return {name: url for name in self.files_of.values() if (url := getattr(self, name))}
 
+    def needs(self) -> frozenset[Role]:
+        """The roles whose predictors are not given."""
+        return frozenset().union(*self.needs_labels())
 
-@dataclass(frozen=True, eq=False)
-class Learned:
-    """What the shards reported; rows of the predictors include the ones' when augmented.
+    def needs_labels(self) -> tuple[frozenset[Role], ...]:
+        """Each predictor is fitted apart, to the records that have its labels."""
+        given = self.files()
+        return tuple(frozenset({role}) for role, name in self.files_of.items() if name not in given)
 
-    Parameters
-    ----------
-    desired : (n_features_cleaned, n_desired)
-    confidential : (n_features_cleaned, n_confidential), optional
-    intercept : (n_desired,)
-        Of the desired predictor; zero when it is cleaned along.
-    centre : (n_features,), optional
-    covariance : (n_features, n_features), optional
-    condition, solver
-        How the desired predictor was fitted.
-    """
+    def may_factor(self) -> bool:
+        """Coordinates say all."""
+        return True
 
-    desired: FloatArray
-    confidential: FloatArray | None
-    intercept: FloatArray
-    centre: FloatArray | None
-    covariance: FloatArray | None
-    condition: float
-    solver: str
-
-    def for_cleaner(self) -> dict[str, Any]:
-        """Arguments of a cleaner's constructor that do not depend on the algorithm."""
-        return {
-            "intercept": self.intercept,
-            "centre": self.centre,
-            "covariance": self.covariance,
-            "condition": self.condition,
-            "solver": self.solver,
-        }
+    def factor(self, fitted: Any, dtype: npt.DTypeLike) -> linear_cleaner.FactoredCleaner:
+        """Releases coordinates."""
+        return linear_cleaner.FactoredCleaner.of(fitted, dtype)
 
 
 def as_file(
@@ -186,13 +390,8 @@ def check_augmented(options: CleanerOptions, schema: ShardSchema) -> None:
 
 
 def learn_predictors(
-    shards: Shards,
-    options: CleanerOptions,
-    *,
-    desired: Arrays | None,
-    confidential: Arrays | None,
-    targeted: bool,
-) -> Learned:
+    shards: Shards, options: CleanerOptions, files: Mapping[str, Arrays]
+) -> tuple[dict[TargetRole, FloatArray], linear_cleaner.CleanerChoices]:
     """Fit or take the predictors; one pass collects all that the records must say.
 
     Parameters
@@ -201,39 +400,40 @@ def learn_predictors(
         Training records.
     options
         How they are fitted, and what the cleaner needs beside them.
-    desired, confidential
-        Predictors to use instead of fitting them: ``coefficients`` (n_features, n_predictions), and
-        ``intercept`` (n_predictions,) where there is one.
-    targeted
-        Whether the confidential predictor is needed.
+    files
+        Predictors to use instead of fitting them, by the option that names their file:
+        ``coefficients`` (n_features, n_predictions), and ``intercept`` (n_predictions,) where there
+        is one.
+
+    Returns
+    -------
+    predictors
+        By role, (n_features_cleaned, n_predictions); the last row is that of the column of ones
+        where it is cleaned along.
+    choices
+        What the cleaner takes beside them; the intercept is zero where it is cleaned along.
 
     Raises
     ------
     RankError, InputError, OptionError
         See `fit_null_space_cleaner`.
     """
-    check_augmented(options, shards.schema)
-    centre, likely = options.centres, options.representative == "likely"
-    given: dict[least_squares.TargetRole, Arrays | None] = {"desired": desired}
-    if targeted:
-        given["confidential"] = confidential
-    # What is given needs no labels.
-    roles = tuple(role for role, arrays in given.items() if not arrays)
+    arrays.check_shards(shards)
     schema = shards.schema
-    moments = least_squares.DesignMoments(schema.n_features, {})
+    check_augmented(options, schema)
+    likely, augmented = options.representative == "likely", options.intercept == "augmented"
+    given = {role: files.get(name) for role, name in options.files_of.items()}
+    # What is given needs no labels.
+    roles = tuple(role for role, taken in given.items() if not taken)
+    moments = DesignMoments(schema.n_features, {})
     # A given predictor without centre or covariance needs no record at all.
-    if roles or centre or likely:
+    if roles or options.centres or likely:
         moments = shards.reduce(
-            partial(
-                least_squares.summarise_design,
-                schema=schema,
-                coding=options.label_coding,
-                roles=roles,
-            )
+            partial(summarise_design, schema=schema, coding=options.label_coding, roles=roles)
         )
         moments.say_incomplete()
     fit = partial(
-        least_squares.fit_predictor,
+        fit_predictor,
         shards,
         moments=moments,
         coding=options.label_coding,
@@ -241,37 +441,35 @@ def learn_predictors(
         with_intercept=options.intercept != "none",
     )
     n = schema.n_features
-    found = {
-        role: _take(arrays, n, role) if arrays else fit(role) for role, arrays in given.items()
-    }
-    target, secret = found["desired"], found.get("confidential")
-    augmented = options.intercept == "augmented"
+    found = {role: _take(taken, n, role) if taken else fit(role) for role, taken in given.items()}
+    target = found["desired"]
     overall = moments.of_role("desired" if "desired" in roles else None)
-    return Learned(
-        desired=_list_rows(target, augmented),
-        confidential=None if secret is None else _list_rows(secret, augmented),
-        intercept=np.zeros_like(target.intercept) if augmented else target.intercept,
-        centre=overall.mean[:n] if centre else None,
-        covariance=overall.scatter[:n, :n] / max(overall.count, 1) if likely else None,
-        condition=target.condition,
-        solver=target.solver,
-    )
+    predictors = {
+        role: np.vstack([one.coefficients, *([one.intercept] if augmented else [])])
+        for role, one in found.items()
+    }
+    return predictors, {
+        "intercept": np.zeros_like(target.intercept) if augmented else target.intercept,
+        "centre": overall.mean[:n] if options.centres else None,
+        "covariance": overall.scatter[:n, :n] / max(overall.count, 1) if likely else None,
+        "representative": options.representative,
+        "augmented": augmented,
+        "budget": options.budget,
+        "on_unrepresentable": options.on_unrepresentable,
+        "condition": target.condition,
+        "solver": target.solver,
+    }
 
 
-def _list_rows(found: LeastSquares, augmented: bool) -> FloatArray:
-    """Coefficients, with the row of the appended column of ones where there is one."""
-    return np.vstack([found.coefficients, *([found.intercept] if augmented else [])])
-
-
-def _take(arrays: Arrays, n_features: int, role: str) -> LeastSquares:
-    a = as_predictor(arrays["coefficients"], f"{role} predictor")
+def _take(given: Arrays, n_features: int, role: str) -> regression.LeastSquares:
+    a = arrays.as_predictor(given["coefficients"], f"{role} predictor")
     if len(a) != n_features:
         raise InputError(
             f"The {role} predictor has {len(a)} rows, the records {n_features} features.",
             remedy=f"Give coefficients of shape ({n_features}, n_predictions).",
             code="predictor",
         )
-    intercept = as_finite(
-        arrays.get("intercept"), a.shape[1:], f"intercept of the {role} predictor"
+    intercept = arrays.as_finite(
+        given.get("intercept"), a.shape[1:], f"intercept of the {role} predictor"
     )
-    return LeastSquares(a, intercept, 0.0, "given")
+    return regression.LeastSquares(a, intercept, 0.0, "given")

@@ -15,7 +15,7 @@ from pydantic.dataclasses import dataclass as options_dataclass
 from scipy.special import ndtri
 
 from privpipe.described import described, facts_of_map
-from privpipe.fitted_names import by_name, keep_names
+from privpipe.fitted_names import keep_names
 from privpipe.numerics.moments import count_targets
 from privpipe.numerics.null_space.prediction_grid import predict_on_grid
 from privpipe.numerics.null_space.rounding_margin import plan_grid
@@ -24,7 +24,7 @@ from privpipe.option_values import FORBID
 from privpipe.protocols import FloatArray, Guarantee, IntArray, Method, Role, Shards
 from privpipe.sanitizers.arrays import check_shards
 from privpipe.sanitizers.feature_map import FeatureMap, as_records
-from privpipe.sanitizers.null_space.least_squares import (
+from privpipe.sanitizers.null_space.predictors import (
     DESIGN_STATISTICS,
     fit_predictor,
     summarise_design,
@@ -126,7 +126,7 @@ class TargetOnly(FeatureMap):
 
     def predict_target(self, x: npt.ArrayLike) -> FloatArray:
         """Values on the grid of ``A^T x``, (n_records, n_predictions), float64."""
-        records, _ = as_records(by_name(self, x), self.n_features_in)
+        records, _ = as_records(self, x)
         # As for a budget of zero: rounding to a grid that knows nothing of the record.
         grid = plan_grid(0.0, self.predictor.shape[1], self.n_features_in)
         weights = measure_columns(self.predictor.T)

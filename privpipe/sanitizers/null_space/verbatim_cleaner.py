@@ -10,7 +10,7 @@ from __future__ import annotations
 import warnings
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +22,7 @@ from privpipe.numerics.null_space.factorisation import diagonalise_printed
 from privpipe.numerics.null_space.knapsack import solve_augmented_knapsack
 from privpipe.numerics.null_space.rounding_margin import UNIT
 from privpipe.protocols import FloatArray, Guarantee
-from privpipe.sanitizers.arrays import as_finite, as_predictor, check_confidential
+from privpipe.sanitizers.arrays import as_predictor, check_confidential
 from privpipe.sanitizers.null_space import linear_cleaner
 
 
@@ -59,12 +59,11 @@ class PrintedCleaner(linear_cleaner.LinearCleaner):
         confidential_predictor: npt.ArrayLike,
         *,
         utility_budget: float,
-        budget: linear_cleaner.BudgetBasis = "total",
-        intercept: npt.ArrayLike | None = None,
-        augmented: bool = False,
-        on_unrepresentable: linear_cleaner.OnUnrepresentable = "fail",
+        **choices: Unpack[linear_cleaner.CleanerChoices],
     ) -> PrintedCleaner:
         """Make the cleaner verbatim; see `TargetedCleaner.from_predictors`.
+
+        What is chosen for a projection does not count: centre, representative and covariance.
 
         Warns
         -----
@@ -81,20 +80,9 @@ class PrintedCleaner(linear_cleaner.LinearCleaner):
         predictor = as_predictor(desired_predictor)
         confidential = check_confidential(confidential_predictor, predictor)
         vectors, dual, cost, gain = diagonalise_printed(predictor, confidential)
-        n_features, n_desired = predictor.shape
-        return cls(
-            predictor=predictor,
-            intercept=as_finite(intercept, (n_desired,), "intercept"),
-            encoder=vectors,
-            lift=dual,
-            centre=np.zeros(n_features),
-            utility_budget=linear_cleaner.scale_budget(utility_budget, budget, n_desired),
-            representative="closest",
-            augmented=augmented,
-            on_unrepresentable=on_unrepresentable,
-            cost=cost,
-            gain=gain,
-        )
+        choices |= {"centre": None, "representative": "closest"}
+        fields = linear_cleaner.check_fields(predictor, utility_budget, **choices)
+        return cls(encoder=vectors, lift=dual, cost=cost, gain=gain, **fields)
 
     @property
     def guarantee(self) -> Guarantee:
@@ -105,10 +93,8 @@ class PrintedCleaner(linear_cleaner.LinearCleaner):
             "recovers nearly all confidential predictions.",
         )
 
-    def _clean(
-        self, x: FloatArray, dtype: np.dtype[Any], *, lifted: bool, out: FloatArray | None = None
-    ) -> CleanedBlock:
-        del out  # for reproductions: what it takes does not count
+    def _clean(self, x: FloatArray, dtype: np.dtype[Any], **_: Any) -> CleanedBlock:
+        # For reproductions: what it takes does not count, and it is no function of a target.
         if self.augmented:
             x = np.column_stack([x, np.ones(len(x))])
         x = x.astype(np.float64)
@@ -121,7 +107,7 @@ class PrintedCleaner(linear_cleaner.LinearCleaner):
         left = np.where(withheld, 0.0, root - margin) ** 2 / self._turning
         # As printed: alpha a is subtracted along vectors that are not orthogonal.
         alpha = self._remove(a, left)
-        released = a @ self.lift.T - (alpha * a) @ self.encoder.T if lifted else a - alpha * a
+        released = a @ self.lift.T - (alpha * a) @ self.encoder.T
         released = released.astype(dtype)
         released[withheld] = np.nan
         return CleanedBlock(released, (self.cost * (alpha * a) ** 2).sum(axis=1), withheld)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from privpipe.numerics.masking.missing import (
-    Loadings,
+    FactorModel,
     complete_rows,
+    fit_covariance,
+    fit_factors,
     fit_loadings,
     solve_scores,
-    sum_pattern,
+    sum_patterns,
     sum_rows,
 )
 from privpipe.records.memory import add_sums
@@ -31,17 +35,17 @@ def make_rows(seed: int, n: int = 40, p: int = 6, missing: float = 0.3) -> np.nd
     return rows
 
 
-def fit(rows: np.ndarray, penalty: float, cuts: tuple[int, ...] = ()) -> Loadings:
+def fit(rows: np.ndarray, penalty: float, cuts: tuple[int, ...] = ()) -> FactorModel:
     parts = np.split(rows, cuts)
     start = np.random.default_rng(0).normal(size=(rows.shape[1], min(rows.shape)))
 
-    def ask(loadings: np.ndarray, ridge: float):
-        return add_sums([sum_rows(part, loadings, ridge) for part in parts])
+    def ask(loadings: np.ndarray, ridge: float, expected: bool):
+        return add_sums([sum_rows(part, loadings, ridge, expected) for part in parts])
 
     return fit_loadings(ask, start, penalty, tolerance=1e-11, max_rounds=1500)
 
 
-def complete(found: Loadings, rows: np.ndarray) -> np.ndarray:
+def complete(found: FactorModel, rows: np.ndarray) -> np.ndarray:
     return solve_scores(rows, found.loadings, found.ridge) @ found.loadings.T
 
 
@@ -90,22 +94,22 @@ def test_fit_loadings__meets_first_order_conditions_and_the_interior_point(
     np.testing.assert_allclose(u[:, :rank].T @ residual @ vt[:rank].T, np.eye(rank), atol=2e-3)
 
 
-def test_sum_pattern__gives_the_sums_of_the_rows() -> None:
+@pytest.mark.parametrize("expected", [False, True])
+def test_sum_patterns__gives_the_sums_of_the_rows(expected: bool) -> None:
     rows = make_rows(1, n=60, missing=0.0)
     rows[:20, 0] = np.nan
     rows[20:45, 1:3] = np.nan
-    patterns: dict[bytes, np.ndarray] = {}
+    patterns: dict[bytes, tuple[np.ndarray, np.ndarray, float]] = {}
     for row in rows:
         known = np.isfinite(row)
         values = np.where(known, row, 0.0)
-        name = known.tobytes()
-        patterns[name] = patterns.get(name, 0.0) + np.outer(values, values)
+        _, gram, count = patterns.get(known.tobytes(), (known, np.zeros((6, 6)), 0.0))
+        patterns[known.tobytes()] = (known, gram + np.outer(values, values), count + 1)
     assert len(patterns) == 3
     loadings = np.random.default_rng(2).normal(size=(6, 3))
-    for mine, expected in zip(
-        sum_pattern(patterns, loadings, 0.4), sum_rows(rows, loadings, 0.4), strict=True
-    ):
-        np.testing.assert_allclose(mine, expected, rtol=1e-10, atol=1e-10)
+    found = sum_patterns(list(patterns.values()), loadings, 0.4, expected)
+    for mine, exact in zip(found, sum_rows(rows, loadings, 0.4, expected), strict=True):
+        np.testing.assert_allclose(mine, exact, rtol=1e-9, atol=1e-9)
 
 
 def test_gram__is_that_of_the_completed_records() -> None:
@@ -125,3 +129,58 @@ def test_complete_rows__each_depends_on_itself_alone_to_the_last_bit(rank: int) 
     for cut in (1, 2, 3, 5, 13, 64, 511, 699):
         parts = [complete_rows(rows[a : a + cut], loadings, 0.1) for a in range(0, 700, cut)]
         assert np.concatenate(parts).tobytes() == whole.tobytes(), cut
+
+
+def make_factors(n: int, missing: float) -> tuple[np.ndarray, np.ndarray]:
+    random = np.random.default_rng(0)
+    truth = random.normal(size=(9, 2))
+    rows = random.normal(size=(n, 2)) @ truth.T + 0.3 * random.normal(size=(n, 9))
+    rows[random.random(rows.shape) < missing] = np.nan
+    return rows, truth
+
+
+def test_fit_factors__finds_the_moments_behind_missing_entries() -> None:
+    rows, truth = make_factors(4000, 0.6)
+    parts = np.array_split(rows, 3)
+
+    def ask(loadings: np.ndarray, variance: float, expected: bool):
+        return add_sums([sum_rows(part, loadings, variance, expected) for part in parts])
+
+    start = np.random.default_rng(1).normal(size=(9, 2))
+    found = fit_factors(ask, start, 1.0, len(rows))
+    assert found.converged
+    assert abs(np.sqrt(found.ridge) - 0.3) < 0.02
+    exact = truth @ truth.T
+    error = np.linalg.norm(found.gram / len(rows) - exact) / np.linalg.norm(exact)
+    assert error < 0.08
+
+
+def test_fit_covariance__of_complete_records_is_their_moments() -> None:
+    rows, _ = make_factors(500, 0.0)
+    found = fit_covariance(partial(sum_rows, rows), 9, len(rows), tolerance=1e-9)
+    assert found.converged
+    np.testing.assert_allclose(found.gram, rows.T @ rows, rtol=1e-3, atol=1e-3 * len(rows))
+
+
+def test_fit_covariance__keeps_the_regression_on_indicators_that_a_low_rank_loses() -> None:
+    """Indicators of classes have no noise and no low rank; half of all entries are missing."""
+    random = np.random.default_rng(3)
+    n = 6000
+    codes = random.integers(0, 4, n)
+    x = np.column_stack([np.eye(4)[codes][:, :3], random.normal(size=(n, 3)), np.ones(n)])
+    model = np.array([3.0, -2.0, 1.0, 1.0, 0.0, 0.5, 4.0])
+    y = x @ model + random.normal(size=n)
+    rows = np.column_stack([y, x])
+    rows[:, :-1][random.random((n, 7)) < 0.5] = np.nan
+
+    def regress(gram: np.ndarray) -> np.ndarray:
+        return np.linalg.lstsq(gram[1:, 1:], gram[1:, 0], rcond=1e-8)[0]
+
+    def measure(found: np.ndarray) -> float:
+        return float(np.sqrt(np.mean((x @ (found - model)) ** 2)))
+
+    ask = partial(sum_rows, rows)
+    whole = fit_covariance(ask, 8, n)
+    low = fit_factors(ask, random.normal(size=(8, 4)), 0.5, n, tolerance=1e-4)
+    assert measure(regress(whole.gram)) < 0.25
+    assert measure(regress(low.gram)) > 2 * measure(regress(whole.gram))

@@ -17,7 +17,7 @@ from privpipe.numerics.null_space.cleaning import (
     reconstruct_records,
 )
 from privpipe.records.memory import Records
-from privpipe.sanitizers.null_space.algorithm_1 import NullSpaceCleaner, fit_null_space_cleaner
+from privpipe.sanitizers.null_space.algorithms import NullSpaceCleaner, fit_null_space_cleaner
 
 RULES = ("greedy", "in_order", "kkt")
 
@@ -80,7 +80,8 @@ def test_clean__removes_the_null_space_only_at_budget_zero(clean):
     found = clean(x, form, "float64")
     assert not found.withheld.any()
     assert not found.spent.any()
-    expected = form.centre + (x @ form.predictor + form.shift) @ form.turn @ form.lift.T
+    shifted = x @ form.predictor + form.defects.shift
+    expected = form.centre + shifted @ form.defects.turn @ form.lift.T
     np.testing.assert_allclose(found.released, expected, rtol=1e-8, atol=1.0)
     assert (found.released != expected).any(), "it is that of the grid"
 
@@ -88,7 +89,7 @@ def test_clean__removes_the_null_space_only_at_budget_zero(clean):
 @pytest.mark.parametrize("clean", [clean_with_kernel, clean_with_numpy])
 def test_clean__leaves_no_negative_zero(clean):
     form = make_form(2, "greedy", "float64", budget=1e6)
-    plain = cleaning.LinearForm(**{**vars(form), "centre": np.zeros(20), "shift": np.zeros(2)})
+    plain = replace(form, centre=np.zeros(20), defects=replace(form.defects, shift=np.zeros(2)))
     x = np.random.default_rng(0).normal(size=(50, 20))
     found = clean(x, plain, "float64")
     assert not found.released.any()

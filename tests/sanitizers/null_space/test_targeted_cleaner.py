@@ -7,8 +7,8 @@ import pytest
 
 from privpipe.errors import InputError, OptionError, PrivacyWarning
 from privpipe.records.memory import Records
-from privpipe.sanitizers.null_space.algorithm_1 import NullSpaceCleaner
-from privpipe.sanitizers.null_space.algorithm_2 import (
+from privpipe.sanitizers.null_space.algorithms import (
+    NullSpaceCleaner,
     TargetedCleaner,
     TargetedOptions,
     fit_targeted,

@@ -32,7 +32,7 @@ from privpipe.sanitizers.minimax.training.labelled_moments import (
     Radius,
 )
 from privpipe.sanitizers.noise.noisy_filter import FilteredMean, NormCounts
-from privpipe.sanitizers.null_space.least_squares import DesignMoments
+from privpipe.sanitizers.null_space.predictors import DesignMoments
 
 ROWS = np.random.default_rng(0).normal(size=(50, 4)) / 3
 MOMENTS = CoMoments.of(ROWS)

@@ -8,7 +8,7 @@ import pytest
 from privpipe.errors import RankError
 from privpipe.numerics.moments import measure_scale
 from privpipe.records.memory import Records
-from privpipe.sanitizers.null_space.least_squares import fit_predictor, summarise_design
+from privpipe.sanitizers.null_space.predictors import fit_predictor, summarise_design
 from tests.sanitizers.xu_records import make_features, make_labels
 
 ROLES = ("desired", "confidential")

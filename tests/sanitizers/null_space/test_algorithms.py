@@ -13,13 +13,13 @@ from privpipe.errors import InputError, OptionError, PrivacyWarning, RankError
 from privpipe.numerics.moments import solve_least_squares
 from privpipe.protocols import Column, ShardSchema
 from privpipe.records.memory import Records
-from privpipe.sanitizers.null_space.algorithm_1 import (
+from privpipe.sanitizers.null_space.algorithms import (
     NullSpaceCleaner,
     NullSpaceOptions,
     fit_null_space,
     fit_null_space_cleaner,
 )
-from privpipe.sanitizers.null_space.least_squares import summarise_design
+from privpipe.sanitizers.null_space.predictors import summarise_design
 from tests.oracles import clean_as_printed, exact_loss
 from tests.sanitizers.xu_records import make_deficient, make_features, make_labels, make_records
 
