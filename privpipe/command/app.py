@@ -419,8 +419,6 @@ def erase(
         'Which records: "name == value", or "name in FILE" with a value a line, which no '
         "history of commands holds."
     ),
-    record: list[int] = Option([], help="A record by its number from 0; needs --digest."),
-    digest: str = _text("Of the collection, for whose state --record holds; 8 digits do."),
     under: list[str] = Option(
         [], help="Look through all below; default: the folder of the collection."
     ),

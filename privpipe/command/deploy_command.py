@@ -1,8 +1,10 @@
 """``privpipe deploy`` and ``doctor``: deployments, and all that their runs need."""
 
+import asyncio
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import partial
@@ -10,7 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from privpipe.errors import ClusterError
-from privpipe.pipeline.operations.prefect_setup import blaming_prefect, prepare_prefect
+from privpipe.pipeline.operations import health, server_health
+from privpipe.pipeline.operations.deployment_file import read_automations, read_deployments
+from privpipe.pipeline.operations.prefect_setup import (
+    blaming_prefect,
+    check_server,
+    prepare_prefect,
+)
+from privpipe.pipeline.runs.configuration_file import read_options
+from privpipe.pipeline.runs.trusted_code import list_unrun
+from privpipe.pipeline.stages.check import check_stage
 from privpipe.report.console import say
 
 STYLES = {"ok": "green", "warns": "yellow", "fails": "red"}
@@ -30,9 +41,6 @@ def deploy_command(path: str) -> dict[str, Any]:
         If the server does not take them.
     """
     prepare_prefect()
-    from privpipe.pipeline.operations.deployment_file import read_automations, read_deployments
-    from privpipe.pipeline.operations.prefect_setup import check_server
-
     deployments = read_deployments(path)
     companion = Path(path).with_name("automations.yaml")
     automations = read_automations(str(companion)) if companion.exists() else []
@@ -58,20 +66,13 @@ def deploy_command(path: str) -> dict[str, Any]:
 def _make_pool(name: str) -> None:
     from prefect.client.orchestration import get_client
     from prefect.client.schemas.actions import WorkPoolCreate
-    from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound
+    from prefect.exceptions import ObjectAlreadyExists
     from prefect.workers.process import ProcessWorker
 
     template = ProcessWorker.get_default_base_job_template()
-    with get_client(sync_client=True) as client:
-        try:
-            client.read_work_pool(name)
-        except ObjectNotFound:
-            try:
-                client.create_work_pool(
-                    WorkPoolCreate(name=name, type="process", base_job_template=template)
-                )
-            except ObjectAlreadyExists:  # someone else was faster
-                pass
+    pool = WorkPoolCreate(name=name, type="process", base_job_template=template)
+    with get_client(sync_client=True) as client, suppress(ObjectAlreadyExists):
+        client.create_work_pool(pool)
 
 
 def _deploy(path: str) -> None:
@@ -96,8 +97,6 @@ def _deploy(path: str) -> None:
 
 
 def _replace_automation(automation: dict[str, Any]) -> None:
-    import asyncio
-
     from prefect.client.orchestration import get_client
     from prefect.events.schemas.automations import AutomationCore
 
@@ -120,45 +119,29 @@ def doctor_command(config: str, deployments: str) -> dict[str, Any]:
         If a check fails; the message names all that did.
     """
     prepare_prefect()
-    from privpipe.pipeline.operations.health import (
-        Finding,
-        check_account,
-        check_certificates,
-        check_cluster,
-        check_keys,
-        check_places,
-        run_checks,
-    )
-    from privpipe.pipeline.operations.server_health import check_deployed, check_server_health
-    from privpipe.pipeline.runs.configuration_file import read_options
-    from privpipe.pipeline.runs.trusted_code import list_unrun
-    from privpipe.pipeline.stages.check import check_stage
-
     options = read_options(config, datetime.now(UTC))
 
-    def check_configuration() -> list[Finding]:
+    def check_configuration() -> list[health.Finding]:
         check_stage(options)
-        unread = [Finding("warns", "code", one) for one in list_unrun(options)]
-        return [Finding("ok", "configuration", f"{config} fits its collection"), *unread]
+        unread = [health.Finding("warns", "code", one) for one in list_unrun(options)]
+        return [health.Finding("ok", "configuration", f"{config} fits its collection"), *unread]
 
+    automations = os.path.join(os.path.dirname(deployments), "automations.yaml")
+    deployed = partial(server_health.check_deployed, deployments, automations)
+    secure = str(options.cluster.address or "").startswith("tls://")
     # In the order in which one failure explains the next.
-    checks: list[tuple[str, Any]] = [
-        ("configuration", check_configuration),
-        ("server", check_server_health),
-    ]
-    if os.path.exists(deployments):
-        automations = os.path.join(os.path.dirname(deployments), "automations.yaml")
-        checks.append(("deployments", partial(check_deployed, deployments, automations)))
-    if str(options.cluster.address or "").startswith("tls://"):
-        checks.append(("certificates", check_certificates))
-    checks += [
-        ("cluster", partial(check_cluster, options)),
-        ("places", partial(check_places, options)),
-        ("account", partial(check_account, options)),
-        ("keys", check_keys),
-    ]
+    checks: dict[str, health.Check] = {
+        "configuration": check_configuration,
+        "server": server_health.check_server_health,
+        **({"deployments": deployed} if os.path.exists(deployments) else {}),
+        **({"certificates": health.check_certificates} if secure else {}),
+        "cluster": partial(health.check_cluster, options),
+        "places": partial(health.check_places, options),
+        "account": partial(health.check_account, options),
+        "keys": health.check_keys,
+    }
     found = []
-    for finding in run_checks(checks):
+    for finding in health.run_checks(checks):
         found.append(finding)
         say(f"{finding.state:5s}  {finding.what}: {finding.detail}", style=STYLES[finding.state])
         if finding.remedy:

@@ -16,8 +16,6 @@ def erase_command(
     collection: str,
     where: str = "",
     *,
-    record: Sequence[int] = (),
-    digest: str = "",
     under: Sequence[str] = (),
     account: str = "",
     name: str = "",
@@ -28,10 +26,10 @@ def erase_command(
     Raises
     ------
     OptionError
-        If it is not said which records, or in two ways.
+        If it is not said which records.
     """
-    chosen = read_chosen(where, tuple(record))
-    options = ErasureOptions(account, tuple(under), name, digest)
+    chosen = _read_chosen(where)
+    options = ErasureOptions(account, tuple(under), name)
     plan = plan_erasure if dry_run else erase_records
     found = plan(collection, chosen, options)
     certificates = [found] if isinstance(found, dict) else found
@@ -42,16 +40,8 @@ def erase_command(
     return {"erasures": certificates, "dry_run": dry_run}
 
 
-def read_chosen(where: str, numbers: tuple[int, ...]) -> ChosenRecords:
+def _read_chosen(where: str) -> ChosenRecords:
     """Which records are meant; no message says a value."""
-    if bool(where) == bool(numbers):
-        raise OptionError(
-            "It has to be said in one way which records are erased.",
-            remedy='Give --where "name == value", --where "name in FILE", or --record NUMBER.',
-            code="where",
-        )
-    if numbers:
-        return ChosenRecords(numbers=numbers)
     # "==" first: a value may hold " in ".
     for sign, read in (("==", lambda text: (text,)), (" in ", _read_values)):
         name, found, value = where.partition(sign)

@@ -9,17 +9,11 @@ import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
 from privpipe.command.output import print_document
-from privpipe.errors import PrivpipeError, RankError, StoreError
-from privpipe.pipeline.runs.run import Run
+from privpipe.errors import PrivpipeError, StoreError
 from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.pipeline.runs.template import FILL_IN, write_template
+from privpipe.pipeline.stages import forecast
 from privpipe.pipeline.stages.check import check_stage
-from privpipe.pipeline.stages.forecast import (
-    explain_budget,
-    measure_rarest,
-    read_sample,
-    suggest_method,
-)
 from privpipe.pipeline.stages.gate_forecast import suggest_gate, write_keys
 from privpipe.protocols import Method
 from privpipe.report.console import say, say_raw
@@ -69,7 +63,7 @@ def init_command(
     schema = opened.schema_of_records
     for name in (*desired, *confidential):
         schema.variable(name)
-    suited, values = suggest_method(opened, () if desired else confidential)
+    suited, values = forecast.suggest_method(opened, () if desired else confidential)
     method = method or suited
     release = release or companion_url(collection, "release.zarr")
     n_gaps = _count_gaps(collection, method)
@@ -132,11 +126,10 @@ def _suggest_budget(
             release={"path": release, "nonfinite": "impute" if n_gaps else "fail"},
             gate={"enforce": False},  # nothing is released
         )
-        run = check_stage(options)
-        meaning = explain_budget(run)
+        meaning = forecast.explain_budget(check_stage(options))
     except (PrivpipeError, ValidationError):  # `check` will say what is wrong
         return None, {}
-    first = {"ridge": RIDGE} if _depend(run) else {}
+    first = {"ridge": RIDGE} if meaning is not None and meaning.dependence else {}
     if meaning is None or not meaning.variance > 0:
         return None, first
     # Two digits: more would pretend that the sample says so.
@@ -166,7 +159,7 @@ def _suggest_gate(
             release={"path": companion_url(collection, "release.zarr")},
         )
         training = open_whole_collection(collection, desired=desired, confidential=confidential)
-        return suggest_gate(options, training, measure_rarest(options, training))
+        return suggest_gate(options, training, forecast.measure_rarest(options, training))
     except (PrivpipeError, ValidationError):  # `check` will say what is wrong
         return {}
 
@@ -202,7 +195,7 @@ def _explain_gate(n_records: int, gate: Mapping[tuple[str, str], Any]) -> str:
 
 def _differ_in_scale(collection: Collection) -> bool:
     """Whether features of a few chunks have deviations that differ by more than `SCALES`."""
-    x = np.asarray(read_sample(collection).features, np.float64)
+    x = np.asarray(forecast.read_sample(collection).features, np.float64)
     # Infinity too: a deviation with it is none.
     x[~np.isfinite(x)] = np.nan
     with warnings.catch_warnings():
@@ -211,15 +204,6 @@ def _differ_in_scale(collection: Collection) -> bool:
     varying = deviations[deviations > 0]
     # Constant features have no scale.
     return bool(varying.size) and bool(varying.max() > SCALES * varying.min())
-
-
-def _depend(run: Run) -> bool:
-    """Whether the fit refuses the features of a few chunks; columns of 0 and 1 do so in all."""
-    try:
-        meaning = explain_budget(run, strict=True)
-    except RankError:
-        return True
-    return meaning is not None and bool(meaning.dependence)
 
 
 def _options_of(method: str) -> set[str]:

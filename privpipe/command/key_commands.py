@@ -5,6 +5,8 @@ from typing import Any
 
 from privpipe.cluster.executors.executor import LocalExecutor
 from privpipe.cluster.passes.sketch_pass import sketch_collection
+from privpipe.cluster.workers.certificates import make_certificates
+from privpipe.cluster.workers.deployed import write_configuration
 from privpipe.errors import StoreError
 from privpipe.numerics.random.record_grids import Overlap
 from privpipe.report.console import say, tabulate
@@ -106,30 +108,25 @@ def forget_key_command(release: str) -> dict[str, Any]:
         )
         return {"forgotten": [entry.key_id for entry in forgotten]}
     entries, unreadable = list_keys(), list_unreadable()
-    rows = [
+    keys = [
         {
             "key": entry.key_id,
             "made": entry.created,
-            "source": entry.binding.source[:12],
-            "model": entry.binding.model[:12],
-            "forgotten": entry.forgotten or "",
+            "source": entry.binding.source,
+            "model": entry.binding.model,
+            "forgotten": entry.forgotten,
         }
         for entry in entries
     ]
+    # Enough of a digest to find it; all of it is in the JSON.
+    short = dict.fromkeys(("source", "model"), 12)
+    rows = [{name: (one or "")[: short.get(name)] for name, one in key.items()} for key in keys]
     say(tabulate(rows) if rows else "There are no keys.")
     for key_id in unreadable:
         say(f"{key_id}: damaged, not private, or not a key")
     return {
         "keys": [
-            {
-                "key": entry.key_id,
-                "made": entry.created,
-                "source": entry.binding.source,
-                "model": entry.binding.model,
-                "forgotten": entry.forgotten,
-                "runs": list(entry.runs),
-            }
-            for entry in entries
+            key | {"runs": list(entry.runs)} for key, entry in zip(keys, entries, strict=True)
         ],
         "unreadable": list(unreadable),
     }
@@ -152,9 +149,6 @@ def _forget(name: str) -> tuple[KeyEntry, ...]:
 
 def certs_command(folder: str, hosts: tuple[str, ...], days: int, *, renew: bool) -> dict[str, Any]:
     """Make or renew them; see `make_certificates`."""
-    from privpipe.cluster.workers.certificates import make_certificates
-    from privpipe.cluster.workers.deployed import write_configuration
-
     made = make_certificates(folder, hosts, days, renew=renew)
     config = write_configuration(folder)
     for one in made:

@@ -140,6 +140,6 @@ def render_svg(figure: Figure, *, salt: str = "privpipe") -> str:
     return out.getvalue()
 
 
-def draw_themes(draw: Callable[[ThemeName], Figure]) -> tuple[str, str]:
+def draw_themes(draw: Callable[..., Figure]) -> tuple[str, str]:
     """A figure as SVG for light and for dark pages."""
-    return render_svg(draw("light")), render_svg(draw("dark"))
+    return render_svg(draw(theme="light")), render_svg(draw(theme="dark"))

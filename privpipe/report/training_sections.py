@@ -1,6 +1,7 @@
 """How a filter was learned: Phi and losses over the rounds, and what is known of new records."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,60 +13,28 @@ from privpipe.report.style import MARKERS, THEMES, ThemeName, draw_themes, finis
 from privpipe.report.tables import format_number
 
 
-def plot_phi(history: FloatArray, columns: Sequence[str], *, theme: ThemeName = "light") -> Figure:
-    """Phi over rounds, on training records and, where there are any, on held-out ones.
-
-    Parameters
-    ----------
-    history : (n_iterations, n_columns)
-        As a minimax filter stores it.
-    columns
-        Names of the columns of `history`.
-    theme
-        "light" or "dark".
-    """
-    names = {"phi": "training records", "held_out_phi": "held-out records"}
-    at = {name: history[:, j] for j, name in enumerate(columns)}
-    values = {label: at[name] for name, label in names.items() if name in at}
-    return _plot_rounds(at["rounds"], values, "Phi (nats)", theme)
-
-
-def plot_losses(
-    history: FloatArray,
-    columns: Sequence[str],
-    task_names: Sequence[str],
-    baselines: FloatArray,
-    *,
-    theme: ThemeName = "light",
-) -> Figure:
-    """Each task's loss as a share of the best constant guess, over rounds.
-
-    A private loss at 1 says that the trained adversary does no better than guessing; a target's
-    loss should be far below.
-
-    Parameters
-    ----------
-    history, columns, theme
-        As `plot_phi`.
-    task_names
-        Tasks in the order of `baselines`; their losses are the columns ``loss_<task>``.
-    baselines : (n_tasks,)
-        Entropy of the classes in nats, or 1 for a number.
-    """
-    at = {name: history[:, j] for j, name in enumerate(columns)}
-    values = {
-        name: at[f"loss_{name}"] / guess for name, guess in zip(task_names, baselines, strict=True)
-    }
-    return _plot_rounds(at["rounds"], values, "loss / best constant guess", theme, guess=1.0)
-
-
-def _plot_rounds(
+def plot_rounds(
     rounds: FloatArray,
     values: Mapping[str, FloatArray],
     label: str,
-    theme: ThemeName,
+    *,
     guess: float | None = None,
+    theme: ThemeName = "light",
 ) -> Figure:
+    """Some series over the rounds of a fit.
+
+    Parameters
+    ----------
+    rounds : (n_iterations,)
+    values
+        (n_iterations,) each, by name.
+    label
+        Of the values' axis.
+    guess
+        What guessing reaches, drawn as a line.
+    theme
+        "light" or "dark".
+    """
     figure, axes, look = new_figure(theme)
     for color, marker, (name, series) in zip(look.series, MARKERS, values.items(), strict=False):
         axes.plot(rounds, series, color=color, marker=marker, markersize=5.5, label=name)
@@ -74,6 +43,26 @@ def _plot_rounds(
     axes.set(xlabel="rounds", ylabel=label)
     finish_figure(axes, look)
     return figure
+
+
+def scale_losses(
+    at: Mapping[str, FloatArray], tasks: Sequence[str], baselines: FloatArray
+) -> dict[str, FloatArray]:
+    """Each task's loss as a share of the best constant guess.
+
+    A private loss at 1 says that the trained adversary does no better than guessing; a target's
+    loss should be far below.
+
+    Parameters
+    ----------
+    at
+        Columns of a history by name; losses are ``loss_<task>``.
+    tasks
+        In the order of `baselines`.
+    baselines : (n_tasks,)
+        Entropy of the classes in nats, or 1 for a number.
+    """
+    return {name: at[f"loss_{name}"] / guess for name, guess in zip(tasks, baselines, strict=True)}
 
 
 STOPPED = {
@@ -93,18 +82,23 @@ def list_training(findings: Mapping[str, Any], *, drawn: bool = True) -> Iterato
         return
     history, columns = np.array(found["history"], np.float64), found["columns"]
     tasks, baselines = found["tasks"], np.array(found["baselines"])
+    at = dict(zip(columns, history.T, strict=True))
     first = slice(0, len(THEMES["light"].series))  # no two series share a colour
     pictures: tuple[Picture, ...] = ()
     if drawn:
-        phi = draw_themes(lambda theme: plot_phi(history, columns, theme=theme))
-        losses = draw_themes(
-            lambda theme: plot_losses(history, columns, tasks[first], baselines[first], theme=theme)
-        )
+        names = {"phi": "training records", "held_out_phi": "held-out records"}
+        phi = {label: at[name] for name, label in names.items() if name in at}
+        draw_phi = partial(plot_rounds, at["rounds"], phi, "Phi (nats)")
+        shares = scale_losses(at, tasks[first], baselines[first])
+        label = "loss / best constant guess"
+        draw_losses = partial(plot_rounds, at["rounds"], shares, label, guess=1.0)
         pictures = (
-            Picture(*phi, "Phi over rounds."),
-            Picture(*losses, "Loss of every task, as a share of the best constant guess."),
+            Picture(*draw_themes(draw_phi), "Phi over rounds."),
+            Picture(
+                *draw_themes(draw_losses),
+                "Loss of every task, as a share of the best constant guess.",
+            ),
         )
-    at = {name: history[:, j] for j, name in enumerate(columns)}
     rows = [
         {
             "task": name,

@@ -1,19 +1,10 @@
-"""How far long work is: a bar with rate and time left on a terminal, some lines in a log."""
+"""How far long work is: a bar beside rate and time left on a terminal, some lines in a log."""
 
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from rich.progress import (
-    BarColumn,
-    Progress,
-    ProgressColumn,
-    SpinnerColumn,
-    Task,
-    TextColumn,
-    TimeRemainingColumn,
-)
-from rich.text import Text
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 
 from privpipe.report.console import PlainConsole
 
@@ -66,18 +57,10 @@ class WorkBar:
         self._next = self._begun + FIRST_LINE
         if not self._console.is_terminal:
             return
-        known = total > 0
-        amount = "{task.completed:,.0f} of {task.total:,.0f}" if known else "{task.completed:,.0f}"
-        self._bar = Progress(
-            TextColumn("{task.description:8s}"),
-            BarColumn() if known else SpinnerColumn(),
-            TextColumn(f"{amount} {unit}"),
-            _Speed(unit),
-            *([TimeRemainingColumn()] if known else []),
-            console=self._console,
-            transient=True,
-        )
-        self._bar.add_task(label, total=total or None)
+        shape = BarColumn() if total > 0 else SpinnerColumn()
+        said = TextColumn("{task.description}")
+        self._bar = Progress(shape, said, console=self._console, transient=True)
+        self._bar.add_task(self.describe(), total=total or None)
         self._bar.start()
 
     def advance(self, amount: float) -> None:
@@ -87,7 +70,7 @@ class WorkBar:
             amount = min(amount, self._total - self._done)
         self._done += amount
         if self._bar is not None:
-            self._bar.advance(self._bar.task_ids[0], amount)
+            self._bar.update(self._bar.task_ids[0], advance=amount, description=self.describe())
         elif self.is_open and self._clock() >= self._next:
             self._next = self._clock() + NEXT_LINE
             self._console.print(self.describe())
@@ -147,14 +130,3 @@ def showing(label: str, unit: str = "records") -> Iterator[Callable[[int, int], 
         yield listen
     finally:
         bar.end()
-
-
-class _Speed(ProgressColumn):
-    """Amount per second."""
-
-    def __init__(self, unit: str) -> None:
-        super().__init__()
-        self._unit = unit
-
-    def render(self, task: Task) -> Text:
-        return Text(f"{task.speed:,.1f} {self._unit}/s" if task.speed else "")

@@ -29,7 +29,7 @@ from zarr.storage import FsspecStore, ObjectStore
 from privpipe.cluster.executors.dask_executor import DaskExecutor
 from privpipe.cluster.executors.executor import Event
 from privpipe.cluster.workers.connection import ClusterOptions, connect
-from privpipe.cluster.workers.metrics import ShowProgress
+from privpipe.cluster.workers.progress import ShowProgress
 from privpipe.pipeline.runs.watch import Watch
 from privpipe.report.console import PlainConsole
 from privpipe.store.access.generation_log import publish_generation, read_newest

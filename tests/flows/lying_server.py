@@ -20,7 +20,7 @@ from typing import Any
 
 import httpx
 
-from privpipe.pipeline.operations.prefect_server import serve
+from privpipe.pipeline.operations.prefect_server import end_servers, serve
 from privpipe.pipeline.operations.prefect_setup import prepare_prefect
 
 BLOCK, TYPE, SCHEMA = (f"{n}1111111-1111-4111-8111-111111111111" for n in "123")
@@ -70,8 +70,8 @@ def describe_block(folder: str) -> dict[str, Any]:
 def main(folder: Path) -> None:
     prepare_prefect()
     make_gift(folder)
-    served = serve(120)
-    real = httpx.Client(verify=ssl.create_default_context(cafile=served.authority), timeout=60)
+    api, authority = serve(120)
+    real = httpx.Client(verify=ssl.create_default_context(cafile=authority), timeout=60)
 
     class Lying(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -89,7 +89,7 @@ def main(folder: Path) -> None:
                 return self.send(404, b"{}")
             drop = ("host", "connection", "accept-encoding", "content-length")
             headers = {k: v for k, v in self.headers.items() if k.lower() not in drop}
-            url = served.url.removesuffix("/api") + self.path
+            url = api.removesuffix("/api") + self.path
             found = real.request(self.command, url, content=body, headers=headers)
             self.send(found.status_code, found.content)
 
@@ -107,7 +107,7 @@ def main(folder: Path) -> None:
     try:
         server.serve_forever()
     finally:
-        served.close()
+        end_servers()
 
 
 if __name__ == "__main__":

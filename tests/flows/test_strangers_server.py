@@ -17,7 +17,7 @@ from prefect.results import ResultRecord
 from privpipe.cluster.workers import listener_owner
 from privpipe.cluster.workers.connection import ClusterOptions, connect
 from privpipe.errors import OptionError
-from privpipe.pipeline.operations.prefect_server import serve
+from privpipe.pipeline.operations.prefect_server import end_servers, serve
 from privpipe.pipeline.operations.prefect_setup import check_server
 from tests.flows.digits_runs import own_prefect
 from tests.flows.test_pipeline import configure
@@ -145,14 +145,14 @@ def test_serve__another_user_wins_no_port(
     assert race.stdout is not None
     assert race.stdout.readline() == "ready\n"
     try:
-        served = serve(120)
-        port = served.listener.getsockname()[1]
+        url, authority = serve(120)
+        port = int(url.removesuffix("/api").rpartition(":")[2])
         owners = listener_owner.find_owners(port)
-        keys = list(Path(served.folder.name).glob("*.key"))
+        keys = list(authority.parent.glob("*.key"))
     finally:
         race.kill()  # before the server ends: whatever is closed is free
         won = race.communicate()[0].split()
-    served.close()
+    end_servers()
     assert owners == {os.geteuid()}
     assert not keys
     assert str(port) not in won  # others may be those of other tests, which ended meanwhile

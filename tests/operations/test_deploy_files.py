@@ -13,8 +13,7 @@ import pytest
 import yaml
 
 from privpipe.cluster.workers.deployed import describe_configuration
-from privpipe.cluster.workers.metrics import GAUGES
-from privpipe.cluster.workers.progress import GATES, STAGES
+from privpipe.cluster.workers.progress import GATES, GAUGES, STAGES
 from privpipe.errors import OptionError
 from privpipe.pipeline.operations.deployment_file import read_automations, read_deployments
 

@@ -17,7 +17,7 @@ import pytest
 import privpipe
 from privpipe.command.erase_command import erase_command
 from privpipe.command.inspect_command import export_command
-from privpipe.errors import GateError, OptionError, PrivpipeError, StoreError
+from privpipe.errors import GateError, PrivpipeError, StoreError
 from privpipe.flows.release_flow import release_collection
 from privpipe.pipeline.operations.erase import ErasureOptions, erase_records, plan_erasure
 from privpipe.pipeline.operations.record_removal import ChosenRecords, digest_of
@@ -224,29 +224,11 @@ def test_erase__of_her_alone_takes_partition_and_names(tmp_path: Path, sources: 
     """A partition that was hers is gone with its name; a collection that was hers as well."""
     add(tmp_path, "monday", write_records(sources / "a.npz", 1, with_her=True))
     url = str(tmp_path / "g.zarr")
-    numbers = tuple(range(45))
-    with pytest.raises(OptionError, match="--digest") as refused:
-        erase(url, ChosenRecords(numbers=numbers))
-    assert refused.value.code == "record-digest"
-    digest = digest_of(url)
-    erase(url, ChosenRecords(numbers=numbers), digest=digest)
+    erase(url, ChosenRecords("serial", tuple(map(str, np.load(sources / "a.npz")["serial"]))))
     assert read_partitions(url) == ()
     assert search(tmp_path) == {}
     assert not any(b"monday" in one.read_bytes() for one in tmp_path.rglob("*.json"))
     assert erase_records(url, CHOSEN, ErasureOptions()) == []
-
-
-def test_erase__numbers_hold_for_one_state(tmp_path: Path, sources: Path) -> None:
-    """Given twice, a number would be the next person's."""
-    url = str(tmp_path / "w.zarr")
-    ingest(write_records(sources / "a.npz", 1, with_her=True), url, INGEST)
-    digest = digest_of(url)
-    assert erase(url, ChosenRecords(numbers=(7,)), digest=digest[:12])["n_records"] == 1
-    assert search(tmp_path) == {}
-    with pytest.raises(OptionError, match="one state"):
-        erase(url, ChosenRecords(numbers=(7,)), digest=digest)
-    assert open_collection(url).n_records == 44
-    assert read_statistics(url).n_missing == {"sign": 0, "serial": 0, "town": 0}
 
 
 def test_erase__is_refused_while_a_run_writes_and_changes_nothing(whole: Path) -> None:
@@ -293,6 +275,8 @@ def test_erase__by_a_file_of_identifiers(tmp_path: Path, sources: Path) -> None:
     where = f"serial in {sources}/ids.txt"
     found = erase_command(url, where)
     assert [one["n_records"] for one in found["erasures"]] == [1]
+    assert open_collection(url).n_records == 44
+    assert read_statistics(url).n_missing == {"sign": 0, "serial": 0, "town": 0}
     assert search(tmp_path) == {}
     assert not search_tree(canaries(), Path(os.environ["PRIVPIPE_ACCOUNT"]))
 

@@ -14,7 +14,7 @@ from flows.reproduce.bars import BarPair, Estimate, plot_bar_panels
 from privpipe.errors import InputError
 from privpipe.report.comparison_page import plot_trade_off
 from privpipe.report.style import MARKERS, THEMES, ThemeName, render_svg
-from privpipe.report.training_sections import plot_losses, plot_phi
+from privpipe.report.training_sections import plot_rounds, scale_losses
 
 Draw = Callable[[ThemeName], Figure]
 
@@ -28,12 +28,17 @@ ENTRIES = [
     }
     for name, gain, loss in (("a", 0.3, 0.05), ("b", 0.1, 0.2))
 ]
-COLUMNS = ("rounds", "phi", "loss_digit")
-HISTORY = np.array([[1.0, 0.9, 0.7], [4.0, 0.5, 0.6]])
+ROUNDS, PHI, LOSS = np.array([[1.0, 0.9, 0.7], [4.0, 0.5, 0.6]]).T
 
 DRAWINGS: dict[str, Draw] = {
-    "phi": lambda theme: plot_phi(HISTORY, COLUMNS, theme=theme),
-    "losses": lambda theme: plot_losses(HISTORY, COLUMNS, ("digit",), np.ones(1), theme=theme),
+    "phi": lambda theme: plot_rounds(ROUNDS, {"training records": PHI}, "Phi", theme=theme),
+    "losses": lambda theme: plot_rounds(
+        ROUNDS,
+        scale_losses({"loss_digit": LOSS}, ("digit",), np.ones(1)),
+        "loss",
+        guess=1.0,
+        theme=theme,
+    ),
     "entries": lambda theme: plot_trade_off(ENTRIES, allowed=0.1, theme=theme),
     "bars": lambda theme: plot_bar_panels(
         {

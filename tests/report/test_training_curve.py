@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from privpipe import Records
-from privpipe.report.style import render_svg
-from privpipe.report.training_sections import plot_losses, plot_phi
+from privpipe.report.training_sections import list_training, scale_losses
 from privpipe.sanitizers.minimax.linear_minimax import MinimaxOptions, fit_minimax_filter
 from privpipe.sanitizers.minimax.neural_minimax import (
     MinimaxNeuralOptions,
@@ -25,10 +24,20 @@ def test_plot_phi__and_losses_show_every_series() -> None:
             True,
         ),
     ):
-        phi = plot_phi(fit.history, fit.history_columns)
-        assert ("held-out records" in render_svg(phi)) == held_out
-        assert len(phi.axes[0].get_lines()) == 1 + held_out
-        losses = plot_losses(fit.history, fit.history_columns, fit.task_names, fit.baselines)
-        shares = [line.get_ydata()[-1] for line in losses.axes[0].get_lines()]
-        assert shares[0] < 0.9
-        assert 0.9 < shares[1] < 1.01
+        training = {
+            "history": fit.history.tolist(),
+            "columns": fit.history_columns,
+            "tasks": fit.task_names,
+            "baselines": fit.baselines.tolist(),
+            "stopped": "iterations",
+            "bound": None,
+        }
+        (section,) = list_training({"training": training})
+        phi, losses = section.pictures
+        assert ("held-out records" in phi.light) == held_out
+        assert all(name in losses.dark for name in fit.task_names)
+        at = dict(zip(fit.history_columns, fit.history.T, strict=True))
+        shares = scale_losses(at, fit.task_names, fit.baselines)
+        target, secret = (shares[name][-1] for name in fit.task_names[:2])
+        assert target < 0.9
+        assert 0.9 < secret < 1.01

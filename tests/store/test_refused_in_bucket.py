@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from privpipe.command.run_command import purge_command
 from privpipe.errors import GateError, IncompleteReleaseError
 from privpipe.pipeline import stage_tasks
 from privpipe.pipeline.operations.erase import ErasureOptions, erase_records
-from privpipe.pipeline.operations.record_removal import ChosenRecords, digest_of
+from privpipe.pipeline.operations.record_removal import ChosenRecords
 from privpipe.pipeline.operations.traces import find_traces
 from privpipe.pipeline.runs.approval import approve_release
 from privpipe.pipeline.runs.run_options import RunOptions
@@ -246,8 +245,7 @@ def test_erase__finds_a_part_that_was_refused(tmp_path: Path, release_url: str) 
     traces = find_traces(known, find_account(), [out], growing, lambda _: 0)
     assert [one.what for one in traces.found.values()] == ["parts"]
     assert traces.left == []
-    chosen = replace(options, digest=digest_of(growing))
-    erase_records(growing, ChosenRecords(numbers=(3,)), chosen)
+    erase_records(growing, ChosenRecords("sign", ("1",)), options)
     assert [key for key in list_place(out) if ".ledger/" not in key] == []
 
 

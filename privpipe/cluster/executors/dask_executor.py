@@ -26,8 +26,7 @@ from privpipe.cluster.executors.executor import (
 from privpipe.cluster.executors.oracles import ResidentOracle, send
 from privpipe.cluster.workers.boundary import run_sealed
 from privpipe.cluster.workers.connection import ClusterOptions, connect
-from privpipe.cluster.workers.metrics import TOPIC
-from privpipe.cluster.workers.progress import Progress
+from privpipe.cluster.workers.progress import TOPIC, Progress
 from privpipe.errors import ClusterError, PrivpipeError
 from privpipe.protocols import Oracle, Shard, Statistics, Sums
 

@@ -9,8 +9,9 @@ import errno
 import os
 from collections.abc import Callable
 from pathlib import PurePath
+from traceback import walk_tb
 from types import TracebackType
-from typing import Any, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 from privpipe.errors import ClusterError, FormatError, MemoryBudgetError, PrivpipeError, StoreError
 from privpipe.store.access.location import explain_refusal
@@ -89,9 +90,7 @@ def seal(error: Exception, stage: str) -> PrivpipeError:
 def _place(traceback: TracebackType | None) -> str:
     """File name and line of the innermost frame."""
     place = "an unknown place"
-    while traceback is not None:
-        code: Any = traceback.tb_frame.f_code
+    for frame, line in walk_tb(traceback):
         # The file's name alone: its folder may be a user's.
-        place = f"{PurePath(code.co_filename).name}:{traceback.tb_lineno}"
-        traceback = traceback.tb_next
+        place = f"{PurePath(frame.f_code.co_filename).name}:{line}"
     return place

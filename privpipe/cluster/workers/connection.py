@@ -1,6 +1,12 @@
-"""Connect to a Dask cluster: a local one by default, or a running one by its address."""
+"""Connect to a Dask cluster: a local one by default, or a running one by its address.
+
+Loopback is not private: every user of the machine reaches it, and whoever reaches a scheduler
+runs code as its owner. So scheduler, workers and client of a local cluster show each other a
+certificate that is made for this cluster and lives in memory.
+"""
 
 import os
+import secrets
 import shutil
 import socket
 import sys
@@ -15,15 +21,22 @@ from urllib.parse import urlsplit
 
 import dask
 import distributed
-from distributed import Client, WorkerPlugin
+from distributed import Client, Nanny, Security, SpecCluster, WorkerPlugin
 
 from privpipe.cluster.workers.certificates import check_client_certificate
-from privpipe.cluster.workers.dashboard import OFF, check_dashboard, check_pages, place_of
-from privpipe.cluster.workers.forking import SETTINGS
-from privpipe.cluster.workers.guarded import start_cluster
+from privpipe.cluster.workers.dashboard import (
+    OFF,
+    GuardedScheduler,
+    PagelessScheduler,
+    PagelessWorker,
+    check_closed,
+    check_dashboard,
+    check_pages,
+    place_of,
+)
+from privpipe.cluster.workers.forking import SETTINGS, prepare_forking
 from privpipe.cluster.workers.listener_owner import guard_address, is_loopback
-from privpipe.cluster.workers.metrics import ShowProgress
-from privpipe.cluster.workers.progress_page import add_page
+from privpipe.cluster.workers.progress import ShowProgress, add_page
 from privpipe.errors import ClusterError, OptionError
 
 # Those that change bits or formats; others may differ between driver and workers.
@@ -166,16 +179,52 @@ def connect(options: ClusterOptions) -> Iterator[Client]:
     with (
         _scratch_folder(options.scratch) as scratch,
         dask.config.set(SETTINGS),
-        start_cluster(
-            workers=options.workers or os.cpu_count() or 1,
-            memory_limit=options.memory_limit,
-            dashboard=_free_address(options.dashboard),
-            scratch=scratch,
-        ) as cluster,
+        _start_cluster(options, scratch) as cluster,
         Client(cluster) as client,
     ):
         _prepare(client, options.wait_seconds)
         yield client
+
+
+@contextmanager
+def _start_cluster(options: ClusterOptions, scratch: str) -> Iterator[SpecCluster]:
+    """Start scheduler and workers of one thread each on this machine, closed to everybody else."""
+    dashboard = _free_address(options.dashboard)
+    # 192 bits, new for each cluster; Dask's own prefix hides nothing: / redirects to it.
+    prefix = f"/{secrets.token_urlsafe(24)}"
+    # In memory; its file exists, in a 0700 folder, while OpenSSL loads it.
+    security = Security.temporary()
+    common = {"host": "127.0.0.1", "protocol": "tls://", "security": security}
+    nanny = {
+        **common,
+        "nthreads": 1,
+        "memory_limit": options.memory_limit,
+        "local_directory": scratch,
+        "silence_logs": "CRITICAL",
+        "worker_class": PagelessWorker,
+        # The process that workers are forked from may have begun in another environment.
+        "env": {**os.environ, **dask.config.get("distributed.nanny.pre-spawn-environ", {})},
+    }
+    n_workers = options.workers or os.cpu_count() or 1
+    shown = dashboard != OFF
+    pages = {"dashboard_address": place_of(dashboard), "http_prefix": prefix} if shown else {}
+    scheduler = {
+        "cls": GuardedScheduler if shown else PagelessScheduler,
+        "options": {**common, "port": 0, "dashboard": shown, **pages},
+    }
+    link = {"distributed.dashboard.link": f"{{scheme}}://{{host}}:{{port}}{prefix}/status"}
+    with (
+        dask.config.set(link | prepare_forking()),
+        SpecCluster(
+            scheduler=scheduler,
+            workers={number: {"cls": Nanny, "options": nanny} for number in range(n_workers)},
+            security=security,
+            silence_logs="CRITICAL",
+        ) as cluster,
+    ):
+        # After the start, on what was started: a later Dask may do it another way.
+        check_closed(cluster.scheduler)
+        yield cluster
 
 
 def check_address(address: str) -> None:

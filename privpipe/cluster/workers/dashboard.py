@@ -1,17 +1,22 @@
-"""Where the dashboard of a cluster may answer: on this machine, by certificate, or nowhere.
+"""Where the pages of a cluster may answer: on this machine, by certificate, or nowhere.
 
 The dashboard has no login. On this machine it speaks plain http, or https where Dask's
 configuration names a certificate (``distributed.scheduler.dashboard.tls``). Beyond this machine it
 speaks https alone, and to clients alone that show a certificate of the authority: the same lets
-them speak to the scheduler, so no one sees more than they could do already.
+them speak to the scheduler, so no one sees more than they could do already. Of a cluster that a run
+starts, workers and nannies serve no pages; those of the scheduler lie behind a path that cannot be
+guessed.
 """
 
+import hmac
 import ssl
-from ipaddress import ip_address
 from typing import Any
 
 import dask
+from distributed import Scheduler, Worker
+from tornado.routing import Matcher, Rule, RuleRouter
 
+from privpipe.cluster.workers.listener_owner import is_loopback
 from privpipe.errors import ClusterError, OptionError
 
 OFF = "off"
@@ -26,14 +31,6 @@ _TLS = "distributed.scheduler.dashboard.tls"
 def place_of(address: str) -> str:
     """``host:port`` of a dashboard's address."""
     return address.removeprefix(SECURE)
-
-
-def is_loopback(host: str) -> bool:
-    """Whether an address of a host is one of this machine alone, IPv4."""
-    try:
-        return ip_address(host).version == 4 and ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def check_dashboard(address: str) -> None:
@@ -59,7 +56,7 @@ def check_dashboard(address: str) -> None:
         problem = f"Dask's configuration names no {', no '.join(missing)} below {_TLS}"
         if not missing:
             problem = "its host is neither a name nor an address"
-    elif host == "localhost" or is_loopback(host):
+    elif is_loopback(host) and ":" not in host:  # IPv4 alone: the port comes after a colon
         return
     else:
         problem = "others could reach it there, and it has no login"
@@ -123,7 +120,7 @@ def find_open_pages(dask_scheduler: Any) -> str:
         return ""
     context = pages.ssl_options
     hosts = [socket.getsockname()[0] for socket in pages._sockets.values()]
-    exposed = [host for host in hosts if not is_loopback(host) and host != "::1"]
+    exposed = [host for host in hosts if not is_loopback(host)]
     if not isinstance(context, ssl.SSLContext):
         return f"speaks plain http at {', '.join(exposed)}, and has no login" if exposed else ""
     # Without an authority a certificate is accepted from anyone.
@@ -149,3 +146,66 @@ def _configured(name: str) -> str:
 def _is_host(host: str) -> bool:
     """Whether one host is named: no list of addresses, no path."""
     return bool(host) and not set(host) & set("/,@ ")
+
+
+class _BelowPath(Matcher):
+    """Lets requests through whose path begins with a secret; to all others nothing is there."""
+
+    def __init__(self, prefix: str) -> None:
+        self._begin = f"{prefix}/".encode()
+
+    def match(self, request: Any) -> dict[str, Any] | None:
+        path = str(request.path).encode(errors="replace")
+        # In constant time: a comparison that stops early would reveal the path byte by
+        # byte.
+        return {} if hmac.compare_digest(path[: len(self._begin)], self._begin) else None
+
+
+class GuardedScheduler(Scheduler):
+    """A scheduler whose pages answer below a secret path only, lists of pages included."""
+
+    def __init__(self, *, http_prefix: str, **options: Any) -> None:
+        if len(http_prefix) < 20:
+            raise ValueError("the path must not be guessed")
+        self._guarded_prefix = http_prefix
+        super().__init__(http_prefix=http_prefix, **options)
+
+    def start_http_server(self, *args: Any, **kwargs: Any) -> None:
+        """Serve, with the guard before everything that Dask and Bokeh add to the server."""
+        super().start_http_server(*args, **kwargs)  # type: ignore[no-untyped-call]
+        guard_pages(self)
+        # No request is handled before this returns: it runs on the thread of the event loop.
+        rule = Rule(_BelowPath(self._guarded_prefix), self.http_application)
+        self.http_server.request_callback = RuleRouter([rule])
+
+
+class PagelessScheduler(Scheduler):
+    """A scheduler that serves no pages."""
+
+    def start_http_server(self, *args: Any, **kwargs: Any) -> None:
+        """Listen to no one."""
+
+
+class PagelessWorker(Worker):
+    """A worker that serves no pages: its owner finds the same on the scheduler's."""
+
+    def start_http_server(self, *args: Any, **kwargs: Any) -> None:
+        """Listen to no one."""
+
+
+def check_closed(scheduler: Any) -> None:
+    """Refuse a local scheduler whose pages a later Dask has started in another way.
+
+    Raises
+    ------
+    ClusterError
+        If it is not closed to other users of this machine.
+    """
+    pages = getattr(scheduler, "http_server", None)
+    guarded = pages is None or isinstance(pages.request_callback, RuleRouter)
+    if not guarded or not scheduler.address.startswith("tls://"):
+        raise ClusterError(
+            "The local cluster could not be closed to other users of this machine.",
+            remedy="Install the versions of constraints.txt.",
+            code="open-cluster",
+        )

@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import cache
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,6 @@ LISTENS = "0A"
 TRUSTED = "PRIVPIPE_TRUSTED_UIDS"
 
 _guarded: set[int] = set()
-_hooked: list[bool] = []
 
 
 def is_loopback(host: str) -> bool:
@@ -54,9 +54,12 @@ def guard_address(url: str) -> None:
     check_listener(port)
     # The hook sees every connection of this process: only these ports are looked at.
     _guarded.add(port)
-    if not _hooked:  # a hook stays for the life of the process
-        sys.addaudithook(_look)
-        _hooked.append(True)
+    _watch_connections()
+
+
+@cache
+def _watch_connections() -> None:
+    sys.addaudithook(_look)  # once: a hook stays for the life of the process
 
 
 def check_listener(port: int) -> None:

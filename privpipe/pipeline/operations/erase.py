@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from privpipe.errors import OptionError, PrivpipeError, StoreError, printable
+from privpipe.errors import PrivpipeError, StoreError, printable
 from privpipe.pipeline.operations import record_removal
 from privpipe.pipeline.operations.record_removal import ChosenRecords, ErasureSurvey
 from privpipe.pipeline.operations.traces import Trace, Traces, find_traces
@@ -62,20 +62,16 @@ class ErasureOptions:
         Places below which everything is looked at; the folder of the collection by default.
     name
         Who erases; by default the user.
-    digest
-        Of the collection, for whose state record numbers hold; its beginning will do.
     """
 
     account: str = ""
     roots: tuple[str, ...] = ()
     name: str = ""
-    digest: str = ""
 
 
 def plan_erasure(url: str, chosen: ChosenRecords, options: ErasureOptions) -> dict[str, Any]:
     """Say what an erasure would do, and change nothing; parameters, errors: see `erase_records`."""
     url = _place(url)
-    _check_numbers(url, chosen, options)
     journal = _begin(url, chosen, record_removal.survey_records(url, chosen), options)
     traces = _look(url, journal, chosen)
     return _certify(journal | {"traces": [asdict(one) for one in traces.found.values()]}, traces)
@@ -124,10 +120,9 @@ def _erase_held(url: str, chosen: ChosenRecords, options: ErasureOptions) -> lis
     done = []
     if (journal := _find_begun(url)) is not None:
         done.append(_carry_out(url, journal, chosen))
-    # After an erasure other records have the numbers, and of an emptied collection none is left.
-    if done and (chosen.numbers or not record_removal.digest_of(url)):
+    # Of an emptied collection none is left.
+    if done and not record_removal.digest_of(url):
         return done
-    _check_numbers(url, chosen, options)
     survey = record_removal.survey_records(url, chosen)
     if survey.held:
         journal = _begin(url, chosen, survey, options)
@@ -149,7 +144,7 @@ def _begin(
         "begun": now(),
         "by": printable(options.name.strip()) or getpass.getuser(),
         "collection": url,
-        "chosen": f"values of {chosen.name!r}" if chosen.name else "record numbers",
+        "chosen": f"values of {chosen.name!r}",
         "n_records": survey.n_records,
         "account": find_account(options.account or None),
         "roots": [_place(root) for root in roots],
@@ -210,9 +205,7 @@ def _remove_all(url: str, journal: dict[str, Any], chosen: ChosenRecords) -> Tra
 
 def _look(url: str, journal: Mapping[str, Any], chosen: ChosenRecords) -> Traces:
     def count(place: str) -> int:
-        """Records of another collection that are chosen alike; numbers say nothing there."""
-        if not chosen.name:
-            return 0
+        """Records of another collection that are chosen alike."""
         with suppress(PrivpipeError):
             return record_removal.survey_records(place, chosen).n_records
         return 0
@@ -306,22 +299,6 @@ def _check_idle(traces: Iterable[Trace]) -> None:
                 remedy="Nothing was changed. Stop it, or wait for its end, then erase.",
                 code="busy",
             )
-
-
-def _check_numbers(url: str, chosen: ChosenRecords, options: ErasureOptions) -> None:
-    """Numbers hold for one state: after an erasure another record has the number."""
-    if not chosen.numbers:
-        return
-    digest = record_removal.digest_of(url)
-    # Eight digits are typed on purpose, and fit another state once in four thousand million.
-    if len(options.digest) < 8 or not digest.startswith(options.digest):
-        raise OptionError(
-            "Record numbers hold for one state of a collection, and --digest does not name the one "
-            f"that is there now, {digest[:16]}.",
-            remedy="Make sure that the numbers are of this state, then give its --digest; after an "
-            "erasure other records have them.",
-            code="record-digest",
-        )
 
 
 def _place(url: str) -> str:

@@ -65,9 +65,9 @@ def weigh(what: str, detail: str, remedy: str = "", *, fails: bool = True) -> Fi
 Check = Callable[[], Iterable[Finding]]
 
 
-def run_checks(checks: Iterable[tuple[str, Check]]) -> Iterator[Finding]:
+def run_checks(checks: Mapping[str, Check]) -> Iterator[Finding]:
     """Findings of all checks, in order; a check that breaks fails with what it says."""
-    for name, check in checks:
+    for name, check in checks.items():
         try:
             yield from check()
         except Exception as error:

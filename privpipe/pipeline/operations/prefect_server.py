@@ -16,8 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import FrameType
@@ -28,6 +27,7 @@ from privpipe.cluster.workers.certificates import make_certificates
 from privpipe.cluster.workers.listener_owner import guard_address
 from privpipe.errors import ClusterError
 from privpipe.pipeline.operations.prefect_setup import (
+    NO_OWN_SERVER,
     is_server,
     private_home,
     refuse_stored_results,
@@ -44,50 +44,25 @@ DAYS = 3650
 """For which its certificate holds: longer than any run."""
 
 
-@dataclass(frozen=True)
-class Served:
-    """A server that answers.
+_OPENED = ExitStack()
+"""Sockets and folders of servers, until Python ends: Prefect sends its last messages at the end.
 
-    Parameters
-    ----------
-    url
-        Of its API.
-    authority
-        File of the authority of its certificate: the one thing that its clients trust.
-    folder
-        Holds that file.
-    listener
-        The socket, which stays open: should the server die, no one else can listen there while the
-        run lives.
-    process
-        Of the server.
-    """
-
-    url: str
-    authority: str
-    folder: TemporaryDirectory[str]
-    listener: socket.socket
-    process: subprocess.Popen[bytes]
-
-    def close(self) -> None:
-        """End the server, and let go of its socket and certificate."""
-        self.process.terminate()
-        try:
-            self.process.wait(ENDING)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-        self.listener.close()
-        self.folder.cleanup()
+A socket stays open: should its server die, no one else can listen there while the run lives.
+"""
 
 
-def serve(time_limit: float) -> Served:
+def serve(time_limit: float) -> tuple[str, Path]:
     """Start a server on loopback and wait until it answers.
 
     Parameters
     ----------
     time_limit
         Seconds.
+
+    Returns
+    -------
+    url, authority
+        Of its API; file of the authority of its certificate, the one thing that clients trust.
 
     Raises
     ------
@@ -96,23 +71,25 @@ def serve(time_limit: float) -> Served:
     """
     deadline = time.monotonic() + time_limit
     # Bound before anything is started: no one else can listen there in between.
-    listener = socket.create_server(("127.0.0.1", 0), reuse_port=False)
-    folder = TemporaryDirectory(prefix="privpipe-server-")
-    place = Path(folder.name)
+    listener = _OPENED.enter_context(socket.create_server(("127.0.0.1", 0), reuse_port=False))
+    place = Path(_OPENED.enter_context(TemporaryDirectory(prefix="privpipe-server-")))
     make_certificates(place, days=DAYS)
     url = f"https://127.0.0.1:{listener.getsockname()[1]}/api"
     process = _start(listener, place)
-    if _wait(process, url, place / "authority.pem", deadline):
+    # Last in, first out: by then `end_servers` has given it time to end by itself.
+    _OPENED.callback(process.wait)
+    _OPENED.callback(process.kill)
+    authority = place / "authority.pem"
+    if _wait(process, url, authority, deadline):
         for key in place.glob("*.key"):  # read by the server; the authority signs no more
             key.unlink()
-        return Served(url, str(place / "authority.pem"), folder, listener, process)
+        return url, authority
     ended = process.poll()
     raise ClusterError(
         f"Prefect's own server did not start within {time_limit:g} s: the machine is slow or busy."
         if ended is None
         else f"Prefect's own server ended with code {ended} when it started.",
-        remedy="Run again; or raise PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS; or start "
-        "`prefect server start` once and set PREFECT_API_URL to it.",
+        remedy=NO_OWN_SERVER,
         code="prefect",
     )
 
@@ -154,12 +131,6 @@ def _wait(process: subprocess.Popen[bytes], url: str, authority: Path, deadline:
 LARGEST_BYTES = 64 * 2**20
 """Of the database, about 80 kB for each run. Receipts show progress, not Prefect."""
 
-_TIME_LIMIT = 5.0
-
-
-_SERVED: list[Served] = []
-"""Held until Python ends, since Prefect sends its last messages at the end."""
-
 
 class Terminated(KeyboardInterrupt):
     """SIGTERM or SIGHUP: handled as Ctrl-C is, so that everything is tidied up."""
@@ -185,15 +156,14 @@ def ephemeral_server() -> Iterator[None]:
             password = os.environ.setdefault("PREFECT_SERVER_API_AUTH_STRING", fresh)
             os.environ["PREFECT_API_AUTH_STRING"] = password
             # The server outlives the flow: Prefect sends its last messages at the end.
-            atexit.register(_end_children)
+            atexit.register(end_servers)
             refresh_global_settings_context()
             ephemeral = get_current_settings().server.ephemeral
             if ephemeral.enabled:  # else Prefect says that it has no server
-                served = serve(ephemeral.startup_timeout_seconds)
-                _SERVED.append(served)
+                url, authority = serve(ephemeral.startup_timeout_seconds)
                 os.environ |= {
-                    "PREFECT_API_URL": served.url,
-                    "PREFECT_API_SSL_CERT_FILE": served.authority,
+                    "PREFECT_API_URL": url,
+                    "PREFECT_API_SSL_CERT_FILE": str(authority),
                     # A setting of the user may say 1: then anyone could answer.
                     "PREFECT_API_TLS_INSECURE_SKIP_VERIFY": "0",
                 }
@@ -230,18 +200,17 @@ def _interrupting() -> Iterator[None]:
             signal.signal(number, signal.SIG_IGN if received else handler)
 
 
-def _end_children() -> None:
+def end_servers() -> None:
     """End the servers of this process, one that is just starting included."""
     with suppress(psutil.Error):
         servers = [child for child in psutil.Process().children() if is_server(child)]
         for server in servers:
             with suppress(psutil.Error):
                 server.terminate()
-        for server in psutil.wait_procs(servers, timeout=_TIME_LIMIT)[1]:
+        for server in psutil.wait_procs(servers, timeout=ENDING)[1]:
             with suppress(psutil.Error):
                 server.kill()
-    while _SERVED:
-        _SERVED.pop().close()
+    _OPENED.close()
 
 
 def drop_database(home: Path, largest: int = LARGEST_BYTES) -> None:

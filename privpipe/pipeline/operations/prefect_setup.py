@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from traceback import walk_tb
 from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
@@ -33,6 +34,12 @@ SETTINGS = {
     "DO_NOT_TRACK": "1",
 }
 
+
+NO_OWN_SERVER = (
+    "Run again; or raise PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS; or start "
+    "`prefect server start` once and set PREFECT_API_URL to it."
+)
+"""What to do where the server that a run starts for itself does not start or answer."""
 
 REAPERS = ("systemd", "init")
 """Who inherits the processes of the dead, beside the first process."""
@@ -71,16 +78,10 @@ def blaming_prefect() -> Iterator[None]:
         if not _is_prefects(error):
             raise
         problem = type(error).__name__
-    limit = os.environ.get("PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS")
+    what = "The Prefect server that PREFECT_API_URL names" if url else "Prefect's own server"
     raise ClusterError(
-        f"The Prefect server that PREFECT_API_URL names does not answer as it should ({problem})."
-        if url
-        else f"Prefect's own server did not start within {limit} s ({problem}): the machine is "
-        "slow or busy.",
-        remedy="Start that server, or unset PREFECT_API_URL."
-        if url
-        else "Run again; or raise PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS; or start "
-        "`prefect server start` once and set PREFECT_API_URL to it.",
+        f"{what} does not answer as it should ({problem}).",
+        remedy="Start that server, or unset PREFECT_API_URL." if url else NO_OWN_SERVER,
         code="prefect",
     )
 
@@ -88,11 +89,8 @@ def blaming_prefect() -> Iterator[None]:
 def _is_prefects(error: BaseException) -> bool:
     """Whether an error began in Prefect, or in what it talks to its server with."""
     # The innermost frame decides, since Prefect also calls our code.
-    traceback = error.__traceback__
-    name = ""
-    while traceback is not None:
-        name = str(traceback.tb_frame.f_globals.get("__name__", ""))
-        traceback = traceback.tb_next
+    *_, (frame, _) = walk_tb(error.__traceback__)
+    name = str(frame.f_globals.get("__name__", ""))
     return name.partition(".")[0] in ("prefect", "httpx", "httpcore", "anyio")
 
 

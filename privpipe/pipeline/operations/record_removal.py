@@ -46,16 +46,13 @@ class ChosenRecords:
     Parameters
     ----------
     name
-        Variable or feature that says so; empty where numbers do.
+        Variable or feature that says so.
     values
         Those of its values, as text; never shown.
-    numbers
-        Records by their place in the collection as it is, from 0.
     """
 
-    name: str = ""
-    values: tuple[str, ...] = field(default=(), repr=False)
-    numbers: tuple[int, ...] = ()
+    name: str
+    values: tuple[str, ...] = field(repr=False)
 
 
 @dataclass(frozen=True)
@@ -117,15 +114,12 @@ def survey_records(url: str, chosen: ChosenRecords) -> ErasureSurvey:
     Raises
     ------
     OptionError, InputError
-        If the variable is not there, a value cannot be one of its, or a number is no record's.
+        If the variable is not there, or a value cannot be one of its.
     StoreError, FormatError
         If the collection cannot be read.
     """
     opened = _open_all(url)
-    if chosen.numbers:
-        found = _split_numbers(opened, chosen.numbers)
-    else:
-        found = {place: find_rows(one, chosen) for place, (one, _) in opened.items()}
+    found = {place: _find_rows(one, chosen) for place, (one, _) in opened.items()}
     # The name of a category that one person has is a value of a record.
     codes = _find_lonely(opened, found)
     whole = bool(codes)  # a name that the tables of all hold is taken out of all
@@ -137,7 +131,7 @@ def survey_records(url: str, chosen: ChosenRecords) -> ErasureSurvey:
     return ErasureSurvey(held, codes)
 
 
-def find_rows(collection: Collection, chosen: ChosenRecords) -> IntArray:
+def _find_rows(collection: Collection, chosen: ChosenRecords) -> IntArray:
     """Numbers of the records with one of the values."""
     read, values = _find_column(collection, chosen)
     chunks = map(collection.plan.rows, range(collection.plan.n_chunks))
@@ -237,50 +231,6 @@ def _as_stored(chosen: ChosenRecords, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
         remedy="Give a number as the source writes it.",
         code="where",
     )
-
-
-def _split_numbers(
-    opened: Mapping[str, tuple[Collection, bool]], numbers: Sequence[int]
-) -> dict[str, IntArray]:
-    """Rows per place, of records by their number; in replaced partitions those equal to them."""
-    found, first, records = {}, 0, list[dict[str, npt.NDArray[Any]]]()
-    # In the order of the collection, each once.
-    sought = np.unique(np.array(numbers, np.int64))
-    for place, (one, named) in opened.items():
-        if not named:
-            found[place] = _find_equal(one, records)
-            continue
-        inside = (sought >= first) & (sought < first + one.n_records)
-        found[place] = sought[inside] - first
-        records += [_read_record(one, int(row)) for row in found[place]]
-        first += one.n_records
-    if sought[0] < 0 or sought[-1] >= first:
-        raise OptionError(
-            f"The collection has {first:,} records; numbers go from 0 to {first - 1:,}.",
-            remedy="Give --record such a number.",
-            code="record-number",
-        )
-    return found
-
-
-def _read_record(collection: Collection, row: int) -> dict[str, npt.NDArray[Any]]:
-    names = [FEATURES, *(one.name for one in collection.schema_of_records.variables)]
-    return {name: collection.read(name, row, row + 1) for name in names}
-
-
-def _find_equal(
-    collection: Collection, records: Sequence[Mapping[str, npt.NDArray[Any]]]
-) -> IntArray:
-    found = np.zeros(collection.n_records, bool)
-    for start, stop in map(collection.plan.rows, range(collection.plan.n_chunks)):
-        for record in records:
-            same = np.ones(stop - start, bool)
-            for name, value in record.items():
-                # No tolerance; only a missing number equals a missing number.
-                equal = np.isclose(collection.read(name, start, stop), value, 0, 0, equal_nan=True)
-                same &= equal.reshape(stop - start, -1).all(axis=1)
-            found[start:stop] |= same
-    return np.flatnonzero(found)
 
 
 def _find_lonely(

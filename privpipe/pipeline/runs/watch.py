@@ -214,7 +214,7 @@ def export_progress(now: Progress) -> None:
     if not (path or gateway):
         return
     # prometheus_client is loaded for those who need it only.
-    from privpipe.cluster.workers.metrics import push_progress, write_progress
+    from privpipe.cluster.workers.progress import push_progress, write_progress
 
     with suppress(Exception):
         if path:
