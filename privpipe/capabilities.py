@@ -45,25 +45,20 @@ class Counts(Protocol):
 class Descends(Protocol):
     """Was learned by descent on a trade-off, and says how that went."""
 
-    @property
-    def stopped(self) -> str:
-        """Why the descent ended."""
+    stopped: str
+    """Why the descent ended."""
 
-    @property
-    def history(self) -> FloatArray:
-        """One row per iteration, the starting point first."""
+    history: FloatArray
+    """One row per iteration, the starting point first."""
 
-    @property
-    def history_columns(self) -> tuple[str, ...]:
-        """Names of its columns."""
+    history_columns: tuple[str, ...]
+    """Names of its columns."""
 
-    @property
-    def task_names(self) -> tuple[str, ...]:
-        """Predictions to preserve or to spoil, whose losses are columns ``loss_<task>``."""
+    task_names: tuple[str, ...]
+    """Predictions to preserve or to spoil, whose losses are columns ``loss_<task>``."""
 
-    @property
-    def baselines(self) -> FloatArray:
-        """(n_tasks,): loss of the best constant guess of each."""
+    baselines: FloatArray
+    """(n_tasks,): loss of the best constant guess of each."""
 
 
 @dataclass(frozen=True)
@@ -103,22 +98,19 @@ class Bounds(Protocol):
 class Projects(Protocol):
     """Is linear: a record becomes ``x @ weights + offset``, and nothing else happens to it."""
 
-    @property
-    def weights(self) -> FloatArray:
-        """(n_features_in, n_features_out)."""
+    weights: FloatArray
+    """(n_features_in, n_features_out)."""
 
-    @property
-    def offset(self) -> FloatArray:
-        """(n_features_out,)."""
+    offset: FloatArray
+    """(n_features_out,)."""
 
 
 @runtime_checkable
 class Layered(Protocol):
     """Is linear layers in turn, with one function of single numbers behind each."""
 
-    @property
-    def layers(self) -> Sequence[tuple[FloatArray, FloatArray]]:
-        """Weights (n_in, n_out) and offset (n_out,) of each, the first on the records."""
+    layers: Sequence[tuple[FloatArray, FloatArray]]
+    """Weights (n_in, n_out) and offset (n_out,) of each, the first on the records."""
 
     def activate(self, values: FloatArray) -> FloatArray:
         """The function, number by number: the same bits in whatever row and chunk."""
@@ -136,13 +128,11 @@ class Reconstructs(Protocol):
 class Spends(Protocol):
     """Spends a budget on the desired prediction, of every record or on average."""
 
-    @property
-    def predictor(self) -> FloatArray:
-        """Of the desired prediction, (n_released, n_predictions)."""
+    predictor: FloatArray
+    """Of the desired prediction, (n_released, n_predictions)."""
 
-    @property
-    def utility_budget(self) -> float:
-        """In squared units of the prediction."""
+    utility_budget: float
+    """In squared units of the prediction."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,8 +155,7 @@ class UtilityPromise:
 class Promises(Protocol):
     """Promises the utility of every record: the audit checks it, and no release breaks it."""
 
-    @property
-    def promise(self) -> UtilityPromise: ...
+    promise: UtilityPromise
 
 
 @runtime_checkable
@@ -179,9 +168,8 @@ class FollowsTarget(Protocol):
     and the prediction: the audit verifies it record by record, and attacks the prediction instead.
     """
 
-    @property
-    def target_theorem(self) -> str:
-        """What it rests on, in a sentence."""
+    target_theorem: str
+    """What it rests on, in a sentence."""
 
     def predict_target(self, x: Any) -> FloatArray:
         """Target predictions as they enter the release, (n_records, n_predictions), float64."""
@@ -203,9 +191,8 @@ class MixesRecords(Protocol):
     tile_rows: int
     n_records: int
 
-    @property
-    def n_tiles(self) -> int:
-        """How many passes there are."""
+    n_tiles: int
+    """How many passes there are."""
 
     def sum_records(
         self, shard: Shard, schema: ShardSchema, stream: RecordStream, places: IntArray, tile: int
@@ -232,9 +219,8 @@ class RunsCode(Protocol):
 class Preview(Protocol):
     """A few chunks of a run that has not begun, evenly spread; read when needed."""
 
-    @property
-    def is_whole(self) -> bool:
-        """Whether these are all records."""
+    is_whole: bool
+    """Whether these are all records."""
 
     def read_training(self) -> Sequence[Shard]:
         """Attributes and labels of records that the fit will see; no features."""

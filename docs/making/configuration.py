@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from privpipe.pipeline.runs.run_options import RunOptions
-from privpipe.pipeline.runs.template import known_sections
+from privpipe.pipeline.runs.template import SECTIONS
 from privpipe.sanitizers import METHODS
 
 __all__ = ["list_keys", "tabulate_options", "write_configuration"]
@@ -26,7 +26,7 @@ def write_configuration() -> str:
         "",
     ]
     schema = RunOptions.model_json_schema()
-    for section in known_sections():
+    for section in SECTIONS:
         lines += [f"## `[{section}]`", ""]
         if section == "method":
             lines += ["`name` chooses the method; its other keys are:", ""]
@@ -43,7 +43,7 @@ def list_keys() -> dict[str, list[str]]:
     schema = RunOptions.model_json_schema()
     found = {
         section: list(_resolve(schema["properties"][section], schema)["properties"])
-        for section in known_sections()
+        for section in SECTIONS
         if section != "method"
     }
     for name, method in METHODS.items():

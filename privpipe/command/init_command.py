@@ -14,7 +14,6 @@ from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.pipeline.runs.template import FILL_IN, write_template
 from privpipe.pipeline.stages import forecast
 from privpipe.pipeline.stages.check import check_stage
-from privpipe.pipeline.stages.gate_forecast import suggest_gate, write_keys
 from privpipe.protocols import Method
 from privpipe.report.console import say, say_raw
 from privpipe.sanitizers import METHODS
@@ -70,19 +69,19 @@ def init_command(
     budget, first = _suggest_budget(collection, release, method, desired, confidential, n_gaps)
     gate = _suggest_gate(collection, method, desired, confidential)
     standardise = method in METHODS and METHODS[method].options.scales and _differ_in_scale(opened)
-    text = write_template(
-        collection,
-        schema,
-        release=release,
-        method=method,
-        desired=desired,
-        confidential=confidential,
-        budget=budget,
-        values=values if method == suited and values else first,
-        gate=gate,
-        n_gaps=n_gaps,
-        standardise=standardise,
-    )
+    suggested = values if method == suited and values else first
+    given = {
+        ("collection", "path"): collection,
+        ("collection", "desired"): list(desired),
+        ("collection", "confidential"): list(confidential),
+        ("collection", "standardise"): standardise,
+        ("release", "path"): release,
+        ("release", "nonfinite"): "impute" if n_gaps else None,
+        ("method", "name"): method,
+        ("method", "utility_budget"): budget,
+        **{("method", name): value for name, value in suggested.items()},
+    }
+    text = write_template(schema, given | gate, n_gaps)
     # Comments explain the mark itself.
     uncommented = [line for line in text.splitlines() if not line.startswith("#")]
     complete = not any(FILL_IN in line for line in uncommented)
@@ -159,7 +158,8 @@ def _suggest_gate(
             release={"path": companion_url(collection, "release.zarr")},
         )
         training = open_whole_collection(collection, desired=desired, confidential=confidential)
-        return suggest_gate(options, training, forecast.measure_rarest(options, training))
+        rarest = forecast.measure_rarest(options, training)
+        return forecast.GateForecast(options, training, rarest=rarest).suggest()
     except (PrivpipeError, ValidationError):  # `check` will say what is wrong
         return {}
 
@@ -184,12 +184,12 @@ def _explain_gate(n_records: int, gate: Mapping[tuple[str, str], Any]) -> str:
     if all(section == "audit" for section, _ in gate):
         return (
             "The limits of the gate can only be shown with more held-out records than usual: "
-            f"{write_keys(gate)} is written."
+            f"{forecast.write_keys(gate)} is written."
         )
     return (
         f"{n_records:,} records are too few, for classes as rare as these, to show the usual "
         "limits of the gate. Weaker ones are written, and will be reported in the release: "
-        f"{write_keys(gate)}. For stricter limits, take more records."
+        f"{forecast.write_keys(gate)}. For stricter limits, take more records."
     )
 
 

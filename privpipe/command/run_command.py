@@ -10,9 +10,9 @@ from privpipe.pipeline.operations.prefect_setup import blaming_prefect, prepare_
 from privpipe.pipeline.operations.record_removal import end_exchange
 from privpipe.pipeline.runs.approval import approve_release
 from privpipe.pipeline.runs.configuration_file import read_options, read_time
-from privpipe.pipeline.runs.results import read_results, write_failure
 from privpipe.pipeline.runs.run import Run
 from privpipe.pipeline.runs.trusted_code import confirm_code, remember_code
+from privpipe.pipeline.runs.watch import read_results, write_failure
 from privpipe.pipeline.stages.check import check_stage
 from privpipe.pipeline.stages.clean import read_progress
 from privpipe.pipeline.stages.forecast import check_sample

@@ -16,12 +16,11 @@ import numpy as np
 import numpy.typing as npt
 
 from privpipe.errors import OptionError, StoreError
-from privpipe.protocols import BoolArray, FloatArray, IntArray
+from privpipe.protocols import FloatArray, IntArray
 from privpipe.records.chunks import plan_chunk_rows
-from privpipe.records.memory import Records
 from privpipe.records.sampling import make_split
 from privpipe.records.schema import CollectionSchema, Variable
-from privpipe.sanitizers.null_space.algorithms import NullSpaceCleaner, fit_null_space_cleaner
+from privpipe.sanitizers.null_space.algorithms import NullSpaceCleaner
 from privpipe.store.access.objects import UNFINISHED, write_file
 from privpipe.store.arrays.layout import FEATURES
 from privpipe.store.collections.writing import write_collection
@@ -151,8 +150,6 @@ def _check_space(folder: str, n_records: int) -> None:
 def draw_portrait(base: str) -> str:
     """Draw ten digits of a finished demo, as written and as released; the target score under each.
 
-    The last row shows the same coordinates as the likeliest record instead of the closest one.
-
     Returns
     -------
     path
@@ -163,25 +160,22 @@ def draw_portrait(base: str) -> str:
 
     scans, digits = load_scans()
     held_out = make_split(0.5).keep("held_out", np.arange(N_ORIGINALS))
-    shown = _find_median_ink(scans, digits, held_out)
-    closest = open_model(os.path.join(base, "release.model.zarr"))
-    assert isinstance(closest, NullSpaceCleaner)
-    likely = fit_null_space_cleaner(
-        Records(scans[~held_out], desired=(digits == 0)[~held_out]),
-        utility_budget=closest.utility_budget,
-        ridge=0.01,
-        representative="likely",
-    )
+    shown = []
+    for digit in range(10):  # per digit the held-out record of median ink
+        rows = np.flatnonzero((digits == digit) & held_out)
+        order = np.argsort(scans[rows].sum(axis=1), kind="stable")
+        shown.append(int(rows[order[len(order) // 2]]))
+    cleaner = open_model(os.path.join(base, "release.model.zarr"))
+    assert isinstance(cleaner, NullSpaceCleaner)
     release = open_release(os.path.join(base, "release.zarr"))
-    rows = {
+    pictures = {
         "as written": scans[shown],
         "as released": np.stack([release.features[i].values for i in shown]),
-        "the same coordinates,\nas the likeliest record": likely.apply(scans[shown]),
     }
-    figure = Figure(figsize=(12.8, 1.55 * len(rows)), dpi=120, layout="constrained")
-    grid = figure.subplots(len(rows), len(shown), squeeze=False)
-    for axes, (label, records) in zip(grid, rows.items(), strict=True):
-        scores = closest.predict(records)[:, 0]
+    figure = Figure(figsize=(12.8, 1.55 * len(pictures)), dpi=120, layout="constrained")
+    grid = figure.subplots(len(pictures), len(shown), squeeze=False)
+    for axes, (label, records) in zip(grid, pictures.items(), strict=True):
+        scores = cleaner.predict(records)[:, 0]
         for ax, record, score in zip(axes, records, scores, strict=True):
             # One grey scale, that of the scans, for all rows: rescaled they would not compare.
             low, high = float(scans[shown].min()), float(scans[shown].max())
@@ -193,13 +187,3 @@ def draw_portrait(base: str) -> str:
     path = os.path.join(base, "release.report", "digits.png")
     figure.savefig(path)
     return path
-
-
-def _find_median_ink(scans: FloatArray, digits: IntArray, among: BoolArray) -> list[int]:
-    """Per digit the record of median ink among the held-out ones."""
-    found = []
-    for digit in range(10):
-        rows = np.flatnonzero((digits == digit) & among)
-        order = np.argsort(scans[rows].sum(axis=1), kind="stable")
-        found.append(int(rows[order[len(order) // 2]]))
-    return found

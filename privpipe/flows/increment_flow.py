@@ -7,32 +7,31 @@ found by their names, and the next run makes the rest.
 import json
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from functools import cached_property
 from typing import Any
 
 from privpipe.cluster.executors.dask_executor import open_executor
 from privpipe.cluster.executors.executor import Executor
 from privpipe.cluster.passes.reduce import ShardedCollection
 from privpipe.errors import GateError, InputError, StoreError
+from privpipe.numerics.moments import CoMoments
 from privpipe.pipeline import stage_tasks
-from privpipe.pipeline.runs.resume import begin_or_resume, begin_stage
+from privpipe.pipeline.runs import resume
+from privpipe.pipeline.runs.resume import begin_or_resume
 from privpipe.pipeline.runs.run import Cleaned, Run, Trained, cluster_options, list_versions, now
 from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.pipeline.runs.spend import check_lasting
 from privpipe.pipeline.runs.watch import Watch
+from privpipe.pipeline.stages import gate, increment_check
 from privpipe.pipeline.stages.audit.audit_places import audit_places
 from privpipe.pipeline.stages.audit.audit_promises import audit_losses
 from privpipe.pipeline.stages.audit.judged_records import find_labelled
 from privpipe.pipeline.stages.clean import plan_release
-from privpipe.pipeline.stages.drift import DriftReference, check_drift, measure_drift
-from privpipe.pipeline.stages.gate import check_places, dropping_refused, judge_findings
+from privpipe.pipeline.stages.gate import dropping_refused
 from privpipe.pipeline.stages.increment_check import (
+    DriftReference,
     History,
     TimeSpan,
-    check_incremental,
     check_part_of,
-    describe_history,
-    find_history,
 )
 from privpipe.pipeline.stages.publish import show_release
 from privpipe.pipeline.stages.train import summarise_features
@@ -41,18 +40,10 @@ from privpipe.store.access.generation_log import publish_generation, write_root
 from privpipe.store.access.location import shown
 from privpipe.store.access.workspace import RunState, hold_workspace, remove_workspace, write_state
 from privpipe.store.arrays.layout import exists, read_header
+from privpipe.store.collections.collection import Collection
 from privpipe.store.collections.growing_collection import StoredPartition, read_partitions
-from privpipe.store.releases.incremental_release import (
-    IncrementalState,
-    Part,
-    PrivateLedger,
-    Retired,
-    delete_part,
-    digest_root,
-    part_url,
-    read_incremental,
-    sweep_parts,
-)
+from privpipe.store.releases import incremental_release
+from privpipe.store.releases.incremental_release import IncrementalState, Part, PrivateLedger
 from privpipe.store.releases.release_writing import ReleasePlan
 
 GRACE = timedelta(days=1)
@@ -72,20 +63,21 @@ def release_increment(options: RunOptions, watch: Watch, times: TimeSpan) -> str
     GateError
         If the audit of a new history, or the drift of a partition, does not pass.
     """
-    check_incremental(options)
+    increment_check.check_incremental(options)
     check_lasting(options)
     url = options.release.path
     partitions = read_partitions(options.collection.path)
-    history = find_history(options)
+    history = increment_check.find_history(options)
     with hold_workspace(url):
-        found = read_incremental(url)
+        found = incremental_release.read_incremental(url)
         if found is not None:
             write_root(url, found[0])  # a writer that died may have left it behind
-        former, state = (None, None) if found is None else found
-        work = _Work(options, watch, history, PrivateLedger(url), state)
+        former, state = found or (None, NOTHING_RELEASED)
+        same = state if state.line == history.id else None
+        work = _Work(options, watch, history, PrivateLedger(url), state, same)
         new = [one for one in partitions if times.holds(one) and work.is_new(one)]
         # Their partition holds other records now, or is gone.
-        replaced = work.ids - frozenset(map(work.name, partitions))
+        replaced = work.stored - {*map(work.name, partitions)}
         if not new and not replaced:
             watch.say(f"done     {shown(url)}: all partitions of this time are released")
             remove_workspace(url)
@@ -93,7 +85,7 @@ def release_increment(options: RunOptions, watch: Watch, times: TimeSpan) -> str
         content = _make(work, new, replaced)
         # Until here readers see the former generation, from here on the whole of the next.
         generation = publish_generation(url, "release", content.encode(), former)
-        left = sweep_parts(url, content, datetime.now(UTC))
+        left = incremental_release.sweep_parts(url, content, datetime.now(UTC))
         watch.say(
             f"done     release {shown(url)}, generation {generation.number}: "
             f"{len(new)} new parts of {len(content.parts)}; {len(left)} retired"
@@ -102,26 +94,33 @@ def release_increment(options: RunOptions, watch: Watch, times: TimeSpan) -> str
     return "published"
 
 
+NOTHING_RELEASED = IncrementalState("", {}, (), 1, ())
+
+
 @dataclass(frozen=True)
 class _Work:
-    """A run of an incremental release, and the generation that it begins with, if there is one."""
+    """A run of an incremental release, and the generation that it begins with.
+
+    Parameters
+    ----------
+    options, watch, history, ledger
+    former
+        The generation, of whatever history.
+    same
+        The same, where it is of this history.
+    """
 
     options: RunOptions
     watch: Watch
     history: History
     ledger: PrivateLedger
-    former: IncrementalState | None
+    former: IncrementalState
+    same: IncrementalState | None
 
     @property
-    def same(self) -> IncrementalState | None:
-        """The former generation, as far as it is of the same history."""
-        former = self.former
-        return former if former is not None and former.line == self.history.id else None
-
-    @cached_property
-    def ids(self) -> frozenset[str]:
+    def stored(self) -> set[str]:
         """Names of the parts that stay unless they are replaced."""
-        return frozenset(part.id for part in self.same.parts) if self.same else frozenset()
+        return {part.id for part in self.same.parts} if self.same else set()
 
     def name(self, partition: StoredPartition) -> str:
         """Name of the part that a partition becomes, by its content."""
@@ -129,9 +128,8 @@ class _Work:
 
     def is_new(self, partition: StoredPartition) -> bool:
         """Whether a partition is neither released nor withdrawn."""
-        withdrawn = self.former.withdrawn if self.former else ()
         marked = self.ledger.mark_content(partition.content)
-        return self.name(partition) not in self.ids and marked not in withdrawn
+        return self.name(partition) not in self.stored and marked not in self.former.withdrawn
 
     def note(self, partition: StoredPartition) -> None:
         """Write down whose part it is, without which no one could withdraw it by name."""
@@ -139,28 +137,29 @@ class _Work:
         self.ledger.note(self.name(partition), about)
 
 
-def _make(work: _Work, new: list[StoredPartition], replaced: frozenset[str]) -> IncrementalState:
+def _make(work: _Work, new: list[StoredPartition], replaced: set[str]) -> IncrementalState:
     """The next state, with the new parts made; the first of a history brings model and audit."""
-    state, made, former = work.same, list[Part](), work.former
+    state, former, made = work.same, work.former, list[Part]()
     if state is not None:
         _judge_again(work, state)
     for partition in new:
-        if state is not None and (known := _find_made(work, partition)) is not None:
-            made.append(known)
-            continue
-        state, part = _make_part(work, partition, state)
+        part = None if state is None else _find_made(work, partition)
+        if part is None:
+            state, part = _make_part(work, partition, state)
         made.append(part)
     assert state is not None, "without a history there is something new"
     stay = work.same.parts if work.same else ()
     # Of another history nothing stays: its parts were made by another model, and are never mixed.
-    gone = [part.id for part in former.parts] if former and not work.same else []
+    gone = () if work.same else [part.id for part in former.parts]
     due = (datetime.now(UTC) + GRACE).isoformat()
-    retired = tuple(Retired(part, due) for part in (*gone, *sorted(replaced)))
     return replace(
         state,
         parts=tuple(part for part in (*stay, *made) if part.id not in replaced),
-        withdrawn=former.withdrawn if former else (),
-        retired=(*former.retired, *retired) if former else retired,
+        withdrawn=former.withdrawn,
+        retired=(
+            *former.retired,
+            *(incremental_release.Retired(part, due) for part in (*gone, *sorted(replaced))),
+        ),
     )
 
 
@@ -176,10 +175,10 @@ def _judge_again(work: _Work, state: IncrementalState) -> None:
             remedy="Restore the ledger beside the release, or begin a new one by another option.",
             code="ledger",
         )
-    gate = work.options.gate
-    if not gate.enforce or findings["gate"]["state"] == "approved":
+    limits = work.options.gate
+    if not limits.enforce or findings["gate"]["state"] == "approved":
         return
-    if complaints := judge_findings(findings, gate):
+    if complaints := gate.judge_findings(findings, limits):
         raise GateError(
             complaints[0].reason,
             remedy="Nothing was published. It was judged by other limits: loosen [gate], or change "
@@ -190,7 +189,7 @@ def _judge_again(work: _Work, state: IncrementalState) -> None:
 
 def _find_made(work: _Work, partition: StoredPartition) -> Part | None:
     """A part that a killed run finished and no generation names."""
-    url = part_url(work.options.release.path, work.name(partition))
+    url = incremental_release.part_url(work.options.release.path, work.name(partition))
     if not exists(url):
         return None
     with hold_workspace(url):
@@ -204,9 +203,9 @@ def _make_part(
 ) -> tuple[IncrementalState, Part]:
     options, watch = work.options, work.watch
     part = work.name(partition)
-    url = part_url(options.release.path, part)
+    url = incremental_release.part_url(options.release.path, part)
     if state is None and exists(url):  # of a history whose first run died: its audit is not known
-        delete_part(options.release.path, part)
+        incremental_release.delete_part(options.release.path, part)
     run = check_part_of(options, work.history, partition, part)
     with hold_workspace(url), dropping_refused(url):
         run, _ = begin_or_resume(run)
@@ -220,7 +219,7 @@ def _make_part(
             plan = plan_release(run, trained)
             if state is not None:
                 _check_arrays(state, plan, partition)
-            run = begin_stage(
+            run = resume.begin_stage(
                 run, "clean", model_digest=trained.model_digest, n_chunks=plan.chunks.n_chunks
             )
             with watch.stage("clean", f"{plan.chunks.n_records:,} records of a new partition"):
@@ -252,7 +251,7 @@ def _audit_part(
     if state is not None and find_labelled(run) is None:
         with watch.stage("audit", "what each new record lost"):
             audit_losses(run, cleaned, executor)
-            check_places(audit_places(run, trained, cleaned.plan), options.gate)
+            gate.check_places(audit_places(run, trained, cleaned.plan), options.gate)
         return state
     whose = "held-out records, once per history" if state is None else "the part's own records"
     with watch.stage("audit", whose):
@@ -266,7 +265,7 @@ def _audit_part(
         return state
     work.ledger.keep(_audit_key(work.history), json.loads(json.dumps(judged)))
     # Method and guarantee are in the header of the history itself.
-    header = describe_history(run, trained, judged | {"about": {}})
+    header = increment_check.describe_history(run, trained, judged | {"about": {}})
     rows = cleaned.plan.arrays[0].chunk_rows  # readers join parts: all have the same chunks
     return IncrementalState(work.history.id, header, _describe_arrays(cleaned.plan), rows, ())
 
@@ -276,27 +275,27 @@ def _check_drift(
 ) -> None:
     key = f"reference-{work.history.id[:16]}"
     indicators = trained.reads == "attributes"
+
+    def measure(collection: Collection, name: str) -> CoMoments:
+        found = replace(collection, indicators=indicators)
+        return ShardedCollection(found, executor, name).reduce(summarise_features)
+
     known = work.ledger.recall(key)
     if known is None:
-        fit = replace(run.training.keeping(run.split, "fit"), indicators=indicators)
-        moments = ShardedCollection(fit, executor, "reference").reduce(summarise_features)
-        known = DriftReference.of(moments).encode()
+        fit = run.training.keeping(run.split, "fit")
+        known = DriftReference.of(measure(fit, "reference")).encode()
         work.ledger.keep(key, known)
-    collection = replace(
-        run.collection,
-        desired=(),
-        confidential=(),
-        weights=None,
-        only_finite=not indicators,
-        indicators=indicators,
-    )
-    moments = ShardedCollection(collection, executor, "drift").reduce(summarise_features)
-    sizes = [column.n_categories or 0 for column in run.collection.schema.attributes]
-    drift = measure_drift(
-        DriftReference.decode(known), moments, run.options.audit.level, sizes if indicators else ()
+    bare = replace(run.collection, desired=(), confidential=(), weights=None)
+    moments = measure(replace(bare, only_finite=not indicators), "drift")
+    attributes = run.collection.schema.attributes if indicators else ()
+    drift = increment_check.measure_drift(
+        DriftReference.decode(known),
+        moments,
+        run.options.audit.level,
+        [column.n_categories or 0 for column in attributes],
     )
     work.ledger.keep(f"drift/{work.name(partition)}", vars(drift))
-    check_drift(drift, run.options.gate.drift_max, partition.name)
+    increment_check.check_drift(drift, run.options.gate.drift_max, partition.name)
 
 
 def _audit_key(history: History) -> str:
@@ -357,5 +356,5 @@ def _describe_part(work: _Work, partition: StoredPartition, url: str) -> Part:
         work.ledger.mark_content(partition.content),
         int(header["n_records"]),
         header["n_withheld"],
-        digest_root(url),
+        incremental_release.digest_root(url),
     )

@@ -20,27 +20,19 @@ from privpipe.errors import PrivpipeError
 from privpipe.flows.increment_flow import release_increment
 from privpipe.pipeline import stage_tasks
 from privpipe.pipeline.operations.prefect_setup import outlive_reader
+from privpipe.pipeline.runs import resume, spend, trusted_code
 from privpipe.pipeline.runs.configuration_file import read_options
-from privpipe.pipeline.runs.results import write_failure, write_results
-from privpipe.pipeline.runs.resume import begin_or_resume, begin_stage, is_published
 from privpipe.pipeline.runs.run import Run, cluster_options
 from privpipe.pipeline.runs.run_options import RunOptions
-from privpipe.pipeline.runs.spend import confirm_published, list_fleeting
-from privpipe.pipeline.runs.trusted_code import confirm_code
-from privpipe.pipeline.runs.watch import Watch
+from privpipe.pipeline.runs.watch import Watch, write_failure, write_results
 from privpipe.pipeline.stages.audit.audit_stage import describe_unseen
 from privpipe.pipeline.stages.clean import plan_release
 from privpipe.pipeline.stages.gate import dropping_refused
 from privpipe.pipeline.stages.increment_check import TimeSpan
 from privpipe.pipeline.stages.train import has_receipts
 from privpipe.report.audit_text import say_gate, say_judged, say_unseen, say_verdict
+from privpipe.store.access import workspace
 from privpipe.store.access.location import shown
-from privpipe.store.access.workspace import (
-    has_workspace,
-    hold_workspace,
-    read_state,
-    remove_workspace,
-)
 from privpipe.store.keyring.keys import forget_keys
 
 EVERYTHING = TimeSpan()
@@ -112,9 +104,9 @@ def release_collection(
         What the check stage made of the options, where that was done before.
     """
     try:
-        confirm_code(options)
+        trusted_code.confirm_code(options)
         if options.privacy.ephemeral == "refuse":
-            for sentence in list_fleeting(options):
+            for sentence in spend.list_fleeting(options):
                 watch.say(f"account  {sentence}: later runs do not know of this one")
         if options.release.incremental:
             outcome = release_increment(options, watch, times)
@@ -136,14 +128,14 @@ def _release(options: RunOptions, watch: Watch, until: str, checked: Run | None)
     url = options.release.path
     with watch.stage("check", f"{shown(options.collection.path)}, method {options.method.name}"):
         checked = checked or stage_tasks.check_task(options)
-    if is_published(options, checked.collection) and not has_workspace(url):
+    if resume.is_published(options, checked.collection) and not workspace.has_workspace(url):
         watch.say(f"done     {shown(url)} is already published; nothing to do")
         return "nothing to do"
-    with hold_workspace(url):
-        if is_published(options, checked.collection):  # a run that died while it tidied up
+    with workspace.hold_workspace(url):
+        if resume.is_published(options, checked.collection):  # a run that died while it tidied up
             _end_published(options, checked)
             return "nothing to do"
-        run, resumed = begin_or_resume(checked)
+        run, resumed = resume.begin_or_resume(checked)
         watch.run_id = run.run_id
         if resumed:
             watch.say(f"resume   run {run.run_id} of {run.state.started}, stage {run.state.stage}")
@@ -157,7 +149,7 @@ def _release(options: RunOptions, watch: Watch, until: str, checked: Run | None)
             for line in say_findings(findings) if findings is not None else ():
                 watch.say(line)
             return "stopped"
-        remove_workspace(url)
+        workspace.remove_workspace(url)
     stage_tasks.report_summary(run.report_url, findings)
     for line in say_end(run, findings):
         watch.say(line)
@@ -166,13 +158,13 @@ def _release(options: RunOptions, watch: Watch, until: str, checked: Run | None)
 
 def _end_published(options: RunOptions, checked: Run) -> None:
     """Do what a run that died after its release was visible had still to do."""
-    known = read_state(options.release.path)
+    known = workspace.read_state(options.release.path)
     # None where the run died in the middle of removing its workspace: all was confirmed by then.
     if known is not None:
-        confirm_published(checked, known.run_id)
+        spend.confirm_published(checked, known.run_id)
         if checked.options.method.forgets_keys:
             forget_keys(known.run_id)
-    remove_workspace(options.release.path)
+    workspace.remove_workspace(options.release.path)
 
 
 def _work(run: Run, executor: Executor, watch: Watch, until: str) -> dict[str, Any] | None:
@@ -186,7 +178,7 @@ def _work(run: Run, executor: Executor, watch: Watch, until: str) -> dict[str, A
     plan = plan_release(run, trained)
     n_chunks = plan.chunks.n_chunks
     # Before the first chunk: whoever resumes has to clean the rest by this very model.
-    run = begin_stage(run, "clean", model_digest=trained.model_digest, n_chunks=n_chunks)
+    run = resume.begin_stage(run, "clean", model_digest=trained.model_digest, n_chunks=n_chunks)
     if trained.guarantee.statement:
         watch.say(f"promise  {trained.guarantee.statement}")
     if last == 0:
@@ -194,7 +186,7 @@ def _work(run: Run, executor: Executor, watch: Watch, until: str) -> dict[str, A
     what = f"{plan.chunks.n_records:,} records in {n_chunks} chunks"
     with watch.stage("clean", what):
         cleaned = stage_tasks.clean_task(run, trained, plan, executor)
-    run = begin_stage(run, "audit")
+    run = resume.begin_stage(run, "audit")
     if (unseen := describe_unseen(run, cleaned)) is not None:
         watch.say(f"         {say_unseen(unseen)}")
     if last == 1:
@@ -202,12 +194,12 @@ def _work(run: Run, executor: Executor, watch: Watch, until: str) -> dict[str, A
     with watch.stage("audit", "held-out records, attack retrained"):
         findings = stage_tasks.audit_task(run, trained, cleaned, executor)
     if last > 2:
-        run = begin_stage(run, "gate")
+        run = resume.begin_stage(run, "gate")
     with watch.stage("gate", "limits of [gate]"):
         findings = stage_tasks.gate_task(run, cleaned, findings, last > 2, watch)
     if last == 2:
         return findings
-    run = begin_stage(run, "publish")
+    run = resume.begin_stage(run, "publish")
     with watch.stage("publish", shown(run.release_url)):
         stage_tasks.publish_task(run, trained, cleaned, findings, watch.hear)
     return findings

@@ -198,7 +198,7 @@ def _share_of_showing(bench: JobBench, client: Client, n_chunks: int) -> tuple[f
         watch.hear(Event("clean_chunk", "begins", n_records, numbers=(("chunks", n_chunks),)))
         found = bench.clean(client, collection, watch.hear)
         watch.hear(Event("clean_chunk", "ends"))
-        if watch.progress.now.chunks_done != n_chunks:
+        if watch.now.chunks_done != n_chunks:
             raise RuntimeError("the listener has not heard of all chunks")
     return spent[0], found.processor + found.driver
 

@@ -115,8 +115,12 @@ def configure(
 @pytest.mark.parametrize(
     ("roles", "match", "way_out"),
     [
-        ({"desired": '["empty"]'}, "'empty' has no value in any training record", "Leave it out"),
-        ({"confidential": '["sex", "empty"]'}, "'empty' has no value", "desired, confidential"),
+        ({"desired": '["empty"]'}, "'empty' has one and the same value, or none", "Leave it out"),
+        (
+            {"confidential": '["sex", "empty"]'},
+            "'empty' has one and the same value, or none",
+            "desired, confidential",
+        ),
     ],
 )
 def test_check__refuses_a_variable_that_nobody_has(
@@ -124,7 +128,7 @@ def test_check__refuses_a_variable_that_nobody_has(
 ) -> None:
     with pytest.raises(InputError, match=match) as found:
         check_command(configure(records, **roles))
-    assert found.value.code == "missing_labels"
+    assert found.value.code == "single_class"
     assert way_out in found.value.remedy
 
 

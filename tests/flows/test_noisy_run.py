@@ -17,7 +17,7 @@ from privpipe.command.key_commands import account_command
 from privpipe.errors import GuaranteeError, OptionError, PrivpipeError, StoreError
 from privpipe.pipeline.runs.configuration_file import read_options
 from privpipe.pipeline.runs.resume import begin_or_resume, begin_stage
-from privpipe.pipeline.runs.watch import ProgressKeeper
+from privpipe.pipeline.runs.watch import Watch
 from privpipe.pipeline.stages.audit.audit_promises import audit_neighbours
 from privpipe.pipeline.stages.check import check_stage
 from privpipe.pipeline.stages.clean import clean_stage, plan_release
@@ -50,7 +50,7 @@ class Bench:
     def __init__(self, places: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.places, self.folder, self._patch = places, folder, monkeypatch
         monkeypatch.setenv("PRIVPIPE_ACCOUNT", str(folder / "account"))
-        self.progress = ProgressKeeper()
+        self.watch = Watch()
         self.use_keys("keys")
 
     def use_keys(self, name: str) -> None:
@@ -78,7 +78,7 @@ class Bench:
         run = check_stage(read_options(self.configure(name, **given)))
         with hold_workspace(run.release_url):
             run, _ = begin_or_resume(run)
-            executor = LocalExecutor(self.progress.hear)
+            executor = LocalExecutor(self.watch.hear)
             trained = train_stage(run, executor)
             plan = plan_release(run, trained)
             run = begin_stage(
@@ -124,7 +124,7 @@ def test_run__twice_is_one_charge_and_equal_bytes_and_another_key_charges_again(
     fresh = bench.release("four", privacy="limit = 2.5")
     assert (fresh["features"].values != one["features"].values).mean() > 0.99
     assert bench.losses() == [(2.0, 2, 0)]
-    assert bench.progress.now.privacy_loss == 2.0  # the gauge is the account's
+    assert bench.watch.now.privacy_loss == 2.0  # the gauge is the account's
     bench.use_keys("third")
     with pytest.raises(GuaranteeError, match=r"another 1 would be above the limit of 2.5"):
         bench.release("five", privacy="limit = 2.5")
@@ -148,7 +148,7 @@ def test_release__is_on_the_grid_and_says_what_it_promises(bench: Bench) -> None
     grid = dict(guarantee["parameters"])["grid"]
     steps = release["features"].values / grid
     np.testing.assert_array_equal(steps, np.round(steps))
-    assert 0 < bench.progress.now.clipped < N / 5
+    assert 0 < bench.watch.now.clipped < N / 5
 
 
 def test_subject__further_records_are_withheld_and_the_promise_is_multiplied(bench: Bench) -> None:

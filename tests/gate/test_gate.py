@@ -19,9 +19,8 @@ from privpipe.pipeline.runs.resume import is_published
 from privpipe.pipeline.runs.run import find_attack_options
 from privpipe.pipeline.runs.run_options import AuditOptions, GateSection, RunOptions
 from privpipe.pipeline.stages.check import check_stage
-from privpipe.pipeline.stages.forecast import SampleFindings
+from privpipe.pipeline.stages.forecast import GateNeeds, SampleFindings
 from privpipe.pipeline.stages.gate import check_gated, judge_findings, list_weaker_limits
-from privpipe.pipeline.stages.gate_forecast import GateNeeds
 from privpipe.store.access.workspace import has_workspace, read_state
 from privpipe.store.collections.collection import open_collection
 from privpipe.store.keyring.account import find_account

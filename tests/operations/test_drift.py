@@ -7,7 +7,7 @@ import pytest
 
 from privpipe.errors import GateError
 from privpipe.numerics.moments import CoMoments
-from privpipe.pipeline.stages.drift import DriftReference, check_drift, measure_drift
+from privpipe.pipeline.stages.increment_check import DriftReference, check_drift, measure_drift
 
 
 def measure(rng: np.random.Generator, shift: float, n: int) -> float:

@@ -21,6 +21,7 @@ from privpipe.pipeline.stages import publish
 from privpipe.store.access.workspace import hold_workspace
 from privpipe.store.keyring.account import find_account
 from privpipe.store.models import open_model
+from privpipe.store.releases import incremental_release
 from privpipe.store.releases.incremental_release import withdraw_partition
 from tests.operations.increments import append, configure, release
 
@@ -109,8 +110,8 @@ class Machine(RuleBasedStateMachine):
             raise Killed
 
         with pytest.MonkeyPatch.context() as patch:
-            place = publish if moment == "publish_release" else increment_flow
-            patch.setattr(place, moment, die)
+            places = {"publish_release": publish, "publish_generation": increment_flow}
+            patch.setattr(places.get(moment, incremental_release), moment, die)
             try:
                 release(self.options, 0, self.days)
             except Killed:

@@ -23,7 +23,7 @@ from privpipe.numerics.random.streams import KEY_BYTES
 from privpipe.pipeline.runs.configuration_file import read_options
 from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.pipeline.stages.check import check_stage
-from privpipe.pipeline.stages.gate_forecast import GateNeeds, plan_limits
+from privpipe.pipeline.stages.forecast import GateForecast, GateNeeds
 from privpipe.store.access.workspace import has_workspace
 from privpipe.store.collections.ingest import IngestOptions, ingest
 from privpipe.store.keyring.keys import find_keys, list_keys
@@ -217,7 +217,7 @@ def test_run__publishes_by_itself_where_every_attack_fails(
 
 def plan(source: Path, folder: Path, **given: Any) -> list[GateNeeds]:
     checked = check_stage(make_options(source, folder, **given))
-    return plan_limits(checked.options, checked.training)
+    return GateForecast(checked.options, checked.training).plan_limits()
 
 
 @pytest.mark.parametrize(
@@ -275,7 +275,7 @@ def test_init__writes_limits_of_surrogates_that_its_records_can_show(
     config.write_text(text.replace(f"\n# {accepts}\n", f"\n{accepts}\n"))
     options = read_options(str(config))
     assert options.audit.holdout == 0.5
-    needs = plan_limits(options, check_stage(options).training)
+    needs = GateForecast(options, check_stage(options).training).plan_limits()
     assert all(1.3 * one.reaches < one.limit or one.limit == 1 for one in needs)
     defaults = options.model_copy(update={"gate": type(options.gate)()})
     with pytest.raises(OptionError, match="cannot be passed"):

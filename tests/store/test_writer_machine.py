@@ -24,6 +24,7 @@ from privpipe.store.releases.release_writing import (
     ReleasePlan,
     prepare_release,
     publish_release,
+    read_ledger,
     record_receipts,
 )
 from tests.store.serial_run import read_tree, serial_flows
@@ -122,11 +123,11 @@ class WriterMachine(RuleBasedStateMachine):
         The same bit flipped again mends it, and they count as recorded again.
         """
         places = sorted((Path(self.plan.work_url) / "ledger").glob("*.json"))
-        kept = {r.chunk for r in privpipe.pipeline.stages.clean.read_ledger(self.plan)}
+        kept = {r.chunk for r in read_ledger(self.plan)}
         assert kept == self.recorded
         self.once_recorded |= kept
         flip_bit(places[number % len(places)], position)
-        self.recorded = {r.chunk for r in privpipe.pipeline.stages.clean.read_ledger(self.plan)}
+        self.recorded = {r.chunk for r in read_ledger(self.plan)}
         assert self.recorded <= self.once_recorded
 
     @precondition(lambda self: not self.foreign and not self.published)

@@ -2,7 +2,6 @@
 
 import hashlib
 import os
-import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -11,7 +10,6 @@ from importlib.metadata import version
 from typing import Any
 
 from platformdirs import user_cache_path
-from pydantic import TypeAdapter
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.capabilities import UtilitySummary
@@ -29,7 +27,7 @@ from privpipe.store.collections.collection import Collection
 from privpipe.store.keyring.account import Account, find_account
 from privpipe.store.keyring.registers import Attempt, share_level
 from privpipe.store.keyring.sketches import Sketches
-from privpipe.store.models import read_model_header
+from privpipe.store.models import read_model_header, read_predictor
 from privpipe.store.releases.release_writing import ReleasePlan
 
 
@@ -141,9 +139,11 @@ class Run:
 
     def method_options(self) -> dict[str, Any]:
         """The method's options as the header shows them."""
-        method = self.options.method
-        dumped: dict[str, Any] = TypeAdapter(type(method)).dump_python(method, mode="json")
-        return dumped
+        return dict(self.options.model_dump(mode="json", include={"method"})["method"])
+
+    def read_files(self) -> dict[str, Any]:
+        """The arrays of every file that the method's options name."""
+        return {name: read_predictor(url) for name, url in self.options.method.files().items()}
 
 
 @dataclass(frozen=True)
@@ -236,13 +236,6 @@ def find_fitted(options: RunOptions, training: Collection) -> FittedSchema:
     return FittedSchema.of(training.schema, included)
 
 
-def make_run_id() -> str:
-    """A new identifier."""
-    # Short, since it is in every Dask key and receipt: it distinguishes the runs that meet on one
-    # scheduler or in one account, and need not be a secret.
-    return secrets.token_hex(4)
-
-
 def now() -> str:
     """The time in UTC, to the second."""
     return datetime.now(UTC).isoformat(timespec="seconds")
@@ -284,20 +277,12 @@ def cluster_options(options: RunOptions) -> ClusterOptions:
     Scratch files are in the workspace, or in a folder of this machine named after a remote
     release, so that the next run finds and removes what a killed one left.
     """
-    section = options.cluster
-    url = options.release.path
-    workspace = local_path(workspace_url(url))
+    workspace = local_path(workspace_url(options.release.path))
     if workspace is None:
-        name = hashlib.sha256(shown(url).encode()).hexdigest()[:16]
+        name = hashlib.sha256(shown(options.release.path).encode()).hexdigest()[:16]
         workspace = str(user_cache_path("privpipe", ensure_exists=True) / name)
         os.makedirs(workspace, mode=0o700, exist_ok=True)  # workers spill records there
-    return ClusterOptions(
-        address=section.address,
-        workers=section.workers,
-        memory_limit=section.memory_limit,
-        dashboard=section.dashboard,
-        scratch=f"{workspace}/dask",
-    )
+    return ClusterOptions(**options.cluster.model_dump(), scratch=f"{workspace}/dask")
 
 
 def list_versions() -> dict[str, str]:

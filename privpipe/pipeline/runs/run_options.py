@@ -169,9 +169,7 @@ class AuditOptions(Section):
     """Share of the training records never seen by the fit."""
     group: str | None = None
     """Variable whose equal values stay on one side (subject, original)."""
-    adversaries: tuple[AdversaryName, ...] = Field(
-        default_factory=lambda: AttackOptions().adversaries
-    )
+    adversaries: tuple[AdversaryName, ...] = AttackOptions().adversaries
     """Who attacks a sample of the held-out records beside least squares."""
     max_records: Annotated[int, Field(ge=50)] = AttackOptions().max_records
     """Records that adversaries are given."""

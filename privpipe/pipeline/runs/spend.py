@@ -15,7 +15,6 @@ import fsspec
 from privpipe.errors import GuaranteeError, StoreError
 from privpipe.pipeline.runs.run import Run, Trained
 from privpipe.pipeline.runs.run_options import RunOptions
-from privpipe.records.schema import Partition
 from privpipe.store.access.location import join, local_path, shown
 from privpipe.store.access.mounts import find_loss
 from privpipe.store.access.objects import list_keys, open_store, read_bytes
@@ -69,22 +68,22 @@ def make_keys(run: Run, trained: Trained) -> PartitionKeys:
     path = local_path(run.release_url)
     if path is not None:
         check_keys_apart(path)
-    partitions = run.collection.schema_of_records.partitions
-    if trained.n_records is not None:  # records of no one: who they are is what they are made from
-        content = "".join(part.digest for part in run.training.schema_of_records.partitions)
-        digest = hashlib.sha256(content.encode()).hexdigest()
-        partitions = (Partition("surrogate", 0, trained.n_records, digest),)
+    # Surrogates are made of the records of the fit, by keys of this run alone: these end with it,
+    # and no other run may need them.
+    mixes = trained.tile_rows is not None
+    records = run.training if mixes else run.collection
+    treatment = f"surrogates of run {run.run_id}" if mixes else _describe_treatment(run, trained)
     return make_partition_keys(
-        partitions,
+        records.schema_of_records.partitions,
         trained.model_digest,
-        _digest_treatment(run, trained),
+        hashlib.sha256(treatment.encode()).hexdigest(),
         run=run.run_id,
-        source=run.collection.digest,
+        source=records.digest,
     )
 
 
-def _digest_treatment(run: Run, trained: Trained) -> str:
-    """Digest of what decides, beside content and model, which values the map is given.
+def _describe_treatment(run: Run, trained: Trained) -> str:
+    """What decides, beside content and model, which values the map is given.
 
     Equal words on two values of one record show their difference exactly: what changes the
     values changes the words.
@@ -92,7 +91,7 @@ def _digest_treatment(run: Run, trained: Trained) -> str:
     columns = run.collection.attributes if trained.reads == "attributes" else ()
     fill = b"" if trained.mean_record is None else trained.mean_record.astype("<f8").tobytes()
     about = {"columns": list(columns), "fill": hashlib.sha256(fill).hexdigest()}
-    return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
+    return json.dumps(about, sort_keys=True)
 
 
 def _list_charges(trained: Trained, keys: PartitionKeys | None) -> tuple[Charge, ...]:
@@ -162,9 +161,9 @@ def confirm_loss(run: Run, trained: Trained) -> None:
     """Say that the release is published; its loss was counted from the first chunk on."""
     if trained.guarantee.kind != "local_dp":  # nothing was charged, and the key may be gone
         return
-    charges = _list_charges(trained, make_keys(run, trained))
-    if charges:
-        (account := run.open_account()).record("confirm", charges, run.run_id)
+    if charges := _list_charges(trained, make_keys(run, trained)):
+        account = run.open_account()
+        account.record("confirm", charges, run.run_id)
         append_link(account.url, "charge")
 
 
@@ -172,7 +171,8 @@ def confirm_published(run: Run, run_id: str) -> None:
     """The same for a run that died between its release and its account."""
     if run.options.method.consumes() is not None:
         digests = [part.digest for part in run.collection.schema_of_records.partitions]
-        (account := run.open_account()).confirm_run(digests, run_id)
+        account = run.open_account()
+        account.confirm_run(digests, run_id)
         append_link(account.url, "charge")
 
 

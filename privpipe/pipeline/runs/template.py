@@ -6,12 +6,11 @@ so the file is short to read and no default is frozen into it.
 
 import json
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from typing import Any, get_args
 
 from pydantic import BaseModel, TypeAdapter
-from pydantic_core import PydanticUndefined
 
 from privpipe.errors import OptionError
 from privpipe.pipeline.runs.run_options import RunOptions
@@ -21,48 +20,25 @@ from privpipe.sanitizers import METHODS
 WIDTH = 96
 FILL_IN = "FILL IN"
 
-SECTIONS = ("collection", "training", "method", "release", "cluster", "audit", "gate")
+SECTIONS = tuple(name for name in RunOptions.model_fields if name != "compare")
+"""Tables of a configuration; ``[[compare]]`` is a list of them."""
 
 
 def write_template(
-    path: str,
-    schema: CollectionSchema,
-    *,
-    release: str,
-    method: str,
-    desired: Sequence[str] = (),
-    confidential: Sequence[str] = (),
-    budget: float | None = None,
-    values: Mapping[str, Any] | None = None,
-    gate: Mapping[tuple[str, str], Any] | None = None,
-    n_gaps: int = 0,
-    standardise: bool = False,
+    schema: CollectionSchema, given: Mapping[tuple[str, str], Any], n_gaps: int = 0
 ) -> str:
     """Write a configuration for a collection.
 
     Parameters
     ----------
-    path
-        The collection.
     schema
         What it holds; its variables are listed by name and kind.
-    release
-        Where the release will be.
-    method
-        Method whose options are written.
-    desired, confidential
-        Variables to keep and to hide; where neither is named, both are marked to be filled in.
-    budget
-        A first ``utility_budget``, for methods that have one.
-    values
-        First values of other options of the method.
-    gate
-        What the audit must hold out and the gate allow, by section and key, where the defaults
-        need more records than there are.
+    given
+        Values by section and key, of which an empty one is none: the places of collection and
+        release, the name of the method, and whatever else is known. Where no variable is named as
+        desired or confidential, both are marked to be filled in.
     n_gaps
         Records with missing cells, which are then filled in.
-    standardise
-        Standardise the features.
 
     Returns
     -------
@@ -73,88 +49,62 @@ def write_template(
     ------
     OptionError
         If there is no such method.
-    InputError
-        If there is no such variable.
     """
+    method = given["method", "name"]
     if method not in METHODS:
         raise OptionError(
             f"There is no method {method!r}{suggest(method, METHODS)}.",
             remedy=f"Use one of: {', '.join(METHODS)}.",
         )
-    # A name that is not there is refused now, not when the file is used.
-    for name in (*desired, *confidential):
-        schema.variable(name)
-    given = {
-        ("collection", "path"): path,
-        ("collection", "desired"): list(desired),
-        ("collection", "confidential"): list(confidential),
-        ("release", "path"): release,
-        ("collection", "standardise"): standardise or None,
-        ("release", "nonfinite"): "impute" if n_gaps else None,
-        ("method", "name"): method,
-        ("method", "utility_budget"): budget,
-        **{("method", name): value for name, value in (values or {}).items()},
-        **(gate or {}),
-    }
     lines = [
         "# Configuration of privpipe; run it with: privpipe run THIS_FILE",
         "# A commented key shows its default. Where it says 'FILL IN', you decide.",
     ]
-    for section in known_sections():
-        lines += ["", *_write_section(section, schema, given, method, n_gaps)]
+    for section in SECTIONS:
+        lines += ["", *_write_section(section, schema, given, n_gaps)]
     return "\n".join(lines) + "\n"
 
 
-def known_sections() -> list[str]:
-    """Sections of a configuration in the order in which they are read best."""
-    names = [name for name in RunOptions.model_fields if name != "compare"]  # a list of sections
-    return [name for name in SECTIONS if name in names] + [n for n in names if n not in SECTIONS]
-
-
 def _write_section(
-    section: str,
-    schema: CollectionSchema,
-    given: Mapping[tuple[str, str], Any],
-    method: str,
-    n_gaps: int,
-) -> list[str]:
-    title, keys = _describe_section(section, method)
-    optional = RunOptions.model_fields[section].default is None
-    lines = [*_comment(title[:1].upper() + title[1:]), f"{'# ' if optional else ''}[{section}]"]
-    if section == "collection":
-        lines += _list_variables(schema)
-    # What must be predictable and what must not is the question itself; a method may name
-    # attributes instead.
-    names_none = not (given["collection", "desired"] or given["collection", "confidential"])
-    is_open = section == "collection" and names_none and not _names_attributes(method)
-    for name, description, default in keys:
-        chosen = given.get((section, name))
-        lines += _comment(description)
-        if chosen is not None and section in ("audit", "gate"):
-            lines += _comment(_explain_weaker(section, default))
-        if n_gaps and name == "nonfinite":
-            lines += _comment(f"{n_gaps:,} records have cells that are missing or not finite.")
-        if name == "single_records" and _mixes_records(method):
-            lines += _comment(_UNPROTECTED)
-            default = "unprotected"
-        if is_open and name in ("desired", "confidential"):
-            default = [PydanticUndefined]
-        lines.append(_write_key(name, chosen, default, "# " * optional))
-    return lines
-
-
-def _describe_section(section: str, method: str) -> tuple[str, Iterable[tuple[str, str, Any]]]:
-    """Its title, and each of its keys with a description and a default."""
-    if section == "method":
-        return METHODS[method].source, _method_keys(method)
+    section: str, schema: CollectionSchema, given: Mapping[tuple[str, str], Any], n_gaps: int
+) -> Iterator[str]:
+    method = METHODS[given["method", "name"]]
     annotation = RunOptions.model_fields[section].annotation
     kinds = (annotation, *get_args(annotation))
-    model = next(kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel))
-    title = (model.__doc__ or "").partition(": ")[2].strip().splitlines()[0]
-    return title, (
-        (name, item.description or "", item.get_default(call_default_factory=True))
-        for name, item in model.model_fields.items()
-    )
+    models = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)]
+    about = TypeAdapter(method.options if section == "method" else models[0]).json_schema()
+    title = about.get("description", "").partition(": ")[2].splitlines() or [method.source]
+    sign = "# " if RunOptions.model_fields[section].default is None else ""
+    yield from _comment(title[0][:1].upper() + title[0][1:])
+    yield f"{sign}[{section}]"
+    if section == "collection":
+        yield from _list_variables(schema)
+    # What must be predictable and what must not is the question itself; a method may name
+    # attributes instead.
+    names_attributes = "attributes" in {item.name for item in fields(method.options)}
+    labels = [("collection", name) for name in ("desired", "confidential")]
+    is_open = not (names_attributes or any(given.get(label) for label in labels))
+    for name, item in about["properties"].items():
+        chosen, default = given.get((section, name)), item.get("default")
+        choices = ", ".join(map(str, item.get("enum", ()))) if section == "method" else ""
+        description = "" if (section, name) == ("method", "name") else item.get("description", "")
+        yield from _comment(description + (f" One of: {choices}." if choices else ""))
+        if chosen is not None and section in ("audit", "gate"):
+            yield from _comment(_explain_weaker(section, default))
+        if n_gaps and name == "nonfinite":
+            yield from _comment(f"{n_gaps:,} records have cells that are missing or not finite.")
+        # Whether surrogates are sums of records, with their exact coefficients.
+        if name == "single_records" and any(hasattr(one, "sum_records") for one in method.maps):
+            yield from _comment(_UNPROTECTED)
+            default = "unprotected"
+        if chosen:
+            yield f"{sign}{name} = {_as_toml(chosen)}"
+        elif name in about.get("required", ()) or (is_open and (section, name) in labels):
+            yield f"{sign}{name} = {f'[{FILL_IN}]' if item.get('type') == 'array' else FILL_IN}"
+        else:
+            # Of a section that is commented itself, a default is commented twice: uncommenting the
+            # section leaves it where it was.
+            yield f"{sign}# {name} = {_as_toml(default)}"
 
 
 _UNPROTECTED = (
@@ -162,11 +112,6 @@ _UNPROTECTED = (
     "take the sign # away from the next line if no one who may get the release knows the other "
     "records, or nothing in a record needs protection. The acceptance is printed in the release."
 )
-
-
-def _mixes_records(method: str) -> bool:
-    """Whether surrogates are sums of records, with their exact coefficients."""
-    return any(hasattr(one, "sum_records") for one in METHODS[method].maps)
 
 
 def _explain_weaker(section: str, default: Any) -> str:
@@ -178,32 +123,6 @@ def _explain_weaker(section: str, default: Any) -> str:
         "to keep within the default with so few records of such classes. A release that passes is "
         "only known to reveal no more than this; take more records to show less."
     )
-
-
-def _names_attributes(method: str) -> bool:
-    return "attributes" in {item.name for item in fields(METHODS[method].options)}
-
-
-def _method_keys(method: str) -> Iterable[tuple[str, str, Any]]:
-    schema = TypeAdapter(METHODS[method].options).json_schema()
-    for name, about in schema["properties"].items():
-        required = name in schema.get("required", ())
-        choices = ", ".join(map(str, about.get("enum", ())))
-        description = str(about.get("description", ""))
-        description += f" One of: {choices}." if choices else ""
-        missing = [PydanticUndefined] if about.get("type") == "array" else PydanticUndefined
-        default = missing if required else about.get("default")
-        yield name, "" if name == "name" else description, default
-
-
-def _write_key(name: str, given: Any, default: Any, sign: str) -> str:
-    if given:
-        return f"{sign}{name} = {_as_toml(given)}"
-    if default in (PydanticUndefined, [PydanticUndefined]):
-        return f"{sign}{name} = {f'[{FILL_IN}]' if isinstance(default, list) else FILL_IN}"
-    # Of a section that is commented itself, a default is commented twice: uncommenting the section
-    # leaves it where it was.
-    return f"{sign}# {name} = {_as_toml(default)}"
 
 
 def _as_toml(value: Any) -> str:

@@ -1,8 +1,9 @@
 """The check stage: all that metadata can show, before a cluster is touched."""
 
 import os
+import secrets
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
 from privpipe.cluster.passes.sample_drawing import GROUP_SLACK
@@ -11,15 +12,14 @@ from privpipe.cluster.workers.dashboard import check_dashboard
 from privpipe.errors import GuaranteeError, InputError, OptionError, StoreError
 from privpipe.pipeline.runs.earlier import find_earlier
 from privpipe.pipeline.runs.resume import is_published
-from privpipe.pipeline.runs.run import Run, find_attack_options, find_fitted, make_run_id, now
+from privpipe.pipeline.runs.run import Run, find_attack_options, find_fitted, now
 from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.pipeline.runs.spend import check_lasting, check_limit
 from privpipe.pipeline.runs.subject_limit import check_subjects
 from privpipe.pipeline.runs.trusted_code import find_code
-from privpipe.pipeline.stages.gate_forecast import check_gate
+from privpipe.pipeline.stages.forecast import check_gate, refuse_constant
 from privpipe.protocols import Method, Role
 from privpipe.records.sampling import make_split
-from privpipe.records.schema import CollectionSchema
 from privpipe.report.audit_text import say_unknown
 from privpipe.sanitizers import METHODS
 from privpipe.store.access.location import join, local_path, shown
@@ -46,26 +46,23 @@ def check_stage(options: RunOptions) -> Run:
     # From what needs the options alone, over what opens collections, to what reads the account: the
     # first refusal is the cheapest one. `matched` needs both collections, and what is checked after
     # it sees the released records by the names of the training records.
-    method, roles = METHODS[options.method.name], _roles(options)
+    method, roles = METHODS[options.method.name], _find_roles(options)
     check_lasting(options)
     if options.cluster.address is not None:
         check_address(options.cluster.address)
     else:
         check_dashboard(options.cluster.dashboard)
     _check_method(options, method, roles)
-    collection, training = _open(options, roles)
-    _check_public(options, collection, training)
-    _check_imputed(options, method, training)
-    _check_kinds(training)
-    method.check(options.method, training.schema)
-    _check_include(options, collection.schema_of_records)
-    collection = collection.matched(find_fitted(options, training))
-    _check_unknown(options, collection)
     _check_surrogate(options, method)
-    _check_partitions(options, collection.schema_of_records)
-    if options.audit.group is not None:
-        training.schema_of_records.variable(options.audit.group)
-    _check_groups(options, roles["groups"])
+    _check_include(options, roles)
+    collection, training = _open(options, method, roles)
+    _check_public(options, collection, training)
+    _check_labels(options, training)
+    method.check(options.method, training.schema)
+    for name in options.release.include:
+        collection.schema_of_records.variable(name)
+    collection = collection.matched(find_fitted(options, training))
+    _check_released(options, roles, collection)
     _check_outputs(options, collection)
     run = Run(
         options=options,
@@ -74,7 +71,9 @@ def check_stage(options: RunOptions) -> Run:
         training=training,
         split=make_split(options.audit.holdout, options.audit.group),
         state=RunState(
-            run_id=make_run_id(),
+            # Short, since it is in every Dask key and receipt: it distinguishes the runs that meet
+            # on one scheduler or in one account, and need not be a secret.
+            run_id=secrets.token_hex(4),
             options_sha256=options.digest(),
             source_digest=collection.digest,
             source_fingerprint=read_source_version(collection.url),
@@ -90,75 +89,7 @@ def check_stage(options: RunOptions) -> Run:
     return run
 
 
-def _check_method(
-    options: RunOptions, method: Method, roles: Mapping[Role, tuple[str, ...]]
-) -> None:
-    """The method has what the other sections need of it, and they what it needs."""
-    section = options.collection
-    factors = options.method.may_factor()
-    if options.release.layout == "factored" and not factors:
-        raise OptionError(
-            f"The method {method.name!r} has no factored layout with these options.",
-            remedy='Set [release] layout = "dense", or use null_space, not algorithm 2 verbatim.',
-            code="layout",
-        )
-    for role in sorted(options.method.needs()):
-        if not roles.get(role):
-            raise OptionError(
-                f"The method {method.name!r} needs [collection] {role}.",
-                remedy="Name at least one variable.",
-            )
-    if section.weights is not None and not options.method.weighs:
-        weighing = [one.name for one in METHODS.values() if one.options.weighs]
-        raise OptionError(
-            f"The method {method.name!r} counts every record once; [collection] weights names "
-            "a variable.",
-            remedy=f"Leave weights out, or use one of: {', '.join(weighing)}.",
-            code="weights",
-        )
-    if section.standardise and not options.method.scales:
-        scaled = [one.name for one in METHODS.values() if one.options.scales]
-        raise OptionError(
-            f"[collection] standardise is true, and the method {method.name!r} takes features as "
-            "they are, or standardises them by itself.",
-            remedy=f"Leave standardise out, or use one of: {', '.join(scaled)}.",
-            code="standardise",
-        )
-
-
-def _open(options: RunOptions, roles: dict[Role, tuple[str, ...]]) -> tuple[Collection, Collection]:
-    """The records to release and those to learn from, which may be the same."""
-    section = options.collection
-    # Surrogates are made of all records at once: a growing collection is released as it is.
-    whole = METHODS[options.method.name].releases == "surrogate"
-    open_training = open_whole_collection if whole else open_collection
-    training = replace(
-        open_training(
-            options.training_path,
-            **roles,
-            weights=section.weights,
-            public=options.training is not None and options.training.public,
-        ),
-        only_finite=options.release.nonfinite != "fail",
-    )
-    collection = training
-    if options.training is not None:
-        collection = open_collection(section.path, attributes=roles["attributes"])
-    return collection, training
-
-
-def _check_unknown(options: RunOptions, collection: Collection) -> None:
-    """Where profiles that the fit has not seen are refused, so are categories."""
-    unknown = collection.unknown_categories
-    if unknown and getattr(options.method, "unseen", "refuse") == "refuse":
-        raise InputError(
-            f'{say_unknown(unknown)} [method] unseen is "refuse".',
-            remedy='Train on records that have them, or set unseen to "nearest".',
-            code="schema-drift",
-        )
-
-
-def _roles(options: RunOptions) -> dict[Role, tuple[str, ...]]:
+def _find_roles(options: RunOptions) -> dict[Role, tuple[str, ...]]:
     """Variables of each role: those of the configuration, and those the method itself names."""
     named = options.method.columns()
     section = options.collection
@@ -171,18 +102,37 @@ def _roles(options: RunOptions) -> dict[Role, tuple[str, ...]]:
     }
 
 
-def refuse_constant(names: Sequence[str]) -> InputError:
-    return InputError(
-        f"{', '.join(map(repr, names))} has one and the same value, or none, in every training "
-        "record: nothing can be learned of it.",
-        remedy="Leave it out of desired, confidential and group, or train on records in which it "
-        "varies.",
-        code="single_class",
-    )
-
-
-def _check_groups(options: RunOptions, groups: tuple[str, ...]) -> None:
-    """A group that is read together in training is on one side of the held-out split."""
+def _check_method(
+    options: RunOptions, method: Method, roles: Mapping[Role, tuple[str, ...]]
+) -> None:
+    """The method has what the other sections need of it, and they what it needs."""
+    section, groups = options.collection, roles["groups"]
+    if options.release.layout == "factored" and not options.method.may_factor():
+        raise OptionError(
+            f"The method {method.name!r} has no factored layout with these options.",
+            remedy='Set [release] layout = "dense", or use null_space, not algorithm 2 verbatim.',
+            code="layout",
+        )
+    if lacking := [role for role in sorted(options.method.needs()) if not roles.get(role)]:
+        raise OptionError(
+            f"The method {method.name!r} needs [collection] {lacking[0]}.",
+            remedy="Name at least one variable.",
+        )
+    if section.weights is not None and not options.method.weighs:
+        raise OptionError(
+            f"The method {method.name!r} counts every record once; [collection] weights names "
+            "a variable.",
+            remedy=f"Leave weights out, or use one of: {_list_methods('weighs')}.",
+            code="weights",
+        )
+    if section.standardise and not options.method.scales:
+        raise OptionError(
+            f"[collection] standardise is true, and the method {method.name!r} takes features as "
+            "they are, or standardises them by itself.",
+            remedy=f"Leave standardise out, or use one of: {_list_methods('scales')}.",
+            code="standardise",
+        )
+    # A group that is read together in training is on one side of the held-out split.
     if groups and options.audit.holdout > 0 and options.audit.group != groups[0]:
         raise OptionError(
             f"[method] group is {groups[0]!r}, and records are held out by "
@@ -190,6 +140,82 @@ def _check_groups(options: RunOptions, groups: tuple[str, ...]) -> None:
             remedy=f'Set [audit] group = "{groups[0]}".',
             code="group_split",
         )
+
+
+def _list_methods(ability: str) -> str:
+    return ", ".join(one.name for one in METHODS.values() if getattr(one.options, ability))
+
+
+def _check_surrogate(options: RunOptions, method: Method) -> None:
+    """Records of no one have no variables of anyone, and none is withheld."""
+    release = options.release
+    if method.releases != "surrogate":
+        return
+    forbidden = {
+        "include": bool(release.include),
+        'nonfinite = "withhold"': release.nonfinite == "withhold",
+        "partitions": release.partitions,
+        'layout = "factored"': release.layout == "factored",
+    }
+    if what := next((name for name, given in forbidden.items() if given), None):
+        raise OptionError(
+            f"The method {method.name!r} releases records of its own, which belong to no record "
+            f"of the collection; [release] {what} speaks of these.",
+            remedy="Leave it out.",
+            code="surrogate",
+        )
+    imputes = '[release] nonfinite = "impute"' if release.nonfinite == "impute" else ""
+    what = "[training]" if options.training is not None else imputes
+    if options.method.forgets_keys and what:
+        raise OptionError(
+            f"The method {method.name!r} makes its records of those that it is fitted to, and "
+            f"completes missing entries itself; {what} demands something else.",
+            remedy='Leave it out; [method] missing = "complete" completes records.',
+            code="surrogate",
+        )
+
+
+def _check_include(options: RunOptions, roles: Mapping[Role, tuple[str, ...]]) -> None:
+    for name in options.release.include:
+        if name in (FEATURES, RELEASED, RECEIPTS, BASIS):
+            raise OptionError(
+                f"[release] include names {name!r}, which is a name of a release's own parts: raw "
+                "features are never released.",
+                remedy="Name other variables only; rename the variable when you ingest it.",
+            )
+        if name in roles["attributes"]:
+            raise OptionError(
+                f"[release] include names the attribute {name!r}, which the method releases.",
+                remedy="Leave it out: its released values are in every release.",
+            )
+        if name in roles["confidential"]:
+            raise OptionError(
+                f"[release] include names the confidential variable {name!r}.",
+                remedy="A confidential variable is never released.",
+                code="confidential-included",
+            )
+
+
+def _open(
+    options: RunOptions, method: Method, roles: dict[Role, tuple[str, ...]]
+) -> tuple[Collection, Collection]:
+    """The records to release and those to learn from, which may be the same."""
+    section = options.collection
+    # Surrogates are made of all records at once: a growing collection is released as it is.
+    whole = method.releases == "surrogate"
+    open_training = open_whole_collection if whole else open_collection
+    training = replace(
+        open_training(
+            options.training_path,
+            **roles,
+            weights=section.weights,
+            public=options.training is not None and options.training.public,
+        ),
+        only_finite=options.release.nonfinite != "fail",
+    )
+    if options.training is None:
+        return training, training
+    return open_collection(section.path, attributes=roles["attributes"]), training
 
 
 def _check_public(options: RunOptions, collection: Collection, training: Collection) -> None:
@@ -204,10 +230,7 @@ def _check_public(options: RunOptions, collection: Collection, training: Collect
             remedy="Train on records that are public and not among those to release.",
             code="not-public",
         )
-
-
-def _check_imputed(options: RunOptions, method: Method, training: Collection) -> None:
-    """A mean that is put into released records is learned, as a filter is."""
+    # A mean that is put into released records is learned, as a filter is.
     promises = options.method.consumes() is not None
     if promises and options.release.nonfinite == "impute" and not training.public:
         raise GuaranteeError(
@@ -221,87 +244,37 @@ def _check_imputed(options: RunOptions, method: Method, training: Collection) ->
         )
 
 
-def _check_kinds(training: Collection) -> None:
+def _check_labels(options: RunOptions, training: Collection) -> None:
     """A class that is alone is known from the metadata."""
     schema = training.schema
     columns = (*schema.desired, *schema.confidential, *schema.groups)
-    empty = [c.name for c in columns if c.n_categories == 0]
-    if empty:
-        raise InputError(
-            f"{', '.join(map(repr, empty))} has no value in any training record: nothing can be "
-            "learned or judged of it.",
-            remedy="Leave it out of desired, confidential and group, or train on records that "
-            "have it.",
-            code="missing_labels",
-        )
-    alone = [c.name for c in columns if c.n_categories is not None and c.n_categories < 2]
-    if alone:
+    if alone := [c.name for c in columns if c.n_categories is not None and c.n_categories < 2]:
         raise refuse_constant(alone)
+    if options.audit.group is not None:
+        training.schema_of_records.variable(options.audit.group)
 
 
-def _check_include(options: RunOptions, schema: CollectionSchema) -> None:
-    for name in options.release.include:
-        if name in (FEATURES, RELEASED, RECEIPTS, BASIS):
-            raise OptionError(
-                f"[release] include names {name!r}, which is a name of a release's own parts: raw "
-                "features are never released.",
-                remedy="Name other variables only; rename the variable when you ingest it.",
-            )
-        schema.variable(name)
-        if name in _roles(options)["attributes"]:
-            raise OptionError(
-                f"[release] include names the attribute {name!r}, which the method releases.",
-                remedy="Leave it out: its released values are in every release.",
-            )
-        if name in _roles(options)["confidential"]:
-            raise OptionError(
-                f"[release] include names the confidential variable {name!r}.",
-                remedy="A confidential variable is never released.",
-                code="confidential-included",
-            )
-
-
-def _check_surrogate(options: RunOptions, method: Method) -> None:
-    """Records of no one have no variables of anyone, and none is withheld."""
-    release = options.release
-    if method.releases != "surrogate":
-        return
-    forbidden = {
-        "include": bool(release.include),
-        'nonfinite = "withhold"': release.nonfinite == "withhold",
-        "partitions": release.partitions,
-        'layout = "factored"': release.layout == "factored",
-    }
-    if any(forbidden.values()):
-        what = next(name for name, given in forbidden.items() if given)
-        raise OptionError(
-            f"The method {method.name!r} releases records of its own, which belong to no record "
-            f"of the collection; [release] {what} speaks of these.",
-            remedy="Leave it out.",
-            code="surrogate",
+def _check_released(
+    options: RunOptions, roles: Mapping[Role, tuple[str, ...]], collection: Collection
+) -> None:
+    """What the release would say of its records: no unknown profile, no confidential partition."""
+    unknown = collection.unknown_categories
+    # Where profiles that the fit has not seen are refused, so are categories.
+    if unknown and getattr(options.method, "unseen", "refuse") == "refuse":
+        raise InputError(
+            f'{say_unknown(unknown)} [method] unseen is "refuse".',
+            remedy='Train on records that have them, or set unseen to "nearest".',
+            code="schema-drift",
         )
-    if options.method.forgets_keys and (
-        options.training is not None or release.nonfinite == "impute"
-    ):
-        what = "[training]" if options.training is not None else '[release] nonfinite = "impute"'
-        raise OptionError(
-            f"The method {method.name!r} makes its records of those that it is fitted to, and "
-            f"completes missing entries itself; {what} demands something else.",
-            remedy='Leave it out; [method] missing = "complete" completes records.',
-            code="surrogate",
-        )
-
-
-def _check_partitions(options: RunOptions, schema: CollectionSchema) -> None:
-    """Partitions by a confidential variable would reveal it, whatever they are called."""
-    # Partitions are named by folders, such as `state=CA`, where the source has these.
+    # Partitions by a confidential variable would reveal it, whatever they are called: they are
+    # named by folders, such as `state=CA`, where the source has these.
     keys = {
         level.partition("=")[0]
-        for partition in schema.partitions
+        for partition in collection.schema_of_records.partitions
         for level in partition.name.split("/")
         if "=" in level
     }
-    published = sorted(keys & set(_roles(options)["confidential"]))
+    published = sorted(keys & set(roles["confidential"]))
     if options.release.partitions and published:
         raise OptionError(
             f"[release] partitions is true, and the collection is partitioned by the confidential "
@@ -312,55 +285,19 @@ def _check_partitions(options: RunOptions, schema: CollectionSchema) -> None:
 
 
 def _check_outputs(options: RunOptions, collection: Collection) -> None:
+    """The release has a place of its own."""
+    url = options.release.path
     for place in (collection.url, options.training_path):
-        if _same_or_inside(options.release.path, place):
+        if _same_or_inside(url, place):
             raise OptionError(
-                f"The release {shown(options.release.path)} and the collection {shown(place)} "
+                f"The release {shown(url)} and the collection {shown(place)} "
                 "are the same place or one inside the other.",
                 remedy="Choose another place for the release.",
                 code="output-inside-input",
             )
-    check_name(options.release.path)
+    check_name(url)
     is_published(options, collection)  # raises if something else is there
-    _check_free(options)
-    path = local_path(options.release.path)
-    if path is None:
-        return
-    _check_writable(path)
-    schema = collection.schema_of_records
-    n_bytes = 8 if schema.dtype == "float64" else 4
-    needed = schema.n_records * (schema.n_features + 1) * n_bytes
-    needed += _plan_sample_bytes(options, collection, 2 * schema.n_features * n_bytes)
-    # What an interrupted run has written already needs no more room.
-    needed -= sum(measure_files(join(workspace_url(path), part)) for part in ("release", "sample"))
-    free = shutil.disk_usage(_existing_parent(path)).free
-    if needed > free:
-        raise StoreError(
-            f"The release and the audit's sample may take {needed / 2**30:.1f} GiB, and "
-            f"{free / 2**30:.1f} GiB are free at {shown(path)}.",
-            remedy="Free space or choose another place.",
-            code="disk-full",
-        )
-
-
-def _plan_sample_bytes(options: RunOptions, collection: Collection, n_bytes: int) -> int:
-    """What the audit's samples take, of records of that many bytes raw and released together.
-
-    A sample may be drawn for what is judged and for what singles out; each is written chunk by
-    chunk, with more of each chunk where groups of any size are drawn as a whole.
-    """
-    if not options.audit.adversaries:
-        return 0
-    schema = collection.schema_of_records
-    most = find_attack_options(options).plan_sample(schema.n_records, schema.n_features)
-    # Groups are drawn whole, so that a chunk may bring more than its share.
-    drawn = most * (GROUP_SLACK if options.audit.group is not None else 1)
-    return 2 * min(drawn, schema.n_records) * (n_bytes + SAMPLE_COLUMNS * 8)
-
-
-def _check_free(options: RunOptions) -> None:
-    """A model without a release or a run beside it is somebody else's."""
-    url = options.release.path
+    # A model without a release or a run beside it is somebody else's.
     model = companion_url(url, "model.zarr")
     if not exists(url) and not has_workspace(url) and exists(model):
         raise StoreError(
@@ -368,18 +305,8 @@ def _check_free(options: RunOptions) -> None:
             remedy="Choose another place for the release, or remove it.",
             code="exists",
         )
-
-
-def _check_writable(path: str) -> None:
-    parent = _existing_parent(os.path.dirname(path))
-    problem = "" if os.path.isdir(parent) else "is no folder"
-    problem = problem or ("" if os.access(parent, os.W_OK | os.X_OK) else "cannot be written to")
-    if problem:
-        raise StoreError(
-            f"{shown(parent)} {problem}, and the release {shown(path)} would be in it.",
-            remedy="Choose another place, or fix your rights there.",
-            code="refused",
-        )
+    if (path := local_path(url)) is not None:
+        _check_folder(options, collection, path)
 
 
 def _same_or_inside(url: str, source: str) -> bool:
@@ -387,15 +314,44 @@ def _same_or_inside(url: str, source: str) -> bool:
     path, home = local_path(url), local_path(source)
     if path is not None and home is not None:
         # A link is no other place: a release through it would be written into its own source.
-        real, home = os.path.realpath(path), os.path.realpath(home)
-        return os.path.commonpath([real, home]) in (real, home)
-    if path is not None or home is not None:
+        url, source = os.path.realpath(path), os.path.realpath(home)
+    elif path is not None or home is not None:
         return False
     one, other = f"{shown(url).rstrip('/')}/", f"{shown(source).rstrip('/')}/"
     return one.startswith(other) or other.startswith(one)
 
 
-def _existing_parent(path: str) -> str:
-    while not os.path.exists(path):
-        path = os.path.dirname(path)
-    return path
+def _check_folder(options: RunOptions, collection: Collection, path: str) -> None:
+    """A release on this machine may be written where it shall be, and has room there."""
+    parent = os.path.dirname(path)
+    while not os.path.exists(parent):
+        parent = os.path.dirname(parent)
+    is_folder = os.path.isdir(parent)
+    if not is_folder or not os.access(parent, os.W_OK | os.X_OK):
+        raise StoreError(
+            f"{shown(parent)} {'cannot be written to' if is_folder else 'is no folder'}, and the "
+            f"release {shown(path)} would be in it.",
+            remedy="Choose another place, or fix your rights there.",
+            code="refused",
+        )
+    schema = collection.schema_of_records
+    n_bytes = 8 if schema.dtype == "float64" else 4
+    needed = schema.n_records * (schema.n_features + 1) * n_bytes
+    if options.audit.adversaries:
+        # A sample may be drawn for what is judged and for what singles out; each is written chunk
+        # by chunk, raw and released, with more of each chunk where groups, of any size, are drawn
+        # as a whole: a chunk may bring more than its share.
+        most = find_attack_options(options).plan_sample(schema.n_records, schema.n_features)
+        drawn = most * (GROUP_SLACK if options.audit.group is not None else 1)
+        of_record = 2 * schema.n_features * n_bytes + SAMPLE_COLUMNS * 8
+        needed += 2 * min(drawn, schema.n_records) * of_record
+    # What an interrupted run has written already needs no more room.
+    needed -= sum(measure_files(join(workspace_url(path), part)) for part in ("release", "sample"))
+    free = shutil.disk_usage(parent).free
+    if needed > free:
+        raise StoreError(
+            f"The release and the audit's sample may take {needed / 2**30:.1f} GiB, and "
+            f"{free / 2**30:.1f} GiB are free at {shown(path)}.",
+            remedy="Free space or choose another place.",
+            code="disk-full",
+        )

@@ -1,6 +1,5 @@
 """The clean stage: every chunk from store to worker to workspace, then proof of completeness."""
 
-import hashlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -27,47 +26,37 @@ from privpipe.pipeline.runs.subject_limit import write_withheld
 from privpipe.pipeline.stages.audit.audit_attacks import plan_samples
 from privpipe.pipeline.stages.audit.audit_places import plan_places
 from privpipe.records.chunks import check_memory, predict_chunk_memory
-from privpipe.store.access.location import local_path
 from privpipe.store.arrays.blocks import Receipt, check_receipts
 from privpipe.store.arrays.factored_basis import Basis
 from privpipe.store.arrays.layout import FEATURES, RELEASED, ArrayPlan
-from privpipe.store.keyring.keyfiles import check_keys_apart
-from privpipe.store.keyring.keys import PartitionKeys, make_partition_keys
 from privpipe.store.models import read_arrays
-from privpipe.store.releases.release_writing import (
-    ReleasePlan,
-    check_foreign,
-    drop_receipts,
-    prepare_release,
-    read_ledger,
-    record_receipts,
-)
+from privpipe.store.releases import release_writing
+from privpipe.store.releases.release_writing import ReleasePlan
 
 
 def plan_release(run: Run, trained: Trained) -> ReleasePlan:
-    """What the release consists of: released features, and variables named by the user."""
+    """What the release consists of: released features, and variables named by the user.
+
+    Of surrogates, features with the bias feature, and an array per response; a chunk is a tile.
+    """
+    schema, release = run.collection.schema_of_records, run.options.release
+    n, rows, width = schema.n_records, schema.chunk_rows, trained.n_features_out
     if trained.tile_rows is not None:
-        return plan_surrogates(run, trained)
-    schema = run.collection.schema_of_records
-    n, rows = trained.n_records or schema.n_records, schema.chunk_rows
-    basis = _read_basis(run) if run.options.release.layout == "factored" else None
-    dtype = schema.dtype if basis is None else "float64"
+        n, rows, width = trained.n_records or 0, trained.tile_rows, len(trained.feature_names)
+    basis = _read_basis(run) if release.layout == "factored" else None
+    dtype = "float64" if basis is not None or trained.tile_rows is not None else schema.dtype
     released = (
-        [ArrayPlan(FEATURES, (n, trained.n_features_out), rows, dtype)]
+        [ArrayPlan(FEATURES, (n, width), rows, dtype)]
         if trained.reads == "features"
         else [_plan_variable(run, name) for name in run.collection.attributes]
     )
-    included = [_plan_variable(run, name) for name in run.options.release.include]
-    flag = [ArrayPlan(RELEASED, (n,), rows, "int8")] if run.may_withhold else []
-    return ReleasePlan(run.run_id, run.release_url, (*released, *included, *flag), basis)
-
-
-def plan_surrogates(run: Run, trained: Trained) -> ReleasePlan:
-    """Features with the bias feature, and an array per response; a chunk is a tile."""
-    n, rows = trained.n_records or 0, trained.tile_rows or 1
-    features = ArrayPlan(FEATURES, (n, len(trained.feature_names)), rows, "float64")
     responses = [ArrayPlan(name, (n,), rows, "float64") for name in trained.response_names]
-    return ReleasePlan(run.run_id, run.release_url, (features, *responses))
+    included = [_plan_variable(run, name) for name in release.include]
+    # A release of surrogates includes nothing else, and withholds none.
+    withholds = run.may_withhold and trained.tile_rows is None
+    flag = [ArrayPlan(RELEASED, (n,), rows, "int8")] * withholds
+    arrays = (*released, *responses, *included, *flag)
+    return ReleasePlan(run.run_id, run.release_url, arrays, basis)
 
 
 def _plan_variable(run: Run, name: str) -> ArrayPlan:
@@ -105,8 +94,11 @@ def clean_stage(run: Run, trained: Trained, plan: ReleasePlan, executor: Executo
 
 def _clean(run: Run, trained: Trained, plan: ReleasePlan, executor: Executor) -> frozenset[int]:
     """Every chunk from store to worker to workspace; those that were there before."""
-    _check_memory(trained, plan, executor)
-    prepare_release(plan)
+    memory, itemsize = executor.measure(), np.dtype(plan.arrays[0].dtype).itemsize
+    width_in, width_out = trained.n_features_in, trained.n_features_out
+    needed = predict_chunk_memory(plan.chunks.chunk_rows, width_in, width_out, itemsize)
+    check_memory(needed, memory.smallest, memory.threads)
+    release_writing.prepare_release(plan)
     places, done = plan_places(run, trained, plan), find_done(plan, executor)
     if places is not None and done:  # what was not summed up is cleaned again, to the same bytes
         noted = find_noted(places)
@@ -128,7 +120,32 @@ def _clean(run: Run, trained: Trained, plan: ReleasePlan, executor: Executor) ->
     with _reporting(plan, done, executor), reserve_loss(run, trained, plan, keys) as loss:
         lost = (("privacy_loss", loss),)
         executor.listener(Event("clean_chunk", "advances", numbers=lost))
-        clean_collection(executor, job, partial(record_receipts, plan), done=frozenset(done))
+        record = partial(release_writing.record_receipts, plan)
+        clean_collection(executor, job, record, done=frozenset(done))
+    return frozenset(done)
+
+
+def _draw(run: Run, trained: Trained, plan: ReleasePlan, executor: Executor) -> frozenset[int]:
+    """Surrogates of all records of the fit, tile by tile; those that were there before."""
+    _check_drawing_memory(run, trained, executor)
+    release_writing.prepare_release(plan)
+    done = find_done(plan, executor)
+    part = replace(run.training, only_finite=False).keeping(run.split, "fit")
+    try:
+        keys = make_keys(run, trained)
+    except StoreError as error:
+        if error.code != "key_gone":
+            raise
+        raise StoreError(
+            "A key of this run is gone before its release was complete: further surrogates would "
+            "be drawn with other signs than those that are there.",
+            remedy="`privpipe purge`, then run again: all are drawn anew. Nothing was published.",
+            code="key_gone",
+        ) from None
+    job = DrawingJob(part, plan, run.stored_model_url, trained.model_digest, keys)
+    with _reporting(plan, done, executor):
+        record = partial(release_writing.record_receipts, plan)
+        draw_surrogates(executor, job, record, done=frozenset(done))
     return frozenset(done)
 
 
@@ -151,10 +168,11 @@ def _reporting(
 def find_done(plan: ReleasePlan, executor: Executor) -> dict[int, Receipt]:
     """Chunks of an interrupted run whose bytes still match their receipts."""
     # Receipts of another run are no proof: its chunks may have been drawn with other keys.
-    known = {receipt.chunk: receipt for receipt in read_ledger(plan) if receipt.run == plan.run}
+    receipts = release_writing.read_ledger(plan)
+    known = {receipt.chunk: receipt for receipt in receipts if receipt.run == plan.run}
     damaged = find_damaged_chunks(executor, plan, list(known.values()), "before")
     if damaged:
-        drop_receipts(plan, damaged)
+        release_writing.drop_receipts(plan, damaged)
     return {chunk: receipt for chunk, receipt in known.items() if chunk not in damaged}
 
 
@@ -165,8 +183,8 @@ def prove_receipts(
 
     The bytes of chunks that were `found` done have been read when this run began.
     """
-    receipts = check_receipts(read_ledger(plan), plan.arrays, plan.run)
-    check_foreign(plan)
+    receipts = check_receipts(release_writing.read_ledger(plan), plan.arrays, plan.run)
+    release_writing.check_foreign(plan)
     written = [receipt for chunk, receipt in receipts.items() if chunk not in found]
     damaged = find_damaged_chunks(executor, plan, written, "after")
     if damaged:
@@ -178,60 +196,10 @@ def prove_receipts(
     return receipts
 
 
-def _check_memory(trained: Trained, plan: ReleasePlan, executor: Executor) -> None:
-    memory = executor.measure()
-    needed = predict_chunk_memory(
-        plan.chunks.chunk_rows,
-        trained.n_features_in,
-        trained.n_features_out,
-        np.dtype(plan.arrays[0].dtype).itemsize,
-    )
-    check_memory(needed, memory.smallest, memory.threads)
-
-
 def read_progress(release_url: str, run_id: str) -> int:
     """Chunks of a run that have a receipt so far."""
-    plan = ReleasePlan(run_id, release_url, ())
-    return len({receipt.chunk for receipt in read_ledger(plan) if receipt.run == run_id})
-
-
-def _draw(run: Run, trained: Trained, plan: ReleasePlan, executor: Executor) -> frozenset[int]:
-    """Surrogates of all records of the fit, tile by tile; those that were there before."""
-    _check_drawing_memory(run, trained, executor)
-    prepare_release(plan)
-    done = find_done(plan, executor)
-    part = replace(run.training, only_finite=False).keeping(run.split, "fit")
-    job = DrawingJob(
-        part, plan, run.stored_model_url, trained.model_digest, _make_drawing_keys(run, trained)
-    )
-    with _reporting(plan, done, executor):
-        draw_surrogates(executor, job, partial(record_receipts, plan), done=frozenset(done))
-    return frozenset(done)
-
-
-def _make_drawing_keys(run: Run, trained: Trained) -> PartitionKeys:
-    """Keys of this run alone: they end with it, and no other run may need them."""
-    path = local_path(run.release_url)
-    if path is not None:
-        check_keys_apart(path)
-    about = hashlib.sha256(f"surrogates of run {run.run_id}".encode()).hexdigest()
-    try:
-        return make_partition_keys(
-            run.training.schema_of_records.partitions,
-            trained.model_digest,
-            about,
-            run=run.run_id,
-            source=run.training.digest,
-        )
-    except StoreError as error:
-        if error.code != "key_gone":
-            raise
-    raise StoreError(
-        "A key of this run is gone before its release was complete: further surrogates would be "
-        "drawn with other signs than those that are there.",
-        remedy="`privpipe purge`, then run again: all are drawn anew. Nothing was published.",
-        code="key_gone",
-    )
+    receipts = release_writing.read_ledger(ReleasePlan(run_id, release_url, ()))
+    return len({receipt.chunk for receipt in receipts if receipt.run == run_id})
 
 
 def _check_drawing_memory(run: Run, trained: Trained, executor: Executor) -> None:

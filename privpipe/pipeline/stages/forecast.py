@@ -1,36 +1,319 @@
-"""What a few chunks show before Prefect and a cluster start: rank, constants, budget, noise, gate.
+"""Before any work: could this gate be passed at all, and what do a few chunks show of the rest?
 
 `check` shows it, `run` refuses by it: what would end the fit after a minute ends the command now.
 """
 
+import math
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import compress
 from typing import Any
 
 import numpy as np
 
+from privpipe.attacks.adversaries import attack_options
+from privpipe.attacks.adversaries.attack_options import AttackOptions
+from privpipe.attacks.statistics.intervals import measure_exact_interval
+from privpipe.attacks.statistics.scores import EXPOSURES
+from privpipe.attacks.threats.attack_table import RECORD_ATTACKS
+from privpipe.attacks.threats.record_decisions import halve_level, share_level
+from privpipe.attacks.threats.record_recovery import count_needed_trials
+from privpipe.attacks.threats.verdicts import detectable_effect
+from privpipe.attacks.threats.verdicts.detectable_effect import ROOM
+from privpipe.attacks.threats.verdicts.judgement import SCORE_WORDS
 from privpipe.capabilities import Forecast
-from privpipe.errors import LeftOutWarning, RankError
+from privpipe.errors import InputError, LeftOutWarning, OptionError, RankError
+from privpipe.numerics.limits import say_upper
 from privpipe.numerics.moments import CoMoments
 from privpipe.pipeline.runs.earlier import count_earlier
-from privpipe.pipeline.runs.run import Run, find_attack_options
+from privpipe.pipeline.runs.run import MOST_RECORDS, Run, find_attack_options
 from privpipe.pipeline.runs.run_options import RunOptions
-from privpipe.pipeline.stages.check import refuse_constant
-from privpipe.pipeline.stages.gate_forecast import GateNeeds, plan_gate, suggest_gate, write_keys
-from privpipe.pipeline.stages.train import read_files
 from privpipe.protocols import Column, FloatArray, IntArray, Shard, Shards
 from privpipe.records.memory import Records
 from privpipe.sanitizers import METHODS
 from privpipe.store.collections.collection import Collection
+
+HOLDOUT = 0.5
+"""Share held out where the default share is too few records to show anything."""
 
 MOST_CHUNKS = 4
 """Chunks read for a forecast, spread over the collection."""
 
 SHARES = (0.001, 0.01, 0.05)
 """Shares of the variance that are suggested as budgets."""
+
+UNPROTECTED = (
+    "surrogates carry exact coefficients, so that single records are not protected: whoever knows "
+    "all others solves for the one that is left, and so does whoever has a release without it"
+)
+
+UNGATED = "or set [gate] enforce = false, which publishes it as not gated"
+
+
+@dataclass(frozen=True)
+class GateNeeds:
+    """How many held-out records the gate needs.
+
+    Parameters
+    ----------
+    variable, score
+        Of the limit that needs most; of surrogates, it may be the one of single records.
+    n_needed
+        Held-out records with which a release that reveals nothing of the variable would pass;
+        infinite where none are enough.
+    n_held_out
+        Different records that are held out at most.
+    n_intervals
+        Of the variable, which share the level.
+    limit
+        The limit.
+    reaches
+        How far the upper limit of a mere guess goes with the records there are.
+    """
+
+    variable: str
+    score: str
+    n_needed: float
+    n_held_out: int
+    n_intervals: int
+    limit: float
+    reaches: float
+
+    @property
+    def can_pass(self) -> bool:
+        return self.reaches <= self.limit
+
+    @property
+    def has_room(self) -> bool:
+        """Whether a release that reveals nothing passes by more than chance."""
+        return ROOM * self.reaches <= self.limit
+
+    def describe(self) -> str:
+        """In a sentence."""
+        finite = math.isfinite(self.n_needed)
+        needed = f"about {self.n_needed:,.0f}" if finite else "no number of"
+        words = SCORE_WORDS.get(self.score, f"a {self.score.replace('_', ' ')}")
+        score = words.partition(" ")[2]  # without its article
+        return (
+            f"{needed} different held-out records show that an adversary's gain in "
+            f"{score} of {self.variable!r} is within {self.limit:g} (of {self.n_intervals} "
+            f"intervals that hold together); at most {self.n_held_out:,} are held out, with which "
+            f"the upper limit of even a guess is {say_upper(self.reaches, self.limit)}."
+        )
+
+
+@dataclass(frozen=True)
+class GateForecast:
+    """What the limits of a gate need of the records there are.
+
+    Parameters
+    ----------
+    options, training
+    n_earlier
+        Earlier releases that are joined with this one.
+    rarest
+        Share of the rarest class that counts, by variable, where it is known: what shows of a
+        class is shown by its own records, so that n records of which one in ten is of it count
+        as two in ten would of two classes alike. Without it, classes are of one size.
+    """
+
+    options: RunOptions
+    training: Collection
+    n_earlier: int = 0
+    rarest: Mapping[str, float] = field(default_factory=dict)
+
+    def find_hardest(self) -> GateNeeds | None:
+        """The limit that needs most; None where nothing is attacked."""
+        return max(
+            self.plan_limits(),
+            key=lambda one: (not one.can_pass, not one.has_room, one.n_needed),
+            default=None,
+        )
+
+    def suggest(self) -> dict[tuple[str, str], Any]:
+        """Keys to write into a configuration; none where the limits can be shown with some room.
+
+        The limits are those that this number of records can show, no smaller: whoever wants less
+        needs more records. They are in the configuration and in the release.
+        """
+        found: dict[tuple[str, str], Any] = {}
+        case = self
+        if self._find_short() and 0 < self.options.audit.holdout < HOLDOUT:  # 0 audits all records
+            found["audit", "holdout"] = HOLDOUT
+            case = case._set("audit", "holdout", HOLDOUT)
+        # One limit is of exposure, the other of advantage.
+        for _ in range(2):
+            if (needs := case._find_short()) is None:
+                break
+            is_share = needs.score.startswith(("tpr", "share"))
+            key = "exposed_max" if is_share else "confidential_advantage_max"
+            # In hundredths and rounded up, with room: what reveals nothing passes by more than
+            # chance.
+            found["gate", key] = min(1.0, math.ceil(100 * ROOM * needs.reaches) / 100)
+            case = case._set("gate", key, found["gate", key])
+        return found
+
+    def _set(self, section: str, key: str, value: float) -> "GateForecast":
+        changed = getattr(self.options, section).model_copy(update={key: value})
+        return replace(self, options=self.options.model_copy(update={section: changed}))
+
+    def _find_short(self) -> GateNeeds | None:
+        """The limit that most lacks room between it and what a mere guess reaches; None if none."""
+        short = [one for one in self.plan_limits() if not one.has_room]
+        return max(short, key=lambda one: one.reaches / one.limit, default=None)
+
+    def plan_limits(self) -> list[GateNeeds]:
+        """What every limit needs, of all that is attacked."""
+        attacked = find_attack_options(self.options)
+        n_records, share = self.training.schema_of_records.n_records, self.options.audit.holdout
+        n_held_out = int(n_records * share) if share else n_records
+        if METHODS[self.options.method.name].releases != "surrogate":
+            return [*self._plan_variables(attacked, n_held_out)]
+        # Confidential variables and single records are two questions to one release: each has half
+        # of the level, so that both answers hold together.
+        attacked = halve_level(attacked)
+        records = _plan_records(attacked, n_records - n_held_out, n_held_out)
+        return [*records, *self._plan_variables(attacked, n_held_out)]
+
+    def _plan_variables(self, attacked: AttackOptions, n_held_out: int) -> Iterator[GateNeeds]:
+        """What the attacks on confidential variables need."""
+        n_held_out = min(n_held_out, attacked.max_records)
+        # Not below the 20 records from which `plan_needed_records` searches: both reckon alike.
+        n_test = max(20, min(int(n_held_out * attacked.test_share), attacked.max_test))
+        columns = self.training.schema.confidential
+        uneven = {name: share for name, share in self.rarest.items() if share > 0}
+        # The same for all variables of so many classes of such a size.
+        alike = {(c.n_categories, uneven.get(c.name)): c for c in reversed(columns)}
+        for column in alike.values():
+            # n records of which one in ten is of the rarest of two classes show as much of it as
+            # n / 5 of two classes alike: only scores of classes one by one suffer from that.
+            fill = min(1.0, (column.n_categories or 1) * uneven.get(column.name, 1.0))
+            given: dict[str, Any] = {
+                "n_attacks": self._count_attacks(attacked, column),
+                "n_classes": column.n_categories,
+                "n_variables": len(columns),
+            }
+            n_scores = len(attacked.deciding("classes" if column.is_categorical else "numbers"))
+            for score, n in detectable_effect.plan_needed_records(attacked, **given).items():
+                even = fill if score == "auc" or score in EXPOSURES else 1.0
+                yield GateNeeds(
+                    column.name,
+                    score,
+                    n / even,
+                    n_held_out,
+                    given["n_attacks"] * n_scores,
+                    attacked.allowed(score),
+                    detectable_effect.plan_guess_limit(
+                        attacked, score, max(20, int(n_test * even)), **given
+                    ),
+                )
+
+    def _count_attacks(self, attacked: AttackOptions, column: Column) -> int:
+        """Attacks on readings of the release, as far as the configuration shows."""
+        release = self.options.release
+        has_more = bool(release.include) or release.partitions or self.options.training is None
+        # Surrogates have no included variable, order or partition of a record beside them.
+        has_more &= METHODS[self.options.method.name].releases == "rows"
+        readings = [
+            "released",
+            "bits",
+            "surroundings",
+            *["everything"] * has_more,
+            *["joined"] * bool(self.training.desired),
+            *(f"{attack_options.ALONE}{name}" for name in release.include),
+            *(f"{attack_options.JOINT}{k}" for k in range(self.n_earlier)),
+        ]
+        return sum(
+            len(attack_options.choose_adversaries(reading, column.is_categorical, attacked))
+            for reading in readings
+        )
+
+
+def _plan_records(attacked: AttackOptions, n_members: int, n_others: int) -> list[GateNeeds]:
+    """What the attacks on single records need."""
+    n_members, n_others = min(n_members, MOST_RECORDS), min(n_others, MOST_RECORDS)
+    level = share_level(attacked).level
+
+    def limit_guess(n_others: int) -> float:
+        """Upper limit of the advantage of a mere guess at who is in a surrogate release."""
+        # Half of the records of the fit are judged by, and of the others a quarter: tracing takes
+        # every second for the population.
+        mine, others = (
+            measure_exact_interval(n // 2, n, level=level)
+            for n in (max(1, n_members // 2), max(1, n_others // 4))
+        )
+        return min(1.0, mine.upper - others.lower)
+
+    limit = attacked.max_advantage
+    # More than `MOST_RECORDS` are never compared.
+    found = bisect_left(range(MOST_RECORDS), True, key=lambda n: limit_guess(n) <= limit)
+    # Records of the fit are attacked, however many are held out; of few, fewer. Where none is
+    # recovered, this share of records still may be.
+    n_targets = max(1, min(n_members, count_needed_trials(attacked.max_exposed, level)))
+    recovered = measure_exact_interval(0, n_targets, level=level).upper
+    enough = 0 if recovered <= attacked.max_exposed else math.inf
+    traced = found if found < MOST_RECORDS else math.inf
+    return [
+        GateNeeds(RECORD_ATTACKS[name], score, needed, n_others, len(RECORD_ATTACKS), limit, guess)
+        for name, score, needed, limit, guess in (
+            ("tracing", "advantage", traced, limit, limit_guess(n_others)),
+            ("outlying_record", "share_recovered", enough, attacked.max_exposed, recovered),
+        )
+    ]
+
+
+def write_keys(keys: Mapping[tuple[str, str], Any]) -> str:
+    """Keys and values as a configuration would have them.
+
+    >>> write_keys({("audit", "holdout"): 0.5, ("gate", "exposed_max"): 0.03})
+    '[audit] holdout = 0.5, [gate] exposed_max = 0.03'
+    """
+    return ", ".join(f"[{section}] {key} = {value}" for (section, key), value in keys.items())
+
+
+def check_gate(run: Run) -> None:
+    """Refuse a gate that no release could pass.
+
+    Raises
+    ------
+    OptionError
+        If nothing confidential is attacked, or the held-out records are too few.
+    """
+    options, training = run.options, run.training
+    if not options.gate.enforce:
+        return
+    mixes, way = run.method.releases == "surrogate", "Name what is to be attacked"
+    why, unknown = "", "; unknown never passes."
+    if not training.confidential and not mixes:
+        why = "no variable is named as confidential, so that nothing would be shown"
+    elif mixes and not options.audit.holdout > 0:
+        why = "[audit] holdout is 0, so that no record is known to be in no surrogate"
+        way = "Hold records out"
+    elif not options.audit.adversaries and training.confidential:
+        why = "[audit] adversaries is empty, so that nothing would be attacked"
+    elif mixes and options.gate.single_records != "unprotected":
+        why, unknown = UNPROTECTED, "."
+        way = 'Accept that by name, with [gate] single_records = "unprotected"'
+    else:
+        forecast = GateForecast(options, training, 0 if mixes else count_earlier(run))
+        needs = forecast.find_hardest()
+        # Refused is what cannot pass whatever is released. What passes by chance alone
+        # (`has_room`) is the operator's to risk, and only said.
+        if needs is None or needs.can_pass:
+            return
+        why, unknown = needs.describe(), ""
+        way = (
+            f"So many records can show: {write_keys(forecast.suggest())}. Or train on more "
+            "records, name fewer [audit] adversaries"
+        )
+    raise OptionError(
+        f"The gate cannot be passed: {why}{unknown}",
+        remedy=f"{way}, {UNGATED}.",
+        code="gate-cannot-pass",
+    )
 
 
 @dataclass(frozen=True)
@@ -69,15 +352,7 @@ class BudgetMeaning:
 
 @dataclass(frozen=True)
 class FewChunks:
-    """The `Preview` of a run.
-
-    Parameters
-    ----------
-    training
-        Records of the fit.
-    collection
-        Records to release.
-    """
+    """The `Preview` of a run: records of the fit, and those to release."""
 
     training: Collection
     collection: Collection
@@ -162,11 +437,10 @@ def check_sample(run: Run) -> SampleFindings:
     if not run.options.gate.enforce:
         return found
     rarest = measure_rarest(run.options, run.training)
-    known = (run.options, run.training, rarest, count_earlier(run))
-    needs = plan_gate(*known)
+    forecast = GateForecast(run.options, run.training, count_earlier(run), rarest)
+    needs = forecast.find_hardest()
     has_room = needs is None or needs.has_room
-    instead = "" if has_room else write_keys(suggest_gate(*known))
-    return replace(found, gate=needs, instead=instead)
+    return replace(found, gate=needs, instead="" if has_room else write_keys(forecast.suggest()))
 
 
 def explain_budget(run: Run, *, strict: bool = False) -> BudgetMeaning | None:
@@ -186,32 +460,31 @@ def explain_budget(run: Run, *, strict: bool = False) -> BudgetMeaning | None:
     RankError
         If the features are dependent, and `strict`.
     """
-    budget = getattr(run.options.method, "utility_budget", None)
+    method = run.options.method
+    budget = getattr(method, "utility_budget", None)
     if budget is None:
         return None
     shard = read_sample(run.training)
-    files = read_files(run)
-    shards = Records.of_shard(shard, run.training.schema)
+    fit = partial(run.method.fit, Records.of_shard(shard, run.training.schema), **run.read_files())
     dependence = ""
     with warnings.catch_warnings():
         # Who lacks a label is counted in all records, not in these few.
         warnings.simplefilter("ignore", LeftOutWarning)
         try:
-            fitted = run.method.fit(shards, run.options.method, **files)
+            fitted = fit(method)
         except RankError as error:
             dependence = error.message
             if strict and _is_whole(run.training):
                 raise
             # An estimate of the variance needs no exact fit.
-            eased = replace(run.options.method, ridge=1e-6)
-            fitted = run.method.fit(shards, eased, **files)
+            fitted = fit(replace(method, ridge=1e-6))
     predictor = np.asarray(getattr(fitted, "predictor", np.empty((0, 0))))
     if predictor.size == 0:
         return None
-    n = shard.features.shape[1]
+    predictor = predictor[: shard.features.shape[1]]
     covariance = CoMoments.of(shard.features).scatter / max(shard.n_records, 1)
-    variance = float(np.einsum("ij,ik,kj->", predictor[:n], covariance, predictor[:n]))
-    if getattr(run.options.method, "budget", "total") == "per_label":
+    variance = float(np.einsum("ij,ik,kj->", predictor, covariance, predictor))
+    if getattr(method, "budget", "total") == "per_label":
         variance /= predictor.shape[1]
     return BudgetMeaning(float(budget), variance, shard.n_records, dependence)
 
@@ -253,16 +526,26 @@ def suggest_method(
 
     The first method of all, without options, where none says that it does.
     """
-    columns = [
-        Column(variable.name, None if variable.categories is None else len(variable.categories))
-        for variable in collection.schema_of_records.variables
-    ]
-    read = partial(_read_named, collection)
+    columns = [variable.column for variable in collection.schema_of_records.variables]
+
+    def read(names: tuple[str, ...]) -> IntArray:
+        return _read_codes(replace(collection, attributes=names))
+
     for name, method in METHODS.items():
         # In the order of the table of methods, by which the first of all is the default.
         if found := method.options.suggest(confidential, columns, read):
             return name, dict(found)
     return next(iter(METHODS)), {}
+
+
+def refuse_constant(names: Sequence[str]) -> InputError:
+    return InputError(
+        f"{', '.join(map(repr, names))} has one and the same value, or none, in every training "
+        "record: nothing can be learned of it.",
+        remedy="Leave it out of desired, confidential and group, or train on records in which it "
+        "varies.",
+        code="single_class",
+    )
 
 
 def list_constant(run: Run) -> tuple[str, ...]:
@@ -319,10 +602,6 @@ def _is_whole(collection: Collection) -> bool:
 def _read_labels(training: Collection) -> list[Shard]:
     bare = replace(training, reads_features=False, only_finite=False)
     return [bare.shard(chunk) for chunk in _choose(bare)]
-
-
-def _read_named(collection: Collection, names: tuple[str, ...]) -> IntArray:
-    return _read_codes(replace(collection, attributes=names))
 
 
 def _read_codes(collection: Collection) -> IntArray:

@@ -137,12 +137,12 @@ def dropping_refused(release_url: str) -> Iterator[None]:
     """
     try:
         yield
-        return
     except (GateError, GuaranteeError) as error:
         if not (left := drop_refused(release_url)):
             raise
-        refused = type(error)(error.message, remedy=f"{left} {error.remedy}", code=error.code)
-    raise refused
+        # Without what it was raised from: a refusal is said once.
+        remedy = f"{left} {error.remedy}"
+        raise type(error)(error.message, remedy=remedy, code=error.code) from None
 
 
 def judge_findings(findings: Mapping[str, Any], section: GateSection) -> list[Complaint]:
@@ -184,7 +184,12 @@ def _judge_places(findings: Mapping[str, Any], limit: float) -> Iterator[Complai
         yield Complaint("place", f"Which places reveal more is unknown: {found['reason']}.")
     for one in found.get("places", ()):
         if not one["excess_lower"] <= limit:  # so written that NaN does not pass
-            yield Complaint("place", say_place(one, limit))
+            yield Complaint(
+                "place",
+                f"In {one['place']} {one['column']} reveals {one['variable']!r} with an advantage "
+                f"of {one['advantage']:.3g}, surely {one['excess_lower']:.3g} beyond the rest of "
+                f"the release; allowed {limit:g}.",
+            )
 
 
 def check_places(found: Mapping[str, Any], section: GateSection) -> None:
@@ -195,24 +200,15 @@ def check_places(found: Mapping[str, Any], section: GateSection) -> None:
     GateError
         With the worst place.
     """
-    limit = section.confidential_advantage_max
-    worst = next((one for one in found.get("places", ()) if one["excess_lower"] > limit), None)
+    measured = {"places": {"places": found.get("places", ())}}
+    worst = next(_judge_places(measured, section.confidential_advantage_max), None)
     if worst is not None and section.enforce:
         raise GateError(
-            say_place(worst, limit),
+            worst.reason,
             remedy="The part was not published. Look at this place of the source, release without "
             "the column, or allow more in [gate] confidential_advantage_max.",
             code="place",
         )
-
-
-def say_place(one: Mapping[str, Any], limit: float) -> str:
-    """A place that reveals more than the rest, in a sentence."""
-    return (
-        f"In {one['place']} {one['column']} reveals {one['variable']!r} with an advantage of "
-        f"{one['advantage']:.3g}, surely {one['excess_lower']:.3g} beyond the rest of the release; "
-        f"allowed {limit:g}."
-    )
 
 
 def _judge_utility(findings: Mapping[str, Any], limit: float | None) -> Iterator[Complaint]:
@@ -237,17 +233,17 @@ def _judge_utility(findings: Mapping[str, Any], limit: float | None) -> Iterator
 
 def _measure_loss(views: Mapping[str, Any]) -> Figure:
     """What the best use of the release loses; unknown where either side is."""
+
+    def read_score(view: str) -> float:
+        """Accuracy of classes, R squared of numbers; NaN where it is not there."""
+        found = views.get(view) or {}
+        return float(found.get("accuracy", found.get("r2", math.nan)))
+
     # Whoever uses the release may train again on it: the better of both ways counts.
-    scores = [_read_score(views.get(view)) for view in ("released", "released, attack retrained")]
+    scores = [read_score(view) for view in ("released", "released, attack retrained")]
     best = max((value for value in scores if math.isfinite(value)), default=math.nan)
-    loss = _read_score(views.get("raw")) - best
+    loss = read_score("raw") - best
     return Figure(loss, loss, loss, "it was not measured on raw and released records")
-
-
-def _read_score(view: Mapping[str, float] | None) -> float:
-    """Accuracy of classes, R squared of numbers; NaN where it is not there."""
-    view = view or {}
-    return float(view.get("accuracy", view.get("r2", math.nan)))
 
 
 def _judge_membership(found: Mapping[str, Any], section: GateSection) -> Iterator[Complaint]:
@@ -289,29 +285,23 @@ def _judge_membership(found: Mapping[str, Any], section: GateSection) -> Iterato
 
 def find_remedies(findings: Mapping[str, Any], run: Run) -> str:
     """What would let this very release pass, as far as it was measured."""
-    ways = ["Sanitise more strongly (another [method] or budget)"]
-    if leaking := _find_leaking(findings["adversaries"]):
-        ways.insert(0, f"Release without {leaking}, which leaks by itself")
-        ways[1] = f"or {ways[1][0].lower()}{ways[1][1:]}"
-    listed = (findings.get("places") or {}).get("places", ())
-    in_places = max((one["excess_lower"] for one in listed), default=0.0)
-    if measured := _find_limits(findings["adversaries"], run, in_places):
-        ways.append(f"or allow what was measured: [gate] {measured}")
-    ways.append(
-        "or override this once: privpipe approve RELEASE --name NAME --reason REASON; "
-        "[gate] enforce = false publishes as not gated"
-    )
-    return ", ".join(ways) + "."
-
-
-def _find_leaking(found: Mapping[str, Any]) -> str:
-    """Included variables that by themselves reveal more than is allowed."""
-    leaking = [
-        one["included"]
+    found = findings["adversaries"]
+    # Included variables that by themselves reveal more than is allowed.
+    leaking = dict.fromkeys(
+        repr(one["included"])
         for one in found.get("included", ())
         if one["gain_lower"] is not None and one["gain_lower"] > one["allowed"]
-    ]
-    return ", ".join(repr(name) for name in dict.fromkeys(leaking))
+    )
+    apart = f"Release without {', '.join(leaking)}, which leaks by itself, or s" if leaking else "S"
+    listed = (findings.get("places") or {}).get("places", ())
+    in_places = max((one["excess_lower"] for one in listed), default=0.0)
+    measured = _find_limits(found, run, in_places)
+    return (
+        f"{apart}anitise more strongly (another [method] or budget), "
+        + (f"or allow what was measured: [gate] {measured}, " if measured else "")
+        + "or override this once: privpipe approve RELEASE --name NAME --reason REASON; "
+        "[gate] enforce = false publishes as not gated."
+    )
 
 
 def _find_limits(found: Mapping[str, Any], run: Run, in_places: float) -> str:

@@ -90,7 +90,7 @@ def _head(
     keeps = trained.keeps_features or cleaned.plan.basis is not None
     names = trained.feature_names or schema.feature_names
     # Which records stood together is released where that was chosen; surrogates are by no one.
-    cut = run.options.release.partitions and trained.n_records is None
+    cut = run.options.release.partitions and trained.tile_rows is None
     return {
         "method": run.method.name,
         "method_source": run.method.source,

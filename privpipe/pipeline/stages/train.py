@@ -3,13 +3,9 @@
 Before it the sources are proved: what a run reads is what was ingested.
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
-
-import numpy as np
-import numpy.typing as npt
 
 from privpipe.capabilities import MixesRecords
 from privpipe.cluster.executors.executor import Executor
@@ -25,18 +21,12 @@ from privpipe.pipeline.runs.run import Run, Trained, list_versions, now
 from privpipe.pipeline.runs.subject_limit import count_subjects, protect_subjects
 from privpipe.protocols import RecordMap, Shard
 from privpipe.sanitizers.chain import fit_standardised
+from privpipe.store import models
 from privpipe.store.access.location import join
 from privpipe.store.access.workspace import workspace_url
 from privpipe.store.arrays.layout import check_output_free, exists
 from privpipe.store.collections.collection import Collection
 from privpipe.store.keyring.sketches import Ties
-from privpipe.store.models import (
-    digest_map,
-    open_model,
-    read_model_header,
-    read_predictor,
-    write_model,
-)
 
 LEARNED = {"method", "options", "source", "feature_names", "training_digest", "holdout"}
 LEARNED |= {"versions", "trained"}
@@ -52,58 +42,59 @@ def train_stage(run: Run, executor: Executor) -> Trained:
     if run.options.audit.earlier:
         find_earlier(run)  # of other records they are refused now that records are known
     if exists(run.stored_model_url):
-        fitted = open_model(run.stored_model_url)
-        _check_trained_alike(fitted, run)
-        return _describe(fitted, run, executor)
-    check_output_free(run.model_url)
-    known = find_model(run)  # two models of nearly the same records reveal one
-    if known is not None and _is_alike(open_model(known), known, run):
-        # With the header of its own training: what it learned from stays known.
-        about = {key: one for key, one in read_model_header(known).items() if key in LEARNED}
-        write_model(open_model(known), run.work_model_url, about)
-        return _describe(open_model(run.stored_model_url), run, executor)
-    # Nothing is known: the records are read.
-    shards = _shards(run, executor)
-    extra: dict[str, Any] = dict(read_files(run))
-    if run.options.method.prices:
-        extra["price"] = ClusterPricing(executor, place=run.options.method.pricing)
-    standardises = run.options.collection.standardise
-    fit = partial(fit_standardised, run.method) if standardises else run.method.fit
-    fitted = fit(shards, run.options.method, **extra)
-    if run.options.release.layout == "factored":
-        fitted = run.options.method.factor(fitted, run.collection.schema_of_records.dtype)
-    fitted = with_schema(fitted, run.fitted_schema)
-    write_model(
-        fitted,
-        run.work_model_url,
-        {
-            "method": run.method.name,
-            "options": run.method_options(),
-            "source": run.method.source,
-            "training_digest": run.training.digest,
-            "holdout": run.options.audit.holdout,
-            "versions": list_versions(),
-            "trained": now(),
-        },
-    )
+        fitted = models.open_model(run.stored_model_url)
+        if not _is_alike(fitted, run.stored_model_url, run):
+            raise InputError(
+                "The stored model was trained on records whose columns or categories have other "
+                "names.",
+                remedy="`privpipe purge`, then run again: the model is learned anew.",
+                code="schema-drift",
+            )
+    else:
+        check_output_free(run.model_url)
+        # Two models of nearly the same records reveal one record: an earlier one is used again.
+        fitted, about = _find_learned(run) or _learn(run, executor)
+        models.write_model(fitted, run.work_model_url, about)
     return _describe(fitted, run, executor)
 
 
-def _check_trained_alike(fitted: RecordMap, run: Run) -> None:
-    """A stored model is of records with these names; of an older one, of these very records."""
-    if not _is_alike(fitted, run.stored_model_url, run):
-        raise InputError(
-            "The stored model was trained on records whose columns or categories have other names.",
-            remedy="`privpipe purge`, then run again: the model is learned anew.",
-            code="schema-drift",
-        )
+def _find_learned(run: Run) -> tuple[RecordMap, dict[str, Any]] | None:
+    """The model of an earlier release that has to serve again, with what it says of itself."""
+    known = find_model(run)
+    if known is None or not _is_alike(fitted := models.open_model(known), known, run):
+        return None
+    # With the header of its own training: what it learned from stays known.
+    about = models.read_model_header(known)
+    return fitted, {key: value for key, value in about.items() if key in LEARNED}
+
+
+def _learn(run: Run, executor: Executor) -> tuple[RecordMap, dict[str, Any]]:
+    """A fit to the records, and what the stored model says of it."""
+    method, extra = run.options.method, run.read_files()
+    if method.prices:
+        extra["price"] = ClusterPricing(executor, place=method.pricing)
+    standardises = run.options.collection.standardise
+    fit = partial(fit_standardised, run.method) if standardises else run.method.fit
+    fitted = fit(_shards(run, executor), method, **extra)
+    if run.options.release.layout == "factored":
+        fitted = method.factor(fitted, run.collection.schema_of_records.dtype)
+    return with_schema(fitted, run.fitted_schema), {
+        "method": run.method.name,
+        "options": run.method_options(),
+        "source": run.method.source,
+        "training_digest": run.training.digest,
+        "holdout": run.options.audit.holdout,
+        "versions": list_versions(),
+        "trained": now(),
+    }
 
 
 def _is_alike(fitted: RecordMap, url: str, run: Run) -> bool:
+    """Of records with the names of this run's; an older model, of these very records."""
     known = schema_of(fitted)
     if known is not None:
         return known.encode() == run.fitted_schema.encode()
-    digest = read_model_header(url).get("training_digest")
+    digest = models.read_model_header(url).get("training_digest")
     return not run.fitted_schema.knows_names or digest == run.training.digest
 
 
@@ -118,7 +109,7 @@ def _shards(run: Run, executor: Executor) -> ShardedCollection:
 
 
 def _describe(fitted: RecordMap, run: Run, executor: Executor) -> Trained:
-    digest = digest_map(fitted)
+    digest = models.digest_map(fitted)
     if run.state.model_digest not in (None, digest):
         raise StoreError(
             "The stored model is not the one of the interrupted run.",
@@ -126,6 +117,8 @@ def _describe(fitted: RecordMap, run: Run, executor: Executor) -> Trained:
             code="other-model",
         )
     imputes = run.options.release.nonfinite == "impute"
+    surrogates = ("n_records", "tile_rows", "feature_names", "response_names")
+    mixes = isinstance(fitted, MixesRecords)
     return Trained(
         digest,
         fitted.n_features_in,
@@ -135,22 +128,13 @@ def _describe(fitted: RecordMap, run: Run, executor: Executor) -> Trained:
         fitted.draws,
         fitted.keeps_features,
         _shards(run, executor).reduce(summarise_features).mean if imputes else None,
-        n_records=fitted.n_records if isinstance(fitted, MixesRecords) else None,
-        tile_rows=fitted.tile_rows if isinstance(fitted, MixesRecords) else None,
-        feature_names=fitted.feature_names if isinstance(fitted, MixesRecords) else (),
-        response_names=fitted.response_names if isinstance(fitted, MixesRecords) else (),
+        **{name: getattr(fitted, name) for name in surrogates if mixes},
     )
 
 
 def summarise_features(shard: Shard) -> CoMoments:
     """Co-moments of the features alone."""
     return CoMoments.of(shard.features)
-
-
-def read_files(run: Run) -> Mapping[str, Mapping[str, npt.NDArray[np.floating[Any]]]]:
-    """The arrays of every file that the method's options name."""
-    files = run.options.method.files()
-    return {name: read_predictor(url) for name, url in files.items()}
 
 
 def sketch_records(run: Run, executor: Executor) -> None:
@@ -163,11 +147,9 @@ def sketch_records(run: Run, executor: Executor) -> None:
     GuaranteeError
         If records to protect are said to be public.
     """
-    sketches = run.sketches
+    sketches, records = run.sketches, run.collection
     subject = run.options.privacy.subject
-    sketch_collection(
-        executor, run.collection, sketches, variables=run.collection.attributes, subject=subject
-    )
+    sketch_collection(executor, records, sketches, variables=records.attributes, subject=subject)
     if not run.trains_on_itself:
         sketch_collection(executor, run.training, sketches, variables=run.training.attributes)
         _check_public(run, sketches.ties())
@@ -209,22 +191,18 @@ def has_receipts(run: Run) -> bool:
 
 def prove_sources(run: Run, executor: Executor) -> Run:
     """The run with a proof of both collections; those with receipts have one."""
-    return replace(
-        run,
-        collection=_prove(run, run.collection, executor),
-        training=_prove(run, run.training, executor),
-    )
 
+    def prove(collection: Collection) -> Collection:
+        place = join(workspace_url(run.release_url), "sources", collection.digest[:16])
+        return prove_collection(executor, collection, place)
 
-def _prove(run: Run, collection: Collection, executor: Executor) -> Collection:
-    place = join(workspace_url(run.release_url), "sources", collection.digest[:16])
-    return prove_collection(executor, collection, place)
+    return replace(run, collection=prove(run.collection), training=prove(run.training))
 
 
 def describe_proof(run: Run) -> dict[str, Any]:
     """For the header of the release: what is known of the records it was made of."""
-    origins = {"source": run.collection.sealed.proof, "training": run.training.sealed.proof}
+    proofs = {"source": run.collection.sealed.proof, "training": run.training.sealed.proof}
     return {
-        f"{name}_proof": WORDS[proof.origin] if proof is not None else "not proved"
-        for name, proof in origins.items()
+        f"{name}_proof": "not proved" if proof is None else WORDS[proof.origin]
+        for name, proof in proofs.items()
     }
