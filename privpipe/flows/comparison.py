@@ -15,7 +15,7 @@ from itertools import product
 from typing import Any
 
 from privpipe.attacks.threats.verdicts.attack_report import AttackReport
-from privpipe.attacks.threats.verdicts.outcomes import AttackOutcome, is_of_release
+from privpipe.attacks.threats.verdicts.outcomes import is_of_release
 from privpipe.cluster.executors.dask_executor import open_executor
 from privpipe.cluster.executors.executor import Executor
 from privpipe.cluster.passes.attack_tasks import distribute_attacks, measure_retained_utility
@@ -40,9 +40,6 @@ from privpipe.store.access.location import join, shown
 from privpipe.store.access.objects import write_file
 from privpipe.store.access.workspace import hold_workspace, remove_workspace
 from privpipe.store.arrays.layout import companion_url
-
-FORMAT = 1
-"""Version of ``compare.json``."""
 
 
 def plan_entries(
@@ -74,7 +71,7 @@ def plan_entries(
             remedy=f"Name one of: {', '.join(known)}.",
             code="nothing-to-compare",
         )
-    found = [each for label, method in named for each in _vary(label, method, varied)]
+    found = [each for one in named for each in _vary(*one, varied)]
     if len(found) < 2:
         raise OptionError(
             f"There are {len(found)} [[compare]] entries.",
@@ -85,12 +82,10 @@ def plan_entries(
     for label, method in found:
         about = options.model_copy(update={"method": method, "compare": ()})
         if not method.scales:  # standardised are those that depend on it
-            plain = options.collection.model_copy(update={"standardise": False})
-            about = about.model_copy(update={"collection": plain})
+            about = about.change("collection", standardise=False)
         # Named by its options: a comparison that was stopped finds what it has measured.
         place = join(base, f"{method.name}-{about.digest()[:8]}.zarr")
-        release = options.release.model_copy(update={"path": place})
-        entries[label] = about.model_copy(update={"release": release})
+        entries[label] = about.change("release", path=place)
     if len(entries) < len(found):
         raise OptionError(
             "Two entries have the same label, or the same method and options.",
@@ -138,8 +133,7 @@ def compare_collection(
     """
     runs = {label: _check(entry) for label, entry in plan_entries(options, vary).items()}
     url = companion_url(options.release.path, "compare")
-    work = options.release.model_copy(update={"path": join(url, "cluster.zarr")})
-    at_work = options.model_copy(update={"release": work})
+    at_work = options.change("release", path=join(url, "cluster.zarr"))
     rows: list[dict[str, Any]] = []
     with (
         hold_workspace(at_work.release.path),
@@ -152,15 +146,21 @@ def compare_collection(
                 row, shared = _measure(label, run, executor, shared)
                 rows.append(row)
     front = find_front(rows)
-    document = {
-        "format_version": FORMAT,
-        "made": now(),
-        "source": next(iter(runs.values())).collection.digest,
-        "limits": options.gate.model_dump(mode="json"),
-        "entries": [row | {"on_front": row["label"] in front} for row in rows],
-    }
+    content = json.dumps(
+        {
+            "format_version": 1,
+            "made": now(),
+            "source": next(iter(runs.values())).collection.digest,
+            "limits": options.gate.model_dump(mode="json"),
+            "entries": [row | {"on_front": row["label"] in front} for row in rows],
+        },
+        indent=1,
+    )
+    comparison: dict[str, Any] = json.loads(content)  # as readers of the file find it
+    page = render_comparison(comparison, version=version("privpipe"))
+    write_file(join(url, "compare.json"), content)
+    write_file(join(url, "compare.html"), page)
     # Checkpoints go last: a kill before costs no attack.
-    comparison = _write(url, document)
     for place in (*(run.release_url for run in runs.values()), at_work.release.path):
         remove_workspace(place)
     watch.say(f"compared {shown(url)}/compare.html")
@@ -216,10 +216,8 @@ def _measure(
 def _find_sources(run: Run, trained: Trained) -> AuditSources:
     """Held-out records, released by the map where they are read."""
     published, _ = describe_published(run, find_earlier(run))
-    judged = find_labelled(run)
-    if judged is None:
-        part: Part = "held_out" if run.options.audit.holdout else "all"
-        judged = run.training.keeping(run.split, part)
+    part: Part = "held_out" if run.options.audit.holdout else "all"
+    judged = find_labelled(run) or run.training.keeping(run.split, part)
     judged = replace(judged, indicators=trained.reads == "attributes")
     if published.order or published.withholds:
         judged = replace(judged, only_finite=False)
@@ -239,20 +237,15 @@ def _attack(
     """
     options = find_attack_options(run.options)
     first = shared is None or sources.judged.indicators
+    sample = partial(sample_evidence, sources, options.without_limits(), controls=first)
     report = distribute_attacks(
-        executor,
-        partial(sample_evidence, sources, options.without_limits(), controls=first),
-        options=options,
-        checkpoints=run.checkpoints,
-        power=first,
+        executor, sample, options=options, checkpoints=run.checkpoints, power=first
     )
     if sources.judged.indicators:
         return report, shared
     if shared is None:
         return report, report
-    raw: tuple[AttackOutcome, ...] = tuple(
-        one for one in shared.outcomes if one.attack.source == "raw"
-    )
+    raw = [one for one in shared.outcomes if one.attack.source == "raw"]
     return replace(report, outcomes=(*report.outcomes, *raw), power=shared.power), shared
 
 
@@ -286,11 +279,9 @@ def _find_gain(report: AttackReport) -> dict[str, float] | None:
         if score.name in WEIGHED
     ]
     worst = max(found, key=lambda score: score.gain_upper, default=None)
-    return (
-        None
-        if worst is None
-        else {"estimate": worst.gain, "lower": worst.gain_lower, "upper": worst.gain_upper}
-    )
+    if worst is None:
+        return None
+    return {"estimate": worst.gain, "lower": worst.gain_lower, "upper": worst.gain_upper}
 
 
 def _find_loss(utility: Mapping[str, Any]) -> dict[str, float] | None:
@@ -308,23 +299,14 @@ def find_front(rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     >>> find_front([row("a", 0.1, 0.1), row("b", 0.2, 0.2), row("c", 0.0, 0.3)])
     ('a', 'c')
     """
-    known = [row for row in rows if row.get("loss") and row.get("gain")]
-    places = {row["label"]: (row["loss"]["estimate"], row["gain"]["estimate"]) for row in known}
+    places = {
+        row["label"]: (row["loss"]["estimate"], row["gain"]["estimate"])
+        for row in rows
+        if row.get("loss") and row.get("gain")
+    }
 
     def is_beaten(mine: tuple[float, float]) -> bool:
-        return any(
-            other != mine and other[0] <= mine[0] and other[1] <= mine[1]
-            for other in places.values()
-        )
+        others = (other for other in places.values() if other != mine)
+        return any(other[0] <= mine[0] and other[1] <= mine[1] for other in others)
 
     return tuple(label for label, place in places.items() if not is_beaten(place))
-
-
-def _write(url: str, document: Mapping[str, Any]) -> dict[str, Any]:
-    """Write JSON and page; what readers of the JSON find."""
-    content = json.dumps(document, indent=1)
-    comparison: dict[str, Any] = json.loads(content)
-    page = render_comparison(comparison, version=version("privpipe"))
-    write_file(join(url, "compare.json"), content)
-    write_file(join(url, "compare.html"), page)
-    return comparison

@@ -6,7 +6,7 @@ futures, never Prefect tasks. Parameters are paths, results are receipts, except
 
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import datetime
 from typing import Any
@@ -16,7 +16,6 @@ from prefect import flow
 from privpipe.cluster.executors.dask_executor import open_executor
 from privpipe.cluster.executors.executor import Executor
 from privpipe.cluster.workers.boundary import run_sealed
-from privpipe.errors import PrivpipeError
 from privpipe.flows.increment_flow import release_increment
 from privpipe.pipeline import stage_tasks
 from privpipe.pipeline.operations.prefect_setup import outlive_reader
@@ -112,12 +111,8 @@ def release_collection(
             outcome = release_increment(options, watch, times)
         else:
             outcome = _release(options, watch, until, checked)
-    except Exception as error:
+    except BaseException as error:  # Ctrl-C, too, or Prefect cancels the run
         write_failure(options.release.path, watch, error)
-        raise
-    except BaseException:  # Ctrl-C, or Prefect cancels the run
-        with suppress(OSError, PrivpipeError):
-            write_results(options.release.path, watch, "interrupted")
         raise
     write_results(options.release.path, watch, outcome)
     return options.release.path
@@ -146,13 +141,11 @@ def _release(options: RunOptions, watch: Watch, until: str, checked: Run | None)
                 findings = _work(run, executor, watch, until)
         if until != "publish" or findings is None:
             watch.say(f"stopped  after {until}; `privpipe run` resumes")
-            for line in say_findings(findings) if findings is not None else ():
-                watch.say(line)
+            watch.say(*(say_findings(findings) if findings is not None else ()))
             return "stopped"
         workspace.remove_workspace(url)
     stage_tasks.report_summary(run.report_url, findings)
-    for line in say_end(run, findings):
-        watch.say(line)
+    watch.say(*say_end(run, findings))
     return "published"
 
 
@@ -161,7 +154,7 @@ def _end_published(options: RunOptions, checked: Run) -> None:
     known = workspace.read_state(options.release.path)
     # None where the run died in the middle of removing its workspace: all was confirmed by then.
     if known is not None:
-        spend.confirm_published(checked, known.run_id)
+        spend.confirm_loss(checked, known.run_id)
         if checked.options.method.forgets_keys:
             forget_keys(known.run_id)
     workspace.remove_workspace(options.release.path)

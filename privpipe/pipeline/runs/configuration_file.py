@@ -23,6 +23,19 @@ from privpipe.sanitizers import METHODS
 MOST_BYTES = 2**20
 """Of a configuration; the rest is not read, and its syntax is refused."""
 
+REMOVED = {
+    "release.anew": "`privpipe approve` opens a gate once; [audit] disowned names lost releases",
+    "cluster.performance_report": "the dashboard shows tasks, memory and profiles of a run",
+    "audit.seed": "it is a hash of what is released, so that no seed is tried until one is lucky",
+    "audit.decides": "all scores are held against the limits of [gate]",
+    "audit.unreachable": "[audit] disowned names earlier releases of which no one has a copy",
+    "audit.coefficients": "those of the surrogates are their own least squares",
+    "gate.linkage_max": "run `privpipe audit`, read what linkage finds, then `privpipe publish`",
+    "gate.require": "run `privpipe audit`, read what was measured, then `privpipe publish`",
+    "gate.previous": "`privpipe compare` holds methods side by side, and reports have their gains",
+}
+"""Keys of older versions, and what to do instead."""
+
 
 def read_options(path: str, logical_time: datetime | None = None) -> RunOptions:
     """Read a configuration file.
@@ -64,9 +77,7 @@ def read_options(path: str, logical_time: datetime | None = None) -> RunOptions:
     except ValidationError as error:
         found = error.errors(include_input=False)  # values are never shown
     else:
-        place = fill_time(options.release.path, logical_time)
-        release = options.release.model_copy(update={"path": place})
-        return options.model_copy(update={"release": release})
+        return options.change("release", path=fill_time(options.release.path, logical_time))
     problems = [_describe(item, text, path, given) for item in found]
     raise OptionError("\n".join(problems), remedy="\nSee README.md for all keys.", code="config")
 
@@ -74,24 +85,19 @@ def read_options(path: str, logical_time: datetime | None = None) -> RunOptions:
 def _parse(text: str, path: str) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
-    # Of a document that is made to exhaust the stack.
-    except RecursionError:
-        raise OptionError(
-            f"{path} is nested deeper than can be read.", remedy="Fix it.", code="config-syntax"
-        ) from None
+    except RecursionError:  # of a document that is made to exhaust the stack
+        problem = "is nested deeper than can be read"
     except tomllib.TOMLDecodeError as error:
-        open_ = re.findall(r"(?m)^(\w+) = \[?FILL IN", text)
-        if open_:  # as `privpipe init` wrote it
-            raise OptionError(
-                f"{path} still says FILL IN at {', '.join(open_)}.",
-                remedy="The lines above each key say what it means; write a value there. For "
-                "utility_budget, 0.001 is a first try with target classes: `privpipe check` then "
-                "says what share of the prediction's variance it is.",
-                code="fill-in",
-            ) from None
+        problem = f"is not valid TOML: {error}"
+    if open_ := re.findall(r"(?m)^(\w+) = \[?FILL IN", text):  # as `privpipe init` wrote it
         raise OptionError(
-            f"{path} is not valid TOML: {error}.", remedy="Fix that line.", code="config-syntax"
-        ) from None
+            f"{path} still says FILL IN at {', '.join(open_)}.",
+            remedy="The lines above each key say what it means; write a value there. For "
+            "utility_budget, 0.001 is a first try with target classes: `privpipe check` then "
+            "says what share of the prediction's variance it is.",
+            code="fill-in",
+        )
+    raise OptionError(f"{path} {problem}.", remedy="Fix that line.", code="config-syntax")
 
 
 def _list_keys(section: str, methods: Iterable[str] = METHODS) -> dict[str, Any]:
@@ -121,34 +127,27 @@ def _describe(
     item: Mapping[str, Any], text: str, path: str, given: Mapping[str, Mapping[str, Any]]
 ) -> str:
     """One problem as ``file:line:column: what``, or with the variable that is to blame."""
-    names = [str(part) for part in item["loc"] if not _is_tag(item["loc"], part)]
+    loc = item["loc"]
+    # A union adds the method's name to the place of an error.
+    tags = [part for part in loc if loc[0] == "method" and part in METHODS]
+    names = [str(part) for part in loc if part not in tags]
     place = find_place(text, names)
     where = f"{path}:{place[0]}:{place[1]}" if place else path
     if variable := name_variable(names, given):
         where = f"The environment variable {variable}"
-    shown = f"[{names[0]}] {'.'.join(names[1:])}" if len(names) > 1 else f"[{names[0]}]"
+    shown = f"[{names[0]}] {'.'.join(names[1:])}".rstrip()
     if item["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
-        return f"{where}: {shown} is not known{suggest(names[-1], _list_known(item['loc']))}"
+        if instead := REMOVED.get(".".join(names)):
+            return f"{where}: {names[-1]} is no option any more: {instead}. Delete the line."
+        known = _list_keys(names[0], tags or METHODS) if names[1:] else RunOptions.model_fields
+        return f"{where}: {shown} is not known{suggest(names[-1], list(known))}"
     if item["type"] in ("missing", "missing_argument"):
         return f"{where}: {shown} is missing."
     if item["type"].startswith("union_tag"):
-        allowed = ", ".join(METHODS)
         table = f"[{'.'.join(names)}]"
-        return f"{where}: {table} name is missing or not known; use one of: {allowed}."
+        return f"{where}: {table} name is missing or not known; use one of: {', '.join(METHODS)}."
     message = str(item["msg"]).removeprefix("Value error, ")
     return f"{where}: {shown}: {message.rstrip('.')}."
-
-
-def _is_tag(loc: Iterable[Any], part: Any) -> bool:
-    """A union adds the method's name to the place of an error."""
-    return tuple(loc)[:1] == ("method",) and part in METHODS
-
-
-def _list_known(loc: tuple[Any, ...]) -> list[str]:
-    """Keys allowed where an unknown one was found."""
-    if len(loc) == 1:
-        return list(RunOptions.model_fields)
-    return list(_list_keys(str(loc[0]), [one for one in loc if one in METHODS] or METHODS))
 
 
 PREFIX = "PRIVPIPE_"

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from privpipe.attacks.adversaries.evidence import LeftOut
 from privpipe.errors import PrivpipeError, StoreError
 from privpipe.numerics.moments import name_targets
-from privpipe.numerics.random.record_grids import Overlap
 from privpipe.pipeline.runs.run import Run, now
 from privpipe.store.access.location import local_path, shown
 from privpipe.store.arrays.layout import companion_url, exists, read_header
@@ -86,19 +85,21 @@ def find_earlier(run: Run, plan: ReleasePlan | None = None) -> Earlier:
         if _is_disowned(run, entry):
             warnings.append(f"The earlier release {entry.name} was disowned, and not joined.")
             continue
+        known, same, why = None, False, GONE
         try:
             with reaching(entry.url):
-                there = exists(entry.url)
-                known = _open(run, entry, entry.url, [one.name for one in found]) if there else None
-            # Unknown never passes: a release that is not at its place may still have readers, and
-            # another one may have taken the place since.
-            if known is None or known.run != entry.run:
-                unread.append(LeftOut(entry.name, GONE))
-            elif plan is None or not holds_the_same(known.url, read_ledger(plan)):
-                found.append(known)
+                if exists(entry.url):
+                    known = _open(run, entry, entry.url, [one.name for one in found])
+                    same = plan is not None and holds_the_same(known.url, read_ledger(plan))
         except PrivpipeError as error:
+            known = None
             why = f"it is a release of the same records, and cannot be read ({error.code}). {WAYS}"
+        # Unknown never passes: a release that is not at its place may still have readers, and
+        # another one may have taken the place since.
+        if known is None or known.run != entry.run:
             unread.append(LeftOut(entry.name, why))
+        elif not same:
+            found.append(known)
     return Earlier(tuple(found), tuple(unread), tuple(warnings))
 
 
@@ -159,7 +160,12 @@ def find_model(run: Run) -> str | None:
     if run.method.releases == "surrogate":
         return None
     learned = digest_learned(run)
-    moved = _find_moved(run)
+    # Models beside releases that are named, by the run that made them: these may have been moved.
+    moved = {
+        str(read_header(url, "release")["run"]): companion_url(url, "model.zarr")
+        for url in run.options.audit.earlier
+        if exists(url)
+    }
     for entry, _ in reversed(_list_different(run)):  # the newest first
         if entry.learned == learned and entry.model:
             for url in (entry.model_url, moved.get(entry.run, "")):
@@ -169,19 +175,10 @@ def find_model(run: Run) -> str | None:
     return None
 
 
-def _find_moved(run: Run) -> dict[str, str]:
-    """Models beside releases that are named, by the run that made them."""
-    return {
-        str(read_header(url, "release")["run"]): companion_url(url, "model.zarr")
-        for url in run.options.audit.earlier
-        if exists(url)
-    }
-
-
 def _list_different(run: Run) -> list[tuple[Registered, str]]:
     """Releases whose model saw some, but not all and only, of the records of this one's fit."""
     mine = {part.digest for part in run.training.schema_of_records.partitions if part.n_records}
-    if not mine or _describe_bound(run) == "public":
+    if not mine or run.training.public:
         return []
     ties = run.sketches.ties()
     found = []
@@ -213,11 +210,6 @@ def digest_learned(run: Run) -> str:
         "holdout": [audit.holdout, audit.group],
     }
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-
-
-def _describe_bound(run: Run) -> str:
-    """What a model may reveal of the records: nothing where they are public."""
-    return "public" if run.training.public else "learned"
 
 
 def _is_disowned(run: Run, entry: Registered) -> bool:
@@ -257,7 +249,8 @@ def note_release(run: Run, model_digest: str, *, incremental: bool = False) -> A
             model=model_digest,
             model_url=_place(run.model_url),
             learned=digest_learned(run),
-            bound=_describe_bound(run),
+            # What the model may reveal of the records: nothing where they are public.
+            bound="public" if run.training.public else "learned",
             rows=run.method.releases != "surrogate",
         ),
         # Noted in the chain, too: who disowned a release cannot say later that it was joined.
@@ -272,8 +265,7 @@ def _place(url: str) -> str:
 
 def _read_register(run: Run) -> list[Registered]:
     """Entries of other runs than this one."""
-    entries = read_releases(run.sketches.account)
-    return [one for one in entries if one.run != run.run_id]
+    return [one for one in read_releases(run.sketches.account) if one.run != run.run_id]
 
 
 def _list_registered(run: Run) -> list[Registered]:
@@ -296,12 +288,12 @@ def _open_named(
 
     Before the records have a sketch that is not known yet, and none is joined.
     """
-    header = read_header(url, "release") if exists(url) else {}
-    by_run = {one.run: one for one in entries}
-    if (entry := by_run.get(str(header.get("run")))) is not None:
-        return [_open(run, entry, url, names)]
+    made_by = read_header(url, "release").get("run") if exists(url) else None
+    for entry in entries:
+        if entry.run == made_by:
+            return [_open(run, entry, url, names)]
     mine = {part.digest for part in run.collection.schema_of_records.partitions}
-    noted = any(one.run == header.get("run") for one in _read_register(run))
+    noted = any(one.run == made_by for one in _read_register(run))
     if noted and not mine <= run.sketches.known().keys():
         return []
     digest, n_records = run.collection.digest, run.collection.n_records
@@ -349,14 +341,11 @@ def describe_charged(run: Run) -> list[str]:
     account, ties = run.open_account(), run.sketches.ties()
     sentences = []
     for part in run.collection.schema_of_records.partitions:
-        found = {
-            other: overlap
-            for other, overlap in ties.relatives(part.digest).items()
-            if account.read(other).n_charges
-        }
+        relatives = ties.relatives(part.digest).items()
+        found = [overlap for other, overlap in relatives if account.read(other).n_charges]
         if not found:
             continue
-        most: Overlap = max(found.values(), key=lambda one: one.mine)
+        most = max(found, key=lambda one: one.mine)
         why = ", as far as equal profiles show" if most.by_profile else ""
         sentences.append(
             f"Up to {most.mine:.3g} of the records of partition {part.digest[:12]} were charged "

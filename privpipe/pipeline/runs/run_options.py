@@ -9,11 +9,10 @@ import functools
 import hashlib
 import json
 import operator
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from dask.utils import parse_bytes
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 from privpipe.attacks.adversaries.attack_options import AdversaryName, AttackOptions
 from privpipe.cluster.passes.cleaning_pass import Nonfinite
@@ -33,18 +32,6 @@ class Section(BaseModel):
     """What all sections share: flags and numbers are no texts, as in the options of methods."""
 
     model_config = _FROZEN
-    removed: ClassVar[Mapping[str, str]] = {}
-    """Keys of older versions, each with what to do instead."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _has_no_removed_key(cls, given: Any) -> Any:
-        for key in cls.removed if isinstance(given, dict) else ():
-            if key in given:
-                raise ValueError(
-                    f"{key} is no option any more: {cls.removed[key]}. Delete the line"
-                )
-        return given
 
     # Pydantic alone would take the text "1" for a number, and the number 1 for true.
     @field_validator("*", mode="before")
@@ -85,10 +72,6 @@ class TrainingOptions(Section):
 class ReleaseOptions(Section):
     """``[release]``: where the release goes and what it holds beside the features."""
 
-    removed: ClassVar[Mapping[str, str]] = {
-        "anew": "a gate that the difference of two models keeps closed is opened once, by name, "
-        "with `privpipe approve`; [audit] disowned names releases of which no one has a copy"
-    }
     path: str
     """URL or local path of the release; must not exist. {logical_time} is filled with the time
     that a scheduled run is for, or that of --time."""
@@ -112,9 +95,6 @@ class ReleaseOptions(Section):
 class ClusterSection(Section):
     """``[cluster]``: workers of a local cluster, or the address of a running one."""
 
-    removed: ClassVar[Mapping[str, str]] = {
-        "performance_report": "the dashboard shows tasks, memory and profiles of a run"
-    }
     workers: Annotated[int | None, Field(ge=0)] = None
     """Local worker processes; 0 does all work in this process."""
     memory_limit: str = "auto"
@@ -141,30 +121,10 @@ class ClusterSection(Section):
             )
         return text
 
-    @field_validator("dashboard")
-    @classmethod
-    def _is_place(cls, text: str) -> str:
-        host, _, port = text.removeprefix("https://").rpartition(":")
-        is_place = host and port.isdecimal() and 0 <= int(port) < 2**16 and " " not in host
-        if not is_place and text != "off":
-            raise ValueError(
-                'give HOST:PORT, as "127.0.0.1:8787", where port 0 takes a free one; '
-                'https://HOST:PORT; or "off"'
-            )
-        return text
-
 
 class AuditOptions(Section):
     """``[audit]``: which labelled training records are held out to judge the release."""
 
-    removed: ClassVar[Mapping[str, str]] = {
-        "seed": "it is a hash of what is released, so that no seed can be tried until a leak is "
-        "found safe",
-        "decides": "all scores are held against the limits of [gate]",
-        "unreachable": "earlier releases that cannot be read keep the gate closed; disowned names "
-        "those of which no one has a copy",
-        "coefficients": "those of the surrogates are their own least squares",
-    }
     holdout: Annotated[float, Field(ge=0, lt=1)] = 0.1
     """Share of the training records never seen by the fit."""
     group: str | None = None
@@ -224,13 +184,6 @@ Limit = Annotated[float, Field(ge=0, le=1)]
 class GateSection(Section):
     """``[gate]``: what the audit must show before a release is published; unknown never passes."""
 
-    removed: ClassVar[Mapping[str, str]] = {
-        "linkage_max": "the report says what linkage finds; run `privpipe audit`, read, then "
-        "`privpipe publish`",
-        "require": "the report says what was not measured; run `privpipe audit`, read, then "
-        "`privpipe publish`",
-        "previous": "`privpipe compare` holds methods side by side, and each report has its gains",
-    }
     enforce: bool = True
     """false publishes whatever the audit finds, and writes "not gated" into the release and its
     report."""
@@ -294,6 +247,11 @@ class RunOptions(BaseModel):
     def training_path(self) -> str:
         """Where the training records are."""
         return self.collection.path if self.training is None else self.training.path
+
+    def change(self, section: str, **keys: Any) -> RunOptions:
+        """The same with other values of some keys of a section, which are not validated again."""
+        changed = getattr(self, section).model_copy(update=keys)
+        return self.model_copy(update={section: changed})
 
     def digest(self) -> str:
         """SHA-256 of everything in the configuration that can change the released records.

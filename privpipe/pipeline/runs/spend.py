@@ -157,21 +157,14 @@ def _has_written(plan: ReleasePlan) -> bool:
     return bool(noted) or any("/c/" in key for key in list_keys(open_store(plan.data_url)))
 
 
-def confirm_loss(run: Run, trained: Trained) -> None:
-    """Say that the release is published; its loss was counted from the first chunk on."""
-    if trained.guarantee.kind != "local_dp":  # nothing was charged, and the key may be gone
-        return
-    if charges := _list_charges(trained, make_keys(run, trained)):
-        account = run.open_account()
-        account.record("confirm", charges, run.run_id)
-        append_link(account.url, "charge")
+def confirm_loss(run: Run, run_id: str) -> None:
+    """Say that the release of a run, maybe one that died since, is published.
 
-
-def confirm_published(run: Run, run_id: str) -> None:
-    """The same for a run that died between its release and its account."""
+    Its loss was counted from the first chunk on.
+    """
     if run.options.method.consumes() is not None:
-        digests = [part.digest for part in run.collection.schema_of_records.partitions]
         account = run.open_account()
+        digests = [part.digest for part in run.collection.schema_of_records.partitions]
         account.confirm_run(digests, run_id)
         append_link(account.url, "charge")
 

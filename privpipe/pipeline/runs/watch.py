@@ -77,9 +77,10 @@ class Watch:
         line = Text(f"{name:8s} {printable(what)}  ")
         self.console.print(line.append(f"{spent:.1f} s", "dim"))
 
-    def say(self, line: str, style: str | None = None) -> None:
-        """Print a line."""
-        self.console.print(line, style=style)
+    def say(self, *lines: str, style: str | None = None) -> None:
+        """Print lines."""
+        for line in lines:
+            self.console.print(line, style=style)
 
     def judge(self, gate: str) -> None:
         """Show what the gate said."""
@@ -205,16 +206,16 @@ def write_results(
     error
         Why it failed; only what an error of ours says is written.
     """
-    stages = watch.stages if watch else ()
+    watch = watch or Watch()
     content: dict[str, Any] = {
         "format_version": 1,
         "release": release_url,
         "model": companion_url(release_url, "model.zarr"),
         "report": companion_url(release_url, "report"),
-        "run": watch.run_id if watch else None,
+        "run": watch.run_id,
         "outcome": outcome,
         "finished": now(),
-        "stages": [{"stage": name, "seconds": round(spent, 3)} for name, spent in stages],
+        "stages": [{"stage": name, "seconds": round(spent, 3)} for name, spent in watch.stages],
         "error": None,
     }
     if error is not None:
@@ -225,19 +226,21 @@ def write_results(
             "exit_code": sealed.exit_code,
             "message": sealed.message,
             "remedy": sealed.remedy.strip(),
-            "stage": watch.current if watch else "check",
+            "stage": watch.current,
         }
     write_file(_place(release_url), json.dumps(content, indent=1))
 
 
-def write_failure(release_url: str, watch: Watch | None, error: Exception) -> None:
+def write_failure(release_url: str, watch: Watch | None, error: BaseException) -> None:
     """Write why a run failed; what hinders that must not hide why the run failed.
 
     Nothing is written where the release shall not be: within its own source.
     """
     if getattr(error, "code", "") != "output-inside-input":
+        reason = error if isinstance(error, Exception) else None
+        outcome = "interrupted" if reason is None else "failed"
         with suppress(OSError, PrivpipeError):
-            write_results(release_url, watch, "failed", error)
+            write_results(release_url, watch, outcome, reason)
 
 
 def read_results(release_url: str) -> dict[str, Any]:

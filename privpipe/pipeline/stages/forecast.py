@@ -143,7 +143,7 @@ class GateForecast:
         case = self
         if self._find_short() and 0 < self.options.audit.holdout < HOLDOUT:  # 0 audits all records
             found["audit", "holdout"] = HOLDOUT
-            case = case._set("audit", "holdout", HOLDOUT)
+            case = replace(self, options=self.options.change("audit", holdout=HOLDOUT))
         # One limit is of exposure, the other of advantage.
         for _ in range(2):
             if (needs := case._find_short()) is None:
@@ -153,12 +153,9 @@ class GateForecast:
             # In hundredths and rounded up, with room: what reveals nothing passes by more than
             # chance.
             found["gate", key] = min(1.0, math.ceil(100 * ROOM * needs.reaches) / 100)
-            case = case._set("gate", key, found["gate", key])
+            limits = case.options.change("gate", **{key: found["gate", key]})
+            case = replace(case, options=limits)
         return found
-
-    def _set(self, section: str, key: str, value: float) -> "GateForecast":
-        changed = getattr(self.options, section).model_copy(update={key: value})
-        return replace(self, options=self.options.model_copy(update={section: changed}))
 
     def _find_short(self) -> GateNeeds | None:
         """The limit that most lacks room between it and what a mere guess reaches; None if none."""

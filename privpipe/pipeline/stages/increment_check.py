@@ -113,13 +113,9 @@ def check_part_of(
     options: RunOptions, history: History, partition: StoredPartition, part: str
 ) -> Run:
     """The run that makes one part, checked against the partition's metadata."""
-    release = options.release.model_copy(
-        update={"path": part_url(options.release.path, part), "incremental": False}
-    )
-    collection = options.collection.model_copy(
-        update={"path": partition.url(options.collection.path)}
-    )
-    run = check_stage(options.model_copy(update={"release": release, "collection": collection}))
+    options = options.change("collection", path=partition.url(options.collection.path))
+    place = part_url(options.release.path, part)
+    run = check_stage(options.change("release", path=place, incremental=False))
     return replace(run, shared_model=history.model_url, shared_report=history.report_url)
 
 

@@ -41,7 +41,7 @@ def publish_stage(
     head = _head(run, trained, cleaned, findings)
     show_release(run, trained, cleaned, head, listener)
     # Confirmed and destroyed only once both are visible: until then the run may fail.
-    confirm_loss(run, trained)
+    confirm_loss(run, run.run_id)
     if run.options.method.forgets_keys:
         forget_keys(run.run_id)
     listener(Event("publish", "ends", unit="objects"))
