@@ -30,8 +30,6 @@ from privpipe.store.releases.lazy_release import open_release
 N_ORIGINALS = 1797
 MARK = "demo.toml"
 """Who removes a demo removes it last."""
-DEFAULT_RECORDS = 8_388_396
-"""4,668 whole repeats: 256 chunks of 32,768 records."""
 
 CONFIGURATION = Path(__file__).with_name("demo.toml").read_text()
 """With places of the folder and of the number of workers."""

@@ -24,11 +24,9 @@ from privpipe.pipeline.runs.configuration_file import read_options
 from privpipe.pipeline.runs.run import Run, cluster_options
 from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.pipeline.runs.watch import Watch, write_failure, write_results
+from privpipe.pipeline.stages import clean, gate, train
 from privpipe.pipeline.stages.audit.audit_stage import describe_unseen
-from privpipe.pipeline.stages.clean import plan_release
-from privpipe.pipeline.stages.gate import dropping_refused
 from privpipe.pipeline.stages.increment_check import TimeSpan
-from privpipe.pipeline.stages.train import has_receipts
 from privpipe.report.audit_text import say_gate, say_judged, say_unseen, say_verdict
 from privpipe.store.access import workspace
 from privpipe.store.access.location import shown
@@ -137,7 +135,7 @@ def _release(options: RunOptions, watch: Watch, until: str, checked: Run | None)
         with open_executor(cluster_options(options), run.run_id, watch.hear) as executor:
             watch.executor = executor
             watch.say(f"cluster  {executor.describe()}")
-            with dropping_refused(url):
+            with gate.dropping_refused(url):
                 findings = _work(run, executor, watch, until)
         if until != "publish" or findings is None:
             watch.say(f"stopped  after {until}; `privpipe run` resumes")
@@ -163,12 +161,12 @@ def _end_published(options: RunOptions, checked: Run) -> None:
 def _work(run: Run, executor: Executor, watch: Watch, until: str) -> dict[str, Any] | None:
     """Train, clean, audit, gate and publish; None when stopped before the audit."""
     last = STAGES.index(until)
-    if not has_receipts(run):
+    if not train.has_receipts(run):
         with watch.stage("prove", "collections without receipts: every byte, once"):
             run = stage_tasks.prove_task(run, executor)
     with watch.stage("train", f"{run.training.n_records:,} records"):
         trained = stage_tasks.train_task(run, executor)
-    plan = plan_release(run, trained)
+    plan = clean.plan_release(run, trained)
     n_chunks = plan.chunks.n_chunks
     # Before the first chunk: whoever resumes has to clean the rest by this very model.
     run = resume.begin_stage(run, "clean", model_digest=trained.model_digest, n_chunks=n_chunks)

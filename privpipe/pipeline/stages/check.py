@@ -7,16 +7,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from privpipe.cluster.passes.sample_drawing import GROUP_SLACK
-from privpipe.cluster.workers.connection import check_address
-from privpipe.cluster.workers.dashboard import check_dashboard
+from privpipe.cluster.workers import connection, dashboard
 from privpipe.errors import GuaranteeError, InputError, OptionError, StoreError
-from privpipe.pipeline.runs.earlier import find_earlier
-from privpipe.pipeline.runs.resume import is_published
+from privpipe.pipeline.runs import earlier, resume, spend, subject_limit, trusted_code
 from privpipe.pipeline.runs.run import Run, find_attack_options, find_fitted, now
 from privpipe.pipeline.runs.run_options import RunOptions
-from privpipe.pipeline.runs.spend import check_lasting, check_limit
-from privpipe.pipeline.runs.subject_limit import check_subjects
-from privpipe.pipeline.runs.trusted_code import find_code
 from privpipe.pipeline.stages.forecast import check_gate, refuse_constant
 from privpipe.protocols import Method, Role
 from privpipe.records.sampling import make_split
@@ -47,11 +42,11 @@ def check_stage(options: RunOptions) -> Run:
     # first refusal is the cheapest one. `matched` needs both collections, and what is checked after
     # it sees the released records by the names of the training records.
     method, roles = METHODS[options.method.name], _find_roles(options)
-    check_lasting(options)
+    spend.check_lasting(options)
     if options.cluster.address is not None:
-        check_address(options.cluster.address)
+        connection.check_address(options.cluster.address)
     else:
-        check_dashboard(options.cluster.dashboard)
+        dashboard.check_dashboard(options.cluster.dashboard)
     _check_method(options, method, roles)
     _check_surrogate(options, method)
     _check_include(options, roles)
@@ -79,13 +74,13 @@ def check_stage(options: RunOptions) -> Run:
             source_fingerprint=read_source_version(collection.url),
             training_fingerprint=read_source_version(training.url),
             started=now(),
-            code=find_code(options.model_dump(mode="json")["method"]),
+            code=trusted_code.find_code(options.model_dump(mode="json")["method"]),
         ),
     )
     check_gate(run)
-    check_limit(run)
-    check_subjects(run)
-    find_earlier(run)  # last: it opens other releases
+    spend.check_limit(run)
+    subject_limit.check_subjects(run)
+    earlier.find_earlier(run)  # last: it opens other releases
     return run
 
 
@@ -296,7 +291,7 @@ def _check_outputs(options: RunOptions, collection: Collection) -> None:
                 code="output-inside-input",
             )
     check_name(url)
-    is_published(options, collection)  # raises if something else is there
+    resume.is_published(options, collection)  # raises if something else is there
     # A model without a release or a run beside it is somebody else's.
     model = companion_url(url, "model.zarr")
     if not exists(url) and not has_workspace(url) and exists(model):

@@ -8,6 +8,7 @@ from functools import partial
 import numpy as np
 
 from privpipe.cluster.executors.executor import Event, Executor
+from privpipe.cluster.passes import place_pass, proof_pass
 from privpipe.cluster.passes.cleaning_pass import (
     CleaningJob,
     DrawingJob,
@@ -15,16 +16,11 @@ from privpipe.cluster.passes.cleaning_pass import (
     count_receipts,
     draw_surrogates,
 )
-from privpipe.cluster.passes.place_pass import find_noted
-from privpipe.cluster.passes.proof_pass import find_damaged_chunks
 from privpipe.errors import IncompleteReleaseError, MemoryBudgetError, StoreError
 from privpipe.numerics.masking.sign_sums import BLOCK_RECORDS
-from privpipe.pipeline.runs.resume import check_unchanged
+from privpipe.pipeline.runs import resume, spend, subject_limit
 from privpipe.pipeline.runs.run import Cleaned, Run, Trained
-from privpipe.pipeline.runs.spend import make_keys, reserve_loss
-from privpipe.pipeline.runs.subject_limit import write_withheld
-from privpipe.pipeline.stages.audit.audit_attacks import plan_samples
-from privpipe.pipeline.stages.audit.audit_places import plan_places
+from privpipe.pipeline.stages.audit import audit_attacks, audit_places
 from privpipe.records.chunks import check_memory, predict_chunk_memory
 from privpipe.store.arrays.blocks import Receipt, check_receipts
 from privpipe.store.arrays.factored_basis import Basis
@@ -88,7 +84,7 @@ def clean_stage(run: Run, trained: Trained, plan: ReleasePlan, executor: Executo
     # the start is then known before anything is judged.
     work = _clean if trained.tile_rows is None else _draw
     done = work(run, trained, plan, executor)
-    check_unchanged(run)
+    resume.check_unchanged(run)
     return Cleaned(plan, prove_receipts(plan, executor, done))
 
 
@@ -99,11 +95,11 @@ def _clean(run: Run, trained: Trained, plan: ReleasePlan, executor: Executor) ->
     needed = predict_chunk_memory(plan.chunks.chunk_rows, width_in, width_out, itemsize)
     check_memory(needed, memory.smallest, memory.threads)
     release_writing.prepare_release(plan)
-    places, done = plan_places(run, trained, plan), find_done(plan, executor)
+    places, done = audit_places.plan_places(run, trained, plan), find_done(plan, executor)
     if places is not None and done:  # what was not summed up is cleaned again, to the same bytes
-        noted = find_noted(places)
+        noted = place_pass.find_noted(places)
         done = {chunk: receipt for chunk, receipt in done.items() if chunk in noted}
-    keys = make_keys(run, trained) if trained.draws else None
+    keys = spend.make_keys(run, trained) if trained.draws else None
     job = CleaningJob(
         collection=run.collection,
         plan=plan,
@@ -113,11 +109,11 @@ def _clean(run: Run, trained: Trained, plan: ReleasePlan, executor: Executor) ->
         nonfinite=run.options.release.nonfinite,
         fill=trained.mean_record,
         keys=keys,
-        withheld=write_withheld(run),
-        samples=plan_samples(run, trained, plan),
+        withheld=subject_limit.write_withheld(run),
+        samples=audit_attacks.plan_samples(run, trained, plan),
         places=places,
     )
-    with _reporting(plan, done, executor), reserve_loss(run, trained, plan, keys) as loss:
+    with _reporting(plan, done, executor), spend.reserve_loss(run, trained, plan, keys) as loss:
         lost = (("privacy_loss", loss),)
         executor.listener(Event("clean_chunk", "advances", numbers=lost))
         record = partial(release_writing.record_receipts, plan)
@@ -132,7 +128,7 @@ def _draw(run: Run, trained: Trained, plan: ReleasePlan, executor: Executor) -> 
     done = find_done(plan, executor)
     part = replace(run.training, only_finite=False).keeping(run.split, "fit")
     try:
-        keys = make_keys(run, trained)
+        keys = spend.make_keys(run, trained)
     except StoreError as error:
         if error.code != "key_gone":
             raise
@@ -170,7 +166,7 @@ def find_done(plan: ReleasePlan, executor: Executor) -> dict[int, Receipt]:
     # Receipts of another run are no proof: its chunks may have been drawn with other keys.
     receipts = release_writing.read_ledger(plan)
     known = {receipt.chunk: receipt for receipt in receipts if receipt.run == plan.run}
-    damaged = find_damaged_chunks(executor, plan, list(known.values()), "before")
+    damaged = proof_pass.find_damaged_chunks(executor, plan, list(known.values()), "before")
     if damaged:
         release_writing.drop_receipts(plan, damaged)
     return {chunk: receipt for chunk, receipt in known.items() if chunk not in damaged}
@@ -186,7 +182,7 @@ def prove_receipts(
     receipts = check_receipts(release_writing.read_ledger(plan), plan.arrays, plan.run)
     release_writing.check_foreign(plan)
     written = [receipt for chunk, receipt in receipts.items() if chunk not in found]
-    damaged = find_damaged_chunks(executor, plan, written, "after")
+    damaged = proof_pass.find_damaged_chunks(executor, plan, written, "after")
     if damaged:
         raise IncompleteReleaseError(
             f"{len(damaged)} chunks changed after they were written.",

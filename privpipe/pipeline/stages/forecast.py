@@ -18,9 +18,8 @@ from privpipe.attacks.adversaries import attack_options
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.statistics.intervals import measure_exact_interval
 from privpipe.attacks.statistics.scores import EXPOSURES
+from privpipe.attacks.threats import record_decisions, record_recovery
 from privpipe.attacks.threats.attack_table import RECORD_ATTACKS
-from privpipe.attacks.threats.record_decisions import halve_level, share_level
-from privpipe.attacks.threats.record_recovery import count_needed_trials
 from privpipe.attacks.threats.verdicts import detectable_effect
 from privpipe.attacks.threats.verdicts.detectable_effect import ROOM
 from privpipe.attacks.threats.verdicts.judgement import SCORE_WORDS
@@ -31,7 +30,7 @@ from privpipe.numerics.moments import CoMoments
 from privpipe.pipeline.runs.earlier import count_earlier
 from privpipe.pipeline.runs.run import MOST_RECORDS, Run, find_attack_options
 from privpipe.pipeline.runs.run_options import RunOptions
-from privpipe.protocols import Column, FloatArray, IntArray, Shard, Shards
+from privpipe.protocols import Column, FloatArray, IntArray, Shard
 from privpipe.records.memory import Records
 from privpipe.sanitizers import METHODS
 from privpipe.store.collections.collection import Collection
@@ -171,7 +170,7 @@ class GateForecast:
             return [*self._plan_variables(attacked, n_held_out)]
         # Confidential variables and single records are two questions to one release: each has half
         # of the level, so that both answers hold together.
-        attacked = halve_level(attacked)
+        attacked = record_decisions.halve_level(attacked)
         records = _plan_records(attacked, n_records - n_held_out, n_held_out)
         return [*records, *self._plan_variables(attacked, n_held_out)]
 
@@ -232,7 +231,7 @@ class GateForecast:
 def _plan_records(attacked: AttackOptions, n_members: int, n_others: int) -> list[GateNeeds]:
     """What the attacks on single records need."""
     n_members, n_others = min(n_members, MOST_RECORDS), min(n_others, MOST_RECORDS)
-    level = share_level(attacked).level
+    level = record_decisions.share_level(attacked).level
 
     def limit_guess(n_others: int) -> float:
         """Upper limit of the advantage of a mere guess at who is in a surrogate release."""
@@ -249,7 +248,9 @@ def _plan_records(attacked: AttackOptions, n_members: int, n_others: int) -> lis
     found = bisect_left(range(MOST_RECORDS), True, key=lambda n: limit_guess(n) <= limit)
     # Records of the fit are attacked, however many are held out; of few, fewer. Where none is
     # recovered, this share of records still may be.
-    n_targets = max(1, min(n_members, count_needed_trials(attacked.max_exposed, level)))
+    n_targets = max(
+        1, min(n_members, record_recovery.count_needed_trials(attacked.max_exposed, level))
+    )
     recovered = measure_exact_interval(0, n_targets, level=level).upper
     enough = 0 if recovered <= attacked.max_exposed else math.inf
     traced = found if found < MOST_RECORDS else math.inf
@@ -363,11 +364,10 @@ class FewChunks:
         """Attributes and labels of records that the fit will see; no features."""
         return _read_labels(self.training)
 
-    def read_labelled(self) -> tuple[Shard, Shards]:
-        """The same records whole, as one shard, and as a fit reads them."""
-        whole = replace(self.training, only_finite=True)
-        shard = read_sample(whole)
-        return shard, Records.of_shard(shard, whole.schema)
+    def read_labelled(self) -> tuple[Shard, Records]:
+        """The same records whole, and as a fit takes them."""
+        shard = read_sample(replace(self.training, only_finite=True))
+        return shard, Records.of_shard(shard, self.training.schema)
 
     def read_attributes(self) -> IntArray:
         """Attributes of records that will be released, (n_records, n_attributes)."""
