@@ -73,6 +73,11 @@ class PrivpipeError(Exception):
     exit_code: ClassVar[int] = 7
     default_code: ClassVar[str] = "internal"
 
+    def __init_subclass__(cls, *, code: str = "", exit_code: int = 0) -> None:
+        super().__init_subclass__()
+        cls.default_code = code or cls.default_code
+        cls.exit_code = exit_code or cls.exit_code
+
     def __init__(self, message: str, *, remedy: str = "", code: str = "") -> None:
         # Names and paths are users' own: what they hold must not reach a terminal or a log alive.
         message, remedy = printable(message), printable(remedy)
@@ -107,81 +112,49 @@ class LeftOutWarning(UserWarning):
     """Something of a source has no place in what is made of it; the message names it."""
 
 
-class OptionError(PrivpipeError, ValueError):
+class OptionError(PrivpipeError, ValueError, code="option", exit_code=2):
     """An option, argument or configuration file is wrong."""
 
-    exit_code = 2
-    default_code = "option"
 
-
-class InputError(PrivpipeError, ValueError):
+class InputError(PrivpipeError, ValueError, code="input", exit_code=3):
     """The data cannot be used like this."""
 
-    exit_code = 3
-    default_code = "input"
 
-
-class MemoryBudgetError(PrivpipeError):
+class MemoryBudgetError(PrivpipeError, code="memory", exit_code=5):
     """The plan needs more memory than a worker has."""
 
-    exit_code = 5
-    default_code = "memory"
 
-
-class GuaranteeError(PrivpipeError):
+class GuaranteeError(PrivpipeError, code="guarantee", exit_code=6):
     """A promise of the method cannot be fulfilled or cannot be shown."""
 
-    exit_code = 6
-    default_code = "guarantee"
 
-
-class NumericalError(PrivpipeError):
+class NumericalError(PrivpipeError, code="numerical"):
     """The arithmetic did not come out."""
 
-    default_code = "numerical"
 
-
-class RankError(NumericalError):
+class RankError(NumericalError, code="rank", exit_code=3):
     """The training design does not determine the predictor."""
 
-    exit_code = 3
-    default_code = "rank"
 
-
-class ConvergenceError(NumericalError):
+class ConvergenceError(NumericalError, code="convergence"):
     """An iterative solver stopped before its tolerance."""
 
-    default_code = "convergence"
 
-
-class StoreError(PrivpipeError):
+class StoreError(PrivpipeError, code="store", exit_code=4):
     """A store cannot be read or written."""
 
-    exit_code = 4
-    default_code = "store"
 
-
-class FormatError(StoreError):
+class FormatError(StoreError, code="format"):
     """A store is not of the kind, format or version it should be."""
 
-    default_code = "format"
 
-
-class IncompleteReleaseError(StoreError):
+class IncompleteReleaseError(StoreError, code="incomplete"):
     """Chunks of a release are missing, damaged or doubled."""
 
-    default_code = "incomplete"
 
-
-class ClusterError(PrivpipeError):
+class ClusterError(PrivpipeError, code="cluster", exit_code=5):
     """The cluster cannot be reached or cannot finish the work."""
 
-    exit_code = 5
-    default_code = "cluster"
 
-
-class GateError(PrivpipeError):
+class GateError(PrivpipeError, code="gate", exit_code=6):
     """The release did not pass its gate."""
-
-    exit_code = 6
-    default_code = "gate"

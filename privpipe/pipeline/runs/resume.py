@@ -70,13 +70,9 @@ def begin_or_resume(run: Run) -> tuple[Run, bool]:
         return run, False
     if known.options_sha256 != run.state.options_sha256:
         changed = say_changed_code(known.code, run.state.code)
-        why = "had another configuration"
-        if changed:
-            why += f": {changed}"
-        elif run.state.code and not known.code:  # begun by a version that did not keep hashes
-            why += " (or the module of its filter has changed)"
         raise OptionError(
-            f"The interrupted run of {shown(run.release_url)} {why}.",
+            f"The interrupted run of {shown(run.release_url)} had another configuration"
+            f"{f': {changed}' if changed else ''}.",
             remedy="Nothing of it was published. To begin anew with this one: `privpipe purge "
             f"{shown(run.release_url)}`, then run again. To resume that one, give it the "
             f"configuration it had{', with the file as it was' if changed else ''}.",

@@ -103,12 +103,9 @@ def say_changed_code(before: Mapping[str, str], now: Mapping[str, str]) -> str:
     >>> say_changed_code({"method.code_sha256": "ab"}, {"method.code_sha256": "cd"})
     'the module of the filter has changed: its SHA-256 was ab and is cd'
     """
-    words = {
-        "loss_code_sha256": "the module of the loss",
-        "code_sha256": "the module of the filter",
-    }
     return ", and ".join(
-        f"{words[name.rpartition('.')[2]]} has changed: its SHA-256 was {sha256} and is {now[name]}"
+        f"the module of the {'loss' if 'loss_code' in name else 'filter'} has changed: its SHA-256 "
+        f"was {sha256} and is {now[name]}"
         for name, sha256 in before.items()
         if name in now and now[name] != sha256
     )

@@ -143,28 +143,21 @@ def _list_methods(ability: str) -> str:
 
 def _check_surrogate(options: RunOptions, method: Method) -> None:
     """Records of no one have no variables of anyone, and none is withheld."""
-    release = options.release
     if method.releases != "surrogate":
         return
+    release = options.release
     forbidden = {
-        "include": bool(release.include),
-        'nonfinite = "withhold"': release.nonfinite == "withhold",
-        "partitions": release.partitions,
-        'layout = "factored"': release.layout == "factored",
+        "[release] include": bool(release.include),
+        '[release] nonfinite = "withhold"': release.nonfinite == "withhold",
+        '[release] nonfinite = "impute"': release.nonfinite == "impute",
+        "[release] partitions": release.partitions,
+        '[release] layout = "factored"': release.layout == "factored",
+        "[training]": options.training is not None,
     }
     if what := next((name for name, given in forbidden.items() if given), None):
         raise OptionError(
-            f"The method {method.name!r} releases records of its own, which belong to no record "
-            f"of the collection; [release] {what} speaks of these.",
-            remedy="Leave it out.",
-            code="surrogate",
-        )
-    imputes = '[release] nonfinite = "impute"' if release.nonfinite == "impute" else ""
-    what = "[training]" if options.training is not None else imputes
-    if options.method.forgets_keys and what:
-        raise OptionError(
-            f"The method {method.name!r} makes its records of those that it is fitted to, and "
-            f"completes missing entries itself; {what} demands something else.",
+            f"The method {method.name!r} makes records of its own of all those that it is fitted "
+            f"to, and completes missing entries itself; {what} speaks of single records.",
             remedy='Leave it out; [method] missing = "complete" completes records.',
             code="surrogate",
         )
@@ -172,16 +165,11 @@ def _check_surrogate(options: RunOptions, method: Method) -> None:
 
 def _check_include(options: RunOptions, roles: Mapping[Role, tuple[str, ...]]) -> None:
     for name in options.release.include:
-        if name in (FEATURES, RELEASED, RECEIPTS, BASIS):
+        if name in (FEATURES, RELEASED, RECEIPTS, BASIS, *roles["attributes"]):
             raise OptionError(
-                f"[release] include names {name!r}, which is a name of a release's own parts: raw "
-                "features are never released.",
+                f"[release] include names {name!r}, which every release has by this name: its raw "
+                "values are never released.",
                 remedy="Name other variables only; rename the variable when you ingest it.",
-            )
-        if name in roles["attributes"]:
-            raise OptionError(
-                f"[release] include names the attribute {name!r}, which the method releases.",
-                remedy="Leave it out: its released values are in every release.",
             )
         if name in roles["confidential"]:
             raise OptionError(

@@ -16,7 +16,7 @@ from privpipe.cluster.passes.cleaning_pass import (
     count_receipts,
     draw_surrogates,
 )
-from privpipe.errors import IncompleteReleaseError, MemoryBudgetError, StoreError
+from privpipe.errors import IncompleteReleaseError, StoreError
 from privpipe.numerics.masking.sign_sums import BLOCK_RECORDS
 from privpipe.pipeline.runs import resume, spend, subject_limit
 from privpipe.pipeline.runs.run import Cleaned, Run, Trained
@@ -206,9 +206,4 @@ def _check_drawing_memory(run: Run, trained: Trained, executor: Executor) -> Non
     columns, tile = trained.n_features_out, trained.tile_rows or 1
     words = schema.chunk_rows * -(-tile // 64)
     needed = 8 * (4 * schema.chunk_rows * columns + words + (BLOCK_RECORDS + 3 * columns) * tile)
-    if needed * memory.threads > memory.smallest:
-        raise MemoryBudgetError(
-            f"Drawing surrogates takes about {needed * memory.threads / 2**20:.0f} MiB of a worker "
-            f"that has {memory.smallest / 2**20:.0f} MiB.",
-            remedy="Set [cluster] memory_limit, or ingest the collection in smaller chunks.",
-        )
+    check_memory(needed, memory.smallest, memory.threads)

@@ -248,17 +248,17 @@ def _measure_loss(views: Mapping[str, Any]) -> Figure:
 
 def _judge_membership(found: Mapping[str, Any], section: GateSection) -> Iterator[Complaint]:
     """Whether a published model may reveal whom it learned from; the score farthest beyond."""
+    report = found.get("report") or {"differences": ()}
+    unknown = []
     if found["status"] != "measured":
-        reason = found.get("reason", "it was not measured")
-        yield Complaint("membership", f"Whom the model learned from is unknown: {reason}.")
-        return
-    report = found["report"]
+        unknown.append(found.get("reason", "it was not measured"))
+    elif not report["differences"]:
+        unknown.append("nothing was scored")
     # An adversary that failed may have been the one that succeeds: the rest cannot answer for it.
     if report.get("n_unknown"):
-        yield Complaint(
-            "membership",
-            f"Whom the model learned from is unknown: {report['n_unknown']} adversaries failed.",
-        )
+        unknown.append(f"{report['n_unknown']} adversaries failed")
+    for why in unknown:
+        yield Complaint("membership", f"Whom the model learned from is unknown: {why}.")
 
     def allow(one: Mapping[str, Any]) -> float:
         exposed = str(one["score"]).startswith("tpr")
@@ -271,9 +271,7 @@ def _judge_membership(found: Mapping[str, Any], section: GateSection) -> Iterato
         return Figure.read(one, "advantage").over(allow(one)) / max(allow(one), 1e-6)
 
     worst = max(report["differences"], key=exceed, default=None)
-    if worst is None:
-        yield Complaint("membership", "Whom the model learned from is unknown: nothing was scored.")
-    elif not (figure := Figure.read(worst, "advantage")).within(limit := allow(worst)):
+    if worst and not (figure := Figure.read(worst, "advantage")).within(limit := allow(worst)):
         reveals = "reveals" if figure.exceeds(limit) else "may reveal"
         yield Complaint(
             "membership",

@@ -26,13 +26,14 @@ def write_pages(report_url: str, findings: Mapping[str, Any]) -> None:
     """Render ``audit.md`` and ``report.html`` for operators, ``public.html`` for everybody."""
     from privpipe.report import release_page  # Matplotlib is slow to load
 
+    made_by = version("privpipe")
     pages = {
-        "report.html": release_page.render_release_page,
-        "public.html": release_page.render_public_page,
+        "audit.md": release_page.write_audit_markdown(findings),
+        "report.html": release_page.render_release_page(findings, version=made_by),
+        "public.html": release_page.render_public_page(findings, version=made_by),
     }
-    write_file(join(report_url, "audit.md"), release_page.write_audit_markdown(findings))
-    for name, render in pages.items():
-        write_file(join(report_url, name), render(findings, version=version("privpipe")))
+    for name, page in pages.items():
+        write_file(join(report_url, name), page)
 
 
 def describe_run(run: Run, trained: Trained) -> dict[str, str]:
