@@ -24,7 +24,7 @@ what was wrong with it, what is allowed, and the remedy; `code` is a stable name
 `remedy` that alone.
 """
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 
 def printable(text: str, *, keep: str = "\n\t") -> str:
@@ -90,6 +90,15 @@ class PrivpipeError(Exception):
 
     def __str__(self) -> str:
         return f"{self.message} {self.remedy}".rstrip()
+
+    def describe(self) -> dict[str, Any]:
+        """For machines."""
+        return {
+            "code": self.code,
+            "exit_code": self.exit_code,
+            "message": self.message,
+            "remedy": self.remedy.strip(),
+        }
 
     def __reduce__(self) -> tuple[object, ...]:
         # The default would drop the keyword arguments on the way from a worker.

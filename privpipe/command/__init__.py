@@ -59,11 +59,11 @@ def _run(program: typer.Typer, debug: bool) -> tuple[int, Any]:
     except Exception as error:
         if debug:
             raise
-        from privpipe.command.output import as_ours, describe_failure, show_failure
+        from privpipe.command.output import as_ours, show_failure
 
         ours = as_ours(error)
         show_failure(ours)
-        return ours.exit_code, {"error": describe_failure(ours)}
+        return ours.exit_code, {"error": ours.describe()}
     if answer == INTERRUPTED:
         message = "The command was interrupted."
         from privpipe.report.console import say

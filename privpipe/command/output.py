@@ -63,16 +63,6 @@ def as_ours(error: Exception) -> PrivpipeError:
     return error if isinstance(error, PrivpipeError) else seal(error, "privpipe")
 
 
-def describe_failure(error: PrivpipeError) -> dict[str, Any]:
-    """The error for machines."""
-    return {
-        "code": error.code,
-        "exit_code": error.exit_code,
-        "message": error.message,
-        "remedy": error.remedy.strip(),
-    }
-
-
 def show_failure(error: PrivpipeError) -> None:
     """Print the error on stderr."""
     say(f"error[{error.code}]: {error.message}", style="red", stderr=True)

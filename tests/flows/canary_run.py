@@ -134,7 +134,7 @@ def main(folder: Path) -> None:
     os.umask(0o077)
     prepare_prefect()  # before Prefect is imported, as the command does
     from privpipe.command.inspect_command import inspect_command
-    from privpipe.command.output import as_ours, describe_failure, show_failure
+    from privpipe.command.output import as_ours, show_failure
     from privpipe.command.run_command import run_command
 
     codes = {}
@@ -147,7 +147,7 @@ def main(folder: Path) -> None:
         except Exception as error:
             ours = as_ours(error)
             show_failure(ours)
-            print(json.dumps(describe_failure(ours)))
+            print(json.dumps(ours.describe()))
             codes[config.stem] = ours.exit_code
     for name in ("input/records.zarr", "good/release.zarr", "good/release.model.zarr"):
         print(json.dumps(inspect_command(str(folder / name), verify=True)))

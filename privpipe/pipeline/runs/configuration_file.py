@@ -226,8 +226,8 @@ def read_time(text: str | datetime) -> datetime:
 
     Examples
     --------
-    >>> write_time(read_time("2026-11-22T07:00:00+01:00"))
-    '20261122T060000Z'
+    >>> str(read_time("2026-11-22T07:00:00+01:00"))
+    '2026-11-22 06:00:00+00:00'
     """
     try:
         time = text if isinstance(text, datetime) else datetime.fromisoformat(text)
@@ -242,13 +242,8 @@ def read_time(text: str | datetime) -> datetime:
     return time.astimezone(UTC).replace(microsecond=0)
 
 
-def write_time(time: datetime) -> str:
-    """As names of releases have it, in UTC; names sort as times do."""
-    return time.astimezone(UTC).strftime("%Y%m%dT%H%M%SZ")
-
-
 def fill_time(path: str, time: datetime | None) -> str:
-    """A path with the logical time in its place.
+    """A path with the logical time, in UTC, in its place; such names sort as times do.
 
     Raises
     ------
@@ -263,4 +258,4 @@ def fill_time(path: str, time: datetime | None) -> str:
             remedy="Give --time, as 2026-11-22T06:00:00Z; a scheduled run has its schedule's.",
             code="logical-time",
         )
-    return path.replace(PLACE, write_time(time))
+    return path.replace(PLACE, time.astimezone(UTC).strftime("%Y%m%dT%H%M%SZ"))

@@ -33,14 +33,8 @@ SHOW_EVERY = 0.5
 EXPORT_EVERY = 5.0
 """Seconds between two exports of gauges, each of which is a file or a request."""
 
-NOTHING_DONE: dict[str, Any] = {
-    "done": 0.0,
-    "total": 0.0,
-    "per_second": 0.0,
-    "seconds_left": 0.0,
-    "chunks_done": 0,
-    "chunks_total": 0,
-}
+AMOUNTS = ("done", "total", "per_second", "seconds_left", "chunks_done", "chunks_total")
+NOTHING_DONE = dict.fromkeys(AMOUNTS, 0)
 """Of a `Progress` where work begins."""
 
 
@@ -220,14 +214,8 @@ def write_results(
     }
     if error is not None:
         # The text of a foreign exception may hold values of records.
-        sealed = seal(error, "privpipe")
-        content["error"] = {
-            "code": sealed.code,
-            "exit_code": sealed.exit_code,
-            "message": sealed.message,
-            "remedy": sealed.remedy.strip(),
-            "stage": watch.current,
-        }
+        about = seal(error, "privpipe").describe()
+        content["error"] = about | {"stage": watch.current}
     write_file(_place(release_url), json.dumps(content, indent=1))
 
 
