@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from privpipe.numerics.masking.masked_regression import Solver, solve_masked_regression
+from privpipe.numerics.masking.completion import Solver, solve_masked_regression
 from privpipe.numerics.masking.missing import (
     FactorModel,
     fit_covariance,

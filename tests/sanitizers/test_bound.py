@@ -13,9 +13,12 @@ from hypothesis import strategies as st
 
 from privpipe.errors import GuaranteeError, PrivacyWarning
 from privpipe.numerics.null_space.cleaning import clean_with_kernel
-from privpipe.sanitizers.null_space.algorithms import NullSpaceCleaner, TargetedCleaner
+from privpipe.sanitizers.null_space.algorithms import (
+    NullSpaceCleaner,
+    PrintedCleaner,
+    TargetedCleaner,
+)
 from privpipe.sanitizers.null_space.linear_cleaner import FactoredCleaner
-from privpipe.sanitizers.null_space.verbatim_cleaner import PrintedCleaner
 from tests.oracles import exact_loss
 
 KINDS = ("greedy", "kkt", "likely", "augmented", "null_first", "simultaneous", "printed")

@@ -1,9 +1,8 @@
 """Masking by matrix completion: the arithmetic of surrogates that keep a regression model.
 
 Yi et al. 2014, Privacy and Regression Model Preserved Learning. `completion` solves problem (3)
-by two Gram matrices, whatever the number of records; `missing` problem (5), where entries are
-missing; `masked_regression` puts them together in
-standardised units, and `sign_sums` draws X P on a grid on which sums have no rounding.
+by two Gram matrices, whatever the number of records, in standardised units; `missing` problem (5),
+where entries are missing; `sign_sums` draws X P on a grid on which sums have no rounding.
 
-Start reading at `completion`, then `masked_regression`; DESIGN.md says what holds and why.
+Start reading at `completion`; DESIGN.md says what holds and why.
 """

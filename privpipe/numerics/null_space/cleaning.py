@@ -153,7 +153,8 @@ def clean_block(
         Where to put them; may be `x` itself, which is then overwritten.
     """
     # Both give the same bytes, so that which one pays may depend on the size of a block.
-    clean = clean_with_kernel if _kernel_pays(x, form.n_predictions) else clean_with_numpy
+    pays = _is_large(x) and form.n_predictions <= KERNEL_RANK
+    clean = clean_with_kernel if pays else clean_with_numpy
     found = clean(x, form, dtype, lifted=lifted, out=out)
     # Only what plain rounding could not promise: balancing takes 20 to 40 us a record of 294
     # features.
@@ -285,12 +286,8 @@ def reconstruct_records(
     return released
 
 
-def _kernel_pays(records: FloatArray, n_predictions: int) -> bool:
-    """Large blocks of few predictions, in a dtype that the kernel knows."""
-    return _is_large(records) and n_predictions <= KERNEL_RANK
-
-
 def _is_large(records: FloatArray) -> bool:
+    """Whether compiling pays, in a dtype that the kernel knows."""
     known = records.dtype in (np.float32, np.float64) and records.dtype.isnative
     return known and records.size >= KERNEL_VALUES and can_compile()
 

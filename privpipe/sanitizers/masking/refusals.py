@@ -260,11 +260,11 @@ def check_persons(
         )
 
 
-def check_whole(whole: Sequence[bool], names: Sequence[str]) -> None:
+def check_whole(whole: BoolArray, names: Sequence[str]) -> None:
     """Raise InputError for features of integers, whose sums lie on a lattice."""
-    if any(whole):
+    if whole.any():
         raise InputError(
-            f"All values of {name_few(names, np.asarray(whole))} are integers: signed sums of them "
+            f"All values of {name_few(names, whole)} are integers: signed sums of them "
             "are integers, whose parity and lattice reveal single records.",
             remedy='Set [method] integers = "blur", which hides the lattice at the cost of four of '
             "its steps in every surrogate; single records stay unprotected.",

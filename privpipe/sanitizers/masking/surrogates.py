@@ -11,16 +11,11 @@ from functools import partial
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
-import numpy.typing as npt
 from pydantic import Field
 from pydantic.dataclasses import dataclass as options_dataclass
 
 from privpipe.errors import InputError, OptionError
-from privpipe.numerics.masking.masked_regression import (
-    MaskedRegression,
-    Solver,
-    solve_masked_regression,
-)
+from privpipe.numerics.masking.completion import MaskedRegression, Solver, solve_masked_regression
 from privpipe.numerics.masking.missing import FactorModel
 from privpipe.numerics.masking.sign_sums import plan_grid
 from privpipe.numerics.moments import CoMoments, name_targets
@@ -28,9 +23,13 @@ from privpipe.option_values import FORBID
 from privpipe.protocols import FloatArray, Method, Role, Shards, ShardSchema
 from privpipe.sanitizers.arrays import check_shards, check_unweighted, say_incomplete
 from privpipe.sanitizers.masking import refusals
-from privpipe.sanitizers.masking.incomplete_records import complete_records, expand_moments
 from privpipe.sanitizers.masking.masking_model import BIAS, MaskingModel
-from privpipe.sanitizers.masking.record_survey import RecordSurvey, survey_records
+from privpipe.sanitizers.masking.record_survey import (
+    RecordSurvey,
+    complete_records,
+    expand_moments,
+    survey_records,
+)
 from privpipe.sanitizers.masking.refusals import PersonLeverage
 from privpipe.sanitizers.options import MethodOptions
 
@@ -209,7 +208,7 @@ def _make_model(
     """The model, with the grid that its sums are exact on."""
     t, n, q = survey.n_responses, survey.n_records, schema.n_features + 1
     blur = np.zeros(schema.n_features)
-    whole = _find_varying_integers(survey)
+    whole = survey.varying_integers
     blur[whole] = BLUR_STEPS * math.sqrt(3 / n) / scale[t:][whole]
     # Completed entries may lie beyond all known ones.
     room = 4.0 if loadings is not None else 1.0
@@ -311,14 +310,7 @@ def _check_records(survey: RecordSurvey, schema: ShardSchema, options: MaskingOp
             remedy='Set solver = "scaled", which standardises them.',
         )
     if options.integers == "refuse":
-        refusals.check_whole(_find_varying_integers(survey).tolist(), names)
-
-
-def _find_varying_integers(survey: RecordSurvey) -> npt.NDArray[np.bool_]:
-    """Which features are integers and vary."""
-    t = survey.n_responses
-    found: npt.NDArray[np.bool_] = survey.whole[t:] & ~survey.constant[t:]
-    return found
+        refusals.check_whole(survey.varying_integers, names)
 
 
 def _clip(

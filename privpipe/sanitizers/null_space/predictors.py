@@ -252,6 +252,16 @@ Arrays = Mapping[str, npt.ArrayLike]
 """Of a predictor that is given instead of fitted, as its file holds them."""
 
 
+Ridge = Annotated[
+    float,
+    Field(
+        ge=0,
+        allow_inf_nan=False,
+        description="Added to the unit diagonal of the standardised features' Gram matrix.",
+    ),
+]
+
+
 @options_dataclass(frozen=True, config=FORBID)
 class CleanerOptions(MethodOptions):
     """Options that both algorithms of null-space cleaning have."""
@@ -273,14 +283,7 @@ class CleanerOptions(MethodOptions):
             "multiplied by their number, as in the paper's tables."
         ),
     ] = "total"
-    ridge: Annotated[
-        float,
-        Field(
-            ge=0,
-            allow_inf_nan=False,
-            description="Added to the unit diagonal of the standardised features' Gram matrix.",
-        ),
-    ] = 0.0
+    ridge: Ridge = 0.0
     intercept: Annotated[
         Intercept,
         Field(

@@ -24,11 +24,7 @@ from privpipe.option_values import FORBID
 from privpipe.protocols import FloatArray, Guarantee, IntArray, Method, Role, Shards
 from privpipe.sanitizers.arrays import check_shards
 from privpipe.sanitizers.feature_map import FeatureMap, as_records
-from privpipe.sanitizers.null_space.predictors import (
-    DESIGN_STATISTICS,
-    fit_predictor,
-    summarise_design,
-)
+from privpipe.sanitizers.null_space import predictors
 from privpipe.sanitizers.options import MethodOptions
 
 MIDDLE = 0.5
@@ -47,14 +43,7 @@ class TargetOnlyOptions(MethodOptions):
             "instead of the predicted number."
         ),
     ] = None
-    ridge: Annotated[
-        float,
-        Field(
-            ge=0,
-            allow_inf_nan=False,
-            description="Added to the unit diagonal of the standardised features' Gram matrix.",
-        ),
-    ] = 0.01
+    ridge: predictors.Ridge = 0.01
 
     weighs: ClassVar[bool] = True
 
@@ -189,9 +178,9 @@ def fit_target_only(shards: Shards, options: TargetOnlyOptions | None = None) ->
     check_shards(shards)
     options = options or TargetOnlyOptions()
     schema = shards.schema
-    moments = shards.reduce(partial(summarise_design, schema=schema, coding="zero_one"))
+    moments = shards.reduce(partial(predictors.summarise_design, schema=schema, coding="zero_one"))
     moments.say_incomplete()
-    fitted = fit_predictor(
+    fitted = predictors.fit_predictor(
         shards,
         "desired",
         moments=moments,
@@ -224,5 +213,5 @@ METHOD = Method(
     source="Least squares prediction of the target, rounded to a grid; nothing else is released",
     maps=(TargetOnly,),
     promise="none in advance: a function of the target prediction alone, whose leakage is measured",
-    statistics=DESIGN_STATISTICS,
+    statistics=predictors.DESIGN_STATISTICS,
 )

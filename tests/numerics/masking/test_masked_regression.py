@@ -6,8 +6,11 @@ import numpy as np
 import pytest
 
 from privpipe.errors import InputError
-from privpipe.numerics.masking.completion import FixedPointOptions, measure_noise
-from privpipe.numerics.masking.masked_regression import solve_masked_regression
+from privpipe.numerics.masking.completion import (
+    FixedPointOptions,
+    measure_noise,
+    solve_masked_regression,
+)
 from privpipe.numerics.masking.sign_sums import plan_grid, round_to_grid, sum_with_signs
 from privpipe.numerics.random.draws import sign_words
 from privpipe.numerics.random.streams import KeyedStream
@@ -49,7 +52,7 @@ def test_solve_masked_regression__ends_early_and_is_what_a_long_solve_gives(
     assert found.completion.stopped == "change"
     assert found.completion.n_iterations < 60
     long = FixedPointOptions(tolerance=1e-12, max_iterations=2000)
-    monkeypatch.setattr("privpipe.numerics.masking.masked_regression.SCALED_OPTIONS", long)
+    monkeypatch.setattr("privpipe.numerics.masking.completion.SCALED_OPTIONS", long)
     exact = solve_masked_regression(gram, 1, 3000, 60, noise=noise)
     assert found.rank == exact.rank
     np.testing.assert_allclose(found.mixing, exact.mixing, atol=1e-9)

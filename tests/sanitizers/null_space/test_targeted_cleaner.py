@@ -9,12 +9,12 @@ from privpipe.errors import InputError, OptionError, PrivacyWarning
 from privpipe.records.memory import Records
 from privpipe.sanitizers.null_space.algorithms import (
     NullSpaceCleaner,
+    PrintedCleaner,
     TargetedCleaner,
     TargetedOptions,
     fit_targeted,
     fit_targeted_cleaner,
 )
-from privpipe.sanitizers.null_space.verbatim_cleaner import PrintedCleaner
 from tests.oracles import clean_targeted, exact_loss
 from tests.sanitizers.xu_records import make_features, make_labels, make_records
 
