@@ -18,27 +18,17 @@ from privpipe.protocols import FloatArray, IntArray, RecordStream, Shard, Shards
 
 @runtime_checkable
 class Measures(Protocol):
-    """Says what cleaning cost while it cleans; the receipts of a release then hold it."""
+    """Says what it did to records while it does it; the receipts of a release then hold it."""
 
     def apply_measured(
         self, x: Any, stream: RecordStream | None = None, *, overwrite_x: bool = False
-    ) -> tuple[FloatArray, Any]:
-        """Released records as `apply` gives them, and the `UtilitySummary` of their cost.
+    ) -> tuple[npt.NDArray[Any], Measured]:
+        """Released records as `apply` gives them, and what that cost, bounded, or did not know.
 
         With `overwrite_x` the records are finite and not needed any more: where they fit,
-        released ones may take their place. Withheld records are left out before: a map that
-        measures draws nothing.
+        released ones may take their place. Where nothing is drawn withheld records are left out
+        before.
         """
-
-
-@runtime_checkable
-class Counts(Protocol):
-    """Says how many records had nothing of their own in the map."""
-
-    def apply_counted(
-        self, x: Any, stream: RecordStream | None = None
-    ) -> tuple[npt.NDArray[Any], int]:
-        """Released records as `apply` gives them, and how many were unseen by the fit."""
 
 
 @runtime_checkable
@@ -82,16 +72,6 @@ class BoundCounts:
     def merge(self, other: BoundCounts) -> BoundCounts:
         """Counts of both."""
         return BoundCounts(*map(add, astuple(self), astuple(other)))
-
-
-@runtime_checkable
-class Bounds(Protocol):
-    """Bounds records before it adds noise, and says how many it changed."""
-
-    def apply_bounded(
-        self, x: Any, stream: RecordStream | None = None
-    ) -> tuple[FloatArray, BoundCounts]:
-        """Released records as `apply` gives them, and what bounding did to them."""
 
 
 @runtime_checkable
@@ -277,3 +257,8 @@ class UtilitySummary:
     def as_dict(self) -> dict[str, Any]:
         """JSON-ready, for receipts."""
         return asdict(self)
+
+
+Measured = UtilitySummary | BoundCounts | int
+"""What a map says of the records that it made: their cost, what a bound changed, or how many the
+fit had not seen."""

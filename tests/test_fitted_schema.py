@@ -78,7 +78,7 @@ def test_apply__numbering_the_codes_otherwise_changes_no_released_name(
     )
     order = [1, 0] if swap else [0, 1]
     named = NamedCodes(codes[:, order], tuple(columns[j] for j in order))
-    released, n_unseen = fitted.apply_counted(named, draw(N))
+    released, n_unseen = fitted.apply_measured(named, draw(N))
     expected = fitted.apply(frame, draw(N))
     assert n_unseen == 0
     names = np.column_stack([np.array(TOWNS)[released[:, 0]], np.array(SIZES)[released[:, 1]]])
@@ -99,7 +99,7 @@ def test_apply__a_category_without_a_name_has_no_place_in_any_order(fitted: Any)
         apart = replace(other, codes=fitted.codes + [10, 0] * fitted.codes[:, [1]])
         assert apart.codes[apart.find_symbols(codes[:2]), 1].tolist() == [0, 1]
     table = pd.DataFrame({"town": ["Oz", "Ulm", None], "size": ["S", "S", "L"]})
-    assert fitted.apply_counted(table, draw(3))[1] == 2
+    assert fitted.apply_measured(table, draw(3))[1] == 2
     strict = replace(fitted, unseen="refuse")
     with pytest.raises(InputError, match="not in the mapping's alphabet"):
         strict.find_symbols(np.array([[UNKNOWN, 0]]))

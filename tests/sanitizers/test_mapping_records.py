@@ -221,9 +221,9 @@ def test_apply__draws_as_releases_made_before(
     np.testing.assert_array_equal(released[sure], mapping.codes[before[sure]])
 
 
-def test_apply_counted__counts_records_not_profiles(mapping: SparseMapping) -> None:
+def test_apply_measured__counts_records_not_profiles(mapping: SparseMapping) -> None:
     x = np.array([[9, 1, 1], *mapping.codes[:2], [9, 1, 1], [8, 1, 1]])
-    released, n_unseen = mapping.apply_counted(x, stream_of(5))
+    released, n_unseen = mapping.apply_measured(x, stream_of(5))
     assert n_unseen == 3
     np.testing.assert_array_equal(released, mapping.apply(x, stream_of(5)))
 

@@ -18,14 +18,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from privpipe.capabilities import (
-    BoundCounts,
-    Bounds,
-    Counts,
-    Measures,
-    MixesRecords,
-    UtilitySummary,
-)
+from privpipe.capabilities import BoundCounts, Measures, MixesRecords, UtilitySummary
 from privpipe.cluster.executors.executor import Event, Executor
 from privpipe.cluster.passes.loaded_map import load_map
 from privpipe.cluster.passes.place_pass import PlaceNotes, PlacePlan
@@ -177,8 +170,8 @@ def _clean_chunk(job: CleaningJob, fitted: RecordMap, chunk: int, notes: PlaceNo
 def _write_chunk(job: CleaningJob, fitted: RecordMap, chunk: int, notes: PlaceNotes) -> Receipt:
     begun = time.perf_counter()
     start, stop = job.plan.chunks.rows(chunk)
-    mapped = (_map_codes if fitted.reads == "attributes" else _map_features)(job, fitted, chunk)
-    block, retained = mapped.block, mapped.retained
+    make = _map_codes if fitted.reads == "attributes" else _map_features
+    block, retained, measured = make(job, fitted, chunk)
     for name in job.include:
         values = job.collection.read(name, start, stop)
         block[name] = values if retained.all() else _spread(values[retained], retained)
@@ -188,67 +181,58 @@ def _write_chunk(job: CleaningJob, fitted: RecordMap, chunk: int, notes: PlaceNo
     notes.add(chunk, block, retained)
     seconds = time.perf_counter() - begun
     withheld = len(retained) - int(retained.sum())
-    return replace(
-        receipt,
-        seconds=seconds,
-        withheld=withheld,
-        utility=mapped.utility,
-        unseen=mapped.unseen,
-        bounded=mapped.bounded,
-    )
+    return replace(receipt, seconds=seconds, withheld=withheld, **measured)
 
 
-@dataclass(frozen=True, eq=False)
-class _Mapped:
-    """What a map made of a chunk: the arrays, what is released, the cost, what was counted."""
+_Mapped = tuple[Block, BoolArray, dict[str, Any]]
+"""What is made of a chunk: the arrays, what is released, and fields of its receipt."""
 
-    block: Block
-    retained: BoolArray
-    utility: UtilitySummary | None = None
-    unseen: int | None = None
-    bounded: BoundCounts | None = None
+MEASURED = {UtilitySummary: "utility", BoundCounts: "bounded", int: "unseen"}
+"""Field of a receipt, by what a map measures."""
+
+
+def _apply(
+    fitted: RecordMap, x: Any, stream: RecordStream | None, **how: bool
+) -> tuple[npt.NDArray[Any], dict[str, Any]]:
+    """Released records, and what the map says of them for the receipt."""
+    if not isinstance(fitted, Measures):
+        return fitted.apply(x, stream), {}
+    released, found = fitted.apply_measured(x, stream, **how)
+    return released, {MEASURED[type(found)]: found}
 
 
 def _map_features(job: CleaningJob, fitted: RecordMap, chunk: int) -> _Mapped:
     """Released features of a chunk."""
     start, stop = job.plan.chunks.rows(chunk)
     x, retained = treat_nonfinite(job, job.collection.read(FEATURES, start, stop), chunk)
-    utility = bounded = None
-    if isinstance(fitted, Measures):
-        # Withheld records must not count as cleaned; a map that measures draws nothing.
+    if isinstance(fitted, Measures) and not fitted.draws:
+        # Withheld records must not count as cleaned.
         ready = keep_rows(x, retained)
-        released, utility = fitted.apply_measured(ready, overwrite_x=ready.flags.writeable)
+        released, measured = _apply(fitted, ready, None, overwrite_x=ready.flags.writeable)
         # NaN in the rows left out: what is withheld has no value that could be read.
         released = _spread(released, retained)
     else:
         # Withheld records keep their place, so that what is drawn for a record never shifts.
         ready = x if retained.all() else np.where(retained[:, None], x, x.dtype.type(0))
-        if isinstance(fitted, Bounds):
-            released, bounded = fitted.apply_bounded(ready, _stream(job, start, stop))
-        else:
-            # The stream is keyed by record, so that a retry repeats the same noise.
-            released = fitted.apply(ready, _stream(job, start, stop))
+        # The stream is keyed by record, so that a retry repeats the same noise.
+        released, measured = _apply(fitted, ready, _stream(job, start, stop))
         if not retained.all():
             released[~retained] = np.nan
     retained &= ~find_empty_rows(released)  # a map may withhold records of its own
     block = {FEATURES: released.astype(job.plan.arrays[0].dtype, copy=False)}
-    return _Mapped(block, retained, utility, bounded=bounded)
+    return block, retained, measured
 
 
 def _map_codes(job: CleaningJob, fitted: RecordMap, chunk: int) -> _Mapped:
     """Released attributes of a chunk, one array per variable."""
     start, stop = job.plan.chunks.rows(chunk)
-    stream, unseen = _stream(job, start, stop), None
     x = NamedCodes(job.collection.codes(start, stop), job.collection.schema.attributes)
-    if isinstance(fitted, Counts):
-        codes, unseen = fitted.apply_counted(x, stream)
-    else:
-        codes = fitted.apply(x, stream)
+    codes, measured = _apply(fitted, x, _stream(job, start, stop))
     dtypes = {array.name: array.dtype for array in job.plan.arrays}
     block = {
         name: codes[:, j].astype(dtypes[name]) for j, name in enumerate(job.collection.attributes)
     }
-    return _Mapped(block, np.ones(len(codes), bool), unseen=unseen)
+    return block, np.ones(len(codes), bool), measured
 
 
 def _stream(job: CleaningJob, start: int, stop: int) -> RecordStream | None:

@@ -205,10 +205,10 @@ class SparseMapping:
         Guarantee: a symbol of probability 0 is never drawn; any other has its probability to
         2**-64, see `tabulate_categories`.
         """
-        return self.apply_counted(x, stream)[0]
+        return self.apply_measured(x, stream)[0]
 
-    def apply_counted(
-        self, x: Any, stream: RecordStream | None = None
+    def apply_measured(
+        self, x: Any, stream: RecordStream | None = None, *, overwrite_x: bool = False
     ) -> tuple[npt.NDArray[Any], int]:
         """As `apply`, and how many records were released as their nearest known symbol.
 

@@ -265,10 +265,10 @@ class NoisyFilter:
         InputError
             If the shape is wrong or values are not finite.
         """
-        return self.apply_bounded(x, stream)[0]
+        return self.apply_measured(x, stream)[0]
 
-    def apply_bounded(
-        self, x: npt.ArrayLike, stream: RecordStream | None = None
+    def apply_measured(
+        self, x: npt.ArrayLike, stream: RecordStream | None = None, *, overwrite_x: bool = False
     ) -> tuple[FloatArray, BoundCounts]:
         """As `apply`, and how many records were clipped or overflowed."""
         records, dtype = as_records(self, x)
