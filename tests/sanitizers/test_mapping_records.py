@@ -16,9 +16,8 @@ from privpipe import PrivacyMappingOptions, Records, fit_privacy_mapping, solve_
 from privpipe.errors import InputError, OptionError
 from privpipe.numerics.random.streams import KeyedStream
 from privpipe.protocols import IntArray, Shard
-from privpipe.sanitizers.mapping import joint_of_records
-from privpipe.sanitizers.mapping.joint_of_records import prepare_joint
-from privpipe.sanitizers.mapping.profiles import ProfileCounts, make_joint
+from privpipe.sanitizers.mapping import profiles
+from privpipe.sanitizers.mapping.profiles import ProfileCounts, make_joint, prepare_joint
 from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping
 from privpipe.store.models import open_model, write_model
 
@@ -97,7 +96,7 @@ def test_prepare_joint__frequent_profiles_and_smoothing(monkeypatch: pytest.Monk
     np.testing.assert_array_equal(kept, frequent)
     np.testing.assert_allclose(nearest.sum(axis=1), full.sum(axis=1))  # nobody is lost
     assert dropped.sum() == pytest.approx(1.0)
-    monkeypatch.setattr(joint_of_records, "PSEUDO_RECORDS", (1e9,))
+    monkeypatch.setattr(profiles, "PSEUDO_RECORDS", (1e9,))
     smooth, _ = prepare_joint(counts, options(smoothing="dirichlet"))
     posterior = smooth / smooth.sum(axis=0)
     np.testing.assert_allclose(posterior, posterior[:, :1] * np.ones(len(codes)), atol=1e-5)

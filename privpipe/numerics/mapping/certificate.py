@@ -1,15 +1,17 @@
 """Recompute what a privacy mapping claims, from its numbers alone, over all pairs.
 
-This module and its kernels share no code with the solvers: the definitions, and nothing else.
+This module shares no code with the solvers: the definitions, and nothing else.
 Weak duality in one line: for potentials with ``sum_a p_a exp(g_ia) <= 1`` and ``lam >= 0`` every
 feasible mapping has information at least
 ``sum_j p_j min_i [sum_a p(a|j) g_ia + lam d_ij] - lam Delta``, because
 ``m log(m / (p_a q)) >= m g - p_a q exp(g) + m`` for every cell. The bound reported is that number
-less the rounding error of all that was added up.
+less the rounding error of all that was added up: a price computed in float64 is only evidence
+within its rounding error, so that what is summed is ``cost - error``, where the error covers every
+operation that made the cost, and the sum is below the exact one whatever the sizes of potentials
+and distances.
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,20 +19,15 @@ import numpy as np
 import numpy.typing as npt
 
 from privpipe.errors import InputError, OptionError
-from privpipe.numerics.mapping.certificate_kernels import (
-    sum_block_prices,
-    sum_code_prices,
-    sum_ordered_prices,
-)
-from privpipe.protocols import FloatArray, IntArray
+from privpipe.numerics.compiler import njit
+from privpipe.protocols import FloatArray
 
-# Distances held at once: 32 MiB, whatever the alphabet.
-_BLOCK = 2**22
 _EPS = 2.0**-52
 # Potentials below this count as this: exp of it is the least positive float64.
 _FARTHEST = -745.0
 _SUM_TOLERANCE = 1e-6
 _KINDS = {"hamming": 0, "squared": 1, "absolute": 2}
+_MATRIX = 3
 # Below it pricing all pairs costs less than sorting. Above, runs of symbols are passed over where
 # a bound of the whole run is dearer than the best symbol found: narrow runs within wide ones, of
 # about 8 * n ** .5 symbols, so that neither level has many to look at. Which pairs are passed over
@@ -78,7 +75,7 @@ def certify_mapping(
     *,
     multiplier: float,
     potentials: npt.ArrayLike,
-    distortion: str | FloatArray | Callable[[IntArray, IntArray], FloatArray] = "hamming",
+    distortion: str | FloatArray = "hamming",
     distortion_budget: float,
 ) -> MappingCertificate:
     """Measure a mapping and its lower bound over all pairs in float64.
@@ -96,8 +93,7 @@ def certify_mapping(
     potentials : (n_symbols, n_private)
         Nats. Symbols whose ``sum_a p_a exp(g_ia)`` exceeds 1 are shifted down to 1.
     distortion
-        "hamming", "squared", "absolute", a matrix (original by released), or a function of
-        two blocks of codes.
+        "hamming", "squared", "absolute", or a matrix (original by released).
     distortion_budget
         Largest mean distortion.
 
@@ -110,8 +106,8 @@ def certify_mapping(
     OptionError
         If `multiplier` is negative or not finite, or the distortion is not known.
     InputError
-        If the joint, the mapping or the potentials are none: a negative or non-finite number,
-        another shape, a column whose sum is not 1 within 1e-6.
+        If the joint, the mapping, the potentials or the distances are none: a negative or
+        non-finite number, another shape, a column whose sum is not 1 within 1e-6.
 
     Notes
     -----
@@ -228,68 +224,160 @@ def _price(
     eps: float,
 ) -> tuple[float, float]:
     """Sum of the columns' least costs, each less its rounding error, and the size of the terms."""
-    joint = np.ascontiguousarray(p.T)
-    if isinstance(distortion, str) and distortion in _KINDS:
-        kind, place = _KINDS[distortion], x.astype(np.float64)
-        # Hamming distance has no order along which a run of symbols could be bounded.
-        if kind and x.shape[1] == 1 and len(x) >= _LINE_FROM:
-            order = np.argsort(place[:, 0], kind="stable")
-            given = (joint[order], mass[order], np.ascontiguousarray(g[order]), multiplier)
-            # About 8 sqrt(n) symbols: looking at all wide runs costs what looking into a few costs.
-            wide = _NARROW * max(1, math.isqrt(len(x)) // 4)
-            positions = np.ascontiguousarray(place[order, 0])
-            return _as_pair(sum_ordered_prices(*given, positions, kind == 1, _NARROW, wide, eps))
-        given = (joint, mass, np.ascontiguousarray(g), multiplier)
-        return _as_pair(sum_code_prices(*given, np.ascontiguousarray(place), kind, eps))
-    total, size, step = 0.0, 0.0, max(1, _BLOCK // len(x))
-    for a in range(0, len(x), step):
-        rows = slice(a, min(a + step, len(x)))
-        d = np.ascontiguousarray(_distances(distortion, x, rows, slice(None)))
-        given = (joint[rows], mass[rows], np.ascontiguousarray(g), multiplier)
-        found = sum_block_prices(*given, d, eps)
-        total, size = total + float(found[0]), size + float(found[1])
-    return total, size
-
-
-def _as_pair(found: tuple[float, float]) -> tuple[float, float]:
-    return float(found[0]), float(found[1])
+    kind = _KINDS[distortion] if isinstance(distortion, str) else _MATRIX
+    place = np.ascontiguousarray(x if kind < _MATRIX else distortion, dtype=np.float64)
+    # That a distance only adds is used below: pairs are passed over without it.
+    if kind == _MATRIX and not ((place >= 0) & (place < np.inf)).all():
+        raise InputError(
+            "distortion holds negative or non-finite distances.",
+            remedy="Give finite distances of 0 or more.",
+        )
+    joint, g = np.ascontiguousarray(p.T), np.ascontiguousarray(g)
+    # Hamming distance has no order along which a run of symbols could be bounded.
+    if kind in (1, 2) and x.shape[1] == 1 and len(x) >= _LINE_FROM:
+        order = np.argsort(place[:, 0], kind="stable")
+        # About 8 sqrt(n) symbols: looking at all wide runs costs what looking into a few costs.
+        wide = _NARROW * max(1, math.isqrt(len(x)) // 4)
+        line = (joint[order], mass[order], g[order], multiplier, place[order, 0], kind == 1)
+        total, size = sum_ordered_prices(*line, _NARROW, wide, eps)
+    else:
+        total, size = sum_prices_of_pairs(joint, mass, g, multiplier, place, kind, eps)
+    return float(total), float(size)
 
 
 def _measure_distortion(
     x: npt.NDArray[Any], distortion: Any, sparse: Any, mass: FloatArray
 ) -> float:
     """Mean distortion of the mapping."""
-    y = sparse.data * mass[sparse.col]
-    if isinstance(distortion, str):
-        return math.fsum(y * _of_codes(distortion, x[sparse.col], x[sparse.row]))
-    # Only a block of the distances is held; each block takes the pairs of its own columns.
-    order = np.argsort(sparse.col, kind="stable")
-    spent, step = [], max(1, _BLOCK // len(x))
-    for a in range(0, len(x), step):
-        rows = slice(a, min(a + step, len(x)))
-        inside = order[slice(*np.searchsorted(sparse.col[order], [rows.start, rows.stop]))]
-        d = _distances(distortion, x, rows, slice(None))
-        spent.append(math.fsum(y[inside] * d[sparse.col[inside] - a, sparse.row[inside]]))
-    return math.fsum(spent)
+    if not isinstance(distortion, str):
+        spent = np.asarray(distortion, dtype=np.float64)[sparse.col, sparse.row]
+    elif distortion == "hamming":
+        spent = (x[sparse.col] != x[sparse.row]).sum(axis=-1)
+    elif distortion in _KINDS:
+        away = np.abs(x[sparse.col].astype(np.float64) - x[sparse.row])
+        spent = (away**2 if distortion == "squared" else away).sum(axis=-1)
+    else:
+        raise OptionError(
+            f"distortion is {distortion!r}.",
+            remedy="Use 'hamming', 'squared', 'absolute' or a matrix.",
+        )
+    return math.fsum(sparse.data * mass[sparse.col] * spent)
 
 
-def _distances(distortion: Any, x: npt.NDArray[Any], rows: slice, columns: slice) -> FloatArray:
-    if callable(distortion):
-        return np.asarray(distortion(x[rows], x[columns]), dtype=np.float64)
-    if isinstance(distortion, str):
-        return _of_codes(distortion, x[rows, None], x[None, columns])
-    return np.asarray(distortion, dtype=np.float64)[rows, columns]
+@njit(cache=True, nogil=True)
+def _measure(kind: Any, x: Any, j: Any, i: Any) -> Any:
+    """Distance of two symbols by the rows of their codes, or as the matrix has it."""
+    if kind == _MATRIX:
+        return x[j, i]
+    left, right, total = x[j], x[i], 0.0
+    for k in range(len(left)):
+        if kind == 0:
+            total += 1.0 if left[k] != right[k] else 0.0
+        elif kind == 1:
+            total += (left[k] - right[k]) ** 2
+        else:
+            total += abs(left[k] - right[k])
+    return total
 
 
-def _of_codes(kind: str, left: npt.NDArray[Any], right: npt.NDArray[Any]) -> FloatArray:
-    if kind == "hamming":
-        return np.asarray((left != right).sum(axis=-1), dtype=np.float64)
-    away = left.astype(np.float64) - right
-    if kind == "squared":
-        return np.asarray((away**2).sum(axis=-1))
-    if kind == "absolute":
-        return np.asarray(np.abs(away).sum(axis=-1))
-    raise OptionError(
-        f"distortion is {kind!r}.",
-        remedy="Use 'hamming', 'squared', 'absolute', a matrix or a function.",
-    )
+@njit(cache=True, nogil=True)
+def sum_prices_of_pairs(
+    joint: Any, mass: Any, g: Any, lam: Any, x: Any, kind: Any, eps: Any
+) -> Any:
+    """All columns against all symbols; distances of the codes `x`, or `x` itself of a matrix."""
+    total, size = 0.0, 0.0
+    for j in range(len(mass)):
+        # No mass, no price: a column without records adds nothing to the bound.
+        if mass[j] == 0.0:
+            continue
+        low, here = np.inf, 0.0
+        for i in range(len(g)):
+            cost, scale = 0.0, 0.0
+            for a in range(g.shape[1]):
+                part = joint[j, a] * g[i, a]
+                cost += part
+                scale += abs(part)
+            if cost - eps * scale >= low:  # a distance only adds
+                continue
+            far = lam * mass[j] * _measure(kind, x, j, i)
+            # The least of lowered costs, not the lowered least: another's error may be larger.
+            if cost + far - eps * (scale + far) < low:
+                low, here = cost + far - eps * (scale + far), scale + far
+        total += low
+        size += here
+    return total, size
+
+
+@njit(cache=True, nogil=True)
+def _span(distance: Any, lowest: Any, highest: Any, square: Any) -> Any:
+    """Least distance from a position to an interval."""
+    away = max(lowest - distance, distance - highest, 0.0)
+    return away * away if square else away
+
+
+@njit(cache=True, nogil=True)
+def _least(p: Any, lows: Any, far: Any, eps: Any) -> Any:
+    """A number below the cost of every symbol whose potentials are at least `lows`."""
+    cost, scale = far, far
+    for a in range(len(p)):
+        part = p[a] * lows[a]
+        cost += part
+        scale += abs(part)
+    # Four errors: of this sum, of the symbol's own, of the run's distance and of the comparison.
+    return cost - 4.0 * eps * scale
+
+
+@njit(cache=True, nogil=True)
+def _lowest(g: Any, width: Any) -> Any:
+    """Least potential of each private value over each run of `width` symbols."""
+    n_runs = (len(g) + width - 1) // width
+    lows = np.full((n_runs, g.shape[1]), np.inf)
+    for i in range(len(g)):
+        for a in range(g.shape[1]):
+            lows[i // width, a] = min(lows[i // width, a], g[i, a])
+    return lows
+
+
+@njit(cache=True, nogil=True)
+def sum_ordered_prices(
+    joint: Any, mass: Any, g: Any, lam: Any, x: Any, square: Any, narrow: Any, wide: Any, eps: Any
+) -> Any:
+    """As `sum_prices_of_pairs` for positions `x` that ascend; runs of symbols are passed over.
+
+    A run is passed over where its least potentials and its nearest end already cost more than
+    the best symbol found; `wide` is a multiple of `narrow`.
+    """
+    n, total, size = len(g), 0.0, 0.0
+    wide_lows, narrow_lows = _lowest(g, wide), _lowest(g, narrow)
+    for j in range(n):
+        if mass[j] == 0.0:
+            continue
+        low, here = np.inf, 0.0
+        rate = lam * mass[j]
+        # Where the column is itself: its run goes first.
+        home = j // wide
+        for turn in range(len(wide_lows)):
+            # The column's own run first: it holds the symbols most likely to be cheap.
+            run = home if turn == 0 else (turn - 1 if turn <= home else turn)
+            start, stop = run * wide, min((run + 1) * wide, n)
+            away = rate * _span(x[j], x[start], x[stop - 1], square)
+            if _least(joint[j], wide_lows[run], away, eps) > low:
+                continue
+            for first in range(start, stop, narrow):
+                last = min(first + narrow, stop)
+                away = rate * _span(x[j], x[first], x[last - 1], square)
+                if _least(joint[j], narrow_lows[first // narrow], away, eps) > low:
+                    continue
+                for i in range(first, last):
+                    step = abs(x[j] - x[i])
+                    far = rate * (step * step if square else step)
+                    cost, scale = far, far
+                    for a in range(g.shape[1]):
+                        part = joint[j, a] * g[i, a]
+                        cost += part
+                        scale += abs(part)
+                    if cost - eps * scale < low:
+                        low, here = cost - eps * scale, scale
+        total += low
+        size += here
+    return total, size

@@ -1,6 +1,5 @@
 """A joint distribution, codes and a distortion, checked and written as a problem."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -8,17 +7,13 @@ import numpy as np
 import numpy.typing as npt
 
 from privpipe.errors import InputError, OptionError
-from privpipe.numerics.mapping.problem.distortion import (
-    CodeDistance,
-    MatrixDistance,
-    measure_matrix,
-)
+from privpipe.numerics.mapping.problem.distortion import CodeDistance, MatrixDistance
 from privpipe.numerics.mapping.problem.programme import Distance, MappingProblem
 from privpipe.numerics.mapping.problem.scale import choose_unit, divide_budget, divide_distance
 from privpipe.protocols import FloatArray, IntArray
 
 CodeArray = npt.NDArray[Any]
-Distortion = str | npt.NDArray[np.floating] | Callable[[CodeArray, CodeArray], FloatArray]
+Distortion = str | npt.NDArray[np.floating]
 
 _SUM_TOLERANCE = 1e-6
 # Cells of a joint below this count as empty: products of two of them are still normal float64.
@@ -68,9 +63,7 @@ class Alphabet:
     @property
     def kind(self) -> str:
         """Name of the distortion."""
-        if isinstance(self.distortion, str):
-            return self.distortion
-        return "function" if callable(self.distortion) else "matrix"
+        return self.distortion if isinstance(self.distortion, str) else "matrix"
 
 
 def prepare_alphabet(
@@ -147,8 +140,6 @@ def _build_distance(
     distortion: Distortion, x: CodeArray, order: IntArray, stay: IntArray
 ) -> Distance:
     if not isinstance(distortion, str):
-        if callable(distortion):
-            distortion = measure_matrix(distortion, x)
         matrix = np.asarray(distortion, dtype=np.float64)
         if matrix.shape != (len(x), len(x)):
             raise InputError(
@@ -170,7 +161,7 @@ def _build_distance(
     if distortion not in ("hamming", "squared", "absolute"):
         raise OptionError(
             f"distortion is {distortion!r}.",
-            remedy="Use 'hamming', 'squared', 'absolute', a matrix or a function.",
+            remedy="Use 'hamming', 'squared', 'absolute' or a matrix.",
         )
     positions = x[order].astype(np.float64)
     return CodeDistance(distortion, positions, positions[stay])  # type: ignore[arg-type]

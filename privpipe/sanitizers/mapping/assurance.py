@@ -12,18 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from privpipe.errors import GuaranteeError
-from privpipe.numerics.mapping.held_out_information import (
-    bound_held_out_information,
-    find_needed_records,
-    make_reference,
-)
-from privpipe.numerics.mapping.likelihood_ball import (
-    bound_mean_over_ball,
-    bound_over_ball,
-    find_needed_records_of_ball,
-    find_radius,
-)
-from privpipe.numerics.mapping.mean_bounds import bound_mean
+from privpipe.numerics.mapping import law_bounds
 from privpipe.numerics.mapping.worst_case import measure_worst_cases
 from privpipe.protocols import FloatArray, Guarantee, IntArray, ShardSchema
 from privpipe.sanitizers.mapping.profiles import ProfileCounts, number_private, split_counts
@@ -152,6 +141,7 @@ def assure_mapping(
     by_others = _bound_held_out(law, miss["held_out"])
     ball, spent_in_ball = _bound_over_ball(law, miss["ball"])
     spent = _bound_distortion(law, miss["distortion"])
+    worst = measure_worst_cases(joint, mapping.mapping)
     numbers = {
         "confidence": confidence,
         "plug_in": mapping.information,
@@ -161,7 +151,8 @@ def assure_mapping(
         "distortion_at_most": min(spent, spent_in_ball),
         "n_fitted": fitted.n_records,
         "n_held_out": fresh.n_records,
-        **_read_worst_cases(mapping, joint),
+        # What is left out is unbounded.
+        **{name: number for name, number in worst.items() if math.isfinite(number)},
         **_read_search(mapping),
     }
     return replace(mapping, guarantee=_promise(min(by_others, ball), confidence, numbers))
@@ -199,11 +190,11 @@ def forecast_needed(
     used = joint[joint.sum(axis=1) > 0]
     prior = used.sum(axis=1)
     if held_out > 0 or schema is None:
-        needed = find_needed_records(used, mapping.mapping, prior, target, held_out)
+        needed = law_bounds.find_needed_records(used, mapping.mapping, prior, target, held_out)
     else:
         masses = np.asarray((mapping.mapping @ used.T).T)
         cells, miss = _count_cells(schema, len(used))[1], 1 - confidence
-        needed = find_needed_records_of_ball(masses, prior, target, cells, miss)
+        needed = law_bounds.find_needed_records_of_ball(masses, prior, target, cells, miss)
     return needed if math.isfinite(needed) else None
 
 
@@ -272,14 +263,14 @@ def _bound_held_out(law: _Evidence, miss: float) -> float:
     first, second = map(law.table, split_counts(law.fresh, 0.5, "halves"))
     # A row of nothing for a private value that no record has.
     rows = np.zeros((len(law.prior) - len(law.joint), law.joint.shape[1]))
-    reference = make_reference(
+    reference = law_bounds.make_reference(
         np.concatenate([law.joint, rows]),
         law.mapping.mapping,
         law.prior,
         law.fitted.n_records,
         law.fresh.n_records,
     )
-    return min(most, bound_held_out_information(reference, first, second, miss))
+    return min(most, law_bounds.bound_held_out_information(reference, first, second, miss))
 
 
 def _bound_over_ball(law: _Evidence, miss: float) -> tuple[float, float]:
@@ -299,14 +290,14 @@ def _bound_over_ball(law: _Evidence, miss: float) -> tuple[float, float]:
         return most, farthest
     table = law.table(both)
     masses = np.asarray((law.mapping.mapping @ (table / table.sum()).T).T)
-    radius = find_radius(int(n_cells), both.n_records, miss)
-    information = min(most, bound_over_ball(masses, law.prior, radius))
+    radius = law_bounds.find_radius(int(n_cells), both.n_records, miss)
+    information = min(most, law_bounds.bound_over_ball(masses, law.prior, radius))
     if not whole or not math.isfinite(farthest):
         return information, farthest
     # The ball holds laws with mass in cells that no record has: these cost the most there is.
     spent = np.append(_measure_distances(law.mapping, both), farthest)  # and where no record is
     shares = np.append(both.counts / both.n_records, 0.0)
-    return information, min(farthest, bound_mean_over_ball(spent, shares, radius))
+    return information, min(farthest, law_bounds.bound_mean_over_ball(spent, shares, radius))
 
 
 def _bound_distortion(law: _Evidence, miss: float) -> float:
@@ -317,7 +308,7 @@ def _bound_distortion(law: _Evidence, miss: float) -> float:
     spent = _measure_distances(law.mapping, fresh)
     # Of a variable between 0 and `most` the variance is at most this; a guess may be any number.
     guess = most * law.mapping.distortion
-    return bound_mean(spent, fresh.counts.astype(np.float64), most, guess, miss)
+    return law_bounds.bound_mean(spent, fresh.counts.astype(np.float64), most, guess, miss)
 
 
 def _measure_distances(mapping: SparseMapping, counts: ProfileCounts) -> FloatArray:
@@ -335,18 +326,6 @@ def _mean_distance(mapping: SparseMapping, symbol: int, original: IntArray) -> f
     power = {"hamming": 0, "absolute": 1, "squared": 2}[mapping.distortion_kind]
     distances = ((away > 0) * away**power).sum(axis=1)
     return float(mapping.probabilities[pairs] @ distances)
-
-
-def _read_worst_cases(mapping: SparseMapping, joint: FloatArray) -> dict[str, float]:
-    """Readings that are finite; what is left out is unbounded."""
-    found = measure_worst_cases(joint, mapping.mapping)
-    numbers = {
-        "posterior_odds": float(found.odds.max()),
-        "pointwise_leakage": float(found.leakage.max()),
-        "maximal_leakage": found.maximal_leakage,
-        "local_dp_epsilon": found.epsilon,
-    }
-    return {name: number for name, number in numbers.items() if math.isfinite(number)}
 
 
 def _read_search(mapping: SparseMapping) -> dict[str, float]:

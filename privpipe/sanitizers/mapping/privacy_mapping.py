@@ -19,9 +19,13 @@ from privpipe.sanitizers.mapping.assurance import (
     forecast_needed,
     round_up,
 )
-from privpipe.sanitizers.mapping.joint_of_records import prepare_joint
 from privpipe.sanitizers.mapping.mapping_options import PrivacyMappingOptions
-from privpipe.sanitizers.mapping.profiles import ProfileCounts, number_private, split_counts
+from privpipe.sanitizers.mapping.profiles import (
+    ProfileCounts,
+    number_private,
+    prepare_joint,
+    split_counts,
+)
 from privpipe.sanitizers.mapping.solving.budgeted import check_budgets, solve_budgeted_mapping
 from privpipe.sanitizers.mapping.solving.constrained import solve_constrained_mapping
 from privpipe.sanitizers.mapping.solving.solve import solve_privacy_mapping

@@ -53,7 +53,7 @@ class SparseMapping:
     distortion, distortion_budget
         Mean distortion, and the largest allowed.
     distortion_kind
-        "hamming", "squared", "absolute", "matrix" or "function".
+        "hamming", "squared", "absolute" or "matrix"; of older models also "function".
     stopped
         Why the solver stopped.
     history : (n_rounds, 4)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from privpipe.sanitizers.mapping.joint_of_records import (
+from privpipe.sanitizers.mapping.profiles import (
     PSEUDO_RECORDS,
     Smoothing,
     choose_smoothing,

@@ -6,23 +6,14 @@ unless the user gave them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
-from privpipe.errors import OptionError
 from privpipe.protocols import FloatArray, IntArray, WordArray
 
 DistanceKind = Literal["hamming", "squared", "absolute"]
-CodeArray = npt.NDArray[Any]
-BlockFunction = Callable[[CodeArray, CodeArray], FloatArray]
-
-# Symbols whose distances a function may give: their matrix takes half a GiB.
-MOST_MEASURED = 2**13
-_BLOCK_PAIRS = 2**22
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,42 +86,6 @@ class MatrixDistance:
 
     def columns_of(self, columns: IntArray) -> MatrixDistance:
         return MatrixDistance(self.matrix[columns])
-
-
-def measure_matrix(function: BlockFunction, codes: CodeArray) -> FloatArray:
-    """Distances between all symbols by a user's function, (n_symbols, n_symbols).
-
-    Parameters
-    ----------
-    function
-        Takes blocks of codes (n, n_attributes) and (m, n_attributes) and returns the (n, m)
-        distances.
-    codes : (n_symbols, n_attributes)
-
-    Raises
-    ------
-    OptionError
-        If it returns another shape, or there are more symbols than `MOST_MEASURED`.
-    """
-    if len(codes) > MOST_MEASURED:
-        raise OptionError(
-            f"a distortion function of {len(codes):,} symbols fills too large a matrix.",
-            remedy=f"Use at most {MOST_MEASURED:,} symbols, or a named distortion.",
-            code="function-symbols",
-        )
-    step = max(1, _BLOCK_PAIRS // len(codes))
-    blocks = []
-    for start in range(0, len(codes), step):
-        part = codes[start : start + step]
-        block = np.asarray(function(part, codes), dtype=np.float64)
-        if block.shape != (len(part), len(codes)):
-            raise OptionError(
-                f"distortion returned shape {block.shape} for {len(part)} columns and "
-                f"{len(codes)} symbols.",
-                remedy="Return one distance per column (rows) and symbol (columns).",
-            )
-        blocks.append(block)
-    return np.concatenate(blocks)
 
 
 def pack_codes(codes: FloatArray) -> WordArray | None:

@@ -151,7 +151,7 @@ class Pairs:
     def graph(
         self, problem: MappingProblem
     ) -> tuple[IntArray, IntArray, FloatArray, FloatArray, FloatArray]:
-        """What the kernels read; see `pair_kernels`."""
+        """What the kernels read; see `smoothed_dual`."""
         return self.pointers, self.symbols, self.distances, problem.posterior, problem.mass
 
 

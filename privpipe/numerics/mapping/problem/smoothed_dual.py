@@ -17,14 +17,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
-from privpipe.numerics.mapping.problem.pair_kernels import (
-    multiply_curvature,
-    smooth_minimum,
-    sum_slopes,
-)
+from privpipe.numerics.compiler import njit
 from privpipe.numerics.mapping.problem.programme import Duals, MappingProblem, Pairs
 from privpipe.protocols import FloatArray
 
@@ -34,6 +31,121 @@ _STRIDES = (3.0, 1.0, 0.3, 0.1, 0.03, 0.01)
 _MOST_OF = 0.3
 # Newton steps, and products with the Hessian in one.
 _MOST_STEPS, _MOST_PRODUCTS = 60, 400
+
+# Kernels, here and in `interior_point`: one pass over the sparse pairs each, columns in order.
+# `graph` is (pointers, symbols, distances, posterior, mass) of the pairs and columns: a tuple costs
+# numba nothing, and keeps calls as short as they are read.
+
+
+@njit(cache=True, nogil=True)
+def smooth_minimum(graph: Any, g: Any, lam: Any, tau: Any, cost: Any, weights: Any) -> Any:
+    """Softmin weights (joint masses) of all pairs; returns sum_j p_j softmin_j."""
+    pointers, symbols, distances, posterior, mass = graph
+    total = 0.0
+    m = g.shape[1]
+    for j in range(len(pointers) - 1):
+        first, last = pointers[j], pointers[j + 1]
+        low = np.inf
+        for k in range(first, last):
+            i = symbols[k]
+            c = lam * distances[k]
+            for a in range(m):
+                # A potential may be -inf where no record has the private value: 0 * inf is none.
+                if posterior[j, a] != 0.0:
+                    c += posterior[j, a] * g[i, a]
+            cost[k] = c
+            low = min(low, c)
+        z = 0.0
+        for k in range(first, last):
+            w = np.exp((low - cost[k]) / tau)  # from the least on: no exponential overflows
+            weights[k] = w
+            z += w
+        scale = mass[j] / z
+        for k in range(first, last):
+            weights[k] *= scale
+        total += mass[j] * (low - tau * np.log(z))
+    return total
+
+
+@njit(cache=True, nogil=True)
+def add_covariances(blocks: Any, q: Any, r: Any) -> Any:
+    """Add ``q_i Cov(r_i)`` to the lower halves of the blocks, and mirror them."""
+    for i in range(len(q)):
+        for a in range(blocks.shape[1]):
+            for b in range(a + 1):
+                blocks[i, a, b] += q[i] * ((r[i, a] if a == b else 0.0) - r[i, a] * r[i, b])
+                blocks[i, b, a] = blocks[i, a, b]
+            # Rounding may leave a block of one visitor singular; a few units in the last place
+            # on the diagonal make it definite.
+            blocks[i, a, a] *= 1 + 1e-12
+
+
+@njit(cache=True, nogil=True)
+def sum_slopes(
+    graph: Any, r: Any, weights: Any, tau: Any, anchor: Any, grad: Any, blocks: Any, q: Any
+) -> Any:
+    """Gradient for the logits, the Hessian's diagonal blocks; spent distortion, its variance."""
+    pointers, symbols, distances, posterior, mass = graph
+    m = grad.shape[1]
+    grad[:] = 0.0
+    blocks[:] = 0.0
+    q[:] = anchor
+    spent, spread = 0.0, 0.0
+    for j in range(len(pointers) - 1):
+        mean_d = 0.0
+        for k in range(pointers[j], pointers[j + 1]):
+            mean_d += weights[k] * distances[k]
+        mean_d /= mass[j]
+        spent += mean_d * mass[j]
+        for k in range(pointers[j], pointers[j + 1]):
+            i, y = symbols[k], weights[k]
+            q[i] += y
+            spread += y * (distances[k] - mean_d) ** 2
+            left = y * (1.0 - y / mass[j]) / tau
+            for a in range(m):
+                e = posterior[j, a] - r[i, a]
+                grad[i, a] += y * e
+                for b in range(a + 1):
+                    blocks[i, a, b] += left * e * (posterior[j, b] - r[i, b])
+    add_covariances(blocks, q, r)
+    return spent, spread / tau
+
+
+@njit(cache=True, nogil=True)
+def multiply_curvature(
+    graph: Any, r: Any, weights: Any, q: Any, tau: Any, dt: Any, dl: Any, out: Any
+) -> Any:
+    """Minus the Hessian times (dt, dl): fills out, returns the multiplier's part."""
+    pointers, symbols, distances, posterior, mass = graph
+    m = dt.shape[1]
+    level = np.empty(len(q))
+    for i in range(len(q)):
+        s = 0.0
+        for a in range(m):
+            s += r[i, a] * dt[i, a]
+        level[i] = s
+        for a in range(m):
+            out[i, a] = q[i] * r[i, a] * (dt[i, a] - s)
+    part = 0.0
+    for j in range(len(pointers) - 1):
+        mean = 0.0
+        for k in range(pointers[j], pointers[j + 1]):
+            i = symbols[k]
+            v = dl * distances[k] - level[i]
+            for a in range(m):
+                v += posterior[j, a] * dt[i, a]
+            mean += weights[k] * v
+        mean /= mass[j]
+        for k in range(pointers[j], pointers[j + 1]):
+            i = symbols[k]
+            v = dl * distances[k] - level[i] - mean
+            for a in range(m):
+                v += posterior[j, a] * dt[i, a]
+            v *= weights[k] / tau
+            part += v * distances[k]
+            for a in range(m):
+                out[i, a] += v * (posterior[j, a] - r[i, a])
+    return part
 
 
 def potentials_of(logits: FloatArray, prior: FloatArray) -> FloatArray:

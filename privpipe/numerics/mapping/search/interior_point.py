@@ -17,16 +17,15 @@ import numpy as np
 import scipy.sparse as sp
 import scipy.sparse.linalg as spl
 
-from privpipe.numerics.mapping.problem.pair_kernels import (
-    centre_columns,
-    fill_directions,
-    fill_normal_terms,
-    fill_right_sides,
-    fill_slacks,
-)
+from privpipe.numerics.compiler import njit
 from privpipe.numerics.mapping.problem.programme import Duals, MappingProblem, Pairs, make_feasible
 from privpipe.numerics.mapping.problem.search_progress import SearchProgress
-from privpipe.numerics.mapping.problem.smoothed_dual import DualPoint, logits_of, potentials_of
+from privpipe.numerics.mapping.problem.smoothed_dual import (
+    DualPoint,
+    add_covariances,
+    logits_of,
+    potentials_of,
+)
 from privpipe.numerics.mapping.search.column_generation import Explorer
 from privpipe.protocols import FloatArray, IntArray
 
@@ -34,6 +33,116 @@ _NEAR = 0.02  # nats of slack of a pair worth adding
 _MOST_STEPS, _MOST_ROUNDS = 60, 10
 _INNER = 0.2  # of the target: what the pairs alone may leave, so that pricing has the rest
 _USABLE = 0.05  # nats: a dual point farther off is no start, the last one is used again
+
+
+@njit(cache=True, nogil=True)
+def fill_slacks(graph: Any, g: Any, lam: Any, nu: Any, z: Any) -> Any:
+    """Reduced costs ``z_ij = posterior_j . g_i + lam d_ij - nu_j`` of the pairs."""
+    pointers, symbols, distances, posterior, _ = graph
+    for j in range(len(pointers) - 1):
+        for k in range(pointers[j], pointers[j + 1]):
+            i = symbols[k]
+            c = lam * distances[k] - nu[j]
+            for a in range(g.shape[1]):
+                if posterior[j, a] != 0.0:
+                    c += posterior[j, a] * g[i, a]
+            z[k] = c
+
+
+@njit(cache=True, nogil=True)
+def fill_normal_terms(graph: Any, r: Any, y: Any, z: Any, anchor: Any, terms: Any) -> Any:
+    """Fill blocks of symbols, diagonal of columns, edges, and the multiplier's two borders.
+
+    Returns the multiplier's own entry.
+    """
+    pointers, symbols, distances, posterior, _ = graph
+    blocks, d1, c, a2, a1 = terms
+    f = c.shape[1]
+    q = anchor.copy()
+    blocks[:] = 0.0
+    a2[:] = 0.0
+    dd = 0.0
+    for j in range(len(pointers) - 1):
+        s1, s2 = 0.0, 0.0
+        for k in range(pointers[j], pointers[j + 1]):
+            i = symbols[k]
+            theta = y[k] / z[k]
+            q[i] += y[k]
+            s1 += theta
+            s2 += theta * distances[k]
+            dd += theta * distances[k] ** 2
+            for a in range(f):
+                te = theta * (posterior[j, a] - r[i, a])
+                c[k, a] = te
+                a2[i, a] += te * distances[k]
+                for b in range(a + 1):
+                    blocks[i, a, b] += te * (posterior[j, b] - r[i, b])
+        d1[j] = s1
+        a1[j] = s2
+    add_covariances(blocks, q, r)
+    return dd
+
+
+@njit(cache=True, nogil=True)
+def fill_right_sides(graph: Any, r: Any, y: Any, z: Any, rc: Any, b1: Any, b2: Any) -> Any:
+    """Adds to b2 (symbols), fills b1 (columns); returns the multiplier's part and the spent."""
+    pointers, symbols, distances, posterior, mass = graph
+    b3, spent = 0.0, 0.0
+    for j in range(len(pointers) - 1):
+        s = mass[j]
+        for k in range(pointers[j], pointers[j + 1]):
+            i = symbols[k]
+            w = rc[k] / z[k]
+            s -= y[k] + w
+            b3 += distances[k] * w
+            spent += distances[k] * y[k]
+            for a in range(b2.shape[1]):
+                b2[i, a] += (posterior[j, a] - r[i, a]) * (w + y[k])
+        b1[j] = s
+    return b3, spent
+
+
+@njit(cache=True, nogil=True)
+def fill_directions(
+    graph: Any, r: Any, y: Any, z: Any, rc: Any, step: Any, dy: Any, dz: Any
+) -> Any:
+    """Steps of masses and slacks that follow from those of logits, columns and multiplier."""
+    pointers, symbols, distances, posterior, _ = graph
+    dt, dnu, dlam = step
+    for j in range(len(pointers) - 1):
+        for k in range(pointers[j], pointers[j + 1]):
+            i = symbols[k]
+            v = distances[k] * dlam - dnu[j]
+            for a in range(dt.shape[1]):
+                v += (posterior[j, a] - r[i, a]) * dt[i, a]
+            dz[k] = v
+            dy[k] = (rc[k] - y[k] * v) / z[k]
+
+
+@njit(cache=True, nogil=True)
+def centre_columns(pointers: Any, cost: Any, mass: Any, mu: Any, nu: Any, y: Any) -> Any:
+    """Column potentials with sum_i mu / (cost_ij - nu_j) = p_j, by Newton on the reciprocal."""
+    for j in range(len(pointers) - 1):
+        first, last = pointers[j], pointers[j + 1]
+        low = np.inf
+        for k in range(first, last):
+            low = min(low, cost[k])
+        # At the root or below it: each term is at least mu / (cost - v), and there are so many.
+        v = low - mu * (last - first) / mass[j]
+        for _ in range(60):
+            s, s2 = 0.0, 0.0
+            for k in range(first, last):
+                w = mu / (cost[k] - v)
+                s += w
+                s2 += w / (cost[k] - v)
+            if abs(s - mass[j]) <= 1e-13 * mass[j]:
+                break
+            # The reciprocal of the sum is nearly linear in v; a step past the pole is halved.
+            new = v + (1 / s - 1 / mass[j]) * s * s / s2
+            v = new if new < low else 0.5 * (v + low)
+        nu[j] = v
+        for k in range(first, last):
+            y[k] = mu / (cost[k] - v)
 
 
 class SparseNewton:

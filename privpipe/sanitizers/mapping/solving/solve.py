@@ -118,8 +118,7 @@ def solve_privacy_mapping(
     distortion
         "hamming": number of differing attributes, 0 to n_attributes. "squared": sum of
         squared differences. "absolute": sum of absolute differences. Or a matrix (original by
-        released symbol), or a function of two blocks of codes that returns such a matrix; both
-        with zeros from a symbol to itself.
+        released symbol), with zeros from a symbol to itself.
     distortion_budget
         Largest mean distortion per record, in that unit. 0 gives the identity; from the
         distortion of releasing one symbol for all on, everything becomes that symbol.
