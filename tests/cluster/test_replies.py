@@ -19,7 +19,6 @@ from privpipe.cluster.passes.pricing_rounds import (
     unpack_prices,
 )
 from privpipe.numerics.mapping.mapping_search import search_mapping
-from privpipe.numerics.mapping.problem.distortion import CodeDistance
 from privpipe.numerics.mapping.problem.pair_pricing import (
     Prices,
     PricingQuestion,
@@ -28,7 +27,7 @@ from privpipe.numerics.mapping.problem.pair_pricing import (
     price_in_memory,
     sum_prices,
 )
-from privpipe.numerics.mapping.problem.programme import MappingProblem
+from privpipe.numerics.mapping.problem.programme import CodeDistance, MappingProblem
 from privpipe.numerics.mapping.search.frank_wolfe import search_frank_wolfe
 from tests.numerics.test_mapping_pricing import dense_costs, make_problem, random_duals
 

@@ -20,9 +20,8 @@ from privpipe.cluster.executors.dask_executor import DaskExecutor
 from privpipe.cluster.passes.pricing_rounds import ClusterPricing
 from privpipe.cluster.passes.reduce import ShardedCollection
 from privpipe.cluster.workers.connection import ClusterOptions, connect
-from privpipe.numerics.mapping.problem.distortion import MatrixDistance
 from privpipe.numerics.mapping.problem.pair_pricing import Prices, PricingQuestion, price_in_memory
-from privpipe.numerics.mapping.problem.programme import MappingProblem
+from privpipe.numerics.mapping.problem.programme import MappingProblem, MatrixDistance
 from privpipe.protocols import FloatArray, Shard, Sums
 from privpipe.sanitizers.mapping.solving.solve import solve_privacy_mapping
 from privpipe.store.collections.collection import open_collection

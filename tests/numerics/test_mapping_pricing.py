@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from privpipe.numerics.mapping.problem.distortion import CodeDistance, MatrixDistance
 from privpipe.numerics.mapping.problem.ordered_pricing import bin_posteriors, price_ordered
 from privpipe.numerics.mapping.problem.pair_pricing import (
     PricingQuestion,
@@ -21,16 +20,17 @@ from privpipe.numerics.mapping.problem.pair_pricing import (
     price_in_memory,
 )
 from privpipe.numerics.mapping.problem.programme import (
+    CodeDistance,
     Distance,
     Duals,
     MappingProblem,
+    MatrixDistance,
     Pairs,
     log_ratios,
     make_feasible,
     measure_information,
     normalise_potentials,
 )
-from privpipe.numerics.mapping.problem.scale import measure_mean_distances
 from privpipe.numerics.mapping.search.column_generation import repair_potentials
 from privpipe.numerics.mapping.search.frank_wolfe import solve_coupled_choice
 from privpipe.protocols import FloatArray
@@ -190,10 +190,10 @@ def test_repair_potentials__mends_a_spoilt_bound() -> None:
 
 
 @pytest.mark.parametrize("kind", ["hamming", "squared", "absolute", "matrix"])
-def test_measure_mean_distances__is_the_mean(kind: str) -> None:
+def test_measure_means__is_the_mean(kind: str) -> None:
     problem = make_problem(kind)
     dense = problem.mass @ problem.distance.block(0, problem.n_columns)
-    np.testing.assert_allclose(measure_mean_distances(problem), dense, atol=1e-12)
+    np.testing.assert_allclose(problem.distance.measure_means(problem.mass), dense, atol=1e-12)
 
 
 def test_log_ratios__are_the_gradient() -> None:

@@ -12,13 +12,13 @@ from privpipe.numerics.mapping.problem.pair_pricing import (
     measure_bound,
 )
 from privpipe.numerics.mapping.problem.programme import Duals, MappingProblem, thin_plan
-from privpipe.numerics.mapping.problem.search_progress import (
-    OutOfTime,
-    SearchProgress,
-    TimedPricing,
-)
+from privpipe.numerics.mapping.problem.search_progress import OutOfTime, SearchProgress
 from privpipe.numerics.mapping.search.coarse_to_fine_search import search_ordered
-from privpipe.numerics.mapping.search.column_generation import OracleExplorer, most_named
+from privpipe.numerics.mapping.search.column_generation import (
+    OracleExplorer,
+    TimedPricing,
+    most_named,
+)
 from privpipe.numerics.mapping.search.interior_point import polish
 from privpipe.numerics.mapping.search.smoothed_dual_search import anneal, start_state
 

@@ -1,5 +1,6 @@
 """A joint distribution, codes and a distortion, checked and written as a problem."""
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -7,9 +8,12 @@ import numpy as np
 import numpy.typing as npt
 
 from privpipe.errors import InputError, OptionError
-from privpipe.numerics.mapping.problem.distortion import CodeDistance, MatrixDistance
-from privpipe.numerics.mapping.problem.programme import Distance, MappingProblem
-from privpipe.numerics.mapping.problem.scale import choose_unit, divide_budget, divide_distance
+from privpipe.numerics.mapping.problem.programme import (
+    CodeDistance,
+    Distance,
+    MappingProblem,
+    MatrixDistance,
+)
 from privpipe.protocols import FloatArray, IntArray
 
 CodeArray = npt.NDArray[Any]
@@ -18,6 +22,8 @@ Distortion = str | npt.NDArray[np.floating]
 _SUM_TOLERANCE = 1e-6
 # Cells of a joint below this count as empty: products of two of them are still normal float64.
 _NOTHING = 1e-140
+# Between these float64 has room for products with multipliers and probabilities.
+_LEAST, _LARGEST, _WIDEST = 1e-250, 1e250, 1e100
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,12 +96,49 @@ def prepare_alphabet(
         float(budget),
         stay,
     )
-    unit = choose_unit(problem)
+    unit = _choose_unit(problem)
     given = np.asarray(joint, dtype=np.float64)
-    scaled = replace(
-        problem, distance=divide_distance(distance, unit), budget=divide_budget(budget, unit)
-    )
+    # One too small for a float64 is 0, at no loss, and one that is large enough as good as any.
+    scaled = replace(problem, distance=distance.divide(unit), budget=min(budget / unit, 1e300))
     return Alphabet(scaled, given / given.sum(), x, distortion, float(budget), unit, order, private)
+
+
+def _choose_unit(problem: MappingProblem) -> float:
+    """A power of two near the distortion of releasing one symbol for all.
+
+    Parameters
+    ----------
+    problem
+        In the user's unit.
+
+    Returns
+    -------
+    unit
+        1 for counts of changed attributes, which have a scale of their own.
+
+    Raises
+    ------
+    InputError
+        If distances do not fit between 1e-250 and 1e250, or the largest is more than 1e100
+        times the smallest: float64 has no room to solve and certify such a problem.
+    """
+    distance = problem.distance
+    if isinstance(distance, CodeDistance) and distance.kind == "hamming":
+        return 1.0
+    with np.errstate(over="ignore", under="ignore"):
+        least, largest = distance.find_extremes()
+    if not (_LEAST <= least and largest <= _LARGEST and largest <= _WIDEST * least):
+        raise InputError(
+            f"distances between different symbols reach from {least:.3g} to {largest:.3g}.",
+            remedy=f"Rescale positions or distances: {_LEAST:g} to {_LARGEST:g}, the largest at "
+            f"most {_WIDEST:g} times the smallest.",
+            code="extreme-distances",
+        )
+    typical = float(distance.measure_means(problem.mass).min())
+    # Between the extremes, or one far outlier would choose the unit.
+    typical = min(max(typical, least), largest)
+    # A power of four: squared distances divide positions by its root, a power of two.
+    return 2.0 ** (2 * round(math.log2(typical) / 2))
 
 
 def _check_joint(joint: npt.ArrayLike) -> FloatArray:

@@ -11,7 +11,6 @@ import numpy.typing as npt
 
 from privpipe.errors import InputError, OptionError
 from privpipe.numerics.mapping.problem.programme import MappingProblem, Plan, measure_plan
-from privpipe.numerics.mapping.problem.scale import measure_mean_distances
 from privpipe.numerics.mapping.problem.search_progress import SearchProgress
 from privpipe.protocols import FloatArray, Guarantee
 from privpipe.sanitizers.mapping.alphabet import Distortion, prepare_alphabet
@@ -123,7 +122,7 @@ def _find_beta(problem: MappingProblem, distances: FloatArray) -> float:
     if spent(0.0) <= problem.budget:
         return 0.0
     # One over the distortion of one symbol for all is the size of the answer.
-    low, high = 0.0, 1.0 / max(float(measure_mean_distances(problem).min()), 1e-300)
+    low, high = 0.0, 1.0 / max(float(problem.distance.measure_means(problem.mass).min()), 1e-300)
     while spent(high) > problem.budget:
         low, high = high, 2 * high
     for _ in range(_BISECTIONS):

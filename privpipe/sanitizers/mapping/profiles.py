@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 
 from privpipe.errors import InputError
-from privpipe.numerics.mapping.problem.distortion import CodeDistance
+from privpipe.numerics.mapping.problem.programme import CodeDistance
 from privpipe.protocols import FloatArray, IntArray, Shard
 from privpipe.sanitizers.mapping.mapping_options import PrivacyMappingOptions
 

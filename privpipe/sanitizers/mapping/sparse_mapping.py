@@ -15,7 +15,7 @@ from privpipe.described import described, facts_of_map
 from privpipe.errors import InputError, OptionError
 from privpipe.fitted_names import name_codes, read_codes, schema_of
 from privpipe.fitted_schema import UNKNOWN, NamedCodes
-from privpipe.numerics.mapping.problem.distortion import CodeDistance, DistanceKind
+from privpipe.numerics.mapping.problem.programme import CodeDistance, DistanceKind
 from privpipe.numerics.random.categorical import CategoryTable, draw_categories, tabulate_categories
 from privpipe.promises import check_promise
 from privpipe.protocols import BoolArray, FloatArray, Guarantee, IntArray, RecordStream, Role

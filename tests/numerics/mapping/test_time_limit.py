@@ -8,23 +8,20 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-import privpipe.numerics.mapping.problem.search_progress
 from privpipe.numerics.mapping.mapping_search import search_mapping
+from privpipe.numerics.mapping.problem import search_progress
 from privpipe.numerics.mapping.problem.pair_pricing import Prices, PricingQuestion, price_in_memory
 from privpipe.numerics.mapping.problem.programme import MappingProblem
-from privpipe.numerics.mapping.problem.search_progress import (
-    OutOfTime,
-    SearchProgress,
-    TimedPricing,
-)
+from privpipe.numerics.mapping.problem.search_progress import OutOfTime, SearchProgress
+from privpipe.numerics.mapping.search import column_generation
+from privpipe.numerics.mapping.search.column_generation import TimedPricing
 from privpipe.numerics.mapping.search.frank_wolfe import search_frank_wolfe
 from tests.cluster.test_replies import make_categorical
 from tests.numerics.test_mapping_pricing import make_problem, random_duals
 
 
 def set_clock(monkeypatch: pytest.MonkeyPatch, clock: object) -> None:
-    module = privpipe.numerics.mapping.problem.search_progress
-    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=clock))
+    monkeypatch.setattr(search_progress, "time", SimpleNamespace(monotonic=clock))
 
 
 @pytest.mark.slow
@@ -51,9 +48,7 @@ def test_search__keeps_its_limit_where_one_round_takes_a_good_part_of_it(
 def test_timed_pricing__gives_the_bits_of_one_piece(
     monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    monkeypatch.setattr(
-        privpipe.numerics.mapping.problem.search_progress, "_PAIRS_PER_PIECE", 70 * 9
-    )
+    monkeypatch.setattr(column_generation, "_PAIRS_PER_PIECE", 70 * 9)
     problem = make_problem(kind)
     timed = TimedPricing(SearchProgress(problem, 1e-3, 1000.0))
     levels = np.linspace(0, 1, problem.n_columns)

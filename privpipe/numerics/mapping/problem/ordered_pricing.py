@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 
 from privpipe.numerics.compiler import njit
-from privpipe.numerics.mapping.problem.distortion import CodeDistance
 from privpipe.numerics.mapping.problem.pair_pricing import Prices, PricingQuestion
-from privpipe.numerics.mapping.problem.programme import MappingProblem
+from privpipe.numerics.mapping.problem.programme import CodeDistance, MappingProblem
 from privpipe.protocols import FloatArray, IntArray
 
 # Symbols of a run that is looked at whole.

@@ -12,8 +12,12 @@ from typing import Any
 import numpy as np
 
 from privpipe.numerics.compiler import njit
-from privpipe.numerics.mapping.problem.distortion import CodeDistance, pack_codes
-from privpipe.numerics.mapping.problem.programme import Duals, MappingProblem
+from privpipe.numerics.mapping.problem.programme import (
+    CodeDistance,
+    Duals,
+    MappingProblem,
+    pack_codes,
+)
 from privpipe.protocols import FloatArray, IntArray
 
 # No contraction or reassociation: the same pair must give the same bits in every block.

@@ -2,43 +2,165 @@
 
 Salamatian et al., SPPM, section 2 and problem (2), written in joint masses ``y_ij = p_j x_ij``.
 Columns are the original symbols with positive probability; symbols are all that may be released.
+A distance answers for given pairs and for blocks of columns, and never holds n x n numbers unless
+the user gave them.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal
 
 import numpy as np
 from scipy.special import rel_entr
 
-from privpipe.protocols import FloatArray, IntArray
+from privpipe.protocols import FloatArray, IntArray, WordArray
+
+DistanceKind = Literal["hamming", "squared", "absolute"]
 
 # In place of the logarithm of nothing: exp of it is still a normal float64.
 LOWEST = -690.0
 _SHARES = (1e-3, 1e-4, 1e-5, 1e-6, 1e-7)
 
 
-class Distance(Protocol):
-    """Distances from the columns (original symbols) to the symbols (what may be released)."""
+@dataclass(frozen=True, eq=False)
+class CodeDistance:
+    """A distance between rows of codes.
+
+    Parameters
+    ----------
+    kind
+        "hamming": number of differing attributes. "squared": sum of squared differences.
+        "absolute": sum of absolute differences.
+    symbols : (n_symbols, n_attributes)
+        Codes or positions of the symbols that may be released, float64.
+    columns : (n_columns, n_attributes)
+        Those of the original symbols.
+    """
+
+    kind: DistanceKind
+    symbols: FloatArray
+    columns: FloatArray
 
     @property
-    def n_symbols(self) -> int: ...
-
-    @property
-    def n_columns(self) -> int: ...
+    def n_symbols(self) -> int:
+        return len(self.symbols)
 
     def pairs(self, symbols: IntArray, columns: IntArray) -> FloatArray:
-        """Distances of the pairs (symbols[k], columns[k]), shape (n_pairs,)."""
-        ...
+        total = np.zeros(len(symbols))
+        for k in range(self.symbols.shape[1]):
+            total += self._one(self.symbols[symbols, k], self.columns[columns, k])
+        return total
 
     def block(self, start: int, stop: int) -> FloatArray:
-        """Distances of the columns start to stop to all symbols, (stop - start, n_symbols)."""
-        ...
+        total = np.zeros((stop - start, self.n_symbols))
+        for k in range(self.symbols.shape[1]):
+            total += self._one(self.symbols[:, k], self.columns[start:stop, k, None])
+        return total
 
-    def columns_of(self, columns: IntArray) -> Distance:
-        """The same distance for some of the columns."""
-        ...
+    def columns_of(self, columns: IntArray) -> CodeDistance:
+        return CodeDistance(self.kind, self.symbols, self.columns[columns])
+
+    def divide(self, unit: float) -> CodeDistance:
+        step = math.sqrt(unit) if self.kind == "squared" else unit
+        return CodeDistance(self.kind, self.symbols / step, self.columns / step)
+
+    def find_extremes(self) -> tuple[float, float]:
+        if self.kind == "hamming":
+            return 1.0, float(self.symbols.shape[1])
+        power = 2 if self.kind == "squared" else 1
+        tables = [np.unique(column) for column in self.symbols.T]
+        gaps = [float(np.diff(table).min()) for table in tables if len(table) > 1]
+        least = min(gaps, default=1.0) ** power
+        spans = np.array([table[-1] - table[0] for table in tables])
+        return least, float(max((spans**power).sum(), least))
+
+    def measure_means(self, mass: FloatArray) -> FloatArray:
+        pairs = zip(self.symbols.T, self.columns.T, strict=True)
+        return np.asarray(np.sum([_mean_along(self.kind, s, c, mass) for s, c in pairs], axis=0))
+
+    def _one(self, a: FloatArray, b: FloatArray) -> FloatArray:
+        if self.kind == "hamming":
+            return np.asarray(a != b, dtype=np.float64)
+        return np.asarray((a - b) ** 2) if self.kind == "squared" else np.abs(a - b)
+
+
+@dataclass(frozen=True, eq=False)
+class MatrixDistance:
+    """A distance given as numbers, (n_columns, n_symbols), for small alphabets."""
+
+    matrix: FloatArray
+
+    @property
+    def n_symbols(self) -> int:
+        return int(self.matrix.shape[1])
+
+    def pairs(self, symbols: IntArray, columns: IntArray) -> FloatArray:
+        return np.asarray(self.matrix[columns, symbols])
+
+    def block(self, start: int, stop: int) -> FloatArray:
+        return np.asarray(self.matrix[start:stop])
+
+    def columns_of(self, columns: IntArray) -> MatrixDistance:
+        return MatrixDistance(self.matrix[columns])
+
+    def divide(self, unit: float) -> MatrixDistance:
+        return MatrixDistance(self.matrix / unit)
+
+    def find_extremes(self) -> tuple[float, float]:
+        least = self.matrix.min(initial=math.inf, where=self.matrix > 0)
+        return (float(least), float(self.matrix.max())) if least < math.inf else (1.0, 1.0)
+
+    def measure_means(self, mass: FloatArray) -> FloatArray:
+        return np.asarray(mass @ self.matrix)
+
+
+Distance = CodeDistance | MatrixDistance
+"""From the columns (original symbols) to the symbols (what may be released).
+
+`pairs` gives the distances of the pairs (symbols[k], columns[k]), (n_pairs,); `block` those of the
+columns start to stop to all symbols, (stop - start, n_symbols); `columns_of` the same distance for
+some of the columns; `divide` the same in units, a power of four. `find_extremes` finds the least
+positive and the largest between different symbols, 1 and 1 without any; `measure_means` the mean
+distortion of releasing one symbol for all, for each symbol, (n_symbols,), in closed form for codes.
+"""
+
+
+def _mean_along(kind: str, s: FloatArray, c: FloatArray, mass: FloatArray) -> FloatArray:
+    if kind == "squared":
+        centre = float(mass @ c)
+        return np.asarray((s - centre) ** 2 + float(mass @ (c - centre) ** 2))
+    values, inverse = np.unique(c, return_inverse=True)
+    weight = np.bincount(inverse.ravel(), mass)
+    if kind == "hamming":
+        place = np.minimum(np.searchsorted(values, s), len(values) - 1)
+        return np.asarray(1.0 - np.where(values[place] == s, weight[place], 0.0))
+    below = np.searchsorted(values, s, side="right")
+    mass_below = np.concatenate([[0.0], np.cumsum(weight)])[below]
+    moment = np.concatenate([[0.0], np.cumsum(weight * values)])
+    return np.asarray(s * (2 * mass_below - 1) + moment[-1] - 2 * moment[below])
+
+
+def pack_codes(codes: FloatArray) -> WordArray | None:
+    """Pack up to eight attributes in each 64-bit word, one byte each, for counting differences.
+
+    Parameters
+    ----------
+    codes : (n, n_attributes)
+        Integer codes.
+
+    Returns
+    -------
+    words : (n_words, n), or None where a code is outside -1 .. 254 or no whole number.
+    """
+    # -1 is a missing attribute, and +1 makes it 0: 256 values fit a byte.
+    if codes.size and (codes.min() < -1 or codes.max() > 254 or (codes % 1).any()):
+        return None
+    n, n_attributes = codes.shape
+    table = np.zeros((n, -(-n_attributes // 8) * 8), np.uint8)
+    table[:, :n_attributes] = (codes + 1).astype(np.uint8)
+    return np.ascontiguousarray(table.view(np.uint64).T)
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,6 +267,11 @@ class Pairs:
         both = np.concatenate([self.symbols, symbols]), np.concatenate([self.columns, columns])
         return Pairs.of(problem, *both)
 
+    def keep_near(self, problem: MappingProblem, slack: FloatArray, most: float) -> Pairs:
+        """Those of less slack (n_pairs,), nats, and each column's own symbol."""
+        keep = (slack < most) | (self.symbols == problem.stay[self.columns])
+        return Pairs.of(problem, self.symbols[keep], self.columns[keep])
+
     def __len__(self) -> int:
         return len(self.symbols)
 
@@ -246,6 +373,21 @@ def normalise_potentials(potentials: FloatArray, prior: FloatArray) -> FloatArra
     top = potentials.max(axis=1, keepdims=True)
     total = np.exp(potentials - top) @ prior
     return np.asarray(potentials - top - np.log(total)[:, None])
+
+
+def identity_duals(problem: MappingProblem) -> Duals:
+    """Duals that certify the identity where no distortion is allowed.
+
+    Potentials are the log-ratios of the symbols' own posteriors; the multiplier is so large
+    that no column gains by leaving its own symbol.
+    """
+    law = np.tile(problem.prior, (problem.n_symbols, 1))
+    law[problem.stay] = problem.posterior
+    with np.errstate(divide="ignore"):
+        ratios = np.log(law / problem.prior)
+    potentials = normalise_potentials(np.maximum(ratios, LOWEST), problem.prior)
+    # Twice the largest difference of potentials, over the nearest neighbour.
+    return Duals(potentials, -2 * LOWEST / min(1.0, problem.distance.find_extremes()[0]))
 
 
 def released_masses(

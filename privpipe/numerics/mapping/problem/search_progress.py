@@ -1,31 +1,15 @@
-"""The best mapping and the best bound found so far, when to stop, and pricing that keeps the limit.
-
-A round over all pairs is the one step of a search whose length grows with the square of the
-alphabet. In memory it is cut into pieces, whose values do not depend on the cut; an oracle
-elsewhere is not called where its slowest call so far would not end in time.
-"""
+"""The best mapping and the best bound found so far, and when to stop."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import pairwise
 
 import numpy as np
 
-from privpipe.numerics.mapping.problem.pair_pricing import (
-    PriceOracle,
-    Prices,
-    PricingQuestion,
-    column_groups,
-    merge_prices,
-    price_block,
-)
 from privpipe.numerics.mapping.problem.programme import Duals, MappingProblem, Plan, measure_plan
 
-# Less than a tenth of a second.
-_PAIRS_PER_PIECE = 2**25
 # Share of a column's mass, or of the budget, that rounding may explain.
 _LOST = 1e-12
 
@@ -132,47 +116,3 @@ class SearchProgress:
 
 class OutOfTime(Exception):
     """The time of a search is up; its `SearchProgress` holds the best plan and bound so far."""
-
-
-@dataclass(eq=False)
-class TimedPricing:
-    """A pricing oracle that raises `OutOfTime` rather than overrun a search's limit.
-
-    Parameters
-    ----------
-    progress
-        Of the search; without a limit the oracle is called as it is.
-    price
-        An oracle; None for the search over all pairs in this process.
-    """
-
-    progress: SearchProgress
-    price: PriceOracle | None = None
-    _slowest: float = field(default=0.0, init=False)
-
-    def __call__(self, problem: MappingProblem, question: PricingQuestion) -> Prices:
-        """Price all columns of a problem."""
-        if self.price is None:
-            return self._in_pieces(problem, question)
-        self._check(self._slowest)
-        begun = time.monotonic()
-        prices = self.price(problem, question)
-        self._slowest = max(self._slowest, time.monotonic() - begun)
-        return prices
-
-    def _in_pieces(self, problem: MappingProblem, question: PricingQuestion) -> Prices:
-        groups = column_groups(problem)
-        width = max(1, _PAIRS_PER_PIECE // problem.n_symbols)
-        edges = [*range(0, problem.n_columns, width), problem.n_columns]
-        parts = []
-        for start, stop in pairwise(edges):
-            self._check(0.0)
-            parts.append(price_block(problem, question, start, stop, groups))
-        return merge_prices(parts, np.zeros(len(parts), np.int64).tolist())
-
-    def _check(self, needed: float) -> None:
-        """Continue only if so many seconds are left; a twentieth of the limit may be overrun."""
-        # A piece in this process is short; only a whole round elsewhere is forecast.
-        limit = self.progress.max_seconds
-        if np.isfinite(limit) and self.progress.seconds + needed >= limit * (1.05 if needed else 1):
-            raise OutOfTime

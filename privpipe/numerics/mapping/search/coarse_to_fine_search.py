@@ -12,13 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from privpipe.numerics.mapping.problem.ordered_pricing import bin_posteriors
-from privpipe.numerics.mapping.problem.programme import (
-    Duals,
-    MappingProblem,
-    Pairs,
-    Plan,
-    make_feasible,
-)
+from privpipe.numerics.mapping.problem.programme import Duals, Pairs, Plan, make_feasible
 from privpipe.numerics.mapping.problem.search_progress import SearchProgress
 from privpipe.numerics.mapping.problem.smoothed_dual import (
     DualPoint,
@@ -65,8 +59,6 @@ def search_ordered(progress: SearchProgress, start: Duals | None = None) -> None
         A dual point on the full alphabet from a like problem.
     """
     problem = progress.problem
-    bins = bin_posteriors(problem.posterior, _COLUMN_BINS)
-    assert bins is not None, "ordered solves are only planned where the posteriors have bins"
     n_cells, coarser = min(_COARSEST, problem.n_symbols), start
     if problem.n_symbols >= _MANY_SYMBOLS and measure_noise(problem) > progress.gap:
         coarser = _search_noisy(progress, start)
@@ -74,49 +66,41 @@ def search_ordered(progress: SearchProgress, start: Duals | None = None) -> None
         if n_cells >= problem.n_symbols:
             _search_level(progress, coarser, OrderedExplorer(_FINE_BINS))
             return
-        level = coarsen_alphabet(problem, bins, n_cells)
-        left = progress.max_seconds - progress.seconds
-        # A fifth of the target for the level: carrying back takes the rest.
-        inner = SearchProgress(level.problem, 0.2 * progress.gap, left)
-        here = None if coarser is None else level.coarsen_duals(coarser)
-        n_pairs = _search_level(inner, here, OrderedExplorer(_LEVEL_BINS))
-        coarser = _carry_back(progress, level, inner, n_pairs)
+        *_, coarser = _search_cells(progress, n_cells, _COLUMN_BINS, coarser)
         finer = 2 if progress.reached < _NEARLY * progress.gap else _REFINEMENT
         n_cells = min(finer * n_cells, problem.n_symbols)
         # No level between half the symbols and all of them.
         n_cells = problem.n_symbols if 2 * n_cells > problem.n_symbols else n_cells
 
 
-def _search_noisy(progress: SearchProgress, start: Duals | None) -> Duals:
+def _search_noisy(progress: SearchProgress, duals: Duals | None) -> Duals | None:
     """Few cells and ever more groups of posteriors for the duals, then neighbours for the plan."""
-    problem, duals = progress.problem, start
     for n_bins in _NOISY_BINS:
-        bins = bin_posteriors(problem.posterior, n_bins)
-        assert bins is not None, "they had bins before"
-        level = coarsen_alphabet(problem, bins, _NOISY_CELLS)
-        left = progress.max_seconds - progress.seconds
-        inner = SearchProgress(level.problem, 0.2 * progress.gap, left)
-        here = None if duals is None else level.coarsen_duals(duals)
-        n_pairs = _search_level(inner, here, OrderedExplorer(_LEVEL_BINS))
-        duals = _carry_back(progress, level, inner, n_pairs)
+        level, plan, duals = _search_cells(progress, _NOISY_CELLS, n_bins, duals)
         if progress.stop:
-            break
-    assert duals is not None, "there are groups"
-    if not progress.stop:
-        exchange_masses(progress, level, inner.plan, duals)
+            return duals
+    exchange_masses(progress, level, plan, duals)
     return duals
 
 
-def _carry_back(
-    progress: SearchProgress, level: CoarseAlphabet, inner: SearchProgress, n_pairs: int
-) -> Duals:
-    """Measure a level's plan and duals on the full alphabet."""
-    explore = OrderedExplorer(_CERTIFYING_BINS, width=0)
+def _search_cells(
+    progress: SearchProgress, n_cells: int, n_bins: int, start: Duals | None
+) -> tuple[CoarseAlphabet, Plan, Duals]:
+    """A level, its plan, and its duals on the full alphabet, where both are measured and offered."""
+    bins = bin_posteriors(progress.problem.posterior, n_bins)
+    assert bins is not None, "ordered solves are only planned where the posteriors have bins"
+    level = coarsen_alphabet(progress.problem, bins, n_cells)
+    left = progress.max_seconds - progress.seconds
+    # A fifth of the target for the level: carrying back takes the rest.
+    inner = SearchProgress(level.problem, 0.2 * progress.gap, left)
+    here = None if start is None else level.coarsen_duals(start)
+    n_pairs = _search_level(inner, here, OrderedExplorer(_LEVEL_BINS))
     duals = level.refine_duals(inner.duals)
-    found = explore(progress.problem, duals, None, -np.inf)
+    certify = OrderedExplorer(_CERTIFYING_BINS, width=0)
+    found = certify(progress.problem, duals, None, -np.inf)
     plan = _refine_plan(level, inner.plan)
     progress.offer(plan, found.duals, found.bound, n_pairs, "cells")
-    return duals
+    return level, inner.plan, duals
 
 
 def _refine_plan(level: CoarseAlphabet, plan: Plan) -> Plan:
@@ -134,37 +118,21 @@ def _refine_plan(level: CoarseAlphabet, plan: Plan) -> Plan:
 
 def _search_level(progress: SearchProgress, start: Duals | None, explore: Explorer) -> int:
     """Solve one level; returns the number of pairs it ended with."""
-    problem = progress.problem
-    if start is None and problem.n_symbols * problem.n_columns <= _COARSEST**2 * 24:
-        state, gap = _solve_all_pairs(progress)
-    else:
-        state, gap = _staircases(problem, explore, start), 1e-3
-        if len(state.pairs) > max(_MOST_FACTORED, _THICK_COLUMNS * problem.n_columns):
-            return _anneal_thick(progress, explore, state)
-    return len(polish(progress, explore, state, gap))
-
-
-def _anneal_thick(progress: SearchProgress, explore: Explorer, state: DualPoint) -> int:
-    """Low temperatures from a good start, on the pairs that carry mass there."""
-    problem, tau = progress.problem, 4 * progress.gap
-    cost, level = column_minima(problem, state.pairs, state.duals(problem))
-    symbols, columns = state.pairs.symbols, state.pairs.columns
-    keep = (cost - level[columns] < 10 * tau) | (symbols == problem.stay[columns])
-    pairs = Pairs.of(problem, symbols[keep], columns[keep])
-    state = replace(state, pairs=pairs, temperature=tau)
-    return len(anneal(progress, explore, state, progress.gap).pairs)
-
-
-def _staircases(problem: MappingProblem, explore: Explorer, start: Duals | None) -> DualPoint:
-    columns = np.arange(problem.n_columns)
-    if start is None:
-        logits, multiplier = start_logits(problem), 0.3 / problem.budget
-    else:
-        logits, multiplier = logits_of(start.potentials, problem.prior), start.multiplier
-    home = Pairs.of(problem, problem.stay, columns)
-    point = DualPoint(home, logits, multiplier, 0.0)
-    found = explore(problem, point.duals(problem), None, 0.02)
-    return replace(point, pairs=home.join(problem, found.symbols, found.columns))
+    problem, gap = progress.problem, progress.gap
+    if start is None:  # the coarsest level: its pairs are few
+        return len(polish(progress, explore, *_solve_all_pairs(progress)))
+    home = Pairs.of(problem, problem.stay, np.arange(problem.n_columns))
+    found = explore(problem, start, None, 0.02)
+    pairs = home.join(problem, found.symbols, found.columns)
+    point = DualPoint(pairs, logits_of(start.potentials, problem.prior), start.multiplier, 0.0)
+    if len(pairs) <= max(_MOST_FACTORED, _THICK_COLUMNS * problem.n_columns):
+        return len(polish(progress, explore, point, 1e-3))
+    # Low temperatures from a good start, on the pairs that carry mass there.
+    cost, level = column_minima(problem, pairs, point.duals(problem))
+    pairs = pairs.keep_near(problem, cost - level[pairs.columns], 10 * 4 * gap)
+    return len(
+        anneal(progress, explore, replace(point, pairs=pairs, temperature=4 * gap), gap).pairs
+    )
 
 
 def _solve_all_pairs(progress: SearchProgress) -> tuple[DualPoint, float]:
@@ -189,6 +157,5 @@ def _solve_all_pairs(progress: SearchProgress) -> tuple[DualPoint, float]:
         if plan.information - bound <= target or tau < 0.1 * target or progress.is_late():
             break
         point = replace(point, temperature=0.5 * tau)
-    keep = (cost - level[pairs.columns] < 10 * tau) | (pairs.symbols == problem.stay[pairs.columns])
-    fewer = Pairs.of(problem, pairs.symbols[keep], pairs.columns[keep])
+    fewer = pairs.keep_near(problem, cost - level[pairs.columns], 10 * tau)
     return replace(point, pairs=fewer), max(plan.information - bound, target)

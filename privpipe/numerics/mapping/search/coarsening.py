@@ -14,10 +14,10 @@ import numpy as np
 import scipy
 
 from privpipe.numerics.compiler import njit
-from privpipe.numerics.mapping.problem.distortion import CodeDistance
 from privpipe.numerics.mapping.problem.ordered_pricing import PosteriorBins
 from privpipe.numerics.mapping.problem.programme import (
     LOWEST,
+    CodeDistance,
     Duals,
     MappingProblem,
     Pairs,

@@ -9,6 +9,7 @@ bound. This is the c-transform of the column potentials.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 import numpy as np
 
@@ -21,7 +22,10 @@ from privpipe.numerics.mapping.problem.pair_pricing import (
     PriceOracle,
     Prices,
     PricingQuestion,
+    column_groups,
     measure_bound,
+    merge_prices,
+    price_block,
     sum_prices,
 )
 from privpipe.numerics.mapping.problem.programme import (
@@ -30,10 +34,61 @@ from privpipe.numerics.mapping.problem.programme import (
     MappingProblem,
     normalise_potentials,
 )
+from privpipe.numerics.mapping.problem.search_progress import OutOfTime, SearchProgress
 from privpipe.protocols import FloatArray, IntArray
 
+# Of a piece of a round in this process: less than a tenth of a second.
+_PAIRS_PER_PIECE = 2**25
 _MOST_NAMED = 24
 _FEW_BINS = 8  # with more, every symbol has partners enough
+
+
+@dataclass(eq=False)
+class TimedPricing:
+    """A pricing oracle that raises `OutOfTime` rather than overrun a search's limit.
+
+    A round over all pairs is the one step of a search whose length grows with the square of the
+    alphabet. In memory it is cut into pieces, whose values do not depend on the cut; an oracle
+    elsewhere is not called where its slowest call so far would not end in time.
+
+    Parameters
+    ----------
+    progress
+        Of the search; without a limit the oracle is called as it is.
+    price
+        An oracle; None for the search over all pairs in this process.
+    """
+
+    progress: SearchProgress
+    price: PriceOracle | None = None
+    _slowest: float = field(default=0.0, init=False)
+
+    def __call__(self, problem: MappingProblem, question: PricingQuestion) -> Prices:
+        """Price all columns of a problem."""
+        if self.price is None:
+            return self._in_pieces(problem, question)
+        self._check(self._slowest)
+        begun = self.progress.seconds
+        prices = self.price(problem, question)
+        self._slowest = max(self._slowest, self.progress.seconds - begun)
+        return prices
+
+    def _in_pieces(self, problem: MappingProblem, question: PricingQuestion) -> Prices:
+        groups = column_groups(problem)
+        width = max(1, _PAIRS_PER_PIECE // problem.n_symbols)
+        edges = [*range(0, problem.n_columns, width), problem.n_columns]
+        parts = []
+        for start, stop in pairwise(edges):
+            self._check(0.0)
+            parts.append(price_block(problem, question, start, stop, groups))
+        return merge_prices(parts, np.zeros(len(parts), np.int64).tolist())
+
+    def _check(self, needed: float) -> None:
+        """Continue only if so many seconds are left; a twentieth of the limit may be overrun."""
+        # A piece in this process is short; only a whole round elsewhere is forecast.
+        limit = self.progress.max_seconds
+        if np.isfinite(limit) and self.progress.seconds + needed >= limit * (1.05 if needed else 1):
+            raise OutOfTime
 
 
 @dataclass(frozen=True, eq=False)

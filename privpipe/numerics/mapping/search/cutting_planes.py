@@ -29,7 +29,6 @@ from privpipe.numerics.mapping.problem.programme import (
     Pairs,
     normalise_potentials,
 )
-from privpipe.numerics.mapping.problem.scale import measure_mean_distances
 from privpipe.protocols import FloatArray, IntArray
 
 # Pairs up to which a programme holds all of them, so that nothing must be priced in.
@@ -148,7 +147,7 @@ def _first_pairs(problem: MappingProblem) -> Pairs:
     n, columns = problem.n_symbols, np.arange(problem.n_columns)
     if _holds_all(problem):
         return Pairs.of(problem, np.tile(np.arange(n), problem.n_columns), np.repeat(columns, n))
-    common = np.argsort(measure_mean_distances(problem), kind="stable")[:_TOP]
+    common = np.argsort(problem.distance.measure_means(problem.mass), kind="stable")[:_TOP]
     symbols = np.concatenate([problem.stay, np.repeat(common, problem.n_columns)])
     return Pairs.of(problem, symbols, np.tile(columns, 1 + len(common)))
 

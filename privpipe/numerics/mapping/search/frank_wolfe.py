@@ -27,12 +27,8 @@ from privpipe.numerics.mapping.problem.programme import (
     normalise_potentials,
     released_masses,
 )
-from privpipe.numerics.mapping.problem.search_progress import (
-    OutOfTime,
-    SearchProgress,
-    TimedPricing,
-)
-from privpipe.numerics.mapping.search.column_generation import repair_potentials
+from privpipe.numerics.mapping.problem.search_progress import OutOfTime, SearchProgress
+from privpipe.numerics.mapping.search.column_generation import TimedPricing, repair_potentials
 from privpipe.protocols import FloatArray, IntArray
 
 _RATIO_FLOOR = float(np.log(1e-12))

@@ -26,7 +26,7 @@ from privpipe.numerics.mapping.problem.smoothed_dual import (
     potentials_of,
     spend_budget,
 )
-from privpipe.numerics.mapping.search.column_generation import Explorer, Found
+from privpipe.numerics.mapping.search.column_generation import Explorer
 from privpipe.protocols import FloatArray, IntArray
 
 # What follows was chosen on the laws of `tests.bench mapping`. None of it is in a bound, which
@@ -154,7 +154,9 @@ def anneal(
         idle = 0 if progress.reached < (1 - _GAIN) * before else idle + 1
         if idle >= _IDLE:
             break
-        pairs = _extend(problem, state.pairs, cost - level[state.pairs.columns], tau, found)
+        # Pairs that carry nothing go, what was found joins.
+        near = state.pairs.keep_near(problem, cost - level[state.pairs.columns], _REACH * tau)
+        pairs = near.join(problem, found.symbols, found.columns)
         if behind >= _BEHIND:
             state = _mix_newcomers(problem, solved, masses, pairs, anchor, behind > _LOST)
             continue
@@ -165,18 +167,6 @@ def anneal(
         cooler = max(_COOLING * tau, lowest) if lag < _WHOLE and converged else tau
         state = DualPoint(pairs, logits, solved.multiplier, cooler)
     return good
-
-
-def _extend(
-    problem: MappingProblem, pairs: Pairs, slack: FloatArray, tau: float, found: Found
-) -> Pairs:
-    """Drop pairs that carry nothing, add what was found."""
-    keep = (slack < _REACH * tau) | (pairs.symbols == problem.stay[pairs.columns])
-    return Pairs.of(
-        problem,
-        np.concatenate([pairs.symbols[keep], found.symbols]),
-        np.concatenate([pairs.columns[keep], found.columns]),
-    )
 
 
 def _mix_newcomers(

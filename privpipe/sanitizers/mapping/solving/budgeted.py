@@ -23,9 +23,8 @@ from scipy.optimize import linprog, minimize_scalar
 
 from privpipe.errors import ConvergenceError, OptionError
 from privpipe.numerics.mapping.certificate import certify_mapping
-from privpipe.numerics.mapping.problem.distortion import DistanceKind
 from privpipe.numerics.mapping.problem.pair_pricing import PriceOracle
-from privpipe.numerics.mapping.problem.programme import measure_information
+from privpipe.numerics.mapping.problem.programme import DistanceKind, measure_information
 from privpipe.protocols import FloatArray, IntArray
 from privpipe.sanitizers.mapping.solving.solve import solve_privacy_mapping
 from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping, UnseenPolicy

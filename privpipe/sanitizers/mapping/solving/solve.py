@@ -23,11 +23,11 @@ from privpipe.numerics.mapping.problem.pair_pricing import (
 from privpipe.numerics.mapping.problem.programme import (
     LOWEST,
     Duals,
+    identity_duals,
     keep_free_pairs,
     measure_plan,
     normalise_potentials,
 )
-from privpipe.numerics.mapping.problem.scale import identity_duals, measure_mean_distances
 from privpipe.numerics.mapping.problem.search_progress import SearchProgress
 from privpipe.numerics.mapping.search.frank_wolfe import search_frank_wolfe
 from privpipe.protocols import Guarantee, IntArray
@@ -317,7 +317,7 @@ def _solve_limit(alphabet: Alphabet, gap: float) -> tuple[SearchProgress, str] |
         progress.offer(progress.plan, duals, measure_bound(problem, prices, duals), 0, "limit")
         if progress.reached <= gap:
             return progress, "gap reached" if problem.budget else "no distortion allowed"
-    means = measure_mean_distances(problem)
+    means = problem.distance.measure_means(problem.mass)
     if means.min() <= problem.budget:
         only = np.full(problem.n_columns, int(np.argmin(means)))
         plan = measure_plan(problem, only, columns, problem.mass)
