@@ -79,6 +79,7 @@ def _search_noisy(progress: SearchProgress, duals: Duals | None) -> Duals | None
         level, plan, duals = _search_cells(progress, _NOISY_CELLS, n_bins, duals)
         if progress.stop:
             return duals
+    assert duals is not None, "there are groups"
     exchange_masses(progress, level, plan, duals)
     return duals
 
@@ -86,7 +87,7 @@ def _search_noisy(progress: SearchProgress, duals: Duals | None) -> Duals | None
 def _search_cells(
     progress: SearchProgress, n_cells: int, n_bins: int, start: Duals | None
 ) -> tuple[CoarseAlphabet, Plan, Duals]:
-    """A level, its plan, and its duals on the full alphabet, where both are measured and offered."""
+    """A level, its plan, and its duals on the full alphabet, where both are offered."""
     bins = bin_posteriors(progress.problem.posterior, n_bins)
     assert bins is not None, "ordered solves are only planned where the posteriors have bins"
     level = coarsen_alphabet(progress.problem, bins, n_cells)
@@ -129,10 +130,10 @@ def _search_level(progress: SearchProgress, start: Duals | None, explore: Explor
         return len(polish(progress, explore, point, 1e-3))
     # Low temperatures from a good start, on the pairs that carry mass there.
     cost, level = column_minima(problem, pairs, point.duals(problem))
-    pairs = pairs.keep_near(problem, cost - level[pairs.columns], 10 * 4 * gap)
-    return len(
-        anneal(progress, explore, replace(point, pairs=pairs, temperature=4 * gap), gap).pairs
-    )
+    tau = 4 * gap
+    pairs = pairs.keep_near(problem, cost - level[pairs.columns], 10 * tau)
+    point = replace(point, pairs=pairs, temperature=tau)
+    return len(anneal(progress, explore, point, gap).pairs)
 
 
 def _solve_all_pairs(progress: SearchProgress) -> tuple[DualPoint, float]:
