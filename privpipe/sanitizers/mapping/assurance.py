@@ -153,7 +153,8 @@ def assure_mapping(
         "n_held_out": fresh.n_records,
         # What is left out is unbounded.
         **{name: number for name, number in worst.items() if math.isfinite(number)},
-        **_read_search(mapping),
+        # What a search proved of several budgets.
+        **{name: n for name, n in mapping.guarantee.parameters if name.startswith("budget_")},
     }
     return replace(mapping, guarantee=_promise(min(by_others, ball), confidence, numbers))
 
@@ -326,12 +327,6 @@ def _mean_distance(mapping: SparseMapping, symbol: int, original: IntArray) -> f
     power = {"hamming": 0, "absolute": 1, "squared": 2}[mapping.distortion_kind]
     distances = ((away > 0) * away**power).sum(axis=1)
     return float(mapping.probabilities[pairs] @ distances)
-
-
-def _read_search(mapping: SparseMapping) -> dict[str, float]:
-    """What a search proved of several budgets."""
-    said = mapping.guarantee.parameters
-    return {name: number for name, number in said if name.startswith("budget_")}
 
 
 def _promise(number: float, confidence: float, numbers: dict[str, float]) -> Guarantee:

@@ -7,6 +7,7 @@ import numpy as np
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
+from privpipe.numerics.mapping.problem.programme import DistanceKind
 from privpipe.option_values import FORBID
 from privpipe.protocols import Column, IntArray, Role
 from privpipe.sanitizers.options import MethodOptions
@@ -19,108 +20,89 @@ MOST_PROFILES = 2000
 SHARE_CHANGED = 0.1
 
 
-@dataclass(frozen=True, config=FORBID)
+# Nats, or a factor.
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+@dataclass(frozen=True, kw_only=True, config=FORBID)
 class PrivacyMappingOptions(MethodOptions):
     """Options of ``[method] name = "privacy_mapping"`` (SPPM)."""
 
     name: Literal["privacy_mapping"]
-    attributes: Annotated[
-        tuple[str, ...],
-        Field(min_length=1, description="Categorical variables that are released, and changed."),
-    ]
-    private: Annotated[
-        tuple[str, ...],
-        Field(
-            min_length=1,
-            description="Categorical variables that must not be inferred from the release; of "
-            "several, their combination, or each within its own of information_budgets.",
-        ),
-    ]
-    distortion_budget: Annotated[
-        float,
-        Field(
-            ge=0,
-            allow_inf_nan=False,
-            description='Largest mean distortion per record: with "hamming", changed attributes.',
-        ),
-    ]
-    distortion: Annotated[
-        Literal["hamming", "squared", "absolute"],
-        Field(
-            description="hamming counts changed attributes; squared and absolute add up "
-            "differences of codes, for ordered categories."
-        ),
-    ] = "hamming"
-    gap: Annotated[
-        float, Field(gt=0, allow_inf_nan=False, description="Target of the certified gap, nats.")
-    ] = 1e-3
-    max_posterior_odds: Annotated[
-        Annotated[float, Field(gt=1, allow_inf_nan=False)] | None,
-        Field(
-            description="No released profile multiplies the odds of two private values by more, "
-            "under the law counted."
-        ),
-    ] = None
-    max_leakage: Annotated[
-        Annotated[float, Field(gt=0, allow_inf_nan=False)] | None,
-        Field(description="Largest maximal leakage of the mapping, nats, under the law counted."),
-    ] = None
-    information_budgets: Annotated[
-        tuple[Annotated[float, Field(gt=0, allow_inf_nan=False)], ...] | None,
-        Field(
-            description="One budget for each variable of private, in its order: nats of mutual "
-            "information with the release, under the law counted. The largest share that any of "
-            "them takes of its budget is the least possible; a run stops where it is above 1."
-        ),
-    ] = None
-    solver: Annotated[
-        Literal["auto", "frank_wolfe"], Field(description="frank_wolfe is the paper's algorithm.")
-    ] = "auto"
-    smoothing: Annotated[
-        Literal["best", "none", "dirichlet", "hierarchical"],
-        Field(
-            description="Pseudo-records per profile: dirichlet with the private values of all "
-            "records, hierarchical with those of profiles that differ in one attribute; best takes "
-            "the one under which counts left aside are likeliest."
-        ),
-    ] = "best"
-    confidence: Annotated[
-        float, Field(gt=0, lt=1, description="Of the bounds on information and distortion.")
-    ] = 0.95
-    held_out: Annotated[
-        float,
-        Field(
-            ge=0,
-            lt=1,
-            description="Share of the training records that the mapping is not fitted on, which "
-            "bound what it reveals; 0 leaves the bound over a ball around all counts.",
-        ),
-    ] = 0.5
-    wanted_information: Annotated[
-        Annotated[float, Field(gt=0, allow_inf_nan=False)] | None,
-        Field(
-            description="Nats that the bound must not exceed: `check` says how many records that "
-            "needs, and a run whose bound is above stops."
-        ),
-    ] = None
-    most_frequent: Annotated[
-        Annotated[int, Field(ge=1)] | None,
-        Field(description="Keep only so many profiles, the most frequent."),
-    ] = None
-    unseen: Annotated[
-        Literal["nearest", "refuse"],
-        Field(
-            description="What becomes of records whose profile the mapping does not know: nearest "
-            "treats them as the nearest known one, and the report says how many; refuse stops."
-        ),
-    ] = "nearest"
-    pricing: Annotated[
-        Literal["auto", "cluster", "inline"], Field(description="Where columns are priced.")
-    ] = "auto"
-    max_seconds: Annotated[
-        Annotated[float, Field(gt=0, allow_inf_nan=False)] | None,
-        Field(description="Time after which the best mapping so far is taken."),
-    ] = None
+    attributes: tuple[str, ...] = Field(
+        min_length=1, description="Categorical variables that are released, and changed."
+    )
+    private: tuple[str, ...] = Field(
+        min_length=1,
+        description="Categorical variables that must not be inferred from the release; of "
+        "several, their combination, or each within its own of information_budgets.",
+    )
+    distortion_budget: float = Field(
+        ge=0,
+        allow_inf_nan=False,
+        description='Largest mean distortion per record: with "hamming", changed attributes.',
+    )
+    distortion: DistanceKind = Field(
+        default="hamming",
+        description="hamming counts changed attributes; squared and absolute add up "
+        "differences of codes, for ordered categories.",
+    )
+    gap: Positive = Field(default=1e-3, description="Target of the certified gap, nats.")
+    max_posterior_odds: float | None = Field(
+        default=None,
+        gt=1,
+        allow_inf_nan=False,
+        description="No released profile multiplies the odds of two private values by more, "
+        "under the law counted.",
+    )
+    max_leakage: Positive | None = Field(
+        default=None,
+        description="Largest maximal leakage of the mapping, nats, under the law counted.",
+    )
+    information_budgets: tuple[Positive, ...] | None = Field(
+        default=None,
+        description="One budget for each variable of private, in its order: nats of mutual "
+        "information with the release, under the law counted. The largest share that any of "
+        "them takes of its budget is the least possible; a run stops where it is above 1.",
+    )
+    solver: Literal["auto", "frank_wolfe"] = Field(
+        default="auto", description="frank_wolfe is the paper's algorithm."
+    )
+    smoothing: Literal["best", "none", "dirichlet", "hierarchical"] = Field(
+        default="best",
+        description="Pseudo-records per profile: dirichlet with the private values of all "
+        "records, hierarchical with those of profiles that differ in one attribute; best takes "
+        "the one under which counts left aside are likeliest.",
+    )
+    confidence: float = Field(
+        default=0.95, gt=0, lt=1, description="Of the bounds on information and distortion."
+    )
+    held_out: float = Field(
+        default=0.5,
+        ge=0,
+        lt=1,
+        description="Share of the training records that the mapping is not fitted on, which "
+        "bound what it reveals; 0 leaves the bound over a ball around all counts.",
+    )
+    wanted_information: Positive | None = Field(
+        default=None,
+        description="Nats that the bound must not exceed: `check` says how many records that "
+        "needs, and a run whose bound is above stops.",
+    )
+    most_frequent: int | None = Field(
+        default=None, ge=1, description="Keep only so many profiles, the most frequent."
+    )
+    unseen: Literal["nearest", "refuse"] = Field(
+        default="nearest",
+        description="What becomes of records whose profile the mapping does not know: nearest "
+        "treats them as the nearest known one, and the report says how many; refuse stops.",
+    )
+    pricing: Literal["auto", "cluster", "inline"] = Field(
+        default="auto", description="Where columns are priced."
+    )
+    max_seconds: Positive | None = Field(
+        default=None, description="Time after which the best mapping so far is taken."
+    )
 
     prices: ClassVar[bool] = True
 
@@ -140,23 +122,21 @@ class PrivacyMappingOptions(MethodOptions):
         read: Callable[[tuple[str, ...]], IntArray],
     ) -> Mapping[str, Any]:
         """Options of a first privacy mapping; empty where nothing is categorical."""
-        numeric = {column.name for column in columns if column.n_categories is None}
-        if not confidential or numeric & set(confidential):
+        sizes = {column.name: column.n_categories for column in columns}
+        if not confidential or any(sizes.get(name, 1) is None for name in confidential):
             return {}
-        attributes = tuple(
-            column.name
-            for column in columns
-            if column.n_categories is not None
-            and column.n_categories <= MOST_CATEGORIES
-            and column.name not in confidential
-        )
+        attributes = [
+            name
+            for name, size in sizes.items()
+            if size is not None and size <= MOST_CATEGORIES and name not in confidential
+        ]
         if not attributes:
             return {}
         found: dict[str, Any] = {
-            "attributes": list(attributes),
+            "attributes": attributes,
             "private": list(confidential),
             "distortion_budget": round(SHARE_CHANGED * len(attributes), 2),
         }
-        if len(np.unique(read(attributes), axis=0)) > MOST_PROFILES:
+        if len(np.unique(read(tuple(attributes)), axis=0)) > MOST_PROFILES:
             found["most_frequent"] = MOST_PROFILES
         return found

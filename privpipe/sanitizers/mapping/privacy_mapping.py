@@ -11,7 +11,7 @@ from privpipe.errors import InputError, OptionError
 from privpipe.fitted_names import keep_names
 from privpipe.numerics.mapping.problem.pair_pricing import PriceOracle
 from privpipe.numerics.mapping.problem.programme import measure_information
-from privpipe.protocols import FloatArray, Guarantee, IntArray, Method, Shards, ShardSchema
+from privpipe.protocols import FloatArray, IntArray, Method, Shards, ShardSchema
 from privpipe.sanitizers.arrays import check_shards, check_unweighted, say_incomplete
 from privpipe.sanitizers.mapping.assurance import (
     assure_mapping,
@@ -22,6 +22,7 @@ from privpipe.sanitizers.mapping.assurance import (
 from privpipe.sanitizers.mapping.mapping_options import PrivacyMappingOptions
 from privpipe.sanitizers.mapping.profiles import (
     ProfileCounts,
+    add_rows,
     number_private,
     prepare_joint,
     split_counts,
@@ -58,58 +59,32 @@ def assure_each_variable(
     """
     n_variables = private.shape[1]
     # All promises hold together: a union bound over the variables and their combination.
-    level = 1 - (1 - confidence) / (n_variables + 1)
-    whole = assure_mapping(
-        mapping, joint, private, fitted, fresh, schema, confidence=level, held_out=held_out
-    )
-    found: dict[str, float] = {}
-    words = []
+    given = {"confidence": 1 - (1 - confidence) / (n_variables + 1), "held_out": held_out}
+    whole = assure_mapping(mapping, joint, private, fitted, fresh, schema, **given)
+    numbers, words = dict(whole.guarantee.parameters) | {"confidence": confidence}, []
     for k, column in enumerate(schema.confidential[:n_variables]):
-        values, place = np.unique(private[:, k], return_inverse=True)
-        rows = np.zeros((len(values), joint.shape[1]))
-        np.add.at(rows, place.ravel(), joint)
+        values, rows = add_rows(joint, private[:, k])
+        information = measure_information(np.asarray(mapping.mapping @ rows.T))
         alone = assure_mapping(
-            replace(mapping, information=_measure(mapping, rows)),
+            replace(mapping, information=information),
             rows,
             values[:, None],
-            select_variable(fitted, k),
-            select_variable(fresh, k),
+            fitted.select_variable(k),
+            fresh.select_variable(k),
             replace(schema, confidential=(column,)),
-            confidence=level,
-            held_out=held_out,
-        )
-        number = float(alone.guarantee.number or 0.0)
-        found[f"{column.name}_plug_in"] = dict(alone.guarantee.parameters)["plug_in"]
-        found[f"{column.name}_at_most"] = number
-        words.append(f"{round_up(number)} about {column.name}")
-    return replace(whole, guarantee=_say(whole.guarantee, confidence, found, words))
-
-
-def select_variable(counts: ProfileCounts, variable: int) -> ProfileCounts:
-    """Counts by profile and one of the private variables."""
-    columns = [*range(counts.n_attributes), counts.n_attributes + variable]
-    keys, place = np.unique(counts.keys[:, columns], axis=0, return_inverse=True)
-    summed = np.zeros(len(keys), np.int64)
-    np.add.at(summed, place.ravel(), counts.counts)
-    return replace(counts, keys=keys, counts=summed)
-
-
-def _measure(mapping: SparseMapping, joint: FloatArray) -> float:
-    return measure_information(np.asarray(mapping.mapping @ joint.T))
-
-
-def _say(
-    given: Guarantee, confidence: float, found: dict[str, float], words: list[str]
-) -> Guarantee:
-    numbers = {**dict(given.parameters), "confidence": confidence, **found}
+            **given,
+        ).guarantee
+        numbers[f"{column.name}_plug_in"] = information
+        numbers[f"{column.name}_at_most"] = float(alone.number or 0.0)
+        words.append(f"{round_up(float(alone.number or 0.0))} about {column.name}")
+    together = round_up(float(whole.guarantee.number or 0.0))
     level = f"{confidence:.4g}".removeprefix("0")
-    number = round_up(float(given.number or 0.0))
-    return replace(
-        given,
-        parameters=tuple(numbers.items()),
-        statement=f"with confidence {level} about the law of these records at most "
-        f"{', '.join(words)} and {number} nats about all of them together",
+    statement = (
+        f"with confidence {level} about the law of these records at most {', '.join(words)} and "
+        f"{together} nats about all of them together"
     )
+    guarantee = replace(whole.guarantee, parameters=tuple(numbers.items()), statement=statement)
+    return replace(whole, guarantee=guarantee)
 
 
 def _solve(
@@ -251,55 +226,27 @@ class ProfileForecast:
 
     def describe(self) -> str:
         """In words, counts alone."""
-        return " ".join(filter(None, [self._describe_profiles(), self._describe_target()]))
-
-    def _describe_target(self) -> str:
+        about, basis = "", "all records"
+        if not self.exact:
+            about, basis = "at most about ", f"{self.n_records:,} records looked at"
+        share = self.n_unseen / max(1, self.n_records)
+        said = (
+            f"{self.n_profiles:,} profiles known from {self.n_fitted:,} training records; "
+            f"{about}{share:.1%} of {basis} have another one"
+        )
+        if self.n_unseen and self.policy == "refuse":
+            said += ', and unseen = "refuse" will stop the run at the first of them'
+        elif self.n_unseen:
+            said += ': each is treated as the nearest known one (unseen = "nearest")'
         if self.wanted_information is None:
-            return ""
-        target = f"A bound of {self.wanted_information:g} nats"
+            return f"{said}."
+        target = f"{said}. A bound of {self.wanted_information:g} nats"
         if self.n_needed is None:
             return (
                 f"{target} is out of reach of any number of records at this distortion_budget: "
                 "raise it, or wanted_information."
             )
         return f"{target} needs about {self.n_needed:,.0f} training records."
-
-    def _describe_profiles(self) -> str:
-        share = self.n_unseen / max(1, self.n_records)
-        how = "" if self.exact else "at most about "
-        basis = "all records" if self.exact else f"{self.n_records:,} records looked at"
-        unknown = (
-            f"{self.n_profiles:,} profiles known from {self.n_fitted:,} training records; "
-            f"{how}{share:.1%} of {basis} have another one"
-        )
-        if not self.n_unseen:
-            return f"{unknown}."
-        if self.policy == "refuse":
-            return f'{unknown}, and unseen = "refuse" will stop the run at the first of them.'
-        return f'{unknown}: each is treated as the nearest known one (unseen = "nearest").'
-
-
-def forecast_profiles(
-    known: IntArray, n_fitted: int, table: IntArray, *, exact: bool, policy: str
-) -> ProfileForecast:
-    """Count records of profiles that a mapping will not know.
-
-    Parameters
-    ----------
-    known : (n_profiles, n_attributes)
-        Profiles that the fit keeps, each once.
-    n_fitted
-        Training records they come from.
-    table : (n_records, n_attributes)
-        Attributes of records to release.
-    exact, policy
-        See `ProfileForecast`.
-    """
-    both, inverse = np.unique(np.concatenate([known, table]), axis=0, return_inverse=True)
-    is_known = np.zeros(len(both), bool)
-    is_known[inverse.ravel()[: len(known)]] = True
-    unseen = int((~is_known[inverse.ravel()[len(known) :]]).sum())
-    return ProfileForecast(len(known), n_fitted, len(table), unseen, exact, policy)
 
 
 def _forecast(preview: Preview, options: PrivacyMappingOptions) -> ProfileForecast | None:
@@ -309,32 +256,34 @@ def _forecast(preview: Preview, options: PrivacyMappingOptions) -> ProfileForeca
     if fitted.n_records == 0:
         return None
     joint, codes = prepare_joint(fitted, options)
-    known = forecast_profiles(
-        codes,
-        fitted.n_records,
-        preview.read_attributes(),
-        exact=preview.is_whole,
-        policy=options.unseen,
+    table = preview.read_attributes()
+    # Profiles come first: the records whose profile occurs among these first rows are known.
+    _, first, place = np.unique(
+        np.concatenate([codes, table]), axis=0, return_index=True, return_inverse=True
     )
-    if options.wanted_information is None:
-        return known
+    n_unseen = int((first[place.ravel()[len(codes) :]] >= len(codes)).sum())
+    found = ProfileForecast(
+        len(codes), fitted.n_records, len(table), n_unseen, preview.is_whole, options.unseen
+    )
+    if (wanted := options.wanted_information) is None:
+        return found
     mapping = solve_privacy_mapping(
         joint,
         codes,
         options.distortion,
         distortion_budget=options.distortion_budget,
-        gap=max(options.gap, 0.1 * options.wanted_information),
+        gap=max(options.gap, 0.1 * wanted),
         max_seconds=_FORECAST_SECONDS,
     )
     needed = forecast_needed(
         mapping,
         joint,
-        options.wanted_information,
+        wanted,
         options.held_out,
         confidence=options.confidence,
         schema=None if options.held_out else preview.read_labelled()[1].schema,
     )
-    return replace(known, wanted_information=options.wanted_information, n_needed=needed)
+    return replace(found, wanted_information=wanted, n_needed=needed)
 
 
 def check_mapping(options: PrivacyMappingOptions, schema: ShardSchema) -> None:

@@ -73,15 +73,35 @@ class ProfileCounts:
 
     def merge(self, other: ProfileCounts) -> ProfileCounts:
         """Counts of the records of both."""
-        table = np.concatenate([self.keys, other.keys])
-        keys, inverse = np.unique(table, axis=0, return_inverse=True)
-        counts = np.zeros(len(keys), np.int64)
-        np.add.at(counts, inverse.ravel(), np.concatenate([self.counts, other.counts]))
-        return ProfileCounts(keys, counts, self.n_attributes, self.n_left_out + other.n_left_out)
+        left_out = self.n_left_out + other.n_left_out
+        both = np.concatenate([self.keys, other.keys]), np.concatenate([self.counts, other.counts])
+        return ProfileCounts(*_add_cells(*both), self.n_attributes, left_out)
+
+    def select_variable(self, variable: int) -> ProfileCounts:
+        """Counts by profile and one of the private variables."""
+        columns = [*range(self.n_attributes), self.n_attributes + variable]
+        keys, counts = _add_cells(self.keys[:, columns], self.counts)
+        return replace(self, keys=keys, counts=counts)
 
     @property
     def n_records(self) -> int:
         return int(self.counts.sum())
+
+
+def _add_cells(keys: IntArray, counts: IntArray) -> tuple[IntArray, IntArray]:
+    """Each key once, and the records of all that are equal."""
+    found, place = np.unique(keys, axis=0, return_inverse=True)
+    summed = np.zeros(len(found), np.int64)
+    np.add.at(summed, place.ravel(), counts)
+    return found, summed
+
+
+def add_rows(joint: FloatArray, values: IntArray) -> tuple[IntArray, FloatArray]:
+    """Values of one variable, sorted, and the joint of each: the sum of the rows that have it."""
+    found, place = np.unique(values, return_inverse=True)
+    summed = np.zeros((len(found), joint.shape[1]))
+    np.add.at(summed, place.ravel(), joint)
+    return found, summed
 
 
 def split_counts(

@@ -71,8 +71,9 @@ class CodeDistance:
             return 1.0, float(self.symbols.shape[1])
         power = 2 if self.kind == "squared" else 1
         tables = [np.unique(column) for column in self.symbols.T]
-        gaps = [float(np.diff(table).min()) for table in tables if len(table) > 1]
-        least = min(gaps, default=1.0) ** power
+        gaps = [np.diff(table).min() for table in tables if len(table) > 1]
+        # Of NumPy: what overflows is infinite, and refused as such.
+        least = float(np.min(gaps or [1.0]) ** power)
         spans = np.array([table[-1] - table[0] for table in tables])
         return least, float(max((spans**power).sum(), least))
 
