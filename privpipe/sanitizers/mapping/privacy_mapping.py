@@ -77,11 +77,11 @@ def assure_each_variable(
         numbers[f"{column.name}_plug_in"] = information
         numbers[f"{column.name}_at_most"] = float(alone.number or 0.0)
         words.append(f"{round_up(float(alone.number or 0.0))} about {column.name}")
-    together = round_up(float(whole.guarantee.number or 0.0))
+    joint_number = round_up(float(whole.guarantee.number or 0.0))
     level = f"{confidence:.4g}".removeprefix("0")
     statement = (
         f"with confidence {level} about the law of these records at most {', '.join(words)} and "
-        f"{together} nats about all of them together"
+        f"{joint_number} nats about all of them together"
     )
     guarantee = replace(whole.guarantee, parameters=tuple(numbers.items()), statement=statement)
     return replace(whole, guarantee=guarantee)
@@ -265,25 +265,25 @@ def _forecast(preview: Preview, options: PrivacyMappingOptions) -> ProfileForeca
     found = ProfileForecast(
         len(codes), fitted.n_records, len(table), n_unseen, preview.is_whole, options.unseen
     )
-    if (wanted := options.wanted_information) is None:
+    if (target := options.wanted_information) is None:
         return found
     mapping = solve_privacy_mapping(
         joint,
         codes,
         options.distortion,
         distortion_budget=options.distortion_budget,
-        gap=max(options.gap, 0.1 * wanted),
+        gap=max(options.gap, 0.1 * target),
         max_seconds=_FORECAST_SECONDS,
     )
     needed = forecast_needed(
         mapping,
         joint,
-        wanted,
+        target,
         options.held_out,
         confidence=options.confidence,
         schema=None if options.held_out else preview.read_labelled()[1].schema,
     )
-    return replace(found, wanted_information=wanted, n_needed=needed)
+    return replace(found, wanted_information=target, n_needed=needed)
 
 
 def check_mapping(options: PrivacyMappingOptions, schema: ShardSchema) -> None:
