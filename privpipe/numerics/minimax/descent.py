@@ -68,7 +68,7 @@ def descend_quasi_newton(
     # L-BFGS on features as they are.
     recorder = _Recorder(objective, scaling, early_stopping)
     x0 = scaling.invert(start)
-    recorder.accept(x0, recorder.evaluate(x0))
+    recorder.accept(x0)
     if max_iterations == 0:
         return recorder.finish("iterations")
     try:
@@ -110,18 +110,14 @@ def descend_alternating(
     """
     # The paper steps in the filter's own coordinates.
     recorder = _Recorder(objective, InputScaling(), 0)
-    u = start
-    recorder.accept(u, recorder.evaluate(u))
-    stopped = "iterations"
-    for _ in range(max_iterations):
-        u = u - rate * recorder.latest.gradient
-        try:
-            found = recorder.evaluate(u)
-        except ConvergenceError:
-            stopped = "inner"
-            break
-        recorder.accept(u, found)
-    return recorder.finish(stopped, keep_last=True)
+    u, found = start, recorder.accept(start)
+    try:
+        for _ in range(max_iterations):
+            u = u - rate * found.gradient
+            found = recorder.accept(u)
+    except ConvergenceError:
+        return recorder.finish("inner", keep_last=True)
+    return recorder.finish("iterations", keep_last=True)
 
 
 class _HeldOutRoseError(Exception):
@@ -135,10 +131,9 @@ class _Recorder:
         self, objective: MinimaxObjective, scaling: InputScaling, early_stopping: int
     ) -> None:
         self.objective, self.scaling, self.early_stopping = objective, scaling, early_stopping
-        self.rows: list[list[float]] = []
-        self.latest: Evaluation
         self._seen: dict[bytes, Evaluation] = {}
-        self._accepted: list[tuple[float, FloatArray, Evaluation]] = []
+        self._accepted: list[tuple[FloatArray, Evaluation]] = []
+        self._rows: list[list[float]] = []
 
     def evaluate(self, x: FloatArray) -> Evaluation:
         # SciPy's callback and its next line search come back to points that were evaluated: each
@@ -147,8 +142,7 @@ class _Recorder:
         if key not in self._seen:
             if len(self._seen) > 40:
                 self._seen.clear()
-            found = self.objective(self.scaling.to_filter(x))
-            self._seen[key] = found
+            self._seen[key] = self.objective(self.scaling.to_filter(x))
         return self._seen[key]
 
     def value_and_gradient(self, x: FloatArray) -> tuple[float, FloatArray]:
@@ -156,36 +150,32 @@ class _Recorder:
         return found.value, self.scaling.to_optimiser(found.gradient)
 
     def callback(self, intermediate_result: so.OptimizeResult) -> None:
-        x = np.array(intermediate_result.x)
-        self.accept(x, self.evaluate(x))
-        if self.early_stopping and self._since_best() >= self.early_stopping:
+        self.accept(np.array(intermediate_result.x))
+        judged = self._judge()
+        if self.early_stopping and len(judged) - 1 - int(np.argmin(judged)) >= self.early_stopping:
             raise _HeldOutRoseError
 
-    def accept(self, x: FloatArray, found: Evaluation) -> None:
-        o = self.objective
+    def accept(self, x: FloatArray) -> Evaluation:
+        found, o = self.evaluate(x), self.objective
         norm = float(np.abs(self.scaling.to_optimiser(found.gradient)).max(initial=0.0))
-        self.latest = found
-        # Which iterate is returned; what the line search lowers is the training Phi in any case.
-        judged = found.held_out if self.early_stopping else found.value
-        self._accepted.append((judged, x, found))
-        self.rows.append(
+        self._accepted.append((x, found))
+        self._rows.append(
             [
-                *(float(len(self.rows)), found.value, *found.losses.tolist()),
+                *(float(len(self._rows)), found.value, *found.losses.tolist()),
                 *([] if np.isnan(found.held_out) else [found.held_out]),
                 *(norm, found.gap, o.n_rounds, o.n_bytes, o.largest_round),
             ]
         )
+        return found
 
-    def _since_best(self) -> int:
-        values = [judged for judged, _, _ in self._accepted]
-        return len(values) - 1 - int(np.argmin(values))
+    def _judge(self) -> list[float]:
+        """By what an iterate is returned; the line search lowers the training Phi in any case."""
+        return [f.held_out if self.early_stopping else f.value for _, f in self._accepted]
 
     def finish(self, stopped: str, *, keep_last: bool = False) -> Descent:
-        judged = [value for value, _, _ in self._accepted]
         # The paper's algorithm returns its last iterate, wherever Phi went.
-        best = len(judged) - 1 if keep_last else int(np.argmin(judged))
-        _, x, found = self._accepted[best]
-        return Descent(self.scaling.to_filter(x), np.array(self.rows), stopped, found.heads)
+        x, found = self._accepted[-1 if keep_last else int(np.argmin(self._judge()))]
+        return Descent(self.scaling.to_filter(x), np.array(self._rows), stopped, found.heads)
 
 
 def _explain(result: so.OptimizeResult) -> str:

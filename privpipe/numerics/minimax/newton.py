@@ -83,6 +83,11 @@ Curvature = tuple[FloatArray, FloatArray]
 """Packed Hessian (empty where the bound is it) and packed block of its upper bound."""
 
 
+def _jitter(matrix: FloatArray) -> float:
+    """Keeps steps finite, on its diagonal, where a constant filter output has no curvature."""
+    return float(1e-12 * np.trace(matrix) / len(matrix) + 1e-300)
+
+
 class HeadSolver:
     """Damped Newton for ``min_V f(V)``, f convex, in rounds over the records.
 
@@ -148,15 +153,16 @@ class HeadSolver:
             return
         value = loss + self.penalty(self.trial)
         slope = slope + self._penalty[:, None] * self.trial
-        expected = ARMIJO * _dot(self._direction, self._slope)
+        # What the step to the trial promised: half of its fall along the slope, in the model.
+        gain = -0.5 * _dot(self._direction, self._slope)
         # The last term is rounding of a sum over many records; without it heads at their minimum
         # are refused for ever.
-        if np.isfinite(self.value) and value > self.value + expected + 1e-13 * (1 + abs(value)):
+        if value > self.value - 2 * ARMIJO * gain + 1e-13 * (1 + abs(value)):
             self._retreat()
             return
         if curvature is not None:
             self._keep(curvature, slope.shape[1])
-        gain, shave = self.gain, self._shave()
+        shave = self._shave()
         if not is_new and self.value - value >= TRUE * (gain + 0.5 * shave):
             # Of classes that are all but separated the curvature is far below its bound, and little
             # damping is much: it is taken back step by step there. Where the step would have been
@@ -187,11 +193,6 @@ class HeadSolver:
     def withdraw(self) -> None:
         """Leave the trial for the accepted head."""
         self.trial = self.head
-
-    @property
-    def gain(self) -> float:
-        """What the step from the head promises, in the quadratic model."""
-        return -0.5 * _dot(self._direction, self._slope)
 
     @property
     def accepted(self) -> bool:
@@ -246,11 +247,10 @@ class HeadSolver:
     def _keep(self, curvature: Curvature, n_scores: int) -> None:
         # Symmetric matrices travel as their upper triangles, half the bytes.
         hessian, block = (unpack_symmetric(part) for part in curvature)
-        # A constant filter output has no curvature: the jitter keeps the step finite there.
-        block[np.diag_indices_from(block)] += 1e-12 * np.trace(block) / len(block) + 1e-300
+        block[np.diag_indices_from(block)] += _jitter(block)
         if len(hessian):
-            jitter = 1e-12 * np.trace(hessian) / len(hessian) + 1e-300
-            hessian[np.diag_indices_from(hessian)] += np.tile(self._penalty, n_scores) + jitter
+            penalty = np.tile(self._penalty, n_scores)
+            hessian[np.diag_indices_from(hessian)] += penalty + _jitter(hessian)
         block[np.diag_indices_from(block)] += self._penalty
         self._hessian, self._block = hessian, block
 
@@ -432,8 +432,7 @@ class InexactSolver(HeadSolver):
 
     def _keep(self, curvature: Curvature, n_scores: int) -> None:
         block = unpack_symmetric(curvature[1])
-        # A constant filter output has no curvature: the jitter keeps the step finite there.
-        block[np.diag_indices_from(block)] += 1e-12 * np.trace(block) / len(block) + 1e-300
+        block[np.diag_indices_from(block)] += _jitter(block)
         self._block = block / self._majorant + np.diag(self._penalty)
 
     def _bound(self, direction: FloatArray) -> float:

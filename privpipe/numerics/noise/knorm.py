@@ -27,7 +27,7 @@ SPARE = 64
 """Bits of working precision beyond those of the uniforms."""
 
 _contexts = threading.local()
-"""A context of intervals holds its precision, so each thread has its missed."""
+"""A context of intervals holds its precision, so each thread has its own."""
 
 
 def round_exactly(
@@ -50,7 +50,7 @@ def round_exactly(
     noise : (width,) or None
         None if these words do not decide every coordinate.
     """
-    numbers = [_join(row) for row in words]
+    numbers = [int.from_bytes(np.array(row, ">u8").tobytes()) for row in words]
     if not all(numbers[:width]):
         return None  # a uniform that begins with zeros alone may be any smaller one
     n_bits = 64 * len(words[0])
@@ -79,13 +79,6 @@ def _open_context(bits: int) -> Any:
         found = _contexts.held = MPIntervalContext()
     found.prec = bits
     return found
-
-
-def _join(row: Sequence[int]) -> int:
-    number = 0
-    for word in row:
-        number = number << 64 | int(word)
-    return number
 
 
 def _interval(iv: Any, number: int, n_bits: int) -> Any:
@@ -283,15 +276,12 @@ class KNormNoise:
             _round(words, self.width, self.cells_per_scale, out[rows], close[rows])
         places = np.flatnonzero(close)
         if places.size:
-            self._decide(stream, places, out)
+            # The noise of these few is that of intervals.
+            words = stream.words_at(PURPOSE, self.n_words, places)
+            further = stream.words_at(FURTHER, self.n_further, places)
+            for place, head, tail in zip(places.tolist(), words, further, strict=True):
+                out[place] = self.decide_record(head, tail.reshape(self.n_words, FURTHER_WORDS))
         return out
-
-    def _decide(self, stream: RecordStream, places: IntArray, out: IntArray) -> None:
-        """Overwrite the noise of some records by that of intervals."""
-        words = stream.words_at(PURPOSE, self.n_words, places)
-        further = stream.words_at(FURTHER, self.n_further, places)
-        for place, head, tail in zip(places.tolist(), words, further, strict=True):
-            out[place] = self.decide_record(head, tail.reshape(self.n_words, FURTHER_WORDS))
 
     def decide_record(self, head: WordArray, tail: WordArray) -> tuple[int, ...]:
         """Noise of one record from intervals; `head` (n_words,), `tail` (n_words, 16)."""

@@ -372,6 +372,7 @@ def plan_promised(
         If no noise of this epsilon is drawn exactly, or its delta or its slack would be above
         `MOST_DELTA`; with the epsilons that are allowed.
     """
+    refused = None
     try:
         planned = plan_mechanism(epsilon, width, norm, law, grid)
         if _is_sharp(planned):
@@ -381,11 +382,10 @@ def plan_promised(
             f"{MOST_DELTA:.2g}."
         )
     except OptionError as error:
-        least, most = find_epsilons(width, norm, law, grid)
-        if least > most or least <= epsilon <= most or not 0 < epsilon < math.inf:
-            raise  # no other epsilon would help
-        problem = f"noise of that size is not drawn exactly: {error.message}"
+        refused, problem = error, f"noise of that size is not drawn exactly: {error.message}"
     least, most = find_epsilons(width, norm, law, grid)
+    if refused and (least > most or least <= epsilon <= most or not 0 < epsilon < math.inf):
+        raise refused  # no other epsilon would help
     raise OptionError(
         f"epsilon is {epsilon:g}, and for {width} coordinates under {law!r} {problem}",
         remedy=f"Use {_round_in(least, most)}.",

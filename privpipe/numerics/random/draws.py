@@ -36,14 +36,12 @@ def exponential_of(number: float, rest: float) -> float:
     s = f / (2.0 + f)
     z = s * s
     w = z * z
-    even = w * (
-        3.999999999940941908e-01 + w * (2.222219843214978396e-01 + w * 1.531383769920937332e-01)
-    )
-    odd = z * (
-        6.666666666666735130e-01
-        + w
-        * (2.857142874366239149e-01 + w * (1.818357216161805012e-01 + w * 1.479819860511658591e-01))
-    )
+    # Polynomials are written as Horner's rule takes their steps: the order is part of the value.
+    even = 2.222219843214978396e-01 + w * 1.531383769920937332e-01
+    even = w * (3.999999999940941908e-01 + w * even)
+    odd = 1.818357216161805012e-01 + w * 1.479819860511658591e-01
+    odd = 2.857142874366239149e-01 + w * odd
+    odd = z * (6.666666666666735130e-01 + w * odd)
     half_square = 0.5 * f * f
     bent = half_square - s * (half_square + (even + odd))  # f - bent is log(1 + f)
     left = np.float64(64 - power)
@@ -54,41 +52,19 @@ def exponential_of(number: float, rest: float) -> float:
 def sine_cosine_of(angle: float) -> tuple[float, float]:
     """Sine and cosine of an angle from 0 to pi/4, each within 2**-52; proved likewise."""
     z = angle * angle
-    sine = angle + angle * z * (
-        -1.66666666666666324348e-01
-        + z
-        * (
-            8.33333333332248946124e-03
-            + z
-            * (
-                -1.98412698298579493134e-04
-                + z
-                * (
-                    2.75573137070700676789e-06
-                    + z * (-2.50507602534068634195e-08 + z * 1.58969099521155010221e-10)
-                )
-            )
-        )
-    )
-    tail = z * (
-        4.16666666666666019037e-02
-        + z
-        * (
-            -1.38888888888741095749e-03
-            + z
-            * (
-                2.48015872894767294178e-05
-                + z
-                * (
-                    -2.75573143513906633035e-07
-                    + z * (2.08757232129817482790e-09 + z * -1.13596475577881948265e-11)
-                )
-            )
-        )
-    )
+    odd = -2.50507602534068634195e-08 + z * 1.58969099521155010221e-10
+    odd = 2.75573137070700676789e-06 + z * odd
+    odd = -1.98412698298579493134e-04 + z * odd
+    odd = 8.33333333332248946124e-03 + z * odd
+    odd = -1.66666666666666324348e-01 + z * odd
+    even = 2.08757232129817482790e-09 + z * -1.13596475577881948265e-11
+    even = -2.75573143513906633035e-07 + z * even
+    even = 2.48015872894767294178e-05 + z * even
+    even = -1.38888888888741095749e-03 + z * even
+    even = z * (4.16666666666666019037e-02 + z * even)
     half = 0.5 * z
     one = 1.0 - half
-    return sine, one + (((1.0 - one) - half) + z * tail)
+    return angle + angle * z * odd, one + (((1.0 - one) - half) + z * even)
 
 
 @compiled

@@ -17,6 +17,7 @@ from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from privpipe.protocols import FloatArray, IntArray, WordArray
@@ -243,12 +244,8 @@ def match_rows(mine: WordArray, other: WordArray) -> IntArray:
 
 def _count_up(words: WordArray) -> npt.NDArray[np.void]:
     """Words with how often each was met before, so that all are different."""
-    order = np.argsort(words, kind="stable")
-    ordered = words[order]
-    starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]]) if len(words) else order
-    rank = np.arange(len(words)) - np.repeat(starts, np.diff(np.r_[starts, len(words)]))
     found = np.empty(len(words), [("word", np.uint64), ("rank", np.int64)])
-    found["word"][order], found["rank"][order] = ordered, rank
+    found["word"], found["rank"] = words, pd.Series(words).groupby(words).cumcount()
     return found
 
 

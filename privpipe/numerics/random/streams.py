@@ -40,7 +40,7 @@ class KeyedStream:
     """Random words for a run of consecutive records of one partition.
 
     Word j of record r for a purpose is word ``r * words_per_record + j`` of the key stream of
-    AES-256-CTR under a subkey of its some for (purpose, words_per_record, partition). So no
+    AES-256-CTR under a subkey of its own for (purpose, words_per_record, partition). So no
     chunking, worker, retry or order of calls changes a word, and two purposes, two partitions
     or two numbers of words per record share none.
 
@@ -131,7 +131,7 @@ class KeyedStream:
         )
 
     def words(self, purpose: str, words_per_record: int) -> WordArray:
-        """Uniform 64-bit words, shape (n_records, words_per_record), in memory of their some.
+        """Uniform 64-bit words, shape (n_records, words_per_record), in memory of their own.
 
         Raises
         ------
@@ -162,7 +162,7 @@ class KeyedStream:
     def tiles(self, purpose: str, words_per_record: int) -> Iterator[tuple[slice, WordArray]]:
         """Yield the same words piecewise: which records of the run, and their words.
 
-        A tile is valid until the next one is rows for: all share one buffer of 256 KiB (of one
+        A tile is valid until the next one is requested: all share one buffer of 256 KiB (of one
         record, where that is larger), which is what makes this several times faster than fresh
         memory. One iteration at a time per stream.
         """
@@ -339,7 +339,7 @@ class JoinedStream:
 
 
 class ScopedStream:
-    """A stream under a name of its some: the same purpose under another name has other words.
+    """A stream under a name of its own: the same purpose under another name has other words.
 
     Two maps that draw for one record under one purpose would draw the same; the one that
     applies both gives each a prefix.

@@ -296,7 +296,7 @@ def fit_pca_filter(shards: Shards, options: PcaOptions) -> LinearFilter:
     # The paper's principal components are of raw records.
     if not options.centre:
         mean, second = np.zeros_like(mean), second + np.outer(mean, mean)
-    nothing = np.empty((len(mean), 0))
+    nothing = second[:, :0]
     directions = spectra.guard_directions(second, nothing, nothing, options.n_filtered)
     return make_centred_filter("pca", directions, mean)
 
@@ -571,15 +571,13 @@ def find_least_squares_directions(
     )
     n_informative = int((values < -INFORMATIVE * np.abs(values).max(initial=1e-300)).sum())
     taken = vectors[:, : min(max(n_informative, 1), n_filtered or len(values))]
-    missing = max(n_filtered - taken.shape[1], 0)
-    if not missing:
-        return taken, n_informative
-    hide = [t for t in tasks if t.weight < 0]
-    closed = np.column_stack([cross_moments(t, moments) for t in hide])
-    rest = _guard(moments, closed, moments.covariance @ taken, missing, fill=fill)
-    variance = np.einsum("ij,ij->j", rest, moments.covariance @ rest)
-    rest = rest / np.sqrt(np.maximum(variance, 1e-300))
-    return np.column_stack([taken, rest]), n_informative
+    if (missing := n_filtered - taken.shape[1]) > 0:
+        hide = [cross for t, cross in zip(tasks, crosses, strict=True) if t.weight < 0]
+        closed, avoided = np.column_stack(hide), moments.covariance @ taken
+        rest = _guard(moments, closed, avoided, missing, fill=fill)
+        variance = np.einsum("ij,ij->j", rest, moments.covariance @ rest)
+        taken = np.column_stack([taken, rest / np.sqrt(np.maximum(variance, 1e-300))])
+    return taken, n_informative
 
 
 def find_privacy_lds(
@@ -603,20 +601,18 @@ def find_privacy_lds(
     n_informative
         Rank of the target scatter.
     """
-    keep = [t for t in tasks if t.weight > 0]
-    hide = [t for t in tasks if t.weight < 0]
-    target, private = _stack(keep, moments), _stack(hide, moments)
+    scaled = [(t.weight, np.sqrt(abs(t.weight)) * between_classes(t, moments)) for t in tasks]
+    target = np.column_stack([columns for weight, columns in scaled if weight > 0])
+    private = np.column_stack([columns for weight, columns in scaled if weight < 0])
     ones = np.ones(target.shape[1])
     values, vectors = spectra.solve_generalised(target, ones, private @ private.T, ridge)
-    n_informative = len(values)
-    n_taken = min(n_informative, n_filtered or n_informative)
-    taken = vectors[:, ::-1][:, :n_taken]
+    width = n_filtered or len(values)
+    taken = vectors[:, ::-1][:, :width]
     taken = taken / np.linalg.norm(taken, axis=0)
-    missing = (n_filtered or n_informative) - n_taken
-    if not missing:
-        return taken, n_informative
-    rest = _guard(moments, private, taken, missing, fill=fill)
-    return np.column_stack([taken, rest]), n_informative
+    if missing := width - taken.shape[1]:
+        rest = _guard(moments, private, taken, missing, fill=fill)
+        taken = np.column_stack([taken, rest])
+    return taken, len(values)
 
 
 def _guard(
@@ -629,27 +625,22 @@ def _guard(
     # The rank by the rule that closes the directions: the classes of a variable are dependent, and
     # whether their last singular value is above eps is for each processor another matter.
     room = len(moments.mean) - spectra.count_directions(np.column_stack([closed, taken]))
-    if missing <= room:
-        return spectra.guard_directions(moments.covariance, closed, taken, missing)
-    if not fill:
+    if missing > room and not fill:
         most = taken.shape[1] + int(room)
         raise OptionError(
             f"n_filtered is {taken.shape[1] + missing}, but only {most} directions avoid the "
             "confidential variables.",
             remedy=f"Use at most {most}.",
         )
-    # A start takes what room there is and is filled up: 28 of 400 odd problems were refused
-    # before.
-    guarded = spectra.guard_directions(moments.covariance, closed, taken, int(room))
-    there = np.column_stack([taken, guarded])
-    nothing = np.empty((len(there), 0))
-    open_ = spectra.guard_directions(moments.covariance, nothing, there, missing - int(room))
-    return np.column_stack([guarded, open_])
-
-
-def _stack(tasks: Sequence[Task], moments: LabelledMoments) -> FloatArray:
-    parts = [np.sqrt(abs(t.weight)) * between_classes(t, moments) for t in tasks]
-    return np.column_stack(parts)
+    found = spectra.guard_directions(moments.covariance, closed, taken, min(missing, int(room)))
+    if missing > room:
+        # A start takes what room there is and is filled up: 28 of 400 odd problems were refused
+        # before.
+        there = np.column_stack([taken, found])
+        more = missing - int(room)
+        open_ = spectra.guard_directions(moments.covariance, there[:, :0], there, more)
+        found = np.column_stack([found, open_])
+    return found
 
 
 METHODS = (

@@ -258,11 +258,10 @@ def _find_start(
     if start == "rand":
         u = np.random.default_rng(options.seed).standard_normal((n_features, width))
     elif start == "least_squares":
-        u, _ = baselines.find_least_squares_directions(
-            tasks, moments, width, START_RIDGE, fill=True
-        )
+        find = baselines.find_least_squares_directions
+        u = find(tasks, moments, width, START_RIDGE, fill=True)[0]
     else:
-        u, _ = baselines.find_privacy_lds(tasks, moments, width, START_RIDGE, fill=True)
+        u = baselines.find_privacy_lds(tasks, moments, width, START_RIDGE, fill=True)[0]
     # Unit variance, so that the first step is as long whatever the start.
     variance = np.einsum("ij,ij->j", u, moments.covariance @ u)
     return np.asarray(u / np.sqrt(np.maximum(variance, 1e-300))).ravel()

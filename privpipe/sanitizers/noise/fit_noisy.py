@@ -407,7 +407,7 @@ def _make_options_class(filters: Filters) -> type[NoisyOptions]:
             "method. Not set: noise alone."
         ),
     ]
-    # A class statement in here could name neither its base nor itself as what it stands for.
+    # A class statement in here could not have the name of its base, which it takes the place of.
     space: dict[str, Any] = {"__annotations__": {"filter": described}, "filter": None}
     for name in ("__doc__", "__module__", "__qualname__"):
         space[name] = getattr(NoisyOptions, name)

@@ -400,21 +400,18 @@ def draw_lifts(
     rng: np.random.Generator,
 ) -> dict[str, Lift]:
     """What the drawn adversaries read, for the outputs of a filter as they are, by their names."""
-
-    def draw_kernel(n_landmarks: int) -> NystroemFeatures:
+    lifts: dict[str, Lift] = {}
+    for name in options.adversary:
+        if name == "logistic":
+            continue
+        # Half the landmarks of groups, so that head, filter and both gradients of 15 classes fit
+        # in a round of 64 kB.
+        n_landmarks = LANDMARKS // 2 if name == "group" else LANDMARKS
         landmarks: FloatArray = rng.standard_normal((n_landmarks, outputs.n_directions))
         for _ in range(LLOYD_STEPS):
             landmarks = rounds.move_landmarks(parameters, outputs, landmarks)
-        return NystroemFeatures(outputs, landmarks)
-
-    lifts: dict[str, Lift] = {}
-    for name in options.adversary:
-        if name == "kernel":
-            lifts[name] = draw_kernel(LANDMARKS)
-        elif name == "group":
-            # Half the landmarks, so that head, filter and both gradients of 15 classes fit in a
-            # round of 64 kB.
-            lifts[name] = SetFeatures(draw_kernel(LANDMARKS // 2))
+        kernel = NystroemFeatures(outputs, landmarks)
+        lifts[name] = SetFeatures(kernel) if name == "group" else kernel
     return lifts
 
 

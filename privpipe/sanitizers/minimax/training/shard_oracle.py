@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
-import scipy.sparse as sp
 
 from privpipe.numerics import logistic
 from privpipe.numerics.minimax.filters import DifferentiableFilter
@@ -187,27 +186,6 @@ class _Block(NamedTuple):
     groups: IntArray
 
 
-class _Sample(NamedTuple):
-    """What one task predicts in a block: of its records, or of the sets that are drawn of them."""
-
-    truth: Any
-    fitted: BoolArray
-    mixing: sp.csr_array | None = None
-    counts: FloatArray | None = None
-    """Records that a set represents: it counts as often."""
-
-    @classmethod
-    def of(cls, task: Task, block: _Block) -> _Sample:
-        if task.is_classification:
-            truth: Any = task.read_classes(block.labels)
-        else:
-            truth = task.read_numbers(block.x, block.labels)
-        if task.pool is None:
-            return cls(truth, block.fitted)
-        sets = draw_pools(block.x, block.groups, block.fitted, task.pool)
-        return cls(truth[sets.firsts], sets.fitted, sets.mixing, sets.weights)
-
-
 class _TaskSums:
     """What one task sums over the blocks of a shard."""
 
@@ -233,19 +211,18 @@ class _TaskSums:
             if dz is not None:
                 dz += self.weight * slopes * block.fitted[:, None]
             return
-        sample = _Sample.of(task, block)
-        fitted, counts = sample.fitted, sample.counts
+        truth, fitted, counts, mixing = self._sample(block)
         read, lower = (z, None) if task.lift is None else task.lift.map(z)
         # The mean over a set, scaled so that independent noise stays as large as in one record.
-        if sample.mixing is not None:
-            read = sample.mixing @ read
+        if mixing is not None:
+            read = mixing @ read
         inputs = read if not task.with_intercept else np.column_stack([read, np.ones(len(read))])
         scores = z[:, slice(*task.columns)] if head is None else inputs @ head
         p: FloatArray | None = None
         if task.is_classification:
-            per_record, slopes, p = logistic.measure_softmax(scores, sample.truth, task.basis)
+            per_record, slopes, p = logistic.measure_softmax(scores, truth, task.basis)
         else:
-            per_record, slopes = logistic.measure_squares(scores, sample.truth)
+            per_record, slopes = logistic.measure_squares(scores, truth)
         slopes *= (fitted if counts is None else fitted * counts)[:, None]
         self._count(per_record if counts is None else per_record * counts, fitted)
         if head is not None:
@@ -263,9 +240,21 @@ class _TaskSums:
             dz[:, slice(*task.columns)] += slopes
             return
         change = slopes @ head[: read.shape[1]].T
-        if sample.mixing is not None:
-            change = sample.mixing.T @ change
+        if mixing is not None:
+            change = mixing.T @ change
         dz += change if lower is None else lower(change)
+
+    def _sample(self, block: _Block) -> tuple[Any, BoolArray, FloatArray | None, Any]:
+        """What the task predicts in a block, and which of these are fitted to.
+
+        Of its records; or of the sets that are drawn of them, with the records that each set
+        represents, for it counts as often, and the sparse table that mixes them.
+        """
+        truth = self.task.read_truth(block.x, block.labels)
+        if self.task.pool is None:
+            return truth, block.fitted, None, None
+        sets = draw_pools(block.x, block.groups, block.fitted, self.task.pool)
+        return truth[sets.firsts], sets.fitted, sets.weights, sets.mixing
 
     def _count(self, per_record: FloatArray, fitted: BoolArray) -> None:
         self.losses += float(per_record[fitted].sum()), float(per_record[~fitted].sum())

@@ -244,18 +244,22 @@ class Task:
         room -= 4 * n_inputs * (n_inputs + 1)
         return self.is_classification and 4 * q * (q + 1) <= max(HESSIAN_BYTES, room)
 
-    def read_classes(self, labels: FloatArray) -> IntArray:
-        """Class numbers of records from all their variables, (n_records,)."""
-        # Codes, or the values that were classes when moments were taken: those are sorted.
-        y = labels[:, self.column]
-        if not np.isnan(self.singled_out):
-            return np.asarray(y == self.singled_out, np.int64)
-        return np.asarray(np.searchsorted(self.classes, y), np.int64)
+    def read_truth(self, x: FloatArray, labels: FloatArray) -> FloatArray | IntArray:
+        """Class numbers (n_records,), or standardised numbers (n_records, n_outputs), of records.
 
-    def read_numbers(self, x: FloatArray, labels: FloatArray) -> FloatArray:
-        """Standardised targets of records, (n_records, n_outputs)."""
+        Parameters
+        ----------
+        x : (n_records, n_features)
+        labels : (n_records, n_variables)
+            All their variables.
+        """
         y = x if self.role == "features" else labels[:, self.column : self.column + 1]
-        return np.asarray((y - self.centre) / self.scale)
+        if not self.is_classification:
+            return np.asarray((y - self.centre) / self.scale)
+        if not np.isnan(self.singled_out):
+            return np.asarray(y[:, 0] == self.singled_out, np.int64)
+        # Codes, or the values that were classes when moments were taken: those are sorted.
+        return np.asarray(np.searchsorted(self.classes, y[:, 0]), np.int64)
 
 
 def measure_tasks(
