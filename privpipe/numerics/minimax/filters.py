@@ -157,14 +157,10 @@ class SigmoidFamily:
 
     def split(self, parameters: FloatArray) -> list[Layer]:
         """Weights (n_in, n_out) and biases (n_out,) of each layer, as views."""
-        layers, first = [], 0
-        for rows, columns in self.shapes:
-            middle, last = first + rows * columns, first + (rows + 1) * columns
-            layers.append(
-                (parameters[first:middle].reshape(rows, columns), parameters[middle:last])
-            )
-            first = last
-        return layers
+        sizes = [size for rows, columns in self.shapes for size in (rows * columns, columns)]
+        parts = np.split(parameters, np.cumsum(sizes)[:-1])
+        pairs = zip(parts[::2], parts[1::2], self.shapes, strict=True)
+        return [(weights.reshape(shape), bias) for weights, bias, shape in pairs]
 
     def map_records(self, parameters: FloatArray, x: FloatArray) -> tuple[FloatArray, Pullback]:
         """Filter records; see `DifferentiableFilter.map_records`."""

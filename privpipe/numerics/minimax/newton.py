@@ -309,11 +309,8 @@ class InexactSolver(HeadSolver):
         self._pairs: deque[tuple[FloatArray, FloatArray]] = deque(maxlen=MEMORY)
         self._least: deque[float] = deque(maxlen=RECENT)
         self._majorant = float(head.shape[1] + 1) / 2
-        self._residual = self.probe = self._found = np.zeros_like(head)
+        self._residual = self.probe = np.zeros_like(head)
         self._size = 0.0
-        self._probes: list[FloatArray] = []
-        self._products: list[FloatArray] = []
-        self._coefficients: list[tuple[float, float]] = []
         super().__init__(head, ridge=ridge, n_free=n_free)
 
     @property
@@ -391,8 +388,10 @@ class InexactSolver(HeadSolver):
 
     def _begin(self) -> None:
         """Nothing is known of the Hessian at a new head."""
-        self._probes, self._products, self._coefficients = [], [], []
-        self._found = np.zeros_like(self.head)
+        self._probes: list[FloatArray] = []
+        self._products: list[FloatArray] = []
+        self._coefficients: list[tuple[float, float]] = []
+        self._found: FloatArray = np.zeros_like(self.head)
         self._is_running = True
 
     def _direct(self) -> None:

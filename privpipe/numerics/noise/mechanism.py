@@ -8,7 +8,7 @@ analysis of the bounding function.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -332,17 +332,16 @@ class Mechanism:
             theorem=f"{theorem}. Order: {order}, norm {self.norm}",
             assumptions=f"{_SECRET}. {grounds} {_NOT_HIDDEN}",
             delta=self.delta,
-            parameters=tuple(self._list_parameters(order)),
+            parameters=(
+                ("epsilon of one record", self.epsilon),
+                ("slack of epsilon", self.noise.slack),
+                ("norm", 1.0 if self.norm == "l1" else 2.0),
+                ("diameter", DIAMETER),
+                ("grid", self.grid),
+                ("noise, root mean square", self.spread),
+                ("filtered before the noise", float(order == "filter_then_noise")),
+            ),
         )
-
-    def _list_parameters(self, order: Order) -> Iterator[tuple[str, float]]:
-        yield "epsilon of one record", self.epsilon
-        yield "slack of epsilon", self.slack
-        yield "norm", 1.0 if self.norm == "l1" else 2.0
-        yield "diameter", DIAMETER
-        yield "grid", self.grid
-        yield "noise, root mean square", self.spread
-        yield "filtered before the noise", float(order == "filter_then_noise")
 
 
 def check_epsilon(epsilon: float) -> None:

@@ -124,8 +124,7 @@ class PplsOptions(TaskOptions):
     n_filtered: Width
     tradeoff: NonNegative = Field(
         default=1.0,
-        description="Weight of target covariance against private covariance (one over the "
-        "paper's lambda).",
+        description="Weight of target against private covariance (1 over the paper's lambda)",
     )
 
 

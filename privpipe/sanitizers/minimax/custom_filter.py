@@ -316,8 +316,7 @@ class CustomFilter(PickledTrust, FeatureFilter):
             z[rows] = declared.apply(arrays, records[rows])
         if bad := int(np.count_nonzero(~np.isfinite(z).all(axis=1))):
             raise InputError(
-                f"The filter {self.filter} gives values that are not finite for {bad} of "
-                f"{len(z)} records.",
+                f"The filter {self.filter} is not finite for {bad} of {len(z)} records.",
                 remedy="Train it on records like these, or bound what it computes.",
                 code="filter-nonfinite",
             )

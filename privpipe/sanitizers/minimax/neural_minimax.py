@@ -53,8 +53,7 @@ class FamilyOptions(FilterTraining):
         default=0.2,
         ge=0,
         le=0.5,
-        description="Share of the training records that only judge when to stop; 0 stops "
-        "on the training Phi.",
+        description="Share of the training records that judge when to stop; 0: their Phi does.",
     )
     loss: str | None = Field(
         default=None,

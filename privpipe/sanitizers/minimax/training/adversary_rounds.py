@@ -68,9 +68,7 @@ class FilterTraining(TaskOptions):
         "drawn anew every few iterations), group (knows several records of one group).",
     )
     group: str | None = Field(
-        default=None,
-        description="Variable that says whose records belong together; needed by the "
-        "adversary group.",
+        default=None, description="Says whose records belong together, for the adversary group."
     )
     group_size: int = Field(
         default=10, ge=2, description="Records of one group that the adversary group knows."
@@ -114,8 +112,7 @@ class FilterTraining(TaskOptions):
             return
         if not schema.groups:
             raise OptionError(
-                "The adversary group knows records of one group, and no variable says whose they "
-                "are.",
+                "The adversary group knows records of one group; no variable says whose they are.",
                 remedy='Name it: [method] group = "subject"; in Python, Records(..., groups=...) '
                 "or open_collection(..., groups=...).",
                 code="group_missing",

@@ -336,8 +336,7 @@ class CustomLoss:
         bad = np.count_nonzero(~(np.isfinite(losses) & np.isfinite(slopes).all(axis=1)))
         if bad:
             raise InputError(
-                f"The loss {self.code.name} gives values that are not finite for {bad} of "
-                f"{len(z)} records.",
+                f"The loss {self.code.name} is not finite for {bad} of {len(z)} records.",
                 remedy="Bound what it computes: keep away from divisions by zero and logarithms.",
                 code="loss-nonfinite",
             )
@@ -414,8 +413,7 @@ def check_finite(code: CustomCode, what: str, arrays: Rows) -> None:
     """Raise OptionError for values that are not finite, which drawn records should not give."""
     if not all(np.isfinite(part).all() for part in arrays):
         raise code.refuse(
-            f"{code.name}.{what} gives values that are not finite (NaN or infinity) for standard "
-            "normal records.",
+            f"{code.name}.{what} gives values that are not finite for normal records.",
             "Keep away from divisions by zero, logarithms and overflows.",
         )
 

@@ -108,8 +108,7 @@ class TaskOptions(MethodOptions):
             return
         if len(schema.confidential) != 1:
             raise OptionError(
-                "single_out needs one confidential variable; there are "
-                f"{len(schema.confidential)}.",
+                f"single_out needs one confidential variable, not {len(schema.confidential)}.",
                 remedy="Name one confidential variable, or leave single_out unset.",
             )
         (column,) = schema.confidential
@@ -124,8 +123,7 @@ class TaskOptions(MethodOptions):
         weights = [float(w) for w in given] or [1.0 / max(count, 1)] * count
         if len(weights) != count or not all(np.isfinite(w) and w > 0 for w in weights):
             raise OptionError(
-                f"{role}_weights has {len(given)} entries for {count} variables, or one is not "
-                "positive.",
+                f"{role}_weights has {len(given)} entries for {count} variables, or not all above 0.",
                 remedy="Give one positive weight per variable, or leave it empty.",
             )
         return weights
