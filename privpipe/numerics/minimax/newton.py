@@ -309,7 +309,7 @@ class InexactSolver(HeadSolver):
         self._pairs: deque[tuple[FloatArray, FloatArray]] = deque(maxlen=MEMORY)
         self._least: deque[float] = deque(maxlen=RECENT)
         self._majorant = float(head.shape[1] + 1) / 2
-        self._residual = self.probe = np.zeros_like(head)
+        self._residual = self.probe = self._found = np.zeros_like(head)
         self._size = 0.0
         super().__init__(head, ridge=ridge, n_free=n_free)
 
@@ -391,7 +391,7 @@ class InexactSolver(HeadSolver):
         self._probes: list[FloatArray] = []
         self._products: list[FloatArray] = []
         self._coefficients: list[tuple[float, float]] = []
-        self._found: FloatArray = np.zeros_like(self.head)
+        self._found = np.zeros_like(self.head)
         self._is_running = True
 
     def _direct(self) -> None:
