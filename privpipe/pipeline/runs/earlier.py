@@ -24,7 +24,6 @@ from privpipe.store.keyring.registers import Registered, align_rows, read_releas
 from privpipe.store.models import read_model_header
 from privpipe.store.releases.earlier_release import (
     EarlierRelease,
-    EarlierSurrogates,
     holds_the_same,
     open_earlier_release,
     open_earlier_surrogates,
@@ -313,7 +312,7 @@ def _open(run: Run, entry: Registered, url: str, names: list[str]) -> EarlierRel
     )
 
 
-def find_named_surrogates(run: Run) -> tuple[EarlierSurrogates, ...]:
+def find_named_surrogates(run: Run) -> tuple[EarlierRelease, ...]:
     """The releases named by ``[audit] earlier``, of records that overlap with those of the run.
 
     Raises

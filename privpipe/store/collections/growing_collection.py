@@ -7,8 +7,7 @@ have the schema of the first: the same features, variables and category tables.
 import hashlib
 import os
 import secrets
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import accumulate
 from typing import Any
@@ -190,55 +189,39 @@ def _append_held(
     newest = generation_log.read_newest(url, "collection")
     if newest is not None:
         generation_log.write_root(url, newest)  # a writer that died may have left it behind
-    like = None if newest is None else read_schema(newest)
+    there, like = _partitions(newest), None if newest is None else read_schema(newest)
     # The generation before stays: a run that began with it may still read.
-    _sweep(url, _all_named(url, newest))
+    _sweep(url, [*_partitions_before(url, newest), *there])
     place = f"partitions/{secrets.token_hex(8)}"
     # Made whole under a name of its own before any generation names it: a kill leaves a stray.
     ingest(source, join(url, place), options, like=like)
     made = open_collection(join(url, place)).schema_of_records
     added = StoredPartition(name, place, digest_content(made), made.n_records, time)
-    there = () if newest is None else _partitions(newest)
-    try:
-        known = _find(there, added, shown(url), replacing=replacing)
-    except StoreError:
-        objects.remove_tree(added.url(url))
-        raise
-    if known is not None:
-        objects.remove_tree(added.url(url))
-        return known, False
-    others = [partition for partition in there if partition.name != name]
-    # Of the first partition: its tables of categories hold for all that come.
-    schema = like or replace(made, n_records=0, partitions=())
-    content = {
-        "schema": asdict(schema),
-        "partitions": [asdict(partition) for partition in (*others, added)],
-    }
-    generation_log.publish_generation(url, "collection", content, newest)
-    return added, True
-
-
-def _find(
-    there: Sequence[StoredPartition], added: StoredPartition, where: str, *, replacing: bool
-) -> StoredPartition | None:
-    """The partition that is the added one already; StoreError where it must not be added."""
+    same = next((one for one in there if one.content == added.content), None)
+    other = next((one for one in there if one.name == name), None)
     problem = ""
-    for old in there:
-        # The same again, as after a kill or a lost answer: nothing to do.
-        if old.content == added.content and old.name == added.name:
-            return old
-        if old.content == added.content:
-            problem = f"holds these records already, as the partition {old.name!r}"
-        elif old.name == added.name and not replacing:
-            problem = f"holds other records under the name {old.name!r}"
+    if same is not None and same is not other:
+        problem = f"holds these records already, as the partition {same.name!r}"
+    elif other is not None and same is None and not replacing:
+        problem = f"holds other records under the name {name!r}"
+    if same is not None or problem:
+        objects.remove_tree(added.url(url))
     if problem:
         raise StoreError(
-            f"{where} {problem}.",
+            f"{shown(url)} {problem}.",
             remedy="Nothing was changed. Give another --partition, or --replace to take the new "
             "records in place of those of this name.",
             code="partition-changed",
         )
-    return None
+    if same is not None:
+        # The same again, as after a kill or a lost answer: nothing to do.
+        return same, False
+    # Of the first partition: its tables of categories hold for all that come.
+    schema = like or replace(made, n_records=0, partitions=())
+    following = (*(one for one in there if one is not other), added)
+    content = {"schema": asdict(schema), "partitions": [asdict(one) for one in following]}
+    generation_log.publish_generation(url, "collection", content, newest)
+    return added, True
 
 
 def _sweep(url: str, there: Sequence[StoredPartition]) -> None:
@@ -259,14 +242,7 @@ def drop_unnamed(url: str) -> None:
 
 def list_places(url: str) -> set[str]:
     """Everything that is among the partitions, their makers' workspaces included."""
-    path = local_path(url)
-    if path is None:
-        # A bucket has no folders: names are those of the objects below.
-        keys = objects.list_keys(objects.open_store(url, read_only=True), "partitions/")
-        return {"/".join(key.split("/")[:2]) for key in keys}
-    with suppress(FileNotFoundError, NotADirectoryError):
-        return {f"partitions/{name}" for name in os.listdir(os.path.join(path, "partitions"))}
-    return set()
+    return {f"partitions/{name}" for name in objects.list_names(join(url, "partitions"))}
 
 
 def purge_collection(url: str) -> bool:
@@ -293,7 +269,7 @@ def purge_collection(url: str) -> bool:
         return False
     with hold_workspace(url):
         newest = generation_log.read_newest(url, "collection")
-        there = () if newest is None else _partitions(newest)
+        there = _partitions(newest)
         removed = newest is None or bool(left - {one.place for one in there})
         _sweep(url, there)
         if newest is None:
@@ -319,15 +295,19 @@ def digest_content(schema: CollectionSchema) -> str:
     return hashlib.sha256(digests.encode()).hexdigest()
 
 
-def _all_named(url: str, newest: generation_log.Generation | None) -> list[StoredPartition]:
-    """Partitions of the newest generation and of the one before, which readers may have open."""
-    found = [] if newest is None else list(_partitions(newest))
-    if newest is not None and newest.number > 1:
-        found += _partitions(generation_log.read_generation(url, newest.number - 1))
-    return found
+def _partitions_before(
+    url: str, newest: generation_log.Generation | None
+) -> tuple[StoredPartition, ...]:
+    """Partitions of the generation before the newest one, which readers may have open."""
+    if newest is None or newest.number == 1:
+        return ()
+    return _partitions(generation_log.read_generation(url, newest.number - 1))
 
 
-def _partitions(generation: generation_log.Generation) -> tuple[StoredPartition, ...]:
+def _partitions(generation: generation_log.Generation | None) -> tuple[StoredPartition, ...]:
+    """Those that a generation names; none of no generation."""
+    if generation is None:
+        return ()
     try:
         return tuple(StoredPartition(**item) for item in generation.content["partitions"])
     except (KeyError, TypeError):
@@ -340,9 +320,8 @@ def _partitions(generation: generation_log.Generation) -> tuple[StoredPartition,
 
 def read_schema(generation: generation_log.Generation) -> CollectionSchema:
     """The schema of all partitions, as a generation says it."""
-    content: Mapping[str, Any] = generation.content["schema"]
     try:
-        return TypeAdapter(CollectionSchema).validate_python(content)
+        return TypeAdapter(CollectionSchema).validate_python(generation.content["schema"])
     except ValueError:
         raise FormatError(
             "The schema of a growing collection is damaged.", remedy="Restore it from a backup."

@@ -7,7 +7,7 @@ records in which they differ. Nothing is compared with raw records.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -35,6 +35,8 @@ class EarlierRelease:
         Where it is, and the run that made it.
     name
         What reports call it: its method and run, no path.
+    n_records
+        Of the release.
     arrays
         Its arrays of numbers, with how many columns they have.
     coded
@@ -48,6 +50,7 @@ class EarlierRelease:
     url: str
     run: str
     name: str
+    n_records: int
     arrays: tuple[tuple[str, int], ...]
     coded: tuple[tuple[str, int], ...] = ()
     basis: Basis | None = None
@@ -91,6 +94,11 @@ class EarlierRelease:
             parts.append(expand_indicators(codes[:, None], [Column(name, n_categories)]))
         return np.hstack(parts) if parts else np.empty((stop - start, 0))
 
+    def read_surrogates(self, most: int) -> tuple[FloatArray, FloatArray]:
+        """Of a release of surrogates the first ones: features with the bias, and responses."""
+        table, n_features = self._read(0, min(most, self.n_records)), self.arrays[0][1]
+        return table[:, :n_features], table[:, n_features:]
+
 
 def open_earlier_release(
     url: str,
@@ -128,30 +136,33 @@ def open_earlier_release(
             f"{shown(url)}, which is a release of other records.",
             "Name releases of this very collection; of others no row belongs to one of its.",
         )
-    store, is_coded = open_store(url, read_only=True), dict[str, int]()
-    widths = {}
+    if int(header["n_records"]) != n_records:
+        raise _other_records(
+            f"{shown(url)}, whose records are surrogates, of no one.",
+            "Leave it out: no row of it belongs to a record.",
+        )
+    store, arrays, coded = open_store(url, read_only=True), dict[str, int](), dict[str, int]()
     for name in header["arrays"]:
         array = zarr.open_array(store, path=name, mode="r")
-        if array.shape[0] != n_records:
-            raise _other_records(
-                f"{shown(url)}, whose records are surrogates, of no one.",
-                "Leave it out: no row of it belongs to a record.",
-            )
         categories = array.attrs.get("categories")
         if isinstance(categories, list) and categories:
-            is_coded[name] = len(categories)
+            coded[name] = len(categories)
         else:
-            widths[name] = math.prod(array.shape[1:])
-    name = f"{header['method']} {header['run']}"
-    return EarlierRelease(
-        url,
-        str(header["run"]),
-        name if name not in names else f"{name} {len(names)}",
-        tuple(widths.items()),
-        tuple(is_coded.items()),
-        read_basis(url) if header.get("layout") == "factored" else None,
-        rows,
+            arrays[name] = math.prod(array.shape[1:])
+    found = _describe(url, header, arrays)
+    return replace(
+        found,
+        name=found.name if found.name not in names else f"{found.name} {len(names)}",
+        coded=tuple(coded.items()),
+        basis=read_basis(url) if header.get("layout") == "factored" else None,
+        rows=rows,
     )
+
+
+def _describe(url: str, header: Mapping[str, Any], arrays: Mapping[str, int]) -> EarlierRelease:
+    run = str(header["run"])
+    name, n_records = f"{header['method']} {run}", int(header["n_records"])
+    return EarlierRelease(url, run, name, n_records, tuple(arrays.items()))
 
 
 def _check(url: str) -> Mapping[str, Any]:
@@ -184,40 +195,9 @@ def holds_the_same(url: str, receipts: Sequence[Receipt]) -> bool:
     return all((one.chunk, stored) in mine for one in theirs for stored in one.objects)
 
 
-@dataclass(frozen=True)
-class EarlierSurrogates:
-    """What readers see of an earlier release of surrogates; small and picklable.
-
-    Parameters
-    ----------
-    url, run
-        Where it is, and the run that made it.
-    name
-        What reports call it: its method and run, no path.
-    response_names
-        Its arrays other than the features.
-    n_records
-    """
-
-    url: str
-    run: str
-    name: str
-    response_names: tuple[str, ...]
-    n_records: int
-
-    def read(self, most: int) -> tuple[FloatArray, FloatArray]:
-        """The first surrogates: features with the bias, and responses."""
-        n = min(most, self.n_records)
-        features, *responses = (
-            np.asarray(read_block(self.url, name, 0, n, self.run), np.float64)
-            for name in (FEATURES, *self.response_names)
-        )
-        return features, np.column_stack(responses)
-
-
 def open_earlier_surrogates(
     url: str, *, feature_names: Sequence[str], response_names: Sequence[str]
-) -> EarlierSurrogates:
+) -> EarlierRelease:
     """Open an earlier release of surrogates; of which records it was made does not matter.
 
     Parameters
@@ -250,6 +230,5 @@ def open_earlier_surrogates(
             "Name earlier releases of surrogates of these variables: only those are held against "
             "this one.",
         )
-    run, n_records = str(header["run"]), int(header["n_records"])
-    name = f"{header['method']} {run}"
-    return EarlierSurrogates(url, run, name, tuple(response_names), n_records)
+    widths = {FEATURES: len(feature_names), **dict.fromkeys(response_names, 1)}
+    return _describe(url, header, widths)

@@ -39,7 +39,7 @@ from privpipe.protocols import FloatArray
 from privpipe.records.sampling import Part
 from privpipe.store.arrays.blocks import read_block
 from privpipe.store.collections.collection import Collection
-from privpipe.store.releases.earlier_release import EarlierSurrogates
+from privpipe.store.releases.earlier_release import EarlierRelease
 from privpipe.store.releases.release_writing import ReleasePlan
 
 NOT_PROTECTED = (
@@ -204,7 +204,7 @@ def attack_surrogates(
     plan: ReleasePlan,
     gram: FloatArray,
     complete: utility.CompleteRecords,
-    earlier: Sequence[EarlierSurrogates],
+    earlier: Sequence[EarlierRelease],
     options: AttackOptions,
 ) -> tuple[dict[str, record_decisions.Found], dict[str, record_decisions.Found]]:
     """Worker side: read the release and a sample of both sides; numbers alone come back."""
@@ -225,7 +225,7 @@ def attack_surrogates(
         name: _try(run_by_name, name, sample, options) for name in (*CLOSED_FORMS, *RECORD_ATTACKS)
     }
     for one in earlier:
-        joined = replace(sample, earlier=one.read(MOST_RELEASED))
+        joined = replace(sample, earlier=one.read_surrogates(MOST_RELEASED))
         attacks[f"{record_decisions.EARLIER}: {one.name}"] = _try(
             run_by_name, record_decisions.EARLIER, joined, options
         )
