@@ -98,8 +98,8 @@ def test_run__crashed_at_any_write_resumes_and_nothing_is_visible_before(
                 raise OSError(5, "killed by the test")
             copy_objects(source, target, [key])
 
-    monkeypatch.setattr("privpipe.store.releases.release_writing.copy_objects", guarded_copy)
-    monkeypatch.setattr("privpipe.store.releases.release_writing.create_bytes", guarded_create)
+    monkeypatch.setattr("privpipe.store.access.location.copy_objects", guarded_copy)
+    monkeypatch.setattr("privpipe.store.access.location.create_bytes", guarded_create)
     monkeypatch.setattr("privpipe.store.models.create_bytes", guarded_create)
     source, reference = f"{place}/records.zarr", f"{place}/reference.zarr"
     with serial_flows():
@@ -149,7 +149,7 @@ def test_run__another_release_published_meanwhile_is_not_replaced(
         assert create_bytes(place_of_root, b'{"other": 1}')
         return create_bytes(place_of_root, value)
 
-    monkeypatch.setattr("privpipe.store.releases.release_writing.create_bytes", lose)
+    monkeypatch.setattr("privpipe.store.access.location.create_bytes", lose)
     with serial_flows(), pytest.raises(StoreError, match="nothing is ever overwritten") as caught:
         run_serially(make_options(f"{place}/records.zarr", url))
     assert caught.value.code == "exists"

@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from itertools import chain
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -21,16 +22,8 @@ from zarr.storage import MemoryStore
 
 from privpipe.errors import IncompleteReleaseError
 from privpipe.records.chunks import ChunkPlan
-from privpipe.store.access import objects
-from privpipe.store.access.location import (
-    copy_objects,
-    create_bytes,
-    explain_unreachable,
-    join,
-    local_path,
-    measure_objects,
-    shown,
-)
+from privpipe.store.access import location, objects
+from privpipe.store.access.location import join, local_path, measure_objects, shown
 from privpipe.store.access.workspace import workspace_url
 from privpipe.store.arrays import layout
 from privpipe.store.arrays.blocks import Receipt, digest_receipts, measure_object
@@ -39,6 +32,8 @@ from privpipe.store.arrays.factored_basis import Basis
 from privpipe.store.arrays.layout import ArrayPlan, check_output_free, newest_version, root_document
 
 _RECEIPTS = TypeAdapter(list[Receipt])
+_TABLES = {"rows": np.int64, "length": np.int64, "crc32c": np.uint32}
+"""Tables of the receipts within a release, and the dtypes of their numbers."""
 
 
 @dataclass(frozen=True)
@@ -110,11 +105,10 @@ def drop_refused(url: str) -> str:
         return ""
     for place in (data_url(url), join(workspace_url(url), "sample")):
         try:
-            # The key of the sample stays: another key would draw another sample of a refused
-            # release.
+            # Another key would draw another sample of a refused release.
             objects.delete_tree(objects.open_store(place), keep="key")
         except Exception as error:  # many kinds, depending on the file system
-            why = explain_unreachable(place, error).message
+            why = location.explain_unreachable(place, error).message
             return f"{shown(place)} could not be removed ({why}): remove it, it is refused."
     return ""
 
@@ -145,11 +139,8 @@ def record_receipts(plan: ReleasePlan, receipts: Sequence[Receipt]) -> None:
 def read_ledger(plan: ReleasePlan) -> list[Receipt]:
     """All receipts recorded so far; a damaged object of the ledger counts as not recorded."""
     store = objects.open_store(plan.work_url, read_only=True)
-    return [
-        receipt
-        for key in objects.list_keys(store, "ledger/")
-        for receipt in _read_receipts(store, key)
-    ]
+    found = (_read_receipts(store, key) for key in objects.list_keys(store, "ledger/"))
+    return list(chain.from_iterable(found))
 
 
 def drop_receipts(plan: ReleasePlan, chunks: Collection[int]) -> None:
@@ -176,8 +167,7 @@ def _read_receipts(store: Store, key: str) -> list[Receipt]:
         head, _, tail = content.partition(', "receipts": ')
         listed = tail.removesuffix("}")
         # A flipped bit in a receipt would prove a damaged chunk: such an object counts as none, and
-        # its
-        # chunks are written again, with the same bytes.
+        # its chunks are written again, with the same bytes.
         if json.loads(f"{head}}}")["crc32c"] != google_crc32c.value(listed.encode()):
             return []
         return _RECEIPTS.validate_json(listed)
@@ -188,14 +178,14 @@ def _read_receipts(store: Store, key: str) -> list[Receipt]:
 def find_damaged(plan: ReleasePlan, receipts: Iterable[Receipt]) -> list[int]:
     """Chunks whose stored objects are missing or differ from their receipt; reads every byte."""
     store = objects.open_store(plan.data_url, read_only=True)
-    return [one.chunk for one in receipts if not _is_there(store, plan, one)]
 
+    def is_there(receipt: Receipt) -> bool:
+        with suppress(IncompleteReleaseError, OSError):
+            there = (measure_object(store, array, receipt.chunk) for array in plan.arrays)
+            return tuple(there) == receipt.objects
+        return False
 
-def _is_there(store: Store, plan: ReleasePlan, receipt: Receipt) -> bool:
-    with suppress(IncompleteReleaseError, OSError):
-        there = (measure_object(store, array, receipt.chunk) for array in plan.arrays)
-        return tuple(there) == receipt.objects
-    return False
+    return [one.chunk for one in receipts if not is_there(one)]
 
 
 def check_foreign(plan: ReleasePlan) -> None:
@@ -281,7 +271,7 @@ def publish_release(
     if path is None or data is None:
         _copy_made(plan, progress)
         # The root last, and only if none is there: of two runs one publishes.
-        if not create_bytes(join(plan.url, layout.ROOT_DOCUMENT), document):
+        if not location.create_bytes(join(plan.url, layout.ROOT_DOCUMENT), document):
             check_output_free(plan.url)
         return
     objects.write_bytes(store, layout.ROOT_DOCUMENT, document)
@@ -308,7 +298,7 @@ def _copy_made(plan: ReleasePlan, progress: Callable[[int], None] | None) -> Non
     keys = sorted(made)
     for start in range(0, len(keys), objects.MOST_AT_ONCE):
         some = keys[start : start + objects.MOST_AT_ONCE]
-        copy_objects(plan.data_url, plan.url, some)
+        location.copy_objects(plan.data_url, plan.url, some)
         if progress is not None:
             progress(len(some))
     # Lengths alone: the bytes are the store's word, as it made the copy.
@@ -327,15 +317,14 @@ def _receipt_documents(plan: ReleasePlan, receipts: Iterable[Receipt]) -> dict[s
     memory = MemoryStore()
     group = zarr.create_group(memory, path=layout.RECEIPTS)
     ordered = sorted(receipts, key=lambda one: one.chunk)
-    shape = (plan.chunks.n_chunks, len(plan.arrays))
-    tables = {
-        "rows": ([[one.rows] * len(plan.arrays) for one in ordered], np.int64),
-        "length": ([[stored.length for stored in one.objects] for one in ordered], np.int64),
-        "crc32c": ([[stored.crc32c for stored in one.objects] for one in ordered], np.uint32),
-    }
-    for name, (table, dtype) in tables.items():
-        # Of a plan without receipts only the keys are needed: any numbers do.
-        data = np.array(table, dtype) if ordered else np.ones(shape, dtype)
+    # Of a plan without receipts only the keys are needed: any numbers do.
+    shape = (plan.chunks.n_chunks, len(plan.arrays), 3)
+    table = np.ones(shape, np.int64)
+    if ordered:
+        rows = [[(one.rows, part.length, part.crc32c) for part in one.objects] for one in ordered]
+        table = np.array(rows, np.int64)
+    for column, (name, dtype) in enumerate(_TABLES.items()):
+        data = table[..., column].astype(dtype)
         group.create_array(name, data=data, dimension_names=["chunk", "array"])
     return objects.read_many(
         memory, [key for key in objects.list_keys(memory) if key != layout.ROOT_DOCUMENT]
