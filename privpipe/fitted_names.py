@@ -84,7 +84,7 @@ def by_name(fitted: Any, x: Any) -> Any:
     InputError
         If columns are missing, doubled, or are more than the map reads; with their names.
     """
-    names, columns = names_of(fitted), _columns_of(x)
+    names, columns = names_of(fitted), columns_of(x)
     # Plain arrays are taken as they are; only a table whose columns have names can be reordered.
     if not names or not columns or columns == names:
         return x
@@ -102,7 +102,7 @@ def by_name(fitted: Any, x: Any) -> Any:
     return x.sel({x.dims[1]: list(names)}) if hasattr(x, "dims") else x[list(names)]
 
 
-def _columns_of(x: Any) -> tuple[str, ...]:
+def columns_of(x: Any) -> tuple[str, ...]:
     """Names of the columns of a table; empty for what has none."""
     found: Any = getattr(x, "columns", None)
     dims: tuple[Any, ...] = tuple(getattr(x, "dims", ()))
@@ -136,7 +136,7 @@ def read_codes(fitted: Any, x: Any) -> IntArray:
     if not named or schema is None:
         return np.asarray(by_name(fitted, x))
     # Numbers without names: which category a code means depends on the table it comes from.
-    if not _columns_of(x) and np.asarray(x).dtype.kind not in "OUST":
+    if not columns_of(x) and np.asarray(x).dtype.kind not in "OUST":
         raise InputError(
             "Records are codes without names, which another table may number otherwise.",
             remedy="Give a data frame with the categories themselves, or NamedCodes of a "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import reduce as fold
 from itertools import pairwise
 from typing import Any, TypeVar
@@ -12,7 +13,7 @@ import numpy.typing as npt
 
 from privpipe.described import described
 from privpipe.errors import InputError, OptionError
-from privpipe.fitted_names import write_category
+from privpipe.fitted_names import columns_of, write_category
 from privpipe.numerics.kinds import code_classes, guess_classes
 from privpipe.protocols import (
     Column,
@@ -24,6 +25,7 @@ from privpipe.protocols import (
     Statistics,
     Sums,
 )
+from privpipe.records.sampling import take_records
 from privpipe.records.schema import as_names
 from privpipe.sanitizers.feature_map import as_reals
 
@@ -33,17 +35,15 @@ S = TypeVar("S", bound=Statistics)
 def facts_of_shards(shards: Any) -> dict[str, str]:
     """Shapes and roles of records."""
     schema = shards.schema
-    roles = {
-        role: ", ".join(_write_column(column) for column in getattr(schema, role))
-        for role in ("desired", "confidential", "attributes")
-    }
-    size = {"records": f"{shards.n_records:,}", "features": f"{schema.n_features:,}"}
-    return size | {role: names for role, names in roles.items() if names}
-
-
-def _write_column(column: Column) -> str:
-    n = column.n_categories
-    return f"{column.name} ({n} classes)" if n else f"{column.name} (numeric)"
+    found = {"records": f"{shards.n_records:,}", "features": f"{schema.n_features:,}"}
+    for role in ("desired", "confidential", "attributes"):
+        kinds = {
+            column.name: f"{column.n_categories} classes" if column.is_categorical else "numeric"
+            for column in getattr(schema, role)
+        }
+        if kinds:
+            found[role] = ", ".join(f"{name} ({kind})" for name, kind in kinds.items())
+    return found
 
 
 class ShardsInTurn:
@@ -131,7 +131,7 @@ class Records(ShardsInTurn):
         numeric: str | Sequence[str] = (),
         n_shards: int = 1,
     ) -> None:
-        names = _columns_of(features)
+        names = _names_of_columns(features)
         x = np.asarray(features)
         if x.ndim != 2:
             raise InputError(
@@ -149,9 +149,11 @@ class Records(ShardsInTurn):
         c, c_columns = _as_columns(confidential, "confidential", len(x), kinds)
         _check_kinds(as_names(categorical), as_names(numeric), (*d_columns, *c_columns))
         a, a_columns = _as_codes(attributes, len(x))
-        self._whole = Shard(
-            x, d, c, a, weights=_as_weights(weights, len(x)), groups=_as_groups(groups, len(x))
-        )
+        g = np.empty(0, np.int64)
+        if groups is not None:
+            owners = _as_table(groups, "groups", len(x), width=1)[:, 0]
+            g = np.unique(owners, return_inverse=True)[1].astype(np.int64)
+        self._whole = Shard(x, d, c, a, weights=_as_weights(weights, len(x)), groups=g)
         # No shard is empty: statistics of no records have no mean.
         self._n_shards = min(n_shards, len(x))
         self._schema = ShardSchema(
@@ -198,28 +200,8 @@ class Records(ShardsInTurn):
         if w.groups.size:
             edges = _move_to_groups(edges, w.groups)
         for start, stop in pairwise(edges):
-            rows = slice(start, stop)
-            yield Shard(
-                w.features[rows],
-                w.desired[rows],
-                w.confidential[rows],
-                w.attributes[rows],
-                first_record=int(start),
-                weights=w.weights[rows],
-                groups=w.groups[rows],
-            )
-
-
-def _as_groups(groups: npt.ArrayLike | None, n_records: int) -> IntArray:
-    if groups is None:
-        return np.empty(0, np.int64)
-    values = np.asarray(groups)
-    if values.shape != (n_records,):
-        raise InputError(
-            f"groups has shape {values.shape}; features has {n_records} rows.",
-            remedy="Give one group per record.",
-        )
-    return np.unique(values, return_inverse=True)[1].astype(np.int64)
+            # Views: take_records leaves out whose shard it is, and of which records.
+            yield replace(take_records(w, slice(start, stop)), first_record=int(start))
 
 
 def _move_to_groups(edges: IntArray, groups: IntArray) -> IntArray:
@@ -235,13 +217,11 @@ def _is_same(one: FloatArray, other: FloatArray) -> bool:
     return bool(known.any() and (one[known] == other[known]).all())
 
 
-def _columns_of(features: Any) -> tuple[str, ...]:
-    """Names of a data frame's columns, where they are text and differ."""
-    found = getattr(features, "columns", ())
-    columns = () if callable(found) else tuple(found)
-    named = all(isinstance(name, str) for name in columns) and len(set(columns)) == len(columns)
+def _names_of_columns(table: Any) -> tuple[str, ...]:
+    """Names of a table's columns, where they are text and differ."""
     # By no other names can records be matched later.
-    return columns if named else ()
+    names = columns_of(table)
+    return names if len(set(names)) == len(names) else ()
 
 
 def add_sums(parts: Sequence[Sums]) -> Sums:
@@ -271,17 +251,15 @@ def _check_kinds(
 def _as_columns(
     values: npt.ArrayLike | None, role: str, n_records: int, kinds: Mapping[str, bool]
 ) -> tuple[FloatArray, tuple[Column, ...]]:
-    if values is None:
-        return np.empty((n_records, 0)), ()
-    table = np.asarray(values)
-    table = table[:, None] if table.ndim == 1 else table
-    _check_rows(table, role, n_records)
+    table = np.empty((n_records, 0)) if values is None else _as_table(values, role, n_records)
     names = [f"{role}_{j}" for j in range(table.shape[1])]
     coded = [
         _as_column(column, name, kinds.get(name, kinds.get(role)))
         for column, name in zip(table.T, names, strict=True)
     ]
-    return np.column_stack([values for values, _ in coded]), tuple(kind for _, kind in coded)
+    # The first is there where there are no others.
+    stacked = np.column_stack([np.empty((n_records, 0)), *(values for values, _ in coded)])
+    return stacked, tuple(column for _, column in coded)
 
 
 def _as_column(
@@ -322,23 +300,20 @@ def _as_codes(values: npt.ArrayLike | None, n_records: int) -> tuple[IntArray, t
     """Codes of the attributes, and what is known of them by name."""
     if values is None:
         return np.empty((n_records, 0), np.int64), ()
-    table = np.asarray(values)
-    table = table[:, None] if table.ndim == 1 else table
-    _check_rows(table, "attributes", n_records)
-    names = _columns_of(values) or tuple(f"attribute_{j}" for j in range(table.shape[1]))
+    table = _as_table(values, "attributes", n_records)
+    names = _names_of_columns(values) or [f"attribute_{j}" for j in range(table.shape[1])]
+    columns = list(zip(names, table.T, strict=True))
     if np.issubdtype(table.dtype, np.integer):
-        codes = table.astype(np.int64)
-        return codes, tuple(
-            Column(name, int(column.max(initial=-1)) + 1)
-            for name, column in zip(names, codes.T, strict=True)
+        return table.astype(np.int64), tuple(
+            Column(name, int(codes.max(initial=-1)) + 1) for name, codes in columns
         )
     if table.dtype.kind not in "OUT":
         raise InputError(
             f"attributes has dtype {table.dtype}, neither text nor integer codes.",
             remedy="Give text, or the codes 0 .. n_categories - 1, and -1 where missing.",
         )
-    columns = [_as_category(column, name) for name, column in zip(names, table.T, strict=True)]
-    return np.column_stack([codes for codes, _ in columns]), tuple(one for _, one in columns)
+    coded = [_as_category(texts, name) for name, texts in columns]
+    return np.column_stack([codes for codes, _ in coded]), tuple(one for _, one in coded)
 
 
 def _as_category(values: npt.NDArray[Any], name: str) -> tuple[IntArray, Column]:
@@ -367,9 +342,15 @@ def _as_weights(values: npt.ArrayLike | None, n_records: int) -> FloatArray:
     return weights
 
 
-def _check_rows(table: npt.NDArray[Any], role: str, n_records: int) -> None:
-    if table.ndim != 2 or len(table) != n_records:
+def _as_table(
+    values: npt.ArrayLike, role: str, n_records: int, *, width: int | None = None
+) -> npt.NDArray[Any]:
+    """A table with a row per record, and so many columns where that is said; of a vector one."""
+    table = np.asarray(values)
+    table = table[:, None] if table.ndim == 1 else table
+    if table.ndim != 2 or len(table) != n_records or width not in (None, table.shape[1]):
         raise InputError(
-            f"{role} has shape {table.shape}, but features has {n_records} rows.",
+            f"{role} has shape {np.shape(values)}, but features has {n_records} rows.",
             remedy=f"Give {role} one row per record.",
         )
+    return table

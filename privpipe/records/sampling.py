@@ -159,7 +159,7 @@ class DrawnSample:
         )
 
 
-def take_records(shard: Shard, rows: IntArray) -> Shard:
+def take_records(shard: Shard, rows: IntArray | slice) -> Shard:
     """Some rows of what adversaries are given."""
     taken = {
         one.name: part[rows] if len(part := getattr(shard, one.name)) else part
