@@ -72,7 +72,7 @@ def _show_generations(path: str, verify: bool) -> dict[str, Any]:
     """A growing collection, or the newest generation of a release."""
     if read_generation(path, 1).kind == "release":
         with showing("verify" if verify else "inspect", "parts") as listen:
-            header, state = check_generation(path, verify=verify, listen=listen)
+            header, state, _ = check_generation(path, verify=verify, listen=listen)
         answer = _show_header(header, path)
         if verify:
             say(f"Every stored byte of {len(state.parts)} parts matches its receipt.")

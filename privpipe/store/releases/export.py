@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -33,7 +33,7 @@ def export_release(
     out_url: Place,
     *,
     verify: bool = False,
-    listen: Callable[[int, int], None] | None = None,
+    listen: Callable[[int, int], None] = lambda _, __: None,
 ) -> int:
     """Write a release as Parquet: a column per feature and variable, a row group per chunk.
 
@@ -79,7 +79,6 @@ def export_release(
     is_folder = _is_folder(out_url)
     header = check_release(url, verify=verify)
     released = _Released(url, header, listen)
-    problem = ""
     try:
         if is_folder:
             _write_folder(released, header, out_url.rstrip("/"))
@@ -171,13 +170,18 @@ class _Released:
     """
 
     def __init__(
-        self, url: str, header: Mapping[str, Any], listen: Callable[[int, int], None] | None = None
+        self, url: str, header: Mapping[str, Any], listen: Callable[[int, int], None]
     ) -> None:
-        self.listen = listen or (lambda _, __: None)
+        self.listen = listen
         self.n_records, self.chunk_rows = int(header["n_records"]), int(header["chunk_rows"])
         self._url, self._run = url, str(header["run"])
         self._basis = read_basis(url) if header.get("layout") == "factored" else None
-        self._arrays = {str(name): _read_categories(url, str(name)) for name in header["arrays"]}
+        store = open_store(url, read_only=True)
+        # Categories of each array; None of numbers.
+        self._arrays: dict[str, Any] = {
+            str(name): zarr.open_array(store, path=str(name), mode="r").attrs.get("categories")
+            for name in header["arrays"]
+        }
         self._feature_names = [str(name) for name in header.get("feature_names") or ()]
         self._about = {b"privpipe": json.dumps(dict(header)).encode()}
 
@@ -206,14 +210,8 @@ class _Released:
         return {name: pa.array(by_column[j]) for j, name in enumerate(next(free))}
 
 
-def _read_categories(url: str, name: str) -> tuple[str, ...] | None:
-    array = zarr.open_array(open_store(url, read_only=True), path=name, mode="r")
-    found: Any = array.attrs.get("categories")
-    return None if found is None else tuple(str(kind) for kind in found)
-
-
 def _variable_column(
-    name: str, values: npt.NDArray[Any], categories: tuple[str, ...] | None
+    name: str, values: npt.NDArray[Any], categories: Sequence[Any] | None
 ) -> pa.Array:
     if categories is None:
         return pa.array(values, from_pandas=True)
@@ -229,4 +227,4 @@ def _variable_column(
         )
     # -1 is a code of ours; readers of Parquet know null.
     codes = pa.array(values, mask=values == MISSING)
-    return pa.DictionaryArray.from_arrays(codes, pa.array(categories, pa.string()))
+    return pa.DictionaryArray.from_arrays(codes, pa.array(list(map(str, categories)), pa.string()))

@@ -19,7 +19,7 @@ from privpipe.errors import InputError, StoreError
 from privpipe.extras import explain_missing, is_installed
 from privpipe.protocols import Guarantee
 from privpipe.report.audit_text import say_gate, say_verdict
-from privpipe.store.access.generation_log import Generation, is_generational
+from privpipe.store.access.generation_log import is_generational
 from privpipe.store.access.location import shown
 from privpipe.store.access.objects import open_store
 from privpipe.store.arrays.factored_basis import read_basis
@@ -32,12 +32,11 @@ from privpipe.store.releases.published import check_release
 def open_dataset(url: str, *, verify: bool = False) -> xr.Dataset:
     """See `open_release`."""
     if is_generational(url):
-        return open_generation(url, verify=verify)
+        return _open_generation(url, verify=verify)
     header = check_release(url, verify=verify)
     # Without dask xarray reads lazily by itself; only joins and factored records need its chunks.
     chunks: dict[str, int] | None = {} if is_installed("dask") else None
-    store = open_store(url, read_only=True)
-    dataset: xr.Dataset = xr.open_zarr(store, consolidated=False, chunks=chunks)
+    dataset = xr.open_zarr(open_store(url, read_only=True), consolidated=False, chunks=chunks)
     # By allow-list: what else lies in the store was put there by another.
     allowed: xr.Dataset = dataset[list(header["arrays"])]
     if header.get("layout") == "factored":
@@ -45,17 +44,16 @@ def open_dataset(url: str, *, verify: bool = False) -> xr.Dataset:
             raise explain_missing(ModuleNotFoundError(name="dask"))
         records = read_basis(url).expand(dataset[FEATURES])
         allowed = allowed.drop_vars(FEATURES).assign({FEATURES: records})
-    return describe_dataset(allowed, header)
+    return _describe(allowed, header)
 
 
-def open_generation(url: str, *, verify: bool = False) -> xr.Dataset:
+def _open_generation(url: str, *, verify: bool) -> xr.Dataset:
     """The newest generation of an incremental release, as `open_release` gives it.
 
     Time does not grow with the parts but by their entries in one document: each is checked against
     its digest there, and its receipts against its header, when one of its records is first read.
     """
-    newest, state = _find(url, verify=verify)
-    header = _describe(newest, state)
+    header, state, digest = check_generation(url, verify=verify)
     variables = {
         str(array["name"]): (
             ("record", "feature")[: 1 + bool(array["columns"])],
@@ -67,12 +65,11 @@ def open_generation(url: str, *, verify: bool = False) -> xr.Dataset:
     dataset = xr.Dataset(variables)
     if is_installed("dask"):
         # By default Dask would hash what an array is: the entries of all parts.
-        token = f"{url} {newest.digest}"
-        dataset = dataset.chunk({"record": _cut(state) or (0,)}, token=token)
-    return describe_dataset(dataset, header)
+        dataset = dataset.chunk({"record": _cut(state) or (0,)}, token=f"{url} {digest}")
+    return _describe(dataset, header)
 
 
-def describe_dataset(dataset: xr.Dataset, header: Mapping[str, Any]) -> xr.Dataset:
+def _describe(dataset: xr.Dataset, header: Mapping[str, Any]) -> xr.Dataset:
     """The dataset with the names of its features and the header of its release."""
     names = list(header.get("feature_names") or ())
     if names and FEATURES in dataset:
@@ -83,19 +80,12 @@ def describe_dataset(dataset: xr.Dataset, header: Mapping[str, Any]) -> xr.Datas
 
 def check_generation(
     url: str, *, verify: bool = False, listen: Callable[[int, int], None] | None = None
-) -> tuple[dict[str, Any], IncrementalState]:
-    """Header and state of the newest generation.
+) -> tuple[dict[str, Any], IncrementalState, str]:
+    """Header and state of the newest generation, and its digest.
 
     With `verify` every stored byte is read, and `listen` is called for each part that was, with how
     many there are.
     """
-    newest, state = _find(url, verify=verify, listen=listen)
-    return _describe(newest, state), state
-
-
-def _find(
-    url: str, *, verify: bool, listen: Callable[[int, int], None] | None = None
-) -> tuple[Generation, IncrementalState]:
     if (found := incremental.read_incremental(url)) is None:
         raise StoreError(
             f"There is no generation of a release at {shown(url)}.",
@@ -111,12 +101,8 @@ def _find(
         check_release(incremental.part_url(url, part.id), verify=True)
         if listen is not None:
             listen(1, len(state.parts))
-    return newest, state
-
-
-def _describe(newest: Generation, state: IncrementalState) -> dict[str, Any]:
     withheld = [part.n_withheld for part in state.parts]
-    return {
+    header = {
         "format": "release",
         **state.header,
         "generation": newest.number,
@@ -127,6 +113,7 @@ def _describe(newest: Generation, state: IncrementalState) -> dict[str, Any]:
         "n_withheld": None if None in withheld else sum(n or 0 for n in withheld),
         "arrays": [array["name"] for array in state.arrays],
     }
+    return header, state, newest.digest
 
 
 class JoinedArray(BackendArray):
@@ -160,16 +147,15 @@ class JoinedArray(BackendArray):
             return np.asarray(self._read((slice(rows, rows + 1), *rest))[0])
         start, stop, step = rows.indices(self.shape[0])
         found = [np.empty((0, *self.shape[1:]), self.dtype)]
-        # "right": a part that ends where the rows begin holds no such row; empty parts are passed.
+        # "right": a part that ends where the rows begin holds no such row.
         first = int(np.searchsorted(self.ends, start, side="right"))
-        at = start
-        while at < stop:
-            begin = int(self.ends[first - 1]) if first else 0
-            end = min(stop, int(self.ends[first]))
-            part = self.parts[first]
+        for part, end in zip(self.parts[first:], self.ends[first:].tolist(), strict=True):
+            begin = end - part.n_records
+            if begin >= stop:
+                break
             arrays = _open_part(self.url, part.id, part.root_sha256)
-            found.append(np.asarray(arrays[self.name][at - begin : end - begin]))
-            at, first = end, first + 1
+            some = slice(max(start, begin) - begin, min(stop, end) - begin)
+            found.append(np.asarray(arrays[self.name][some]))
         return np.asarray(np.concatenate(found)[(slice(None, None, step), *rest)])
 
 
