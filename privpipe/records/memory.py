@@ -11,25 +11,17 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from privpipe import protocols
 from privpipe.described import described
 from privpipe.errors import InputError, OptionError
 from privpipe.fitted_names import columns_of, write_category
 from privpipe.numerics.kinds import code_classes, guess_classes
-from privpipe.protocols import (
-    Column,
-    FloatArray,
-    IntArray,
-    Oracle,
-    Shard,
-    ShardSchema,
-    Statistics,
-    Sums,
-)
+from privpipe.protocols import Column, FloatArray, IntArray, Shard, ShardSchema
 from privpipe.records.sampling import take_records
 from privpipe.records.schema import as_names
 from privpipe.sanitizers.feature_map import as_reals
 
-S = TypeVar("S", bound=Statistics)
+S = TypeVar("S", bound=protocols.Statistics)
 
 
 def facts_of_shards(shards: Any) -> dict[str, str]:
@@ -57,7 +49,9 @@ class ShardsInTurn:
         """Summarise every shard and merge the summaries; see `Shards.reduce`."""
         return fold(lambda left, right: left.merge(right), map(summarise, self.shards()))
 
-    def oracle(self, function: Callable[..., Sums], **resident: Any) -> Oracle[Any, Sums]:
+    def oracle(
+        self, function: Callable[..., protocols.Sums], **resident: Any
+    ) -> protocols.Oracle[Any, protocols.Sums]:
         """Sum ``function(shard, parameters, **resident)`` over the shards at each call."""
         return lambda parameters: add_sums(
             [function(shard, parameters, **resident) for shard in self.shards()]
@@ -224,7 +218,7 @@ def _names_of_columns(table: Any) -> tuple[str, ...]:
     return names if len(set(names)) == len(names) else ()
 
 
-def add_sums(parts: Sequence[Sums]) -> Sums:
+def add_sums(parts: Sequence[protocols.Sums]) -> protocols.Sums:
     """Add tuples of floats and arrays element by element, in the order given.
 
     >>> add_sums([(1.0, np.ones(2)), (2.0, np.ones(2))])

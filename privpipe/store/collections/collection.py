@@ -20,17 +20,11 @@ from privpipe.errors import InputError
 from privpipe.fitted_schema import FittedSchema, Matching, match_columns
 from privpipe.numerics.finite import find_finite_rows, keep_rows
 from privpipe.protocols import FloatArray, IntArray, Shard, ShardSchema
+from privpipe.records import schema as schemas
 from privpipe.records.chunks import ChunkPlan
 from privpipe.records.memory import ShardsInTurn, facts_of_shards
 from privpipe.records.sampling import Part, PartCount, Split
-from privpipe.records.schema import (
-    MISSING,
-    CollectionSchema,
-    Partition,
-    as_names,
-    expand_indicators,
-    name_indicators,
-)
+from privpipe.records.schema import MISSING, CollectionSchema, Partition, as_names
 from privpipe.store.access.location import Place, as_url, shown
 from privpipe.store.arrays import sealed_arrays
 from privpipe.store.arrays.blocks import read_block
@@ -134,7 +128,7 @@ class Collection(ShardsInTurn):
         found = replace(found, weighted=self.weights is not None, public=self.public)
         if not self.indicators:
             return found
-        names = name_indicators(found.attributes)
+        names = schemas.name_indicators(found.attributes)
         return replace(found, n_features=len(names), feature_names=names)
 
     @property
@@ -321,7 +315,9 @@ class Collection(ShardsInTurn):
     def _features(self, read: Callable[[str], npt.NDArray[Any]], n_records: int) -> FloatArray:
         """Features, or indicators of the attributes, of what an array is read from by name."""
         if self.indicators:
-            return expand_indicators(self._tabulate(read, n_records), self.schema.attributes)
+            return schemas.expand_indicators(
+                self._tabulate(read, n_records), self.schema.attributes
+            )
         if not self.reads_features or not self.schema_of_records.n_features:
             return np.empty((n_records, 0))
         return read(FEATURES)

@@ -15,17 +15,10 @@ from pydantic import TypeAdapter
 
 from privpipe.records.schema import MISSING, CollectionSchema, Partition, cut_by_partition
 from privpipe.store.access.objects import open_store, write_bytes
+from privpipe.store.arrays import layout, sealed_arrays
 from privpipe.store.arrays.blocks import write_block
 from privpipe.store.arrays.destination import hold_destination, show_made
-from privpipe.store.arrays.layout import (
-    FEATURES,
-    array_documents,
-    digest_documents,
-    newest_version,
-    read_header,
-    root_document,
-)
-from privpipe.store.arrays.sealed_arrays import ReceiptBook, collection_arrays, digest_collection
+from privpipe.store.arrays.layout import FEATURES
 from privpipe.store.sources.reading.source import BinningLoss
 
 Chunk = Mapping[str, npt.NDArray[Any]]
@@ -63,7 +56,7 @@ def read_statistics(url: str) -> WriteStatistics:
     StoreError, FormatError
         If there is no collection.
     """
-    found = read_header(url, "collection").get("statistics", {})
+    found = layout.read_header(url, "collection").get("statistics", {})
     return TypeAdapter(WriteStatistics).validate_python(found)
 
 
@@ -158,13 +151,7 @@ class Tally:
         return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
 
 
-def write_collection(
-    url: str,
-    schema: CollectionSchema,
-    blocks: Iterable[Chunk],
-    *,
-    n_pooled: Mapping[str, int] | None = None,
-) -> str:
+def write_collection(url: str, schema: CollectionSchema, blocks: Iterable[Chunk]) -> str:
     """Write blocks of whole chunks as a collection, visible only once it is complete.
 
     Parameters
@@ -175,8 +162,6 @@ def write_collection(
         What the blocks hold.
     blocks
         Per chunk: "features" and each variable, in the dtypes of the schema.
-    n_pooled
-        Records in the pooled category of each variable, for the statistics.
 
     Returns
     -------
@@ -184,7 +169,7 @@ def write_collection(
         SHA-256 over schema and checksums of all stored chunks, hexadecimal.
     """
     with hold_destination(url) as work:
-        return write_held(url, work, schema, blocks, n_pooled=n_pooled)
+        return write_held(url, work, schema, blocks)
 
 
 def write_held(
@@ -197,35 +182,35 @@ def write_held(
     binning: Mapping[str, BinningLoss] | None = None,
 ) -> str:
     """`write_collection` for who holds the destination and writes to `work`."""
-    arrays = collection_arrays(schema)
+    arrays = sealed_arrays.collection_arrays(schema)
     store = open_store(work)
-    documents = array_documents(arrays)
+    documents = layout.array_documents(arrays)
     for key, content in documents.items():
         write_bytes(store, key, content)
     tally = Tally(schema)
     version = secrets.token_hex(8)  # no process may take these arrays for others once held here
     n_chunks = arrays[0].n_chunks
-    book = ReceiptBook(work, [plan.name for plan in arrays], n_chunks)
+    book = sealed_arrays.ReceiptBook(work, [plan.name for plan in arrays], n_chunks)
     for chunk, block in enumerate(_read_ahead(map(tally.add, blocks))):
         stored = write_block(work, arrays, chunk, block, version).objects
         book.add([(item.length, item.crc32c) for item in stored])
     proof = book.close(work)
     schema = replace(schema, partitions=tally.partitions())
-    digest = digest_collection(schema, proof, n_chunks)
+    digest = sealed_arrays.digest_collection(schema, proof, n_chunks)
     statistics = WriteStatistics(
         tally.n_missing, n_pooled or {}, tally.cells, tally.records, binning or {}
     )
     header = {
         "format": "collection",
-        "format_version": newest_version("collection"),
+        "format_version": layout.newest_version("collection"),
         "schema": asdict(schema),
         "statistics": TypeAdapter(WriteStatistics).dump_python(statistics, by_alias=True),
         "digest": digest,
-        "documents_sha256": digest_documents(documents),
+        "documents_sha256": layout.digest_documents(documents),
         "receipts": proof.describe(),
     }
     # The root last: until it is there nothing can be opened.
-    show_made(url, work, root_document(header))
+    show_made(url, work, layout.root_document(header))
     return digest
 
 

@@ -24,7 +24,6 @@ from privpipe.option_values import FORBID
 from privpipe.store.access import generation_log as generations
 from privpipe.store.access import objects
 from privpipe.store.access.durability import flush_folder
-from privpipe.store.access.generation_log import Generation
 from privpipe.store.access.location import join, local_path, shown
 from privpipe.store.access.workspace import has_workspace, hold_workspace, remove_workspace
 from privpipe.store.arrays.layout import ROOT_DOCUMENT, companion_url
@@ -102,7 +101,7 @@ class IncrementalState:
         return asdict(self)
 
 
-def read_state_of(generation: Generation) -> IncrementalState:
+def read_state_of(generation: generations.Generation) -> IncrementalState:
     """What a generation says; FormatError where it says something else."""
     try:
         return IncrementalState(**generation.content)
@@ -272,7 +271,7 @@ def delete_part(url: str, part: str) -> None:
     objects.remove_tree(place)
 
 
-def read_incremental(url: str) -> tuple[Generation, IncrementalState] | None:
+def read_incremental(url: str) -> tuple[generations.Generation, IncrementalState] | None:
     """The newest generation of a release; None where there is none."""
     newest = generations.read_newest(url, "release")
     return None if newest is None else (newest, read_state_of(newest))

@@ -8,18 +8,9 @@ import zarr
 from privpipe.errors import IncompleteReleaseError
 from privpipe.store.access.location import guard_read, shown
 from privpipe.store.access.objects import MOST_TO_ONE, list_keys, open_store, read_whole
+from privpipe.store.arrays import layout
 from privpipe.store.arrays.blocks import Receipt, Stored, digest_receipts, measure_object
 from privpipe.store.arrays.factored_basis import BASIS
-from privpipe.store.arrays.layout import (
-    RECEIPTS,
-    ROOT_DOCUMENT,
-    ArrayPlan,
-    check_documents,
-    chunk_key,
-    read_header,
-    read_promise,
-    using_header,
-)
 
 
 def check_release(
@@ -31,10 +22,10 @@ def check_release(
     with `verify` every stored object is read and its length and checksum compared, and `listen`
     is called with how many objects were just read, and how many there are.
     """
-    header = read_header(url, "release")
-    with using_header(url, "release"):
+    header = layout.read_header(url, "release")
+    with layout.using_header(url, "release"):
         if "guarantee" in header:  # one that promises nothing lies about nothing
-            read_promise(header)
+            layout.read_promise(header)
         _check_whole(url, header, verify=verify, listen=listen or (lambda _, __: None))
     return header
 
@@ -51,17 +42,17 @@ def _check_whole(
             code="manifest",
         )
     store = open_store(url, read_only=True)
-    documents = [f"{name}/{ROOT_DOCUMENT}" for name in header["arrays"]]
-    documents += list_keys(store, f"{RECEIPTS}/")
+    documents = [f"{name}/{layout.ROOT_DOCUMENT}" for name in header["arrays"]]
+    documents += list_keys(store, f"{layout.RECEIPTS}/")
     documents += list_keys(store, f"{BASIS}/")
-    check_documents(url, tuple(documents), str(header.get("documents_sha256")))
+    layout.check_documents(url, tuple(documents), str(header.get("documents_sha256")))
     damaged = 0
     for number, name in enumerate(header["arrays"]):
         array = zarr.open_array(store, path=name, mode="r")
         _check_counts(url, header, array.shape[0], len(receipts))
-        plan = ArrayPlan(name, array.shape, int(header["chunk_rows"]), str(array.dtype))
+        plan = layout.ArrayPlan(name, array.shape, int(header["chunk_rows"]), str(array.dtype))
         present = set(list_keys(store, f"{name}/c/"))
-        keys = [chunk_key(plan, receipt.chunk) for receipt in receipts]
+        keys = [layout.chunk_key(plan, receipt.chunk) for receipt in receipts]
         # Zarr reads the fill value where a chunk is missing, without an error.
         damaged += sum(key not in present for key in keys)
         if verify and not damaged:
@@ -101,7 +92,7 @@ def read_receipts(url: str, header: Mapping[str, Any]) -> list[Receipt]:
         # Against a header that claims more chunks than are there, for which we should make room.
         most = MOST_TO_ONE * len(names) * (1 + len(list_keys(store, f"{names[0]}/c/")))
         tables = (
-            read_whole(store, f"{RECEIPTS}/{name}", most=most).tolist()
+            read_whole(store, f"{layout.RECEIPTS}/{name}", most=most).tolist()
             for name in ("rows", "length", "crc32c")
         )
         return [

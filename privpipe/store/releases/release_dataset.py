@@ -25,7 +25,6 @@ from privpipe.store.access.objects import open_store
 from privpipe.store.arrays.factored_basis import read_basis
 from privpipe.store.arrays.layout import FEATURES, read_promise, using_header
 from privpipe.store.releases import incremental_release as incremental
-from privpipe.store.releases.incremental_release import IncrementalState, Part
 from privpipe.store.releases.published import check_release
 
 
@@ -80,7 +79,7 @@ def _describe(dataset: xr.Dataset, header: Mapping[str, Any]) -> xr.Dataset:
 
 def check_generation(
     url: str, *, verify: bool = False, listen: Callable[[int, int], None] | None = None
-) -> tuple[dict[str, Any], IncrementalState, str]:
+) -> tuple[dict[str, Any], incremental.IncrementalState, str]:
     """Header and state of the newest generation, and its digest.
 
     With `verify` every stored byte is read, and `listen` is called for each part that was, with how
@@ -127,7 +126,9 @@ class JoinedArray(BackendArray):
         The array, as the generation describes it.
     """
 
-    def __init__(self, url: str, state: IncrementalState, about: Mapping[str, Any]) -> None:
+    def __init__(
+        self, url: str, state: incremental.IncrementalState, about: Mapping[str, Any]
+    ) -> None:
         self.url, self.parts, self.name = url, state.parts, str(about["name"])
         self.ends = np.cumsum([part.n_records for part in state.parts], dtype=np.int64)
         self.dtype = np.dtype(about["dtype"])
@@ -159,7 +160,7 @@ class JoinedArray(BackendArray):
         return np.asarray(np.concatenate(found)[(slice(None, None, step), *rest)])
 
 
-def _cut(state: IncrementalState) -> tuple[int, ...]:
+def _cut(state: incremental.IncrementalState) -> tuple[int, ...]:
     """Rows of the chunks of all parts, each cut for itself."""
     return tuple(
         min(state.chunk_rows, part.n_records - start)
@@ -172,7 +173,7 @@ def _cut(state: IncrementalState) -> tuple[int, ...]:
 @lru_cache(maxsize=64)
 def _open_part(url: str, part: str, root_sha256: str) -> Any:
     # Checked when it is first read: opening thousands of parts must not take as long.
-    incremental.check_part(url, Part(part, "", 0, 0, root_sha256))
+    incremental.check_part(url, incremental.Part(part, "", 0, 0, root_sha256))
     check_release(incremental.part_url(url, part))
     return zarr.open_group(open_store(incremental.part_url(url, part), read_only=True), mode="r")
 

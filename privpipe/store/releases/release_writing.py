@@ -29,7 +29,6 @@ from privpipe.store.arrays import layout
 from privpipe.store.arrays.blocks import Receipt, digest_receipts, measure_object
 from privpipe.store.arrays.destination import move_made
 from privpipe.store.arrays.factored_basis import Basis
-from privpipe.store.arrays.layout import ArrayPlan, check_output_free, newest_version, root_document
 
 _RECEIPTS = TypeAdapter(list[Receipt])
 _TABLES = {"rows": np.int64, "length": np.int64, "crc32c": np.uint32}
@@ -54,7 +53,7 @@ class ReleasePlan:
 
     run: str
     url: str
-    arrays: tuple[ArrayPlan, ...]
+    arrays: tuple[layout.ArrayPlan, ...]
     basis: Basis | None = field(default=None, compare=False)
 
     @property
@@ -245,15 +244,15 @@ def publish_release(
         Called with the number of objects that have become durable since the last call.
     """
     store = objects.open_store(plan.data_url)
-    check_output_free(plan.url)
+    layout.check_output_free(plan.url)
     check_foreign(plan)  # the audit took its time
     receipt_documents = _receipt_documents(plan, receipts.values())
     for key, content in receipt_documents.items():
         objects.write_bytes(store, key, content)
-    document = root_document(
+    document = layout.root_document(
         {
             "format": "release",
-            "format_version": newest_version("release"),
+            "format_version": layout.newest_version("release"),
             "run": plan.run,
             # What follows is ours, whatever the header says of it.
             **header,
@@ -266,13 +265,13 @@ def publish_release(
             "documents_sha256": layout.digest_documents({**plan.documents, **receipt_documents}),
         }
     )
-    check_output_free(plan.url)
+    layout.check_output_free(plan.url)
     path, data = local_path(plan.url), local_path(plan.data_url)
     if path is None or data is None:
         _copy_made(plan, progress)
         # The root last, and only if none is there: of two runs one publishes.
         if not location.create_bytes(join(plan.url, layout.ROOT_DOCUMENT), document):
-            check_output_free(plan.url)
+            layout.check_output_free(plan.url)
         return
     objects.write_bytes(store, layout.ROOT_DOCUMENT, document)
     objects.drop_unfinished(plan.data_url)

@@ -10,17 +10,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyarrow import csv
 
 from privpipe.errors import FormatError, InputError
-from privpipe.store.sources.reading import delimited
+from privpipe.store.sources.reading import delimited, source
 from privpipe.store.sources.reading.files import TableFile, TableFiles, open_input, read_labels
-from privpipe.store.sources.reading.source import (
-    TRUTH_VALUES,
-    Form,
-    RecordSource,
-    SourceLayout,
-    TableColumn,
-)
+from privpipe.store.sources.reading.source import Form, RecordSource, SourceLayout, TableColumn
 from privpipe.store.sources.reading.table_source import FileTable, open_table
 
 _WORD = r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^\s,{}'"]+"""
@@ -185,7 +180,9 @@ class ArffTable(FileTable):
         if not first:
             return
         forms = forms or {columns[0].name: "text"}
-        text = delimited.DelimitedText(data, _find_dialect(first), where, first_row=header.n_lines)
+        text = delimited.DelimitedText(
+            data, _find_marks(first), MISSING, where, first_row=header.n_lines
+        )
         known = {attribute.name: attribute for attribute in header.attributes}
         types = {n: pa.string() if form == "text" else pa.float64() for n, form in forms.items()}
         for batch in text.read(list(known), types, skip=0):
@@ -244,18 +241,20 @@ def _as_column(attribute: ArffAttribute) -> TableColumn:
     return TableColumn(
         name,
         "integer" if are_whole else "text",
-        TRUTH_VALUES if {value.lower() for value in values} == {"true", "false"} else kind,
+        source.TRUTH_VALUES if {value.lower() for value in values} == {"true", "false"} else kind,
         narrow=are_whole and all(abs(int(value)) < 2**24 for value in values),  # float32 is exact
     )
 
 
-def _find_dialect(first: bytes) -> delimited.Dialect:
+def _find_marks(first: bytes) -> csv.ParseOptions:
     """Delimiter of the first lines of data, and the quote that most of their cells begin with."""
     quote = max(
         "'\"", key=lambda mark: len(re.findall(rf"(?m)(?:^|[,\t])\s*{mark}".encode(), first))
     )
     tabs = b"," not in first and b"\t" in first
-    return delimited.Dialect("\t" if tabs else ",", quote, MISSING, escape="\\")
+    return csv.ParseOptions(
+        delimiter="\t" if tabs else ",", quote_char=quote, escape_char="\\", newlines_in_values=True
+    )
 
 
 def _tidy(column: pa.Array, attribute: ArffAttribute, where: str) -> pa.Array:

@@ -6,9 +6,10 @@ from functools import partial
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.csv as pc
 
 from privpipe.errors import InputError
-from privpipe.store.sources.reading.delimited import DelimitedText, Dialect
+from privpipe.store.sources.reading.delimited import DelimitedText
 from privpipe.store.sources.reading.files import TableFile, TableFiles, open_input
 from privpipe.store.sources.reading.source import Form, RecordSource, SourceLayout, TableColumn
 from privpipe.store.sources.reading.table_source import FileTable, kind_of, open_table
@@ -70,7 +71,8 @@ class CsvTable(FileTable):
     def _text(self, file: TableFile, columns: Sequence[TableColumn] = ()) -> DelimitedText:
         return DelimitedText(
             partial(open_input, self.files.system, file.path),
-            Dialect(self.layout.delimiter, missing=self.layout.missing),
+            pc.ParseOptions(delimiter=self.layout.delimiter, newlines_in_values=True),
+            self.layout.missing,
             self.files.describe(file),
             labels=tuple(repr(c.name) if c.place is None else str(c.place) for c in columns),
         )

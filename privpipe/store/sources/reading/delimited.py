@@ -99,28 +99,6 @@ _CONVERSION = re.compile(r"In CSV column #(\d+): (?:Row #(\d+): )?CSV conversion
 
 
 @dataclass(frozen=True)
-class Dialect:
-    """How cells are written.
-
-    Parameters
-    ----------
-    delimiter
-        Between cells.
-    quote
-        Around a cell that holds a delimiter.
-    missing
-        Cells that mean a missing value.
-    escape
-        Before a quote inside a cell, where quotes are not doubled.
-    """
-
-    delimiter: str = ","
-    quote: str = '"'
-    missing: tuple[str, ...] = ("",)
-    escape: str | None = None
-
-
-@dataclass(frozen=True)
 class DelimitedText:
     """One text of delimited cells.
 
@@ -128,8 +106,10 @@ class DelimitedText:
     ----------
     open_stream
         Opens it at its first row.
-    dialect
-        How it is written.
+    written
+        How it is written: delimiter, quote and escape.
+    missing
+        Cells that mean a missing value.
     where
         The text, for messages.
     first_row
@@ -139,7 +119,8 @@ class DelimitedText:
     """
 
     open_stream: Callable[[], pa.NativeFile]
-    dialect: Dialect
+    written: pc.ParseOptions
+    missing: tuple[str, ...]
     where: str
     first_row: int = 0
     labels: tuple[str, ...] = ()
@@ -218,16 +199,11 @@ class DelimitedText:
                 # Of rows, not of lines: a name within quotes may hold a line break.
                 skip_rows_after_names=skip,
             ),
-            parse_options=pc.ParseOptions(
-                delimiter=self.dialect.delimiter,
-                quote_char=self.dialect.quote,
-                escape_char=self.dialect.escape or False,
-                newlines_in_values=True,
-            ),
+            parse_options=self.written,
             convert_options=pc.ConvertOptions(
                 column_types=dict(types or {}),
                 include_columns=list(types or ()),
-                null_values=list(self.dialect.missing),
+                null_values=list(self.missing),
                 strings_can_be_null=True,
             ),
         )
@@ -236,7 +212,7 @@ class DelimitedText:
         """Rows of many columns need larger blocks, by the length of the first row."""
         with self.open_stream() as stream, io.BufferedReader(stream) as lines:
             first = lines.readline(MOST_LINE_BYTES + 1)
-            quote = self.dialect.quote.encode()
+            quote = self.written.quote_char.encode()
             # A line break within quotes.
             more = first
             while more and first.count(quote) % 2 and len(first) <= MOST_LINE_BYTES:
@@ -245,7 +221,7 @@ class DelimitedText:
                 first += more
         if len(first) > MOST_LINE_BYTES:
             raise explain_long_line(self.where)
-        if first.count(self.dialect.delimiter.encode()) >= MOST_COLUMNS:
+        if first.count(self.written.delimiter.encode()) >= MOST_COLUMNS:
             raise too_wide(self.where)
         if first.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
             raise self._not_utf8()

@@ -14,20 +14,14 @@ import pandas as pd
 from privpipe.errors import FormatError, InputError, LeftOutWarning, OptionError, StoreError
 from privpipe.records.schema import suggest
 from privpipe.store.access.location import guard_read, shown
+from privpipe.store.sources.reading import source
 from privpipe.store.sources.reading.roles import check_names, check_variable_name
-from privpipe.store.sources.reading.source import (
-    Block,
-    Coded,
-    Kind,
-    RecordSource,
-    SourceLayout,
-    SourceVariable,
-)
+from privpipe.store.sources.reading.source import Block, RecordSource, SourceLayout
 
 FEATURE_NAMES = ("features", "X", "x", "data")
 """Names under which features are looked for, in this order."""
 
-_KINDS: dict[str, Kind] = {"b": "boolean", "i": "integer", "u": "integer", "f": "number"}
+_KINDS: dict[str, source.Kind] = {"b": "boolean", "i": "integer", "u": "integer", "f": "number"}
 _KINDS |= {"U": "text", "S": "text", "T": "text", "O": "text"}
 
 
@@ -95,7 +89,7 @@ def open_arrays(arrays: Mapping[str, NamedArray], layout: SourceLayout, url: str
     if layout.labels is None:
         _say_left_out(arrays, {name, *keys[:1], *groups, *layout.drop, "target_names"}, url)
     columns = [
-        SourceVariable(column, _KINDS[rest[group].dtype.kind])
+        source.SourceVariable(column, _KINDS[rest[group].dtype.kind])
         for group, found in groups.items()
         for column in found
     ]
@@ -240,7 +234,7 @@ def _read_names(arrays: Mapping[str, NamedArray], name: str, count: int) -> tupl
     return tuple(str(value) for block in array.blocks(max(1, count)) for value in _decode(block))
 
 
-def _as_values(values: npt.NDArray[Any]) -> npt.NDArray[Any] | Coded:
+def _as_values(values: npt.NDArray[Any]) -> npt.NDArray[Any] | source.Coded:
     """Numbers as they are, text coded."""
     if values.dtype.kind not in "USTO":
         return values.astype(values.dtype.newbyteorder("="), copy=False)
@@ -248,7 +242,7 @@ def _as_values(values: npt.NDArray[Any]) -> npt.NDArray[Any] | Coded:
     # How NumPy, pandas and xarray write a missing text.
     missing = [i for i, name in enumerate(names) if name in ("", "nan", "None", "<NA>")]
     codes = np.where(np.isin(codes, missing), -1, codes)
-    return Coded(codes, tuple(str(name) for name in names))
+    return source.Coded(codes, tuple(str(name) for name in names))
 
 
 def _decode(values: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -14,17 +14,9 @@ import pyarrow.compute as pc
 
 from privpipe.errors import InputError, OptionError
 from privpipe.store.access.location import shown
-from privpipe.store.sources.reading import roles
+from privpipe.store.sources.reading import roles, source
 from privpipe.store.sources.reading.files import TableFile, TableFiles, read_label_file
-from privpipe.store.sources.reading.source import (
-    Block,
-    Coded,
-    ColumnKind,
-    Form,
-    RecordSource,
-    SourceLayout,
-    TableColumn,
-)
+from privpipe.store.sources.reading.source import ColumnKind, Form, SourceLayout, TableColumn
 
 MICROSECONDS = 86_400e6
 """Of a day."""
@@ -108,7 +100,7 @@ class FileTable:
                     yield file.partition, file.add_keys(batch.slice(start, rows), forms)
 
 
-def open_table(table: FileTable) -> RecordSource:
+def open_table(table: FileTable) -> source.RecordSource:
     """A table as a source of records.
 
     Raises
@@ -124,7 +116,7 @@ def open_table(table: FileTable) -> RecordSource:
     chosen = roles.assign_roles(
         table.columns, table.layout, table.read_labels(), table.where, table.locate_text
     )
-    return RecordSource(
+    return source.RecordSource(
         chosen.features,
         len(chosen.features),
         chosen.features_dtype,
@@ -136,7 +128,7 @@ def open_table(table: FileTable) -> RecordSource:
 
 def _read_blocks(
     table: FileTable, chosen: roles.Roles, rows: int, with_features: bool
-) -> Iterator[Block]:
+) -> Iterator[source.Block]:
     names = chosen.features if with_features else ()
     forms: dict[str, Form] = {**dict.fromkeys(names, "number"), **chosen.forms}
     booleans = {column.name for column in table.columns if column.is_boolean}
@@ -152,7 +144,7 @@ def _read_blocks(
             else as_numbers(batch.column(name))
             for name, form in chosen.forms.items()
         }
-        yield Block(partition, batch.num_rows, matrix, variables)
+        yield source.Block(partition, batch.num_rows, matrix, variables)
 
 
 def kind_of(type_: Any) -> ColumnKind:
@@ -204,7 +196,7 @@ def as_numbers(column: pa.Array) -> npt.NDArray[Any]:
     return np.asarray(column.to_numpy(zero_copy_only=False))
 
 
-def as_coded(column: pa.Array, *, is_boolean: bool = False) -> Coded:
+def as_coded(column: pa.Array, *, is_boolean: bool = False) -> source.Coded:
     """A column of text, or of anything that can be written as text, as codes.
 
     Truth values are written in one way whatever the source: "true" and "false".
@@ -221,7 +213,7 @@ def as_coded(column: pa.Array, *, is_boolean: bool = False) -> Coded:
     found = tuple(str(name) for name in names.to_pylist())
     if is_boolean:
         found = tuple(n.lower() if n.lower() in ("true", "false") else n for n in found)
-    return Coded(codes, found)
+    return source.Coded(codes, found)
 
 
 def _write_as_text(values: pa.Array) -> pa.Array:
