@@ -29,7 +29,7 @@ from privpipe.records.memory import Records
 from privpipe.sanitizers.null_space.algorithms import fit_null_space_cleaner, fit_targeted_cleaner
 from privpipe.sanitizers.null_space.laplace import LaplaceMechanism
 from privpipe.sanitizers.null_space.linear_cleaner import LinearCleaner
-from privpipe.store.sources.opening import open_source
+from privpipe.store.sources.formats import open_source
 from privpipe.store.sources.reading.source import Coded, SourceLayout
 
 Choice = Literal["first", "random", "last"]

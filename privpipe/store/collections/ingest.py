@@ -22,7 +22,7 @@ from privpipe.store.arrays.sealed_arrays import collection_arrays
 from privpipe.store.collections.collection import open_collection
 from privpipe.store.collections.survey import Coder, Survey, fit_survey, survey_source
 from privpipe.store.collections.writing import Chunk, write_held
-from privpipe.store.sources.opening import open_source
+from privpipe.store.sources.formats import open_source
 from privpipe.store.sources.reading.recoding import parse_bins
 from privpipe.store.sources.reading.source import Block, RecordSource, SourceLayout
 

@@ -7,10 +7,13 @@ by a `FileTable` and `open_table`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
+from itertools import chain
 from typing import TYPE_CHECKING, Any
+
+from privpipe.errors import InputError
+from privpipe.store.access.location import local_path, shown
 
 if TYPE_CHECKING:
     from privpipe.store.sources.reading.source import RecordSource, SourceLayout
@@ -41,18 +44,6 @@ class SourceFormat:
     of_files: bool = False
     mark: str = ""
 
-    def recognises(self, url: str) -> bool:
-        """Whether a place is of this format, by its name or else by its content."""
-        if _ends_with(url, self.endings):
-            return True
-        known = any(_ends_with(url, row.endings) for row in FORMATS)
-        return bool(self.mark) and not known and bool(_load(self.mark)(url))
-
-    def open(self, place: Any, layout: SourceLayout) -> RecordSource:
-        """Open a place of this format; see `open_source` for what it raises."""
-        source: RecordSource = _load(self.opener)(place, layout)
-        return source
-
 
 _ROOM = "privpipe.store.sources"
 FORMATS: tuple[SourceFormat, ...] = (
@@ -70,13 +61,13 @@ FORMATS: tuple[SourceFormat, ...] = (
 
 
 def find_format(url: str) -> SourceFormat | None:
-    """The first row that recognises a place; None for a folder of files, or what is not known."""
-    return next((row for row in FORMATS if row.recognises(url)), None)
+    """The first row that recognises a place, by its name or else by its content.
 
-
-def endings_of_files() -> Mapping[str, str]:
-    """Name of the format by ending, of those whose files may be in a folder."""
-    return {end: row.name for row in FORMATS if row.of_files for end in row.endings}
+    None for a folder of files, or what is not known.
+    """
+    by_name = [row for row in FORMATS if url.rstrip("/").lower().endswith(row.endings)]
+    by_content = (row for row in FORMATS if row.mark and not by_name and _load(row.mark)(url))
+    return next(chain(by_name, by_content), None)
 
 
 def describe_formats() -> str:
@@ -91,12 +82,64 @@ def describe_formats() -> str:
     return f"{_either(endings)}, or a folder of {_either(files)} files"
 
 
+def open_source(url: str, layout: SourceLayout, *, min_category_count: int = 1) -> RecordSource:
+    """Open a file, folder or Zarr group as a source of records.
+
+    Parameters
+    ----------
+    url
+        Local path or fsspec URL, of one of the `FORMATS`.
+    layout
+        Which array or column is what.
+    min_category_count
+        Rarer categories of columns that become features are pooled.
+
+    Raises
+    ------
+    InputError
+        If the format is not known, or the content does not fit.
+    OptionError
+        If an option does not apply to the format, or names what is not there.
+    StoreError
+        If it cannot be read.
+    """
+    # Here, not at the top: `--help` would load pandas and pyarrow.
+    from privpipe.store.sources.reading import recoding
+
+    local_path(url)  # refuses a path that cannot be one
+    # Outermost: its edges are chosen by numbers, which the source below must read as such.
+    if layout.bins:
+        bins = recoding.parse_bins(layout.bins)
+        as_numbers = replace(layout, numeric=(*layout.numeric, *bins), bins=())
+        source = open_source(url, as_numbers, min_category_count=min_category_count)
+        return recoding.bin_numbers(source, bins)
+    if layout.one_hot:
+        as_text = (*layout.categorical, *layout.one_hot)
+        source = _open(url, replace(layout, categorical=as_text, one_hot=()))
+        return recoding.spread_texts(source, layout.one_hot, min_category_count)
+    return _open(url, layout)
+
+
+def _open(url: str, layout: SourceLayout) -> RecordSource:
+    from privpipe.store.sources.reading.files import list_files
+
+    place: Any = url
+    row = find_format(url)
+    if row is None or row.of_files:  # a folder is what its files are
+        kinds = {end: one.name for one in FORMATS if one.of_files for end in one.endings}
+        if (place := list_files(url, kinds)) is None:
+            raise InputError(
+                f"The format of {shown(url)} is not known by its name.",
+                remedy=f"Give one of: {describe_formats()}.",
+                code="source-format",
+            )
+        row = next(one for one in FORMATS if one.name == place.kind)
+    source: RecordSource = _load(row.opener)(place, layout)
+    return source
+
+
 def _either(names: list[str]) -> str:
     return " or ".join(filter(None, (", ".join(names[:-1]), names[-1])))
-
-
-def _ends_with(url: str, endings: tuple[str, ...]) -> bool:
-    return url.rstrip("/").lower().endswith(endings)
 
 
 def _load(path: str) -> Any:

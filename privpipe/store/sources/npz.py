@@ -30,10 +30,7 @@ def open_npz(url: str, layout: SourceLayout) -> RecordSource:
     InputError
         If it holds objects.
     """
-    return open_arrays(_list_arrays(url), layout, url)
 
-
-def _list_arrays(url: str) -> dict[str, NamedArray]:
     def read() -> dict[str, NamedArray]:
         try:
             opened = fsspec.open(url)
@@ -45,13 +42,14 @@ def _list_arrays(url: str) -> dict[str, NamedArray]:
                 for member in archive.namelist()
             }
 
-    return guard_read(
+    arrays = guard_read(
         read,
         StoreError,
         f"{shown(url)} cannot be read as .npz",
         remedy="Check the path; the file is damaged or cut short, or its web server does not "
         "serve parts of files: download it first.",
     )
+    return open_arrays(arrays, layout, url)
 
 
 def _describe(archive: zipfile.ZipFile, url: str, member: str) -> NamedArray:

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from privpipe.errors import FormatError
+from privpipe.store.access.location import guard_read
 from privpipe.store.sources.reading.files import TableFile, TableFiles, open_input
 from privpipe.store.sources.reading.source import Form, RecordSource, SourceLayout, TableColumn
 from privpipe.store.sources.reading.table_source import FileTable, is_narrow, kind_of, open_table
@@ -65,13 +66,11 @@ class ParquetTable(FileTable):
         )
 
     def _guard(self, file: TableFile, read: Callable[[], T]) -> T:
-        """Read; what pyarrow says of a damaged file may quote it, so it is not passed on."""
-        try:
-            return read()
-        except (pa.ArrowException, OSError) as error:
-            problem = type(error).__name__
-        raise FormatError(
-            f"{self.files.describe(file)} cannot be read as Parquet ({problem}).",
+        # What pyarrow says of a damaged file may quote it, so it is not passed on.
+        return guard_read(
+            read,
+            FormatError,
+            f"{self.files.describe(file)} cannot be read as Parquet",
             remedy="The file is damaged, cut short or something else: write it again.",
         )
 

@@ -35,10 +35,6 @@ def open_zarr(url: str, layout: SourceLayout) -> RecordSource:
     StoreError
         If it cannot be read.
     """
-    return open_arrays(_list_arrays(url), layout, url)
-
-
-def _list_arrays(url: str) -> dict[str, NamedArray]:
     store = open_store(url, read_only=True)
 
     def read() -> dict[str, NamedArray]:
@@ -55,12 +51,13 @@ def _list_arrays(url: str) -> dict[str, NamedArray]:
             for name, array in group.arrays()
         }
 
-    return guard_read(
+    arrays = guard_read(
         read,
         StoreError,
         f"{shown(url)} cannot be read as a Zarr group",
         remedy="Check the path: a group with an array of features is read, not an array alone.",
     )
+    return open_arrays(arrays, layout, url)
 
 
 def _describe(array: zarr.Array[Any]) -> NamedArray:

@@ -13,7 +13,7 @@ import pytest
 from privpipe.errors import InputError, OptionError, StoreError
 from privpipe.store.collections.collection import open_collection
 from privpipe.store.collections.ingest import ingest
-from privpipe.store.sources import formats, opening
+from privpipe.store.sources import formats
 from privpipe.store.sources.formats import FORMATS, SourceFormat, describe_formats, find_format
 from privpipe.store.sources.reading.source import SourceLayout
 
@@ -25,7 +25,6 @@ TEXT = "1.5 2 0.25\n3 4 0.5\n5 6 0.75\n"
 def register(monkeypatch: pytest.MonkeyPatch):
     def add(row: SourceFormat) -> None:
         monkeypatch.setattr(formats, "FORMATS", (*FORMATS, row))
-        monkeypatch.setattr(opening, "FORMATS", (*FORMATS, row))
 
     return add
 
@@ -69,7 +68,7 @@ def test_toy__is_named_where_formats_are(tmp_path: Path, register) -> None:
     register(SourceFormat("toy", (".toy", ".toys"), f"{TOY}:open_toy"))
     (tmp_path / "a.txt").write_text(TEXT)
     with pytest.raises(InputError) as caught:
-        opening.open_source(str(tmp_path / "a.txt"), SourceLayout())
+        formats.open_source(str(tmp_path / "a.txt"), SourceLayout())
     assert describe_formats() in caught.value.remedy
     assert ".zarr, .toy or .toys, or a folder" in describe_formats()
 
@@ -107,14 +106,14 @@ def test_formats__every_row_opens(row: SourceFormat, tmp_path: Path) -> None:
     path.write_bytes(gzip.compress(b"") if path.suffix == ".gz" else b"")
     assert find_format(str(path)) is row
     with pytest.raises((InputError, StoreError)) as caught:
-        opening.open_source(str(path), SourceLayout())
+        formats.open_source(str(path), SourceLayout())
     assert caught.value.code != "source-format"
 
 
 def test_options__that_belong_to_the_other_kind_of_source_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("x,y\n1,2\n")
     with pytest.raises(OptionError, match="--label-names names the columns of a label matrix"):
-        opening.open_source(str(tmp_path / "a.csv"), SourceLayout(label_names=("a",)))
+        formats.open_source(str(tmp_path / "a.csv"), SourceLayout(label_names=("a",)))
     np.savez(tmp_path / "a.npz", X=np.ones((3, 2)))
     with pytest.raises(OptionError, match="--label-file belongs to tables"):
-        opening.open_source(str(tmp_path / "a.npz"), SourceLayout(label_file="labels.xml"))
+        formats.open_source(str(tmp_path / "a.npz"), SourceLayout(label_file="labels.xml"))

@@ -14,7 +14,7 @@ import pytest
 from privpipe.errors import FormatError
 from privpipe.store.collections.ingest import IngestOptions, ingest
 from privpipe.store.sources import parquet
-from privpipe.store.sources.opening import open_source
+from privpipe.store.sources.formats import open_source
 from privpipe.store.sources.reading.delimited import MOST_LINE_BYTES
 from privpipe.store.sources.reading.roles import MOST_COLUMNS
 from privpipe.store.sources.reading.source import SourceLayout
