@@ -20,7 +20,7 @@ from privpipe.store.arrays.destination import hold_destination
 from privpipe.store.arrays.layout import FEATURES
 from privpipe.store.arrays.sealed_arrays import collection_arrays
 from privpipe.store.collections.collection import open_collection
-from privpipe.store.collections.survey import Coder, Survey, fit_survey, survey_source
+from privpipe.store.collections.survey import Coder, fit_survey, survey_source
 from privpipe.store.collections.writing import Chunk, write_held
 from privpipe.store.sources.formats import open_source
 from privpipe.store.sources.reading.recoding import parse_bins
@@ -175,10 +175,9 @@ def _ingest_into(
         raise InputError(
             f"Nothing is left of {where}.", remedy="Leave features or variables in.", code="empty"
         )
-    if like is None:
-        _say_guesses(survey)
-    else:
+    if like is not None:
         survey = fit_survey(survey, source, like, where)
+    _say_guesses(survey.coders)
     schema = CollectionSchema(
         n_records=survey.n_records,
         n_features=source.n_features,
@@ -204,13 +203,15 @@ def _watch(source: RecordSource, listen: Listener, n_records: int) -> RecordSour
     return replace(source, read=read)
 
 
-def _say_guesses(survey: Survey) -> None:
+def _say_guesses(coders: Sequence[Coder]) -> None:
     """Name the variables of whole numbers, which may be classes or numbers."""
-    guessed = [one.variable for one in survey.coders if one.variable.name in survey.guessed]
+    guessed = [coder.variable for coder in coders if coder.is_guess]
+    classes = [one.name for one in guessed if one.categories is not None]
+    numbers = [one.name for one in guessed if one.categories is None]
     # A guess is said with the option that overrules it.
     for what, option, names in (
-        ("classes", "numeric", [one.name for one in guessed if one.categories is not None]),
-        ("numbers", "categorical", [one.name for one in guessed if one.categories is None]),
+        ("classes", "numeric", classes),
+        ("numbers", "categorical", numbers),
     ):
         if names:
             warnings.warn(

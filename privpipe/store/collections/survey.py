@@ -39,10 +39,14 @@ class Coder:
         What is stored.
     has_pool
         Whether values that are no category of their own belong to `POOLED`.
+    is_guess
+        Whether its values are whole numbers other than 0 and 1, of which it was not said whether
+        they are categories.
     """
 
     variable: Variable
     has_pool: bool = False
+    is_guess: bool = False
 
     def encode(self, values: npt.NDArray[Any] | Coded) -> npt.NDArray[Any]:
         """Codes of a categorical variable, numbers of a numeric one, in the stored dtype.
@@ -210,7 +214,7 @@ def fit_survey(survey: Survey, source: RecordSource, like: CollectionSchema, whe
             code="schema-drift",
         )
     coders = tuple(Coder(one, has_pool=POOLED in (one.categories or ())) for one in like.variables)
-    return replace(survey, coders=coders, guessed=())
+    return replace(survey, coders=coders)
 
 
 def _find_difference(found: Variable, known: Variable) -> str:
@@ -237,14 +241,11 @@ class Survey:
         One per variable.
     n_pooled
         Records of each variable in a pooled category.
-    guessed
-        Variables of whole numbers other than 0 and 1, which are categorical or not by a guess.
     """
 
     partitions: tuple[Partition, ...]
     coders: tuple[Coder, ...]
     n_pooled: Mapping[str, int]
-    guessed: tuple[str, ...] = ()
 
     @property
     def n_records(self) -> int:
@@ -301,19 +302,15 @@ def survey_source(
     coders, pooled = list[Coder](), dict[str, int]()
     for variable in source.variables:
         found = counters.get(variable.name)
+        is_guess = found is not None and found.may_be_numbers and bool({*found.counts} - {"0", "1"})
         if found is None or not found.is_categorical:
-            coders.append(Coder(Variable(variable.name, "float64")))
+            coders.append(Coder(Variable(variable.name, "float64"), is_guess=is_guess))
             continue
         names, pooled[variable.name] = pool_rare(found.counts, min_category_count, variable.name)
         coded = Variable(variable.name, code_dtype(len(names)), names)
-        coders.append(Coder(coded, has_pool=pooled[variable.name] > 0))
-    guessed = [
-        name
-        for name, counter in counters.items()
-        if counter.may_be_numbers and set(counter.counts) - {"0", "1"}
-    ]
+        coders.append(Coder(coded, pooled[variable.name] > 0, is_guess))
     partitions = map(Partition, source.partitions, accumulate(sizes, initial=0), sizes)
-    return Survey(tuple(partitions), tuple(coders), pooled, tuple(guessed))
+    return Survey(tuple(partitions), tuple(coders), pooled)
 
 
 @dataclass(eq=False)

@@ -105,24 +105,18 @@ def _read_attribute(line: str, where: str) -> ArffAttribute:
         raise FormatError(
             f"{where} is not a complete @attribute.", remedy="Write @attribute NAME TYPE."
         )
-    name, type_ = unquote(match.group(1)), match.group(2).strip()
-    if type_.startswith("{"):
-        if "}" not in type_:
-            raise FormatError(
-                f"{where} opens a list of values with a brace and does not close it.",
-                remedy="Write all values of the attribute on one line: {a,b,c}.",
-            )
-        inner = type_[1 : type_.rindex("}")]
-        # An empty value matches, also behind the last comma, where there is none.
-        found = (match for match in _VALUE.finditer(inner) if match.start() < len(inner))
-        return ArffAttribute(name, "nominal", tuple(unquote(match[1]) for match in found))
-    kind = _KINDS.get(type_.split()[0].lower())
-    if kind is None:
+    name, type_ = unquote(match[1]), match[2].strip()
+    kind = "nominal" if type_.startswith("{") else _KINDS.get(type_.split()[0].lower())
+    end = type_.rfind("}")
+    if kind is None or (kind == "nominal" and end < 0):
         raise FormatError(
-            f"{where} declares an attribute of a type that is not known.",
-            remedy="Use numeric, real, integer, string, date or a list of values in braces.",
+            f"{where} declares an attribute of a type that is not known, or values without an end.",
+            remedy="Use numeric, real, integer, string, date or all values in braces: {a,b,c}.",
         )
-    return ArffAttribute(name, kind)
+    inner = type_[1:end] if kind == "nominal" else ""
+    # An empty value matches, also behind the last comma, where there is none.
+    found = (match for match in _VALUE.finditer(inner) if match.start() < len(inner))
+    return ArffAttribute(name, kind, tuple(unquote(match[1]) for match in found))
 
 
 def unquote(text: str) -> str:

@@ -4,6 +4,7 @@ import codecs
 import io
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -134,9 +135,8 @@ class DelimitedText:
             As `read`.
         """
         try:
-            size = self._block_bytes()
-            with self.open_stream() as stream:
-                schema = self._reader(stream, size).schema
+            with self._open() as reader:
+                schema = reader.schema
                 _ = schema.names  # decoded here
         except UnicodeDecodeError:
             message = "UTF8"
@@ -173,40 +173,40 @@ class DelimitedText:
             another is longer than a block.
         """
         try:
-            size = self._block_bytes()
-            with self.open_stream() as stream:
-                yield from self._reader(stream, size, names, types, skip)
+            with self._open(names, types, skip) as reader:
+                yield from reader
                 return
         except (pa.ArrowException, OSError, EOFError) as error:
             message = str(error)
         raise self._explain(message, names)
 
-    def _reader(
-        self,
-        stream: pa.NativeFile,
-        size: int,
-        names: Sequence[str] = (),
-        types: Mapping[str, Any] | None = None,
-        skip: int = 0,
-    ) -> pc.CSVStreamingReader:
-        return pc.open_csv(
-            stream,
-            # One thread: only then rows are numbered in what goes wrong.
-            read_options=pc.ReadOptions(
-                use_threads=False,
-                block_size=size,
-                column_names=list(names),
-                # Of rows, not of lines: a name within quotes may hold a line break.
-                skip_rows_after_names=skip,
-            ),
-            parse_options=self.written,
-            convert_options=pc.ConvertOptions(
-                column_types=dict(types or {}),
-                include_columns=list(types or ()),
-                null_values=list(self.missing),
-                strings_can_be_null=True,
-            ),
-        )
+    @contextmanager
+    def _open(
+        self, names: Sequence[str] = (), types: Mapping[str, Any] | None = None, skip: int = 0
+    ) -> Iterator[pc.CSVStreamingReader]:
+        size = self._block_bytes()
+        with (
+            self.open_stream() as stream,
+            pc.open_csv(
+                stream,
+                # One thread: only then rows are numbered in what goes wrong.
+                read_options=pc.ReadOptions(
+                    use_threads=False,
+                    block_size=size,
+                    column_names=list(names),
+                    # Of rows, not of lines: a name within quotes may hold a line break.
+                    skip_rows_after_names=skip,
+                ),
+                parse_options=self.written,
+                convert_options=pc.ConvertOptions(
+                    column_types=dict(types or {}),
+                    include_columns=list(types or ()),
+                    null_values=list(self.missing),
+                    strings_can_be_null=True,
+                ),
+            ) as reader,
+        ):
+            yield reader
 
     def _block_bytes(self) -> int:
         """Rows of many columns need larger blocks, by the length of the first row."""
