@@ -181,7 +181,7 @@ def _read_arff(folder: Path, name: str) -> LabelTable:
             code="missing_labels",
         )
     source = open_source(str(folder / f"{name}.arff"), SourceLayout(labels=names))
-    blocks = list(source.blocks(2**16))
+    blocks = list(source.read(2**16, True))
     labels = [
         np.column_stack([_as_numbers(values) for values in block.variables.values()])
         for block in blocks

@@ -12,7 +12,6 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass as plain_dataclass
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 from pydantic import ConfigDict
@@ -20,7 +19,7 @@ from pydantic.dataclasses import dataclass
 
 from privpipe.errors import InputError
 from privpipe.fitted_schema import FittedSchema, Matching
-from privpipe.protocols import Column, FloatArray, IntArray, ShardSchema
+from privpipe.protocols import Column, FloatArray, IntArray
 
 
 @dataclass(frozen=True, config=ConfigDict(hide_input_in_errors=True))
@@ -188,19 +187,6 @@ class CollectionSchema:
         )
         names = self.feature_names if matching.order is None else fitted.feature_names
         return replace(self, variables=variables, feature_names=names)
-
-    def for_roles(self, **roles: Sequence[str]) -> ShardSchema:
-        """What shards look like with these variables in these roles; see `ShardSchema`."""
-        columns: dict[str, Any] = {
-            role: tuple(self.variable(name).column for name in names)
-            for role, names in roles.items()
-        }
-        return ShardSchema(
-            n_features=self.n_features,
-            feature_names=self.feature_names,
-            n_records=self.n_records,
-            **columns,
-        )
 
 
 def code_dtype(n_categories: int) -> str:

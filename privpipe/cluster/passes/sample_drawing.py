@@ -28,7 +28,7 @@ from privpipe.records.sampling import DrawnSample, take_records
 from privpipe.store.access.objects import open_store, read_bytes, write_bytes
 from privpipe.store.arrays.blocks import reading_once
 from privpipe.store.collections.collection import Collection
-from privpipe.store.releases.earlier_release import EarlierRelease
+from privpipe.store.releases.published import EarlierRelease
 
 # No interval rests on one person: a group has at most one in 64 of the records.
 FEWEST_GROUPS = 64

@@ -22,7 +22,7 @@ from privpipe.store.arrays.layout import companion_url, exists, read_header
 from privpipe.store.keyring.account_chain import AccountChain, reaching
 from privpipe.store.keyring.registers import Registered, align_rows, read_releases, register_release
 from privpipe.store.models import read_model_header
-from privpipe.store.releases.earlier_release import (
+from privpipe.store.releases.published import (
     EarlierRelease,
     holds_the_same,
     open_earlier_release,

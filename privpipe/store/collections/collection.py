@@ -119,13 +119,19 @@ class Collection(ShardsInTurn):
 
     @property
     def schema(self) -> ShardSchema:
-        found = self.schema_of_records.for_roles(
-            desired=self.desired,
-            confidential=self.confidential,
-            attributes=self.attributes,
-            groups=self.groups,
+        whole = self.schema_of_records
+        columns = {
+            role: tuple(whole.variable(name).column for name in getattr(self, role))
+            for role in ("desired", "confidential", "attributes", "groups")
+        }
+        found = ShardSchema(
+            n_features=whole.n_features,
+            feature_names=whole.feature_names,
+            weighted=self.weights is not None,
+            public=self.public,
+            n_records=self.n_records,
+            **columns,
         )
-        found = replace(found, weighted=self.weights is not None, public=self.public)
         if not self.indicators:
             return found
         names = schemas.name_indicators(found.attributes)

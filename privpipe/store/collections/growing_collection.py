@@ -75,9 +75,8 @@ def open_whole_collection(url: Place, **roles: Any) -> Collection:
     )
     # In the order in which they came, as records are numbered.
     digest = hashlib.sha256("".join(part.digest for part in parts).encode()).hexdigest()
-    opened = {name: getattr(parts[0], name) for name in Collection.__dataclass_fields__}
     about = {"url": url, "schema_of_records": schema, "digest": digest, "parts": parts}
-    return GrownCollection(**{**opened, **about})
+    return GrownCollection(**{**vars(parts[0]), **about})
 
 
 @dataclass(frozen=True)

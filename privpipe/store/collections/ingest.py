@@ -67,12 +67,11 @@ class IngestOptions:
     @property
     def whole_layout(self) -> SourceLayout:
         """The layout with the options that were given beside it."""
-        return replace(
-            self.layout,
-            categorical=(*self.layout.categorical, *as_names(self.categorical)),
-            numeric=(*self.layout.numeric, *as_names(self.numeric)),
-            drop=(*self.layout.drop, *as_names(self.drop)),
-        )
+        more: dict[str, Any] = {
+            name: (*getattr(self.layout, name), *as_names(getattr(self, name)))
+            for name in ("categorical", "numeric", "drop")
+        }
+        return replace(self.layout, **more)
 
 
 def ingest(
@@ -196,7 +195,7 @@ def _watch(source: RecordSource, listen: Listener, n_records: int) -> RecordSour
     """The same source, which reports every block that is read."""
 
     def read(rows: int, with_features: bool) -> Iterator[Block]:
-        for block in source.blocks(rows, with_features=with_features):
+        for block in source.read(rows, with_features):
             yield block
             listen(block.n_records, n_records)
 
@@ -230,7 +229,7 @@ def _fill_chunks(
     names = source.feature_names
     done = filled = 0
     chunk: dict[str, npt.NDArray[Any]] = {}
-    for block in source.blocks(rows):
+    for block in source.read(rows, True):
         # Arrays have their shape already: further records would be lost without an error.
         if done + filled + block.n_records > schema.n_records:
             raise _changed()

@@ -295,7 +295,7 @@ def survey_source(
         if one.name in categorical or (one.name not in numeric and one.kind != "number")
     }
     sizes = [0] * len(source.partitions)
-    for block in source.blocks(rows, with_features=False):
+    for block in source.read(rows, False):
         sizes[block.partition] += block.n_records
         for counter in counters.values():
             counter.add(block)

@@ -103,10 +103,8 @@ class IncrementalState:
 
 def read_state_of(generation: generations.Generation) -> IncrementalState:
     """What a generation says; FormatError where it says something else."""
-    try:
+    with suppress(ValidationError):  # whose text quotes the document
         return IncrementalState(**generation.content)
-    except ValidationError:
-        pass
     raise FormatError(
         f"Generation {generation.number} is of another privpipe.",
         remedy="Read it with the privpipe that wrote it.",

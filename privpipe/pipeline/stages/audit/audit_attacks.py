@@ -28,7 +28,7 @@ from privpipe.records.sampling import Part
 from privpipe.store.collections.collection import Collection
 from privpipe.store.keyring.keys import list_keys
 from privpipe.store.models import open_model
-from privpipe.store.releases.earlier_release import EarlierRelease
+from privpipe.store.releases.published import EarlierRelease
 from privpipe.store.releases.release_writing import ReleasePlan
 
 DRIFT = 0.1

@@ -39,7 +39,7 @@ from privpipe.protocols import FloatArray
 from privpipe.records.sampling import Part
 from privpipe.store.arrays.blocks import read_block
 from privpipe.store.collections.collection import Collection
-from privpipe.store.releases.earlier_release import EarlierRelease
+from privpipe.store.releases.published import EarlierRelease
 from privpipe.store.releases.release_writing import ReleasePlan
 
 NOT_PROTECTED = (

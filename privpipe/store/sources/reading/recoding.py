@@ -54,7 +54,7 @@ def spread_texts(source: RecordSource, columns: Sequence[str], least: int = 1) -
     dtype = source.features_dtype if source.n_features else np.dtype(np.float32)
 
     def read(rows: int, with_features: bool) -> Iterator[Block]:
-        for block in source.blocks(rows, with_features=with_features):
+        for block in source.read(rows, with_features):
             features = block.features
             if with_features:
                 new = [_spread(block, *item) for item in categories.items()]
@@ -77,7 +77,7 @@ def _learn(
 ) -> Mapping[str, tuple[str, ...]]:
     """Categories of each column in natural order; rare ones and missing values come last."""
     counts: dict[str, Counter[str]] = {name: Counter() for name in columns}
-    for block in source.blocks(2**16, with_features=False):
+    for block in source.read(2**16, False):
         for name, found in counts.items():
             coded = block.variables[name]
             assert isinstance(coded, Coded), "the columns are read as text"
@@ -271,7 +271,7 @@ def bin_numbers(source: RecordSource, bins: Bins) -> RecordSource:
     }
 
     def read(rows: int, with_features: bool) -> Iterator[Block]:
-        for block in source.blocks(rows, with_features=with_features):
+        for block in source.read(rows, with_features):
             made = {
                 name: Coded(_place(block.variables[name], found), name_bins(found))
                 for name, found in edges.items()
@@ -328,7 +328,7 @@ def _choose_records(source: RecordSource) -> pd.DataFrame:
     """Variables of every 2**k-th record, by its number; k as small as `MOST_CHOSEN` allows."""
     chosen: list[pd.DataFrame] = []
     every, at = 1, 0
-    for block in source.blocks(2**16, with_features=False):
+    for block in source.read(2**16, False):
         table = pd.DataFrame({name: _flat(values) for name, values in block.variables.items()})
         chosen.append(table[-at % every :: every])
         at += block.n_records

@@ -1,6 +1,6 @@
 """Which columns of a table are features, which variables, and which are left out."""
 
-import re
+import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -55,7 +55,7 @@ def assign_roles(
     layout: SourceLayout,
     labels: Sequence[str],
     where: str,
-    locate: Callable[[str], str] = lambda _: "",
+    locate: Callable[[str], str],
 ) -> Roles:
     """Decide from options and types what each column is for.
 
@@ -234,11 +234,11 @@ def check_keys(columns: Sequence[TableColumn], features: Mapping[str, Any], wher
     keys = [c for c in columns if c.kind == "integer" and _is_key(features[c.name])]
     if not keys:
         return
-    name = keys[0].label if keys[0].place is None else "COLUMN"
+    name = shlex.quote(keys[0].label) if keys[0].place is None else "COLUMN"
     raise InputError(
         f"{where} holds in {_listed([c.label for c in keys])} another whole number for each "
         "record, as a record's key: a feature would carry it into model and release.",
-        remedy=f"--drop {_quoted(name)} leaves it out; --labels {_quoted(name)} keeps it beside "
+        remedy=f"--drop {name} leaves it out; --labels {name} keeps it beside "
         "the records, released only where [release] include names it. If it is a measurement, "
         "name all features with --features.",
         code="record-key",
@@ -316,7 +316,7 @@ def _check_features(
     if dates:
         named = ",".join(column.label for column in dates)
         days = named if all(c.place is None for c in dates) else "COLUMN"
-        remedies.append(f"Name dates with --dates {_quoted(days)}, which makes days of them.")
+        remedies.append(f"Name dates with --dates {shlex.quote(days)}, which makes days of them.")
     if others:
         problems.append(f"columns that are neither numbers nor text: {_typed(others)}")
         remedies.append("Leave others out with --drop, or store numbers.")
@@ -326,15 +326,6 @@ def _check_features(
             remedy=" ".join(remedies),
             code="text-feature" if texts else "column-type",
         )
-
-
-def _quoted(names: str) -> str:
-    """As a shell takes it.
-
-    >>> _quoted("a,b"), _quoted("Signup Date")
-    ('a,b', '"Signup Date"')
-    """
-    return names if re.fullmatch(r"[\w,.:-]+", names) else f'"{names}"'
 
 
 def _check_variables(columns: Sequence[TableColumn], layout: SourceLayout, where: str) -> None:

@@ -120,10 +120,6 @@ class RecordSource:
     read: Callable[[int, bool], Iterator[Block]] = field(repr=False)
     losses: Mapping[str, BinningLoss] = field(default_factory=dict)
 
-    def blocks(self, rows: int, *, with_features: bool = True) -> Iterator[Block]:
-        """Read consecutive blocks of at most `rows` records; none crosses a partition."""
-        return self.read(rows, with_features)
-
 
 ColumnKind = Literal["number", "integer", "boolean", "text", "other"]
 
