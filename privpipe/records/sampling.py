@@ -129,13 +129,8 @@ class DrawnSample:
 
     def take(self, places: IntArray) -> DrawnSample:
         """Some of them, in this order."""
-        return replace(
-            self,
-            shard=take_records(self.shard, places),
-            words=self.words[places],
-            rows=self.rows[places],
-            counts=self.counts[places],
-        )
+        some = {name: getattr(self, name)[places] for name in ("words", "rows", "counts")}
+        return replace(self, shard=take_records(self.shard, places), **some)
 
     @classmethod
     def join(cls, parts: Sequence[DrawnSample]) -> DrawnSample:
@@ -150,13 +145,11 @@ class DrawnSample:
             for one in fields(Shard)
             if one.name != "first_record"
         }
-        return cls(
-            Shard(**arrays, first_record=-1),
-            np.concatenate([part.words for part in found]),
-            np.concatenate([part.rows for part in found]),
-            np.concatenate([part.counts for part in found]),
-            n_eligible,
+        words, rows, counts = (
+            np.concatenate([getattr(part, name) for part in found])
+            for name in ("words", "rows", "counts")
         )
+        return cls(Shard(**arrays, first_record=-1), words, rows, counts, n_eligible)
 
 
 def take_records(shard: Shard, rows: IntArray | slice) -> Shard:

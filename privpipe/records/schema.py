@@ -17,7 +17,7 @@ import numpy as np
 from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
 
-from privpipe.errors import InputError
+from privpipe.errors import InputError, PrivpipeError
 from privpipe.fitted_schema import FittedSchema, Matching
 from privpipe.protocols import Column, FloatArray, IntArray
 
@@ -170,11 +170,8 @@ class CollectionSchema:
         for variable in self.variables:
             if variable.name == name:
                 return variable
-        names = [variable.name for variable in self.variables]
-        raise InputError(
-            f"The collection has no variable {name!r}{suggest(name, names)}.",
-            remedy=f"It has: {', '.join(names) or 'none'}.",
-            code="missing-variable",
+        raise explain_unknown(
+            "The collection has no variable", name, [v.name for v in self.variables]
         )
 
     def renumbered(self, fitted: FittedSchema, matching: Matching) -> CollectionSchema:
@@ -214,6 +211,17 @@ def suggest(name: str, known: Iterable[str]) -> str:
     """
     close = difflib.get_close_matches(name, list(known), n=1)
     return f", did you mean {close[0]!r}?" if close else ""
+
+
+def explain_unknown(
+    what: str, name: str, known: Sequence[str], kind: type[PrivpipeError] = InputError
+) -> PrivpipeError:
+    """The error for a name that is none of those that are there."""
+    return kind(
+        f"{what} {name!r}{suggest(name, known)}.",
+        remedy=f"It has: {', '.join(known) or 'none'}.",
+        code="missing-variable",
+    )
 
 
 def expand_indicators(codes: IntArray, columns: Sequence[Column]) -> FloatArray:

@@ -83,7 +83,7 @@ def test_ingest__names_all_that_is_no_number_at_once(
     assert code == 3
     assert "holds text in plan, note" in said
     assert "neither numbers nor text: Signed up (date32[day])" in said
-    assert '--dates "Signed up"' in said
+    assert "--dates 'Signed up'" in said
 
 
 def test_ingest__a_record_key_is_no_feature_unless_it_is_named(

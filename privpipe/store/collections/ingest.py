@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from privpipe.errors import GuessWarning, InputError, OptionError, StoreError
+from privpipe.errors import GuessWarning, InputError, OptionError
 from privpipe.records.chunks import TARGET_CHUNK_BYTES, plan_chunk_rows
 from privpipe.records.schema import CollectionSchema, as_names
 from privpipe.store.access.location import Place, as_url, shown
@@ -24,7 +24,7 @@ from privpipe.store.collections.survey import Coder, fit_survey, survey_source
 from privpipe.store.collections.writing import Chunk, write_held
 from privpipe.store.sources.formats import open_source
 from privpipe.store.sources.reading.recoding import parse_bins
-from privpipe.store.sources.reading.source import Block, RecordSource, SourceLayout
+from privpipe.store.sources.reading.source import Block, RecordSource, SourceLayout, unstable
 
 MOST_CHUNK_BYTES = 2**30
 """Largest chunk: compressors take less than 2 GiB, and a worker holds several."""
@@ -232,7 +232,7 @@ def _fill_chunks(
     for block in source.read(rows, True):
         # Arrays have their shape already: further records would be lost without an error.
         if done + filled + block.n_records > schema.n_records:
-            raise _changed()
+            raise unstable("holds another number of records than")
         encoded = {
             FEATURES: cast_features(block.features, np.dtype(schema.dtype), names),
             **{c.variable.name: c.encode(block.variables[c.variable.name]) for c in coders},
@@ -251,7 +251,7 @@ def _fill_chunks(
                 yield chunk
                 done, filled, chunk = done + size, 0, {}
     if done < schema.n_records:
-        raise _changed()
+        raise unstable("holds another number of records than")
 
 
 def cast_features(
@@ -278,14 +278,6 @@ def cast_features(
             code="overflow",
         )
     return found
-
-
-def _changed() -> StoreError:
-    return StoreError(
-        "The source holds another number of records than when it was read first.",
-        remedy="Ingest when nothing writes to the source.",
-        code="source-changed",
-    )
 
 
 def _check_options(options: IngestOptions) -> None:

@@ -13,10 +13,10 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from privpipe.errors import InputError, StoreError
+from privpipe.errors import InputError
 from privpipe.numerics.kinds import are_classes
 from privpipe.records.schema import MISSING, CollectionSchema, Partition, Variable, code_dtype
-from privpipe.store.sources.reading.source import Block, Coded, RecordSource
+from privpipe.store.sources.reading.source import Block, Coded, RecordSource, unstable
 
 MAX_CATEGORIES = 2**15 - 2
 """Categories that a variable may have in a collection: codes fit int16."""
@@ -65,11 +65,7 @@ class Coder:
         table = [self._places.get(name, default) for name in coded.names]
         unknown = [code for code, place in enumerate(table) if place is None]
         if unknown and np.isin(coded.codes, unknown).any():
-            raise StoreError(
-                f"The source holds values of {self.variable.name!r} that it did not hold at first.",
-                remedy="Ingest when nothing writes to the source.",
-                code="source-changed",
-            )
+            raise unstable(f"holds values of {self.variable.name!r} that it did not hold")
         # The last entry is what the code -1 picks.
         places = [MISSING if place is None else place for place in (*table, MISSING)]
         return np.asarray(np.array(places, dtype)[coded.codes])

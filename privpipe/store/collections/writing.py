@@ -78,7 +78,7 @@ class Tally:
         self._partitions = schema.partitions or (Partition("", 0, schema.n_records),)
         self.n_missing = {variable.name: 0 for variable in schema.variables}
         self.cells = self.records = self._start = 0
-        self._hashes: dict[Partition, dict[str, Any]] = {}
+        self._hashes = self._begin()
         self._digests: dict[Partition, str] = {}
 
     def add(self, block: Chunk) -> Chunk:
@@ -87,16 +87,14 @@ class Tally:
         self._count(block)
         at = 0
         for run in cut_by_partition(self._partitions, self._start, self._start + n_records):
-            partition = run.partition
             # A partition may span blocks, and a block partitions.
-            hashes = self._hashes.setdefault(partition, self._begin())
-            for name, hasher in hashes.items():
+            for name, hasher in self._hashes.items():
                 rows = np.ascontiguousarray(block[name][at : at + run.n_records])
                 # Of values in one byte order, so that machines agree.
                 hasher.update(rows.astype(rows.dtype.newbyteorder("<"), copy=False).data)
             at += run.n_records
-            if run.first_record + run.n_records == partition.n_records:
-                self._digests[partition] = self._finish(self._hashes.pop(partition))
+            if run.first_record + run.n_records == run.partition.n_records:
+                self._digests[run.partition] = self._finish()
         self._start += n_records
         return block
 
@@ -107,7 +105,7 @@ class Tally:
         equal records with equal noise would show that they are equal.
         """
         # A folder of a table may hold no record.
-        empty = self._finish(self._begin())
+        empty = self._finish()
         seen: Counter[str] = Counter()
         found: list[Partition] = []
         for partition in self._partitions:
@@ -139,7 +137,9 @@ class Tally:
         names = [FEATURES, *(variable.name for variable in self._schema.variables)]
         return {name: hashlib.sha256() for name in names}
 
-    def _finish(self, hashes: Mapping[str, Any]) -> str:
+    def _finish(self) -> str:
+        """Digest of what has come since the last call."""
+        hashes, self._hashes = self._hashes, self._begin()
         schema = self._schema
         about = {
             "dtype": schema.dtype,

@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from pydantic.dataclasses import dataclass as checked
 from zarr.core.sync import sync
 
-from privpipe.errors import FormatError, IncompleteReleaseError, OptionError
+from privpipe.errors import FormatError, OptionError
 from privpipe.option_values import FORBID
 from privpipe.store.access import generation_log as generations
 from privpipe.store.access import objects
@@ -28,6 +28,7 @@ from privpipe.store.access.location import join, local_path, shown
 from privpipe.store.access.workspace import has_workspace, hold_workspace, remove_workspace
 from privpipe.store.arrays.layout import ROOT_DOCUMENT, companion_url
 from privpipe.store.keyring.account_chain import append_link, create_entry
+from privpipe.store.releases.published import explain_tampering
 
 PARTS = "parts"
 
@@ -120,10 +121,8 @@ def part_url(url: str, part: str) -> str:
 def check_part(url: str, part: Part) -> None:
     """Raise IncompleteReleaseError if the root of a part is not what the generation sealed."""
     if digest_root(part_url(url, part.id)) != part.root_sha256:
-        raise IncompleteReleaseError(
-            f"A part of {shown(url)} is missing or differs from what its generation says.",
-            remedy="The release was changed after it was published: get it again.",
-            code="manifest",
+        raise explain_tampering(
+            f"A part of {shown(url)} is missing or differs from what its generation says."
         )
 
 

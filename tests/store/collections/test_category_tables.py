@@ -77,7 +77,7 @@ def test_encode__numbers_code_alike_in_every_block():
 
 def test_encode__a_value_that_was_not_there_before_means_the_source_changed():
     coder = Coder(Variable("v", "int8", ("a",)))
-    with pytest.raises(StoreError, match="did not hold at first") as caught:
+    with pytest.raises(StoreError, match="did not hold when it was read first") as caught:
         coder.encode(Coded(np.array([0]), ("secret-value",)))
     assert "secret-value" not in str(caught.value)
     assert caught.value.code == "source-changed"

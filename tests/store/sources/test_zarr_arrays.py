@@ -67,7 +67,7 @@ def test_ingest__arrays_are_read_as_numpy_does(tmp_path, kind, order):
         ({"features": ("Z",)}, InputError, "no array 'Z'"),
         ({"features": ("X", "Y")}, OptionError, "names 2 arrays"),
         ({"features": ("town",)}, InputError, r"'town' have shape \(23,\)"),
-        ({"labels": ("agee",)}, InputError, "no array 'agee' of 23 rows, did you mean 'age'"),
+        ({"labels": ("agee",)}, InputError, "no array of 23 rows 'agee', did you mean 'age'"),
         ({"categorical": ("lft",)}, OptionError, "no variable 'lft', did you mean 'left'"),
         ({"numeric": ("town",)}, InputError, "'town' holds text and cannot be numeric"),
         ({"label_names": ("age", "b")}, InputError, "several columns named age"),

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from privpipe.errors import FormatError, InputError, LeftOutWarning, OptionError, StoreError
-from privpipe.records.schema import suggest
+from privpipe.records.schema import explain_unknown, suggest
 from privpipe.store.access.location import guard_read, shown
 from privpipe.store.sources.reading import source
 from privpipe.store.sources.reading.roles import check_names, check_variable_name
@@ -100,11 +100,7 @@ def open_arrays(arrays: Mapping[str, NamedArray], layout: SourceLayout, url: str
     known = [one.name for one in columns]
     for given in (*layout.categorical, *layout.numeric, *layout.drop):
         if given not in (*known, *arrays):
-            raise OptionError(
-                f"{shown(url)} has no variable {given!r}{suggest(given, known)}.",
-                remedy=f"It has: {', '.join(known) or 'none'}.",
-                code="missing-variable",
-            )
+            raise explain_unknown(f"{shown(url)} has no variable", given, known, OptionError)
 
     def read(rows: int, with_features: bool) -> Iterator[Block]:
         tables = [_guard(rest[group].blocks(rows), group, url) for group in groups]
@@ -191,11 +187,7 @@ def _name_variables(
                 code="column-type",
             )
         elif name not in fitting and layout.labels is not None:
-            raise InputError(
-                f"{shown(url)} has no array {name!r} of {n_records} rows{suggest(name, fitting)}.",
-                remedy=f"It has: {', '.join(fitting) or 'none'}.",
-                code="missing-variable",
-            )
+            raise explain_unknown(f"{shown(url)} has no array of {n_records} rows", name, fitting)
     return groups
 
 

@@ -16,7 +16,7 @@ import pandas as pd
 
 from privpipe.errors import InputError, OptionError
 from privpipe.protocols import FloatArray, IntArray
-from privpipe.store.sources.reading.source import BinningLoss, Block, Coded, RecordSource
+from privpipe.store.sources.reading.source import BinningLoss, Block, Coded, RecordSource, unstable
 
 MOST_CATEGORIES = 1_000
 """Categories that all columns may become in all: more are surely identifiers or free text."""
@@ -108,11 +108,7 @@ def _spread(block: Block, name: str, categories: tuple[str, ...]) -> FloatArray:
     table = [places.get(value, other) for value in values.names] + [places.get(MISSING, -1)]
     found = np.asarray(table)[values.codes]
     if (found < 0).any():
-        raise InputError(
-            f"{name} holds a category that was not there before.",
-            remedy="The source changes while it is read: copy it first.",
-            code="source-changed",
-        )
+        raise unstable(f"holds categories of {name!r} that it did not hold")
     return np.asarray(np.eye(len(categories), dtype=np.float32)[found])
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from privpipe.errors import OptionError
+from privpipe.errors import OptionError, StoreError
 from privpipe.protocols import IntArray
 from privpipe.records.schema import as_names
 
@@ -119,6 +119,15 @@ class RecordSource:
     partitions: tuple[str, ...]
     read: Callable[[int, bool], Iterator[Block]] = field(repr=False)
     losses: Mapping[str, BinningLoss] = field(default_factory=dict)
+
+
+def unstable(problem: str) -> StoreError:
+    """The error for a source that is another when it is read again."""
+    return StoreError(
+        f"The source {problem} when it was read first.",
+        remedy="Ingest when nothing writes to the source.",
+        code="source-changed",
+    )
 
 
 ColumnKind = Literal["number", "integer", "boolean", "text", "other"]
