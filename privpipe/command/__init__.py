@@ -85,5 +85,4 @@ def _show_usage(error: Any) -> None:
 
 
 def _refuse(code: str, exit_code: int, message: str, remedy: str) -> dict[str, Any]:
-    about = {"code": code, "exit_code": exit_code, "message": message, "remedy": remedy}
-    return {"error": about}
+    return {"error": {"code": code, "exit_code": exit_code, "message": message, "remedy": remedy}}

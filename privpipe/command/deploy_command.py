@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from privpipe.errors import ClusterError
-from privpipe.pipeline.operations import health, server_health
+from privpipe.pipeline.operations import health
 from privpipe.pipeline.operations.deployment_file import read_automations, read_deployments
 from privpipe.pipeline.operations.prefect_setup import (
     blaming_prefect,
@@ -127,12 +127,12 @@ def doctor_command(config: str, deployments: str) -> dict[str, Any]:
         return [health.Finding("ok", "configuration", f"{config} fits its collection"), *unread]
 
     automations = os.path.join(os.path.dirname(deployments), "automations.yaml")
-    deployed = partial(server_health.check_deployed, deployments, automations)
+    deployed = partial(health.check_deployed, deployments, automations)
     secure = str(options.cluster.address or "").startswith("tls://")
     # In the order in which one failure explains the next.
     checks: dict[str, health.Check] = {
         "configuration": check_configuration,
-        "server": server_health.check_server_health,
+        "server": health.check_server_health,
         **({"deployments": deployed} if os.path.exists(deployments) else {}),
         **({"certificates": health.check_certificates} if secure else {}),
         "cluster": partial(health.check_cluster, options),

@@ -145,10 +145,9 @@ def _find_situations(tree: ast.AST) -> Iterator[Situation]:
                 str(node.args[0].value), 6, "GateError", _write(node.args[1]), GATE_REMEDY
             )
         # A class, or a choice between two.
-        kinds = [node.func.body, node.func.orelse] if isinstance(node.func, ast.IfExp) else []
-        for kind in (name, *(one.id for one in kinds if isinstance(one, ast.Name))):
-            if kind in RAISED:
-                yield from _describe(node, RAISED[kind], node.args[0])
+        called = {one.id for one in ast.walk(node.func) if isinstance(one, ast.Name)}
+        for kind in called & RAISED.keys():
+            yield from _describe(node, RAISED[kind], node.args[0])
         # A function that raises for others is given the class, and then the message.
         for given, message in itertools.pairwise(node.args):
             if isinstance(given, ast.Name) and given.id in RAISED:

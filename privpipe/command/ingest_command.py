@@ -8,13 +8,16 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from privpipe.errors import OptionError
-from privpipe.pipeline.runs.configuration_file import read_time
+from privpipe.pipeline.runs.configuration_file import read_options, read_time
 from privpipe.records.schema import CollectionSchema
 from privpipe.report.console import say, tabulate
 from privpipe.report.work_bar import showing
 from privpipe.store.access.location import shown
+from privpipe.store.collections.growing_collection import append_partition, read_partitions
 from privpipe.store.collections.ingest import IngestOptions, ingest
 from privpipe.store.collections.writing import WriteStatistics, read_statistics
+from privpipe.store.keyring.account import find_account
+from privpipe.store.releases.incremental_release import withdraw_partition
 from privpipe.store.sources.reading.source import BinningLoss, SourceLayout
 
 
@@ -155,8 +158,6 @@ def append_command(
     **layout: Any,
 ) -> dict[str, Any]:
     """Append, and say what the collection holds now."""
-    from privpipe.store.collections.growing_collection import append_partition, read_partitions
-
     # A schedule appends a file of another name each night.
     name = partition or source.rstrip("/").rpartition("/")[2]
     # To the second: it is stored, and compared with logical times of schedules.
@@ -183,10 +184,6 @@ def append_command(
 
 def withdraw_command(partition: str, config: str, grace: float) -> dict[str, Any]:
     """Withdraw, and say what is left to do."""
-    from privpipe.pipeline.runs.configuration_file import read_options
-    from privpipe.store.keyring.account import find_account
-    from privpipe.store.releases.incremental_release import withdraw_partition
-
     options = read_options(config)
     if not options.release.incremental:
         raise OptionError(

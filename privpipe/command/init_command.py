@@ -83,8 +83,7 @@ def init_command(
     }
     text = write_template(schema, given | gate, n_gaps)
     # Comments explain the mark itself.
-    uncommented = [line for line in text.splitlines() if not line.startswith("#")]
-    complete = not any(FILL_IN in line for line in uncommented)
+    complete = not any(FILL_IN in one for one in text.splitlines() if not one.startswith("#"))
     if out == "-":
         say_raw(text, end="")
     else:

@@ -57,10 +57,7 @@ def inspect_command(path: str, *, verify: bool) -> dict[str, Any]:
     if kind == "release":
         with showing("verify" if verify else "inspect", "objects") as listen:
             header = check_release(path, verify=verify, listen=listen)
-        answer = _show_header(header, path)
-        if verify:
-            say("Every stored byte matches its receipt.")
-        return answer | ({"verified": True} if verify else {})
+        return _show_header(header, path, "Every stored byte matches its receipt." * verify)
     if kind == GENERATIONS:
         return _show_generations(path, verify)
     raise FormatError(
@@ -73,28 +70,26 @@ def _show_generations(path: str, verify: bool) -> dict[str, Any]:
     if read_generation(path, 1).kind == "release":
         with showing("verify" if verify else "inspect", "parts") as listen:
             header, state, _ = check_generation(path, verify=verify, listen=listen)
-        answer = _show_header(header, path)
-        if verify:
-            say(f"Every stored byte of {len(state.parts)} parts matches its receipt.")
-        return answer | ({"verified": True} if verify else {})
+        proven = f"Every stored byte of {len(state.parts)} parts matches its receipt."
+        return _show_header(header, path, proven * verify)
     there = read_partitions(path)
     if verify:
         with showing("verify", "partitions") as listen:
             for one in there:
                 verify_collection(open_collection(one.url(path)))
                 listen(1, len(there))
-    content = {
+    rows = [
+        {"partition": one.name, "records": f"{one.n_records:,}", "time": one.time} for one in there
+    ]
+    say(tabulate(rows, title=f"collection {shown(path)}"))
+    return {
         "format": "growing collection",
         "n_records": sum(one.n_records for one in there),
         "partitions": [
             {"name": one.name, "n_records": one.n_records, "time": one.time} for one in there
         ],
+        **({"verified": True} if verify else {}),
     }
-    rows = [
-        {"partition": one.name, "records": f"{one.n_records:,}", "time": one.time} for one in there
-    ]
-    say(tabulate(rows, title=f"collection {shown(path)}"))
-    return content | ({"verified": True} if verify else {})
 
 
 def _show_collection(path: str, verify: bool) -> dict[str, Any]:
@@ -116,7 +111,8 @@ def _show_collection(path: str, verify: bool) -> dict[str, Any]:
     return content
 
 
-def _show_header(header: Mapping[str, Any], path: str) -> dict[str, Any]:
+def _show_header(header: Mapping[str, Any], path: str, proven: str = "") -> dict[str, Any]:
+    """What the header says, and, where it was verified, what is proven by that."""
     rows = [
         {"key": key, "value": _write(value)}
         for key, value in header.items()
@@ -128,7 +124,9 @@ def _show_header(header: Mapping[str, Any], path: str) -> dict[str, Any]:
         from privpipe.report.release_page import write_audit_markdown
 
         say_raw(unescape_markdown(write_audit_markdown(header["audit"])))
-    return dict(header)
+    if proven:
+        say(proven)
+    return dict(header) | ({"verified": True} if proven else {})
 
 
 def _write(value: Any) -> str:

@@ -24,10 +24,8 @@ def say_judged(findings: Mapping[str, Any]) -> str:
     )
 
 
-def say_unseen(found: Mapping[str, Any] | None) -> str:
+def say_unseen(found: Mapping[str, Any]) -> str:
     """Records released as the nearest profile the fit has seen, in words; counts alone."""
-    if found is None:
-        return ""
     # A release may be empty when all is withheld.
     share = found["n_records"] / max(1, found["n_released"])
     return (
@@ -37,10 +35,8 @@ def say_unseen(found: Mapping[str, Any] | None) -> str:
     ).strip()
 
 
-def say_neighbours(found: Mapping[str, Any] | None) -> str:
+def say_neighbours(found: Mapping[str, Any]) -> str:
     """The promise of differential privacy beside what a distinguishing test reached."""
-    if found is None:
-        return ""
     return (
         f"Promised is a privacy loss of {found['promised']:g} for every record. A test that "
         f"separated two chosen records by {found['n_releases']:,} releases of each shows it is "
@@ -48,10 +44,8 @@ def say_neighbours(found: Mapping[str, Any] | None) -> str:
     )
 
 
-def say_places(found: Mapping[str, Any] | None) -> str:
+def say_places(found: Mapping[str, Any]) -> str:
     """How many places were compared with the rest, and what could not be, in some sentences."""
-    if found is None:
-        return ""
     missing = ", ".join(repr(name) for name in found["not_looked"])
     if found["status"] != "measured":
         return f"Which places reveal more than the rest is not known: {found['reason']}."
@@ -107,10 +101,8 @@ def say_weaker(gate: Mapping[str, Any]) -> str:
     return f" Weaker than usual: {'; '.join(weaker)}." if weaker else ""
 
 
-def say_proof(found: Mapping[str, Any] | None) -> str:
-    """What is proved of the released features in place of attacks on them; nothing where not."""
-    if found is None:
-        return ""
+def say_proof(found: Mapping[str, Any]) -> str:
+    """What is proved of the released features in place of attacks on them."""
     return (
         "proved: the released features reveal no more than the target prediction, of which they "
         f"are a function by the model {found['model'][:16]}, for {found['theorem']}; verified bit "

@@ -188,12 +188,12 @@ def _facts(findings: Mapping[str, Any]) -> dict[str, str]:
     if "n_records" in found:
         facts["Records attacked"] = f"{found['n_records']:,} of {found['n_given']:,}"
         facts["Withheld by the release"] = f"{found['n_withheld']:,}"
-    more = {
-        "Neighbours distinguished": audit_text.say_neighbours(findings.get("neighbours")),
-        "Features": audit_text.say_proof(findings.get("proof")),
-        "Unseen profiles": audit_text.say_unseen(findings.get("unseen")),
-    }
-    return facts | {name: sentence for name, sentence in more.items() if sentence}
+    more = (
+        ("neighbours", "Neighbours distinguished", audit_text.say_neighbours),
+        ("proof", "Features", audit_text.say_proof),
+        ("unseen", "Unseen profiles", audit_text.say_unseen),
+    )
+    return facts | {name: say(findings[key]) for key, name, say in more if findings.get(key)}
 
 
 def _public_facts(findings: Mapping[str, Any]) -> dict[str, str]:

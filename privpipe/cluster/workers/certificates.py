@@ -203,6 +203,8 @@ def _build(
         "decipher_only".split(),
         False,
     )
+    # Only the authority may sign: a worker's certificate must not make others.
+    usage |= {"digital_signature": True, "key_cert_sign": is_authority, "crl_sign": is_authority}
     builder = (
         x509.CertificateBuilder()
         .subject_name(subject)
@@ -211,34 +213,19 @@ def _build(
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - SKEW)
         .not_valid_after(now + timedelta(days=days))
-        .add_extension(
-            x509.BasicConstraints(ca=is_authority, path_length=0 if is_authority else None), True
-        )
-        .add_extension(
-            x509.KeyUsage(
-                # Only the authority may sign: a worker's certificate must not
-                # make others.
-                digital_signature=True,
-                key_cert_sign=is_authority,
-                crl_sign=is_authority,
-                **usage,
-            ),
-            True,
-        )
+        .add_extension(x509.BasicConstraints(is_authority, 0 if is_authority else None), True)
+        .add_extension(x509.KeyUsage(**usage), True)
     )
-    if is_authority:
-        identifier = x509.SubjectKeyIdentifier.from_public_key(public)
-        return builder.add_extension(identifier, False).sign(signer, hashes.SHA256())
-    # Dask's workers and nannies serve and connect with one certificate.
-    both = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
-    issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key())
-    names = [_general_name(host) for host in dict.fromkeys((*LOCAL, *hosts))]
-    return (
-        builder.add_extension(x509.SubjectAlternativeName(names), False)
-        .add_extension(x509.ExtendedKeyUsage(both), False)
-        .add_extension(issuer, False)
-        .sign(signer, hashes.SHA256())
-    )
+    others: list[x509.ExtensionType] = [x509.SubjectKeyIdentifier.from_public_key(public)]
+    if not is_authority:
+        # Dask's workers and nannies serve and connect with one certificate.
+        both = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
+        names = [_general_name(host) for host in dict.fromkeys((*LOCAL, *hosts))]
+        issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key())
+        others = [x509.SubjectAlternativeName(names), x509.ExtendedKeyUsage(both), issuer]
+    for extension in others:
+        builder = builder.add_extension(extension, False)
+    return builder.sign(signer, hashes.SHA256())
 
 
 def _general_name(host: str) -> x509.GeneralName:

@@ -246,31 +246,28 @@ def _join(address: str, wait_seconds: float) -> Iterator[Client]:
     try:
         client = Client(address, timeout=wait_seconds)
     except Exception as error:  # distributed raises many kinds
-        problem = type(error).__name__
-    else:
-        with client:
-            # Before anything is sent: tasks of an open scheduler are read by
-            # everybody.
-            check_pages(client)
-            _prepare(client, wait_seconds)
-            check_versions(client)
-            yield client
-        return
-    raise ClusterError(
-        f"The scheduler at {address} cannot be reached ({problem}).",
-        remedy="Check that it runs, and that certificates match.",
-        code="unreachable",
-    )
+        raise ClusterError(
+            f"The scheduler at {address} cannot be reached ({type(error).__name__}).",
+            remedy="Check that it runs, and that certificates match.",
+            code="unreachable",
+        ) from None
+    with client:
+        # Before anything is sent: tasks of an open scheduler are read by everybody.
+        check_pages(client)
+        _prepare(client, wait_seconds)
+        check_versions(client)
+        yield client
 
 
 def _prepare(client: Client, wait_seconds: float) -> None:
     try:
         client.wait_for_workers(1, timeout=wait_seconds)
-        problem = ""
     except distributed.TimeoutError:
-        problem = f"No worker joined within {wait_seconds:.0f} s."
-    if problem:
-        raise ClusterError(problem, remedy="Start workers, or raise the limit.", code="no-workers")
+        raise ClusterError(
+            f"No worker joined within {wait_seconds:.0f} s.",
+            remedy="Start workers, or raise the limit.",
+            code="no-workers",
+        ) from None
     # After the first worker is there; those that join later get it as they join.
     client.register_plugin(PrepareWorker())
     client.register_plugin(ShowProgress())

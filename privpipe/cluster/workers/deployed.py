@@ -6,10 +6,14 @@
 
 import os
 import resource
+import secrets
+import shutil
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
+import dask
 import yaml
 from distributed import Worker
 
@@ -17,6 +21,9 @@ from privpipe.cluster.workers.certificates import AUTHORITY, PARTS
 from privpipe.cluster.workers.dashboard import close_pages, guard_pages
 from privpipe.cluster.workers.forking import SETTINGS, WORKER_ENVIRONMENT
 from privpipe.errors import ClusterError, PrivpipeError
+from privpipe.store.access.location import join, local_path
+from privpipe.store.access.objects import delete_tree, open_store, read_bytes, write_bytes
+from privpipe.store.arrays.layout import ROOT_DOCUMENT
 
 
 def describe_configuration(folder: str) -> dict[str, Any]:
@@ -98,3 +105,27 @@ def prepare_process(*, is_worker: bool) -> None:
             remedy="Start it with a nanny, and DASK_CONFIG naming `privpipe certs`'s dask.yaml.",
             code="worker-environment",
         )
+
+
+def look_around(collection: str, release: str) -> dict[str, Any]:
+    """Worker side: clock, modes, disk, and a round trip through the storage; no record."""
+    # It can only be read by setting it.
+    mask = os.umask(0o077)
+    os.umask(mask)
+    probe = join(os.path.dirname(release.rstrip("/")) or ".", f".privpipe-{secrets.token_hex(8)}")
+    # Bytes of this round trip alone: an older probe must not answer for it.
+    store, mark = open_store(probe), secrets.token_bytes(16)
+    write_bytes(store, "probe", mark)
+    written = read_bytes(store, "probe") == mark
+    delete_tree(store)
+    if (path := local_path(probe)) is not None:
+        shutil.rmtree(path, ignore_errors=True)
+    return {
+        "time": time.time(),
+        "umask": mask,
+        # A core dump of a worker holds records.
+        "cores": resource.getrlimit(resource.RLIMIT_CORE)[0],
+        "free": shutil.disk_usage(dask.config.get("temporary-directory", None) or ".").free,
+        "reads": read_bytes(open_store(collection, read_only=True), ROOT_DOCUMENT) is not None,
+        "writes": written,
+    }

@@ -69,21 +69,17 @@ def blaming_prefect() -> Iterator[None]:
         With the cause and the setting that decides which server is used.
     """
     url = os.environ.get("PREFECT_API_URL")  # a run sets it to its own server's
+    what = "The Prefect server that PREFECT_API_URL names" if url else "Prefect's own server"
     try:
         yield
-        return
-    except PrivpipeError:
-        raise
     except Exception as error:
-        if not _is_prefects(error):
+        if isinstance(error, PrivpipeError) or not _is_prefects(error):
             raise
-        problem = type(error).__name__
-    what = "The Prefect server that PREFECT_API_URL names" if url else "Prefect's own server"
-    raise ClusterError(
-        f"{what} does not answer as it should ({problem}).",
-        remedy="Start that server, or unset PREFECT_API_URL." if url else NO_OWN_SERVER,
-        code="prefect",
-    )
+        raise ClusterError(
+            f"{what} does not answer as it should ({type(error).__name__}).",
+            remedy="Start that server, or unset PREFECT_API_URL." if url else NO_OWN_SERVER,
+            code="prefect",
+        ) from None
 
 
 def _is_prefects(error: BaseException) -> bool:
