@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from privpipe.errors import OptionError
-from privpipe.pipeline.operations.prefect_setup import prepare_prefect
+from privpipe.pipeline.operations.prefect_server import prepare_prefect
 from privpipe.pipeline.runs.configuration_file import read_options
 from privpipe.pipeline.runs.trusted_code import confirm_code
 from privpipe.pipeline.runs.watch import Watch

@@ -11,8 +11,11 @@ from typing import Any
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.flows.demo import N_ORIGINALS, draw_portrait, prepare_demo
 from privpipe.numerics.limits import fix_limits
-from privpipe.pipeline.operations.prefect_server import ephemeral_server
-from privpipe.pipeline.operations.prefect_setup import blaming_prefect, prepare_prefect
+from privpipe.pipeline.operations.prefect_server import (
+    blaming_prefect,
+    ephemeral_server,
+    prepare_prefect,
+)
 from privpipe.report.audit_text import say_gate, say_verdict
 from privpipe.report.console import say, tabulate
 

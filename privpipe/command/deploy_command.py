@@ -14,7 +14,7 @@ from typing import Any
 from privpipe.errors import ClusterError
 from privpipe.pipeline.operations import health
 from privpipe.pipeline.operations.deployment_file import read_automations, read_deployments
-from privpipe.pipeline.operations.prefect_setup import (
+from privpipe.pipeline.operations.prefect_server import (
     blaming_prefect,
     check_server,
     prepare_prefect,

@@ -5,8 +5,11 @@ from typing import Any
 
 from privpipe.command.check_command import dry_run_command
 from privpipe.errors import GateError, OptionError
-from privpipe.pipeline.operations.prefect_server import ephemeral_server
-from privpipe.pipeline.operations.prefect_setup import blaming_prefect, prepare_prefect
+from privpipe.pipeline.operations.prefect_server import (
+    blaming_prefect,
+    ephemeral_server,
+    prepare_prefect,
+)
 from privpipe.pipeline.operations.record_removal import end_exchange
 from privpipe.pipeline.runs.approval import approve_release
 from privpipe.pipeline.runs.configuration_file import read_options, read_time

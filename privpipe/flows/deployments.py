@@ -17,7 +17,7 @@ from prefect.runtime import flow_run
 from privpipe.cluster.workers.boundary import run_sealed
 from privpipe.errors import ClusterError, MemoryBudgetError, PrivpipeError, StoreError
 from privpipe.flows.release_flow import EVERYTHING, release_collection
-from privpipe.pipeline.operations.prefect_setup import check_server, outlive_reader
+from privpipe.pipeline.operations.prefect_server import check_server, outlive_reader
 from privpipe.pipeline.runs.configuration_file import read_options, read_time
 from privpipe.pipeline.runs.watch import Watch
 from privpipe.pipeline.stages.increment_check import TimeSpan

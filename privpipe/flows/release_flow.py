@@ -18,7 +18,7 @@ from privpipe.cluster.executors.executor import Executor
 from privpipe.cluster.workers.boundary import run_sealed
 from privpipe.flows.increment_flow import release_increment
 from privpipe.pipeline import stage_tasks
-from privpipe.pipeline.operations.prefect_setup import outlive_reader
+from privpipe.pipeline.operations.prefect_server import outlive_reader
 from privpipe.pipeline.runs import resume, spend, trusted_code
 from privpipe.pipeline.runs.configuration_file import read_options
 from privpipe.pipeline.runs.run import Run, cluster_options

@@ -36,7 +36,7 @@ Row = tuple[str, float, str, str, float, float]
 MIB = 2**20
 
 PREFECT = """
-from privpipe.pipeline.operations.prefect_setup import prepare_prefect
+from privpipe.pipeline.operations.prefect_server import prepare_prefect
 prepare_prefect()
 from prefect import flow
 @flow

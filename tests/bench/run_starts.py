@@ -23,7 +23,7 @@ Row = tuple[str, float, str, str, float, float]
 PROGRAM = """
 import sys, time
 begun = time.perf_counter()
-from privpipe.pipeline.operations.prefect_setup import prepare_prefect
+from privpipe.pipeline.operations.prefect_server import prepare_prefect
 prepare_prefect()
 from privpipe.flows.release_flow import run_pipeline
 from privpipe.pipeline.operations.prefect_server import ephemeral_server

@@ -21,7 +21,7 @@ from urllib.parse import urljoin, urlsplit
 
 import cloudpickle
 
-from privpipe.pipeline.operations.prefect_setup import prepare_prefect
+from privpipe.pipeline.operations.prefect_server import prepare_prefect
 
 CONTROL = "CONTROLcanary5550123"
 """Told on purpose by a task without a boundary, to show that pages and logs are really read."""

@@ -10,7 +10,7 @@ import pytest
 from distributed import Client
 
 from privpipe.cluster.workers.connection import ClusterOptions, connect
-from privpipe.pipeline.operations.prefect_setup import SETTINGS
+from privpipe.pipeline.operations.prefect_server import SETTINGS
 from tests.flows.digits_runs import copy_database, release_undisturbed, write_source
 
 

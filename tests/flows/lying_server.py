@@ -20,8 +20,7 @@ from typing import Any
 
 import httpx
 
-from privpipe.pipeline.operations.prefect_server import end_servers, serve
-from privpipe.pipeline.operations.prefect_setup import prepare_prefect
+from privpipe.pipeline.operations.prefect_server import end_servers, prepare_prefect, serve
 
 BLOCK, TYPE, SCHEMA = (f"{n}1111111-1111-4111-8111-111111111111" for n in "123")
 

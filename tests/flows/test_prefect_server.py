@@ -19,8 +19,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from privpipe.pipeline.operations.prefect_server import LARGEST_BYTES, drop_database
-from privpipe.pipeline.operations.prefect_setup import is_server
+from privpipe.pipeline.operations.prefect_server import LARGEST_BYTES, drop_database, is_server
 from privpipe.store.access.workspace import workspace_url
 from tests.flows.digits_runs import RUN, own_prefect, write_config
 
@@ -75,7 +74,7 @@ class Running:
 
 FILL = """
 import sys
-from privpipe.pipeline.operations.prefect_setup import prepare_prefect
+from privpipe.pipeline.operations.prefect_server import prepare_prefect
 prepare_prefect()
 from privpipe.pipeline.operations.prefect_server import ephemeral_server
 with ephemeral_server():

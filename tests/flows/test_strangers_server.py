@@ -17,8 +17,7 @@ from prefect.results import ResultRecord
 from privpipe.cluster.workers import listener_owner
 from privpipe.cluster.workers.connection import ClusterOptions, connect
 from privpipe.errors import OptionError
-from privpipe.pipeline.operations.prefect_server import end_servers, serve
-from privpipe.pipeline.operations.prefect_setup import check_server
+from privpipe.pipeline.operations.prefect_server import check_server, end_servers, serve
 from tests.flows.digits_runs import own_prefect
 from tests.flows.test_pipeline import configure
 from tests.standard import write_standard
@@ -172,7 +171,7 @@ class Gift:
 def test_refuse_stored_results__nothing_that_a_server_names_is_unpickled(tmp_path: Path) -> None:
     code = (
         "import sys\n"
-        "from privpipe.pipeline.operations.prefect_setup import refuse_stored_results\n"
+        "from privpipe.pipeline.operations.prefect_server import refuse_stored_results\n"
         "from prefect.results import ResultRecord\n"
         "refuse_stored_results()\n"
         "ResultRecord.deserialize(open(sys.argv[1], 'rb').read())\n"
@@ -205,7 +204,7 @@ def hook(event, arguments):
     if event == "pickle.find_class":
         unpickled.append(arguments[0])
 sys.addaudithook(hook)
-from privpipe.pipeline.operations.prefect_setup import prepare_prefect
+from privpipe.pipeline.operations.prefect_server import prepare_prefect
 prepare_prefect()
 from privpipe.pipeline.operations.prefect_server import ephemeral_server
 from privpipe.errors import ClusterError

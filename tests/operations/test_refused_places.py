@@ -21,7 +21,7 @@ from privpipe.cluster.workers.deployed import write_configuration
 from privpipe.errors import ClusterError, GateError, OptionError, PrivpipeError, StoreError
 from privpipe.flows.deployments import retry_passing
 from privpipe.pipeline.operations.health import _judge_worker, check_certificates
-from privpipe.pipeline.operations.prefect_setup import check_server
+from privpipe.pipeline.operations.prefect_server import check_server
 from privpipe.pipeline.runs.configuration_file import fill_time, read_time
 from privpipe.pipeline.stages.increment_check import TimeSpan
 

@@ -13,7 +13,7 @@ PROGRAM = """
 import sys
 from pathlib import Path
 from privpipe.report.console import PlainConsole
-from privpipe.pipeline.operations.prefect_setup import outlive_reader
+from privpipe.pipeline.operations.prefect_server import outlive_reader
 if sys.argv[1] == "outlives":
     outlive_reader()
 console = PlainConsole(stderr=True)

@@ -28,7 +28,7 @@ from privpipe.pipeline.operations.deployment_file import (
     read_automations,
     read_deployments,
 )
-from privpipe.pipeline.operations.prefect_setup import check_server
+from privpipe.pipeline.operations.prefect_server import check_server
 from privpipe.pipeline.runs.run import cluster_options
 from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.pipeline.runs.spend import is_promised_across_runs, list_fleeting
