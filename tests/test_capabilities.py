@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from privpipe.capabilities import UtilitySummary
-from privpipe.cluster.executors.executor import LocalExecutor
+from privpipe.cluster.executors.executor import Executor
 from privpipe.cluster.passes.cleaning_pass import CleaningJob, clean_collection
 from privpipe.cluster.passes.loaded_map import release_records
 from privpipe.protocols import FloatArray, Guarantee, RecordStream, Role
@@ -145,7 +145,7 @@ def test_cleaning__takes_what_a_map_of_no_family_can_do(
     digest = write_model(Halver(n), model)
     receipts: list[Receipt] = []
     clean_collection(
-        LocalExecutor(), CleaningJob(open_collection(source), plan, model, digest), receipts.extend
+        Executor(), CleaningJob(open_collection(source), plan, model, digest), receipts.extend
     )
     costs = [receipt.utility for receipt in receipts]
     assert [cost.total for cost in costs if cost is not None] == [60.0, 60.0, 30.0]

@@ -18,8 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from privpipe.store.access.durability import flush_folder
-from privpipe.store.access.objects import write_file
+from privpipe.store.access.objects import flush_folder, write_file
 
 T = TypeVar("T")
 

@@ -18,7 +18,7 @@ import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from importlib.metadata import version
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -33,7 +33,7 @@ from privpipe.attacks.threats.verdicts.outcomes import Attack, AttackOutcome
 from privpipe.attacks.threats.verdicts.safeguards import Detection, LearningCurve
 from privpipe.attacks.utility import UtilityLosses
 from privpipe.numerics.moments import CoMoments
-from privpipe.protocols import Shard, Statistics, Sums
+from privpipe.protocols import Shard
 from privpipe.records.sampling import DrawnSample, PartCount
 from privpipe.sanitizers import STATISTICS as OF_FITS
 from privpipe.store.access.location import local_path
@@ -42,27 +42,23 @@ from privpipe.store.access.objects import open_store, read_bytes, write_bytes
 
 @dataclass(frozen=True, eq=False)
 class PartialSum:
-    """A statistic of some chunks.
+    """A statistic of some chunks, or an oracle's answer.
 
     Parameters
     ----------
-    n_chunks, n_records
-        Chunks and records that it summarises.
+    n_records
+        Records that it summarises.
     statistic
         Of a class that may be checkpointed.
     """
 
-    n_chunks: int
     n_records: int
     statistic: Any
 
     def merge(self, other: PartialSum) -> PartialSum:
         """That of these chunks and the next ones."""
-        return PartialSum(
-            self.n_chunks + other.n_chunks,
-            self.n_records + other.n_records,
-            self.statistic.merge(other.statistic),
-        )
+        statistic = self.statistic.merge(other.statistic)
+        return PartialSum(self.n_records + other.n_records, statistic)
 
 
 OF_ATTACKS = (
@@ -214,7 +210,7 @@ CHECKPOINTED_SHARE = 1 / 16
 FEWEST_CHECKPOINTED = 1000
 """Records; a statistic of fewer is not stored: it may say too much of one, and costs little."""
 
-S = TypeVar("S", bound=Statistics)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -271,91 +267,50 @@ class Checkpoints:
         return write_checkpoint(self.url, f"{self.question}-{name}", answer, most_bytes=most_bytes)
 
 
-class KnownResponses:
-    """Answers of an oracle to the questions of a fit; stored, if there is a place for them.
-
-    A fit is a function of the answers to its questions: one that was interrupted poses the same
-    again, finds what is known, and resumes where it stopped, to the same map, bit for bit.
-
-    Parameters
-    ----------
-    checkpoints
-        About the oracle; None to store nothing.
-    n_records, n_bytes
-        What it sums over: answers that may say too much of few records, or are large beside
-        them, are not stored.
-    """
-
-    def __init__(self, checkpoints: Checkpoints | None, n_records: int, n_bytes: int) -> None:
-        self._checkpoints = checkpoints if n_records >= FEWEST_CHECKPOINTED else None
-        self._most_bytes = CHECKPOINTED_SHARE * n_bytes
-
-    def find(self, question: Any, ask: Callable[[Any], Sums]) -> Sums:
-        """The known answer, or the one that `ask` gives, which is known from now on."""
-        checkpoints = self._checkpoints and self._checkpoints.about(question)
-        if checkpoints is None:
-            return ask(question)
-        known: Sums | None = checkpoints.read("answer")
-        if known is not None:
-            return known
-        answer = ask(question)
-        checkpoints.write("answer", answer, most_bytes=self._most_bytes)
-        return answer
-
-
-def remember_whole(
-    checkpoints: Checkpoints | None, n_bytes: int, ask: Callable[[], PartialSum]
-) -> PartialSum:
-    """The statistic of all chunks as it was stored, or as `ask` gives it, which is stored then.
-
-    What is too large beside the records of a task may be small beside all of them, of `n_bytes`.
-    """
-    known: PartialSum | None = checkpoints.read("whole") if checkpoints else None
-    if known is not None:
-        return known
-    whole = ask()
-    if checkpoints and whole.n_records >= FEWEST_CHECKPOINTED:
-        checkpoints.write("whole", whole, most_bytes=CHECKPOINTED_SHARE * n_bytes)
-    return whole
-
-
-class RunningSum(Generic[S]):
-    """The statistic of the chunks of a task so far; stored as it grows, if there is a place for it.
+def recall(
+    checkpoints: Checkpoints | None,
+    name: str,
+    make: Callable[[], T],
+    *,
+    most_bytes: float = math.inf,
+    stores: Callable[[T], bool] = lambda _: True,
+) -> T:
+    """The answer stored under a name, or the one that `make` gives, which is stored then.
 
     Parameters
     ----------
     checkpoints
         About the question; None to store nothing.
     name
-        Of the task. What an earlier run stored of it is where this one begins.
+        Of the answer.
+    make
+        Called where none is stored.
+    most_bytes
+        A larger answer is not stored.
+    stores
+        Whether an answer is to be stored.
     """
+    known: T | None = None if checkpoints is None else checkpoints.read(name)
+    if known is not None:
+        return known
+    made = make()
+    if checkpoints is not None and stores(made):
+        checkpoints.write(name, made, most_bytes=most_bytes)
+    return made
 
-    def __init__(self, checkpoints: Checkpoints | None, name: str) -> None:
-        self._checkpoints, self._name = checkpoints, name
-        begun: PartialSum | None = checkpoints.read(name) if checkpoints is not None else None
-        self.n_chunks, self._n_records = (begun.n_chunks, begun.n_records) if begun else (0, 0)
-        self.statistic: S | None = begun.statistic if begun else None
-        self._bytes_allowed = 0.0
-        self._size = 0
 
-    @property
-    def total(self) -> PartialSum:
-        """So far; of one chunk at least."""
-        assert self.statistic is not None, "a task has chunks"
-        return PartialSum(self.n_chunks, self._n_records, self.statistic)
+def recall_sum(
+    checkpoints: Checkpoints | None, name: str, n_bytes: int, make: Callable[[], PartialSum]
+) -> PartialSum:
+    """`recall` of what is summed up of `n_bytes` of records.
 
-    def add(self, part: S, n_records: int, n_bytes: int) -> None:
-        """Merge the statistic of the next chunk, of so many records and bytes."""
-        self.statistic = part if self.statistic is None else self.statistic.merge(part)
-        self.n_chunks += 1
-        self._n_records += n_records
-        self._bytes_allowed += CHECKPOINTED_SHARE * n_bytes
-        if self._checkpoints is None or self._n_records < FEWEST_CHECKPOINTED:
-            return
-        # Written again only once as much was read as the last one took: a statistic that
-        # grows with each chunk would otherwise cost the square of their number.
-        if self._size <= self._bytes_allowed:
-            most = self._bytes_allowed
-            self._size = self._checkpoints.write(self._name, self.total, most_bytes=most)
-            if self._size <= self._bytes_allowed:
-                self._bytes_allowed = 0.0
+    Nothing is stored that may say too much of few records, or is large beside what it sums up: what
+    is too large beside the records of a task may be small beside all of them.
+    """
+    return recall(
+        checkpoints,
+        name,
+        make,
+        most_bytes=CHECKPOINTED_SHARE * n_bytes,
+        stores=lambda made: made.n_records >= FEWEST_CHECKPOINTED,
+    )

@@ -3,7 +3,7 @@
 from dataclasses import asdict
 from typing import Any
 
-from privpipe.cluster.executors.executor import LocalExecutor
+from privpipe.cluster.executors.executor import Executor
 from privpipe.cluster.passes.sketch_pass import sketch_collection
 from privpipe.cluster.workers.certificates import make_certificates
 from privpipe.cluster.workers.deployed import write_configuration
@@ -36,7 +36,7 @@ def account_command(url: str, *, sketch: str | None = None) -> dict[str, Any]:
     # Before the account is read: overlaps decide which losses add up.
     sketches = Sketches(place)
     if sketch is not None:
-        sketch_collection(LocalExecutor(), open_collection(as_url(sketch)), sketches)
+        sketch_collection(Executor(), open_collection(as_url(sketch)), sketches)
     ties = sketches.ties()
     account = Account(place, ties)
     losses = list(account.read_all())

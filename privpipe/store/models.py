@@ -28,25 +28,10 @@ from privpipe.errors import FormatError, GuaranteeError, InputError, OptionError
 from privpipe.fitted_names import names_of, schema_of, with_names, with_schema
 from privpipe.fitted_schema import FittedSchema
 from privpipe.protocols import Guarantee, RecordMap
-from privpipe.store.access import objects
-from privpipe.store.access.location import (
-    Place,
-    as_url,
-    create_bytes,
-    guard_read,
-    join,
-    local_path,
-    shown,
-)
+from privpipe.store.access import location, objects
 from privpipe.store.access.objects import read_whole
+from privpipe.store.arrays import layout
 from privpipe.store.arrays.destination import move_made
-from privpipe.store.arrays.layout import (
-    ROOT_DOCUMENT,
-    check_output_free,
-    newest_version,
-    read_header,
-    root_document,
-)
 
 # Digests of older models must stay what they were: keys of draws are bound to them.
 LATER_FIELDS = ("delta", "protects", "parameters", "statement")
@@ -56,7 +41,9 @@ NAMED_SINCE = 3
 """Format version since which models know what they were fitted on by name."""
 
 
-def write_model(fitted: RecordMap, url: Place, header: Mapping[str, Any] | None = None) -> str:
+def write_model(
+    fitted: RecordMap, url: location.Place, header: Mapping[str, Any] | None = None
+) -> str:
     """Store a fitted map; it is visible only once it is whole.
 
     Parameters
@@ -73,7 +60,7 @@ def write_model(fitted: RecordMap, url: Place, header: Mapping[str, Any] | None 
     digest
         SHA-256 over kind, fields and arrays, hexadecimal.
     """
-    url = as_url(url)
+    url = location.as_url(url)
     given: Any = fitted  # callers without a type checker hand over arrays and estimators
     if not is_dataclass(given) or not isinstance(getattr(given, "guarantee", None), Guarantee):
         raise OptionError(
@@ -81,15 +68,15 @@ def write_model(fitted: RecordMap, url: Place, header: Mapping[str, Any] | None 
             remedy="Give a map that one of the fits returned.",
             code="not-a-map",
         )
-    check_output_free(url)
+    layout.check_output_free(url)
     arrays = dict[str, npt.NDArray[Any]]()
     plain = _plain_fields(fitted, arrays)
     digest, schema = digest_map(fitted), schema_of(fitted)
     documents = _array_objects(arrays)
-    documents[ROOT_DOCUMENT] = root_document(
+    documents[layout.ROOT_DOCUMENT] = layout.root_document(
         {
             "format": "model",
-            "format_version": newest_version("model"),
+            "format_version": layout.newest_version("model"),
             "kind": fitted.kind,
             "fields": plain,
             "arrays": sorted(arrays),
@@ -102,12 +89,12 @@ def write_model(fitted: RecordMap, url: Place, header: Mapping[str, Any] | None 
             **(header or {}),
         }
     )
-    path = local_path(url)
+    path = location.local_path(url)
     work = url if path is None else f"{path}.model-{os.getpid()}"
     try:
         store = objects.open_store(work)
         # The root last: in a bucket, where nothing can be renamed, it is what makes it visible.
-        for key in sorted(documents, key=lambda key: key == ROOT_DOCUMENT):
+        for key in sorted(documents, key=lambda key: key == layout.ROOT_DOCUMENT):
             objects.write_bytes(store, key, documents[key])
         if path is not None:
             move_made(work, path)
@@ -117,7 +104,7 @@ def write_model(fitted: RecordMap, url: Place, header: Mapping[str, Any] | None 
     return digest
 
 
-def open_model(url: Place) -> RecordMap:
+def open_model(url: location.Place) -> RecordMap:
     """Read a fitted map; ``open_model(url).apply(x)`` needs neither Dask nor Prefect.
 
     Where the model knows the names of its features and categories, records are read by them.
@@ -136,13 +123,13 @@ def open_model(url: Place) -> RecordMap:
         If it is not a model, its kind is not known, its digest does not match, or it is none that
         a fit returns: its parts do not fit, or it promises what such a map cannot promise.
     """
-    url = as_url(url)
+    url = location.as_url(url)
     header = read_model_header(url)
     arrays = read_arrays(url, header["arrays"])
     kind = str(header["kind"])
     if kind not in sanitizers.RECORD_MAPS:
         raise FormatError(
-            f"{shown(url)} holds a map of the unknown kind {kind!r}.",
+            f"{location.shown(url)} holds a map of the unknown kind {kind!r}.",
             remedy=f"This privpipe knows: {', '.join(sorted(sanitizers.RECORD_MAPS))}.",
         )
     problem, code = "is damaged: its digest does not match.", "model-digest"
@@ -160,15 +147,15 @@ def open_model(url: Place) -> RecordMap:
         pass
     if problem:
         raise FormatError(
-            f"The model {shown(url)} {problem}",
+            f"The model {location.shown(url)} {problem}",
             remedy="Train it again, or get it from where it came.",
             code=code,
         )
     if fitted.reads == "attributes" and header["format_version"] < NAMED_SINCE:
         warnings.warn(
-            f"The model {shown(url)} does not know the names of the categories that it reads: "
-            "codes are taken as they are. Use it only with the collection that it was trained on, "
-            "or train it again.",
+            f"The model {location.shown(url)} does not know the names of the categories that it "
+            "reads: codes are taken as they are. Use it only with the collection that it was "
+            "trained on, or train it again.",
             PrivacyWarning,
             stacklevel=2,
         )
@@ -194,22 +181,22 @@ def publish_model(work_url: str, url: str) -> None:
         If something is there already, or a link or anything but the model is in the workspace's.
     """
     _check_alone(work_url)
-    work, path = local_path(work_url), local_path(url)
+    work, path = location.local_path(work_url), location.local_path(url)
     if work is not None and path is not None:
-        check_output_free(url)
+        layout.check_output_free(url)
         move_made(work, path)
         return
     source, target = objects.open_store(work_url, read_only=True), objects.open_store(url)
-    root = objects.read_bytes(source, ROOT_DOCUMENT) or b""
+    root = objects.read_bytes(source, layout.ROOT_DOCUMENT) or b""
     # A run that died between this write and its next step finds its own model.
-    if objects.read_bytes(target, ROOT_DOCUMENT) == root:
+    if objects.read_bytes(target, layout.ROOT_DOCUMENT) == root:
         return
-    check_output_free(url)
+    layout.check_output_free(url)
     for key in objects.list_keys(source):
-        if key != ROOT_DOCUMENT:
+        if key != layout.ROOT_DOCUMENT:
             objects.write_bytes(target, key, objects.read_bytes(source, key) or b"")
-    if not create_bytes(join(url, ROOT_DOCUMENT), root):
-        check_output_free(url)
+    if not location.create_bytes(location.join(url, layout.ROOT_DOCUMENT), root):
+        layout.check_output_free(url)
 
 
 def _check_alone(url: str) -> None:
@@ -221,8 +208,8 @@ def _check_alone(url: str) -> None:
     strange += objects.list_empty_folders(url)
     if strange:
         raise FormatError(
-            f"{shown(url)} holds {len(strange)} objects that are not of the model "
-            f"({shown(strange[0])}).",
+            f"{location.shown(url)} holds {len(strange)} objects that are not of the model "
+            f"({location.shown(strange[0])}).",
             remedy="Nothing was published. `privpipe purge`, then run again.",
             code="damaged",
         )
@@ -233,21 +220,23 @@ def _is_of_model(key: str, names: Sequence[str]) -> bool:
     name, _, rest = key.partition("/")
     # Arrays of a model are stored in one chunk each.
     chunk = rest.replace("/0", "") == "c"
-    return key == ROOT_DOCUMENT or (name in names and (rest == ROOT_DOCUMENT or chunk))
+    return key == layout.ROOT_DOCUMENT or (
+        name in names and (rest == layout.ROOT_DOCUMENT or chunk)
+    )
 
 
 def read_model_header(url: str) -> Mapping[str, Any]:
     """The attributes of a stored model."""
-    return read_header(url, "model")
+    return layout.read_header(url, "model")
 
 
 def read_arrays(url: str, names: list[str]) -> dict[str, npt.NDArray[Any]]:
     """Read small arrays of a Zarr group whole."""
     store = objects.open_store(url, read_only=True)
-    return guard_read(
+    return location.guard_read(
         lambda: {name: read_whole(store, name) for name in names},
         FormatError,
-        f"Arrays of {shown(url)} cannot be read",
+        f"Arrays of {location.shown(url)} cannot be read",
         remedy="Train the model again, or get it from where it came.",
     )
 
@@ -361,16 +350,16 @@ def read_predictor(url: str) -> dict[str, npt.NDArray[Any]]:
     InputError
         If there are no coefficients.
     """
-    found = guard_read(
+    found = location.guard_read(
         lambda: _read_predictor(url),
         FormatError,
-        f"The predictor {shown(url)} cannot be read",
+        f"The predictor {location.shown(url)} cannot be read",
         remedy="Give a .npy or .npz file without pickles, or a Zarr group.",
     )
     if "coefficients" in found:
         return found
     raise InputError(
-        f"{shown(url)} has no array 'coefficients'.",
+        f"{location.shown(url)} has no array 'coefficients'.",
         remedy="Store coefficients (n_features, n_desired) and optionally intercept.",
     )
 

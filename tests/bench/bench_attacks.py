@@ -39,7 +39,7 @@ def draw_records(n_records: int, n_features: int) -> tuple[np.ndarray, np.ndarra
 
 
 def audit(evidence: Evidence, options: AttackOptions, workers: int) -> AttackReport:
-    """All attacks, here or on workers, each told as it ends."""
+    """All attacks, here, each told as it ends, or on workers."""
 
     def tell(done: int, planned: int, outcome: AttackOutcome) -> None:
         advantage = max((score.advantage for score in outcome.scores), default=float("nan"))
@@ -56,9 +56,7 @@ def audit(evidence: Evidence, options: AttackOptions, workers: int) -> AttackRep
             ) as cluster,
             Client(cluster) as client,
         ):
-            return distribute_attacks(
-                DaskExecutor(client), evidence, options=options, progress=tell
-            )
+            return distribute_attacks(DaskExecutor(client), evidence, options=options)
     plan, outcomes = plan_attacks(evidence, options), []
     for attack in plan:
         outcomes.append(run_attack(evidence, attack, options))

@@ -26,7 +26,7 @@ from privpipe.attacks.adversaries.evidence import Target
 from privpipe.attacks.adversaries.preparation import prepare_evidence
 from privpipe.attacks.threats.inference import measure_attacks, train_adversary
 from privpipe.attacks.threats.power import LEAKS
-from privpipe.cluster.executors.executor import LocalExecutor
+from privpipe.cluster.executors.executor import Executor
 from privpipe.flows.comparison import compare_collection
 from privpipe.pipeline.runs.resume import begin_or_resume
 from privpipe.pipeline.runs.run import find_attack_options
@@ -99,7 +99,7 @@ def make_options(folder: Path, **more: Any) -> RunOptions:
 
 def run_stages(options: RunOptions) -> tuple[dict[str, Any], dict[str, float]]:
     """Train, clean, audit and gate; the findings, and processor seconds of each."""
-    run, executor, spent = check_stage(options), LocalExecutor(), {}
+    run, executor, spent = check_stage(options), Executor(), {}
     with hold_workspace(run.release_url):
         run, _ = begin_or_resume(run)
         trained, spent["train"] = _spend(lambda: train_stage(run, executor))

@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from privpipe.cluster.executors.executor import LocalExecutor
+from privpipe.cluster.executors.executor import Executor
 from privpipe.cluster.pass_checkpoints import Checkpoints
 from privpipe.cluster.passes.reduce import ShardedCollection
 from privpipe.sanitizers.minimax.linear_minimax import MinimaxOptions, fit_minimax_filter
@@ -49,7 +49,7 @@ def dies_after(seconds: float) -> Callable[[], None]:
     return look
 
 
-class DyingExecutor(LocalExecutor):
+class DyingExecutor(Executor):
     """Rounds of a fit that dies in time."""
 
     def __init__(self, seconds: float) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from privpipe.cluster.executors.executor import LocalExecutor
+from privpipe.cluster.executors.executor import Executor
 from privpipe.cluster.passes.pricing_rounds import ClusterPricing
 from privpipe.cluster.workers.connection import ClusterOptions, connect
 from privpipe.numerics.mapping.mapping_search import search_mapping
@@ -154,7 +154,7 @@ def share(n: int) -> Row:
 def weigh_answers(n: int, n_private: int) -> list[Row]:
     """Bytes of the largest answer of a round, and processor time of rounds over those in memory."""
     problem = make_categorical(n, n_private)
-    pricing, sizes = ClusterPricing(LocalExecutor(), place="cluster"), [0]
+    pricing, sizes = ClusterPricing(Executor(), place="cluster"), [0]
 
     def price(asked: Any, question: PricingQuestion) -> Any:
         before = pricing.n_bytes

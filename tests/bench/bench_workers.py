@@ -17,7 +17,7 @@ import numpy as np
 from distributed import Client
 
 from privpipe.cluster.executors.dask_executor import DaskExecutor
-from privpipe.cluster.executors.executor import Executor, LocalExecutor
+from privpipe.cluster.executors.executor import Executor
 from privpipe.cluster.workers.connection import ClusterOptions, connect
 from privpipe.pipeline.runs.resume import begin_or_resume
 from privpipe.pipeline.runs.run import Run, Trained
@@ -117,7 +117,7 @@ def _run_stages(options: RunOptions, client: Client | None) -> Spent:
     run, spent = check_stage(options), Spent()
     with hold_workspace(run.release_url):
         run, _ = begin_or_resume(run)
-        executor: Executor = LocalExecutor() if client is None else DaskExecutor(client, run.run_id)
+        executor: Executor = Executor() if client is None else DaskExecutor(client, run.run_id)
 
         def time_stage(name: str, work: Any) -> Any:
             before, begun = _read_clocks(client), time.monotonic()

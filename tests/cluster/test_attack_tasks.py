@@ -20,7 +20,7 @@ from privpipe.attacks.adversaries.preparation import prepare_evidence
 from privpipe.attacks.threats import inference
 from privpipe.attacks.threats.inference import measure_attacks
 from privpipe.cluster.executors.dask_executor import DaskExecutor
-from privpipe.cluster.executors.executor import WorkerMemory
+from privpipe.cluster.executors.executor import Event, WorkerMemory
 from privpipe.cluster.passes import attack_tasks as attacks
 from privpipe.cluster.passes.attack_tasks import (
     EvidenceSummary,
@@ -57,16 +57,17 @@ def test_distribute_attacks__reports_what_one_process_reports(client: Client) ->
     released, secret = draw()
     alone = measure_attacks(released, secret, raw=released, options=OPTIONS)
     evidence = prepare_evidence(released, secret, raw=released, options=OPTIONS)
-    seen = []
-    ours = distribute_attacks(
-        DaskExecutor(client),
-        evidence,
-        options=OPTIONS,
-        progress=lambda done, planned, outcome: seen.append((done, planned, outcome.status)),
-    )
+    heard: list[Event] = []
+    executor = DaskExecutor(client, listener=heard.append)
+    ours = distribute_attacks(executor, evidence, options=OPTIONS)
     assert ours.table.drop(columns="seconds").equals(alone.table.drop(columns="seconds"))
     assert ours.decisions.equals(alone.decisions)
-    assert seen == [(i, 7, "measured") for i in range(1, 8)]
+    assert {outcome.status for outcome in ours.outcomes} == {"measured"}
+    assert [(e.what, e.amount) for e in heard if e.work == "attack"] == [
+        ("begins", 7),
+        *[("advances", 1)] * 7,
+        ("ends", 0),
+    ]
 
 
 def test_distribute_attacks__prepares_on_a_worker_and_uses_readable_keys(
@@ -106,7 +107,7 @@ def test_distribute_attacks__calls_a_lost_task_unknown_and_tells_no_text(
 
     monkeypatch.setattr(attacks, "run_attack", lose)
     options = replace(OPTIONS, max_advantage=1.0, max_exposed=1.0)
-    report = distribute_attacks(DaskExecutor(client), prepare(2), options=options, retries=0)
+    report = distribute_attacks(DaskExecutor(client), prepare(2), options=options)
     assert report.verdict == "unknown"
     lost = report.table.query("status == 'unknown'")
     assert list(lost["adversary"]) == ["logistic"]
@@ -138,10 +139,7 @@ def test_distribute_attacks__survives_workers_that_die(scattered: bool) -> None:
         Client(cluster) as connected,
     ):
         report = distribute_attacks(
-            DaskExecutor(connected),
-            evidence() if scattered else evidence,
-            options=OPTIONS,
-            retries=0,
+            DaskExecutor(connected), evidence() if scattered else evidence, options=OPTIONS
         )
     assert report.verdict == "unknown"
     assert (report.table["status"] == "unknown").all()

@@ -10,8 +10,8 @@ import pytest
 from distributed import Client
 
 from privpipe.cluster.executors.dask_executor import DaskExecutor
-from privpipe.cluster.executors.executor import Executor, LocalExecutor
-from privpipe.cluster.passes.cleaning_pass import DrawingJob, draw_surrogates
+from privpipe.cluster.executors.executor import Executor
+from privpipe.cluster.passes.cleaning_pass import CleaningJob, draw_surrogates
 from privpipe.cluster.workers.connection import ClusterOptions, connect
 from privpipe.sanitizers.masking.masking_model import MaskingModel
 from privpipe.sanitizers.masking.surrogates import MaskingOptions, fit_masking
@@ -43,7 +43,7 @@ def draw(
     digest = digest_map(model)
     partitions = collection.schema_of_records.partitions
     keys = make_partition_keys(partitions, digest, "0" * 64, run=run)
-    job = DrawingJob(collection, plan, str(folder / f"{run}.model.zarr"), digest, keys)
+    job = CleaningJob(collection, plan, str(folder / f"{run}.model.zarr"), digest, keys=keys)
     found: list[Receipt] = []
 
     def record(receipts: Sequence[Receipt]) -> None:
@@ -61,7 +61,7 @@ def test_draw_surrogates__on_workers_one_of_which_dies_gives_the_same_bytes(
     collection = open_collection(str(tmp_path / "records.zarr"), desired="height")
     model = fit_masking(collection, MaskingOptions(n_surrogates=2_000))
     model = replace(model, tile_rows=1_024)
-    expected = draw(LocalExecutor(), collection, model, tmp_path, "0000000a")
+    expected = draw(Executor(), collection, model, tmp_path, "0000000a")
     assert len(expected) == 2
     with connect(ClusterOptions(workers=2, dashboard="127.0.0.1:0")) as client:
         executor = DaskExecutor(client)

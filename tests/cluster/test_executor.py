@@ -14,15 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from privpipe.cluster.executors.dask_executor import DaskExecutor, open_executor
-from privpipe.cluster.executors.executor import (
-    Event,
-    Executor,
-    LocalExecutor,
-    WorkerMemory,
-    fold_in_tree,
-)
-from privpipe.cluster.executors.oracles import align
+from privpipe.cluster.executors.dask_executor import DaskExecutor, align, open_executor
+from privpipe.cluster.executors.executor import Event, Executor, WorkerMemory, fold_in_tree
 from privpipe.cluster.workers.connection import ClusterOptions
 from privpipe.errors import InputError, PrivpipeError
 from privpipe.protocols import Shard, Sums
@@ -84,7 +77,7 @@ def test_reduce__same_bits_whoever_works(executor: Executor) -> None:
 
 
 def test_oracle__same_bits_whoever_works_in_every_round(executor: Executor) -> None:
-    ask = executor.oracle(load, (0.1,), range(5), add_up, {"power": 2}, label="total")
+    ask = executor.oracle(load, (0.1,), range(5), add_up, {"power": 2})
     for parameters in (1.0, 0.3):
         tasks = [[add_up(s, parameters, power=2)[0] for s in load(0.1, t)] for t in range(5)]
         expected = 0.0
@@ -98,14 +91,14 @@ def test_oracle__without_workers_reads_once_what_memory_holds(
     room: int, loads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Five tasks of two shards of 16 bytes, four rounds: the same bits whatever is kept."""
-    monkeypatch.setattr(LocalExecutor, "measure", lambda _: WorkerMemory(1, 1, 4 * room, 0, 1))
+    monkeypatch.setattr(Executor, "measure", lambda _: WorkerMemory(1, 1, 4 * room, 0, 1))
     seen: list[int] = []
 
     def count(scale: float, task: int) -> list[Shard]:
         seen.append(task)
         return load(scale, task)
 
-    ask = LocalExecutor().oracle(count, (0.1,), range(5), add_up, {"power": 2}, label="total")
+    ask = Executor().oracle(count, (0.1,), range(5), add_up, {"power": 2})
     found = [ask(2.0) for _ in range(4)]
     assert len(seen) == loads
     expected = sum(add_up(s, 2.0, power=2)[0] for t in range(5) for s in load(0.1, t))
@@ -119,9 +112,9 @@ def test_oracle__workers_read_anew_what_they_have_no_room_for(
 ) -> None:
     if not isinstance(executor, DaskExecutor):
         pytest.skip("this process measures what it has loaded")
-    quiet = executor.oracle(load, (0.1,), range(5), add_up, {"power": 2}, label="total")
+    quiet = executor.oracle(load, (0.1,), range(5), add_up, {"power": 2})
     sizes = [1 if number in kept else 1 << 60 for number in range(5)]
-    ask = executor.oracle(load, (0.1,), range(5), add_up, {"power": 2}, label="total", sizes=sizes)
+    ask = executor.oracle(load, (0.1,), range(5), add_up, {"power": 2}, sizes=sizes)
     assert [ask(2.0), ask(0.3)] == [quiet(2.0), quiet(0.3)]
     held = [number for number, block in enumerate(ask.blocks) if block is not None]
     assert held == list(kept)
@@ -175,7 +168,7 @@ def test_fold_in_tree__keeps_the_order(n: int) -> None:
 def test_map_tasks__the_loss_of_the_only_worker_costs_time_alone(tmp_path: Path) -> None:
     options = ClusterOptions(workers=1, dashboard="127.0.0.1:0")
     with open_executor(options, "0a1b2c3e") as opened:
-        ask = opened.oracle(load, (0.1,), range(5), add_up, {"power": 2}, label="total")
+        ask = opened.oracle(load, (0.1,), range(5), add_up, {"power": 2})
         before = ask(1.0)
         flag = opened.send(str(tmp_path / "died"))
         tasks = [(str(number), (number,)) for number in range(5)]

@@ -16,7 +16,7 @@ import zarr
 from distributed import Client
 
 from privpipe.cluster.executors.dask_executor import DaskExecutor
-from privpipe.cluster.executors.executor import Executor, LocalExecutor
+from privpipe.cluster.executors.executor import Executor
 from privpipe.cluster.passes.cleaning_pass import CleaningJob, clean_collection
 from privpipe.cluster.workers.connection import ClusterOptions, connect
 from privpipe.protocols import FloatArray, RecordMap
@@ -80,7 +80,7 @@ def release(
     keys = make_partition_keys(partitions, digest, OPTIONS, run=run)
     collection = open_collection(str(folder / "records.zarr"))
     job = CleaningJob(collection, plan, str(folder / "model.zarr"), digest, keys=keys)
-    clean_collection(executor or LocalExecutor(), job, lambda _: None)
+    clean_collection(executor or Executor(), job, lambda _: None)
     released = np.asarray(zarr.open_array(plan.data_url, path=FEATURES, mode="r")[...])
     return {
         part.name: released[part.first_record : part.first_record + part.n_records]

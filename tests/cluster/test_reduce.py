@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 from distributed import Client, get_task_stream, get_worker
 
-from privpipe.cluster.executors import oracles
-from privpipe.cluster.executors.dask_executor import DaskExecutor
-from privpipe.cluster.executors.oracles import spread_evenly
-from privpipe.cluster.passes.reduce import ShardedCollection
+from privpipe.cluster.executors import dask_executor
+from privpipe.cluster.executors.dask_executor import DaskExecutor, spread_evenly
+from privpipe.cluster.passes.reduce import ShardedCollection, load_shards
 from privpipe.cluster.workers.connection import ClusterOptions, connect
 from privpipe.errors import InputError
 from privpipe.numerics.moments import CoMoments
@@ -163,12 +162,12 @@ def test_oracle__asks_every_worker_for_as_many_shards(
     with pytest.MonkeyPatch.context() as patched:
         if stolen:  # what happens where the other worker is busy
             loaded_by = [workers[0]] * (len(tasks) - 1) + [workers[1]]
-            patched.setattr(oracles, "spread_evenly", lambda *_: loaded_by)
+            patched.setattr(dask_executor, "spread_evenly", lambda *_: loaded_by)
         oracle = DaskExecutor(client, f"5e5e000{stolen:d}").oracle(
-            oracles.load_shards, (collection,), tasks, count_where, {}, label="moments"
+            load_shards, (collection,), tasks, count_where, {}
         )
-    assert isinstance(oracle, oracles.ResidentOracle)
-    oracle = replace(oracle, places=tuple(planned))
+    assert isinstance(oracle, dask_executor.ResidentOracle)
+    oracle.places = planned
     for _ in range(2):
         _, chunks = oracle(workers)
         assert sum(chunks) == collection.plan.n_chunks

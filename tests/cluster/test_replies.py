@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from privpipe.cluster.executors.executor import LocalExecutor
+from privpipe.cluster.executors.executor import Executor
 from privpipe.cluster.passes.pricing_rounds import (
     ClusterPricing,
     answer_round,
@@ -53,18 +53,6 @@ def test_pack_prices__loses_nothing(
         assert getattr(found, name).dtype == expected.dtype
 
 
-@pytest.mark.parametrize("largest", [3, 255, 256, 65_535, 65_536, 2**24 - 1, 2**24])
-def test_pack_prices__numbers_take_as_few_bytes_as_hold_them(largest: int) -> None:
-    best = np.array([[largest, 0, 1], [largest - 1, -1, -1]])
-    slack, partner = np.zeros((2, 1)), np.array([[largest], [2]])
-    packed = pack_prices(Prices(np.zeros(2), best, slack, partner))
-    found = unpack_prices(packed)
-    np.testing.assert_array_equal(found.best, best)
-    np.testing.assert_array_equal(found.partner, partner)
-    width = {3: 1, 255: 1, 256: 2, 65_535: 2, 65_536: 3, 2**24 - 1: 3, 2**24: 4}[largest]
-    assert (packed.symbols.nbytes, packed.partners.nbytes) == (4 * width, 2 * width)
-
-
 @pytest.mark.parametrize("kind", ["hamming", "squared", "absolute", "wide", "matrix"])
 def test_price_block__names_what_is_near_and_nothing_else(kind: str) -> None:
     problem = make_problem(kind)
@@ -101,7 +89,7 @@ def make_categorical(n: int, n_private: int) -> MappingProblem:
 def test_search__sends_at_most_8_bytes_per_symbol_and_value_a_round(n: int, n_private: int) -> None:
     """A whole search by the rounds of a cluster, in this process: real answers, weighed."""
     problem = make_categorical(n, n_private)
-    pricing = ClusterPricing(LocalExecutor(), place="cluster")
+    pricing = ClusterPricing(Executor(), place="cluster")
     sizes: list[int] = []
 
     def price(asked: MappingProblem, question: PricingQuestion) -> Prices:
@@ -124,7 +112,7 @@ def test_search__sends_at_most_8_bytes_per_symbol_and_value_a_round(n: int, n_pr
 
 def test_frank_wolfe__sends_at_most_8_bytes_per_symbol_and_value_a_round() -> None:
     problem = make_categorical(300, 2)
-    pricing = ClusterPricing(LocalExecutor(), place="cluster")
+    pricing = ClusterPricing(Executor(), place="cluster")
     sizes: list[int] = []
 
     def price(asked: MappingProblem, question: PricingQuestion) -> Prices:
@@ -159,7 +147,7 @@ def test_answer_round__holds_what_is_used(
     edges, groups = plan_columns(n, n), column_groups(problem)
     parts = [price_block(problem, question, a, b, groups) for a, b in pairwise(edges)]
     answer = answer_round([pack_prices(part) for part in parts], problem.mass, question)
-    found, whole = answer.prices(), price_in_memory(problem, question)
+    found, whole = unpack_prices(answer), price_in_memory(problem, question)
     assert found.total == sum_prices(problem.mass, whole)
     np.testing.assert_array_equal(found.values, whole.values if values else [])
     if partners or values:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from privpipe.cluster.executors.executor import LocalExecutor
+from privpipe.cluster.executors.executor import Executor
 from privpipe.cluster.passes.sketch_pass import sketch_collection
 from privpipe.numerics.random.record_grids import Overlap
 from privpipe.records.schema import CollectionSchema, Variable
@@ -37,12 +37,12 @@ def test_sketch__of_codes_is_by_names_of_categories_and_of_any_variables(tmp_pat
     first = write_codes(str(tmp_path / "a.zarr"), codes, ("bern", "linz", "ulm"))
     later = write_codes(str(tmp_path / "b.zarr"), moved[1:], ("aarau", "bern", "linz", "ulm"))
     sketches = Sketches(str(tmp_path / "account"))
-    sketch_collection(LocalExecutor(), first, sketches, variables=("town", "trade"))
-    sketch_collection(LocalExecutor(), later, sketches, variables=("trade",))
+    sketch_collection(Executor(), first, sketches, variables=("town", "trade"))
+    sketch_collection(Executor(), later, sketches, variables=("trade",))
     (one,), (other,) = (
         [part.digest for part in some.schema_of_records.partitions] for some in (first, later)
     )
     assert sketches.ties().between(other, one) == Overlap(1.0, 199 / 200)
     before = sketches.known()
-    sketch_collection(LocalExecutor(), later, sketches)
+    sketch_collection(Executor(), later, sketches)
     assert sketches.known() == before

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from privpipe.cluster.executors.executor import LocalExecutor
+from privpipe.cluster.executors.executor import Executor
 from privpipe.flows.demo import write_digits
 from privpipe.pipeline.runs.resume import begin_or_resume
 from privpipe.pipeline.runs.run_options import RunOptions
@@ -109,7 +109,7 @@ def release_undisturbed(source: Path, folder: Path) -> Path:
     run = check_stage(make_options(source, folder))
     with hold_workspace(run.release_url):
         run, _ = begin_or_resume(run)
-        executor = LocalExecutor()  # all executors give the same bits
+        executor = Executor()  # all executors give the same bits
         trained = train_stage(run, executor)
         plan = plan_release(run, trained)
         cleaned = clean_stage(run, trained, plan, executor)

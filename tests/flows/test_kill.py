@@ -15,7 +15,7 @@ import pytest
 from distributed import Client
 
 from privpipe.cluster.executors.dask_executor import DaskExecutor
-from privpipe.cluster.executors.executor import LocalExecutor
+from privpipe.cluster.executors.executor import Executor
 from privpipe.cluster.workers.boundary import run_sealed
 from privpipe.errors import IncompleteReleaseError, StoreError
 from privpipe.flows.release_flow import release_collection
@@ -37,7 +37,7 @@ Run = Callable[[RunOptions], str]
 def run_here(monkeypatch: pytest.MonkeyPatch) -> Run:
     """The whole pipeline in this process, without Prefect: the bits are those of the cluster."""
     monkeypatch.setattr(
-        "privpipe.flows.release_flow.open_executor", lambda *_: nullcontext(LocalExecutor())
+        "privpipe.flows.release_flow.open_executor", lambda *_: nullcontext(Executor())
     )
     return lambda options: run_sealed(release_collection, options, Watch())  # as a flow is
 

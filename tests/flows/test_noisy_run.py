@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from privpipe.cluster.executors.executor import LocalExecutor
+from privpipe.cluster.executors.executor import Executor
 from privpipe.command.key_commands import account_command
 from privpipe.errors import GuaranteeError, OptionError, PrivpipeError, StoreError
 from privpipe.pipeline.runs.configuration_file import read_options
@@ -78,7 +78,7 @@ class Bench:
         run = check_stage(read_options(self.configure(name, **given)))
         with hold_workspace(run.release_url):
             run, _ = begin_or_resume(run)
-            executor = LocalExecutor(self.watch.hear)
+            executor = Executor(self.watch.hear)
             trained = train_stage(run, executor)
             plan = plan_release(run, trained)
             run = begin_stage(
@@ -170,12 +170,11 @@ def test_failure__what_wrote_nothing_is_given_back_and_what_wrote_is_not(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from privpipe.cluster.passes import cleaning_pass
-    from privpipe.pipeline.stages import clean
 
     def fail(*_: Any, **__: Any) -> None:
         raise StoreError("the disk is full", remedy="")
 
-    monkeypatch.setattr(clean, "clean_collection", fail)
+    monkeypatch.setattr(cleaning_pass, "clean_collection", fail)
     with pytest.raises(StoreError):
         bench.release("none")
     assert bench.losses() == [(0.0, 0, 0)]
@@ -290,7 +289,7 @@ def test_audit__a_floor_stands_beside_the_promise(bench: Bench) -> None:
     run = check_stage(read_options(bench.configure("one", epsilon=2.0)))
     with hold_workspace(run.release_url):
         run, _ = begin_or_resume(run)
-        trained = train_stage(run, LocalExecutor())
+        trained = train_stage(run, Executor())
         found = audit_neighbours(run, trained)
     assert found is not None
     assert found["promised"] == 2.0

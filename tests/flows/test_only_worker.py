@@ -21,7 +21,7 @@ from distributed import Client
 
 import privpipe.flows.release_flow
 from privpipe.cluster.executors.dask_executor import DaskExecutor
-from privpipe.cluster.executors.executor import Event, LocalExecutor
+from privpipe.cluster.executors.executor import Event, Executor
 from privpipe.cluster.workers.connection import ClusterOptions, connect
 from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.pipeline.runs.watch import Watch
@@ -79,7 +79,7 @@ def flows_on(client: Client | None) -> Iterator[None]:
     """The pipeline without Prefect, on a cluster that is there, or in this process."""
 
     def open_executor(_: Any, run: str, listener: Any) -> Any:
-        here = LocalExecutor(listener) if client is None else DaskExecutor(client, run, listener)
+        here = Executor(listener) if client is None else DaskExecutor(client, run, listener)
         return nullcontext(here)
 
     with pytest.MonkeyPatch.context() as patch:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -51,8 +50,8 @@ def break_map(patch: pytest.MonkeyPatch, change: Break) -> None:
 
     def mapped(job: Any, fitted: Any, chunk: int) -> Any:
         raw = job.collection.read(FEATURES, *job.plan.chunks.rows(chunk))
-        found = intact(job, fitted, chunk)
-        return replace(found, block={FEATURES: change(raw, found.block[FEATURES])})
+        block, *rest = intact(job, fitted, chunk)
+        return ({FEATURES: change(raw, block[FEATURES])}, *rest)
 
     patch.setattr(cleaning_pass, "_map_features", mapped)
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from privpipe.cluster.executors.executor import LocalExecutor
+from privpipe.cluster.executors.executor import Executor
 from privpipe.cluster.passes.cleaning_pass import CleaningJob, clean_chunks
 from privpipe.errors import GateError
 from privpipe.pipeline.runs.resume import begin_or_resume
@@ -44,7 +44,7 @@ def write_leaking(folder: Path, rows: slice, cuts: tuple[int, ...] = ()) -> RunO
 
 def look(options: RunOptions) -> dict[str, Any]:
     """The places of a run that stops before its attacks."""
-    run, executor = check_stage(options), LocalExecutor()
+    run, executor = check_stage(options), Executor()
     with hold_workspace(run.release_url):
         run, _ = begin_or_resume(run)
         trained = train_stage(run, executor)
@@ -123,7 +123,7 @@ def test_clean_stage__makes_sums_that_are_missing_again(tmp_path: Path) -> None:
 
 def test_audit_places__without_its_sums_is_unknown_and_closes_the_gate(tmp_path: Path) -> None:
     options = write_leaking(tmp_path, slice(0, 0))
-    run, executor = check_stage(options), LocalExecutor()
+    run, executor = check_stage(options), Executor()
     with hold_workspace(run.release_url):
         run, _ = begin_or_resume(run)
         trained = train_stage(run, executor)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from privpipe.cluster.executors.executor import LocalExecutor
+from privpipe.cluster.executors.executor import Executor
 from privpipe.cluster.passes.attack_tasks import draw_missing
 from privpipe.cluster.passes.sample_drawing import gather_sample
 from privpipe.errors import GateError
@@ -85,9 +85,9 @@ def test_clean__stores_what_it_draws_and_a_later_pass_would_draw_the_same(tmp_pa
     for path in stored:
         if path.name != "key":
             path.unlink()
-    trained = train_stage(run, LocalExecutor())
+    trained = train_stage(run, Executor())
     drawings = plan_samples(run, trained, plan_release(run, trained))
-    draw_missing(LocalExecutor(), drawings)
+    draw_missing(Executor(), drawings)
     assert {path: path.read_bytes() for path in Path(run.sample_url).iterdir()} == stored
     sample = gather_sample(drawings[0])
     assert len(sample.rows) == 500

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from privpipe.errors import FormatError, StoreError
-from privpipe.store.access import durability, generation_log
+from privpipe.store.access import generation_log, objects
 from privpipe.store.access.generation_log import (
     Generation,
     publish_generation,
@@ -63,7 +63,7 @@ class Killed(BaseException):
     """The process ends here."""
 
 
-OWNERS = {"flush_folder": durability, "keep_bytes": generation_log}
+OWNERS = {"flush_folder": objects, "keep_bytes": generation_log}
 STEPS = ("makedirs", "fsync", "link", "unlink", *OWNERS)
 
 

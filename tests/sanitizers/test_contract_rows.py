@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from privpipe.cluster.executors.executor import LocalExecutor
+from privpipe.cluster.executors.executor import Executor
 from privpipe.cluster.pass_checkpoints import Checkpoints
 from privpipe.cluster.passes.reduce import ShardedCollection
 from privpipe.numerics.random.streams import KeyedStream
@@ -33,7 +33,7 @@ from tests.methods.example import N_RECORDS, PROFILES, name_codes
 from tests.standard import make_standard, write_standard
 
 
-class Counting(LocalExecutor):
+class Counting(Executor):
     """Counts passes and rounds that read records."""
 
     def __init__(self) -> None:
@@ -73,9 +73,7 @@ def fit(
     """As the training stage does."""
     method, row = METHODS[name], EXAMPLES[name]
     options = make_options(method.options, {"name": name, **row.options}, name)
-    shards = ShardedCollection(
-        open_for(name, url), executor or LocalExecutor(), checkpoints=checkpoints
-    )
+    shards = ShardedCollection(open_for(name, url), executor or Executor(), checkpoints=checkpoints)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return method.fit(shards, options)

@@ -11,7 +11,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
-from privpipe.cluster.executors.executor import LocalExecutor
+from privpipe.cluster.executors.executor import Executor
 from privpipe.cluster.pass_checkpoints import Checkpoints
 from privpipe.cluster.passes import reduce as sharded
 from privpipe.numerics.minimax.filters import LinearFamily
@@ -80,7 +80,7 @@ class Killed(BaseException):
     """Ends a fit wherever it is."""
 
 
-class Dying(LocalExecutor):
+class Dying(Executor):
     """Counts rounds over the records, and dies before one of them."""
 
     def __init__(self, dies_at: int = -1) -> None:

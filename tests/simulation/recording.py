@@ -233,7 +233,7 @@ def recording(root: Path, inject: Callable[[int], None] | None = None) -> Iterat
     with pytest.MonkeyPatch.context() as patch, zarr.config.set({"async.concurrency": 1}):
         patch.setattr(os, "fsync", flush)
         patch.setattr(
-            "privpipe.store.access.durability.ThreadPoolExecutor", lambda _: ThreadPoolExecutor(1)
+            "privpipe.store.access.objects.ThreadPoolExecutor", lambda _: ThreadPoolExecutor(1)
         )
         _listening.append(recorder)
         try:

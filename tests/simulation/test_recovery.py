@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from privpipe.errors import StoreError
-from privpipe.store.access.durability import keep_file
 from privpipe.store.access.generation_log import read_generation, read_newest, write_root
-from privpipe.store.access.objects import keep_bytes, list_keys, open_store
+from privpipe.store.access.objects import keep_bytes, keep_file, list_keys, open_store
 from privpipe.store.access.workspace import (
     RunState,
     hold_workspace,

@@ -20,7 +20,7 @@ import privpipe.flows.release_flow
 import privpipe.pipeline.stages.audit.audit_stage
 import privpipe.pipeline.stages.clean
 import privpipe.pipeline.stages.train
-from privpipe.cluster.executors.executor import LocalExecutor
+from privpipe.cluster.executors.executor import Executor
 from privpipe.cluster.passes import loaded_map
 from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.pipeline.runs.watch import Watch
@@ -38,7 +38,7 @@ def serial_flows() -> Iterator[None]:
     """Replace what needs Prefect or a cluster; everything else stays what it is."""
     with pytest.MonkeyPatch.context() as patch:
         for flow in (privpipe.flows.release_flow, privpipe.flows.increment_flow):
-            patch.setattr(flow, "open_executor", lambda *_: nullcontext(LocalExecutor()))
+            patch.setattr(flow, "open_executor", lambda *_: nullcontext(Executor()))
         yield
 
 

@@ -23,7 +23,7 @@ import zarr.storage._local
 from privpipe.errors import OptionError, StoreError
 from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.store.access import objects
-from privpipe.store.access.durability import keep_file
+from privpipe.store.access.objects import keep_file
 from privpipe.store.releases.lazy_release import open_release
 from privpipe.store.releases.published import check_release
 from tests.store.serial_run import (

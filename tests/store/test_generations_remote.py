@@ -14,7 +14,7 @@ class Killed(BaseException):
 
 
 @pytest.mark.parametrize("after", [False, True])
-@pytest.mark.parametrize("step", ["create_bytes", "keep_bytes"])
+@pytest.mark.parametrize("step", ["create_object", "keep_bytes"])
 def test_publish__killed_at_any_step_shows_one_whole_generation(
     place: str, monkeypatch: pytest.MonkeyPatch, step: str, after: bool
 ) -> None:
@@ -33,7 +33,7 @@ def test_publish__killed_at_any_step_shows_one_whole_generation(
             publish_generation(place, "release", {"n": 2}, first)
     seen = read_newest(place, "release")
     assert seen is not None
-    assert seen.content["n"] == (1 if (step, after) == ("create_bytes", False) else 2)
+    assert seen.content["n"] == (1 if (step, after) == ("create_object", False) else 2)
     following = publish_generation(place, "release", {"n": 3}, seen)
     assert read_newest(place, "release") == following
     assert following.number == seen.number + 1

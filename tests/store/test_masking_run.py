@@ -336,7 +336,7 @@ def test_draw__of_one_model_gives_the_same_bytes_in_any_chunks(
     """Model, keys and run identifier given: chunks, tiles and workers must not matter."""
     from dataclasses import replace
 
-    from privpipe.cluster.executors.executor import LocalExecutor
+    from privpipe.cluster.executors.executor import Executor
     from privpipe.pipeline.runs.resume import begin_or_resume
     from privpipe.pipeline.stages.clean import plan_release
     from privpipe.pipeline.stages.train import train_stage
@@ -352,13 +352,13 @@ def test_draw__of_one_model_gives_the_same_bytes_in_any_chunks(
         checked = replace(checked, state=replace(checked.state, run_id="00c0ffee"))
         going, _ = begin_or_resume(checked)
         if model is None:
-            trained = train_stage(going, LocalExecutor())
+            trained = train_stage(going, Executor())
             model = open_model(going.stored_model_url)
         else:
             write_model(model, going.work_model_url)
         assert digest_map(model) == trained.model_digest
         plan = plan_release(going, trained)
-        privpipe.pipeline.stages.clean.clean_stage(going, trained, plan, LocalExecutor())
+        privpipe.pipeline.stages.clean.clean_stage(going, trained, plan, Executor())
         found.append(read_chunks(Path(plan.data_url)))
     assert found[0]
     assert all(one == found[0] for one in found)

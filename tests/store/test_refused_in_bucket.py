@@ -138,7 +138,7 @@ def test_refused_noisy_run__is_charged_though_its_arrays_are_gone(
     def fail(*_: Any, **__: Any) -> None:
         raise OSError(5, "killed by the test")
 
-    monkeypatch.setattr("privpipe.pipeline.stages.clean.clean_collection", fail)
+    monkeypatch.setattr("privpipe.cluster.passes.cleaning_pass.clean_collection", fail)
     with pytest.raises(OSError, match="killed"):
         run_serially(options)
     (loss,) = Account(str(home / "out" / "account")).read_all()

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 import privpipe.pipeline.stages.clean
-from privpipe.cluster.executors.executor import LocalExecutor
+from privpipe.cluster.executors.executor import Executor
 from privpipe.errors import IncompleteReleaseError, StoreError
 from privpipe.store.arrays import blocks
 from privpipe.store.arrays.blocks import Receipt, write_block
@@ -150,7 +150,7 @@ class WriterMachine(RuleBasedStateMachine):
         """What the clean stage finds is done; then what is missing is written, or not."""
         prepare_release(self.plan)
         with serial_flows():
-            done = privpipe.pipeline.stages.clean.find_done(self.plan, LocalExecutor())
+            done = privpipe.pipeline.stages.clean.find_done(self.plan, Executor())
         assert set(done) == self.recorded & self.sound
         self.recorded = set(done)
         if do:
@@ -168,7 +168,7 @@ class WriterMachine(RuleBasedStateMachine):
         complete = whole == self.recorded == self.sound & self.recorded and not self.foreign
         with serial_flows():
             try:
-                receipts = privpipe.pipeline.stages.clean.prove_receipts(self.plan, LocalExecutor())
+                receipts = privpipe.pipeline.stages.clean.prove_receipts(self.plan, Executor())
             except IncompleteReleaseError:
                 assert not complete
                 return

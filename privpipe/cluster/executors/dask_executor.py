@@ -1,15 +1,21 @@
 """An executor on Dask workers: what is sent or held is the result of a task, never scattered."""
 
+from __future__ import annotations
+
 import itertools
 import secrets
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Sized
 from concurrent.futures import CancelledError
 from contextlib import contextmanager, suppress
-from typing import Any, TypeVar
+from dataclasses import fields, replace
+from typing import Any, TypeVar, cast
+from weakref import WeakSet
 
-from distributed import Client, Future, get_worker, wait
+import dask
+import numpy as np
+from distributed import Client, Future, wait
 from distributed import TimeoutError as DaskTimeoutError
 from threadpoolctl import threadpool_limits
 
@@ -17,18 +23,260 @@ from privpipe.cluster.executors.executor import (
     Event,
     Executor,
     Listener,
-    LocalExecutor,
     WorkerMemory,
+    find_room,
     fold_in_tree,
     ignore,
     merge_all,
 )
-from privpipe.cluster.executors.oracles import ResidentOracle, send
 from privpipe.cluster.workers.boundary import run_sealed
 from privpipe.cluster.workers.connection import ClusterOptions, connect
 from privpipe.cluster.workers.progress import TOPIC, Progress
 from privpipe.errors import ClusterError, PrivpipeError
 from privpipe.protocols import Oracle, Shard, Statistics, Sums
+from privpipe.records.memory import add_sums
+
+T = TypeVar("T")
+
+_PROCESS = secrets.token_hex(4)
+_NUMBERS = itertools.count()
+"""Of the questions and values of this process: no two have the same keys, whoever queries."""
+
+
+class ResidentOracle:
+    """Answers ``sum of function(shard, parameters, **resident)`` over all shards.
+
+    Shards are loaded when it is made, as many by each worker: the slowest one ends a round.
+
+    Parameters
+    ----------
+    executor
+        Whose client sends, and who waits.
+    load, shared, tasks
+        ``load(*shared, task)`` gives the shards of a task, several chunks each, in the order of the
+        records.
+    function
+        Module-level function of a shard; see `Shards.oracle`.
+    resident
+        Keyword arguments that are sent once, by a task that can be run again.
+    sizes
+        Bytes of each task's shards; where they are not known, all are retained.
+    """
+
+    def __init__(
+        self,
+        executor: DaskExecutor,
+        load: Callable[..., list[Shard]],
+        shared: Sequence[Any],
+        tasks: Sequence[Any],
+        function: Callable[..., Sums],
+        resident: Mapping[str, Any],
+        sizes: Sequence[int],
+    ) -> None:
+        self.executor, self.read, self.tasks, self.function = executor, load, tasks, function
+        self.token, self._rounds, client = executor.make_token(), itertools.count(), executor.client
+        self.shared = [send(client, value) for value in shared]
+        self.resident = send(client, dict(resident))
+        workers = client.scheduler_info(n_workers=-1)["workers"]
+        limits = {address: int(one["memory_limit"] or 0) for address, one in workers.items()}
+        # Placed by us: as the scheduler liked, 11 of 19 blocks lay on one of two workers,
+        # and every round waited for it.
+        self.places = spread_evenly(sorted(limits), len(tasks))
+        chosen = choose_resident(self.places, sizes or [0] * len(tasks), limits)
+        self.blocks = [
+            submit(
+                client,
+                load,
+                *self.shared,
+                task,
+                key=f"load_shards-{self.token}-{number:06d}",
+                workers=place,
+                # A preference, not a rule: a worker that died must not leave its blocks
+                # without a place.
+                allow_other_workers=place is not None,
+            )
+            if stays
+            else None
+            for number, (task, place, stays) in enumerate(
+                zip(tasks, self.places, chosen, strict=True)
+            )
+        ]
+
+    @property
+    def loaded(self) -> list[Future[Any]]:
+        """Blocks that workers keep."""
+        return [block for block in self.blocks if block is not None]
+
+    def __call__(self, parameters: Any, /) -> Sums:
+        """Query all workers at once and add their sums."""
+        round_number = next(self._rounds)
+        tasks = [
+            submit(
+                self.executor.client,
+                ask_blocks,
+                self.function,
+                [(number, self.blocks[number], self.tasks[number]) for number in numbers],
+                self.read,
+                self.shared,
+                self.resident,
+                parameters,
+                key=f"{_name(self.function)}-{self.token}-{round_number:05d}-{place:03d}",
+                # One task a worker and round: actors answer in 2 ms instead of 11, but die with
+                # their worker.
+                workers=[worker] if worker else None,
+                allow_other_workers=bool(worker),
+            )
+            for place, (worker, numbers) in enumerate(self._placement().items())
+        ]
+        replies: list[list[tuple[int, Sums]]] = self.executor.gather(tasks, "ask_shards")
+        # In the order of the blocks, not of the workers: floating point sums depend on
+        # the order.
+        by_block = sorted((item for answer in replies for item in answer), key=lambda item: item[0])
+        return add_sums([sums for _, sums in by_block])
+
+    def _placement(self) -> dict[str, list[int]]:
+        """Which worker answers for which blocks: the one that was to hold it, while it lives.
+
+        The scheduler may have let an idle worker load what another was to hold: that block is sent
+        on with the query, so that no worker works for more than its share. Where no one holds
+        a block its worker has died, and the scheduler chooses ("").
+        """
+        # Looked up anew each round: workers come and go between two of them.
+        holders = self.executor.client.who_has(self.loaded) if self.loaded else {}
+        alive = {worker for held in holders.values() for worker in held}
+        placed: dict[str, list[int]] = defaultdict(list)
+        for number, (block, place) in enumerate(zip(self.blocks, self.places, strict=True)):
+            held = (place or "",) if block is None else sorted(holders.get(block.key, ()))
+            planned = place if place and place in alive else ""
+            placed[planned if held and planned else next(iter(held), "")].append(number)
+        return dict(sorted(placed.items()))
+
+
+def spread_evenly(workers: Sequence[str], n_blocks: int) -> list[str | None]:
+    """Which worker should hold which block: neighbours together, numbers apart by at most one.
+
+    None, for wherever the scheduler sees fit, while no one is there yet.
+
+    >>> spread_evenly(["a", "b"], 5)
+    ['a', 'a', 'a', 'b', 'b']
+    """
+    if not workers:
+        return [None] * n_blocks
+    return [workers[number * len(workers) // n_blocks] for number in range(n_blocks)]
+
+
+def choose_resident(
+    places: Sequence[str | None], sizes: Sequence[int], limits: Mapping[str, int]
+) -> list[bool]:
+    """Which blocks stay where they are loaded: the first ones, as far as a worker has room.
+
+    Parameters
+    ----------
+    places
+        Who should hold each block.
+    sizes
+        Bytes of each block.
+    limits
+        Memory of each worker; 0 where it has no limit.
+
+    >>> choose_resident(["a", "a", "b", None], [30 << 20] * 4, {"a": 500 << 20, "b": 0})
+    [True, False, True, True]
+    """
+    room = {name: find_room(limit) for name, limit in limits.items() if limit}
+    resident = []
+    for place, size in zip(places, sizes, strict=True):
+        stays = place not in room or size <= room[place]
+        if stays and place in room:
+            room[place] -= size
+        resident.append(stays)
+    return resident
+
+
+def ask_blocks(
+    function: Callable[..., Sums],
+    blocks: list[tuple[int, list[Shard] | None, Any]],
+    read: Callable[..., list[Shard]],
+    shared: list[Any],
+    resident: Mapping[str, Any],
+    parameters: Any,
+) -> list[tuple[int, Sums]]:
+    """Worker side: one round over blocks by number, those that are None read by their task."""
+    known = {name: align(value) for name, value in resident.items()}
+    aligned = align(parameters)
+
+    def ask(block: list[Shard]) -> Sums:
+        return add_sums([function(align(shard), aligned, **known) for shard in block])
+
+    return [
+        (number, ask(read(*shared, task) if block is None else block))
+        for number, block, task in blocks
+    ]
+
+
+def align(value: T) -> T:
+    """An array, or a shard of arrays, whose numbers lie at addresses of their own size.
+
+    What came from another worker may lie anywhere, and NumPy sums it in another order: the same
+    records would not give the same bits.
+    """
+    if isinstance(value, np.ndarray):
+        # "K": the layout decides the order of a sum too, and must stay.
+        return value if value.flags.aligned else cast(T, value.copy(order="K"))
+    if isinstance(value, Shard):
+        arrays = {item.name: getattr(value, item.name) for item in fields(value)}
+        moved = {
+            name: array.copy(order="K")
+            for name, array in arrays.items()
+            if isinstance(array, np.ndarray) and not array.flags.aligned
+        }
+        return cast(T, replace(value, **cast(dict[str, Any], moved))) if moved else value
+    return value
+
+
+def _name(function: Callable[..., Any]) -> str:
+    """Readable key prefix of a function or partial."""
+    inner = getattr(function, "func", function)
+    return str(getattr(inner, "__name__", "ask_shards")).strip("_")
+
+
+class Broadcast:
+    """Wraps a value so that nothing prints it: it is an argument that Dask may log."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __repr__(self) -> str:
+        return f"Broadcast({type(self.value).__name__})"
+
+
+def send(client: Client, value: Any) -> Future[Any]:
+    """Future of a picklable value, for the arguments of tasks; no killed worker takes it along.
+
+    Scattered data lives on workers only: when the last one that holds it dies, every task that
+    needs it is lost. A broadcast is the result of a task, which the scheduler runs again wherever
+    it is missing; it retains the value as long as a task that may be run again needs it.
+    """
+    key = f"send_{type(value).__name__}-{_PROCESS}-{next(_NUMBERS):06d}"
+    # That the value travels with the task is the point, whatever its size.
+    with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1TiB"}):
+        return client.submit(unpack, Broadcast(value), key=key, pure=False, retries=2)
+
+
+def unpack(broadcast: Broadcast) -> Any:
+    """Worker side: what is inside."""
+    return broadcast.value
+
+
+def submit(
+    client: Client, function: Callable[..., Any], *arguments: Any, key: str, **where: Any
+) -> Future[Any]:
+    """Future of a sealed task, which is run again where its worker is lost."""
+    # Not pure: two values with one key would be taken for one, and a retry must run again.
+    more: dict[str, Any] = {"key": key, "pure": False, "retries": 2}
+    return client.submit(run_sealed, function, *arguments, **more, **where)
+
 
 S = TypeVar("S", bound=Statistics)
 
@@ -45,29 +293,23 @@ GIVE_UP_AFTER = 600.0
 """Seconds without a finished task *and* without any worker after which the work fails."""
 
 
-_numbers = itertools.count()
-"""Numbers of the questions of this process: no two have the same keys, whoever queries."""
-
-
-class DaskExecutor:
+class DaskExecutor(Executor):
     """Runs work on the workers of a cluster; see `Executor`.
 
-        Parameters
-        ----------
-        client
-            The cluster.
-        run
-            Identifier of the run: keys of two runs on one scheduler never meet.
-        listener
-    Hears what happens.
+    Parameters
+    ----------
+    client
+        The cluster.
+    run
+        Identifier of the run: keys of two runs on one scheduler never meet.
+    listener
+        Receives the events.
     """
 
     def __init__(self, client: Client, run: str = "", listener: Listener = ignore) -> None:
-        self.client, self.listener = client, listener
+        super().__init__(listener)
+        self.client = client
         self.run = run or secrets.token_hex(4)
-        # One topic a run: a scheduler that serves many keeps the events of each topic.
-        self._topic = f"privpipe-{self.run}"
-        self._report_chunks: Callable[[], bool] = _nothing
 
     def describe(self) -> str:
         """The dashboard's address."""
@@ -98,10 +340,7 @@ class DaskExecutor:
 
     def hold(self, function: Callable[..., Any], *arguments: Any, key: str) -> Future[Any]:
         """Future of a value made on a worker; made again when that worker is lost."""
-        name = f"{key}-{self._token()}"
-        # Not pure: two values with one key would be taken for one, and a retry must run
-        # again.
-        return self.client.submit(run_sealed, function, *arguments, key=name, pure=False, retries=2)
+        return submit(self.client, function, *arguments, key=f"{key}-{self.make_token()}")
 
     def reduce(
         self, leaf: Callable[..., S], shared: Sequence[Any], tasks: Sequence[Any], *, label: str
@@ -109,31 +348,31 @@ class DaskExecutor:
         """See `Executor.reduce`; merges are submitted as soon as their parts are."""
         # The number of the question is part of each key: results of an earlier one are
         # never met.
-        token, numbers = self._token(), itertools.count()
+        token, numbers = self.make_token(), itertools.count()
         sent = [self._ready(value) for value in shared]
 
         def merge(parts: list[Future[Any]]) -> Future[Any]:
             key = f"merge_{label}-{token}-{next(numbers):06d}"
-            return self.client.submit(run_sealed, merge_all, parts, key=key, pure=False, retries=2)
+            return submit(self.client, merge_all, parts, key=key)
 
-        leaves = (
-            self.client.submit(
-                run_counted,
-                self._topic,
-                (token, number),
-                leaf,
-                *sent,
-                task,
-                key=f"sum_{label}-{token}-{number:06d}",
-                pure=False,
-                retries=2,
-            )
-            for number, task in enumerate(tasks)
-        )
-        work = f"sum_{label}"
-        with self._counting(token, work):
-            found: S = self._fetch(fold_in_tree(leaves, merge), work)
-        return found
+        heard, under_way = deque[int](), WeakSet[Future[Any]]()
+
+        def submit_leaf(number: int, task: Any) -> Future[Any]:
+            key = f"sum_{label}-{token}-{number:06d}"
+            future = submit(self.client, leaf, *sent, task, key=key)
+            n_chunks = len(task) if isinstance(task, Sized) else 1
+            # Appending is atomic: callbacks come on a thread of the client's, and are read on ours.
+            future.add_done_callback(lambda _: heard.append(n_chunks))
+            under_way.add(future)
+            return future
+
+        leaves = itertools.starmap(submit_leaf, enumerate(tasks))
+        try:
+            [found] = self.gather([fold_in_tree(leaves, merge)], f"sum_{label}", heard)
+        finally:
+            # A callback holds its future, so that a failure ends the other leaves by this alone.
+            self.client.cancel(list(under_way))
+        return cast(S, found)
 
     def oracle(
         self,
@@ -143,14 +382,10 @@ class DaskExecutor:
         function: Callable[..., Sums],
         resident: Mapping[str, Any],
         *,
-        label: str,
         sizes: Sequence[int] = (),
     ) -> Oracle[Any, Sums]:
         """See `Executor.oracle`; shards stay on the workers that loaded them, if there is room."""
-        del label
-        oracle = ResidentOracle.load(
-            self.client, load, shared, tasks, sizes, function, resident, self._token(), self._gather
-        )
+        oracle = ResidentOracle(self, load, shared, tasks, function, resident, sizes)
         if oracle.loaded:  # a round queries each worker about what it holds
             self._await(oracle.loaded, "load_shards", len(oracle.loaded))
         return oracle
@@ -162,7 +397,6 @@ class DaskExecutor:
         *,
         shared: Sequence[Any] = (),
         prefix: str,
-        retries: int = 2,
     ) -> Iterator[tuple[str, Any]]:
         """See `Executor.map_tasks`."""
         sent = [self._ready(value) for value in shared]
@@ -170,10 +404,10 @@ class DaskExecutor:
 
         def submit_next() -> None:
             if (task := next(queue, None)) is not None:
-                key = f"{prefix}-{self.run}-{task[0]}"
-                options = {"key": key, "pure": False, "retries": retries}
-                future = self.client.submit(run_sealed, function, *sent, *task[1], **options)
-                under_way[future] = task[0]
+                name, arguments = task
+                key = f"{prefix}-{self.run}-{name}"
+                future = submit(self.client, function, *sent, *arguments, key=key)
+                under_way[future] = name
 
         # At least one: with no worker yet the tasks wait on the scheduler, and `_await`
         # reports it.
@@ -192,57 +426,19 @@ class DaskExecutor:
             # Also when the caller stops early, or a receipt could not be stored.
             self.client.cancel(list(under_way))
 
-    def _token(self) -> str:
-        return f"{self.run}-{next(_numbers):03d}"
+    def make_token(self) -> str:
+        """Makes the keys of a question, or of values, unique."""
+        return f"{self.run}-{next(_NUMBERS):03d}"
 
     def _ready(self, value: Any) -> Any:
         return value if isinstance(value, Future) else self.send(value)
 
-    @contextmanager
-    def _counting(self, token: str, work: str) -> Iterator[None]:
-        """Count chunks as workers finish them, each once, though a lost one is done again.
-
-        Events come on a thread of the client's own, and some may never come: they are shown, and
-        nothing rests on them.
-        """
-        # Appending to a deque is atomic: events arrive on the client's thread, and are
-        # read on ours.
-        heard: deque[tuple[str, int, int]] = deque()
-        counted: set[int] = set()
-
-        def report_chunks() -> bool:
-            found = [heard.popleft() for _ in range(len(heard))]
-            # Of this question alone: a topic belongs to the run, and passes may
-            # overlap.
-            new = {number: n for owner, number, n in found if owner == token}
-            done = sum(n for number, n in new.items() if number not in counted)
-            counted.update(new)
-            if done:
-                self.listener(Event(work, "advances", done, "chunks"))
-            return bool(done)
-
-        with suppress(Exception):
-            self.client.subscribe_topic(self._topic, lambda event: heard.append(tuple(event[1])))
-        self._report_chunks = report_chunks
-        try:
-            yield
-        finally:
-            self._report_chunks = _nothing
-            with suppress(Exception):
-                self.client.unsubscribe_topic(self._topic)
-
-    def _fetch(self, future: Future[Any], work: str) -> Any:
-        """The result, or the error without its traceback, whose frames are the workers'."""
-        self._await([future], work, 1)
-        self._report_chunks()
-        outcome = _outcome(future)
-        if isinstance(outcome, PrivpipeError):
-            raise outcome
-        return outcome
-
-    def _gather(self, futures: Sequence[Future[Any]], work: str) -> list[Any]:
-        """All results, in order, or the first error of ours."""
-        self._await(futures, work, len(futures))
+    def gather(
+        self, futures: Sequence[Future[Any]], work: str, heard: deque[int] | None = None
+    ) -> list[Any]:
+        """All results, in order, or the first error of ours, without its traceback, whose frames
+        are the workers'."""
+        self._await(futures, work, len(futures), heard)
         outcomes: list[Any]
         try:
             return list(self.client.gather(list(futures)))
@@ -253,10 +449,17 @@ class DaskExecutor:
                 raise outcome
         return outcomes
 
-    def _await(self, futures: Collection[Future[Any]], work: str, n_needed: int) -> list[Any]:
+    def _await(
+        self,
+        futures: Collection[Future[Any]],
+        work: str,
+        n_needed: int,
+        heard: deque[int] | None = None,
+    ) -> list[Any]:
         """Futures that are done, well or not, once there are so many.
 
-        Reports when nothing moves, and gives up when no worker is left.
+        Reports the chunks that are heard of, and when nothing moves; gives up when no worker is
+        left.
         """
         moved, reported, n_before = time.monotonic(), 0.0, 0
         until = "FIRST_COMPLETED" if n_needed == 1 else "ALL_COMPLETED"
@@ -265,10 +468,13 @@ class DaskExecutor:
             with suppress(DaskTimeoutError, CancelledError):
                 wait(futures, timeout=TELL_EVERY, return_when=until)
             done = [future for future in futures if future.done()]
+            n_chunks = sum(heard.popleft() for _ in range(len(heard))) if heard else 0
+            if n_chunks:
+                self.listener(Event(work, "advances", n_chunks, "chunks"))
             if len(done) >= n_needed:
                 return done
             now = time.monotonic()
-            if self._report_chunks() or len(done) > n_before:
+            if n_chunks or len(done) > n_before:
                 moved, n_before = now, len(done)
             # Once a minute while nothing moves, not once ever: a run may hang for
             # hours.
@@ -287,22 +493,6 @@ class DaskExecutor:
                 remedy="Start workers, then run again; finished chunks are retained.",
                 code="no-workers",
             )
-
-
-def run_counted(
-    topic: str, mark: tuple[str, int], function: Callable[..., Any], *given: Any
-) -> Any:
-    """Worker side: a leaf of a sum; reports how many chunks are done."""
-    found = run_sealed(function, *given)
-    n_chunks = len(given[-1]) if isinstance(given[-1], Sized) else 1
-    with suppress(Exception):  # a sum is worth more than its progress
-        get_worker().log_event(topic, [*mark, n_chunks])
-    return found
-
-
-def _nothing() -> bool:
-    """Nothing to report."""
-    return False
 
 
 def _outcome(future: Future[Any]) -> Any:
@@ -349,7 +539,7 @@ def open_executor(
     if options.address is None and options.workers == 0:
         # As on a worker: more threads give other bits, and fight for the processors of others.
         with threadpool_limits(limits=1):
-            yield LocalExecutor(listener)
+            yield Executor(listener)
         return
     with connect(options) as client:
         yield DaskExecutor(client, run, listener)

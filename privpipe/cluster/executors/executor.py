@@ -1,4 +1,4 @@
-"""Where work is done: one protocol, in this process or on Dask workers, with the same answers.
+"""Where work is done: in this process or on Dask workers, with the same answers.
 
 Fits, cleaning, audit and pricing take an `Executor` and know no client. Whatever is sent or held
 can be made again, so that the loss of any worker, the only one included, costs time alone.
@@ -8,10 +8,10 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from functools import reduce as fold
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, TypeVar
 
 from privpipe.cluster.workers.boundary import run_sealed, seal
-from privpipe.cluster.workers.progress import Progress
+from privpipe.errors import PrivpipeError
 from privpipe.protocols import Oracle, Shard, Statistics, Sums
 from privpipe.records.memory import add_sums
 
@@ -98,80 +98,6 @@ FAN_IN = 8
 """Statistics merged by one task."""
 
 
-class Executor(Protocol):
-    """Runs functions on what they are given; nothing but our own errors comes out.
-
-    Functions are module-level and picklable, arguments small and without records. The shape of
-    every sum depends on the tasks alone, never on the workers: all executors give the same bits.
-    """
-
-    listener: Listener
-
-    def describe(self) -> str:
-        """Where it works, in words for the start of a run."""
-        ...
-
-    def measure(self) -> WorkerMemory:
-        """Workers, threads and memory as they are now."""
-        ...
-
-    def show(self, progress: Progress) -> None:
-        """Let whoever watches the cluster see how far the run is; never a reason to fail."""
-        ...
-
-    def send(self, value: Any) -> Any:
-        """Make a value ready to be an argument of many tasks."""
-        ...
-
-    def hold(self, function: Callable[..., Any], *arguments: Any, key: str) -> Any:
-        """Let a value be made where it is used, and keep it there."""
-        ...
-
-    def reduce(
-        self, leaf: Callable[..., S], shared: Sequence[Any], tasks: Sequence[Any], *, label: str
-    ) -> S:
-        """Merge ``leaf(*shared, task)`` of all tasks, in their order.
-
-        Keys are ``sum_<label>-...`` and ``merge_<label>-...``.
-        """
-        ...
-
-    def oracle(
-        self,
-        load: Callable[..., list[Shard]],
-        shared: Sequence[Any],
-        tasks: Sequence[Any],
-        function: Callable[..., Sums],
-        resident: Mapping[str, Any],
-        *,
-        label: str,
-        sizes: Sequence[int] = (),
-    ) -> Oracle[Any, Sums]:
-        """A callable that sums ``function(shard, parameters, **resident)`` over all shards.
-
-        Shards are those of ``load(*shared, task)``, of so many bytes where `sizes` says so; they
-        stay while memory allows, others are read anew in every round. Sums are added shard by
-        shard within a task, then task by task.
-        """
-        ...
-
-    def map_tasks(
-        self,
-        function: Callable[..., Any],
-        tasks: Iterable[tuple[str, tuple[Any, ...]]],
-        *,
-        shared: Sequence[Any] = (),
-        prefix: str,
-        retries: int = 2,
-    ) -> Iterator[tuple[str, Any]]:
-        """Yield name and ``function(*shared, *arguments)`` of each task as it is done.
-
-        A task that failed yields its error, one of ours. A bounded number of tasks is under way;
-        the next begins once what was yielded has been dealt with. Keys are ``<prefix>-<name>``.
-        """
-        ...
-
-
 def fold_in_tree(parts: Iterator[T], merge: Callable[[list[T]], T]) -> T:
     """Merge in the order given, at most `FAN_IN` at a time, with few parts alive.
 
@@ -200,8 +126,13 @@ def merge_all(parts: Sequence[S]) -> S:
     return fold(lambda left, right: left.merge(right), parts)
 
 
-class LocalExecutor:
-    """Does all work in this process, one task after the other: ``[cluster] workers = 0``.
+class Executor:
+    """Runs functions on what they are given; nothing but our own errors comes out.
+
+    This one does all work in this process, one task after the other (``[cluster] workers = 0``);
+    `DaskExecutor` does it on workers. Functions are module-level and picklable, arguments small and
+    without records. The shape of every sum depends on the tasks alone, never on the workers: all
+    executors give the same bits.
 
     Parameters
     ----------
@@ -213,30 +144,33 @@ class LocalExecutor:
         self.listener = listener
 
     def describe(self) -> str:
-        """This process."""
+        """Where it works, in words for the start of a run."""
         return "none: all work is done in this process"
 
     def measure(self) -> WorkerMemory:
-        """One worker of one thread, with the memory of the machine."""
+        """Workers, threads and memory as they are now: here one thread, with all memory."""
         total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         return WorkerMemory(1, 1, total, total, 1)
 
-    def show(self, progress: Progress) -> None:
-        """No one watches this process but its console."""
+    # Any: where `Progress` is from loads distributed, which nothing else here needs.
+    def show(self, progress: Any) -> None:
+        """Let whoever watches the cluster see a `Progress`; never a reason to fail."""
 
     def send(self, value: Any) -> Any:
-        """The value itself."""
+        """Make a value ready to be an argument of many tasks."""
         return value
 
     def hold(self, function: Callable[..., Any], *arguments: Any, key: str) -> Any:
-        """Make the value now."""
-        del key
+        """Let a value be made where it is used, and keep it there."""
         return run_sealed(function, *arguments)
 
     def reduce(
         self, leaf: Callable[..., S], shared: Sequence[Any], tasks: Sequence[Any], *, label: str
     ) -> S:
-        """See `Executor.reduce`."""
+        """Merge ``leaf(*shared, task)`` of all tasks, in their order.
+
+        Keys are ``sum_<label>-...`` and ``merge_<label>-...``.
+        """
 
         def work() -> Iterator[S]:
             for task in tasks:
@@ -254,31 +188,36 @@ class LocalExecutor:
         function: Callable[..., Sums],
         resident: Mapping[str, Any],
         *,
-        label: str,
         sizes: Sequence[int] = (),
     ) -> Oracle[Any, Sums]:
-        """See `Executor.oracle`; sizes are those of the shards as they are loaded."""
-        del label, sizes
+        """A callable that sums ``function(shard, parameters, **resident)`` over all shards.
+
+        Shards are those of ``load(*shared, task)``, of so many bytes where `sizes` says so; they
+        stay while memory allows, others are read anew in every round. Sums are added shard by
+        shard within a task, then task by task.
+        """
         room = int(RESIDENT_SHARE * self.measure().smallest)
-        resident_shards: dict[int, list[Shard]] = {}
+        held: dict[int, list[Shard]] = {}
 
-        def ask(parameters: Any, /) -> Sums:
-            return add_sums([_ask_task(number, parameters) for number in range(len(tasks))])
-
-        def _ask_task(number: int, parameters: Any) -> Sums:
-            shards = resident_shards[number] if number in resident_shards else _load(number)
-            return add_sums([function(shard, parameters, **resident) for shard in shards])
-
-        def _load(number: int) -> list[Shard]:
+        def find_shards(number: int) -> list[Shard]:
             nonlocal room
+            if number in held:
+                return held[number]
             shards = load(*shared, tasks[number])
             size = sum(shard.n_bytes for shard in shards)
-            # The first ones stay: which do decides about time only, sums are added in
-            # one order.
+            # The first ones stay: which do decides about time only, sums are added in one order.
             if size <= room:
                 room -= size
-                resident_shards[number] = shards
+                held[number] = shards
             return shards
+
+        def ask(parameters: Any) -> Sums:
+            return add_sums(
+                [
+                    add_sums([function(shard, parameters, **resident) for shard in find_shards(i)])
+                    for i in range(len(tasks))
+                ]
+            )
 
         return lambda parameters, /: run_sealed(ask, parameters)
 
@@ -289,16 +228,32 @@ class LocalExecutor:
         *,
         shared: Sequence[Any] = (),
         prefix: str,
-        retries: int = 2,
     ) -> Iterator[tuple[str, Any]]:
-        """See `Executor.map_tasks`; a task that failed here is not tried again."""
-        del prefix, retries
+        """Yield name and ``function(*shared, *arguments)`` of each task as it is done.
+
+        A task that failed yields its error, one of ours; on workers it is tried again before. A
+        bounded number of tasks is under way; the next begins once what was yielded has been dealt
+        with. Keys are ``<prefix>-<name>``.
+        """
         for name, arguments in tasks:
             outcome: Any
             try:
                 outcome = function(*shared, *arguments)
             except Exception as error:
-                # Sealed as on a worker: callers see one kind of failure, whoever
-                # works.
+                # Sealed as on a worker: callers see one kind of failure, whoever works.
                 outcome = seal(error, getattr(function, "__name__", "task"))
             yield name, outcome
+
+    def run_tasks(
+        self,
+        function: Callable[..., Any],
+        tasks: Iterable[tuple[str, tuple[Any, ...]]],
+        *,
+        shared: Sequence[Any] = (),
+        prefix: str,
+    ) -> Iterator[tuple[str, Any]]:
+        """`map_tasks` where the first failure is raised; the other tasks are cancelled then."""
+        for name, found in self.map_tasks(function, tasks, shared=shared, prefix=prefix):
+            if isinstance(found, PrivpipeError):
+                raise found
+            yield name, found

@@ -32,7 +32,7 @@ from privpipe.attacks.threats.verdicts.outcomes import Attack, AttackOutcome, is
 from privpipe.attacks.threats.verdicts.safeguards import Detection, LearningCurve
 from privpipe.capabilities import Promises
 from privpipe.cluster.executors.executor import Event, Executor, WorkerMemory
-from privpipe.cluster.pass_checkpoints import Checkpoints
+from privpipe.cluster.pass_checkpoints import Checkpoints, recall
 from privpipe.cluster.passes.evidence_sample import AuditSources, fill_missing, read_groups
 from privpipe.cluster.passes.sample_drawing import Drawing, keep_chunk
 from privpipe.errors import MemoryBudgetError, PrivpipeError
@@ -88,40 +88,26 @@ class EvidenceSummary:
     planted: tuple[tuple[str, str], ...] = ()
 
 
-@dataclass(frozen=True)
-class _Work:
-    """Evidence that workers hold, and who runs tasks on it.
+Run = Callable[[Callable[..., Any], Mapping[str, tuple[Any, ...]], str], Iterator[tuple[str, Any]]]
+"""``run(function, tasks, prefix)`` yields name and result of ``function(evidence, *task)``."""
 
-    Parameters
-    ----------
-    executor
-        Who works.
-    evidence
-        What it holds; every task is given it first.
-    known
-        Where outcomes about this evidence are checkpointed; None for nowhere.
+
+def _run_on(
+    executor: Executor,
+    evidence: Any,
+    known: Checkpoints | None,
+    function: Callable[..., Any],
+    tasks: Mapping[str, tuple[Any, ...]],
+    prefix: str,
+) -> Iterator[tuple[str, Any]]:
+    """Name and result of each task, in the order of finishing; an error is a result.
+
+    Evidence is what the executor holds. An outcome that an earlier run has checkpointed is read
+    instead.
     """
-
-    executor: Executor
-    evidence: Any
-    known: Checkpoints | None
-
-    def run(
-        self,
-        function: Callable[..., Any],
-        tasks: Mapping[str, tuple[Any, ...]],
-        prefix: str,
-        retries: int = 2,
-    ) -> Iterator[tuple[str, Any]]:
-        """Name and result of each task, in the order of finishing; an error is a result.
-
-        One that an earlier run has checkpointed is read instead.
-        """
-        about = self.known and partial(self.known.about, function.__name__)
-        calls = ((name, (function, task, about and about(*task))) for name, task in tasks.items())
-        return self.executor.map_tasks(
-            remember, calls, shared=(self.evidence,), prefix=prefix, retries=retries
-        )
+    about = known and partial(known.about, function.__name__)
+    calls = ((name, (function, task, about and about(*task))) for name, task in tasks.items())
+    return executor.map_tasks(remember, calls, shared=(evidence,), prefix=prefix)
 
 
 def remember(
@@ -134,12 +120,8 @@ def remember(
 
     An unknown is not remembered: the next run tries again.
     """
-    if checkpoints is not None and (known := checkpoints.read("found")) is not None:
-        return known
-    found = function(evidence, *task)
-    if checkpoints is not None and getattr(found, "is_known", True):
-        checkpoints.write("found", found)
-    return found
+    make = partial(function, evidence, *task)
+    return recall(checkpoints, "found", make, stores=lambda found: getattr(found, "is_known", True))
 
 
 def distribute_attacks(
@@ -147,8 +129,6 @@ def distribute_attacks(
     evidence: Evidence | Callable[[], Evidence],
     *,
     options: AttackOptions | None = None,
-    progress: Callable[[int, int, AttackOutcome], None] | None = None,
-    retries: int = 1,
     checkpoints: Checkpoints | None = None,
     power: bool = False,
     n_released: int = 0,
@@ -165,10 +145,6 @@ def distribute_attacks(
         read the sample from the release, so that no record passes the driver).
     options
         Adversaries, bounds, limit and confidence.
-    progress
-        Called after each attack with the number done, the number planned and the outcome.
-    retries
-        Times an attack is tried again when its worker is lost.
     checkpoints
         Where outcomes are checkpointed, and found by a run that resumes; None for nowhere.
     power
@@ -204,44 +180,38 @@ def distribute_attacks(
     else:
         held = executor.hold(evidence, key="prepare_evidence")
     known = checkpoints and checkpoints.about(evidence, measured)
-    work = _Work(executor, held, known)
-    plan = [("1", (measured,))]
-    [(_, summary)] = executor.map_tasks(
-        describe_evidence, plan, shared=(held,), prefix="plan_attacks"
-    )
-    if isinstance(summary, PrivpipeError):
-        raise summary
+    run = partial(_run_on, executor, held, known)
+    plan = [("1", (held, measured))]
+    [(_, summary)] = executor.run_tasks(describe_evidence, plan, prefix="plan_attacks")
     check_worker_memory(summary, executor.measure())
     attacks = {attack.name: attack for attack in summary.plan}
     tasks = {name: (attack, measured) for name, attack in attacks.items()}
     executor.listener(Event("attack", "begins", len(attacks), "attacks"))
     outcomes: list[AttackOutcome] = []
-    for name, found in work.run(run_attack, tasks, "attack", retries):
+    for name, found in run(run_attack, tasks, "attack"):
         if isinstance(found, PrivpipeError):
             # The code of the error only: its text may come from anywhere.
             reason = f"The worker failed: {found.code}."
             found = AttackOutcome(attacks[name], "unknown", reason=reason)
         outcomes.append(found)
         executor.listener(Event("attack", "advances", 1, "attacks"))
-        if progress is not None:
-            progress(len(outcomes), len(attacks), found)
     executor.listener(Event("attack", "ends", unit="attacks"))
     report = summarise_outcomes(
         outcomes, summary.plan, options, left_out=summary.left_out, **summary.counts
     )
     if not power:
         return report
-    report = replace(report, power=_plant_leaks(work, summary, options))
-    return replace(report, curves=_follow_labels(work, report, n_released))
+    report = replace(report, power=_plant_leaks(run, summary, options))
+    return replace(report, curves=_follow_labels(run, report, n_released))
 
 
 def _plant_leaks(
-    work: _Work, summary: EvidenceSummary, options: AttackOptions
+    run: Run, summary: EvidenceSummary, options: AttackOptions
 ) -> tuple[Detection, ...]:
     """What the audit finds of planted leaks; one whose attack failed is not found."""
     options = replace(options.without_limits(), must_find=options.must_find)
     tasks = {f"{leak}-{target}": (target, leak, options) for target, leak in summary.planted}
-    found = dict(work.run(detect_leak, tasks, "plant"))
+    found = dict(run(detect_leak, tasks, "plant"))
     return tuple(
         one
         if isinstance(one := found[f"{leak}-{target}"], Detection)
@@ -255,7 +225,7 @@ def detect_leak(evidence: Evidence, target: str, leak: str, options: AttackOptio
     return measure_power(Target.named(evidence, target, options), leak)
 
 
-def _follow_labels(work: _Work, report: AttackReport, n_released: int) -> tuple[LearningCurve, ...]:
+def _follow_labels(run: Run, report: AttackReport, n_released: int) -> tuple[LearningCurve, ...]:
     """Learning curves of the variables that are safe but for these."""
     # Only what is safe is followed: more labels cannot make a leak smaller.
     tasks, n_total = {}, max(n_released, report.n_given)
@@ -265,7 +235,7 @@ def _follow_labels(work: _Work, report: AttackReport, n_released: int) -> tuple[
         strongest = choose_strongest(report.outcomes, target, report.options)
         if strongest is not None:
             tasks[target] = (strongest, report.options, n_total, n_attacks)
-    found = dict(work.run(measure_curve, tasks, "learn"))
+    found = dict(run(measure_curve, tasks, "learn"))
     return tuple(
         one if isinstance(one, LearningCurve) else LearningCurve(target, reason=one.code)
         for target, one in found.items()
@@ -352,12 +322,8 @@ def draw_missing(executor: Executor, drawings: Sequence[Drawing]) -> None:
                 (f"{number}-{wider.widened:g}-{chunks[0]:06d}", (wider, chunks))
                 for chunks in wider.collection.plan.tasks()
             )
-            found = 0
-            for _, n_drawn in executor.map_tasks(draw_chunks, tasks, prefix="draw_sample"):
-                if isinstance(n_drawn, PrivpipeError):
-                    raise n_drawn
-                found += n_drawn
-            wider = wider.widen(found)
+            drawn = executor.run_tasks(draw_chunks, tasks, prefix="draw_sample")
+            wider = wider.widen(sum(n_drawn for _, n_drawn in drawn))
 
 
 def draw_chunks(drawing: Drawing, chunks: Sequence[int]) -> int:

@@ -11,6 +11,7 @@ keys leave a task.
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any, Literal
@@ -23,7 +24,7 @@ from privpipe.cluster.executors.executor import Event, Executor
 from privpipe.cluster.passes.loaded_map import load_map
 from privpipe.cluster.passes.place_pass import PlaceNotes, PlacePlan
 from privpipe.cluster.passes.sample_drawing import Drawing, keep_chunk
-from privpipe.errors import FormatError, InputError, PrivpipeError
+from privpipe.errors import FormatError, InputError
 from privpipe.fitted_names import schema_of
 from privpipe.fitted_schema import NamedCodes, check_numbered_alike
 from privpipe.numerics.finite import find_empty_rows, find_finite_rows, keep_rows
@@ -82,11 +83,6 @@ class CleaningJob:
     samples: tuple[Drawing, ...] = ()
     places: PlacePlan | None = None
 
-    @property
-    def flags_released(self) -> bool:
-        """Whether the release says of each record if it was released."""
-        return any(array.name == RELEASED for array in self.plan.arrays)
-
 
 def clean_collection(
     executor: Executor,
@@ -120,13 +116,9 @@ def clean_collection(
         for task in job.plan.chunks.tasks()
         if (chunks := [chunk for chunk in task if chunk not in done])
     )
-    for _, receipts in executor.map_tasks(clean_chunks, tasks, shared=(job,), prefix="clean_chunk"):
-        if isinstance(receipts, PrivpipeError):
-            # The first failure ends the pass: its other tasks are cancelled, what has
-            # a receipt stays.
-            raise receipts
-        # Recorded before the next task is submitted: a killed driver loses what is in
-        # flight alone.
+    # The first failure ends the pass: its other tasks are cancelled, what has a receipt stays.
+    for _, receipts in executor.run_tasks(clean_chunks, tasks, shared=(job,), prefix="clean_chunk"):
+        # Recorded before the next task is submitted: a killed driver loses what is in flight alone.
         record(receipts)
         n_records = sum(receipt.rows for receipt in receipts)
         numbers = (("chunks", float(len(receipts))), *count_receipts(receipts))
@@ -150,24 +142,27 @@ def clean_chunks(job: CleaningJob, chunks: list[int]) -> list[Receipt]:
         # A category's number is the order of first meeting: another table would map other
         # values.
         check_numbered_alike(schema, job.collection.schema)
-    notes = PlaceNotes(job.places, chunks)
+    notes = None if job.places is None else PlaceNotes(job.places, chunks)
     receipts = [_clean_chunk(job, fitted, chunk, notes) for chunk in chunks]
-    notes.store()
+    if notes is not None:
+        notes.store()
     return receipts
 
 
-def _clean_chunk(job: CleaningJob, fitted: RecordMap, chunk: int, notes: PlaceNotes) -> Receipt:
-    if not job.samples:
-        return _write_chunk(job, fitted, chunk, notes)
-    # (the sample's chunk is the one that was just read)
-    with reading_once():  # what is drawn of the chunk is in memory
+def _clean_chunk(
+    job: CleaningJob, fitted: RecordMap, chunk: int, notes: PlaceNotes | None
+) -> Receipt:
+    # The sample's chunk is the one that was just read, and is in memory.
+    with reading_once() if job.samples else nullcontext():
         receipt = _write_chunk(job, fitted, chunk, notes)
         for drawing in job.samples:
             keep_chunk(drawing, chunk)
     return receipt
 
 
-def _write_chunk(job: CleaningJob, fitted: RecordMap, chunk: int, notes: PlaceNotes) -> Receipt:
+def _write_chunk(
+    job: CleaningJob, fitted: RecordMap, chunk: int, notes: PlaceNotes | None
+) -> Receipt:
     begun = time.perf_counter()
     start, stop = job.plan.chunks.rows(chunk)
     make = _map_codes if fitted.reads == "attributes" else _map_features
@@ -175,10 +170,11 @@ def _write_chunk(job: CleaningJob, fitted: RecordMap, chunk: int, notes: PlaceNo
     for name in job.include:
         values = job.collection.read(name, start, stop)
         block[name] = values if retained.all() else _spread(values[retained], retained)
-    if job.flags_released:
+    if any(array.name == RELEASED for array in job.plan.arrays):
         block[RELEASED] = retained.astype(np.int8)
     receipt = write_block(job.plan.data_url, job.plan.arrays, chunk, block, job.plan.run)
-    notes.add(chunk, block, retained)
+    if notes is not None:
+        notes.add(chunk, block, retained)
     seconds = time.perf_counter() - begun
     withheld = len(retained) - int(retained.sum())
     return replace(receipt, seconds=seconds, withheld=withheld, **measured)
@@ -289,32 +285,9 @@ def _spread(values: npt.NDArray[Any], retained: BoolArray) -> npt.NDArray[Any]:
     return spread
 
 
-@dataclass(frozen=True)
-class DrawingJob:
-    """All that a worker must know to sum up chunks; no value of a record.
-
-    Parameters
-    ----------
-    collection
-        The records that surrogates are made of, with the part to take.
-    plan
-        The release being written; a chunk of it is a tile.
-    model_url, model_digest
-        The fitted model, and what it must be.
-    keys
-        Name the keys of the signs.
-    """
-
-    collection: Collection
-    plan: ReleasePlan
-    model_url: str
-    model_digest: str
-    keys: PartitionKeys
-
-
 def draw_surrogates(
     executor: Executor,
-    job: DrawingJob,
+    job: CleaningJob,
     record: Callable[[Sequence[Receipt]], None],
     *,
     done: frozenset[int] = frozenset(),
@@ -326,7 +299,8 @@ def draw_surrogates(
     executor
         Who works.
     job
-        What to sum up, and where surrogates go.
+        What surrogates are made of, with the part to take, and where they go: a chunk of the
+        release is a tile. Its keys are those of the signs.
     record
         Called with the receipt of each tile.
     done
@@ -353,16 +327,17 @@ def draw_surrogates(
         executor.listener(Event("clean_chunk", "advances", len(features)))
 
 
-def sum_chunks(job: DrawingJob, tile: int, chunks: Sequence[int]) -> Any:
+def sum_chunks(job: CleaningJob, tile: int, chunks: Sequence[int]) -> Any:
     """Worker side: sum up chunks one after the other; memory is that of one and of a tile."""
     fitted = load_map(job.model_url, job.model_digest)
     assert isinstance(fitted, MixesRecords), "the stage has looked"
-    collection, schema = job.collection, job.collection.schema
+    assert job.keys is not None, "signs are drawn"
+    collection, schema, keys = job.collection, job.collection.schema, job.keys
 
     def sum_one(chunk: int) -> Any:
         start, stop = collection.plan.rows(chunk)
-        stream = job.keys.stream(start, stop)
         places = collection.rows(chunk) - start
+        stream = keys.stream(start, stop)
         return fitted.sum_records(collection.shard(chunk), schema, stream, places, tile)
 
     return reduce(lambda left, right: left.merge(right), map(sum_one, chunks))

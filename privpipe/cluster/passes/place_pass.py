@@ -82,28 +82,24 @@ class PlaceNotes:
     Parameters
     ----------
     plan
-        What is looked at; None where nothing is.
+        What is looked at.
     chunks
         The task's chunks, ascending.
     """
 
-    def __init__(self, plan: PlacePlan | None, chunks: Sequence[int]) -> None:
+    def __init__(self, plan: PlacePlan, chunks: Sequence[int]) -> None:
         self._plan, self._chunks = plan, chunks
         self._sums: list[PlaceSums] = []
-        self._labels: dict[str, FloatArray] = {}
-        if plan is not None:
-            self._first = plan.collection.plan.rows(chunks[0])[0]
-            last = plan.collection.plan.rows(chunks[-1])[1]
-            names = tuple(dict.fromkeys((*plan.confidential, *plan.desired)))
-            read = read_columns(plan.collection.sealed, names, self._first, last)
-            self._labels = {name: _find_missing(plan, name, read[name]) for name in names}
+        self._first = plan.collection.plan.rows(chunks[0])[0]
+        last = plan.collection.plan.rows(chunks[-1])[1]
+        names = tuple(dict.fromkeys((*plan.confidential, *plan.desired)))
+        read = read_columns(plan.collection.sealed, names, self._first, last)
+        self._labels = {name: _find_missing(plan, name, read[name]) for name in names}
 
     def add(
         self, chunk: int, block: Mapping[str, npt.NDArray[np.generic]], retained: BoolArray
     ) -> None:
         """Add the sums of a chunk that is written; rows that are not retained hold nothing."""
-        if self._plan is None:
-            return
         start, stop = self._plan.collection.plan.rows(chunk)
         rows = _draw_rows(self._plan, chunk, block, retained)
         for partition, first, last in _cut(self._plan.collection, start, stop):
@@ -127,14 +123,13 @@ class PlaceNotes:
 
     def store(self) -> None:
         """Leave the sums of the task in the workspace."""
-        if self._plan is not None:
-            table = PlaceSums.concatenate(self._sums)
-            write_checkpoint(self._plan.url, _name_task(self._plan, self._chunks), table)
+        digest = hashlib.sha256(repr(list(self._chunks)).encode()).hexdigest()[:16]
+        name = f"{self._plan.run}-{self._chunks[0]:08d}-{digest}"
+        write_checkpoint(self._plan.url, name, PlaceSums.concatenate(self._sums))
 
     def _find_labels(
         self, names: Sequence[str], start: int, part: slice
     ) -> list[tuple[Column, FloatArray]]:
-        assert self._plan is not None, "only called where there is a plan"
         first = start - self._first
         rows = slice(first + part.start, first + part.stop)
         columns = self._plan.find_columns(names)
@@ -160,11 +155,6 @@ def read_places(plan: PlacePlan) -> Iterator[PlaceSums]:
         seen.update(map(int, table.chunk))
         if new.any():
             yield table if new.all() else table.take(new)
-
-
-def _name_task(plan: PlacePlan, chunks: Sequence[int]) -> str:
-    digest = hashlib.sha256(repr(list(chunks)).encode()).hexdigest()[:16]
-    return f"{plan.run}-{chunks[0]:08d}-{digest}"
 
 
 def _find_missing(plan: PlacePlan, name: str, values: npt.NDArray[np.generic]) -> FloatArray:

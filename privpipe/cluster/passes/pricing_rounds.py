@@ -16,136 +16,72 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
-import numpy.typing as npt
+from numcodecs.blosc import Blosc
 
 from privpipe.cluster.executors.executor import FAN_IN, Event, Executor
-from privpipe.errors import PrivpipeError
-from privpipe.numerics.mapping.problem.pair_pricing import (
-    Prices,
-    PricingQuestion,
-    column_groups,
-    merge_prices,
-    price_block,
-    price_in_memory,
-    sum_prices,
-)
+from privpipe.numerics.mapping.problem import pair_pricing
 from privpipe.numerics.mapping.problem.programme import MappingProblem
 from privpipe.protocols import FloatArray, IntArray
 
 if TYPE_CHECKING:
     from distributed import Client
 
-Bytes = npt.NDArray[np.uint8]
-Numbers = npt.NDArray[np.unsignedinteger[Any]]
+KINDS = {"values": "<f8", "best": "<i8", "slack": "<f8", "partner": "<i8"}
+"""Of the arrays of `Prices`."""
+
+# Equal bits of numbers that are small, alike or 0 lie side by side then. LZ4 took up to 14 bytes a
+# symbol and private value where Zstandard takes 6.
+_CODEC = Blosc(cname="zstd", clevel=3, shuffle=Blosc.BITSHUFFLE)
 
 
 @dataclass(frozen=True, eq=False)
 class Reply:
-    """Prices of a block, packed.
+    """Prices as they travel: each array of `KINDS` packed, with its shape."""
 
-    Parameters
-    ----------
-    values : (n_columns,)
-    counts : (n_columns,)
-        Symbols named for each column.
-    top
-        Most symbols that could be named.
-    symbols : (sum of counts,)
-    shape
-        Symbols and groups that partners were searched for.
-    named
-        A bit for each of them.
-    partners, slack
-        Of those whose bit is set, in order.
-    """
-
-    values: FloatArray
-    counts: Numbers
-    top: int
-    symbols: Numbers
-    shape: tuple[int, int]
-    named: Bytes
-    partners: Numbers
-    slack: FloatArray
-
-    @property
-    def n_bytes(self) -> int:
-        """Of its arrays."""
-        arrays = (self.values, self.counts, self.symbols, self.named, self.partners, self.slack)
-        return sum(array.nbytes for array in arrays)
-
-
-def pack_prices(prices: Prices) -> Reply:
-    """Pack; named symbols come first in each row of `Prices.best`."""
-    there, named = prices.best >= 0, prices.partner >= 0
-    return Reply(
-        values=prices.values,
-        counts=_shorten(there.sum(axis=1)),
-        top=prices.best.shape[1],
-        symbols=_shorten(prices.best[there]),
-        shape=(prices.slack.shape[0], prices.slack.shape[1]),
-        named=np.packbits(named),
-        partners=_shorten(prices.partner[named]),
-        slack=prices.slack[named],
-    )
-
-
-def unpack_prices(reply: Reply) -> Prices:
-    """The prices that were packed, to the last bit."""
-    best = np.full((len(reply.counts), reply.top), -1)
-    best[np.arange(reply.top) < reply.counts[:, None]] = _lengthen(reply.symbols)
-    size = reply.shape[0] * reply.shape[1]
-    named = np.unpackbits(reply.named, count=size).astype(bool).reshape(reply.shape)
-    slack, partner = np.full(reply.shape, np.inf), np.full(reply.shape, -1)
-    slack[named], partner[named] = reply.slack, _lengthen(reply.partners)
-    return Prices(reply.values, best, slack, partner)
-
-
-@dataclass(frozen=True, eq=False)
-class PriceReply:
-    """Prices of all columns, as far as a question wants them.
-
-    Parameters
-    ----------
-    total
-        What the prices weighed by the columns' masses sum to.
-    reply
-        The rest; without prices where no one reads them, and slack of those below 0 alone.
-    below
-        A bit for each partner that is named: whether its slack is below 0.
-    """
-
-    total: float
-    reply: Reply
-    below: Bytes
+    total: float | None
+    arrays: dict[str, tuple[bytes, tuple[int, ...]]]
 
     @property
     def n_bytes(self) -> int:
         """Of its arrays and its number."""
-        return 8 + self.reply.n_bytes + self.below.nbytes
-
-    def prices(self) -> Prices:
-        """See `Prices` for what is left out."""
-        reply = self.reply
-        below = np.unpackbits(self.below, count=len(reply.partners)).astype(bool)
-        slack = np.zeros(len(below))
-        # Others are 0: only an undercut column enters the programme, by how much it is
-        # undercut.
-        slack[below] = reply.slack
-        return replace(unpack_prices(replace(reply, slack=slack)), total=self.total)
+        return 8 + sum(len(content) for content, _ in self.arrays.values())
 
 
-def merge_replies(replies: Sequence[Reply]) -> Reply:
-    """Replies of consecutive blocks as one; partners are counted within the whole already."""
-    return pack_prices(
-        merge_prices([unpack_prices(reply) for reply in replies], [0] * len(replies))
+def pack_prices(prices: pair_pricing.Prices) -> Reply:
+    """Pack, to be unpacked to the last bit."""
+    packed = {}
+    for name, kind in KINDS.items():
+        array = np.ascontiguousarray(getattr(prices, name), kind)
+        # Blosc (numcodecs 0.16) does not decode what it made of no numbers.
+        packed[name] = bytes(_CODEC.encode(array)) if array.size else b"", array.shape
+    return Reply(prices.total, packed)
+
+
+def unpack_prices(reply: Reply) -> pair_pricing.Prices:
+    """The prices that were packed."""
+    found = {name: np.empty(shape, KINDS[name]) for name, (_, shape) in reply.arrays.items()}
+    for name, (content, _) in reply.arrays.items():
+        if content:
+            _CODEC.decode(content, found[name])
+    return pair_pricing.Prices(**found, total=reply.total)
+
+
+def _merge(replies: Sequence[Reply]) -> pair_pricing.Prices:
+    # Partners are counted within the whole already.
+    return pair_pricing.merge_prices(
+        [unpack_prices(reply) for reply in replies], [0] * len(replies)
     )
 
 
+def merge_replies(replies: Sequence[Reply]) -> Reply:
+    """Replies of consecutive blocks as one."""
+    return pack_prices(_merge(replies))
+
+
 def answer_round(
-    replies: Sequence[Reply], mass: FloatArray, question: PricingQuestion
-) -> PriceReply:
-    """Worker side: what the driver learns of a round.
+    replies: Sequence[Reply], mass: FloatArray, question: pair_pricing.PricingQuestion
+) -> Reply:
+    """Worker side: what the driver learns of a round, as far as the question wants it.
 
     Parameters
     ----------
@@ -155,34 +91,16 @@ def answer_round(
     question
         Its flags alone are read.
     """
-    found = merge_prices([unpack_prices(reply) for reply in replies], [0] * len(replies))
-    whole, total = pack_prices(found), sum_prices(mass, found)
-    # Slack stays float64: in float32 ties would depend on the cut into blocks.
-    below = whole.slack < 0.0
-    reply = replace(whole, slack=whole.slack[below])
+    found = _merge(replies)
+    found = replace(found, total=pair_pricing.sum_prices(mass, found))
+    # Only an undercut column enters the programme, by how much it is undercut: other slack is 0.
+    # It stays float64: in float32 ties would depend on the cut into blocks.
+    found.slack[(found.partner >= 0) & ~(found.slack < 0.0)] = 0.0
     if not question.values:
-        reply = replace(reply, values=reply.values[:0])
+        found = replace(found, values=found.values[:0])
         if not question.partners:  # the sum is all that is used
-            reply = replace(reply, counts=reply.counts[:0], symbols=reply.symbols[:0])
-    return PriceReply(total, reply, np.packbits(below))
-
-
-def _shorten(numbers: Any) -> Numbers:
-    """The same numbers, not negative, in the smallest type that holds them."""
-    largest = int(numbers.max(initial=0))
-    if 2**16 <= largest < 2**24:  # three bytes, for which there is no type
-        wide = np.asarray(numbers, "<u4").reshape(-1, 1)
-        return np.ascontiguousarray(wide.view(np.uint8)[:, :3])
-    return np.asarray(numbers, dtype=np.min_scalar_type(largest))
-
-
-def _lengthen(numbers: Numbers) -> Numbers:
-    """What was shortened."""
-    if numbers.ndim == 1:
-        return numbers
-    wide = np.zeros((len(numbers), 4), np.uint8)
-    wide[:, :3] = numbers
-    return wide.view("<u4").ravel()
+            found = replace(found, best=found.best[:0])
+    return pack_prices(found)
 
 
 PricingPlace = Literal["auto", "cluster", "inline"]
@@ -270,11 +188,13 @@ class ClusterPricing:
         self._edges: tuple[int, ...] = ()
         self._mass: Any = None
 
-    def __call__(self, problem: MappingProblem, question: PricingQuestion) -> Prices:
+    def __call__(
+        self, problem: MappingProblem, question: pair_pricing.PricingQuestion
+    ) -> pair_pricing.Prices:
         """Price all columns of a problem."""
         pairs = problem.n_symbols * problem.n_columns
         if self.place == "inline" or (self.place == "auto" and pairs < _WORTH_SENDING):
-            return price_in_memory(problem, question)
+            return pair_pricing.price_in_memory(problem, question)
         # The same object, not an equal one: comparing would cost as much as sending.
         if problem is not self._problem:
             self._load(problem)
@@ -285,7 +205,7 @@ class ClusterPricing:
     def _load(self, problem: MappingProblem) -> None:
         """Cut the columns and leave each block where it will be priced."""
         self._edges = plan_columns(problem.n_symbols, problem.n_columns)
-        groups, send = column_groups(problem), self.executor.send
+        groups, send = pair_pricing.column_groups(problem), self.executor.send
         symbols = send(getattr(problem.distance, "symbols", None))
         self._blocks = [
             self.executor.hold(
@@ -300,7 +220,7 @@ class ClusterPricing:
         self._mass = send(problem.mass)
         self._problem = problem
 
-    def _ask(self, question: PricingQuestion) -> Prices:
+    def _ask(self, question: pair_pricing.PricingQuestion) -> pair_pricing.Prices:
         levels, executor = question.levels, self.executor
         duals = executor.send(replace(question, levels=None))
         parts = [
@@ -320,17 +240,10 @@ class ClusterPricing:
                 executor.hold(merge_replies, parts[at : at + FAN_IN], key="merge_prices")
                 for at in range(0, len(parts), FAN_IN)
             ]
-        answer = self._fetch(parts, duals)
+        tasks = [(f"{next(_ROUNDS):06d}", (parts, self._mass, duals))]
+        [(_, answer)] = executor.run_tasks(answer_round, tasks, prefix="answer_prices")
         self.n_bytes += answer.n_bytes
-        return answer.prices()
-
-    def _fetch(self, parts: list[Any], question: Any) -> PriceReply:
-        task = f"{next(_ROUNDS):06d}", (parts, self._mass, question)
-        for _, answer in self.executor.map_tasks(answer_round, [task], prefix="answer_prices"):
-            if isinstance(answer, PrivpipeError):
-                raise answer
-            found: PriceReply = answer
-        return found
+        return unpack_prices(answer)
 
 
 def _part(problem: MappingProblem, start: int, stop: int) -> MappingProblem:
@@ -361,10 +274,13 @@ def keep_columns(
 
 
 def price_columns(
-    block: tuple[MappingProblem, IntArray], question: PricingQuestion, levels: Any, first: int
+    block: tuple[MappingProblem, IntArray],
+    question: pair_pricing.PricingQuestion,
+    levels: Any,
+    first: int,
 ) -> Reply:
     """Worker side: price the block's columns, the first of which is given, against all symbols."""
     problem, groups = block
     question = replace(question, levels=levels)
-    found = price_block(problem, question, 0, problem.n_columns, groups)
-    return pack_prices(merge_prices([found], [first]))
+    found = pair_pricing.price_block(problem, question, 0, problem.n_columns, groups)
+    return pack_prices(pair_pricing.merge_prices([found], [first]))

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 
 from privpipe.cluster.executors.executor import Event, Executor
-from privpipe.errors import PrivpipeError
 from privpipe.store.arrays.blocks import Receipt
 from privpipe.store.collections.collection import Collection
 from privpipe.store.collections.proving import Measured, find_proof, measure_chunks, prove_by_digest
@@ -34,9 +33,7 @@ def prove_collection(executor: Executor, collection: Collection, url: str) -> Co
     if collection.sealed.proof is not None:
         return collection
     known = find_proof(collection, url)
-    if known is not None:
-        return known
-    return prove_by_digest(collection, _measure(executor, collection), url)
+    return known or prove_by_digest(collection, _measure(executor, collection), url)
 
 
 def _measure(executor: Executor, collection: Collection) -> Iterator[Measured]:
@@ -49,11 +46,9 @@ def _measure(executor: Executor, collection: Collection) -> Iterator[Measured]:
     prefix = f"prove_chunk-{collection.digest[:8]}"
     notify = executor.listener
     notify(Event("prove_chunk", "begins", collection.plan.n_chunks, "chunks"))
-    for name, found in executor.map_tasks(
+    for name, found in executor.run_tasks(
         measure_chunks, tasks, shared=(collection.sealed,), prefix=prefix
     ):
-        if isinstance(found, PrivpipeError):
-            raise found
         waiting[int(name)] = found
         notify(Event("prove_chunk", "advances", len(chunks[int(name)]), "chunks"))
         while turn in waiting:
@@ -82,9 +77,5 @@ def find_damaged_chunks(
         (f"{attempt}-{start:06d}", (list(receipts[start : start + RECEIPTS_PER_TASK]),))
         for start in range(0, len(receipts), RECEIPTS_PER_TASK)
     )
-    damaged: set[int] = set()
-    for _, found in executor.map_tasks(find_damaged, tasks, shared=(plan,), prefix="verify_chunk"):
-        if isinstance(found, PrivpipeError):
-            raise found
-        damaged.update(found)
-    return damaged
+    found = executor.run_tasks(find_damaged, tasks, shared=(plan,), prefix="verify_chunk")
+    return {chunk for _, damaged in found for chunk in damaged}

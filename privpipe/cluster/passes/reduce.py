@@ -11,20 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from functools import reduce as fold
 from typing import Any, TypeVar, cast
 
 import numpy as np
 
 from privpipe.attacks.statistics.joint_sums import JointSums
 from privpipe.cluster.executors.executor import Event, Executor
-from privpipe.cluster.executors.oracles import load_shards
-from privpipe.cluster.pass_checkpoints import (
-    Checkpoints,
-    KnownResponses,
-    PartialSum,
-    RunningSum,
-    remember_whole,
-)
+from privpipe.cluster.pass_checkpoints import Checkpoints, PartialSum, recall_sum
 from privpipe.cluster.passes.loaded_map import CleanedShards
 from privpipe.protocols import Oracle, Shard, ShardSchema, Statistics, Sums
 from privpipe.records.chunks import ChunkPlan
@@ -79,7 +73,7 @@ class ShardedCollection:
 
         self.executor.listener(Event(work, "begins", n_chunks, "chunks"))
         try:
-            whole = remember_whole(checkpoints, self._measure_bytes(), ask)
+            whole = recall_sum(checkpoints, "whole", self._measure_bytes(), ask)
             if not n_counted:  # no one read a chunk
                 self.executor.listener(Event(work, "advances", n_chunks, "chunks"))
             return cast(S, whole.statistic)
@@ -99,13 +93,7 @@ class ShardedCollection:
                 sizes = [sum(_measure_bytes(self.collection, c) for c in task) for task in tasks]
                 opened.append(
                     self.executor.oracle(
-                        load_shards,
-                        (self.collection,),
-                        tasks,
-                        function,
-                        resident,
-                        label=self.label,
-                        sizes=sizes,
+                        load_shards, (self.collection,), tasks, function, resident, sizes=sizes
                     )
                 )
             return opened[0](parameters)
@@ -113,12 +101,18 @@ class ShardedCollection:
         checkpoints = self.checkpoints and self.checkpoints.about(
             "oracle", self.collection, function, resident
         )
-        known = KnownResponses(checkpoints, self.collection.n_records, self._measure_bytes())
+        n_bytes, n_records = self._measure_bytes(), self.collection.n_records
 
+        # A fit is a function of the answers to its questions: one that was interrupted poses the
+        # same again, finds what is known, and resumes where it stopped, to the same map, bit for
+        # bit.
         def ask_counted(parameters: Any, /) -> Sums:
-            answer = known.find(parameters, ask)
+            about = checkpoints and checkpoints.about(parameters)
+            answer = recall_sum(
+                about, "answer", n_bytes, lambda: PartialSum(n_records, ask(parameters))
+            )
             self.executor.listener(Event("ask_shards", "advances", 1, "rounds"))
-            return answer
+            return cast(Sums, answer.statistic)
 
         return ask_counted
 
@@ -132,6 +126,11 @@ class ShardedCollection:
         return [list(chunks) for chunks in self.collection.plan.tasks()]
 
 
+def load_shards(collection: Collection, chunks: list[int]) -> list[Shard]:
+    """Worker side: read shards, to be retained or queried once."""
+    return [collection.shard(chunk) for chunk in chunks]
+
+
 def summarise_chunks(
     collection: Collection,
     summarise: Callable[[Shard], S],
@@ -142,13 +141,20 @@ def summarise_chunks(
 
     What an earlier run checkpointed of these chunks is not read again.
     """
-    # Named by the chunks: another split of the work finds nothing that is not its own.
-    total: RunningSum[S] = RunningSum(checkpoints, f"{chunks[0]:06d}-{len(chunks):02d}")
-    # In order: a sum of the same chunks in another order has other bits.
-    for chunk in chunks[total.n_chunks :]:
+
+    def summarise_one(chunk: int) -> PartialSum:
         shard = collection.shard(chunk)
-        total.add(summarise(shard), shard.n_records, _measure_bytes(collection, chunk))
-    return total.total
+        return PartialSum(shard.n_records, summarise(shard))
+
+    n_bytes = sum(_measure_bytes(collection, chunk) for chunk in chunks)
+    # Named by the chunks: another split of the work finds nothing that is not its own.
+    return recall_sum(
+        checkpoints,
+        f"{chunks[0]:06d}-{len(chunks):02d}",
+        n_bytes,
+        # In order: a sum of the same chunks in another order has other bits.
+        lambda: fold(lambda left, right: left.merge(right), map(summarise_one, chunks)),
+    )
 
 
 def _measure_bytes(collection: Collection, chunk: int) -> int:

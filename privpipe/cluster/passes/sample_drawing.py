@@ -19,7 +19,7 @@ import numpy as np
 
 from privpipe.attacks.adversaries.auxiliary import describe_surroundings
 from privpipe.attacks.adversaries.preparation import join_included
-from privpipe.cluster.pass_checkpoints import Checkpoints
+from privpipe.cluster.pass_checkpoints import Checkpoints, recall
 from privpipe.errors import FormatError
 from privpipe.numerics.finite import find_empty_rows, find_finite_rows
 from privpipe.numerics.random.record_hash import identify_records, key_words
@@ -141,13 +141,7 @@ def _draw_key() -> bytes:
 def keep_chunk(drawing: Drawing, chunk: int) -> DrawnSample:
     """Worker side: what is drawn of a chunk, as it was stored, or stored from now on."""
     stored = _open_drawn(drawing)
-    known: DrawnSample | None = None if stored is None else stored.read(f"{chunk:08d}")
-    if known is not None:
-        return known
-    drawn = draw_chunk(drawing, chunk)
-    if stored is not None:
-        stored.write(f"{chunk:08d}", drawn)
-    return drawn
+    return recall(stored, f"{chunk:08d}", lambda: draw_chunk(drawing, chunk))
 
 
 def draw_chunk(drawing: Drawing, chunk: int) -> DrawnSample:
@@ -159,18 +153,7 @@ def draw_chunk(drawing: Drawing, chunk: int) -> DrawnSample:
     collection = replace(source, groups=(), weights=None, only_finite=False)
     with reading_once():
         rows = collection.rows(chunk)
-        labels = (
-            replace(
-                collection,
-                attributes=(),
-                reads_features=False,
-                indicators=False,
-                released_url=None,
-                released_basis=None,
-            )
-            .shard(chunk)
-            .confidential
-        )
+        labels = _read_labels(collection, chunk, collection.confidential)
         # Labels first: features are the larger part, and most records are not drawn.
         labelled = ~np.isnan(labels).all(axis=1) if labels.shape[1] else np.ones(len(rows), bool)
         words = _draw_words(drawing, rows, chunk)
@@ -250,13 +233,9 @@ def _identify(drawing: Drawing, drawn: DrawnSample) -> WordArray:
     """What a record holds, but for its place, hashed."""
     shard = drawn.shard
     n_confidential = len(drawing.collection.confidential) + len(drawing.published.included)
-    parts = (
-        shard.features,
-        shard.attributes,
-        shard.desired,
-        shard.confidential[:, :n_confidential],
-    )
-    tables = [np.asarray(part, np.float64) for part in (*parts, shard.released) if len(part)]
+    labels = (shard.desired, shard.confidential[:, :n_confidential])
+    parts = (shard.features, shard.attributes, *labels, shard.released)
+    tables = [np.asarray(part, np.float64) for part in parts if len(part)]
     return identify_records(np.hstack(tables)) if tables else drawn.words
 
 
@@ -265,8 +244,14 @@ def _draw_words(drawing: Drawing, rows: IntArray, chunk: int) -> WordArray:
     group = drawing.published.group
     if group is None:
         return key_words(rows.astype(np.uint64), _read_key(drawing))
+    groups = _read_labels(drawing.collection, chunk, (group,))
+    return key_words(identify_records(groups), _read_key(drawing))
+
+
+def _read_labels(collection: Collection, chunk: int, names: tuple[str, ...]) -> FloatArray:
+    """Some variables of a chunk's records, and nothing else of them."""
     only = replace(
-        drawing.collection,
+        collection,
         groups=(),
         weights=None,
         only_finite=False,
@@ -274,11 +259,11 @@ def _draw_words(drawing: Drawing, rows: IntArray, chunk: int) -> WordArray:
         indicators=False,
         desired=(),
         attributes=(),
-        confidential=(group,),
+        confidential=names,
         released_url=None,
         released_basis=None,
     )
-    return key_words(identify_records(only.shard(chunk).confidential), _read_key(drawing))
+    return only.shard(chunk).confidential
 
 
 def _threshold(share: float) -> np.uint64:

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from privpipe.cluster.executors.executor import Executor
-from privpipe.errors import PrivpipeError
 from privpipe.numerics.random.record_grids import (
     N_GRIDS,
     GridFrame,
@@ -35,10 +34,14 @@ MOST_TOGETHER = 4_000_000
 
 @dataclass(frozen=True)
 class Known:
-    """What records are known by.
+    """What records are known by; small and picklable.
 
     Parameters
     ----------
+    collection
+        The records.
+    key
+        The secret of their sketches.
     names
         Of the features; their places where they have none.
     variables
@@ -47,6 +50,8 @@ class Known:
         Variable of the subjects, where one is named.
     """
 
+    collection: Collection
+    key: SketchKey
     names: tuple[str, ...]
     variables: tuple[str, ...]
     subject: str | None
@@ -83,21 +88,21 @@ def sketch_collection(
     schema = collection.schema_of_records
     named = schema.feature_names or tuple(f"#{j}" for j in range(schema.n_features))
     everything = tuple(variable.name for variable in schema.variables)
-    by = Known(tuple(named), () if named else tuple(variables) or everything, subject)
+    chosen = () if named else tuple(variables) or everything
     parts = {one.digest: one for one in schema.partitions if one.n_records and one.digest}
-    if not parts or not (named or by.variables):
+    if not parts or not (named or chosen):
         return
-    key, known = sketches.key(), sketches.known()
+    by, known = Known(collection, sketches.key(), named, chosen, subject), sketches.known()
     whose = [GridFrame(("subject",), kind="subject")] if subject is not None else []
     if not parts.keys() <= known.keys():
-        whose += _choose_frames(executor, collection, sketches, by, key)
+        whose += _choose_frames(executor, sketches, by)
     made: dict[str, dict[str, WordArray]] = {}
     for digest, part in parts.items():
         due = [one for one in whose if one.id not in known.get(digest, ())]
         if digest in known:  # who came later was cut in its units, but its subjects may be unknown
             due = [one for one in due if one.kind == "subject"]
         if due:
-            made[digest] = _sketch_partition(executor, collection, part, by, due, key)
+            made[digest] = _sketch_partition(executor, part, by, due)
         if sum(parts[one].n_records for one in made) > MOST_TOGETHER:
             sketches.write(made)
             made = {}
@@ -105,60 +110,39 @@ def sketch_collection(
         sketches.write(made)
 
 
-def _choose_frames(
-    executor: Executor, collection: Collection, sketches: Sketches, by: Known, key: SketchKey
-) -> list[GridFrame]:
+def _choose_frames(executor: Executor, sketches: Sketches, by: Known) -> list[GridFrame]:
     """Units of earlier records, in which these are met again, and their own if they differ."""
     kind = "features" if by.names else "values"
-    there = by.names or [one.name for one in collection.schema_of_records.variables]
+    there = by.names or [one.name for one in by.collection.schema_of_records.variables]
     earlier = [one for one in sketches.frames() if one.kind == kind and one.reads(there)]
+    frame = GridFrame(tuple(sorted(by.variables)), kind=kind)
     if by.names:
-        frame = _fit(executor, collection, by, key)
-    else:
-        frame = GridFrame(tuple(sorted(by.variables)), kind=kind)
+        [(_, frame)] = executor.run_tasks(fit_units, [("units", (by,))], prefix="sketch")
     if any(one == frame or (by.names and one.fits(frame)) for one in earlier):
         return earlier
     sketches.add_frame(frame)
     return [*earlier, frame]
 
 
-def _fit(executor: Executor, collection: Collection, by: Known, key: SketchKey) -> GridFrame:
-    tasks = [("units", (collection, by, key))]
-    [(_, found)] = executor.map_tasks(fit_units, tasks, prefix="sketch")
-    if isinstance(found, PrivpipeError):
-        raise found
-    assert isinstance(found, GridFrame)
-    return found
-
-
-def fit_units(collection: Collection, by: Known, key: SketchKey) -> GridFrame:
+def fit_units(by: Known) -> GridFrame:
     """Worker side: units of a collection's records, from heads of some chunks."""
-    n_chunks = collection.plan.n_chunks
-    chosen = np.unique(np.linspace(0, n_chunks - 1, SAMPLED_CHUNKS).astype(int))
-    rows = [collection.plan.rows(int(chunk)) for chunk in chosen]
+    plan = by.collection.plan
+    chosen = np.unique(np.linspace(0, plan.n_chunks - 1, SAMPLED_CHUNKS).astype(int))
+    rows = [plan.rows(int(chunk)) for chunk in chosen]
     most = max(2, min(SAMPLED_ROWS, SAMPLED_VALUES // max(1, len(by.names))))
-    sample = [_read(collection, start, min(stop, start + most)) for start, stop in rows]
-    return fit_frame(np.concatenate(sample), by.names, collection.n_records, key.secret)
+    sample = [_read(by.collection, start, min(stop, start + most)) for start, stop in rows]
+    return fit_frame(np.concatenate(sample), by.names, by.collection.n_records, by.key.secret)
 
 
 def _sketch_partition(
-    executor: Executor,
-    collection: Collection,
-    part: Partition,
-    by: Known,
-    frames: Sequence[GridFrame],
-    key: SketchKey,
+    executor: Executor, part: Partition, by: Known, frames: Sequence[GridFrame]
 ) -> dict[str, WordArray]:
     """Words of a partition's records in each frame, in their order."""
     words = {frame.id: np.zeros((part.n_records, N_GRIDS), np.uint64) for frame in frames}
-    tasks = [
-        (f"{part.digest[:12]}-{run.first_record:012d}", (run,)) for run in _cut(collection, part)
-    ]
-    shared = (collection, by, tuple(frames), key)
-    for _, found in executor.map_tasks(sketch_rows, tasks, shared=shared, prefix="sketch"):
-        if isinstance(found, PrivpipeError):
-            raise found
-        first, table = found
+    runs = _cut(by.collection, part)
+    tasks = [(f"{part.digest[:12]}-{run.first_record:012d}", (run,)) for run in runs]
+    shared = (by, tuple(frames))
+    for _, (first, table) in executor.run_tasks(sketch_rows, tasks, shared=shared, prefix="sketch"):
         for frame, rows in table.items():
             words[frame][first : first + len(rows)] = rows
     return words
@@ -177,46 +161,35 @@ def _cut(collection: Collection, part: Partition) -> list[PartitionRun]:
 
 
 def sketch_rows(
-    collection: Collection,
-    by: Known,
-    frames: Sequence[GridFrame],
-    key: SketchKey,
-    run: PartitionRun,
+    by: Known, frames: Sequence[GridFrame], run: PartitionRun
 ) -> tuple[int, Mapping[str, WordArray]]:
     """Worker side: words of some records, chunk by chunk."""
-    begin = run.partition.first_record + run.first_record
+    at = run.partition.first_record + run.first_record
+    last = at + run.n_records
     pieces: dict[str, list[WordArray]] = {frame.id: [] for frame in frames}
-    rows = collection.schema_of_records.chunk_rows
-    at = begin
-    while at < begin + run.n_records:
-        end = min((at // rows + 1) * rows, begin + run.n_records)
-        features = _read(collection, at, end)
+    rows = by.collection.schema_of_records.chunk_rows
+    while at < last:
+        end = min((at // rows + 1) * rows, last)
+        features = _read(by.collection, at, end)
         for frame in frames:
-            pieces[frame.id].append(_word(collection, by, frame, key, features, at, end))
+            pieces[frame.id].append(_word(by, frame, features, at, end))
         at = end
     return run.first_record, {frame: np.concatenate(some) for frame, some in pieces.items()}
 
 
-def _word(
-    collection: Collection,
-    by: Known,
-    frame: GridFrame,
-    key: SketchKey,
-    features: FloatArray,
-    start: int,
-    stop: int,
-) -> WordArray:
+def _word(by: Known, frame: GridFrame, features: FloatArray, start: int, stop: int) -> WordArray:
     if frame.kind == "features":
-        return word_features(features, by.names, frame, key.secret)
-    schema = collection.schema_of_records
+        return word_features(features, by.names, frame, by.key.secret)
+    schema = by.collection.schema_of_records
     there = {variable.name for variable in schema.variables}
-    names = {name: name for name in frame.names if name in there}
-    variables = {"subject": str(by.subject)} if frame.kind == "subject" else names
+    variables = {name: name for name in frame.names if name in there}
+    if frame.kind == "subject":
+        variables = {"subject": str(by.subject)}
     columns = {
-        name: (collection.read(stored, start, stop), schema.variable(stored).categories)
+        name: (by.collection.read(stored, start, stop), schema.variable(stored).categories)
         for name, stored in variables.items()
     }
-    return word_values(columns, frame, key.secret)
+    return word_values(columns, frame, by.key.secret)
 
 
 def _read(collection: Collection, start: int, stop: int) -> Any:

@@ -23,8 +23,8 @@ from privpipe.protocols import IntArray
 from privpipe.records.schema import CollectionSchema, Partition, Variable, suggest
 from privpipe.store.access import generation_log as generations
 from privpipe.store.access import objects
-from privpipe.store.access.durability import flush_folder
 from privpipe.store.access.location import join, local_path
+from privpipe.store.access.objects import flush_folder
 from privpipe.store.access.workspace import REMOVED, hold_workspace, workspace_url
 from privpipe.store.arrays.destination import hold_destination
 from privpipe.store.arrays.layout import FEATURES, ROOT_DOCUMENT, exists, read_header

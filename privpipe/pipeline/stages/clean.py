@@ -8,14 +8,7 @@ from functools import partial
 import numpy as np
 
 from privpipe.cluster.executors.executor import Event, Executor
-from privpipe.cluster.passes import place_pass, proof_pass
-from privpipe.cluster.passes.cleaning_pass import (
-    CleaningJob,
-    DrawingJob,
-    clean_collection,
-    count_receipts,
-    draw_surrogates,
-)
+from privpipe.cluster.passes import cleaning_pass, place_pass, proof_pass
 from privpipe.errors import IncompleteReleaseError, StoreError
 from privpipe.numerics.masking.sign_sums import BLOCK_RECORDS
 from privpipe.pipeline.runs import resume, spend, subject_limit
@@ -100,7 +93,7 @@ def _clean(run: Run, trained: Trained, plan: ReleasePlan, executor: Executor) ->
         noted = place_pass.find_noted(places)
         done = {chunk: receipt for chunk, receipt in done.items() if chunk in noted}
     keys = spend.make_keys(run, trained) if trained.draws else None
-    job = CleaningJob(
+    job = cleaning_pass.CleaningJob(
         collection=run.collection,
         plan=plan,
         model_url=run.stored_model_url,
@@ -117,7 +110,7 @@ def _clean(run: Run, trained: Trained, plan: ReleasePlan, executor: Executor) ->
         lost = (("privacy_loss", loss),)
         executor.listener(Event("clean_chunk", "advances", numbers=lost))
         record = partial(release_writing.record_receipts, plan)
-        clean_collection(executor, job, record, done=frozenset(done))
+        cleaning_pass.clean_collection(executor, job, record, done=frozenset(done))
     return frozenset(done)
 
 
@@ -138,10 +131,12 @@ def _draw(run: Run, trained: Trained, plan: ReleasePlan, executor: Executor) -> 
             remedy="`privpipe purge`, then run again: all are drawn anew. Nothing was published.",
             code="key_gone",
         ) from None
-    job = DrawingJob(part, plan, run.stored_model_url, trained.model_digest, keys)
+    job = cleaning_pass.CleaningJob(
+        part, plan, run.stored_model_url, trained.model_digest, keys=keys
+    )
     with _reporting(plan, done, executor):
         record = partial(release_writing.record_receipts, plan)
-        draw_surrogates(executor, job, record, done=frozenset(done))
+        cleaning_pass.draw_surrogates(executor, job, record, done=frozenset(done))
     return frozenset(done)
 
 
@@ -152,7 +147,11 @@ def _reporting(
     """Report that chunks are made, beginning with those that were there before."""
     n_done = sum(receipt.rows for receipt in done.values())
     total = (("chunks", float(plan.chunks.n_chunks)),)
-    found = (("chunks", float(len(done))), ("found", 1.0), *count_receipts(done.values()))
+    found = (
+        ("chunks", float(len(done))),
+        ("found", 1.0),
+        *cleaning_pass.count_receipts(done.values()),
+    )
     executor.listener(Event("clean_chunk", "begins", plan.chunks.n_records, numbers=total))
     executor.listener(Event("clean_chunk", "advances", n_done, numbers=found))
     try:

@@ -1,1 +1,1 @@
-"""Places and who may write there: URLs, bounds on what is decoded, durability, checkpoints."""
+"""Places and who may write there: URLs, bounds on what is decoded, durability."""

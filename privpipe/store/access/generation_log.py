@@ -8,16 +8,14 @@ back by a writer who slept, and neither changes what readers see.
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from privpipe.errors import FormatError, StoreError
-from privpipe.store.access.durability import keep_file
-from privpipe.store.access.location import create_bytes, join, local_path, shown
-from privpipe.store.access.objects import keep_bytes, open_store, read_bytes
+from privpipe.store.access.location import join, shown
+from privpipe.store.access.objects import create_object, keep_bytes, open_store, read_bytes
 
 FORMAT = "generations"
 """Of the root: what `read_kind` says of such a place."""
@@ -130,7 +128,7 @@ def publish_generation(
         kind,
         content,
     )
-    if not _create(url, following.number, following.encode()):
+    if not create_object(join(url, _key(following.number)), following.encode()):
         raise StoreError(
             f"Another writer made generation {following.number} of {shown(url)} first.",
             remedy="Nothing was changed. Run again: it continues from that generation.",
@@ -192,14 +190,6 @@ def _decode(url: str, number: int, document: bytes) -> Generation:
     if not intact:
         raise _damaged(url, number)
     return found
-
-
-def _create(url: str, number: int, document: bytes) -> bool:
-    """Make the document, whole and durable, only if the number is free."""
-    path = local_path(url)
-    if path is None:
-        return create_bytes(join(url, _key(number)), document)
-    return keep_file(os.path.join(path, _key(number)), document, replacing=False)
 
 
 def _digest(body: str) -> str:

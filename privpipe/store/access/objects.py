@@ -9,9 +9,11 @@ import asyncio
 import math
 import os
 import re
+import secrets
 import shutil
 import stat
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -29,8 +31,92 @@ from zarr.storage import FsspecStore, LocalStore, StorePath
 
 from privpipe.errors import FormatError, StoreError, printable
 from privpipe.store.access.bounds import use_bounded_codecs
-from privpipe.store.access.durability import flush_folder, keep_file
-from privpipe.store.access.location import explain_unreachable, join, local_path, shown
+from privpipe.store.access.location import (
+    create_bytes,
+    explain_unreachable,
+    join,
+    local_path,
+    shown,
+)
+
+
+def keep_file(path: str, content: bytes, *, replacing: bool) -> bool:
+    """Write a file whole, in one step, so that a power cut after it leaves it there.
+
+    Parameters
+    ----------
+    path
+        Its folder is made when missing, for its owner alone.
+    content
+    replacing
+        Whether a file that is there is replaced; else it stays.
+
+    Returns
+    -------
+    made
+        False where there was one that stays.
+    """
+    folder, name = os.path.split(path)
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    # Such a name is never a key, and never published; a killed writer leaves it behind.
+    work = os.path.join(folder, f".{name}.{secrets.token_hex(8)}.partial")
+    try:
+        with open(work, "xb") as file:
+            file.write(content)
+            file.flush()
+            # Before it is named: else a power cut may leave the name with torn content.
+            os.fsync(file.fileno())
+        if replacing:
+            os.rename(work, path)
+        else:
+            os.link(work, path)  # unlike a rename, it fails where the name is taken
+    except FileExistsError:
+        return False
+    finally:
+        with suppress(FileNotFoundError):
+            os.unlink(work)
+    flush_folder(folder)
+    return True
+
+
+def flush_tree(path: str, progress: Callable[[int], None] | None = None) -> None:
+    """Flush every file and folder below a path; needed once, before it is shown.
+
+    Parameters
+    ----------
+    path
+        The folder, or the one file.
+    progress
+        Called, on this thread, with the number of files flushed since the last call.
+    """
+    if os.path.isfile(path):
+        _flush(path)
+        return
+    folders = [folder for folder, _, _ in os.walk(path)]
+    # Files before folders: a name may survive only when its content has.
+    files = [os.path.join(folder, name) for folder, _, names in os.walk(path) for name in names]
+    # A flush waits for the disk, which takes several at once.
+    with ThreadPoolExecutor(8) as pool:
+        for _ in pool.map(_flush, files):
+            if progress is not None:
+                progress(1)
+    # From the innermost: a folder holds its names once it is flushed itself.
+    for folder in reversed(folders):
+        flush_folder(folder)
+
+
+def flush_folder(path: str) -> None:
+    """Flush a folder, so that names in it survive."""
+    _flush(path)
+
+
+def _flush(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
 
 TRAILER = 4
 """Bytes of the checksum with which Zarr's codec ends a chunk."""
@@ -120,7 +206,13 @@ class PlainFiles(LocalStore):
         return (prototype or default_buffer_prototype()).buffer.from_bytes(content)
 
 
-def check_plain(root: Path, key: str) -> int | None:
+PUT_THERE = (
+    "Somebody put it there: get the data again from where it came, or put the file itself in its "
+    "place."
+)
+
+
+def check_plain(root: Path, key: str, remedy: str = PUT_THERE) -> int | None:
     """Raise StoreError if what a key leads to below a folder is a link, a pipe or a device.
 
     Returns its size; None where there is nothing.
@@ -137,10 +229,7 @@ def check_plain(root: Path, key: str) -> int | None:
         if not (stat.S_ISDIR(mode) or stat.S_ISREG(mode)):
             what = "a link" if stat.S_ISLNK(mode) else "no regular file"
             raise StoreError(
-                f"{shown(place)} is {what}; it is not read.",
-                remedy="Somebody put it there: get the data again from where it came, or put the "
-                "file itself in its place.",
-                code="link",
+                f"{shown(place)} is {what}; it is not read.", remedy=remedy, code="link"
             )
     return size
 
@@ -214,6 +303,18 @@ def keep_bytes(url: str, key: str, value: bytes) -> None:
     else:
         # Written, flushed, named, its folder flushed: another step relies on it.
         keep_file(os.path.join(path, key), value, replacing=True)
+
+
+def create_object(url: str, value: bytes) -> bool:
+    """Make an object unless there is one; whether it is there now, and is this one.
+
+    Whole in one step: a kill leaves no half.
+    """
+    path = local_path(url)
+    if path is None:
+        return create_bytes(url, value)
+    # A link, not a rename: it fails where the name is taken, so that nothing is ever replaced.
+    return keep_file(path, value, replacing=False)
 
 
 def list_keys(store: Store, prefix: str = "") -> list[str]:
@@ -295,23 +396,14 @@ def check_no_links(url: str, *, skip: Collection[str] = ()) -> None:
     path = local_path(url)
     for folder, folders, names in os.walk(path) if path is not None else ():
         for name in (*folders, *names):
-            if not _is_plain(os.path.join(folder, name)):
-                raise StoreError(
-                    f"{os.path.join(folder, name)} is a link or no plain file.",
-                    remedy="Nothing was followed. Remove it, or `privpipe purge`, then run again.",
-                    code="link",
-                )
+            check_plain(
+                Path(folder),
+                name,
+                "Nothing was followed. Remove it, or `privpipe purge`, then run again.",
+            )
         # Scratch of workers is theirs: they make and remove files in it while this looks.
         if folder == path:
             folders[:] = [name for name in folders if name not in skip]
-
-
-def _is_plain(path: str) -> bool:
-    try:
-        mode = os.lstat(path).st_mode
-    except FileNotFoundError:  # a temporary file of somebody who just finished
-        return True
-    return stat.S_ISDIR(mode) or stat.S_ISREG(mode)
 
 
 def drop_unfinished(url: str) -> None:

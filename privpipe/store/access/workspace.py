@@ -17,9 +17,9 @@ from dataclasses import asdict, dataclass, field
 
 from privpipe.errors import FormatError, OptionError, StoreError
 from privpipe.store.access import objects
-from privpipe.store.access.durability import flush_folder
 from privpipe.store.access.lease import LEASES, hold_lease
 from privpipe.store.access.location import MOST_NAME_BYTES, local_path, shown
+from privpipe.store.access.objects import flush_folder
 
 STATE = "state.json"
 MAKING = "making.json"

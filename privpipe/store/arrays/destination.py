@@ -13,9 +13,9 @@ from contextlib import contextmanager
 
 from privpipe.errors import StoreError
 from privpipe.store.access import objects, workspace
-from privpipe.store.access.durability import flush_folder, flush_tree
 from privpipe.store.access.location import create_bytes, join, local_path, shown
-from privpipe.store.arrays.layout import ROOT_DOCUMENT, check_output_free, exists
+from privpipe.store.access.objects import flush_folder, flush_tree
+from privpipe.store.arrays.layout import ROOT_DOCUMENT, already_exists, check_output_free, exists
 
 MADE = "made"
 
@@ -70,7 +70,7 @@ def show_made(url: str, work: str, last: bytes, *, name: str = ROOT_DOCUMENT) ->
     if path is None or made is None:
         # Readers open the root first: until it is there they see nothing.
         if not create_bytes(join(url, name), last):
-            raise _taken(url)
+            raise already_exists(url)
         return
     objects.write_bytes(objects.open_store(work), name, last)
     move_made(made, path)
@@ -82,7 +82,7 @@ def move_made(made: str, path: str, progress: Callable[[int], None] | None = Non
     Without it a power cut may leave the name of what has lost its contents.
     """
     if os.path.lexists(path):
-        raise _taken(path)
+        raise already_exists(path)
     # Content before the name, and the name before anything relies on it.
     flush_tree(made, progress)
     os.rename(made, path)
@@ -92,7 +92,7 @@ def move_made(made: str, path: str, progress: Callable[[int], None] | None = Non
 def check_free(url: str) -> None:
     """Raise StoreError if anything is at a place."""
     if exists(url) or objects.list_keys(objects.open_store(url, read_only=True)):
-        raise _taken(url)
+        raise already_exists(url)
 
 
 def _check_idle(url: str) -> None:
@@ -126,9 +126,3 @@ def _clear(url: str, last: str) -> None:
         return
     if objects.read_bytes(objects.open_store(url, read_only=True), last) is None:
         objects.delete_tree(objects.open_store(url))
-
-
-def _taken(url: str) -> StoreError:
-    return StoreError(
-        f"{shown(url)} exists.", remedy="Choose another place, or remove it.", code="exists"
-    )

@@ -307,8 +307,13 @@ def has_root(url: str, last: str = ROOT_DOCUMENT) -> bool:
 def check_output_free(url: str, last: str = ROOT_DOCUMENT) -> None:
     """Raise StoreError if there is something where a release or model shall go; see `exists`."""
     if exists(url, last):
-        raise StoreError(
-            f"{shown(url)} exists; nothing is ever overwritten.",
-            remedy="Choose another place, or remove it.",
-            code="exists",
-        )
+        raise already_exists(url)
+
+
+def already_exists(url: str) -> StoreError:
+    """For a place where something is, and would have to be overwritten."""
+    return StoreError(
+        f"{shown(url)} exists; nothing is ever overwritten.",
+        remedy="Choose another place, or remove it.",
+        code="exists",
+    )

@@ -38,14 +38,8 @@ from privpipe.records.schema import CollectionSchema
 from privpipe.store.access.bounds import MOST_CHUNK_BYTES
 from privpipe.store.access.location import guard_read, shown
 from privpipe.store.access.objects import TRAILER, list_keys, open_store, read_many, write_bytes
+from privpipe.store.arrays import layout
 from privpipe.store.arrays.blocks import read_where_new
-from privpipe.store.arrays.layout import (
-    FEATURES,
-    ROOT_DOCUMENT,
-    ArrayPlan,
-    check_documents,
-    chunk_key,
-)
 
 RECEIPTS = "__receipts__"
 """Array of the receipts within a collection; no variable can be named so."""
@@ -291,23 +285,23 @@ class SealedArrays:
     """
 
     url: str
-    plans: tuple[ArrayPlan, ...]
+    plans: tuple[layout.ArrayPlan, ...]
     documents_sha256: str
     proof: Proof | None = None
 
     @property
     def documents(self) -> tuple[str, ...]:
         """Keys of the descriptions."""
-        return tuple(f"{plan.name}/{ROOT_DOCUMENT}" for plan in self.plans)
+        return tuple(f"{plan.name}/{layout.ROOT_DOCUMENT}" for plan in self.plans)
 
 
-def collection_arrays(schema: CollectionSchema) -> tuple[ArrayPlan, ...]:
+def collection_arrays(schema: CollectionSchema) -> tuple[layout.ArrayPlan, ...]:
     """The arrays of a collection, features first; there is none for no features."""
     n, rows = schema.n_records, schema.chunk_rows
-    features = ArrayPlan(FEATURES, (n, schema.n_features), rows, schema.dtype)
+    features = layout.ArrayPlan(layout.FEATURES, (n, schema.n_features), rows, schema.dtype)
     return (
         *((features,) if schema.n_features else ()),
-        *(ArrayPlan(v.name, (n,), rows, v.dtype) for v in schema.variables),
+        *(layout.ArrayPlan(v.name, (n,), rows, v.dtype) for v in schema.variables),
     )
 
 
@@ -327,7 +321,7 @@ def seal_collection(url: str, schema: CollectionSchema, header: Mapping[str, Any
 def check_chunks(sealed: SealedArrays) -> None:
     """A missing chunk would read as fill values without an error."""
     store = open_store(sealed.url, read_only=True)
-    check_documents(sealed.url, sealed.documents, sealed.documents_sha256)
+    layout.check_documents(sealed.url, sealed.documents, sealed.documents_sha256)
     for plan in sealed.plans:
         if plan.chunk_bytes > MOST_CHUNK_BYTES:
             raise FormatError(
@@ -349,11 +343,11 @@ def check_chunks(sealed: SealedArrays) -> None:
             )
 
 
-def _is_chunk(key: str, plan: ArrayPlan) -> bool:
+def _is_chunk(key: str, plan: layout.ArrayPlan) -> bool:
     number = key.removeprefix(f"{plan.name}/c/").partition("/")[0]
     if not number.isdecimal() or int(number) >= plan.n_chunks:
         return False
-    return key == chunk_key(plan, int(number))
+    return key == layout.chunk_key(plan, int(number))
 
 
 def read_sealed(sealed: SealedArrays, name: str, start: int, stop: int) -> npt.NDArray[Any]:
@@ -415,9 +409,9 @@ def _open(url: str) -> Store:
     return open_store(url, read_only=True)
 
 
-async def _fetch(store: Store, sealed: SealedArrays, plan: ArrayPlan, chunk: int) -> Bytes:
+async def _fetch(store: Store, sealed: SealedArrays, plan: layout.ArrayPlan, chunk: int) -> Bytes:
     """A chunk that is proved to be the ingested one, as Blosc packed it."""
-    found = await store.get(chunk_key(plan, chunk), default_buffer_prototype())
+    found = await store.get(layout.chunk_key(plan, chunk), default_buffer_prototype())
     if found is None:
         raise _damaged(sealed, plan, chunk, "is missing")
     content = np.ascontiguousarray(found.as_numpy_array()).view(np.uint8)
@@ -437,7 +431,7 @@ async def _fetch(store: Store, sealed: SealedArrays, plan: ArrayPlan, chunk: int
     return packed
 
 
-def _decode(plan: ArrayPlan, chunks: Sequence[Bytes]) -> npt.NDArray[Any]:
+def _decode(plan: layout.ArrayPlan, chunks: Sequence[Bytes]) -> npt.NDArray[Any]:
     """Rows of consecutive chunks; the last one is stored as large as the others."""
     # Decoded into place: no copy of a chunk is made.
     values = np.empty((len(chunks), *plan.chunks), plan.dtype)
@@ -446,7 +440,7 @@ def _decode(plan: ArrayPlan, chunks: Sequence[Bytes]) -> npt.NDArray[Any]:
     return values.reshape(-1, *plan.shape[1:])
 
 
-def _damaged(sealed: SealedArrays, plan: ArrayPlan, chunk: int, how: str) -> StoreError:
+def _damaged(sealed: SealedArrays, plan: layout.ArrayPlan, chunk: int, how: str) -> StoreError:
     return StoreError(
         f"Chunk {chunk} of {plan.name!r} in {shown(sealed.url)} {how}.",
         remedy="Restore the collection from where it came, or ingest it again.",

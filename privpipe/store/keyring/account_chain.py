@@ -25,15 +25,8 @@ from typing import Any, Literal
 import fsspec
 
 from privpipe.errors import FormatError, PrivpipeError, StoreError
-from privpipe.store.access.durability import keep_file
-from privpipe.store.access.location import (
-    create_bytes,
-    explain_unreachable,
-    join,
-    local_path,
-    shown,
-)
-from privpipe.store.access.objects import list_keys, open_store, read_many
+from privpipe.store.access.location import explain_unreachable, join, shown
+from privpipe.store.access.objects import create_object, list_keys, open_store, read_many
 
 Kind = Literal["charge", "release", "attempt", "refusal", "approval", "withdrawal", "erasure"]
 
@@ -266,16 +259,9 @@ def _read(account: str, names: list[str]) -> dict[str, bytes]:
 
 
 def create_entry(account: str, name: str, content: bytes) -> bool:
-    """Make an object of an account unless there is one; whether it is there now, and is this one.
-
-    Whole in one step: a kill leaves no half.
-    """
-    url = join(account, name)
+    """Make an object of an account unless there is one; see `create_object`."""
     with reaching(account):
-        if (path := local_path(url)) is None:
-            return create_bytes(url, content)
-        # A link, not a rename: it fails where the name is taken, so that no entry is ever replaced.
-        return keep_file(path, content, replacing=False)
+        return create_object(join(account, name), content)
 
 
 def _find_new(chain: AccountChain) -> dict[str, str]:

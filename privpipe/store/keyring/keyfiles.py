@@ -246,29 +246,26 @@ class KeyFolder:
                 _check_private(self.file(suffix), os.fstat(stream.fileno()), "600")
                 return stream.read()
 
-    def write_new(self, suffix: Suffix, content: bytes) -> None:
-        """Make a file that does not exist, whole, on disk, never over another.
+    def write(self, suffix: Suffix, content: bytes, *, replacing: bool) -> None:
+        """Write a file whole, on disk, in place of the one that may be there, or never over one.
 
-        The link that gives the file its name fails if the name is taken, also on a file system
+        The link that gives a new file its name fails if the name is taken, also on a file system
         that does not lock. For its sake leftovers are swept by `destroy` alone: there they could
         be another process's.
         """
-        with self._using(suffix) as handle:
-            temporary = _write(handle, f".{self.key_id}.{secrets.token_hex(8)}.new", content)
-            try:
-                # Of two processes that make the key where nothing locks one is refused here.
-                os.link(temporary, self._name(suffix), src_dir_fd=handle, dst_dir_fd=handle)
-            finally:
-                os.unlink(temporary, dir_fd=handle)
-            os.fsync(handle)
-
-    def replace(self, suffix: Suffix, content: bytes) -> None:
-        """Write a file whole, in place of the one that may be there."""
+        name = self._name(suffix)
         with self._using(suffix) as handle:
             temporary = _write(handle, f".{self.key_id}.{secrets.token_hex(8)}.new", content)
             # A ledger entry is replaced whole: half of one would be a key that no one may make
             # again.
-            os.rename(temporary, self._name(suffix), src_dir_fd=handle, dst_dir_fd=handle)
+            if replacing:
+                os.rename(temporary, name, src_dir_fd=handle, dst_dir_fd=handle)
+            else:
+                try:
+                    # Of two processes that make the key where nothing locks one is refused here.
+                    os.link(temporary, name, src_dir_fd=handle, dst_dir_fd=handle)
+                finally:
+                    os.unlink(temporary, dir_fd=handle)
             os.fsync(handle)
 
     def destroy(self, suffix: Suffix) -> None:

@@ -153,8 +153,8 @@ def make_key(
         entry = KeyEntry(key_id, binding, _now(), runs=(run,) if run else ())
         secret = secrets.token_bytes(KEY_BYTES)
         # The key first: an entry without a key means that it was lost, and stops every run.
-        place.write_new("key", encode_key(entry, secret))
-        place.replace("json", encode_key(entry))
+        place.write("key", encode_key(entry, secret), replacing=False)
+        place.write("json", encode_key(entry), replacing=True)
     return ReleaseKey(entry, secret, str(place.path))
 
 
@@ -204,7 +204,7 @@ def forget_key(key_id: str, *, folder: str | Path | None = None) -> KeyEntry:
         entry, _ = decode_key(content, place.file(suffix))
         if entry.forgotten is None:
             entry = replace(entry, forgotten=_now())
-            place.replace("json", encode_key(entry))
+            place.write("json", encode_key(entry), replacing=True)
     return entry
 
 
@@ -253,7 +253,7 @@ def _reopen(place: KeyFolder, entry: KeyEntry | None, binding: KeyBinding, run: 
     if run and run not in noted.runs:
         noted = replace(noted, runs=(*noted.runs, run))
     if noted != entry:
-        place.replace("json", encode_key(noted))
+        place.write("json", encode_key(noted), replacing=True)
     return key
 
 

@@ -52,7 +52,7 @@ VALUES = (
     Radius(1 / 3),
     ProfileCounts(np.arange(6).reshape(2, 3), np.array([4, 5]), 2, 1),
     JointSums((MOMENTS, UtilityLosses(3, 1 / 3, 0.5, 2, 1))),
-    PartialSum(5, 2000, MOMENTS),
+    PartialSum(2000, MOMENTS),
     DrawnSample(Shard(ROWS), np.arange(50, dtype=np.uint64), np.arange(50), np.ones(50, int), 90),
     PartCount(3, None),
     PartCount(3, 2),
@@ -167,7 +167,7 @@ class Foreign:
     rows: Any
 
 
-@pytest.mark.parametrize("value", [Foreign(ROWS), PartialSum(1, 5000, Foreign(ROWS))])
+@pytest.mark.parametrize("value", [Foreign(ROWS), PartialSum(5000, Foreign(ROWS))])
 def test_checkpoint__leaves_out_classes_that_are_not_listed(tmp_path: Path, value: Any) -> None:
     assert write_checkpoint(str(tmp_path), "answer", value) == 0
     assert not list(tmp_path.iterdir())

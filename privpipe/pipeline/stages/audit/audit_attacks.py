@@ -14,7 +14,7 @@ from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.evidence import LeftOut
 from privpipe.capabilities import FollowsTarget
 from privpipe.cluster.executors.executor import Executor
-from privpipe.cluster.pass_checkpoints import Checkpoints
+from privpipe.cluster.pass_checkpoints import Checkpoints, recall
 from privpipe.cluster.passes import attack_tasks
 from privpipe.cluster.passes.evidence_sample import AuditSources, is_released, sample_evidence
 from privpipe.cluster.passes.loaded_map import StoredMap
@@ -233,16 +233,13 @@ def report_once(
 ) -> str:
     """Worker side: the report of that name, unless an earlier run checkpointed it."""
     known = checkpoints and checkpoints.about(sources, options, name)
-    if known is not None and (stored := known.read("report")) is not None:
-        return str(stored)
-    report = (
-        json.dumps(attack_tasks.measure_retained_utility(sources, options))
-        if name == UTILITY
-        else attack_tasks.attack_by_name(sources, name, options)
-    )
-    if known is not None:
-        known.write("report", report)
-    return report
+
+    def measure() -> str:
+        if name == UTILITY:
+            return json.dumps(attack_tasks.measure_retained_utility(sources, options))
+        return attack_tasks.attack_by_name(sources, name, options)
+
+    return recall(known, "report", measure)
 
 
 def _attack(

@@ -30,7 +30,7 @@ from privpipe.cluster.passes.attack_tasks import draw_missing
 from privpipe.cluster.passes.evidence_sample import plan_drawing, sample_predictions
 from privpipe.cluster.passes.loaded_map import load_map
 from privpipe.cluster.passes.reduce import ShardedCollection
-from privpipe.errors import InputError, PrivpipeError
+from privpipe.errors import InputError
 from privpipe.numerics.moments import CoMoments, name_targets
 from privpipe.pipeline.runs.earlier import find_named_surrogates
 from privpipe.pipeline.runs.run import MOST_RECORDS, Run, Trained, find_attack_options
@@ -146,9 +146,7 @@ def _attack_records(
     executor: Executor, job: tuple[Any, ...]
 ) -> tuple[dict[str, record_decisions.Found], dict[str, record_decisions.Found]]:
     """Attacks on single records and their controls, by one worker, which alone reads records."""
-    [(_, outcome)] = executor.map_tasks(attack_surrogates, [("all", job)], prefix="attack")
-    if isinstance(outcome, PrivpipeError):
-        raise outcome
+    [(_, outcome)] = executor.run_tasks(attack_surrogates, [("all", job)], prefix="attack")
     attacks, controls = outcome
     return attacks, controls
 
