@@ -23,8 +23,8 @@ from privpipe.errors import FormatError, OptionError
 from privpipe.option_values import FORBID
 from privpipe.store.access import generation_log as generations
 from privpipe.store.access import objects
-from privpipe.store.access.durability import flush_folder
 from privpipe.store.access.location import join, local_path, shown
+from privpipe.store.access.objects import flush_folder
 from privpipe.store.access.workspace import has_workspace, hold_workspace, remove_workspace
 from privpipe.store.arrays.layout import ROOT_DOCUMENT, companion_url
 from privpipe.store.keyring.account_chain import append_link, create_entry
