@@ -24,6 +24,7 @@ from privpipe.protocols import FloatArray, Shards, ShardSchema
 from privpipe.sanitizers.minimax.linear_filter import HAMM, FeatureFilter, as_method
 from privpipe.sanitizers.minimax.neural_minimax import FamilyOptions, train_family
 from privpipe.sanitizers.minimax.training import custom_code
+from privpipe.sanitizers.minimax.training.adversary_rounds import TrainingRecord
 from privpipe.sanitizers.minimax.training.custom_code import (
     CustomCode,
     PickledTrust,
@@ -251,7 +252,7 @@ class MinimaxCustomOptions(FamilyOptions):
 
 @described(facts_of_map)
 @dataclass(frozen=True, eq=False)
-class CustomFilter(PickledTrust, FeatureFilter):
+class CustomFilter(TrainingRecord, PickledTrust, FeatureFilter):
     """Maps records by a trained custom filter.
 
     The map holds the code, and runs it only where it is trusted: where a configuration names the
@@ -272,7 +273,7 @@ class CustomFilter(PickledTrust, FeatureFilter):
     parameters
         Trained arrays, each of the shape that the filter's `start` gave it.
     stopped, history, history_columns, task_names, baselines
-        As of `MinimaxFilter`.
+        As of `TrainingRecord`.
     """
 
     kind: ClassVar[str] = "own_filter"
@@ -285,11 +286,6 @@ class CustomFilter(PickledTrust, FeatureFilter):
     n_features_out: int
     parameter_names: tuple[str, ...]
     parameters: tuple[FloatArray, ...]
-    stopped: str
-    history: FloatArray
-    history_columns: tuple[str, ...]
-    task_names: tuple[str, ...]
-    baselines: FloatArray
 
     def trust(self) -> None:
         """Let its code run in this process."""

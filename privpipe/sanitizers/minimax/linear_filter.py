@@ -9,6 +9,7 @@ import numpy as np
 from privpipe.described import described, facts_of_map
 from privpipe.protocols import FloatArray, Guarantee, Method, RecordMap
 from privpipe.sanitizers.feature_map import FeatureMap
+from privpipe.sanitizers.minimax.training.adversary_rounds import TrainingRecord
 from privpipe.sanitizers.minimax.training.labelled_moments import LABEL_STATISTICS
 
 HAMM = "Hamm 2017, Minimax Filter, JMLR 18"
@@ -112,26 +113,15 @@ class LinearFilter(FeatureFilter):
 
 @described(facts_of_map)
 @dataclass(frozen=True, eq=False)
-class MinimaxFilter(LinearFilter):
+class MinimaxFilter(TrainingRecord, LinearFilter):
     """A linear filter learned in rounds, and how learning went.
 
     Parameters
     ----------
     method, weights, offset
         As of `LinearFilter`.
-    stopped
-        Why the fit ended: "gradient", "progress", "iterations", "held_out", "line_search" or
-        "inner" (see `Descent`).
-    history : (n_iterations + 1, n_columns)
-        How the fit went, one row per iteration, the starting point first.
-    history_columns
-        Names of its columns: iteration, phi, ``loss_role:variable`` per task, held_out_phi where
-        records are held out, gradient_norm, inner_gap, rounds, bytes, largest_round_bytes.
-    task_names
-        Tasks in the order of `baselines`, as ``role:variable``.
-    baselines : (n_tasks,)
-        Loss of the best constant guess of each task: entropy in nats for classes, 1 for
-        numbers. A private loss that reaches it says that the trained adversary learned nothing.
+    stopped, history, history_columns, task_names, baselines
+        As of `TrainingRecord`.
     generalisation_bound
         Bound on the expected rise of Phi on new records, in nats, for predictors no larger than
         the fitted ones; see `bound_generalisation_gap` for what it assumes. -1 where it cannot
@@ -140,11 +130,6 @@ class MinimaxFilter(LinearFilter):
 
     kind: ClassVar[str] = "minimax_filter"
 
-    stopped: str
-    history: FloatArray
-    history_columns: tuple[str, ...]
-    task_names: tuple[str, ...]
-    baselines: FloatArray
     generalisation_bound: float
 
 

@@ -15,7 +15,7 @@ from pydantic.dataclasses import dataclass as options_dataclass
 
 from privpipe.errors import OptionError
 from privpipe.fitted_names import keep_names
-from privpipe.numerics.minimax.descent import descend_alternating, descend_quasi_newton
+from privpipe.numerics.minimax.descent import Descent, descend_alternating, descend_quasi_newton
 from privpipe.numerics.minimax.filters import InputScaling, LinearFamily
 from privpipe.numerics.minimax.objective import bound_generalisation_gap
 from privpipe.numerics.minimax.spectra import whiten
@@ -149,7 +149,7 @@ def fit_minimax_filter(shards: Shards, options: MinimaxOptions | None = None) ->
     # is that of the target alone.
     start = np.zeros(family.n_parameters)
     start[: family.n_weights] = _find_start(options, tasks, moments, width, reduced)
-    trained = adversary_rounds.descend_in_rounds(
+    found, adversaries, record = adversary_rounds.descend_in_rounds(
         options,
         shards,
         family,
@@ -158,15 +158,14 @@ def fit_minimax_filter(shards: Shards, options: MinimaxOptions | None = None) ->
         _choose_descent(options, moments, width),
         n_penalised=family.n_weights,
     )
-    found = trained.descent
     weights, offset = family.split(found.parameters)
     return MinimaxFilter(
         method=options.name,
         weights=weights.copy(),
         # The frozen map takes records as they are.
         offset=offset - centre @ weights,
-        generalisation_bound=_bound_gap(shards, trained, family, moments.count),
-        **trained.record(),
+        generalisation_bound=_bound_gap(shards, found, adversaries, family, moments.count),
+        **vars(record),
     )
 
 
@@ -184,13 +183,9 @@ def _choose_descent(
 
 
 def _bound_gap(
-    shards: Shards,
-    trained: adversary_rounds.AdversarialDescent,
-    family: LinearFamily,
-    n_records: int,
+    shards: Shards, found: Descent, tasks: Sequence[Task], family: LinearFamily, n_records: int
 ) -> float:
     """Generalisation bound at the norms of the fitted predictors; -1 unless all are softmax."""
-    found, tasks = trained.descent, trained.tasks
     if not all(task.is_classification and task.lift is None for task in tasks):
         return -1.0
     affine = np.vstack(family.split(found.parameters))

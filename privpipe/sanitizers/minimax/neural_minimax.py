@@ -28,7 +28,11 @@ from privpipe.option_values import FORBID
 from privpipe.protocols import FloatArray, IntArray, Shards, ShardSchema
 from privpipe.sanitizers.arrays import check_shards
 from privpipe.sanitizers.minimax.linear_filter import HAMM, FeatureFilter, as_method
-from privpipe.sanitizers.minimax.training.adversary_rounds import FilterTraining, descend_in_rounds
+from privpipe.sanitizers.minimax.training.adversary_rounds import (
+    FilterTraining,
+    TrainingRecord,
+    descend_in_rounds,
+)
 from privpipe.sanitizers.minimax.training.custom_code import (
     CustomCode,
     CustomLoss,
@@ -114,22 +118,17 @@ class FamilyOptions(FilterTraining):
 
 
 @dataclass(frozen=True, eq=False)
-class FamilyFit:
+class FamilyFit(TrainingRecord):
     """Parameters of a trained filter of any family, and how training went.
 
     Parameters
     ----------
-    parameters : (n_parameters,)
     stopped, history, history_columns, task_names, baselines
-        As of `MinimaxFilter`.
+        As of `TrainingRecord`.
+    parameters : (n_parameters,)
     """
 
     parameters: FloatArray
-    stopped: str
-    history: FloatArray
-    history_columns: tuple[str, ...]
-    task_names: tuple[str, ...]
-    baselines: FloatArray
 
 
 def fit_minimax_family(
@@ -177,7 +176,7 @@ def train_family(
     scaling: InputScaling = InputScaling(),  # noqa: B008  (frozen)
 ) -> FamilyFit:
     """Descend Phi over a family, watching held-out records; see `fit_minimax_family`."""
-    trained = descend_in_rounds(
+    found, _, record = descend_in_rounds(
         options,
         shards,
         family,
@@ -192,7 +191,7 @@ def train_family(
         n_penalised=family.n_parameters,
         held_out=options.held_out,
     )
-    return FamilyFit(trained.descent.parameters, **trained.record())
+    return FamilyFit(parameters=found.parameters, **vars(record))
 
 
 @options_dataclass(frozen=True, kw_only=True, config=FORBID)
@@ -226,7 +225,7 @@ class NeuralFilter(FamilyFit, FeatureFilter):
     parameters
         Weights and biases of the layers, flat; see `SigmoidFamily`.
     stopped, history, history_columns, task_names, baselines
-        As of `MinimaxFilter`.
+        As of `TrainingRecord`.
     widths : (n_layers + 1,)
         Features in, then outputs of each layer.
     """

@@ -289,11 +289,10 @@ class NoisyFilter:
     def bound_features(self, x: FloatArray) -> tuple[FloatArray, BoundCounts]:
         """What gets noise: filtered, centred and bounded records, (n_records, n_bounded)."""
         filtered = self.filter_features(x)
-        n_finite = np.isfinite(filtered).all(axis=1).sum() if filtered.size else len(filtered)
-        bounded, clipped, _ = bounding.bound_records(
+        bounded, clipped, overflowing = bounding.bound_records(
             filtered, self.bound, self.norm, self.threshold
         )
-        return bounded, BoundCounts(len(x), clipped, len(x) - int(n_finite))
+        return bounded, BoundCounts(len(x), clipped, overflowing)
 
     def filter_features(self, x: FloatArray) -> FloatArray:
         """Filtered, centred records before bounding, (n_records, n_bounded), float64."""

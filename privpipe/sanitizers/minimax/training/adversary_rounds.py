@@ -291,33 +291,32 @@ Descend = Callable[[MinimaxObjective, FloatArray, int], Descent]
 
 
 @dataclass(frozen=True, eq=False)
-class AdversarialDescent:
-    """A descent against all adversaries.
+class TrainingRecord:
+    """How training went: what every trained map holds of it.
 
     Parameters
     ----------
-    descent
-        The last round's, with the history of all; of an adversary that was not drawn yet it says
-        the loss of a constant guess.
-    tasks
-        Of the last round.
+    stopped
+        Why the fit ended: "gradient", "progress", "iterations", "held_out", "line_search" or
+        "inner" (see `Descent`).
+    history : (n_iterations + 1, n_columns)
+        How the fit went, one row per iteration, the starting point first; of an adversary that was
+        not drawn yet it says the loss of a constant guess.
     history_columns
-        Names of the history's columns.
+        Names of its columns: iteration, phi, ``loss_role:variable`` per task, held_out_phi where
+        records are held out, gradient_norm, inner_gap, rounds, bytes, largest_round_bytes.
+    task_names
+        Tasks in the order of `baselines`, as ``role:variable``.
+    baselines : (n_tasks,)
+        Loss of the best constant guess of each task: entropy in nats for classes, 1 for
+        numbers. A private loss that reaches it says that the trained adversary learned nothing.
     """
 
-    descent: Descent
-    tasks: tuple[Task, ...]
+    stopped: str
+    history: FloatArray
     history_columns: tuple[str, ...]
-
-    def record(self) -> dict[str, Any]:
-        """What a trained map holds of it, by the names of its fields."""
-        return {
-            "stopped": self.descent.stopped,
-            "history": self.descent.history,
-            "history_columns": self.history_columns,
-            "task_names": tuple(task.label for task in self.tasks),
-            "baselines": np.array([task.baseline for task in self.tasks]),
-        }
+    task_names: tuple[str, ...]
+    baselines: FloatArray
 
 
 def descend_in_rounds(
@@ -330,7 +329,7 @@ def descend_in_rounds(
     *,
     n_penalised: int,
     held_out: float = 0.0,
-) -> AdversarialDescent:
+) -> tuple[Descent, tuple[Task, ...], TrainingRecord]:
     """Descend against the adversaries of the options; drawn ones from the second round on.
 
     Parameters
@@ -344,6 +343,13 @@ def descend_in_rounds(
         Lowers Phi of some tasks.
     n_penalised
         First parameters of the filter, which have a ridge.
+
+    Returns
+    -------
+    descent, tasks
+        Of the last round.
+    record
+        Of all.
     """
     rounds = TrainingRounds(shards, family, tasks, held_out=held_out)
 
@@ -385,8 +391,14 @@ def descend_in_rounds(
         found = replace(found, history=_join_histories(histories))
     losses = [f"loss_{task.label}" for task in adversaries]
     held = ["held_out_phi"] if held_out else []
-    columns = ("iteration", "phi", *losses, *held, *HISTORY_TAIL)
-    return AdversarialDescent(found, adversaries, columns)
+    record = TrainingRecord(
+        found.stopped,
+        found.history,
+        ("iteration", "phi", *losses, *held, *HISTORY_TAIL),
+        tuple(task.label for task in adversaries),
+        np.array([task.baseline for task in adversaries]),
+    )
+    return found, adversaries, record
 
 
 def draw_lifts(
