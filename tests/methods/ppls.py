@@ -6,6 +6,6 @@ EXAMPLE = Example(
     {"n_filtered": 2},
     refused=(
         (WIDE, THREE, "n_filtered is 300"),
-        ("n_filtered = 2\nsingle_out = 1", BOTH, "there are 2"),
+        ("n_filtered = 2\nsingle_out = 1", BOTH, "one confidential variable, not 2"),
     ),
 )
