@@ -17,7 +17,7 @@ from privpipe.pipeline.runs.subject_limit import count_subjects
 from privpipe.pipeline.runs.trusted_code import list_unrun, say_changed_code
 from privpipe.pipeline.stages.check import check_stage
 from privpipe.pipeline.stages.forecast import GateNeeds, SampleFindings, check_sample, forecast_run
-from privpipe.records.chunks import ChunkPlan, predict_chunk_memory
+from privpipe.records.schema import ChunkPlan, predict_chunk_memory
 from privpipe.report.audit_text import say_unknown
 from privpipe.report.console import say, tabulate
 from privpipe.store.access.location import shown

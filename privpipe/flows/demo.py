@@ -17,9 +17,8 @@ import numpy.typing as npt
 
 from privpipe.errors import OptionError, StoreError
 from privpipe.protocols import FloatArray, IntArray
-from privpipe.records.chunks import plan_chunk_rows
 from privpipe.records.sampling import make_split
-from privpipe.records.schema import CollectionSchema, Variable
+from privpipe.records.schema import CollectionSchema, Variable, plan_chunk_rows
 from privpipe.sanitizers.null_space.algorithms import NullSpaceCleaner
 from privpipe.store.access.objects import UNFINISHED, write_file
 from privpipe.store.arrays.layout import FEATURES

@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 import zarr
 from zarr.codecs import BloscCodec, Crc32cCodec
 
-from privpipe.records.chunks import plan_chunk_rows
+from privpipe.records.schema import plan_chunk_rows
 from privpipe.store.access.objects import use_one_thread
 from privpipe.store.access.workspace import remove_workspace
 from privpipe.store.arrays.blocks import Receipt, write_block

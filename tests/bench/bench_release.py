@@ -21,7 +21,7 @@ import pytest
 
 from privpipe.flows.demo import N_ORIGINALS, write_digits
 from privpipe.pipeline.runs.run_options import RunOptions
-from privpipe.records.chunks import CHUNKS_PER_TASK
+from privpipe.records.schema import CHUNKS_PER_TASK
 from privpipe.store.access.objects import open_store
 from privpipe.store.arrays import blocks
 from privpipe.store.arrays.blocks import Receipt, measure_object, read_block

@@ -20,7 +20,7 @@ import numpy as np
 
 from privpipe.cluster.passes.cleaning_pass import clean_chunks
 from privpipe.cluster.workers.connection import ClusterOptions, connect
-from privpipe.records.chunks import predict_chunk_memory
+from privpipe.records.schema import predict_chunk_memory
 from privpipe.store.releases.release_writing import prepare_release
 from tests.bench.cluster_jobs import JobBench
 from tests.bench.stores import CHUNK_ROWS, N_FEATURES

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from privpipe.flows.release_flow import run_pipeline
-from privpipe.records.chunks import ChunkPlan
-from privpipe.records.schema import CollectionSchema, Partition, Variable
+from privpipe.records.schema import ChunkPlan, CollectionSchema, Partition, Variable
 from privpipe.store.collections.writing import write_collection
 from privpipe.store.releases.lazy_release import open_release
 

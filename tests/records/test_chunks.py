@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from privpipe.errors import MemoryBudgetError
-from privpipe.records.chunks import (
+from privpipe.records.schema import (
     TARGET_CHUNK_BYTES,
     ChunkPlan,
     check_memory,

@@ -21,8 +21,7 @@ from privpipe.cluster.executors.executor import Event, Executor
 from privpipe.cluster.pass_checkpoints import Checkpoints, PartialSum, recall_sum
 from privpipe.cluster.passes.loaded_map import CleanedShards
 from privpipe.protocols import Oracle, Shard, ShardSchema, Statistics, Sums
-from privpipe.records.chunks import ChunkPlan
-from privpipe.records.schema import CollectionSchema
+from privpipe.records.schema import ChunkPlan, CollectionSchema
 from privpipe.store.arrays.blocks import reading_once
 from privpipe.store.collections.collection import Collection
 

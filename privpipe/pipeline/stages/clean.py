@@ -14,7 +14,7 @@ from privpipe.numerics.masking.sign_sums import BLOCK_RECORDS
 from privpipe.pipeline.runs import resume, spend, subject_limit
 from privpipe.pipeline.runs.run import Cleaned, Run, Trained
 from privpipe.pipeline.stages.audit import audit_attacks, audit_places
-from privpipe.records.chunks import check_memory, predict_chunk_memory
+from privpipe.records.schema import check_memory, predict_chunk_memory
 from privpipe.store.arrays.blocks import Receipt, check_receipts
 from privpipe.store.arrays.factored_basis import Basis
 from privpipe.store.arrays.layout import FEATURES, RELEASED, ArrayPlan

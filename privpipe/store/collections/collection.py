@@ -21,15 +21,16 @@ from privpipe.fitted_schema import FittedSchema, Matching, match_columns
 from privpipe.numerics.finite import find_finite_rows, keep_rows
 from privpipe.protocols import FloatArray, IntArray, Shard, ShardSchema
 from privpipe.records import schema as schemas
-from privpipe.records.chunks import ChunkPlan
 from privpipe.records.memory import ShardsInTurn, facts_of_shards
 from privpipe.records.sampling import Part, PartCount, Split
-from privpipe.records.schema import MISSING, CollectionSchema, Partition, as_names
+from privpipe.records.schema import MISSING, ChunkPlan, CollectionSchema, Partition, as_names
 from privpipe.store.access.location import Place, as_url, shown
 from privpipe.store.arrays import sealed_arrays
 from privpipe.store.arrays.blocks import read_block
 from privpipe.store.arrays.factored_basis import Basis
 from privpipe.store.arrays.layout import FEATURES, read_header, using_header
+
+_ROLES = ("desired", "confidential", "attributes", "groups")
 
 
 def _facts(collection: Collection) -> dict[str, str]:
@@ -120,22 +121,22 @@ class Collection(ShardsInTurn):
     @property
     def schema(self) -> ShardSchema:
         whole = self.schema_of_records
-        columns = {
+        roles: dict[str, Any] = {
             role: tuple(whole.variable(name).column for name in getattr(self, role))
-            for role in ("desired", "confidential", "attributes", "groups")
+            for role in _ROLES
         }
-        found = ShardSchema(
-            n_features=whole.n_features,
-            feature_names=whole.feature_names,
+        n_features, names = whole.n_features, whole.feature_names
+        if self.indicators:
+            names = schemas.name_indicators(roles["attributes"])
+            n_features = len(names)
+        return ShardSchema(
+            n_features,
+            feature_names=names,
             weighted=self.weights is not None,
             public=self.public,
             n_records=self.n_records,
-            **columns,
+            **roles,
         )
-        if not self.indicators:
-            return found
-        names = schemas.name_indicators(found.attributes)
-        return replace(found, n_features=len(names), feature_names=names)
 
     @property
     def plan(self) -> ChunkPlan:
@@ -373,15 +374,9 @@ def open_collection(
     with using_header(url, "collection"):
         collection = _describe(url, header)
         sealed_arrays.check_chunks(collection.sealed)
-    collection = replace(
-        collection,
-        desired=as_names(desired),
-        confidential=as_names(confidential),
-        attributes=as_names(attributes),
-        groups=as_names(groups),
-        weights=weights,
-        public=public,
-    )
+    named = zip(_ROLES, (desired, confidential, attributes, groups), strict=True)
+    roles: dict[str, Any] = {role: as_names(names) for role, names in named}
+    collection = replace(collection, weights=weights, public=public, **roles)
     _ = collection.schema  # names are checked here
     about = None if weights is None else collection.schema_of_records.variable(weights)
     if about is not None and about.categories is not None:

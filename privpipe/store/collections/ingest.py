@@ -13,8 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from privpipe.errors import GuessWarning, InputError, OptionError
-from privpipe.records.chunks import TARGET_CHUNK_BYTES, plan_chunk_rows
-from privpipe.records.schema import CollectionSchema, as_names
+from privpipe.records.schema import TARGET_CHUNK_BYTES, CollectionSchema, as_names, plan_chunk_rows
 from privpipe.store.access.location import Place, as_url, shown
 from privpipe.store.arrays.destination import hold_destination
 from privpipe.store.arrays.layout import FEATURES

@@ -175,10 +175,8 @@ def read_source_version(url: str) -> str:
     On a file system name, size and modification time in nanoseconds; elsewhere name, size, and
     the object's entity tag or time.
     """
-    sha = sha256()
-    for line in sorted(_describe(url)):
-        sha.update(f"{line}\n".encode())
-    return sha.hexdigest()
+    lines = "".join(f"{line}\n" for line in sorted(_describe(url)))
+    return sha256(lines.encode()).hexdigest()
 
 
 def _describe(url: str) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
@@ -165,11 +166,11 @@ def _natural(text: str) -> tuple[int, float, str]:
     >>> sorted(["10", "b", "9", "a"], key=_natural)
     ['9', '10', 'a', 'b']
     """
-    try:
+    with suppress(ValueError):
         number = float(text)
-    except ValueError:
-        return (1, 0.0, text)
-    return (0, number, text) if number == number else (1, 0.0, text)
+        if number == number:  # not NaN
+            return (0, number, text)
+    return (1, 0.0, text)
 
 
 def _write(value: Any) -> str:

@@ -21,7 +21,7 @@ from zarr.abc.store import Store
 from zarr.storage import MemoryStore
 
 from privpipe.errors import IncompleteReleaseError
-from privpipe.records.chunks import ChunkPlan
+from privpipe.records.schema import ChunkPlan
 from privpipe.store.access import location, objects
 from privpipe.store.access.location import join, local_path, measure_objects, shown
 from privpipe.store.access.workspace import workspace_url

@@ -86,7 +86,7 @@ def read_arff_header(lines: Iterable[bytes], where: str) -> ArffHeader:
     for number, raw in enumerate(lines, start=1):
         size += len(raw)
         line = raw.decode("utf-8", errors="replace").lstrip("\ufeff").strip()
-        if line[:5].lower() == "@data":
+        if line[:5].lower() == "@data" and found:
             return ArffHeader(tuple(found), number, size)
         if line[:10].lower() == "@attribute":
             if "\ufffd" in line:  # comments and the relation's name may be in any encoding
@@ -95,7 +95,8 @@ def read_arff_header(lines: Iterable[bytes], where: str) -> ArffHeader:
         elif (line and not line.startswith(("%", "@"))) or number > MOST_HEADER_LINES:
             break
     raise FormatError(
-        f"{where} has no @data line after its attributes.", remedy="Check that it is an ARFF file."
+        f"{where} declares no attributes, or has no @data line after them.",
+        remedy="Check that it is an ARFF file.",
     )
 
 
@@ -190,10 +191,7 @@ class ArffTable(FileTable):
 
     def _read_header(self, file: TableFile) -> ArffHeader:
         where = self.files.describe(file)
-        header = read_arff_header(delimited.read_lines(self._open(file), where), where)
-        if not header.attributes:
-            raise FormatError(f"{where} declares no attributes.", remedy="Check the file.")
-        return header
+        return read_arff_header(delimited.read_lines(self._open(file), where), where)
 
     def _open(self, file: TableFile) -> Callable[[], pa.NativeFile]:
         return partial(open_input, self.files.system, file.path)

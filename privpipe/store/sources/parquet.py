@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -12,8 +12,6 @@ from privpipe.store.access.location import guard_read
 from privpipe.store.sources.reading.files import TableFile, TableFiles, open_input
 from privpipe.store.sources.reading.source import Form, RecordSource, SourceLayout, TableColumn
 from privpipe.store.sources.reading.table_source import FileTable, is_narrow, kind_of, open_table
-
-T = TypeVar("T")
 
 MOST_COLUMN_BYTES = 2**29
 """Largest column of a row group, unfolded: a page is decoded whole, and may be all of it."""
@@ -65,7 +63,7 @@ class ParquetTable(FileTable):
             ),
         )
 
-    def _guard(self, file: TableFile, read: Callable[[], T]) -> T:
+    def _guard(self, file: TableFile, read: Callable[[], Any]) -> Any:
         # What pyarrow says of a damaged file may quote it, so it is not passed on.
         return guard_read(
             read,

@@ -1,11 +1,8 @@
 """Zarr groups of named arrays as a source, chunk by chunk."""
 
-from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import zarr
 
 from privpipe.errors import InputError, StoreError
@@ -65,10 +62,8 @@ def _describe(array: zarr.Array[Any]) -> NamedArray:
     dims: Any = getattr(array.metadata, "dimension_names", None)
     dims = dims or array.attrs.get("_ARRAY_DIMENSIONS") or ()
     return NamedArray(
-        array.shape, np.dtype(array.dtype), partial(_read_blocks, array), tuple(map(str, dims))
+        array.shape,
+        np.dtype(array.dtype),
+        lambda rows: (np.asarray(array[i : i + rows]) for i in range(0, array.shape[0], rows)),
+        tuple(map(str, dims)),
     )
-
-
-def _read_blocks(array: zarr.Array[Any], rows: int) -> Iterator[npt.NDArray[Any]]:
-    for start in range(0, array.shape[0], rows):
-        yield np.asarray(array[start : start + rows])

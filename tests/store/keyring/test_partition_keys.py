@@ -12,8 +12,7 @@ import pytest
 from privpipe.errors import OptionError, StoreError
 from privpipe.numerics.random.streams import KEY_BYTES
 from privpipe.protocols import WordArray
-from privpipe.records.chunks import ChunkPlan
-from privpipe.records.schema import CollectionSchema, Partition
+from privpipe.records.schema import ChunkPlan, CollectionSchema, Partition
 from privpipe.store.collections.collection import open_collection
 from privpipe.store.collections.writing import write_collection
 from privpipe.store.keyring import keyfiles

@@ -46,12 +46,10 @@ class TableFile:
     def add_keys(self, batch: pa.RecordBatch, forms: Mapping[str, Form]) -> pa.RecordBatch:
         """Add the Hive keys that `forms` names to a batch, whose columns get its order."""
         values = dict(self.keys)
-        for name, form in forms.items():
-            if name in values and name not in batch.schema.names:
-                value = values[name]
-                number = float(value) if form == "number" and value else value
-                constant = pa.scalar(number, pa.float64() if form == "number" else pa.string())
-                batch = batch.append_column(name, pa.repeat(constant, batch.num_rows))
+        for name in (forms.keys() & values.keys()) - set(batch.schema.names):
+            type_ = pa.float64() if forms[name] == "number" else pa.string()
+            constant = pa.scalar(values[name], pa.string()).cast(type_)
+            batch = batch.append_column(name, pa.repeat(constant, batch.num_rows))
         return batch.select(list(forms))
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from privpipe.errors import InputError, OptionError
-from privpipe.protocols import FloatArray, IntArray
+from privpipe.protocols import FloatArray
 from privpipe.store.sources.reading.source import BinningLoss, Block, Coded, RecordSource, unstable
 
 MOST_CATEGORIES = 1_000
@@ -116,10 +116,7 @@ MOST_CHOSEN = 2**18
 """Records that edges are chosen by, at most; every 2nd, 4th, ... where there are more."""
 
 MOST_BINS = 1000
-MOST_VALUES = 64
-"""What binning loses about a variable of more values is not measured."""
 
-_FINE = 256
 _DIGITS = 3
 """Of an edge, counted from the first of the range of the values."""
 _MOST_DIGITS = 12
@@ -193,9 +190,7 @@ def choose_edges(values: FloatArray, n_bins: int) -> FloatArray:
     return np.asarray(edges[filled[:-1] & (np.cumsum(filled[::-1])[::-1][1:] > 0)])
 
 
-def measure_loss(
-    values: FloatArray, edges: FloatArray, others: Mapping[str, IntArray]
-) -> BinningLoss:
+def measure_loss(values: FloatArray, edges: FloatArray) -> BinningLoss:
     """What only knowing bins loses.
 
     Parameters
@@ -203,35 +198,15 @@ def measure_loss(
     values : (n_records,)
         NaN where missing; those are left out.
     edges : (n_edges,)
-    others
-        Codes of other variables, each (n_records,), -1 where missing.
     """
-    known = np.isfinite(values)
-    x, place = values[known], np.searchsorted(edges, values[known], side="right")
+    x = values[np.isfinite(values)]
     if not len(x):
         return BinningLoss(len(edges) + 1, 0, 0.0, 0.0)
-    bins = pd.Series(x).groupby(place)
+    bins = pd.Series(x).groupby(np.searchsorted(edges, x, side="right"))
     distance = float(np.abs(x - bins.transform("median")).mean())
     total = float(np.var(x))
     share = float(((x - bins.transform("mean")) ** 2).mean()) / total if total > 0 else 0.0
-    fine = np.unique(np.concatenate([edges, choose_edges(x, _FINE)]))
-    finer = np.searchsorted(fine, x, side="right")
-    information = {
-        name: max(0.0, _inform(finer, codes[known]) - _inform(place, codes[known]))
-        for name, codes in others.items()
-    }
-    return BinningLoss(len(edges) + 1, len(x), distance, share, information)
-
-
-def _inform(symbols: IntArray, codes: IntArray) -> float:
-    """Mutual information of two codes, nats, less the first term of its bias (Miller 1955)."""
-    from sklearn.metrics import mutual_info_score  # a second to load, for an option of ingest
-
-    a, b = symbols[codes >= 0], codes[codes >= 0]
-    if not len(a):
-        return 0.0
-    bias = (len(np.unique(a)) - 1) * (len(np.unique(b)) - 1) / (2 * len(a))
-    return float(mutual_info_score(a, b)) - bias
+    return BinningLoss(len(edges) + 1, len(x), distance, share)
 
 
 def bin_numbers(source: RecordSource, bins: Bins) -> RecordSource:
@@ -258,30 +233,23 @@ def bin_numbers(source: RecordSource, bins: Bins) -> RecordSource:
             remedy="Name columns of numbers of a table; texts are categories as they are.",
             code="bins",
         )
-    chosen = _choose_records(source)
+    chosen = _choose_records(source, list(bins))
     edges = {name: _find_edges(name, chosen[name], given) for name, given in bins.items()}
-    others = {
-        str(name): np.asarray(pd.factorize(values)[0])
-        for name, values in chosen.items()
-        if name not in bins and values.nunique() <= MOST_VALUES
-    }
 
     def read(rows: int, with_features: bool) -> Iterator[Block]:
         for block in source.read(rows, with_features):
-            made = {
-                name: Coded(_place(block.variables[name], found), name_bins(found))
-                for name, found in edges.items()
-            }
+            made = {}
+            for name, found in edges.items():
+                values = _as_numbers(block.variables[name])
+                places = np.searchsorted(found, values, side="right")
+                made[name] = Coded(np.where(np.isnan(values), -1, places), name_bins(found))
             yield replace(block, variables={**block.variables, **made})
 
     return replace(
         source,
         variables=tuple(replace(v, kind="text") if v.name in bins else v for v in source.variables),
         read=read,
-        losses={
-            name: measure_loss(chosen[name].to_numpy(np.float64), found, others)
-            for name, found in edges.items()
-        },
+        losses={name: measure_loss(chosen[name], found) for name, found in edges.items()},
     )
 
 
@@ -300,16 +268,14 @@ def name_bins(edges: FloatArray) -> tuple[str, ...]:
     return tuple(f"{k:0{width}d}: {name}" for k, name in enumerate(names))
 
 
-def _place(values: FloatArray | Coded, edges: FloatArray) -> IntArray:
+def _as_numbers(values: FloatArray | Coded) -> FloatArray:
     assert not isinstance(values, Coded), "the columns are read as numbers"
-    numbers = values.astype(np.float64)
-    return np.where(np.isnan(numbers), -1, np.searchsorted(edges, numbers, side="right"))
+    return values.astype(np.float64)
 
 
-def _find_edges(name: str, chosen: pd.Series, given: int | tuple[float, ...]) -> FloatArray:
+def _find_edges(name: str, values: FloatArray, given: int | tuple[float, ...]) -> FloatArray:
     if not isinstance(given, int):
         return np.array(given)
-    values = chosen.to_numpy(np.float64)
     edges = choose_edges(values[np.isfinite(values)], given)
     if not len(edges):
         raise InputError(
@@ -320,22 +286,16 @@ def _find_edges(name: str, chosen: pd.Series, given: int | tuple[float, ...]) ->
     return edges
 
 
-def _choose_records(source: RecordSource) -> pd.DataFrame:
-    """Variables of every 2**k-th record, by its number; k as small as `MOST_CHOSEN` allows."""
-    chosen: list[pd.DataFrame] = []
+def _choose_records(source: RecordSource, names: Sequence[str]) -> dict[str, FloatArray]:
+    """Some variables of every 2**k-th record, by its number; k as `MOST_CHOSEN` allows."""
+    chosen = [pd.DataFrame(columns=list(names), dtype=np.float64)]
     every, at = 1, 0
     for block in source.read(2**16, False):
-        table = pd.DataFrame({name: _flat(values) for name, values in block.variables.items()})
+        table = pd.DataFrame({name: _as_numbers(block.variables[name]) for name in names})
         chosen.append(table[-at % every :: every])
         at += block.n_records
         while sum(map(len, chosen)) > MOST_CHOSEN:
             # Every second of those that are left: no value decides which records choose the edges.
             chosen, every = [pd.concat(chosen)[::2]], 2 * every
-    names = [variable.name for variable in source.variables]
-    return pd.concat(chosen) if chosen else pd.DataFrame(columns=names)
-
-
-def _flat(values: FloatArray | Coded) -> FloatArray:
-    if not isinstance(values, Coded):
-        return values
-    return np.array([*values.names, None], dtype=object)[values.codes]  # -1 picks the last: missing
+    whole = pd.concat(chosen)
+    return {name: whole[name].to_numpy() for name in names}

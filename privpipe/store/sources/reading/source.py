@@ -79,8 +79,7 @@ class BinningLoss:
     share
         Mean squared distance from the mean of its bin, over the variance; 0 to 1.
     information
-        By other variable of few values: information about it, in nats, that the value has and its
-        bin has not. Value means up to 256 finer bins; less the bias of counts, not below 0.
+        What earlier versions measured beside: nats about each other variable, within bins.
     """
 
     n_bins: int

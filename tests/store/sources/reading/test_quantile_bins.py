@@ -69,16 +69,11 @@ def test_bins__tell_what_they_lose(tmp_path: Path) -> None:
     assert coarse.n_chosen == int(frame["age"].notna().sum())
     assert 0 < fine.distance < coarse.distance
     assert 0 < fine.share < coarse.share < 1
-    # "old" is a function of age that two bins hardly show, and sex has nothing to do with it.
-    assert coarse.information["old"] > 0.1 > fine.information["old"]
-    assert coarse.information["sex"] < 0.02
-    cut = read_statistics(str(ingest(source, ("age=60:70",), "at60.zarr"))).binning["age"]
-    assert cut.information["old"] < 1e-3 + fine.information["old"]
 
 
 def test_measure_loss__is_that_of_the_definition() -> None:
     values, edges = np.array([0.0, 1.0, 2.0, 10.0, 14.0, np.nan]), np.array([5.0])
-    lost = measure_loss(values, edges, {})
+    lost = measure_loss(values, edges)
     assert lost.distance == pytest.approx((1 + 0 + 1 + 2 + 2) / 5)
     squares = (1 + 0 + 1) + (4 + 4)
     assert lost.share == pytest.approx(squares / ((values[:5] - 5.4) ** 2).sum())
