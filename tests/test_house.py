@@ -5,10 +5,19 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
-from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
+
+from tests.measures import (
+    MOST_FLOORS,
+    Measure,
+    count_floors,
+    list_rooms,
+    measure_house,
+    measure_options,
+    read_house,
+)
 
 ROOT = Path(__file__).parent.parent
 WINGS = ("null_space", "minimax", "mapping", "noise", "masking")
@@ -19,12 +28,6 @@ def read_rows() -> list[list[str]]:
     text = (ROOT / "CONTRIBUTING.md").read_text()
     lines = [line for line in text.splitlines() if line.startswith("| `")]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
-
-
-def list_rooms(folder: Path) -> set[str]:
-    """Packages and modules of a folder."""
-    packages = {path.parent.name for path in folder.glob("*/__init__.py")}
-    return packages | {path.stem for path in folder.glob("*.py")} - {"__init__"}
 
 
 def names_in(cell: str) -> set[str]:
@@ -47,11 +50,6 @@ def test_house__every_floor_and_every_room_of_it_stands_in_the_table() -> None:
         assert named == (set() if "wings" in row[2] else packages), floor
 
 
-def test_house__folders_are_small() -> None:
-    assert len(list_rooms(ROOT / "privpipe" / "numerics")) <= 15
-    assert len(list_rooms(ROOT / "privpipe" / "sanitizers")) <= 12
-
-
 def read_imports(file: Path) -> Iterator[str]:
     """Full names of what a module imports, anywhere in it."""
     for node in ast.walk(ast.parse(file.read_text())):
@@ -61,32 +59,19 @@ def read_imports(file: Path) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def count_floors(folder: Path) -> int:
-    """The longest way down among the rooms of a folder."""
-    package = ".".join(folder.relative_to(ROOT).parts)
-    below: dict[str, set[str]] = {}
-    for room in list_rooms(folder):
-        files = [folder / f"{room}.py"] if (folder / f"{room}.py").exists() else []
-        names = [
-            name.removeprefix(f"{package}.").split(".")[0]
-            for file in [*files, *(folder / room).rglob("*.py")]
-            for name in read_imports(file)
-            if name.startswith(f"{package}.")
-        ]
-        below[room] = set(names) & list_rooms(folder) - {room}
-    order = list(TopologicalSorter(below).static_order())  # raises on a circle
-    height: dict[str, int] = {}
-    for room in order:
-        height[room] = 1 + max((height[other] for other in below[room]), default=0)
-    return max(height.values())
+HOUSE = read_house()
+COUNTS = [*measure_house(HOUSE), *measure_options()]
 
 
-@pytest.mark.parametrize(
-    "folder",
-    ["flows", *(f"privpipe/{path.parent.name}" for path in ROOT.glob("privpipe/*/__init__.py"))],
-)
-def test_house__rooms_lie_on_three_floors_at_most_and_in_no_circle(folder: str) -> None:
-    assert count_floors(ROOT / folder) <= 3
+@pytest.mark.parametrize("measure", COUNTS, ids=lambda measure: measure.name)
+def test_house__holds_its_bounds(measure: Measure) -> None:
+    """All that `make measures` counts without a run; floors and circles of every folder."""
+    beyond = [
+        str(folder.relative_to(ROOT))
+        for folder in {one.path.parent for one in HOUSE}
+        if folder != ROOT / "privpipe" and count_floors(folder, HOUSE) > MOST_FLOORS
+    ]
+    assert measure.holds, f"{measure.describe()}; folders of more floors: {beyond}"
 
 
 def test_house__what_is_installed_does_not_import_what_is_not() -> None:

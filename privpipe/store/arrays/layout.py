@@ -19,7 +19,14 @@ import zarr
 from zarr.codecs import BloscCodec, Crc32cCodec
 from zarr.storage import MemoryStore
 
-from privpipe.errors import FormatError, GuaranteeError, PrivpipeError, StoreError, printable
+from privpipe.errors import (
+    FormatError,
+    GuaranteeError,
+    IncompleteReleaseError,
+    PrivpipeError,
+    StoreError,
+    printable,
+)
 from privpipe.protocols import Guarantee
 from privpipe.store.access.location import explain_refusal, local_path, shown
 from privpipe.store.access.objects import list_keys, open_store, read_bytes, read_many
@@ -316,4 +323,13 @@ def already_exists(url: str) -> StoreError:
         f"{shown(url)} exists; nothing is ever overwritten.",
         remedy="Choose another place, or remove it.",
         code="exists",
+    )
+
+
+def explain_tampering(problem: str) -> IncompleteReleaseError:
+    """The error for a release that is not as it was published."""
+    return IncompleteReleaseError(
+        problem,
+        remedy="The release was changed after it was published: get it again.",
+        code="manifest",
     )

@@ -26,9 +26,8 @@ from privpipe.store.access import objects
 from privpipe.store.access.location import join, local_path, shown
 from privpipe.store.access.objects import flush_folder
 from privpipe.store.access.workspace import has_workspace, hold_workspace, remove_workspace
-from privpipe.store.arrays.layout import ROOT_DOCUMENT, companion_url
+from privpipe.store.arrays.layout import ROOT_DOCUMENT, companion_url, explain_tampering
 from privpipe.store.keyring.account_chain import append_link, create_entry
-from privpipe.store.releases.published import explain_tampering
 
 PARTS = "parts"
 

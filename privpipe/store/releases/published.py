@@ -47,7 +47,9 @@ def _check_whole(
     receipts = read_receipts(url, header)
     # The header seals the digest, the digest the receipts, and each receipt a chunk.
     if blocks.digest_receipts(receipts) != header["receipts_sha256"]:
-        raise explain_tampering(f"The receipts of {shown(url)} differ from its header's digest.")
+        raise layout.explain_tampering(
+            f"The receipts of {shown(url)} differ from its header's digest."
+        )
     store = open_store(url, read_only=True)
     documents = [f"{name}/{layout.ROOT_DOCUMENT}" for name in header["arrays"]]
     documents += list_keys(store, f"{layout.RECEIPTS}/")
@@ -82,19 +84,10 @@ def _check_counts(url: str, header: Mapping[str, Any], n_stored: int, n_receipts
     n_chunks = -(-n_records // max(int(header["chunk_rows"]), 1))
     counts = (n_records, sum(parts), n_chunks)
     if counts != (n_stored, n_records, n_receipts) or min(parts) < 0:
-        raise explain_tampering(
+        raise layout.explain_tampering(
             f"The header of {shown(url)} speaks of {n_records:,} records in {len(parts):,} parts, "
             f"and {n_stored:,} are stored."
         )
-
-
-def explain_tampering(problem: str) -> IncompleteReleaseError:
-    """The error for a release that is not as it was published."""
-    return IncompleteReleaseError(
-        problem,
-        remedy="The release was changed after it was published: get it again.",
-        code="manifest",
-    )
 
 
 def read_receipts(url: str, header: Mapping[str, Any]) -> list[Receipt]:
