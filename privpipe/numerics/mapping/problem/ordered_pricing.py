@@ -1,10 +1,11 @@
-"""Prices on an ordered alphabet in time linear in the number of symbols.
+"""Prices on an ordered alphabet in time nearly linear in the number of symbols.
 
-For one posterior the search over all symbols is a distance transform: the lower envelope of
-parabolas (Felzenszwalb and Huttenlocher) for squared distance, two sweeps for absolute
-distance. Columns with many different posteriors (two private values) are priced at the ends of
-short intervals of the posterior. The cheaper of the symbols found there is all but the cheapest
-of the column, so that a search over all symbols can pass over nearly all runs of them.
+For one posterior the search over all symbols is a distance transform, whose cheapest symbols ascend
+with the columns (Aggarwal et al. 1987, Geometric applications of a matrix-searching algorithm):
+halving takes about n log n comparisons, for any convex distance. Columns with many different
+posteriors (two private values) are priced at the ends of short intervals of the posterior. The
+cheaper of the symbols found there is all but the cheapest of the column, so that a search over all
+symbols can pass over nearly all runs of them.
 """
 
 from collections.abc import Sequence
@@ -25,60 +26,27 @@ _RUNS = 64
 
 
 @njit(cache=True, nogil=True)
-def squared_transform(xs: Any, h: Any, lam: Any, xq: Any, out: Any, arg: Any) -> Any:
-    """out[q] = min_k h[k] + lam (xq[q] - xs[k])**2 for ascending xs and xq."""
-    n = len(xs)
-    vertex, start = np.empty(n, np.int64), np.empty(n)
-    top = -1
-    for q in range(n):
-        cut = -np.inf
-        skip = False
-        while top >= 0:
-            k = vertex[top]
-            # Equal positions have no cut: the lower of the two stays.
-            if xs[q] == xs[k]:
-                if h[q] >= h[k]:
-                    skip = True
-                    break
-                top -= 1
-                continue
-            # Where the parabola of q falls below that of k (Felzenszwalb and Huttenlocher).
-            cut = (h[q] - h[k]) / (2.0 * lam * (xs[q] - xs[k])) + 0.5 * (xs[q] + xs[k])
-            if cut > start[top]:
-                break
-            top -= 1
-        if skip:
-            continue
-        top += 1
-        vertex[top] = q
-        start[top] = cut if top > 0 else -np.inf
-    c = 0
-    for q in range(len(xq)):
-        while c < top and start[c + 1] < xq[q]:
-            c += 1
-        arg[q] = vertex[c]
-        out[q] = h[vertex[c]] + lam * (xq[q] - xs[vertex[c]]) ** 2
+def transform_distance(xs: Any, h: Any, lam: Any, square: Any, xq: Any, out: Any, arg: Any) -> Any:
+    """out[q] = min_k h[k] + lam d(xq[q], xs[k]) for ascending xs and xq; of equals the first k.
 
-
-@njit(cache=True, nogil=True)
-def absolute_transform(xs: Any, h: Any, lam: Any, xq: Any, out: Any, arg: Any) -> Any:
-    """out[q] = min_k h[k] + lam |xq[q] - xs[k]| for ascending xs and xq."""
-    # From the left the least h - lam x of all that lie there, then the same from the right.
-    low, who, k = np.inf, 0, 0
-    for q in range(len(xq)):
-        while k < len(xs) and xs[k] <= xq[q]:
-            if h[k] - lam * xs[k] < low:
-                low, who = h[k] - lam * xs[k], k
-            k += 1
-        out[q], arg[q] = low + lam * xq[q], who
-    low, k = np.inf, len(xs) - 1
-    for q in range(len(xq) - 1, -1, -1):
-        while k >= 0 and xs[k] >= xq[q]:
-            if h[k] + lam * xs[k] < low:
-                low, who = h[k] + lam * xs[k], k
-            k -= 1
-        if low - lam * xq[q] < out[q]:
-            out[q], arg[q] = low - lam * xq[q], who
+    The distance is convex in the difference of positions, so that the cheapest k ascends with q: it
+    lies between those of the queries on both sides, which the round before has found.
+    """
+    stride = 1
+    while 2 * stride <= len(xq):
+        stride *= 2
+    while stride > 0:
+        for q in range(stride - 1, len(xq), 2 * stride):
+            first = arg[q - stride] if q >= stride else 0
+            last = arg[q + stride] if q + stride < len(xq) else len(xs) - 1
+            low, who = np.inf, first
+            for k in range(first, last + 1):
+                step = abs(xq[q] - xs[k])
+                cost = h[k] + lam * (step * step if square else step)
+                if cost < low:
+                    low, who = cost, k
+            out[q], arg[q] = low, who
+        stride //= 2
 
 
 @njit(cache=True, nogil=True)
@@ -144,12 +112,8 @@ def _transform(
     kind: str, xs: FloatArray, h: FloatArray, lam: float, xq: FloatArray
 ) -> tuple[FloatArray, IntArray]:
     out, arg = np.empty(len(xq)), np.empty(len(xq), np.int64)
-    # Without a price of distortion parabolas are flat, and a cut divides by 0.
-    if lam <= 0.0:
-        k = int(np.argmin(h))
-        return np.full(len(xq), h[k]), np.full(len(xq), k)
-    kernel: Any = squared_transform if kind == "squared" else absolute_transform
-    kernel(xs, np.ascontiguousarray(h), lam, xq, out, arg)
+    kernel: Any = transform_distance
+    kernel(xs, np.ascontiguousarray(h), lam, kind == "squared", xq, out, arg)
     return out, arg
 
 

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from privpipe.numerics.compiler import njit
-from privpipe.numerics.mapping.problem.programme import Duals, MappingProblem, Pairs
+from privpipe.numerics.mapping.problem.programme import Duals, MappingProblem, Pairs, dot
 from privpipe.protocols import FloatArray
 
 # Nats that a logit may move in one step; the next where that does not climb.
@@ -275,7 +275,7 @@ def spend_budget(
         if late():
             break
         middle = replace(at, multiplier=float(np.sqrt(low * high)))
-        over = float(middle.masses(problem) @ at.pairs.distances) > problem.budget
+        over = dot(middle.masses(problem), at.pairs.distances) > problem.budget
         low, high = (middle.multiplier, high) if over else (low, middle.multiplier)
     return replace(at, multiplier=float(np.sqrt(low * high)))
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from privpipe.numerics.mapping.problem.ordered_pricing import bin_posteriors
-from privpipe.numerics.mapping.problem.programme import Duals, Pairs, Plan, make_feasible
+from privpipe.numerics.mapping.problem.programme import Duals, Pairs, Plan, dot, make_feasible
 from privpipe.numerics.mapping.problem.search_progress import SearchProgress
 from privpipe.numerics.mapping.problem.smoothed_dual import (
     DualPoint,
@@ -152,7 +152,7 @@ def _solve_all_pairs(progress: SearchProgress) -> tuple[DualPoint, float]:
         )
         duals = point.duals(problem)
         cost, level = column_minima(problem, pairs, duals)
-        bound = max(0.0, float(problem.mass @ level) - duals.multiplier * problem.budget)
+        bound = max(0.0, dot(problem.mass, level) - duals.multiplier * problem.budget)
         plan = make_feasible(problem, pairs, masses, 1e-9)
         progress.offer(plan, duals, bound, len(pairs), "anneal")
         if plan.information - bound <= target or tau < 0.1 * target or progress.is_late():

@@ -27,6 +27,7 @@ from privpipe.numerics.mapping.problem.programme import (
     Duals,
     MappingProblem,
     Pairs,
+    log_ratios,
     normalise_potentials,
 )
 from privpipe.protocols import FloatArray, IntArray
@@ -117,7 +118,8 @@ def search_constrained(
         bound, plain, joined = _price_all(problem, limits, solution, pairs, price)
         if bound > best:
             best, duals = bound, plain
-        tangents = [*tangents, _log_ratios(solution.masses, problem.prior)]
+        ratios = np.maximum(log_ratios(solution.masses), _LEAST_RATIO)
+        tangents.append(normalise_potentials(ratios, problem.prior))
         # Three rounds, since the first tangents alone may leave a masses' row without any price.
         over = solution.excess > 1e-6 * max(problem.budget, 1e-9) and number >= 3
         if over and len(joined) == len(pairs):
@@ -161,14 +163,6 @@ def _first_tangents(problem: MappingProblem) -> list[FloatArray]:
             posterior = (1 - share) * prior + share * (0.999 * extreme + 0.001 * prior)
             found.append(np.tile(np.log(posterior / prior), (problem.n_symbols, 1)))
     return found
-
-
-def _log_ratios(masses: FloatArray, prior: FloatArray) -> FloatArray:
-    """Tangents at masses (n_symbols, n_private), normalised; at the prior where there are none."""
-    total = masses.sum(axis=1, keepdims=True)
-    share = np.where(total > 1e-300, masses, prior) / np.where(total > 1e-300, total, 1.0)
-    with np.errstate(divide="ignore"):
-        return normalise_potentials(np.maximum(np.log(share / prior), _LEAST_RATIO), prior)
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,15 +10,21 @@ lags. A tiny anchored mass per symbol keeps the posteriors inside the simplex.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
 import scipy.sparse.linalg as spl
 
 from privpipe.numerics.compiler import njit
-from privpipe.numerics.mapping.problem.programme import Duals, MappingProblem, Pairs, make_feasible
+from privpipe.numerics.mapping.problem.programme import (
+    Duals,
+    MappingProblem,
+    Pairs,
+    dot,
+    make_feasible,
+)
 from privpipe.numerics.mapping.problem.search_progress import SearchProgress
 from privpipe.numerics.mapping.problem.smoothed_dual import (
     DualPoint,
@@ -202,7 +208,11 @@ def _fill_reducing_order(row: IntArray, col: IntArray, size: int) -> IntArray:
 
 
 class _State:
-    """The iterate, its Newton matrix and its directions."""
+    """The iterate, its Newton matrix and its directions.
+
+    `y` and `z` hold masses and slacks of the pairs and, last, of the budget: what is left of it and
+    the multiplier.
+    """
 
     def __init__(
         self, problem: MappingProblem, start: DualPoint, anchor: FloatArray, mu: float
@@ -211,114 +221,106 @@ class _State:
         self.graph, pairs = start.pairs.graph(problem), start.pairs
         n, f, k, w = problem.n_symbols, problem.n_private - 1, len(pairs), problem.n_columns
         self.matrix = SparseNewton(pairs, n, w, f)
-        self.t, self.lam, self.nu = start.logits.copy(), max(start.multiplier, 1e-300), np.zeros(w)
-        self.y = np.empty(k)
+        self.t, self.nu, y = start.logits.copy(), np.zeros(w), np.empty(k)
         self.blocks, self.c = np.empty((n, f, f)), np.empty((k, f))
         self.d1, self.a1, self.a2 = np.empty(w), np.empty(w), np.empty((n, f))
-        cost = self.slacks(self.t, self.lam, self.nu)
-        centre_columns(pairs.pointers, cost, problem.mass, mu, self.nu, self.y)
-        self.z = self.slacks(self.t, self.lam, self.nu)
-        self.s = max(problem.budget - float(pairs.distances @ self.y), mu / self.lam)
+        lam = max(start.multiplier, 1e-300)
+        cost = self.slacks(self.t, lam, self.nu)
+        centre_columns(pairs.pointers, cost, problem.mass, mu, self.nu, y)
+        self.y = np.append(y, max(problem.budget - dot(pairs.distances, y), mu / lam))
+        self.z = np.append(self.slacks(self.t, lam, self.nu), lam)
 
     def slacks(self, t: FloatArray, lam: float, nu: FloatArray) -> FloatArray:
+        """Of the pairs, (n_pairs,)."""
         z = np.empty(len(self.pairs))
         fill_slacks(self.graph, potentials_of(t, self.problem.prior), lam, nu, z)
         return z
 
     @property
     def complementarity(self) -> float:
-        return (float(self.y @ self.z) + self.lam * self.s) / (len(self.y) + 1)
+        return dot(self.y, self.z) / len(self.y)
 
     def infeasibility(self) -> float:
         """Relative violation of the columns' sums and the budget."""
-        sums = np.bincount(self.pairs.columns, self.y, self.problem.n_columns)
-        spent = float(self.pairs.distances @ self.y)
-        return float(np.abs(sums - self.problem.mass).sum()) + max(
-            0.0, spent / self.problem.budget - 1
-        )
+        sums = np.bincount(self.pairs.columns, self.y[:-1], self.problem.n_columns)
+        over = dot(self.pairs.distances, self.y[:-1]) / self.problem.budget - 1
+        return float(np.abs(sums - self.problem.mass).sum()) + max(0.0, over)
 
     def factor(self) -> None:
+        """Factorise the Newton matrix here, for any number of directions."""
         self.r = np.exp(potentials_of(self.t, self.problem.prior)) * self.problem.prior
         terms = self.blocks, self.d1, self.c, self.a2, self.a1
-        dd = fill_normal_terms(self.graph, self.r, self.y, self.z, self.anchor.sum(1), terms)
+        here = self.graph, self.r, self.y[:-1], self.z[:-1]
+        dd = fill_normal_terms(*here, self.anchor.sum(1), terms)
         self.matrix.factor(self.blocks, self.d1, self.c)
+        # The multiplier's row and column are a border of the sparse matrix.
         self.ub, self.vb = self.matrix.solve(self.a2, -self.a1)
-        self.pivot = (
-            dd + self.s / self.lam - float((self.a2 * self.ub).sum()) + float(self.a1 @ self.vb)
-        )
+        border = float((self.a2 * self.ub).sum()) - dot(self.a1, self.vb)
+        self.pivot = dd + self.y[-1] / self.z[-1] - border
 
-    def direction(self, rc: FloatArray, rs: float) -> _Step:
-        f = self.t.shape[1]
-        b2 = (self.anchor - self.anchor.sum(1, keepdims=True) * self.r)[:, :f].copy()
-        b1 = np.empty(self.problem.n_columns)
-        part, spent = fill_right_sides(self.graph, self.r, self.y, self.z, rc, b1, b2)
-        b3 = part + rs / self.lam - (self.problem.budget - spent - self.s)
+    def direction(self, rc: FloatArray) -> _Step:
+        """Newton's direction for products ``y z`` that change by `rc`, (n_pairs + 1,)."""
+        here = self.graph, self.r, self.y[:-1], self.z[:-1], rc[:-1]
+        b2 = (self.anchor - self.anchor.sum(1, keepdims=True) * self.r)[:, : self.t.shape[1]].copy()
+        b1, left, lam = np.empty(self.problem.n_columns), self.y[-1], self.z[-1]
+        part, spent = fill_right_sides(*here, b1, b2)
+        b3 = part + rc[-1] / lam - (self.problem.budget - spent - left)
         ua, va = self.matrix.solve(b2, b1)
-        dlam = (b3 - float((self.a2 * ua).sum()) + float(self.a1 @ va)) / self.pivot
-        dt, dnu = ua - dlam * self.ub, va - dlam * self.vb
-        dy, dz = np.empty_like(self.y), np.empty_like(self.y)
-        fill_directions(self.graph, self.r, self.y, self.z, rc, (dt, dnu, dlam), dy, dz)
-        return _Step(dt, dnu, dlam, dy, dz, (rs - self.s * dlam) / self.lam)
+        dlam = (b3 - float((self.a2 * ua).sum()) + dot(self.a1, va)) / self.pivot
+        step = _Step(ua - dlam * self.ub, va - dlam * self.vb, *np.empty((2, len(rc))))
+        fill_directions(*here, (step.dt, step.dnu, dlam), step.dy[:-1], step.dz[:-1])
+        step.dy[-1], step.dz[-1] = (rc[-1] - left * dlam) / lam, dlam
+        return step
 
 
-@dataclass(frozen=True, eq=False)
-class _Step:
+class _Step(NamedTuple):
+    """A direction of logits, columns' potentials, and of `y` and `z`."""
+
     dt: FloatArray
     dnu: FloatArray
-    dlam: float
     dy: FloatArray
     dz: FloatArray
-    ds: float
-
-    def longest(self, state: _State) -> tuple[float, float]:
-        """Largest primal and dual steps that keep everything positive."""
-        primal = min(_longest(state.y, self.dy), _longest_one(state.s, self.ds))
-        return primal, min(_longest(state.z, self.dz), _longest_one(state.lam, self.dlam))
 
 
 def _longest(v: FloatArray, dv: FloatArray) -> float:
+    """Largest step that leaves everything positive."""
     down = dv < 0
     return float((v[down] / -dv[down]).min()) if down.any() else np.inf
 
 
-def _longest_one(v: float, dv: float) -> float:
-    return v / -dv if dv < 0 else np.inf
-
-
 def _predict_and_correct(state: _State) -> _Step:
     """Mehrotra's direction."""
-    mu = state.complementarity
-    affine = state.direction(-state.y * state.z, -state.lam * state.s)
-    ap, ad = (min(1.0, a) for a in affine.longest(state))
-    after = float((state.y + ap * affine.dy) @ (state.z + ad * affine.dz))
-    after += (state.s + ap * affine.ds) * (state.lam + ad * affine.dlam)
+    y, z = state.y, state.z
+    affine = state.direction(-y * z)
+    ap, ad = min(1.0, _longest(y, affine.dy)), min(1.0, _longest(z, affine.dz))
+    after = dot(y + ap * affine.dy, z + ad * affine.dz) / len(y)
     # Mehrotra's centring from the affine step, with a square where he has a cube.
-    sigma = min(0.8, max(0.02, (after / (len(state.y) + 1) / mu) ** 2))
-    return state.direction(
-        sigma * mu - state.y * state.z - affine.dy * affine.dz,
-        sigma * mu - state.lam * state.s - affine.ds * affine.dlam,
-    )
+    mu = state.complementarity
+    sigma = min(0.8, max(0.02, (after / mu) ** 2))
+    return state.direction(sigma * mu - y * z - affine.dy * affine.dz)
 
 
 def _advance(state: _State, step: _Step) -> None:
     """Move along the step; true slacks replace the linear ones."""
     # A hundredth short of the boundary.
-    length = min(1.0, *(0.99 * a for a in step.longest(state)))
+    furthest = min(_longest(state.y, step.dy), _longest(state.z, step.dz))
+    length = min(1.0, 0.99 * furthest)
     # Logits of symbols without visitors have steps out of all proportion, and hardly matter.
     dt = np.clip(step.dt, -5.0, 5.0)
-    before = float(state.y @ state.z)
+    before = dot(state.y[:-1], state.z[:-1])
     starts, columns = state.pairs.pointers[:-1], state.pairs.columns
     for _ in range(15):
-        lam, nu = state.lam + length * step.dlam, state.nu + length * step.dnu
         y, line = state.y + length * step.dy, state.z + length * step.dz
-        z = state.slacks(state.t + length * dt, lam, nu)
+        nu = state.nu + length * step.dnu
+        z = state.slacks(state.t + length * dt, line[-1], nu)
         # c is concave in t: true slacks fall short of the linear ones; lower nu where needed.
-        shift = np.maximum(np.maximum.reduceat(0.1 * line - z, starts), 0.0)
-        if float(y @ (z + shift[columns])) <= max(1.1 * before, 2 * float(y @ line)):
+        shift = np.maximum(np.maximum.reduceat(0.1 * line[:-1] - z, starts), 0.0)
+        z += shift[columns]
+        if dot(y[:-1], z) <= max(1.1 * before, 2 * dot(y[:-1], line[:-1])):
             break
         length *= 0.6
-    state.t, state.lam, state.nu = state.t + length * dt, lam, nu - shift
-    state.y, state.z, state.s = y, z + shift[columns], state.s + length * step.ds
+    state.t, state.nu = state.t + length * dt, nu - shift
+    state.y, state.z = y, np.append(z, line[-1])
 
 
 def solve_interior_point(
@@ -389,9 +391,9 @@ def polish(
                 break
             start_gap = min(30 * start_gap, 1.0)
             continue
-        duals = Duals(potentials_of(solved.t, problem.prior), solved.lam)
+        duals = Duals(potentials_of(solved.t, problem.prior), float(solved.z[-1]))
         found = explore(problem, duals, solved.nu, _NEAR)
-        plan = make_feasible(problem, pairs, solved.y, 1e-9)
+        plan = make_feasible(problem, pairs, solved.y[:-1], 1e-9)
         progress.offer(plan, found.duals, found.bound, len(pairs), "interior")
         if progress.stop:
             break
@@ -408,7 +410,7 @@ def polish(
         before = min(here, before)
         if here < _USABLE:
             logits = logits_of(found.duals.potentials, problem.prior)
-            start = DualPoint(grown, logits, solved.lam, 0.0)
+            start = DualPoint(grown, logits, duals.multiplier, 0.0)
             start_gap = min(max(10 * gap, 3 * here), 1e-2)
         else:
             start_gap = min(10 * start_gap, 1.0)

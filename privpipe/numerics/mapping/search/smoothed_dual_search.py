@@ -14,6 +14,7 @@ from privpipe.numerics.mapping.problem.programme import (
     Duals,
     MappingProblem,
     Pairs,
+    dot,
     make_feasible,
     released_masses,
 )
@@ -143,7 +144,7 @@ def anneal(
         found = explore(problem, duals, level, _REACH * tau)
         plan = make_feasible(problem, state.pairs, masses, 1e-7)
         progress.offer(plan, found.duals, found.bound, len(state.pairs), "anneal")
-        on_pairs = float(problem.mass @ level) - solved.multiplier * problem.budget
+        on_pairs = dot(problem.mass, level) - solved.multiplier * problem.budget
         lag = (on_pairs - found.raw_bound) / tau
         # A symbol without visitors spoils the bound as given; repaired, the set is nearly as good.
         behind = (on_pairs - max(found.raw_bound, found.bound)) / tau

@@ -15,6 +15,7 @@ programme names the shares are measured anew: mixing lowers them further.
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +27,8 @@ from privpipe.numerics.mapping.certificate import certify_mapping
 from privpipe.numerics.mapping.problem.pair_pricing import PriceOracle
 from privpipe.numerics.mapping.problem.programme import DistanceKind, measure_information
 from privpipe.protocols import FloatArray, IntArray
-from privpipe.sanitizers.mapping.solving.solve import solve_privacy_mapping
+from privpipe.sanitizers.mapping.profiles import add_rows
+from privpipe.sanitizers.mapping.solving.solve import list_columns, solve_privacy_mapping
 from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping, UnseenPolicy
 
 # Two or three variables took about five.
@@ -147,16 +149,10 @@ def solve_budgeted_mapping(
 def check_budgets(budgets: Sequence[float], n_variables: int) -> FloatArray:
     """Budgets as an array; OptionError for what is none, or not one for each variable."""
     found = np.asarray(budgets, dtype=np.float64)
-    if found.shape != (n_variables,):
+    if found.shape != (n_variables,) or not (np.isfinite(found) & (found > 0)).all():
         raise OptionError(
-            f"information_budgets has {found.size} numbers for {n_variables} private variables.",
-            remedy="Give one budget for each variable of private, in its order.",
-            code="budgets",
-        )
-    if not (np.isfinite(found) & (found > 0)).all():
-        raise OptionError(
-            f"information_budgets is {tuple(budgets)}.",
-            remedy="Give positive numbers of nats.",
+            f"information_budgets is {tuple(budgets)} for {n_variables} private variables.",
+            remedy="Give one positive number of nats for each variable of private, in its order.",
             code="budgets",
         )
     return found
@@ -190,17 +186,18 @@ class _Shares:
     private: IntArray
     budgets: FloatArray
 
+    @cached_property
     def marginals(self) -> list[FloatArray]:
         """Joint of each variable, (n_values, n_symbols)."""
-        return [_add_rows(self.joint, column) for column in self.private.T]
+        return [add_rows(self.joint, values)[1] for values in self.private.T]
 
     def stack(self, weights: FloatArray) -> FloatArray:
         """Joint of (which variable, its value) and symbol; the weights sum to 1."""
-        return np.concatenate([w * rows for w, rows in zip(weights, self.marginals(), strict=True)])
+        return np.concatenate([w * rows for w, rows in zip(weights, self.marginals, strict=True)])
 
     def measure(self, mapping: sp.csc_array) -> FloatArray:
         """Information about each variable over its budget, (n_variables,)."""
-        found = [measure_information(np.asarray(mapping @ rows.T)) for rows in self.marginals()]
+        found = [measure_information(np.asarray(mapping @ rows.T)) for rows in self.marginals]
         return np.array(found) / self.budgets
 
     def largest(self, mapping: sp.csc_array) -> float:
@@ -208,23 +205,19 @@ class _Shares:
         return float(self.measure(mapping).max())
 
 
-def _add_rows(joint: FloatArray, values: IntArray) -> FloatArray:
-    _, place = np.unique(values, return_inverse=True)
-    found = np.zeros((int(place.max()) + 1, joint.shape[1]))
-    np.add.at(found, place.ravel(), joint)
-    return found
-
-
 def _step(shares: _Shares, here: sp.csc_array, there: sp.csc_array) -> sp.csc_array:
     """The best mapping found on the way from one to another, both ends among them."""
-    away = there - here
+
+    def go(part: float) -> sp.csc_array:
+        return sp.csc_array(here + part * (there - here))
+
     found = minimize_scalar(
-        lambda part: shares.largest(here + part * away),
+        lambda part: shares.largest(go(part)),
         bounds=(0, 1),
         method="bounded",
         options={"xatol": 1e-4},
     )
-    return min((here, sp.csc_array(here + found.x * away), there), key=shares.largest)
+    return min((here, go(found.x), there), key=shares.largest)
 
 
 def _mix(mappings: list[sp.csc_array], shares: list[FloatArray]) -> tuple[sp.csc_array, FloatArray]:
@@ -266,17 +259,15 @@ def _store(
     """
     part = weights / weights.sum()
     # By Jensen, see above: no potential of the combination needs solving for.
-    potentials = np.zeros((proof.n_symbols, len(shares.joint)))
-    start = 0
+    potentials, first = np.zeros((proof.n_symbols, len(shares.joint))), 0
     for weight, values in zip(part, shares.private.T, strict=True):
         found, place = np.unique(values, return_inverse=True)
-        potentials += weight * proof.potentials[:, start : start + len(found)][:, place.ravel()]
-        start += len(found)
-    matrix = best.sorted_indices()
+        potentials += weight * proof.potentials[:, first + place.ravel()]
+        first += len(found)
     certified = certify_mapping(
         shares.joint,
         proof.codes,
-        matrix,
+        best,
         multiplier=proof.multiplier,
         potentials=potentials,
         distortion=proof.distortion_kind,
@@ -285,9 +276,7 @@ def _store(
     numbers = (("budget_share_at_most", bounds[1]), ("budget_share_at_least", min(bounds)))
     return replace(
         proof,
-        pointers=matrix.indptr.astype(np.int64),
-        released=matrix.indices.astype(np.int64),
-        probabilities=np.asarray(matrix.data, dtype=np.float64),
+        **list_columns(best),
         potentials=potentials,
         information=certified.information,
         lower_bound=min(certified.lower_bound, certified.information),

@@ -7,7 +7,13 @@ import numpy.typing as npt
 
 from privpipe.errors import ConvergenceError, OptionError
 from privpipe.numerics.mapping.problem.pair_pricing import PriceOracle, price_in_memory
-from privpipe.numerics.mapping.problem.programme import MappingProblem, Plan, add_up, measure_plan
+from privpipe.numerics.mapping.problem.programme import (
+    MappingProblem,
+    Plan,
+    add_up,
+    measure_plan,
+    released_masses,
+)
 from privpipe.numerics.mapping.problem.search_progress import SearchProgress
 from privpipe.numerics.mapping.search.cutting_planes import (
     ConstrainedPlan,
@@ -139,13 +145,9 @@ def _find_share(
 ) -> float:
     """How much of a release that does not look at the record brings the limits about."""
     pairs, prior = found.pairs, problem.prior
-    masses = np.stack(
-        [
-            np.bincount(pairs.symbols, weights * row[pairs.columns], problem.n_symbols)
-            for row in problem.posterior.T
-        ]
-    )
-    given: FloatArray = masses[:, released > 0] / prior[:, None]
+    posterior = problem.posterior[pairs.columns]
+    masses = released_masses(pairs.symbols, weights, posterior, problem.n_symbols)
+    given: FloatArray = masses[released > 0].T / prior[:, None]
     common, share = released[released > 0] / released.sum(), 0.0
     if limits.odds is not None:
         excess = given.max(axis=0) * (1 + 1e3 * _SAFETY) - limits.odds * given.min(axis=0)

@@ -254,24 +254,28 @@ def solve_tradeoff(
 
 def _read_start(alphabet: Alphabet, start: SparseMapping) -> Duals:
     """The dual point of a mapping, normalised for this prior, in the units of the problem."""
-    if start.codes.shape != alphabet.codes.shape or (start.codes != alphabet.codes).any():
-        raise OptionError(
-            "start is a mapping of another alphabet.",
-            remedy="Start from a mapping of the same codes in the same order.",
-        )
-    expected = (len(alphabet.codes), alphabet.n_private)
-    if start.potentials.shape != expected:
-        raise OptionError(
-            f"start has potentials of shape {start.potentials.shape}, and the joint needs "
-            f"{expected}: one per symbol and private value.",
-            remedy="Start from a mapping of as many private values, or leave start out.",
-        )
-    finite = np.isfinite(start.potentials).all() and np.isfinite(start.multiplier)
-    if not finite or start.multiplier < 0:
-        raise OptionError(
-            "start holds a negative multiplier, or non-finite potentials.",
-            remedy="Start from a mapping as a solve returned it.",
-        )
+    shape, needed = start.potentials.shape, (len(alphabet.codes), alphabet.n_private)
+    finite = np.isfinite(start.potentials).all() and 0 <= start.multiplier < np.inf
+    for fails, what, remedy in (
+        (
+            not np.array_equal(start.codes, alphabet.codes),
+            "is a mapping of another alphabet",
+            "of the same codes in the same order",
+        ),
+        (
+            shape != needed,
+            f"has potentials of shape {shape}, and the joint needs {needed}: one per symbol and "
+            "private value",
+            "of as many private values, or leave start out",
+        ),
+        (
+            not finite,
+            "holds a negative multiplier, or non-finite potentials",
+            "as a solve returned it",
+        ),
+    ):
+        if fails:
+            raise OptionError(f"start {what}.", remedy=f"Start from a mapping {remedy}.")
     problem = alphabet.problem
     potentials = np.clip(start.potentials[alphabet.order][:, alphabet.private], -1e3, 1e3)
     potentials = np.maximum(normalise_potentials(potentials, problem.prior), -_FAR)
@@ -343,16 +347,11 @@ def store_plan(
     symbols = alphabet.order[np.concatenate([plan.symbols, idle])]
     columns = alphabet.order[np.concatenate([problem.stay[plan.columns], idle])]
     shares = np.concatenate([plan.weights / problem.mass[plan.columns], np.ones(len(idle))])
-    order = np.argsort(columns * n + symbols, kind="stable")
-    pointers = np.zeros(n + 1, np.int64)
-    np.cumsum(np.bincount(columns, minlength=n), out=pointers[1:])
     potentials = np.zeros((n, alphabet.n_private))
     potentials[np.ix_(alphabet.order, alphabet.private)] = progress.duals.potentials
     found = SparseMapping(
         codes=alphabet.codes,
-        pointers=pointers,
-        released=symbols[order],
-        probabilities=shares[order],
+        **list_columns(sparse.csc_array((shares, (symbols, columns)), shape=(n, n))),
         potentials=potentials,
         multiplier=progress.duals.multiplier / alphabet.unit,
         information=plan.information,
@@ -365,8 +364,8 @@ def store_plan(
         # records would draw twice for one record.
         history=np.array(
             [
-                [number, r.information, r.lower_bound, r.n_pairs]
-                for number, r in enumerate(progress.rounds, 1)
+                (number, one.information, one.lower_bound, one.n_pairs)
+                for number, one in enumerate(progress.rounds, 1)
             ],
             float,
         ).reshape(-1, 4),
@@ -374,6 +373,16 @@ def store_plan(
         guarantee=_promise(plan.information),
     )
     return _certify(alphabet, found, progress.gap)
+
+
+def list_columns(mapping: sparse.csc_array) -> dict[str, Any]:
+    """A matrix of probabilities (released by original symbol) as `SparseMapping` holds them."""
+    mapping.sort_indices()
+    return {
+        "pointers": mapping.indptr.astype(np.int64),
+        "released": mapping.indices.astype(np.int64),
+        "probabilities": np.asarray(mapping.data, dtype=np.float64),
+    }
 
 
 def _certify(alphabet: Alphabet, found: SparseMapping, gap: float) -> SparseMapping:
