@@ -143,7 +143,8 @@ class DiscreteLaplaceNoise:
     Parameters
     ----------
     epsilon
-        Privacy loss for two records at the l1 distance `sensitivity`; an exact rational.
+        Privacy loss for two records at the l1 distance `sensitivity`; an exact rational, finite
+        and above 0, which `Mechanism` checks.
     sensitivity
         l1 distance, in whole steps.
     width
@@ -152,7 +153,7 @@ class DiscreteLaplaceNoise:
     Raises
     ------
     OptionError
-        If epsilon is not positive and finite, or does not suit the sensitivity.
+        If epsilon does not suit the sensitivity.
 
     Notes
     -----
@@ -173,12 +174,6 @@ class DiscreteLaplaceNoise:
     width: int
 
     def __post_init__(self) -> None:
-        if not 0 < self.epsilon < math.inf or self.sensitivity < 1 or self.width < 1:
-            raise OptionError(
-                f"epsilon is {self.epsilon}, the sensitivity {self.sensitivity}.",
-                remedy="Use a finite epsilon above 0 and a whole sensitivity above 0.",
-                code="epsilon",
-            )
         # 32 lanes fit one machine word; beyond a rate of 8 nearly all noise is zero on this grid.
         if self.rate > 8 or self.n_digits > MOST_DIGITS:
             finer = "finer grid" if self.rate > 8 else "coarser grid"

@@ -179,14 +179,14 @@ class KNormNoise:
     scale
         Of the law, in the unit of the grid.
     grid
-        Power of two.
+        Power of two, as `Lattice` checks.
     width
-        Coordinates per record.
+        Coordinates per record, at least one.
 
     Raises
     ------
     OptionError
-        If scale or grid cannot be used.
+        If the scale does not suit the grid.
 
     Notes
     -----
@@ -218,13 +218,6 @@ class KNormNoise:
     width: int
 
     def __post_init__(self) -> None:
-        if math.frexp(self.grid)[0] != 0.5 or not 2.0**-60 <= self.grid <= 2.0**60:
-            raise OptionError(f"The grid is {self.grid}.", remedy="Use a power of two.")
-        if not (0 < self.scale < math.inf) or self.width < 1:
-            raise OptionError(
-                f"The scale is {self.scale}, the width {self.width}.",
-                remedy="Use a finite scale above 0, and at least one coordinate.",
-            )
         if not 2.0**4 <= self.scale / self.grid or not self.largest < LARGEST_CELL:
             raise OptionError(
                 f"Noise of scale {self.scale:g} does not suit a grid of {self.grid:g}.",

@@ -280,11 +280,6 @@ class Mechanism:
         return find_spread(self.epsilon, self.width, self.norm, self.law)
 
     @property
-    def slack(self) -> float:
-        """What the rounding of stored probabilities may add to epsilon."""
-        return self.noise.slack
-
-    @property
     def delta(self) -> float:
         """Of (epsilon, delta); 0 for the discrete law."""
         # Undecided records are released as zeros: two laws within `undecided` of the true ones, and
@@ -334,6 +329,7 @@ class Mechanism:
             delta=self.delta,
             parameters=(
                 ("epsilon of one record", self.epsilon),
+                # What the rounding of stored probabilities may add to epsilon.
                 ("slack of epsilon", self.noise.slack),
                 ("norm", 1.0 if self.norm == "l1" else 2.0),
                 ("diameter", DIAMETER),
@@ -377,8 +373,8 @@ def plan_promised(
         if _is_sharp(planned):
             return planned
         problem = (
-            f"its delta would be {planned.delta:.2g} and its slack {planned.slack:.2g}, above "
-            f"{MOST_DELTA:.2g}."
+            f"its delta would be {planned.delta:.2g} and its slack {planned.noise.slack:.2g}, "
+            f"above {MOST_DELTA:.2g}."
         )
     except OptionError as error:
         refused, problem = error, f"noise of that size is not drawn exactly: {error.message}"
@@ -394,7 +390,7 @@ def plan_promised(
 
 def _is_sharp(planned: Mechanism) -> bool:
     """Whether next to nothing is added to what epsilon says."""
-    return planned.delta <= MOST_DELTA and planned.slack <= MOST_DELTA
+    return planned.delta <= MOST_DELTA and planned.noise.slack <= MOST_DELTA
 
 
 def find_epsilons(

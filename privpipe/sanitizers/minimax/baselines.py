@@ -625,18 +625,18 @@ def _guard(
     # whether their last singular value is above eps is for each processor another matter.
     room = len(moments.mean) - spectra.count_directions(np.column_stack([closed, taken]))
     if missing > room and not fill:
-        most = taken.shape[1] + int(room)
+        most = taken.shape[1] + room
         raise OptionError(
             f"n_filtered is {taken.shape[1] + missing}, but only {most} directions avoid the "
             "confidential variables.",
             remedy=f"Use at most {most}.",
         )
-    found = spectra.guard_directions(moments.covariance, closed, taken, min(missing, int(room)))
+    found = spectra.guard_directions(moments.covariance, closed, taken, min(missing, room))
     if missing > room:
         # A start takes what room there is and is filled up: 28 of 400 odd problems were refused
         # before.
         there = np.column_stack([taken, found])
-        more = missing - int(room)
+        more = missing - room
         open_ = spectra.guard_directions(moments.covariance, there[:, :0], there, more)
         found = np.column_stack([found, open_])
     return found

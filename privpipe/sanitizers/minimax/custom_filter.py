@@ -33,7 +33,6 @@ from privpipe.sanitizers.minimax.training.custom_code import (
 )
 from privpipe.sanitizers.minimax.training.tasks import warn_of_outputs
 
-CHECKED_ROWS = 8
 ROWS = 1024
 """Records filtered at once: a filter may need many times their memory."""
 
@@ -169,14 +168,14 @@ def check_family(family: CustomFamily, start: FloatArray) -> None:
         See `check_rows` and `check_derivative`: the vjp is compared by each of the parameters.
     """
     rng, code, declared = np.random.default_rng(0), family.code, family.filter
-    x = rng.standard_normal((CHECKED_ROWS, family.n_features_in))
+    x = rng.standard_normal((custom_code.N_DRAWN, family.n_features_in))
     # Away from the start, where a derivative may vanish; the sizes of the parameters stay.
     near = {
         name: value
         + 0.1 * max(custom_code.measure_size(value), 0.1) * rng.standard_normal(value.shape)
         for name, value in family.split(start).items()
     }
-    shape = CHECKED_ROWS, family.n_features_out
+    shape = custom_code.N_DRAWN, family.n_features_out
     custom_code.check_rows(code, "apply", lambda x: (declared.apply(near, x),), (x,), (shape,))
     dz = rng.standard_normal(shape)
     given = dict(code.call("vjp", declared.vjp, near, x, dz))

@@ -14,6 +14,7 @@ from scipy import stats
 
 from privpipe.errors import OptionError
 from privpipe.numerics.noise.discrete import FURTHER, DiscreteLaplaceNoise
+from privpipe.numerics.noise.mechanism import Mechanism
 from tests.numerics.noise.oracles import draw_discrete_slowly, find_probability, stream
 
 TABLE = [
@@ -150,8 +151,9 @@ def test_draw__is_the_law_of_opendp(scale: float) -> None:
 
 @pytest.mark.parametrize("epsilon", [0.0, -1.0, math.nan, math.inf])
 def test_discrete__refuses_an_epsilon_that_is_none(epsilon: float) -> None:
-    with pytest.raises(OptionError, match="epsilon is"):
-        DiscreteLaplaceNoise(epsilon, 2**16, 1)
+    for law in ("discrete", "knorm"):
+        with pytest.raises(OptionError, match="epsilon is"):
+            Mechanism(epsilon, 2, "l2", law, 2.0**-12)
 
 
 @pytest.mark.parametrize(("epsilon", "way"), [(1e-9, "coarser"), (1e9, "finer")])

@@ -28,7 +28,7 @@ def make_network(widths: tuple[int, ...]) -> CountingFilter:
     sizes = itertools.pairwise(widths)
     parameters = np.concatenate([rng.standard_normal((a + 1) * b) for a, b in sizes])
     return CountingFilter(
-        parameters, "progress", np.zeros((0, 1)), ("phi",), (), np.zeros(0), np.array(widths)
+        "progress", np.zeros((0, 1)), ("phi",), (), np.zeros(0), parameters, np.array(widths)
     )
 
 

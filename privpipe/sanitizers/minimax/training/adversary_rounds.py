@@ -24,7 +24,6 @@ from privpipe.numerics.minimax.objective import MinimaxObjective, Question
 from privpipe.option_values import FORBID
 from privpipe.protocols import FloatArray, Oracle, Role, Shards, ShardSchema, Sums
 from privpipe.sanitizers.minimax.training import shard_oracle
-from privpipe.sanitizers.minimax.training.group_pooling import check_groups
 from privpipe.sanitizers.minimax.training.labelled_moments import LabelledMoments
 from privpipe.sanitizers.minimax.training.tasks import (
     NonNegative,
@@ -101,7 +100,7 @@ class FilterTraining(TaskOptions):
     def examine(self, shards: Shards) -> None:
         """Raise InputError for groups of which the adversary group can make no sets."""
         if self.reads_groups:
-            check_groups(shards, self.group_size)
+            shard_oracle.check_groups(shards, self.group_size)
 
     def check(self, schema: ShardSchema) -> None:
         """Raise OptionError for adversaries named twice, or no groups; see `TaskOptions.check`."""
