@@ -60,7 +60,7 @@ def test_compare__ranks_methods_and_goes_on_where_it_was_stopped(
     monkeypatch.setattr(privpipe.flows.comparison, "_measure", measure)
     run = inference._attack
     monkeypatch.setattr(
-        inference, "_attack", lambda e, p, o, *r: attacked.append(o.attack) or run(e, p, o, *r)
+        inference, "_attack", lambda target, o: attacked.append(o.attack) or run(target, o)
     )
     comparison = compare(options)
     place = folder / "release.compare"
