@@ -27,10 +27,7 @@ Stage = Literal["train", "clean", "audit", "publish"]
 
 def find_logical_time(given: datetime | None) -> datetime:
     """The time given, or that for which the run was scheduled."""
-    if given is not None:
-        return read_time(given)
-    scheduled = flow_run.scheduled_start_time
-    return read_time(scheduled)
+    return read_time(flow_run.scheduled_start_time if given is None else given)
 
 
 @flow(name="privpipe-release", log_prints=False, persist_result=False)

@@ -25,12 +25,7 @@ from privpipe.pipeline.stages import gate, increment_check
 from privpipe.pipeline.stages.audit import audit_places, audit_promises, judged_records
 from privpipe.pipeline.stages.clean import plan_release
 from privpipe.pipeline.stages.gate import dropping_refused
-from privpipe.pipeline.stages.increment_check import (
-    DriftReference,
-    History,
-    TimeSpan,
-    check_part_of,
-)
+from privpipe.pipeline.stages.increment_check import History, TimeSpan, check_part_of
 from privpipe.pipeline.stages.publish import show_release
 from privpipe.pipeline.stages.train import summarise_features
 from privpipe.report.published_findings import hide_small_count
@@ -281,13 +276,13 @@ def _check_drift(
     known = work.ledger.recall(key)
     if known is None:
         fit = run.training.keeping(run.split, "fit")
-        known = DriftReference.of(measure(fit, "reference")).encode()
+        known = increment_check.DriftReference.of(measure(fit, "reference")).encode()
         work.ledger.keep(key, known)
     bare = replace(run.collection, desired=(), confidential=(), weights=None)
     moments = measure(replace(bare, only_finite=not indicators), "drift")
     attributes = run.collection.schema.attributes if indicators else ()
     drift = increment_check.measure_drift(
-        DriftReference.decode(known),
+        increment_check.DriftReference.decode(known),
         moments,
         run.options.audit.level,
         [column.n_categories or 0 for column in attributes],

@@ -22,12 +22,8 @@ from privpipe.store.arrays.layout import companion_url, exists, read_header
 from privpipe.store.keyring.account_chain import AccountChain, reaching
 from privpipe.store.keyring.registers import Registered, align_rows, read_releases, register_release
 from privpipe.store.models import read_model_header
-from privpipe.store.releases.published import (
-    EarlierRelease,
-    holds_the_same,
-    open_earlier_release,
-    open_earlier_surrogates,
-)
+from privpipe.store.releases import published
+from privpipe.store.releases.published import EarlierRelease, EarlierSurrogates
 from privpipe.store.releases.release_writing import ReleasePlan, read_ledger
 
 
@@ -79,7 +75,7 @@ def find_earlier(run: Run, plan: ReleasePlan | None = None) -> Earlier:
     named = {one.run for one in found}
     unread, warnings = list[LeftOut](), [] if plan is None else describe_charged(run)
     for entry in entries:
-        if entry.run in named or not entry.rows:
+        if entry.run in named:
             continue
         if _is_disowned(run, entry):
             warnings.append(f"The earlier release {entry.name} was disowned, and not joined.")
@@ -89,7 +85,9 @@ def find_earlier(run: Run, plan: ReleasePlan | None = None) -> Earlier:
             with reaching(entry.url):
                 if exists(entry.url):
                     known = _open(run, entry, entry.url, [one.name for one in found])
-                    same = plan is not None and holds_the_same(known.url, read_ledger(plan))
+                    same = plan is not None and published.holds_the_same(
+                        known.url, read_ledger(plan)
+                    )
         except PrivpipeError as error:
             known = None
             why = f"it is a release of the same records, and cannot be read ({error.code}). {WAYS}"
@@ -296,14 +294,18 @@ def _open_named(
     if noted and not mine <= run.sketches.known().keys():
         return []
     digest, n_records = run.collection.digest, run.collection.n_records
-    return [open_earlier_release(url, source_digest=digest, n_records=n_records, names=names)]
+    return [
+        published.open_earlier_release(
+            url, source_digest=digest, n_records=n_records, names=names
+        )
+    ]
 
 
 def _open(run: Run, entry: Registered, url: str, names: list[str]) -> EarlierRelease:
     # Records of the same collection have the same numbers; all others are aligned by sketches.
     whole = bool(entry.source) and entry.source == run.collection.digest
     partitions = run.collection.schema_of_records.partitions
-    return open_earlier_release(
+    return published.open_earlier_release(
         url,
         source_digest=entry.source,
         n_records=entry.n_records,
@@ -326,7 +328,7 @@ def find_named_surrogates(run: Run) -> tuple[EarlierRelease, ...]:
     # The features of surrogates end with a bias.
     names = schema.feature_names or tuple(f"feature_{j}" for j in range(schema.n_features))
     return tuple(
-        open_earlier_surrogates(
+        published.open_earlier_surrogates(
             url, feature_names=(*names, "bias"), response_names=name_targets(schema.desired)
         )
         for url in dict.fromkeys(run.options.audit.earlier)

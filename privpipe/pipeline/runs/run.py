@@ -126,7 +126,9 @@ class Run:
     @property
     def fitted_schema(self) -> FittedSchema:
         """What the model knows by name of the records that it is trained on."""
-        return find_fitted(self.options, self.training)
+        named = {one.name: one.column for one in self.training.schema_of_records.variables}
+        included = [named[name] for name in self.options.release.include if name in named]
+        return FittedSchema.of(self.training.schema, included)
 
     @property
     def sketches(self) -> Sketches:
@@ -227,13 +229,6 @@ def find_training(run: Run) -> str:
         return run.training.digest
     header = read_model_header(run.stored_model_url)
     return str(header.get("training_digest") or run.training.digest)
-
-
-def find_fitted(options: RunOptions, training: Collection) -> FittedSchema:
-    """What a model knows by name that is trained on these records."""
-    named = {one.name: one.column for one in training.schema_of_records.variables}
-    included = [named[name] for name in options.release.include if name in named]
-    return FittedSchema.of(training.schema, included)
 
 
 def now() -> str:

@@ -108,13 +108,11 @@ class ClusterSection(Section):
     @field_validator("memory_limit")
     @classmethod
     def _is_memory(cls, text: str) -> str:
-        if text == "auto":
-            return text
         try:
             size = parse_bytes(text)
         except (ValueError, OverflowError):
             size = -1
-        if not LEAST_MEMORY <= size < 2**63:
+        if text != "auto" and not LEAST_MEMORY <= size < 2**63:
             raise ValueError(
                 f'give "auto", or a size of at least {LEAST_MEMORY // 2**20} MiB, as "4GiB": a '
                 "worker that has loaded its libraries holds about 200 MiB"

@@ -10,7 +10,7 @@ from privpipe.cluster.passes.sample_drawing import GROUP_SLACK
 from privpipe.cluster.workers import connection, dashboard
 from privpipe.errors import GuaranteeError, InputError, OptionError, StoreError
 from privpipe.pipeline.runs import earlier, resume, spend, subject_limit, trusted_code
-from privpipe.pipeline.runs.run import Run, find_attack_options, find_fitted, now
+from privpipe.pipeline.runs.run import Run, find_attack_options, now
 from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.pipeline.stages.forecast import check_gate, refuse_constant
 from privpipe.protocols import Method, Role
@@ -51,14 +51,6 @@ def check_stage(options: RunOptions) -> Run:
     _check_surrogate(options, method)
     _check_include(options, roles)
     collection, training = _open(options, method, roles)
-    _check_public(options, collection, training)
-    _check_labels(options, training)
-    method.check(options.method, training.schema)
-    for name in options.release.include:
-        collection.schema_of_records.variable(name)
-    collection = collection.matched(find_fitted(options, training))
-    _check_released(options, roles, collection)
-    _check_outputs(options, collection)
     run = Run(
         options=options,
         method=method,
@@ -77,6 +69,14 @@ def check_stage(options: RunOptions) -> Run:
             code=trusted_code.find_code(options.model_dump(mode="json")["method"]),
         ),
     )
+    _check_public(run)
+    _check_labels(run)
+    method.check(options.method, training.schema)
+    for name in options.release.include:
+        collection.schema_of_records.variable(name)
+    run = replace(run, collection=collection.matched(run.fitted_schema))
+    _check_released(run)
+    _check_outputs(run)
     check_gate(run)
     spend.check_limit(run)
     subject_limit.check_subjects(run)
@@ -201,12 +201,12 @@ def _open(
     return open_collection(section.path, attributes=roles["attributes"]), training
 
 
-def _check_public(options: RunOptions, collection: Collection, training: Collection) -> None:
+def _check_public(run: Run) -> None:
     """The records to protect are not public, whatever the configuration says."""
     # By content: the same records at another place are found.
-    mine = {part.digest for part in collection.schema_of_records.partitions}
-    shared = mine & {part.digest for part in training.schema_of_records.partitions}
-    if training.public and shared:
+    mine = {part.digest for part in run.collection.schema_of_records.partitions}
+    shared = mine & {part.digest for part in run.training.schema_of_records.partitions}
+    if run.training.public and shared:
         raise GuaranteeError(
             f"[training] public is true, but {len(shared)} of its partitions hold the records of "
             "[collection], which are to be protected.",
@@ -214,8 +214,8 @@ def _check_public(options: RunOptions, collection: Collection, training: Collect
             code="not-public",
         )
     # A mean that is put into released records is learned, as a filter is.
-    promises = options.method.consumes() is not None
-    if promises and options.release.nonfinite == "impute" and not training.public:
+    promises = run.options.method.consumes() is not None
+    if promises and run.options.release.nonfinite == "impute" and not run.training.public:
         raise GuaranteeError(
             '[release] nonfinite = "impute" puts the mean training record in the place of what is '
             "missing, and the training records are not said to be public: what it reveals of them "
@@ -227,23 +227,21 @@ def _check_public(options: RunOptions, collection: Collection, training: Collect
         )
 
 
-def _check_labels(options: RunOptions, training: Collection) -> None:
+def _check_labels(run: Run) -> None:
     """A class that is alone is known from the metadata."""
-    schema = training.schema
+    schema, group = run.training.schema, run.options.audit.group
     columns = (*schema.desired, *schema.confidential, *schema.groups)
     if alone := [c.name for c in columns if c.n_categories is not None and c.n_categories < 2]:
         raise refuse_constant(alone)
-    if options.audit.group is not None:
-        training.schema_of_records.variable(options.audit.group)
+    if group is not None:
+        run.training.schema_of_records.variable(group)
 
 
-def _check_released(
-    options: RunOptions, roles: Mapping[Role, tuple[str, ...]], collection: Collection
-) -> None:
+def _check_released(run: Run) -> None:
     """What the release would say of its records: no unknown profile, no confidential partition."""
-    unknown = collection.unknown_categories
+    unknown = run.collection.unknown_categories
     # Where profiles that the fit has not seen are refused, so are categories.
-    if unknown and getattr(options.method, "unseen", "refuse") == "refuse":
+    if unknown and getattr(run.options.method, "unseen", "refuse") == "refuse":
         raise InputError(
             f'{say_unknown(unknown)} [method] unseen is "refuse".',
             remedy='Train on records that have them, or set unseen to "nearest".',
@@ -253,12 +251,12 @@ def _check_released(
     # named by folders, such as `state=CA`, where the source has these.
     keys = {
         level.partition("=")[0]
-        for partition in collection.schema_of_records.partitions
+        for partition in run.collection.schema_of_records.partitions
         for level in partition.name.split("/")
         if "=" in level
     }
-    published = sorted(keys & set(roles["confidential"]))
-    if options.release.partitions and published:
+    published = sorted(keys & {*run.training.confidential})
+    if run.options.release.partitions and published:
         raise OptionError(
             f"[release] partitions is true, and the collection is partitioned by the confidential "
             f"variable {', '.join(map(repr, published))}.",
@@ -267,10 +265,10 @@ def _check_released(
         )
 
 
-def _check_outputs(options: RunOptions, collection: Collection) -> None:
+def _check_outputs(run: Run) -> None:
     """The release has a place of its own."""
-    url = options.release.path
-    for place in (collection.url, options.training_path):
+    url = run.release_url
+    for place in (run.collection.url, run.options.training_path):
         if _same_or_inside(url, place):
             raise OptionError(
                 f"The release {shown(url)} and the collection {shown(place)} "
@@ -279,7 +277,7 @@ def _check_outputs(options: RunOptions, collection: Collection) -> None:
                 code="output-inside-input",
             )
     check_name(url)
-    resume.is_published(options, collection)  # raises if something else is there
+    resume.is_published(run.options, run.collection)  # raises if something else is there
     # A model without a release or a run beside it is somebody else's.
     model = companion_url(url, "model.zarr")
     if not exists(url) and not has_workspace(url) and exists(model):
@@ -289,7 +287,7 @@ def _check_outputs(options: RunOptions, collection: Collection) -> None:
             code="exists",
         )
     if (path := local_path(url)) is not None:
-        _check_folder(options, collection, path)
+        _check_folder(run, path)
 
 
 def _same_or_inside(url: str, source: str) -> bool:
@@ -304,7 +302,7 @@ def _same_or_inside(url: str, source: str) -> bool:
     return one.startswith(other) or other.startswith(one)
 
 
-def _check_folder(options: RunOptions, collection: Collection, path: str) -> None:
+def _check_folder(run: Run, path: str) -> None:
     """A release on this machine may be written where it shall be, and has room there."""
     parent = os.path.dirname(path)
     while not os.path.exists(parent):
@@ -317,15 +315,15 @@ def _check_folder(options: RunOptions, collection: Collection, path: str) -> Non
             remedy="Choose another place, or fix your rights there.",
             code="refused",
         )
-    schema = collection.schema_of_records
+    schema, audit = run.collection.schema_of_records, run.options.audit
     n_bytes = 8 if schema.dtype == "float64" else 4
     needed = schema.n_records * (schema.n_features + 1) * n_bytes
-    if options.audit.adversaries:
+    if audit.adversaries:
         # A sample may be drawn for what is judged and for what singles out; each is written chunk
         # by chunk, raw and released, with more of each chunk where groups, of any size, are drawn
         # as a whole: a chunk may bring more than its share.
-        most = find_attack_options(options).plan_sample(schema.n_records, schema.n_features)
-        drawn = most * (GROUP_SLACK if options.audit.group is not None else 1)
+        most = find_attack_options(run.options).plan_sample(schema.n_records, schema.n_features)
+        drawn = most * (GROUP_SLACK if audit.group is not None else 1)
         of_record = 2 * schema.n_features * n_bytes + SAMPLE_COLUMNS * 8
         needed += 2 * min(drawn, schema.n_records) * of_record
     # What an interrupted run has written already needs no more room.

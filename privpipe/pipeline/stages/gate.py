@@ -383,8 +383,7 @@ def list_weaker_limits(options: RunOptions) -> list[str]:
         As ``exposed_max 0.06 (usually 0.01)``; empty where all is as strict as usual.
     """
     gate, audit = options.gate, options.audit
-    found = list(_find_numbers(gate, LARGER, 1))
-    found += _find_numbers(audit, SMALLER, -1)
+    found = [*_find_numbers(gate, LARGER, 1), *_find_numbers(audit, SMALLER, -1)]
     if gate.single_records != (usual := GateSection().single_records):
         found.append(f"single_records {gate.single_records} (usually {usual})")
     usual_ones = type(audit)().adversaries
