@@ -6,7 +6,7 @@ has the attributes is treated accordingly, with no line changed elsewhere.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, astuple, dataclass
 from operator import add
 from typing import Any, ClassVar, Protocol, runtime_checkable
@@ -196,20 +196,26 @@ class RunsCode(Protocol):
         """Let its code run in this process: its digest is the one of this run."""
 
 
-class Preview(Protocol):
-    """A few chunks of a run that has not begun, evenly spread; read when needed."""
+@dataclass(frozen=True)
+class Preview:
+    """A few chunks of a run that has not begun, evenly spread; read when needed.
+
+    Parameters
+    ----------
+    is_whole
+        Whether these are all records.
+    read_training
+        Attributes and labels of records that the fit will see; no features.
+    read_labelled
+        The same records whole, as one shard, and as a fit reads them.
+    read_attributes
+        Attributes of records that will be released, (n_records, n_attributes).
+    """
 
     is_whole: bool
-    """Whether these are all records."""
-
-    def read_training(self) -> Sequence[Shard]:
-        """Attributes and labels of records that the fit will see; no features."""
-
-    def read_labelled(self) -> tuple[Shard, Shards]:
-        """The same records whole, as one shard, and as a fit reads them."""
-
-    def read_attributes(self) -> IntArray:
-        """Attributes of records that will be released, (n_records, n_attributes)."""
+    read_training: Callable[[], Sequence[Shard]]
+    read_labelled: Callable[[], tuple[Shard, Shards]]
+    read_attributes: Callable[[], IntArray]
 
 
 class Forecast(Protocol):

@@ -303,7 +303,7 @@ def inspect(
 def demo(
     records: int = Option(8_388_396, help="Records: whole repeats of 1,797 scans."),
     out: str = _text("Folder of the demo.", "privpipe-demo"),
-    workers: int = Option(2, help="Worker processes; 0: none, all in one."),
+    workers: int = Option(2, min=0, help="Worker processes; 0: none, all in one."),
 ) -> None:
     """Run the main job on real records that come with the installation."""
 

@@ -50,15 +50,10 @@ def prepare_demo(folder: str, n_records: int, workers: int) -> str:
     Raises
     ------
     OptionError
-        If the number of records is not a whole number of repeats, or that of workers negative.
+        If the number of records is not a whole number of repeats.
     StoreError
         If the folder holds something else, or the disk is too full.
     """
-    if workers < 0:
-        raise OptionError(
-            f"There cannot be {workers} workers.",
-            remedy="Use 1 or more, or 0 to do all work in this process.",
-        )
     if n_records < N_ORIGINALS or n_records % N_ORIGINALS:
         raise OptionError(
             f"{n_records} records are not whole repeats of {N_ORIGINALS} scans.",

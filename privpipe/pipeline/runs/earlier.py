@@ -23,7 +23,7 @@ from privpipe.store.keyring.account_chain import AccountChain, reaching
 from privpipe.store.keyring.registers import Registered, align_rows, read_releases, register_release
 from privpipe.store.models import read_model_header
 from privpipe.store.releases import published
-from privpipe.store.releases.published import EarlierRelease, EarlierSurrogates
+from privpipe.store.releases.published import EarlierRelease
 from privpipe.store.releases.release_writing import ReleasePlan, read_ledger
 
 
@@ -73,7 +73,7 @@ def find_earlier(run: Run, plan: ReleasePlan | None = None) -> Earlier:
         found += _open_named(run, url, entries, [one.name for one in found])
     # A named release may be a registered one that was moved: it is joined once.
     named = {one.run for one in found}
-    unread, warnings = list[LeftOut](), [] if plan is None else describe_charged(run)
+    unread, warnings = list[LeftOut](), list[str]()
     for entry in entries:
         if entry.run in named:
             continue
@@ -293,24 +293,18 @@ def _open_named(
     noted = any(one.run == made_by for one in _read_register(run))
     if noted and not mine <= run.sketches.known().keys():
         return []
-    digest, n_records = run.collection.digest, run.collection.n_records
-    return [
-        published.open_earlier_release(
-            url, source_digest=digest, n_records=n_records, names=names
-        )
-    ]
+    return [_open(run, None, url, names)]
 
 
-def _open(run: Run, entry: Registered, url: str, names: list[str]) -> EarlierRelease:
+def _open(run: Run, entry: Registered | None, url: str, names: list[str]) -> EarlierRelease:
+    records, rows = run.collection, None
+    source = records.digest if entry is None else entry.source
     # Records of the same collection have the same numbers; all others are aligned by sketches.
-    whole = bool(entry.source) and entry.source == run.collection.digest
-    partitions = run.collection.schema_of_records.partitions
+    if entry is not None and source != records.digest:
+        rows = align_rows(entry, records.schema_of_records.partitions, run.sketches)
+    n_records = records.n_records if entry is None else entry.n_records
     return published.open_earlier_release(
-        url,
-        source_digest=entry.source,
-        n_records=entry.n_records,
-        names=names,
-        rows=None if whole else align_rows(entry, partitions, run.sketches),
+        url, source_digest=source, n_records=n_records, names=names, rows=rows
     )
 
 
@@ -333,24 +327,3 @@ def find_named_surrogates(run: Run) -> tuple[EarlierRelease, ...]:
         )
         for url in dict.fromkeys(run.options.audit.earlier)
     )
-
-
-def describe_charged(run: Run) -> list[str]:
-    """A sentence for what was charged of these records under other partitions."""
-    if run.options.method.consumes() is None:
-        return []
-    account, ties = run.open_account(), run.sketches.ties()
-    sentences = []
-    for part in run.collection.schema_of_records.partitions:
-        relatives = ties.relatives(part.digest).items()
-        found = [overlap for other, overlap in relatives if account.read(other).n_charges]
-        if not found:
-            continue
-        most = max(found, key=lambda one: one.mine)
-        why = ", as far as equal profiles show" if most.by_profile else ""
-        sentences.append(
-            f"Up to {most.mine:.3g} of the records of partition {part.digest[:12]} were charged "
-            f"before, in {len(found)} other partitions{why}: with those they have consumed epsilon "
-            f"{account.read_joined(part.digest)[0]:g}."
-        )
-    return sentences

@@ -23,14 +23,14 @@ from privpipe.attacks.threats.attack_table import RECORD_ATTACKS
 from privpipe.attacks.threats.verdicts import detectable_effect
 from privpipe.attacks.threats.verdicts.detectable_effect import ROOM
 from privpipe.attacks.threats.verdicts.judgement import SCORE_WORDS
-from privpipe.capabilities import Forecast
+from privpipe.capabilities import Forecast, Preview
 from privpipe.errors import InputError, LeftOutWarning, OptionError, RankError
 from privpipe.numerics.limits import say_upper
 from privpipe.numerics.moments import CoMoments
 from privpipe.pipeline.runs.earlier import count_earlier
 from privpipe.pipeline.runs.run import MOST_RECORDS, Run, find_attack_options
 from privpipe.pipeline.runs.run_options import RunOptions
-from privpipe.protocols import Column, FloatArray, IntArray, Shard
+from privpipe.protocols import Column, FloatArray, IntArray, Shard, Shards
 from privpipe.records.memory import Records
 from privpipe.sanitizers import METHODS
 from privpipe.store.collections.collection import Collection
@@ -349,32 +349,6 @@ class BudgetMeaning:
 
 
 @dataclass(frozen=True)
-class FewChunks:
-    """The `Preview` of a run: records of the fit, and those to release."""
-
-    training: Collection
-    collection: Collection
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether these are all records."""
-        return _is_whole(self.training) and _is_whole(self.collection)
-
-    def read_training(self) -> Sequence[Shard]:
-        """Attributes and labels of records that the fit will see; no features."""
-        return _read_labels(self.training)
-
-    def read_labelled(self) -> tuple[Shard, Records]:
-        """The same records whole, and as a fit takes them."""
-        shard = read_sample(replace(self.training, only_finite=True))
-        return shard, Records.of_shard(shard, self.training.schema)
-
-    def read_attributes(self) -> IntArray:
-        """Attributes of records that will be released, (n_records, n_attributes)."""
-        return _read_codes(self.collection)
-
-
-@dataclass(frozen=True)
 class SampleFindings:
     """What a few chunks show of a run.
 
@@ -490,7 +464,18 @@ def forecast_run(run: Run) -> Forecast | None:
     """What the method says of a run before it; None where it says nothing."""
     if run.method.forecast is None:
         return None
-    preview = FewChunks(run.training.keeping(run.split, "fit"), run.collection)
+    fit = run.training.keeping(run.split, "fit")
+
+    def read_labelled() -> tuple[Shard, Shards]:
+        shard = read_sample(replace(fit, only_finite=True))
+        return shard, Records.of_shard(shard, fit.schema)
+
+    preview = Preview(
+        is_whole=_is_whole(fit) and _is_whole(run.collection),
+        read_training=partial(_read_labels, fit),
+        read_labelled=read_labelled,
+        read_attributes=partial(_read_codes, run.collection),
+    )
     found: Forecast | None = run.method.forecast(preview, run.options.method)
     return found
 
