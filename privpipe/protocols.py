@@ -120,8 +120,7 @@ class Shard:
     @property
     def n_bytes(self) -> int:
         """Of its arrays."""
-        parts = (self.features, self.desired, self.confidential, self.attributes, self.released)
-        return sum(part.nbytes for part in (*parts, self.weights, self.groups))
+        return sum(part.nbytes for part in vars(self).values() if isinstance(part, np.ndarray))
 
 
 class Statistics(Protocol):

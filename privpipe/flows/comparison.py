@@ -35,6 +35,7 @@ from privpipe.pipeline.stages.train import train_stage
 from privpipe.records.sampling import Part
 from privpipe.report.comparison_page import render_comparison
 from privpipe.report.release_sections import WEIGHED
+from privpipe.sanitizers import METHODS
 from privpipe.sanitizers.options import make_options
 from privpipe.store.access.location import join, shown
 from privpipe.store.access.objects import write_file
@@ -80,6 +81,13 @@ def plan_entries(
             code="nothing-to-compare",
         )
     for label, method in found:
+        if METHODS[method.name].releases == "surrogate":
+            raise OptionError(
+                f"[[compare]] names {method.name!r}, whose records are no one's: they cannot be "
+                "compared record by record.",
+                remedy="Leave it out.",
+                code="surrogate",
+            )
         about = options.model_copy(update={"method": method, "compare": ()})
         if not method.scales:  # standardised are those that depend on it
             about = about.change("collection", standardise=False)
@@ -131,7 +139,7 @@ def compare_collection(
     OptionError, InputError, StoreError
         If the configuration cannot be compared; what an entry alone raises is in its row.
     """
-    runs = {label: _check(entry) for label, entry in plan_entries(options, vary).items()}
+    runs = {label: check_stage(entry) for label, entry in plan_entries(options, vary).items()}
     url = companion_url(options.release.path, "compare")
     at_work = options.change("release", path=join(url, "cluster.zarr"))
     rows: list[dict[str, Any]] = []
@@ -165,18 +173,6 @@ def compare_collection(
         remove_workspace(place)
     watch.say(f"compared {shown(url)}/compare.html")
     return comparison
-
-
-def _check(options: RunOptions) -> Run:
-    run = check_stage(options)
-    if run.method.releases == "surrogate":
-        raise OptionError(
-            f"[[compare]] names {run.method.name!r}, whose records are no one's: they cannot be "
-            "compared record by record.",
-            remedy="Leave it out.",
-            code="surrogate",
-        )
-    return run
 
 
 def _measure(

@@ -103,8 +103,8 @@ def release_collection(
     try:
         trusted_code.confirm_code(options)
         if options.privacy.ephemeral == "refuse":
-            for sentence in spend.list_fleeting(options):
-                watch.say(f"account  {sentence}: later runs do not know of this one")
+            fleeting = spend.list_fleeting(options)
+            watch.say(*(f"account  {one}: later runs do not know of this one" for one in fleeting))
         if options.release.incremental:
             outcome = release_increment(options, watch, times)
         else:

@@ -213,10 +213,7 @@ if TYPE_CHECKING:
     MethodOptions = Any
 else:
     _KINDS = [method.options for method in METHODS.values()]
-    MethodOptions = functools.reduce(operator.or_, _KINDS)
-    # A single class is no union, and pydantic refuses it a discriminator.
-    if len(_KINDS) > 1:
-        MethodOptions = Annotated[MethodOptions, Field(discriminator="name")]
+    MethodOptions = Annotated[functools.reduce(operator.or_, _KINDS), Field(discriminator="name")]
 
 
 class CompareEntry(Section):

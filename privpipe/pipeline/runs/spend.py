@@ -277,7 +277,8 @@ def list_fleeting(options: RunOptions) -> list[str]:
     places = {"account": find_account(options.privacy.account)}
     if is_promised_across_runs(options):
         places["key folder"] = str(key_folder())
-    found = {what: (place, find_loss(place)) for what, place in places.items()}
     return [
-        f"The {what} {shown(place)} is in {loss}" for what, (place, loss) in found.items() if loss
+        f"The {what} {shown(place)} is in {loss}"
+        for what, place in places.items()
+        if (loss := find_loss(place))
     ]

@@ -77,8 +77,7 @@ def _find(options: RunOptions) -> dict[str, str]:
 
 
 def _folder() -> Path:
-    named = os.environ.get(FOLDER)
-    return Path(named) if named else user_data_path("privpipe") / "trusted_code"
+    return Path(os.environ.get(FOLDER) or user_data_path("privpipe") / "trusted_code")
 
 
 def find_code(options: Mapping[str, Any]) -> dict[str, str]:

@@ -217,9 +217,8 @@ def _check_public(run: Run) -> None:
     promises = run.options.method.consumes() is not None
     if promises and run.options.release.nonfinite == "impute" and not run.training.public:
         raise GuaranteeError(
-            '[release] nonfinite = "impute" puts the mean training record in the place of what is '
-            "missing, and the training records are not said to be public: what it reveals of them "
-            "is outside the promise.",
+            '[release] nonfinite = "impute" releases the mean of training records that are not '
+            "said to be public: what it reveals of them is outside the promise.",
             remedy="Name public records as [training] with public = true; or set [release] "
             'nonfinite = "withhold"; or set [method] allow_data_bound = true, and the release '
             "promises nothing.",

@@ -32,7 +32,10 @@ def plan_release(run: Run, trained: Trained) -> ReleasePlan:
     n, rows, width = schema.n_records, schema.chunk_rows, trained.n_features_out
     if trained.tile_rows is not None:
         n, rows, width = trained.n_records or 0, trained.tile_rows, len(trained.feature_names)
-    basis = _read_basis(run) if release.layout == "factored" else None
+    basis = None
+    if release.layout == "factored":
+        arrays = read_arrays(run.stored_model_url, ["lift", "centre"])
+        basis = Basis(arrays["lift"], arrays["centre"], schema.dtype)
     dtype = "float64" if basis is not None or trained.tile_rows is not None else schema.dtype
     released = (
         [ArrayPlan(FEATURES, (n, width), rows, dtype)]
@@ -44,8 +47,8 @@ def plan_release(run: Run, trained: Trained) -> ReleasePlan:
     # A release of surrogates includes nothing else, and withholds none.
     withholds = run.may_withhold and trained.tile_rows is None
     flag = [ArrayPlan(RELEASED, (n,), rows, "int8")] * withholds
-    arrays = (*released, *responses, *included, *flag)
-    return ReleasePlan(run.run_id, run.release_url, arrays, basis)
+    plans = (*released, *responses, *included, *flag)
+    return ReleasePlan(run.run_id, run.release_url, plans, basis)
 
 
 def _plan_variable(run: Run, name: str) -> ArrayPlan:
@@ -54,12 +57,6 @@ def _plan_variable(run: Run, name: str) -> ArrayPlan:
     variable = schema.variable(name)
     table = (("categories", list(variable.categories)),) if variable.categories else ()
     return ArrayPlan(name, (schema.n_records,), schema.chunk_rows, variable.dtype, table)
-
-
-def _read_basis(run: Run) -> Basis:
-    """The basis of a factored release, from the stored model."""
-    arrays = read_arrays(run.stored_model_url, ["lift", "centre"])
-    return Basis(arrays["lift"], arrays["centre"], run.collection.schema_of_records.dtype)
 
 
 def clean_stage(run: Run, trained: Trained, plan: ReleasePlan, executor: Executor) -> Cleaned:

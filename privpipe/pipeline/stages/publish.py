@@ -38,8 +38,7 @@ def publish_stage(
     check_unchanged(run)
     n_objects = cleaned.plan.chunks.n_chunks * len(cleaned.plan.arrays)
     listener(Event("publish", "begins", n_objects, "objects"))
-    head = _head(run, trained, cleaned, findings)
-    show_release(run, trained, cleaned, head, listener)
+    show_release(run, trained, cleaned, _head(run, trained, cleaned, findings), listener)
     # Confirmed and destroyed only once both are visible: until then the run may fail.
     confirm_loss(run, run.run_id)
     if run.options.method.forgets_keys:

@@ -117,18 +117,14 @@ def _describe(fitted: RecordMap, run: Run, executor: Executor) -> Trained:
             code="other-model",
         )
     imputes = run.options.release.nonfinite == "impute"
-    surrogates = ("n_records", "tile_rows", "feature_names", "response_names")
-    mixes = isinstance(fitted, MixesRecords)
+    read = ["n_features_in", "n_features_out", "reads", "draws", "keeps_features"]
+    if isinstance(fitted, MixesRecords):
+        read += ["n_records", "tile_rows", "feature_names", "response_names"]
     return Trained(
-        digest,
-        fitted.n_features_in,
-        fitted.n_features_out,
-        protect_subjects(fitted.guarantee, count_subjects(run)),
-        fitted.reads,
-        fitted.draws,
-        fitted.keeps_features,
-        _shards(run, executor).reduce(summarise_features).mean if imputes else None,
-        **{name: getattr(fitted, name) for name in surrogates if mixes},
+        model_digest=digest,
+        guarantee=protect_subjects(fitted.guarantee, count_subjects(run)),
+        mean_record=_shards(run, executor).reduce(summarise_features).mean if imputes else None,
+        **{name: getattr(fitted, name) for name in read},
     )
 
 
