@@ -49,21 +49,18 @@ def approve_release(release_url: str, name: str, reason: str) -> dict[str, str]:
             "An approval needs a name and a reason; both are published with the release.",
             remedy="Give --name and --reason.",
         )
-    nothing = OptionError(
+    if read_state(release_url) is not None:
+        # Held, so that no run changes the case while it is approved.
+        with hold_workspace(release_url):
+            if case := _read(release_url, CASE):
+                approval = {**case, "name": name, "reason": reason, "approved": now()}
+                _write(release_url, APPROVAL, approval)
+                return approval
+    raise OptionError(
         f"No gate has refused the release {shown(release_url)}: there is nothing to approve.",
         remedy="Run it first; `privpipe status` shows how far it is.",
         code="nothing-to-approve",
     )
-    if read_state(release_url) is None:
-        raise nothing
-    # Held, so that no run changes the case while it is approved.
-    with hold_workspace(release_url):
-        case = _read(release_url, CASE)
-        if case is None:
-            raise nothing
-        approval = {**case, "name": name, "reason": reason, "approved": now()}
-        _write(release_url, APPROVAL, approval)
-    return approval
 
 
 def read_approval(release_url: str, digest: str) -> dict[str, str] | None:

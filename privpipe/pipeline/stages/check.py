@@ -86,8 +86,7 @@ def check_stage(options: RunOptions) -> Run:
 
 def _find_roles(options: RunOptions) -> dict[Role, tuple[str, ...]]:
     """Variables of each role: those of the configuration, and those the method itself names."""
-    named = options.method.columns()
-    section = options.collection
+    named, section = options.method.columns(), options.collection
     confidential = dict.fromkeys((*section.confidential, *named.get("confidential", ())))
     return {
         "desired": section.desired,
