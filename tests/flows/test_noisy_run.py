@@ -250,7 +250,7 @@ ALONE = {"filter": "", "method": "threshold = 20.0\ncentre = false"}
 def test_impute__from_private_records_is_refused(bench: Bench) -> None:
     """The mean of the collection in the place of what is missing is a mean of private records."""
     given = ALONE | {"public": "false", "nonfinite": "impute"}
-    with pytest.raises(GuaranteeError, match="mean training record") as caught:
+    with pytest.raises(GuaranteeError, match="mean of training records") as caught:
         check_stage(read_options(bench.configure("bad", **given)))
     assert caught.value.code == "not-public"
     assert bench.losses() == []
