@@ -61,28 +61,26 @@ class ColumnChange:
     @property
     def correlation(self) -> FloatArray:
         """Of each column before and after, in [-1, 1]; NaN where one of them does not vary."""
-        size = np.sqrt(self.scatter[0] * self.scatter[1])
-        found: FloatArray = np.full(len(size), np.nan)
-        np.divide(self.scatter[2], size, out=found, where=size > 0)
-        return found
+        return _divide(self.scatter[2], np.sqrt(self.scatter[0] * self.scatter[1]))
 
     @property
     def spread(self) -> FloatArray:
         """Standard deviation after, as a multiple of the one before; NaN where that is 0."""
-        before, after, _ = self.scatter
-        ratio = np.divide(after, before, out=np.full(len(after), np.nan), where=before > 0)
-        return np.asarray(np.sqrt(ratio))
+        return np.asarray(np.sqrt(_divide(self.scatter[1], self.scatter[0])))
 
     @property
     def shift(self) -> FloatArray:
         """Change of the mean, in standard deviations before; NaN where that is 0."""
         deviation = np.sqrt(self.scatter[0] / max(self.n_records, 1))
-        step = self.mean[1] - self.mean[0]
-        found: FloatArray = np.full(len(step), np.nan)
-        np.divide(step, deviation, out=found, where=deviation > 0)
-        return found
+        return _divide(self.mean[1] - self.mean[0], deviation)
 
     @property
     def share_same(self) -> FloatArray:
         """Share of records whose value did not change at all."""
         return self.n_same / max(self.n_records, 1)
+
+
+def _divide(above: FloatArray, below: FloatArray) -> FloatArray:
+    """Quotients; NaN where nothing is below."""
+    found: FloatArray = np.full(len(below), np.nan)
+    return np.divide(above, below, out=found, where=below > 0)

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from privpipe.numerics.compiler import can_compile
-from privpipe.numerics.null_space import shrinkage
+from privpipe.numerics.null_space import knapsack
 from privpipe.numerics.null_space.compensated_rounding import Balance, store_within
 from privpipe.numerics.null_space.prediction_grid import predict_on_grid, settle_exactly
 from privpipe.numerics.null_space.rounding_margin import Defects, Grid, RoundingMargin
@@ -29,7 +29,7 @@ from privpipe.protocols import BoolArray, FloatArray, IntArray
 KERNEL_VALUES = 2**18
 """From this many values in a block on compiling pays."""
 
-KERNEL_RANK = shrinkage.FEW
+KERNEL_RANK = knapsack.FEW
 """Up to so many predictions the kernel is faster than a matrix product."""
 
 TILE_VALUES = 2**17
@@ -282,7 +282,7 @@ def reconstruct_records(
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         for rows in _tiles(*released.shape):
             # Adding zero turns -0.0 into 0.0.
-            released[rows] = shrinkage.lift_coordinates(coordinates[rows], lift, centre + 0.0)
+            released[rows] = knapsack.lift_coordinates(coordinates[rows], lift, centre + 0.0)
     return released
 
 
@@ -296,8 +296,8 @@ def _correct(found: CleanedBlock, form: LinearForm) -> None:
     """Store in balance what was withheld for its wide margin, in place, tile by tile."""
     assert form.balance is not None, "only narrow dtypes are corrected"
     dtype, rows = found.released.dtype, np.flatnonzero(found.withheld)
-    shrink = partial(shrinkage.shrink_by_rule, rule=form.rule)
-    lift = partial(shrinkage.lift_coordinates, lift=form.lift, centre=form.centre)
+    shrink = partial(knapsack.shrink_by_rule, rule=form.rule)
+    lift = partial(knapsack.lift_coordinates, lift=form.lift, centre=form.centre)
     for part in _tiles(len(rows), len(form.lift), MENDED_TILES):
         measured = found.measured[part]
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):
@@ -323,7 +323,7 @@ def _clean_tile(
     """Retained coordinates, what was spent, what is withheld, and what was measured of that."""
     values = predict_on_grid(x, form.predictor, form.weights, form.grid)
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-        b, size, unexplained = shrinkage.turn_predictions(
+        b, size, unexplained = knapsack.turn_predictions(
             values, form.defects.shift, form.defects.turn
         )
         # Written with "not (... <= ...)": a NaN bound must withhold.
@@ -341,7 +341,7 @@ def _clean_tile(
         budget = np.where(withheld, 0.0, form.root - margin) ** 2
         # An infinite coordinate would make the block warn, and is released as NaN anyway.
         b[withheld] = 0.0
-        retained = shrinkage.shrink_by_rule(b, budget, form.rule)
+        retained = knapsack.shrink_by_rule(b, budget, form.rule)
         for j in range(form.rank):
             lost = b[:, j] - retained[:, j]
             spent = spent + lost * lost

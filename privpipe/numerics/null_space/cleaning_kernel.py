@@ -274,8 +274,8 @@ def kernel(
         n = min({TILE}, x.shape[0] - start)
         read(x, start, n, predictor, weights, sums, weighed)
         lost = settle(
-            x, start, n, predictor, sums, weighed, numbers, known_rows, known, missing, n_sure,
-            values
+            x, start, n, predictor, (sums, weighed, n_sure, values), numbers, (known_rows, known),
+            missing
         )
         if lost > 0:
             return start, lost

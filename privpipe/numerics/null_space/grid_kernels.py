@@ -100,18 +100,7 @@ def settle_closely(
 
 @_strict
 def settle_tile(
-    x: Any,
-    start: int,
-    n: int,
-    predictor: Any,
-    sums: Any,
-    weighed: Any,
-    numbers: Any,
-    known_rows: Any,
-    known: Any,
-    missing: Any,
-    n_sure: Any,
-    values: Any,
+    x: Any, start: int, n: int, predictor: Any, tile: Any, numbers: Any, known: Any, missing: Any
 ) -> int:
     """Put the predictions of a tile on the grid; see `predict_on_grid`.
 
@@ -120,25 +109,23 @@ def settle_tile(
     x, start, n
         Records, and which of them are in the tile.
     predictor : (n_predictions, n_features or more)
-    sums : (n_predictions, tile)
-        Their predictions as float64 sums, in any order.
-    weighed : (tile,)
-        ``sum_i weight_i |x_i|``.
+    tile
+        Of the tile: sums (n_predictions, tile), the predictions as float64 sums, in any order;
+        weighed (tile,), ``sum_i weight_i |x_i|``; n_sure (tile,), room to count the predictions
+        that are decided; values (n_predictions, tile), which takes the values, NaN for records that
+        are not finite.
     numbers : (3,)
         Of the grid: step, digits, uncertainty.
-    known_rows, known : (n_known,), (n_known, n_predictions)
-        Records of which the values are known.
+    known : (n_known,), (n_known, n_predictions)
+        Records of which the values are known, and these.
     missing : (tile,)
         Takes the records that only whole numbers decide.
-    n_sure : (tile,)
-        Room to count the predictions that are decided.
-    values : (n_predictions, tile)
-        Takes the values; NaN for records that are not finite.
 
     Returns
     -------
     n_missing
     """
+    sums, weighed, n_sure, values = tile
     step, digits, uncertainty = numbers[0], int(numbers[1]), numbers[2]
     # Adding and subtracting 1.5 * 2**52 steps rounds to whole steps without a call of rint, for
     # many records in vector registers; strict compilation keeps the compiler from cancelling it.
@@ -158,7 +145,7 @@ def settle_tile(
     # A second look only at the few that are undecided, or not finite.
     for k in range(n):
         if n_sure[k] != sums.shape[0] and not _settle_record(
-            x[start + k], start + k, k, predictor, sums, weighed, numbers, known_rows, known, values
+            x[start + k], start + k, k, predictor, tile, numbers, known
         ):
             missing[n_missing] = start + k
             n_missing += 1
@@ -167,21 +154,14 @@ def settle_tile(
 
 @_strict
 def _settle_record(
-    record: Any,
-    number: int,
-    k: int,
-    predictor: Any,
-    sums: Any,
-    weighed: Any,
-    numbers: Any,
-    known_rows: Any,
-    known: Any,
-    values: Any,
+    record: Any, number: int, k: int, predictor: Any, tile: Any, numbers: Any, known: Any
 ) -> bool:
     """Values of one undecided record; False where nothing here decides."""
+    sums, weighed, _, values = tile
+    known_rows, known_values = known
     for i in range(known_rows.size):
         if known_rows[i] == number:
-            values[:, k] = known[i]
+            values[:, k] = known_values[i]
             return True
     step, digits = numbers[0], int(numbers[1])
     # The smallest subnormals are no rounding of anything: an absolute error covers them.
@@ -205,7 +185,7 @@ def _settle_record(
 
 @_strict
 def shrink_in_order(b: Any, retained: Any, budget: Any, room: Any) -> None:
-    """Remove coordinate by coordinate until the budget is spent; as in `shrinkage`."""
+    """Remove coordinate by coordinate until the budget is spent; as in `knapsack`."""
     before = room[0]
     for k in range(budget.size):
         before[k] = 0.0
@@ -220,7 +200,7 @@ def shrink_in_order(b: Any, retained: Any, budget: Any, room: Any) -> None:
 
 @_strict
 def shrink_evenly(b: Any, retained: Any, budget: Any, room: Any) -> None:
-    """Smallest coordinates whole, every other one by ``mu / |b|`` ("kkt"); as in `shrinkage`."""
+    """Smallest coordinates whole, every other one by ``mu / |b|`` ("kkt"); as in `knapsack`."""
     rank = b.shape[0]
     size, order = np.empty(rank), np.empty(rank, np.int64)
     share, spent = np.empty(rank), np.empty(rank)
@@ -254,7 +234,7 @@ def _sort_by_size(b: Any, order: Any) -> None:
 
 @_strict
 def _share_evenly(size: Any, budget: float, share: Any, spent: Any) -> None:
-    """How much each coordinate loses; see `shrinkage._share_evenly`, operation by operation."""
+    """How much each coordinate loses; see `knapsack._share_evenly`, operation by operation."""
     rank = size.size
     share[rank - 1] = 1.0  # q until it is known where the budget ends
     for k in range(rank - 2, -1, -1):

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial, reduce
+from itertools import combinations
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import numpy as np
@@ -122,25 +123,18 @@ def summarise_design(
         If features are not finite.
     """
     arrays.check_training(shard.features)
-    targets = [code_role(shard, schema, role, coding) for role in roles]
-    pattern = np.zeros(len(shard.features), np.intp)
-    for bit, y in enumerate(targets):
-        # Records with the same complete roles are summed together: at most four parts, in one pass.
-        pattern |= ~np.isnan(y).any(axis=1) << bit
+    targets = {role: code_role(shard, schema, role, coding) for role in roles}
+    whole = {role: ~np.isnan(y).any(axis=1) for role, y in targets.items()}
     parts = {}
-    for code in np.unique(pattern):
-        rows = pattern == code
-        there = {
-            role: y
-            for bit, (role, y) in enumerate(zip(roles, targets, strict=True))
-            if code >> bit & 1
-        }
-        if there or not roles:
-            parts[tuple(there)] = _summarise_rows(shard, rows, list(there.values()))
+    # Records with the same complete roles are summed together: at most four parts, in one pass.
+    for there in (some for k in range(len(roles) + 1) for some in combinations(roles, k)):
+        rows = np.ones(len(shard.features), np.bool_)
+        for role in roles:
+            rows &= whole[role] == (role in there)
+        if rows.any() and (there or not roles):
+            parts[there] = _summarise_rows(shard, rows, [targets[role] for role in there])
     sizes = {role: regression.count_targets(columns_of(schema, role)) for role in roles}
-    incomplete = {
-        role: int(np.isnan(y).any(axis=1).sum()) for role, y in zip(roles, targets, strict=True)
-    }
+    incomplete = {role: int(np.count_nonzero(~rows)) for role, rows in whole.items()}
     return DesignMoments(schema.n_features, sizes, parts, len(shard.features), incomplete)
 
 

@@ -14,8 +14,8 @@ from privpipe.numerics.null_space.compensated_rounding import (
     round_in_balance,
     store_within,
 )
+from privpipe.numerics.null_space.knapsack import shrink_coordinates
 from privpipe.numerics.null_space.rounding_margin import RoundingMargin
-from privpipe.numerics.null_space.shrinkage import shrink_coordinates
 
 
 def make_wide(n_records=200, n_features=60, rank=3, seed=0):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from privpipe.numerics.null_space.factorisation import factor_predictor
+from privpipe.numerics.null_space.knapsack import turn_predictions
 from privpipe.numerics.null_space.rounding_margin import (
     FARTHEST,
     Grid,
@@ -14,7 +15,6 @@ from privpipe.numerics.null_space.rounding_margin import (
     plan_grid,
     plan_margin,
 )
-from privpipe.numerics.null_space.shrinkage import turn_predictions
 from tests.oracles import exact_loss
 
 N_FEATURES, RANK = 8, 2
