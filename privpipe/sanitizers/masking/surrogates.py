@@ -8,7 +8,7 @@ reads all records once.
 import hashlib
 import math
 from functools import partial
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -48,54 +48,41 @@ class MaskingOptions(MethodOptions):
     """Options of ``[method] name = "masking"``."""
 
     name: Literal["masking"] = "masking"
-    n_surrogates: Annotated[
-        int,
-        Field(
-            ge=1,
-            description="Surrogate records to release: at least the features and one. However many "
-            "or few, they carry the exact coefficients, which do not protect single records.",
-        ),
-    ]
-    noise_level: Annotated[
-        float | None,
-        Field(
-            ge=0,
-            allow_inf_nan=False,
-            description="Standard deviation of the noise of standardised features (of features as "
-            "they are, for the literal solver). Default: read off their spectrum.",
-        ),
-    ] = None
-    clip: Annotated[
-        float | None,
-        Field(
-            gt=0,
-            allow_inf_nan=False,
-            description="Clip features this many standard deviations from their mean. Default: "
-            "no; outlying records are refused.",
-        ),
-    ] = None
-    solver: Annotated[
-        Solver,
-        Field(
-            description="scaled: standardised, and the model refitted on the subspace found. "
-            "literal: problem (3) of the paper as it is, which loses the model where responses "
-            "are large."
-        ),
-    ] = "scaled"
-    missing: Annotated[
-        Literal["refuse", "complete"],
-        Field(
-            description="Missing entries (NaN): refuse features that have some and leave records "
-            "without responses out of the fit, or complete both by problem (5) of the paper."
-        ),
-    ] = "refuse"
-    integers: Annotated[
-        Literal["refuse", "blur"],
-        Field(
-            description="Features of integers, whose signed sums lie on a lattice: refuse them, or "
-            "blur every sum by noise of four steps of the lattice, which hides no single record."
-        ),
-    ] = "refuse"
+    n_surrogates: int = Field(
+        ge=1,
+        description="Surrogate records to release: at least the features and one. However many "
+        "or few, they carry the exact coefficients, which do not protect single records.",
+    )
+    noise_level: float | None = Field(
+        None,
+        ge=0,
+        allow_inf_nan=False,
+        description="Standard deviation of the noise of standardised features (of features as "
+        "they are, for the literal solver). Default: read off their spectrum.",
+    )
+    clip: float | None = Field(
+        None,
+        gt=0,
+        allow_inf_nan=False,
+        description="Clip features this many standard deviations from their mean. Default: "
+        "no; outlying records are refused.",
+    )
+    solver: Solver = Field(
+        "scaled",
+        description="scaled: standardised, and the model refitted on the subspace found. "
+        "literal: problem (3) of the paper as it is, which loses the model where responses "
+        "are large.",
+    )
+    missing: Literal["refuse", "complete"] = Field(
+        "refuse",
+        description="Missing entries (NaN): refuse features that have some and leave records "
+        "without responses out of the fit, or complete both by problem (5) of the paper.",
+    )
+    integers: Literal["refuse", "blur"] = Field(
+        "refuse",
+        description="Features of integers, whose signed sums lie on a lattice: refuse them, or "
+        "blur every sum by noise of four steps of the lattice, which hides no single record.",
+    )
 
     forgets_keys: ClassVar[bool] = True
 

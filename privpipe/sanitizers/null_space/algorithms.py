@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import cached_property
-from typing import Annotated, Any, ClassVar, Literal, Unpack
+from typing import Any, ClassVar, Literal, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -42,18 +42,16 @@ Rule = Literal["greedy", "kkt"]
 Variant = Literal["null_first", "simultaneous"]
 
 
-@options_dataclass(frozen=True, config=FORBID)
+@options_dataclass(frozen=True, kw_only=True, config=FORBID)
 class NullSpaceOptions(predictors.CleanerOptions):
     """Options of ``[method] name = "null_space"``."""
 
     name: Literal["null_space"]
-    rule: Annotated[
-        Rule,
-        Field(
-            description="greedy: the paper's knapsack, smallest components first. kkt: maximises "
-            "the sum of removed shares, which is what Theorem 2 states."
-        ),
-    ] = "greedy"
+    rule: Rule = Field(
+        "greedy",
+        description="greedy: the paper's knapsack, smallest components first. kkt: maximises "
+        "the sum of removed shares, which is what Theorem 2 states.",
+    )
 
 
 @described(facts_of_map)
@@ -503,23 +501,20 @@ class PrintedCleaner(LinearCleaner):
         return margin
 
 
-@options_dataclass(frozen=True, config=FORBID)
+@options_dataclass(frozen=True, kw_only=True, config=FORBID)
 class TargetedOptions(predictors.CleanerOptions):
     """Options of ``[method] name = "null_space_targeted"``."""
 
     name: Literal["null_space_targeted"]
-    variant: Annotated[
-        Literal["null_first", "simultaneous", "printed"],
-        Field(
-            description="null_first: reproduces the paper's tables. simultaneous: exact for "
-            "Theorem 4. printed: the paper's coefficients to the letter, for reproductions "
-            "only; it warns, because an adversary who retrains sees nearly everything."
-        ),
-    ] = "null_first"
-    confidential_predictor: Annotated[
-        str | None,
-        Field(description="File with the confidential predictor, instead of fitting it."),
-    ] = None
+    variant: Literal["null_first", "simultaneous", "printed"] = Field(
+        "null_first",
+        description="null_first: reproduces the paper's tables. simultaneous: exact for "
+        "Theorem 4. printed: the paper's coefficients to the letter, for reproductions "
+        "only; it warns, because an adversary who retrains sees nearly everything.",
+    )
+    confidential_predictor: str | None = Field(
+        None, description="File with the confidential predictor, instead of fitting it."
+    )
 
     files_of: ClassVar[Mapping[predictors.TargetRole, str]] = {
         "desired": "predictor",

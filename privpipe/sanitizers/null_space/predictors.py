@@ -256,66 +256,51 @@ Ridge = Annotated[
 ]
 
 
-@options_dataclass(frozen=True, config=FORBID)
+@options_dataclass(frozen=True, kw_only=True, config=FORBID)
 class CleanerOptions(MethodOptions):
     """Options that both algorithms of null-space cleaning have."""
 
     name: str
-    utility_budget: Annotated[
-        float,
-        Field(
-            ge=0,
-            allow_inf_nan=False,
-            description="Largest loss of utility per record, in squared units of the desired "
-            "prediction; 0 removes the exact null space only.",
-        ),
-    ]
-    budget: Annotated[
-        linear_cleaner.BudgetBasis,
-        Field(
-            description="total: the budget covers all desired labels together. per_label: it is "
-            "multiplied by their number, as in the paper's tables."
-        ),
-    ] = "total"
+    utility_budget: float = Field(
+        ge=0,
+        allow_inf_nan=False,
+        description="Largest loss of utility per record, in squared units of the desired "
+        "prediction; 0 removes the exact null space only.",
+    )
+    budget: linear_cleaner.BudgetBasis = Field(
+        "total",
+        description="total: the budget covers all desired labels together. per_label: it is "
+        "multiplied by their number, as in the paper's tables.",
+    )
     ridge: Ridge = 0.0
-    intercept: Annotated[
-        Intercept,
-        Field(
-            description="separate: fitted and stored apart. augmented: a column of ones is "
-            "appended to the record and cleaned along (the paper's reading). none."
-        ),
-    ] = "separate"
-    centre: Annotated[
-        bool | None,
-        Field(
-            description="Clean deviations from the training mean. Default: true with a separate "
-            "intercept, false otherwise."
-        ),
-    ] = None
-    representative: Annotated[
-        linear_cleaner.Representative,
-        Field(
-            description="Which record carries the released coordinates: the closest to the "
-            "centre (the paper's) or the most likely under the training covariance."
-        ),
-    ] = "closest"
-    on_unrepresentable: Annotated[
-        linear_cleaner.OnUnrepresentable,
-        Field(
-            description="What becomes of a record that rounding alone may carry over a positive "
-            "budget: fail, or withhold it as a row of NaN."
-        ),
-    ] = "fail"
-    label_coding: Annotated[
-        regression.Coding, Field(description="Values of categorical targets: 0/1 or -1/+1.")
-    ] = "zero_one"
-    predictor: Annotated[
-        str | None,
-        Field(
-            description="File with the desired predictor (.npy: coefficients; .npz or Zarr "
-            "group: coefficients and optionally intercept), instead of fitting it."
-        ),
-    ] = None
+    intercept: Intercept = Field(
+        "separate",
+        description="separate: fitted and stored apart. augmented: a column of ones is "
+        "appended to the record and cleaned along (the paper's reading). none.",
+    )
+    centre: bool | None = Field(
+        None,
+        description="Clean deviations from the training mean. Default: true with a separate "
+        "intercept, false otherwise.",
+    )
+    representative: linear_cleaner.Representative = Field(
+        "closest",
+        description="Which record carries the released coordinates: the closest to the "
+        "centre (the paper's) or the most likely under the training covariance.",
+    )
+    on_unrepresentable: linear_cleaner.OnUnrepresentable = Field(
+        "fail",
+        description="What becomes of a record that rounding alone may carry over a positive "
+        "budget: fail, or withhold it as a row of NaN.",
+    )
+    label_coding: regression.Coding = Field(
+        "zero_one", description="Values of categorical targets: 0/1 or -1/+1."
+    )
+    predictor: str | None = Field(
+        None,
+        description="File with the desired predictor (.npy: coefficients; .npz or Zarr "
+        "group: coefficients and optionally intercept), instead of fitting it.",
+    )
 
     weighs: ClassVar[bool] = True
     files_of: ClassVar[Mapping[TargetRole, str]] = {"desired": "predictor"}
