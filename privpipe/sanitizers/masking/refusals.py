@@ -178,12 +178,12 @@ def check_outliers(
     n_surrogates
     """
     allowed = bound_share(n_surrogates)
-    beyond = furthest**2 / np.maximum(counts, 1) > allowed
-    if beyond.any():
+    too_much = furthest**2 / np.maximum(counts, 1) > allowed
+    if too_much.any():
         # The deviation whose square is just the allowed share of the variance, rounded down.
         clip = math.floor(10 * math.sqrt(allowed * float(counts.min()))) / 10
         raise InputError(
-            f"In {name_few(names, beyond)} one record holds more than {allowed:.2g} of "
+            f"In {name_few(names, too_much)} one record holds more than {allowed:.2g} of "
             "the variance: the release would show it.",
             remedy=f"Set [method] clip (standard deviations; below {clip:g}), or leave such "
             "features out.",
@@ -208,10 +208,10 @@ def check_responses(
     n_surrogates
     """
     allowed = bound_share(n_surrogates)
-    beyond = furthest**2 / np.maximum(counts, 1) > allowed
-    if beyond.any():
+    too_much = furthest**2 / np.maximum(counts, 1) > allowed
+    if too_much.any():
         raise InputError(
-            f"In the response {name_few(names, beyond)} one record holds more than "
+            f"In the response {name_few(names, too_much)} one record holds more than "
             f"{allowed:.2g} of the variance: the released coefficients would show the record.",
             remedy="Merge classes of fewer than about ten records (`privpipe ingest "
             "--min-category-count`), leave records of outlying responses out, or leave the "
