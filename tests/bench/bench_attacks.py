@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 import time
+from functools import partial
 
 import numpy as np
 from distributed import Client, LocalCluster
@@ -38,6 +39,11 @@ def draw_records(n_records: int, n_features: int) -> tuple[np.ndarray, np.ndarra
     return x, x - np.outer(along, direction), secret
 
 
+def given(evidence: Evidence) -> Evidence:
+    """On a worker: what travelled there."""
+    return evidence
+
+
 def audit(evidence: Evidence, options: AttackOptions, workers: int) -> AttackReport:
     """All attacks, here, each told as it ends, or on workers."""
 
@@ -56,7 +62,8 @@ def audit(evidence: Evidence, options: AttackOptions, workers: int) -> AttackRep
             ) as cluster,
             Client(cluster) as client,
         ):
-            return distribute_attacks(DaskExecutor(client), evidence, options=options)
+            held = partial(given, evidence)
+            return distribute_attacks(DaskExecutor(client), held, options=options)
     plan, outcomes = plan_attacks(evidence, options), []
     for attack in plan:
         outcomes.append(run_attack(evidence, attack, options))

@@ -49,6 +49,10 @@ def draw(n_classes: int = 2) -> tuple[np.ndarray, np.ndarray]:
     return random.normal(size=(400, 4)) + secret[:, None], secret
 
 
+def given(evidence: Evidence) -> Evidence:
+    return evidence
+
+
 def prepare(n_classes: int) -> Evidence:
     return prepare_evidence(*draw(n_classes), options=OPTIONS)
 
@@ -59,7 +63,7 @@ def test_distribute_attacks__reports_what_one_process_reports(client: Client) ->
     evidence = prepare_evidence(released, secret, raw=released, options=OPTIONS)
     heard: list[Event] = []
     executor = DaskExecutor(client, listener=heard.append)
-    ours = distribute_attacks(executor, evidence, options=OPTIONS)
+    ours = distribute_attacks(executor, functools.partial(given, evidence), options=OPTIONS)
     assert ours.table.drop(columns="seconds").equals(alone.table.drop(columns="seconds"))
     assert ours.decisions.equals(alone.decisions)
     assert {outcome.status for outcome in ours.outcomes} == {"measured"}
@@ -107,7 +111,9 @@ def test_distribute_attacks__calls_a_lost_task_unknown_and_tells_no_text(
 
     monkeypatch.setattr(attacks, "run_attack", lose)
     options = replace(OPTIONS, max_advantage=1.0, max_exposed=1.0)
-    report = distribute_attacks(DaskExecutor(client), prepare(2), options=options)
+    report = distribute_attacks(
+        DaskExecutor(client), functools.partial(prepare, 2), options=options
+    )
     assert report.verdict == "unknown"
     lost = report.table.query("status == 'unknown'")
     assert list(lost["adversary"]) == ["logistic"]
@@ -128,8 +134,7 @@ def test_check_worker_memory__refuses_before_any_attack_runs() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("scattered", [True, False])
-def test_distribute_attacks__survives_workers_that_die(scattered: bool) -> None:
+def test_distribute_attacks__survives_workers_that_die() -> None:
     # Workers are other processes, which may not find this module.
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
     evidence = functools.partial(prepare_and_die, 2)
@@ -138,9 +143,7 @@ def test_distribute_attacks__survives_workers_that_die(scattered: bool) -> None:
         LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address="127.0.0.1:0") as cluster,
         Client(cluster) as connected,
     ):
-        report = distribute_attacks(
-            DaskExecutor(connected), evidence() if scattered else evidence, options=OPTIONS
-        )
+        report = distribute_attacks(DaskExecutor(connected), evidence, options=OPTIONS)
     assert report.verdict == "unknown"
     assert (report.table["status"] == "unknown").all()
 

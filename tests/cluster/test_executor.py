@@ -15,7 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from privpipe.cluster.executors.dask_executor import DaskExecutor, align, open_executor
-from privpipe.cluster.executors.executor import Event, Executor, WorkerMemory, fold_in_tree
+from privpipe.cluster.executors.executor import (
+    Event,
+    Executor,
+    ShardSum,
+    WorkerMemory,
+    fold_in_tree,
+)
 from privpipe.cluster.workers.connection import ClusterOptions
 from privpipe.errors import InputError, PrivpipeError
 from privpipe.protocols import Shard, Sums
@@ -77,7 +83,7 @@ def test_reduce__same_bits_whoever_works(executor: Executor) -> None:
 
 
 def test_oracle__same_bits_whoever_works_in_every_round(executor: Executor) -> None:
-    ask = executor.oracle(load, (0.1,), range(5), add_up, {"power": 2})
+    ask = executor.oracle(ShardSum(load, (0.1,), range(5), add_up, {"power": 2}))
     for parameters in (1.0, 0.3):
         tasks = [[add_up(s, parameters, power=2)[0] for s in load(0.1, t)] for t in range(5)]
         expected = 0.0
@@ -98,7 +104,7 @@ def test_oracle__without_workers_reads_once_what_memory_holds(
         seen.append(task)
         return load(scale, task)
 
-    ask = Executor().oracle(count, (0.1,), range(5), add_up, {"power": 2})
+    ask = Executor().oracle(ShardSum(count, (0.1,), range(5), add_up, {"power": 2}))
     found = [ask(2.0) for _ in range(4)]
     assert len(seen) == loads
     expected = sum(add_up(s, 2.0, power=2)[0] for t in range(5) for s in load(0.1, t))
@@ -112,9 +118,9 @@ def test_oracle__workers_read_anew_what_they_have_no_room_for(
 ) -> None:
     if not isinstance(executor, DaskExecutor):
         pytest.skip("this process measures what it has loaded")
-    quiet = executor.oracle(load, (0.1,), range(5), add_up, {"power": 2})
+    quiet = executor.oracle(ShardSum(load, (0.1,), range(5), add_up, {"power": 2}))
     sizes = [1 if number in kept else 1 << 60 for number in range(5)]
-    ask = executor.oracle(load, (0.1,), range(5), add_up, {"power": 2}, sizes=sizes)
+    ask = executor.oracle(ShardSum(load, (0.1,), range(5), add_up, {"power": 2}, sizes))
     assert [ask(2.0), ask(0.3)] == [quiet(2.0), quiet(0.3)]
     held = [number for number, block in enumerate(ask.blocks) if block is not None]
     assert held == list(kept)
@@ -168,7 +174,7 @@ def test_fold_in_tree__keeps_the_order(n: int) -> None:
 def test_map_tasks__the_loss_of_the_only_worker_costs_time_alone(tmp_path: Path) -> None:
     options = ClusterOptions(workers=1, dashboard="127.0.0.1:0")
     with open_executor(options, "0a1b2c3e") as opened:
-        ask = opened.oracle(load, (0.1,), range(5), add_up, {"power": 2})
+        ask = opened.oracle(ShardSum(load, (0.1,), range(5), add_up, {"power": 2}))
         before = ask(1.0)
         flag = opened.send(str(tmp_path / "died"))
         tasks = [(str(number), (number,)) for number in range(5)]

@@ -230,8 +230,8 @@ def test_attacks__are_not_repeated(client: Client, checkpoints: Checkpoints) -> 
     random = np.random.default_rng(0)
     secret = random.integers(0, 2, 300)
     options = AttackOptions(adversaries=("least_squares", "naive_bayes"), n_replicates=60)
-    evidence = prepare_evidence(
-        random.normal(size=(300, 3)) + secret[:, None], secret, options=options
+    evidence = partial(
+        prepare_evidence, random.normal(size=(300, 3)) + secret[:, None], secret, options=options
     )
     first = distribute_attacks(
         DaskExecutor(client), evidence, options=options, checkpoints=checkpoints

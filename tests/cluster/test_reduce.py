@@ -13,6 +13,7 @@ from distributed import Client, get_task_stream, get_worker
 
 from privpipe.cluster.executors import dask_executor
 from privpipe.cluster.executors.dask_executor import DaskExecutor, spread_evenly
+from privpipe.cluster.executors.executor import ShardSum
 from privpipe.cluster.passes.reduce import ShardedCollection, load_shards
 from privpipe.cluster.workers.connection import ClusterOptions, connect
 from privpipe.errors import InputError
@@ -164,7 +165,7 @@ def test_oracle__asks_every_worker_for_as_many_shards(
             loaded_by = [workers[0]] * (len(tasks) - 1) + [workers[1]]
             patched.setattr(dask_executor, "spread_evenly", lambda *_: loaded_by)
         oracle = DaskExecutor(client, f"5e5e000{stolen:d}").oracle(
-            load_shards, (collection,), tasks, count_where, {}
+            ShardSum(load_shards, (collection,), tasks, count_where, {})
         )
     assert isinstance(oracle, dask_executor.ResidentOracle)
     oracle.places = planned

@@ -19,16 +19,7 @@ from distributed import Client, Future, wait
 from distributed import TimeoutError as DaskTimeoutError
 from threadpoolctl import threadpool_limits
 
-from privpipe.cluster.executors.executor import (
-    Event,
-    Executor,
-    Listener,
-    WorkerMemory,
-    find_room,
-    fold_in_tree,
-    ignore,
-    merge_all,
-)
+from privpipe.cluster.executors import executor as local
 from privpipe.cluster.workers.boundary import run_sealed
 from privpipe.cluster.workers.connection import ClusterOptions, connect
 from privpipe.cluster.workers.progress import TOPIC, Progress
@@ -44,49 +35,34 @@ _NUMBERS = itertools.count()
 
 
 class ResidentOracle:
-    """Answers ``sum of function(shard, parameters, **resident)`` over all shards.
+    """Answers a `ShardSum` over shards that stay on their workers: parameters down, sums up.
 
-    Shards are loaded when it is made, as many by each worker: the slowest one ends a round.
+    They are loaded when it is made, as many by each worker: the slowest one ends a round. Those
+    that do not fit are read anew in every round.
 
     Parameters
     ----------
     executor
         Whose client sends, and who waits.
-    load, shared, tasks
-        ``load(*shared, task)`` gives the shards of a task, several chunks each, in the order of the
-        records.
-    function
-        Module-level function of a shard; see `Shards.oracle`.
-    resident
-        Keyword arguments that are sent once, by a task that can be run again.
-    sizes
-        Bytes of each task's shards; where they are not known, all are retained.
+    question
+        What is summed up.
     """
 
-    def __init__(
-        self,
-        executor: DaskExecutor,
-        load: Callable[..., list[Shard]],
-        shared: Sequence[Any],
-        tasks: Sequence[Any],
-        function: Callable[..., Sums],
-        resident: Mapping[str, Any],
-        sizes: Sequence[int],
-    ) -> None:
-        self.executor, self.read, self.tasks, self.function = executor, load, tasks, function
-        self.token, self._rounds, client = executor.make_token(), itertools.count(), executor.client
-        self.shared = [send(client, value) for value in shared]
-        self.resident = send(client, dict(resident))
+    def __init__(self, executor: DaskExecutor, question: local.ShardSum) -> None:
+        self.executor, self.question, client = executor, question, executor.client
+        self.token, self._rounds = executor.make_token(), itertools.count()
+        self.shared = [send(client, value) for value in question.shared]
+        self.resident = send(client, dict(question.resident))
         workers = client.scheduler_info(n_workers=-1)["workers"]
         limits = {address: int(one["memory_limit"] or 0) for address, one in workers.items()}
         # Placed by us: as the scheduler liked, 11 of 19 blocks lay on one of two workers,
         # and every round waited for it.
-        self.places = spread_evenly(sorted(limits), len(tasks))
-        chosen = choose_resident(self.places, sizes or [0] * len(tasks), limits)
+        self.places = spread_evenly(sorted(limits), len(question.tasks))
+        chosen = choose_resident(self.places, question.sizes or [0] * len(question.tasks), limits)
         self.blocks = [
             submit(
                 client,
-                load,
+                question.load,
                 *self.shared,
                 task,
                 key=f"load_shards-{self.token}-{number:06d}",
@@ -98,7 +74,7 @@ class ResidentOracle:
             if stays
             else None
             for number, (task, place, stays) in enumerate(
-                zip(tasks, self.places, chosen, strict=True)
+                zip(question.tasks, self.places, chosen, strict=True)
             )
         ]
 
@@ -114,13 +90,13 @@ class ResidentOracle:
             submit(
                 self.executor.client,
                 ask_blocks,
-                self.function,
-                [(number, self.blocks[number], self.tasks[number]) for number in numbers],
-                self.read,
+                self.question.function,
+                [(number, self.blocks[number], self.question.tasks[number]) for number in numbers],
+                self.question.load,
                 self.shared,
                 self.resident,
                 parameters,
-                key=f"{_name(self.function)}-{self.token}-{round_number:05d}-{place:03d}",
+                key=f"{_name(self.question.function)}-{self.token}-{round_number:05d}-{place:03d}",
                 # One task a worker and round: actors answer in 2 ms instead of 11, but die with
                 # their worker.
                 workers=[worker] if worker else None,
@@ -182,7 +158,7 @@ def choose_resident(
     >>> choose_resident(["a", "a", "b", None], [30 << 20] * 4, {"a": 500 << 20, "b": 0})
     [True, False, True, True]
     """
-    room = {name: find_room(limit) for name, limit in limits.items() if limit}
+    room = {name: local.find_room(limit) for name, limit in limits.items() if limit}
     resident = []
     for place, size in zip(places, sizes, strict=True):
         stays = place not in room or size <= room[place]
@@ -293,7 +269,7 @@ GIVE_UP_AFTER = 600.0
 """Seconds without a finished task *and* without any worker after which the work fails."""
 
 
-class DaskExecutor(Executor):
+class DaskExecutor(local.Executor):
     """Runs work on the workers of a cluster; see `Executor`.
 
     Parameters
@@ -306,7 +282,9 @@ class DaskExecutor(Executor):
         Receives the events.
     """
 
-    def __init__(self, client: Client, run: str = "", listener: Listener = ignore) -> None:
+    def __init__(
+        self, client: Client, run: str = "", listener: local.Listener = local.ignore
+    ) -> None:
         super().__init__(listener)
         self.client = client
         self.run = run or secrets.token_hex(4)
@@ -316,12 +294,12 @@ class DaskExecutor(Executor):
         link = self.client.dashboard_link
         return f"dashboard at {link}" if link else "no dashboard"
 
-    def measure(self) -> WorkerMemory:
+    def measure(self) -> local.WorkerMemory:
         """Workers, threads and memory as they are now."""
         workers = self.client.scheduler_info(n_workers=-1)["workers"].values()
         limits = [int(worker["memory_limit"] or 0) for worker in workers]
         threads = [int(worker["nthreads"]) for worker in workers]
-        return WorkerMemory(
+        return local.WorkerMemory(
             n_workers=len(limits),
             n_threads=sum(threads),
             smallest=min(limits, default=0),
@@ -353,7 +331,7 @@ class DaskExecutor(Executor):
 
         def merge(parts: list[Future[Any]]) -> Future[Any]:
             key = f"merge_{label}-{token}-{next(numbers):06d}"
-            return submit(self.client, merge_all, parts, key=key)
+            return submit(self.client, local.merge_all, parts, key=key)
 
         heard, under_way = deque[int](), WeakSet[Future[Any]]()
 
@@ -368,32 +346,23 @@ class DaskExecutor(Executor):
 
         leaves = itertools.starmap(submit_leaf, enumerate(tasks))
         try:
-            [found] = self.gather([fold_in_tree(leaves, merge)], f"sum_{label}", heard)
+            [found] = self.gather([local.fold_in_tree(leaves, merge)], f"sum_{label}", heard)
         finally:
             # A callback holds its future, so that a failure ends the other leaves by this alone.
             self.client.cancel(list(under_way))
         return cast(S, found)
 
-    def oracle(
-        self,
-        load: Callable[..., list[Shard]],
-        shared: Sequence[Any],
-        tasks: Sequence[Any],
-        function: Callable[..., Sums],
-        resident: Mapping[str, Any],
-        *,
-        sizes: Sequence[int] = (),
-    ) -> Oracle[Any, Sums]:
+    def oracle(self, question: local.ShardSum) -> Oracle[Any, Sums]:
         """See `Executor.oracle`; shards stay on the workers that loaded them, if there is room."""
-        oracle = ResidentOracle(self, load, shared, tasks, function, resident, sizes)
+        oracle = ResidentOracle(self, question)
         if oracle.loaded:  # a round queries each worker about what it holds
             self._await(oracle.loaded, "load_shards", len(oracle.loaded))
         return oracle
 
     def map_tasks(
         self,
-        function: Callable[..., Any],
-        tasks: Iterable[tuple[str, tuple[Any, ...]]],
+        function: local.Function,
+        tasks: Iterable[local.Task],
         *,
         shared: Sequence[Any] = (),
         prefix: str,
@@ -470,7 +439,7 @@ class DaskExecutor(Executor):
             done = [future for future in futures if future.done()]
             n_chunks = sum(heard.popleft() for _ in range(len(heard))) if heard else 0
             if n_chunks:
-                self.listener(Event(work, "advances", n_chunks, "chunks"))
+                self.listener(local.Event(work, "advances", n_chunks, "chunks"))
             if len(done) >= n_needed:
                 return done
             now = time.monotonic()
@@ -485,7 +454,7 @@ class DaskExecutor(Executor):
     def _report(self, silent: float, work: str) -> None:
         """Say that nothing has been heard for so many seconds."""
         n_workers = self.measure().n_workers
-        self.listener(Event(work, "stalls", silent, "seconds", (("workers", n_workers),)))
+        self.listener(local.Event(work, "stalls", silent, "seconds", (("workers", n_workers),)))
         # Ten minutes: a nanny, or a queue, may be starting another worker.
         if n_workers == 0 and silent > GIVE_UP_AFTER:
             raise ClusterError(
@@ -518,8 +487,8 @@ def _outcome(future: Future[Any]) -> Any:
 
 @contextmanager
 def open_executor(
-    options: ClusterOptions, run: str, listener: Listener = ignore
-) -> Iterator[Executor]:
+    options: ClusterOptions, run: str, listener: local.Listener = local.ignore
+) -> Iterator[local.Executor]:
     """All work in this process where no workers are requested, on a cluster otherwise.
 
     Parameters
@@ -539,7 +508,7 @@ def open_executor(
     if options.address is None and options.workers == 0:
         # As on a worker: more threads give other bits, and fight for the processors of others.
         with threadpool_limits(limits=1):
-            yield Executor(listener)
+            yield local.Executor(listener)
         return
     with connect(options) as client:
         yield DaskExecutor(client, run, listener)

@@ -7,6 +7,7 @@ can be made again, so that the loss of any worker, the only one included, costs 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
+from functools import partial
 from functools import reduce as fold
 from typing import Any, Literal, TypeVar
 
@@ -126,6 +127,36 @@ def merge_all(parts: Sequence[S]) -> S:
     return fold(lambda left, right: left.merge(right), parts)
 
 
+Function = Callable[..., Any]
+Task = tuple[str, tuple[Any, ...]]
+"""Name and arguments."""
+
+
+@dataclass(frozen=True)
+class ShardSum:
+    """``sum of function(shard, parameters, **resident)`` over shards that are loaded once.
+
+    Parameters
+    ----------
+    load, shared, tasks
+        ``load(*shared, task)`` gives the shards of a task, several chunks each, in the order of the
+        records.
+    function
+        Module-level function of a shard; see `Shards.oracle`.
+    resident
+        Keyword arguments that are sent once.
+    sizes
+        Bytes of each task's shards; where they are not known, all are retained.
+    """
+
+    load: Callable[..., list[Shard]]
+    shared: tuple[Any, ...]
+    tasks: Sequence[Any]
+    function: Callable[..., Sums]
+    resident: Mapping[str, Any]
+    sizes: Sequence[int] = ()
+
+
 class Executor:
     """Runs functions on what they are given; nothing but our own errors comes out.
 
@@ -180,21 +211,11 @@ class Executor:
 
         return run_sealed(fold_in_tree, work(), merge_all)
 
-    def oracle(
-        self,
-        load: Callable[..., list[Shard]],
-        shared: Sequence[Any],
-        tasks: Sequence[Any],
-        function: Callable[..., Sums],
-        resident: Mapping[str, Any],
-        *,
-        sizes: Sequence[int] = (),
-    ) -> Oracle[Any, Sums]:
-        """A callable that sums ``function(shard, parameters, **resident)`` over all shards.
+    def oracle(self, question: ShardSum) -> Oracle[Any, Sums]:
+        """A callable that gives the sum over all shards for some parameters.
 
-        Shards are those of ``load(*shared, task)``, of so many bytes where `sizes` says so; they
-        stay while memory allows, others are read anew in every round. Sums are added shard by
-        shard within a task, then task by task.
+        Shards stay while memory allows, others are read anew in every round. Sums are added shard
+        by shard within a task, then task by task.
         """
         room = int(RESIDENT_SHARE * self.measure().smallest)
         held: dict[int, list[Shard]] = {}
@@ -203,7 +224,7 @@ class Executor:
             nonlocal room
             if number in held:
                 return held[number]
-            shards = load(*shared, tasks[number])
+            shards = question.load(*question.shared, question.tasks[number])
             size = sum(shard.n_bytes for shard in shards)
             # The first ones stay: which do decides about time only, sums are added in one order.
             if size <= room:
@@ -211,23 +232,17 @@ class Executor:
                 held[number] = shards
             return shards
 
+        def ask_task(number: int, parameters: Any) -> Sums:
+            function = partial(question.function, **question.resident)
+            return add_sums([function(shard, parameters) for shard in find_shards(number)])
+
         def ask(parameters: Any) -> Sums:
-            return add_sums(
-                [
-                    add_sums([function(shard, parameters, **resident) for shard in find_shards(i)])
-                    for i in range(len(tasks))
-                ]
-            )
+            return add_sums([ask_task(i, parameters) for i in range(len(question.tasks))])
 
         return lambda parameters, /: run_sealed(ask, parameters)
 
     def map_tasks(
-        self,
-        function: Callable[..., Any],
-        tasks: Iterable[tuple[str, tuple[Any, ...]]],
-        *,
-        shared: Sequence[Any] = (),
-        prefix: str,
+        self, function: Function, tasks: Iterable[Task], *, shared: Sequence[Any] = (), prefix: str
     ) -> Iterator[tuple[str, Any]]:
         """Yield name and ``function(*shared, *arguments)`` of each task as it is done.
 
@@ -245,12 +260,7 @@ class Executor:
             yield name, outcome
 
     def run_tasks(
-        self,
-        function: Callable[..., Any],
-        tasks: Iterable[tuple[str, tuple[Any, ...]]],
-        *,
-        shared: Sequence[Any] = (),
-        prefix: str,
+        self, function: Function, tasks: Iterable[Task], *, shared: Sequence[Any] = (), prefix: str
     ) -> Iterator[tuple[str, Any]]:
         """`map_tasks` where the first failure is raised; the other tasks are cancelled then."""
         for name, found in self.map_tasks(function, tasks, shared=shared, prefix=prefix):

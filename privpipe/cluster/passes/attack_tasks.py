@@ -89,25 +89,8 @@ class EvidenceSummary:
 
 
 Run = Callable[[Callable[..., Any], Mapping[str, tuple[Any, ...]], str], Iterator[tuple[str, Any]]]
-"""``run(function, tasks, prefix)`` yields name and result of ``function(evidence, *task)``."""
-
-
-def _run_on(
-    executor: Executor,
-    evidence: Any,
-    known: Checkpoints | None,
-    function: Callable[..., Any],
-    tasks: Mapping[str, tuple[Any, ...]],
-    prefix: str,
-) -> Iterator[tuple[str, Any]]:
-    """Name and result of each task, in the order of finishing; an error is a result.
-
-    Evidence is what the executor holds. An outcome that an earlier run has checkpointed is read
-    instead.
-    """
-    about = known and partial(known.about, function.__name__)
-    calls = ((name, (function, task, about and about(*task))) for name, task in tasks.items())
-    return executor.map_tasks(remember, calls, shared=(evidence,), prefix=prefix)
+"""``run(function, tasks, prefix)`` yields name and result of ``function(evidence, *task)`` as they
+are done; an error is a result."""
 
 
 def remember(
@@ -126,7 +109,7 @@ def remember(
 
 def distribute_attacks(
     executor: Executor,
-    evidence: Evidence | Callable[[], Evidence],
+    prepare: Callable[[], Evidence],
     *,
     options: AttackOptions | None = None,
     checkpoints: Checkpoints | None = None,
@@ -139,10 +122,9 @@ def distribute_attacks(
     ----------
     executor
         Who works.
-    evidence
-        What is attacked: prepared evidence, which is sent to every worker once; or a
-        picklable function that prepares it, which runs once on a worker (for instance to
-        read the sample from the release, so that no record passes the driver).
+    prepare
+        Prepares what is attacked; picklable. It runs once on a worker, as to read the sample from
+        the release.
     options
         Adversaries, bounds, limit and confidence.
     checkpoints
@@ -174,13 +156,18 @@ def distribute_attacks(
     options = options or AttackOptions()
     # Limits decide nothing that is measured: a corrected one finds all outcomes checkpointed.
     measured = options.without_limits()
-    # A function runs where the evidence is used, so that no record passes the driver.
-    if isinstance(evidence, Evidence):
-        held = executor.send(evidence)
-    else:
-        held = executor.hold(evidence, key="prepare_evidence")
-    known = checkpoints and checkpoints.about(evidence, measured)
-    run = partial(_run_on, executor, held, known)
+    # Where the evidence is used, so that no record passes the driver.
+    held = executor.hold(prepare, key="prepare_evidence")
+    known = checkpoints and checkpoints.about(prepare, measured)
+
+    def run(
+        function: Callable[..., Any], tasks: Mapping[str, tuple[Any, ...]], prefix: str
+    ) -> Iterator[tuple[str, Any]]:
+        # What an earlier run has checkpointed of this evidence is read instead.
+        about = known and partial(known.about, function.__name__)
+        calls = ((name, (function, task, about and about(*task))) for name, task in tasks.items())
+        return executor.map_tasks(remember, calls, shared=(held,), prefix=prefix)
+
     plan = [("1", (held, measured))]
     [(_, summary)] = executor.run_tasks(describe_evidence, plan, prefix="plan_attacks")
     check_worker_memory(summary, executor.measure())

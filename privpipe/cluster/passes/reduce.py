@@ -17,7 +17,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 
 from privpipe.attacks.statistics.joint_sums import JointSums
-from privpipe.cluster.executors.executor import Event, Executor
+from privpipe.cluster.executors.executor import Event, Executor, ShardSum
 from privpipe.cluster.pass_checkpoints import Checkpoints, PartialSum, recall_sum
 from privpipe.cluster.passes.loaded_map import CleanedShards
 from privpipe.protocols import Oracle, Shard, ShardSchema, Statistics, Sums
@@ -92,7 +92,7 @@ class ShardedCollection:
                 sizes = [sum(_measure_bytes(self.collection, c) for c in task) for task in tasks]
                 opened.append(
                     self.executor.oracle(
-                        load_shards, (self.collection,), tasks, function, resident, sizes=sizes
+                        ShardSum(load_shards, (self.collection,), tasks, function, resident, sizes)
                     )
                 )
             return opened[0](parameters)

@@ -12,7 +12,7 @@ import re
 import secrets
 import shutil
 import stat
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -94,7 +94,7 @@ def flush_tree(path: str, progress: Callable[[int], None] | None = None) -> None
         return
     folders = [folder for folder, _, _ in os.walk(path)]
     # Files before folders: a name may survive only when its content has.
-    files = [os.path.join(folder, name) for folder, _, names in os.walk(path) for name in names]
+    files = list(_walk_files(path))
     # A flush waits for the disk, which takes several at once.
     with ThreadPoolExecutor(8) as pool:
         for _ in pool.map(_flush, files):
@@ -374,11 +374,11 @@ def list_empty_folders(url: str) -> list[str]:
 
 def measure_files(path: str) -> int:
     """Bytes of all files below a folder of the file system; 0 where there is none."""
-    return sum(
-        os.lstat(os.path.join(folder, name)).st_size
-        for folder, _, names in os.walk(path)
-        for name in names
-    )
+    return sum(os.lstat(file).st_size for file in _walk_files(path))
+
+
+def _walk_files(path: str) -> Iterator[str]:
+    return (os.path.join(folder, name) for folder, _, names in os.walk(path) for name in names)
 
 
 def check_no_links(url: str, *, skip: Collection[str] = ()) -> None:
@@ -412,10 +412,9 @@ def drop_unfinished(url: str) -> None:
     No one else may be writing. Remote stores have none: an object is there whole or not at all.
     """
     path = local_path(url)
-    for folder, _, names in os.walk(path) if path is not None else ():
-        for name in names:
-            if name.endswith(UNFINISHED):
-                os.unlink(os.path.join(folder, name))
+    for file in _walk_files(path) if path is not None else ():
+        if file.endswith(UNFINISHED):
+            os.unlink(file)
 
 
 def delete_tree(store: Store, *, keep: str | None = None) -> None:

@@ -164,15 +164,14 @@ def read_key(key_id: str, binding: KeyBinding, *, folder: str | Path | None = No
     Parameters and errors are those of `make_key`; a key that was never made is a StoreError.
     """
     place = KeyFolder.existing(_check_id(key_id), folder)
-    if place is None:
-        raise _unknown(key_id)
-    entry, found = _read_entry(place), place.has("key")
-    # Destroyed or lost, never replaced: a second draw for the same records can be averaged.
-    if entry is not None and (entry.forgotten is not None or not found):
-        raise _gone(entry, place)
-    if not found:
-        raise _unknown(key_id)
-    return _open(place, binding)
+    if place is not None:
+        entry, found = _read_entry(place), place.has("key")
+        # Destroyed or lost, never replaced: a second draw for the same records can be averaged.
+        if entry is not None and (entry.forgotten is not None or not found):
+            raise _gone(entry, place)
+        if found:
+            return _open(place, binding)
+    raise _unknown(key_id)
 
 
 def forget_key(key_id: str, *, folder: str | Path | None = None) -> KeyEntry:

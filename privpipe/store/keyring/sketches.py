@@ -12,6 +12,7 @@ import json
 import secrets
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from typing import TypeVar
 
 import google_crc32c
 import numpy as np
@@ -30,6 +31,7 @@ FOLDER = ".records"
 NEAR = 0.9
 """Share of both from which on two partitions are versions of one another."""
 NOTHING = Overlap(0.0, 0.0)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -140,16 +142,11 @@ class Sketches:
 
     def frames(self) -> tuple[GridFrame, ...]:
         """All units in which records were ever cut."""
-        made = []
-        for name, content in self._get_many(self._list("frames/")).items():
-            try:
-                frame = _FRAME.validate_json(content)
-            except ValidationError:
-                raise self._damaged(name) from None
-            if name != f"frames/{frame.id}.json":
-                raise self._damaged(name)
-            made.append(frame)
-        return tuple(made)
+        found = self._read_all(_FRAME, "frames")
+        for name, frame in found.items():
+            if name != frame.id:
+                raise self._damaged("frames")
+        return tuple(found.values())
 
     def add_frame(self, frame: GridFrame) -> None:
         """Store the units of records that fit no known ones."""
@@ -274,14 +271,18 @@ class Sketches:
             )
 
     def _notes(self) -> dict[str, _Note]:
-        notes = {}
-        for name, content in self._get_many(self._list("links/")).items():
+        return self._read_all(_NOTE, "links")
+
+    def _read_all(self, kind: TypeAdapter[T], folder: str) -> dict[str, T]:
+        """The documents of a folder by their names."""
+        found = {}
+        for key, content in self._get_many(self._list(f"{folder}/")).items():
+            name = key.removeprefix(f"{folder}/").removesuffix(".json")
             try:
-                found = _NOTE.validate_json(content)
+                found[name] = kind.validate_json(content)
             except ValidationError:
-                raise self._damaged(name) from None
-            notes[name.removeprefix("links/").removesuffix(".json")] = found
-        return notes
+                raise self._damaged(folder) from None
+        return found
 
     def _seal(self, table: WordArray) -> bytes:
         body = np.ascontiguousarray(table, "<u8").tobytes()
