@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import dask.array as da
     import xarray as xr
 
+Block = npt.NDArray[Any]
 StreamOf = Callable[[int, int], RecordStream]
 """Stream of the records `start` to `stop`, such as the method `part` of a keyed stream; that one
 holds a key and works on threads of this process only."""
@@ -145,20 +146,17 @@ def apply_lazily(fitted: RecordMap, x: da.Array, *, streams: StreamOf | None = N
 
 
 def _apply_block(
-    x: npt.NDArray[Any],
-    *,
+    x: Block,
     fitted: RecordMap,
     starts: list[int],
     streams: StreamOf | None,
     block_id: tuple[int, int],
-) -> npt.NDArray[Any]:
+) -> Block:
     """Worker side: one block; its place among the blocks gives the numbers of its records."""
     return _apply(fitted, x, starts[block_id[0]], streams)
 
 
-def _apply(
-    fitted: RecordMap, x: npt.NDArray[Any], start: int, streams: StreamOf | None
-) -> npt.NDArray[Any]:
+def _apply(fitted: RecordMap, x: Block, start: int, streams: StreamOf | None) -> Block:
     stream = None if streams is None else streams(start, start + len(x))
     return fitted.apply(x, stream)
 

@@ -299,13 +299,8 @@ class DaskExecutor(local.Executor):
         workers = self.client.scheduler_info(n_workers=-1)["workers"].values()
         limits = [int(worker["memory_limit"] or 0) for worker in workers]
         threads = [int(worker["nthreads"]) for worker in workers]
-        return local.WorkerMemory(
-            n_workers=len(limits),
-            n_threads=sum(threads),
-            smallest=min(limits, default=0),
-            total=sum(limits),
-            threads=max(threads, default=1),
-        )
+        smallest, most_threads = min(limits, default=0), max(threads, default=1)
+        return local.WorkerMemory(len(limits), sum(threads), smallest, sum(limits), most_threads)
 
     def show(self, progress: Progress) -> None:
         """An event on the scheduler, for its page and its gauges."""

@@ -319,28 +319,26 @@ def _make_private(path: str) -> None:
             os.fchmod(folder, 0o700)
         finally:
             os.close(folder)
-        return
     except OSError as error:
-        problem = error.strerror
-    if os.path.islink(path):
+        if not os.path.islink(path):
+            problem = f"{path} cannot be made ({error.strerror})."
+            raise StoreError(problem, remedy="Check your rights.") from None
         raise StoreError(
             f"The workspace {path} is a link; it is not followed.",
             remedy="Remove the link (`privpipe purge` does), then run again.",
             code="link",
-        )
-    raise StoreError(f"{path} cannot be made ({problem}).", remedy="Check your rights.")
+        ) from None
 
 
 def _open_lock(path: str) -> int:
     try:
         return os.open(os.path.join(path, LOCK), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     except OSError as error:
-        problem = error.strerror
-    raise StoreError(
-        f"The lock of the workspace {path} cannot be opened ({problem}).",
-        remedy="Remove it if it is a link, and check your rights.",
-        code="link" if os.path.islink(os.path.join(path, LOCK)) else "lock",
-    )
+        raise StoreError(
+            f"The lock of the workspace {path} cannot be opened ({error.strerror}).",
+            remedy="Remove it if it is a link, and check your rights.",
+            code="link" if os.path.islink(os.path.join(path, LOCK)) else "lock",
+        ) from None
 
 
 def _take(lock: int, path: str) -> bool:

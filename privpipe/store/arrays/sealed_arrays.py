@@ -98,11 +98,7 @@ class Proof:
             if row < len(table):
                 length, crc = table[row, self.arrays.index(array)]
                 return int(length), int(crc)
-        raise StoreError(
-            f"There is no receipt for chunk {chunk} of {array!r}.",
-            remedy="It was never part of the collection: restore it, or ingest it again.",
-            code="source-damaged",
-        )
+        raise _differs(f"There is no receipt for chunk {chunk} of {array!r}.")
 
     def describe(self) -> dict[str, Any]:
         """For the root document of the store that holds the receipts."""
@@ -218,11 +214,7 @@ async def _read(proof: Proof, number: int) -> Table:
     content = b"" if found is None else found.to_bytes()
     # SHA-256, as the root has it: a CRC could be made to fit.
     if hashlib.sha256(content).hexdigest() != proof.blocks[number]:
-        raise StoreError(
-            f"The receipts of {shown(proof.url)} are damaged.",
-            remedy="Restore the collection, or ingest it again.",
-            code="source-damaged",
-        )
+        raise _differs(f"The receipts of {shown(proof.url)} are damaged.")
     table = np.frombuffer(content[:-TRAILER], "<u8")
     return table.reshape(proof.block_chunks, len(proof.arrays), 2).astype(np.uint64)
 
@@ -441,8 +433,12 @@ def _decode(plan: layout.ArrayPlan, chunks: Sequence[Bytes]) -> npt.NDArray[Any]
 
 
 def _damaged(sealed: SealedArrays, plan: layout.ArrayPlan, chunk: int, how: str) -> StoreError:
+    return _differs(f"Chunk {chunk} of {plan.name!r} in {shown(sealed.url)} {how}.")
+
+
+def _differs(problem: str) -> StoreError:
     return StoreError(
-        f"Chunk {chunk} of {plan.name!r} in {shown(sealed.url)} {how}.",
+        problem,
         remedy="Restore the collection from where it came, or ingest it again.",
         code="source-damaged",
     )

@@ -16,7 +16,7 @@ import json
 import re
 import secrets
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
@@ -269,17 +269,13 @@ def _find_new(chain: AccountChain) -> dict[str, str]:
     with reaching(chain.url):
         names = list_keys(open_store(chain.url, read_only=True))
     new = [name for name in names if ENTRY.fullmatch(name) and name not in chain.entries]
-    # What is damaged before a link holds it is for its reader to report: it may be restored.
-    found = _read(chain.url, new).items()
-    return {name: _digest(content) for name, content in found if _is_whole(content)}
-
-
-def _is_whole(content: bytes) -> bool:
-    try:
-        json.loads(content)
-    except ValueError:
-        return False
-    return True
+    whole = {}
+    for name, content in _read(chain.url, new).items():
+        # What is damaged before a link holds it is for its reader to report: it may be restored.
+        with suppress(ValueError):
+            json.loads(content)
+            whole[name] = _digest(content)
+    return whole
 
 
 def _damaged(account: str, name: str) -> FormatError:
