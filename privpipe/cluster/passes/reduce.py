@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from functools import reduce as fold
 from typing import Any, TypeVar, cast
 
@@ -81,34 +81,30 @@ class ShardedCollection:
 
     def oracle(self, function: Callable[..., Sums], **resident: Any) -> Oracle[Any, Sums]:
         """Sum over shards that stay where they were loaded; see `Shards.oracle`."""
-        # A list, for the closure below: opened at most once.
-        opened: list[Oracle[Any, Sums]] = []
 
-        def ask(parameters: Any, /) -> Sums:
-            # Loaded by the first question that no checkpoint answers: a resumed run whose rounds
-            # are all known reads no record.
-            if not opened:
-                tasks = self._tasks()
-                sizes = [sum(_measure_bytes(self.collection, c) for c in task) for task in tasks]
-                opened.append(
-                    self.executor.oracle(
-                        ShardSum(load_shards, (self.collection,), tasks, function, resident, sizes)
-                    )
-                )
-            return opened[0](parameters)
+        @cache
+        def open_oracle() -> Oracle[Any, Sums]:
+            # By the first question that no checkpoint answers: a resumed run whose rounds are all
+            # known reads no record.
+            tasks = self._tasks()
+            sizes = [_measure_bytes(self.collection, task) for task in tasks]
+            shared = (self.collection,)
+            return self.executor.oracle(
+                ShardSum(load_shards, shared, tasks, function, resident, sizes)
+            )
 
-        checkpoints = self.checkpoints and self.checkpoints.about(
-            "oracle", self.collection, function, resident
-        )
+        # Not "oracle", under which sums were once stored without their number of records.
+        about = ("sums of shards", self.collection, function, resident)
+        checkpoints = self.checkpoints and self.checkpoints.about(*about)
         n_bytes, n_records = self._measure_bytes(), self.collection.n_records
 
         # A fit is a function of the answers to its questions: one that was interrupted poses the
         # same again, finds what is known, and resumes where it stopped, to the same map, bit for
         # bit.
         def ask_counted(parameters: Any, /) -> Sums:
-            about = checkpoints and checkpoints.about(parameters)
+            known = checkpoints and checkpoints.about(parameters)
             answer = recall_sum(
-                about, "answer", n_bytes, lambda: PartialSum(n_records, ask(parameters))
+                known, "answer", n_bytes, lambda: PartialSum(n_records, open_oracle()(parameters))
             )
             self.executor.listener(Event("ask_shards", "advances", 1, "rounds"))
             return cast(Sums, answer.statistic)
@@ -117,9 +113,7 @@ class ShardedCollection:
 
     def _measure_bytes(self) -> int:
         """Of all features, decoded."""
-        return sum(
-            _measure_bytes(self.collection, chunk) for chunk in range(self.collection.plan.n_chunks)
-        )
+        return _measure_bytes(self.collection, range(self.collection.plan.n_chunks))
 
     def _tasks(self) -> list[list[int]]:
         return [list(chunks) for chunks in self.collection.plan.tasks()]
@@ -145,7 +139,7 @@ def summarise_chunks(
         shard = collection.shard(chunk)
         return PartialSum(shard.n_records, summarise(shard))
 
-    n_bytes = sum(_measure_bytes(collection, chunk) for chunk in chunks)
+    n_bytes = _measure_bytes(collection, chunks)
     # Named by the chunks: another split of the work finds nothing that is not its own.
     return recall_sum(
         checkpoints,
@@ -156,11 +150,11 @@ def summarise_chunks(
     )
 
 
-def _measure_bytes(collection: Collection, chunk: int) -> int:
-    """Of the features of a chunk, decoded."""
+def _measure_bytes(collection: Collection, chunks: Sequence[int]) -> int:
+    """Of the features of some chunks, decoded."""
     schema = collection.schema_of_records
-    start, stop = collection.plan.rows(chunk)
-    return (stop - start) * schema.n_features * np.dtype(schema.dtype).itemsize
+    n_rows = sum(stop - start for start, stop in map(collection.plan.rows, chunks))
+    return n_rows * schema.n_features * np.dtype(schema.dtype).itemsize
 
 
 @dataclass(frozen=True)
