@@ -29,6 +29,7 @@ from privpipe.store.arrays import layout
 from privpipe.store.arrays.blocks import Receipt, digest_receipts, measure_object
 from privpipe.store.arrays.destination import move_made
 from privpipe.store.arrays.factored_basis import Basis
+from privpipe.store.arrays.layout import root_document
 
 _RECEIPTS = TypeAdapter(list[Receipt])
 _TABLES = {"rows": np.int64, "length": np.int64, "crc32c": np.uint32}
@@ -249,7 +250,7 @@ def publish_release(
     receipt_documents = _receipt_documents(plan, receipts.values())
     for key, content in receipt_documents.items():
         objects.write_bytes(store, key, content)
-    document = layout.root_document(
+    document = root_document(
         {
             "format": "release",
             "format_version": layout.newest_version("release"),
