@@ -33,7 +33,7 @@ MOST_TOGETHER = 4_000_000
 
 
 @dataclass(frozen=True)
-class Known:
+class SketchInput:
     """What records are known by; small and picklable.
 
     Parameters
@@ -92,7 +92,7 @@ def sketch_collection(
     parts = {one.digest: one for one in schema.partitions if one.n_records and one.digest}
     if not parts or not (named or chosen):
         return
-    by, known = Known(collection, sketches.key(), named, chosen, subject), sketches.known()
+    by, known = SketchInput(collection, sketches.key(), named, chosen, subject), sketches.known()
     whose = [GridFrame(("subject",), kind="subject")] if subject is not None else []
     if not parts.keys() <= known.keys():
         whose += _choose_frames(executor, sketches, by)
@@ -110,7 +110,7 @@ def sketch_collection(
         sketches.write(made)
 
 
-def _choose_frames(executor: Executor, sketches: Sketches, by: Known) -> list[GridFrame]:
+def _choose_frames(executor: Executor, sketches: Sketches, by: SketchInput) -> list[GridFrame]:
     """Units of earlier records, in which these are met again, and their own if they differ."""
     kind = "features" if by.names else "values"
     there = by.names or [one.name for one in by.collection.schema_of_records.variables]
@@ -124,7 +124,7 @@ def _choose_frames(executor: Executor, sketches: Sketches, by: Known) -> list[Gr
     return [*earlier, frame]
 
 
-def fit_units(by: Known) -> GridFrame:
+def fit_units(by: SketchInput) -> GridFrame:
     """Worker side: units of a collection's records, from heads of some chunks."""
     plan = by.collection.plan
     chosen = np.unique(np.linspace(0, plan.n_chunks - 1, SAMPLED_CHUNKS).astype(int))
@@ -135,7 +135,7 @@ def fit_units(by: Known) -> GridFrame:
 
 
 def _sketch_partition(
-    executor: Executor, part: Partition, by: Known, frames: Sequence[GridFrame]
+    executor: Executor, part: Partition, by: SketchInput, frames: Sequence[GridFrame]
 ) -> dict[str, WordArray]:
     """Words of a partition's records in each frame, in their order."""
     words = {frame.id: np.zeros((part.n_records, N_GRIDS), np.uint64) for frame in frames}
@@ -161,7 +161,7 @@ def _cut(collection: Collection, part: Partition) -> list[PartitionRun]:
 
 
 def sketch_rows(
-    by: Known, frames: Sequence[GridFrame], run: PartitionRun
+    by: SketchInput, frames: Sequence[GridFrame], run: PartitionRun
 ) -> tuple[int, Mapping[str, WordArray]]:
     """Worker side: words of some records, chunk by chunk."""
     at = run.partition.first_record + run.first_record
@@ -177,7 +177,9 @@ def sketch_rows(
     return run.first_record, {frame: np.concatenate(some) for frame, some in pieces.items()}
 
 
-def _word(by: Known, frame: GridFrame, features: FloatArray, start: int, stop: int) -> WordArray:
+def _word(
+    by: SketchInput, frame: GridFrame, features: FloatArray, start: int, stop: int
+) -> WordArray:
     if frame.kind == "features":
         return word_features(features, by.names, frame, by.key.secret)
     schema = by.collection.schema_of_records
