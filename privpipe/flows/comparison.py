@@ -179,11 +179,7 @@ def _measure(
     label: str, run: Run, executor: Executor, shared: AttackReport | None
 ) -> tuple[dict[str, Any], AttackReport | None]:
     """One row, and what the first one measured for all."""
-    about: dict[str, Any] = {
-        "label": label,
-        "method": run.method.name,
-        "options": run.method_options(),
-    }
+    about = {"label": label, "method": run.method.name, "options": run.method_options()}
     try:
         with hold_workspace(run.release_url):
             run, _ = begin_or_resume(run)
@@ -217,11 +213,9 @@ def _find_sources(run: Run, trained: Trained) -> AuditSources:
     judged = replace(judged, indicators=trained.reads == "attributes")
     if published.order or published.withholds:
         judged = replace(judged, only_finite=False)
-    return AuditSources(
-        judged=judged,
-        model=StoredMap(run.stored_model_url, trained.model_digest),
-        published=replace(published, compares_noise=False),
-    )
+    model = StoredMap(run.stored_model_url, trained.model_digest)
+    published = replace(published, compares_noise=False)
+    return AuditSources(judged=judged, model=model, published=published)
 
 
 def _attack(

@@ -96,9 +96,8 @@ def report_summary(report_url: str, findings: Mapping[str, Any]) -> None:
         return
     from privpipe.report.release_page import write_audit_markdown  # Matplotlib is slow to load
 
-    link = f"Report: {shown(report_url)}/report.html\n\n"
-    summary = link + write_audit_markdown(findings)
-    notify_prefect(create_markdown_artifact, summary, key="privpipe-summary")
+    page = f"Report: {shown(report_url)}/report.html\n\n{write_audit_markdown(findings)}"
+    notify_prefect(create_markdown_artifact, page, key="privpipe-summary")
 
 
 check_task = as_task(check.check_stage, "check")
