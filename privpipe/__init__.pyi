@@ -6,9 +6,11 @@ from privpipe.attacks.null_space_privacy import (
 )
 from privpipe.attacks.threats.inference import measure_attacks as measure_attacks
 from privpipe.attacks.threats.information import measure_information as measure_information
-from privpipe.attacks.threats.linkage import measure_linkage as measure_linkage
+from privpipe.attacks.threats.linkage_reconstruction import measure_linkage as measure_linkage
+from privpipe.attacks.threats.linkage_reconstruction import (
+    measure_reconstruction as measure_reconstruction,
+)
 from privpipe.attacks.threats.membership import measure_membership as measure_membership
-from privpipe.attacks.threats.reconstruction import measure_reconstruction as measure_reconstruction
 from privpipe.attacks.threats.verdicts.attack_report import AttackReport as AttackReport
 from privpipe.cluster.lazy import apply_dataset as apply_dataset
 from privpipe.cluster.lazy import apply_lazily as apply_lazily

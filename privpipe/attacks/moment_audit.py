@@ -64,13 +64,11 @@ class PairMoments:
 
     def merge(self, other: PairMoments) -> PairMoments:
         """Summary of the records of both."""
-        return PairMoments(
-            self.moments.merge(other.moments),
-            tuple(
-                None if mine is None or theirs is None else mine + theirs
-                for mine, theirs in zip(self.joint, other.joint, strict=True)
-            ),
+        joint = tuple(
+            None if mine is None or theirs is None else mine + theirs
+            for mine, theirs in zip(self.joint, other.joint, strict=True)
         )
+        return PairMoments(self.moments.merge(other.moments), joint)
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,8 +77,8 @@ class AuditPlan:
 
     Parameters
     ----------
-    desired, confidential
-        The variables, in the order of the shard's columns.
+    schema
+        Of the raw records.
     coding
         Values of categorical targets.
     raw
@@ -95,8 +93,7 @@ class AuditPlan:
         Whether the raw predictors apply to released records as they are.
     """
 
-    desired: tuple[Column, ...]
-    confidential: tuple[Column, ...]
+    schema: ShardSchema
     coding: regression.Coding
     raw: regression.LeastSquares
     attack: regression.LeastSquares
@@ -107,7 +104,7 @@ class AuditPlan:
     @property
     def columns(self) -> tuple[Column, ...]:
         """Desired, then confidential variables."""
-        return self.desired + self.confidential
+        return self.schema.desired + self.schema.confidential
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,10 +124,10 @@ class AuditSums:
 
     def merge(self, other: AuditSums) -> AuditSums:
         """Sums over the records of both."""
-        return AuditSums(
-            self.count + other.count,
-            {name: value + other.added[name] for name, value in self.added.items()},
-        )
+        added: dict[str, FloatArray] = {
+            name: value + other.added[name] for name, value in self.added.items()
+        }
+        return AuditSums(self.count + other.count, added)
 
 
 def audit_release(
@@ -198,9 +195,9 @@ def audit_release(
         "n_records": sums.count,
         "privacy": {VIEWS[view]: figures for view, figures in found.items() if figures},
         "distortion": _find_distortion(sums, schema.feature_names),
-        "desired": {column.name: _find_predictions(sums, column) for column in plan.desired},
+        "desired": {column.name: _find_predictions(sums, column) for column in plan.schema.desired},
         "confidential": {
-            column.name: _find_predictions(sums, column) for column in plan.confidential
+            column.name: _find_predictions(sums, column) for column in plan.schema.confidential
         },
     }
 
@@ -223,8 +220,7 @@ def plan_audit(
         # norm.
         raw = regression.solve_least_squares(moments, n, ridge=LITTLE_RIDGE)
     return AuditPlan(
-        desired=schema.desired,
-        confidential=schema.confidential,
+        schema=schema,
         coding=coding,
         raw=raw,
         attack=fit_linear_attack(pairs.moments, n_released, unit_roundoff),
@@ -276,7 +272,7 @@ def measure_pairs(shard: Shard, *, plan: AuditPlan) -> AuditSums:
     )
     # Limits of complete privacy are of the spread between parts, which have to be the same for any
     # chunking: so a record is put by its content, or by its subject, a column behind the others.
-    confidential, subject = np.split(confidential, [len(plan.confidential)], axis=1)
+    confidential, subject = np.split(confidential, [len(plan.schema.confidential)], axis=1)
     whole = np.nan_to_num(subject) if subject.shape[1] else np.hstack([x, confidential])
     parts = cut_in_parts(whole, privacy.PARTS)
     x, released = x.astype(np.float64), released.astype(np.float64)
@@ -287,23 +283,16 @@ def measure_pairs(shard: Shard, *, plan: AuditPlan) -> AuditSums:
     if direct is not None:
         views["released"] = (direct, released)
     scores = {view: adversary.predict(seen) for view, (adversary, seen) in views.items()}
-    added = _measure_distortion(x, released, plan.mean) | _measure_floors(
-        desired, confidential, plan
-    )
-    secret = slice(regression.count_targets(plan.desired), None)
-    raw = plan.raw.select(secret)
+    added = _measure_distortion(x, released, plan.mean)
+    added |= _measure_floors(desired, confidential, plan)
+    secret = slice(regression.count_targets(plan.schema.desired), None)
+    raw, expected, truth = plan.raw.select(secret), scores["raw"][:, secret], targets[:, secret]
     for view, (adversary, seen) in views.items():
         added |= _measure_predictions(view, scores[view], values, targets, plan)
         if view != "raw":
+            mine, guess = adversary.select(secret), scores[view][:, secret]
             added[f"privacy/{view}"] = privacy.sum_privacy(
-                adversary.select(secret),
-                seen,
-                scores["raw"][:, secret],
-                targets[:, secret],
-                raw,
-                plan.mean,
-                scores[view][:, secret],
-                parts,
+                mine, seen, expected, truth, raw, plan.mean, guess, parts
             )
     return AuditSums(len(x), added)
 
@@ -328,11 +317,10 @@ def _measure_distortion(
 def encode_desired(desired: FloatArray, columns: Sequence[Column]) -> IntArray:
     """Number the combinations of desired classes; numbers count as one class."""
     combined = np.zeros(len(desired), np.int64)
-    for j, column in enumerate(columns):
+    for column, values in zip(columns, desired.T, strict=True):
         if column.n_categories:
-            combined = combined * column.n_categories + np.nan_to_num(desired[:, j]).astype(
-                np.int64
-            )
+            codes = np.nan_to_num(values).astype(np.int64)
+            combined = combined * column.n_categories + codes
     return combined
 
 
@@ -359,8 +347,9 @@ def _measure_floors(
     desired: FloatArray, confidential: FloatArray, plan: AuditPlan
 ) -> dict[str, FloatArray]:
     """What guessing, and knowing the desired classes alone, reveals of a confidential class."""
-    found, combined = {}, encode_desired(desired, plan.desired)
-    for column, joint, truth in zip(plan.confidential, plan.joint, confidential.T, strict=True):
+    found, combined = {}, encode_desired(desired, plan.schema.desired)
+    columns = plan.schema.confidential
+    for column, joint, truth in zip(columns, plan.joint, confidential.T, strict=True):
         if joint is not None:
             overall = np.full(len(truth), joint.sum(axis=0).argmax())
             found[f"guessing/{column.name}"] = _confusion(truth, overall, column)
@@ -506,10 +495,10 @@ def _find_privacy(
     sums: AuditSums, plan: AuditPlan, view: str, level: float
 ) -> dict[str, Any] | None:
     table = sums.added.get(f"privacy/{view}")
-    if table is None or not plan.confidential:
+    if table is None or not plan.schema.confidential:
         return None
     found = asdict(
-        privacy.report_privacy(table.sum(axis=0), regression.name_targets(plan.confidential))
+        privacy.report_privacy(table.sum(axis=0), regression.name_targets(plan.schema.confidential))
     )
     try:
         limits = asdict(privacy.limit_complete_privacy(table, level=level))

@@ -113,15 +113,11 @@ def measure_null_space_privacy(
     if desired_predictor is not None:
         given = np.asarray(desired_predictor, np.float64)
         predictor = given.reshape(len(given), -1)
-    if predictor is not None and len(predictor) != mechanism.n_features_out:
-        predictor = None
     budget = None if spends is None else spends.utility_budget
-    # No promise, no record above it.
-    promise = (
-        None
-        if predictor is None
-        else UtilityPromise(predictor, np.inf if budget is None else budget)
-    )
+    promise = None
+    if predictor is not None and len(predictor) == mechanism.n_features_out:
+        # No promise, no record above it.
+        promise = UtilityPromise(predictor, np.inf if budget is None else budget)
     release = partial(_release, mechanism=mechanism, key=noise_key)
     learn = partial(
         _learn, schema=schema, coding=label_coding, release=partial(release, part="train")
@@ -163,12 +159,8 @@ def _learn(
 ) -> JointSums:
     """What raw records teach, and what released ones teach the adversary."""
     both = release(shard)
-    return JointSums(
-        (
-            moment_audit.summarise_raw(both, schema=schema, coding=coding),
-            moment_audit.summarise_pairs(both, schema=schema, coding=coding),
-        )
-    )
+    raw = moment_audit.summarise_raw(both, schema=schema, coding=coding)
+    return JointSums((raw, moment_audit.summarise_pairs(both, schema=schema, coding=coding)))
 
 
 def _judge(
@@ -190,7 +182,7 @@ def _report(
             "No test record is left to judge.",
             remedy="Give test records that are not all withheld.",
         )
-    names = regression.name_targets(plan.confidential)
+    names = regression.name_targets(plan.schema.confidential)
     views = {
         view: report_privacy(judged.added[f"privacy/{view}"].sum(axis=0), names)
         for view in ("released", "retrained")

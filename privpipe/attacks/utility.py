@@ -58,13 +58,9 @@ class UtilityLosses:
 
     def merge(self, other: UtilityLosses) -> UtilityLosses:
         """Losses of the records of both."""
-        return UtilityLosses(
-            self.n_records + other.n_records,
-            self.total + other.total,
-            max(self.largest, other.largest),
-            self.n_at_budget + other.n_at_budget,
-            self.n_above + other.n_above,
-        )
+        counts = self.n_at_budget + other.n_at_budget, self.n_above + other.n_above
+        n_records, total = self.n_records + other.n_records, self.total + other.total
+        return UtilityLosses(n_records, total, max(self.largest, other.largest), *counts)
 
     def describe(self, budget: float) -> dict[str, Any]:
         """JSON-ready: n_records, budget, mean, largest, share_at_budget, n_above_budget."""
@@ -89,18 +85,12 @@ def measure_losses(shard: Shard, *, promise: UtilityPromise) -> UtilityLosses:
     if raw.shape[1] < released.shape[1]:
         raw = np.hstack([raw, np.ones((len(raw), 1))])
     # Whole chunks would leave the cache between the difference and its product.
-    blocks = range(0, len(raw), IN_CACHE)
-    slices = [slice(first, first + IN_CACHE) for first in blocks]
+    slices = [slice(first, first + IN_CACHE) for first in range(0, len(raw), IN_CACHE)]
     found = [_lose(raw[some], released[some], promise) for some in slices]
     loss = np.concatenate([np.empty(0), *found])
     budget = promise.utility_budget
-    return UtilityLosses(
-        len(loss),
-        float(loss.sum()),
-        float(loss.max(initial=0.0)),
-        int(np.sum(loss >= budget * (1 - AT_BUDGET))),
-        int(np.sum(loss > budget)),
-    )
+    counts = int(np.sum(loss >= budget * (1 - AT_BUDGET))), int(np.sum(loss > budget))
+    return UtilityLosses(len(loss), float(loss.sum()), float(loss.max(initial=0.0)), *counts)
 
 
 def _lose(raw: FloatArray, released: FloatArray, promise: UtilityPromise) -> FloatArray:

@@ -9,13 +9,17 @@ import pytest
 from scipy.spatial.distance import cdist
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
-from privpipe.attacks.threats.linkage import draw_pairs, measure_linkage, measure_ranks
+from privpipe.attacks.threats.linkage_reconstruction import (
+    draw_pairs,
+    measure_linkage,
+    measure_ranks,
+    measure_reconstruction,
+)
 from privpipe.attacks.threats.membership import (
     measure_membership,
     measure_nearest,
     measure_surprise,
 )
-from privpipe.attacks.threats.reconstruction import measure_reconstruction
 from privpipe.errors import InputError
 
 
@@ -28,10 +32,10 @@ def raw() -> np.ndarray:
 
 
 def test_measure_ranks__equals_brute_force_across_blocks(monkeypatch) -> None:
-    from privpipe.attacks.threats import linkage
+    from privpipe.attacks.threats import linkage_reconstruction
 
-    monkeypatch.setattr(linkage, "_PROBES_AT_ONCE", 7)
-    monkeypatch.setattr(linkage, "_GALLERY_AT_ONCE", 11)
+    monkeypatch.setattr(linkage_reconstruction, "_PROBES_AT_ONCE", 7)
+    monkeypatch.setattr(linkage_reconstruction, "_GALLERY_AT_ONCE", 11)
     random = np.random.default_rng(1)
     probes, gallery = random.normal(size=(20, 3)), random.normal(size=(50, 3))
     own = random.integers(0, 50, 20)

@@ -139,9 +139,7 @@ def plan_audit(shard: Shard, coding: Coding, *, keeps_features: bool = True) -> 
     raw, attack = (
         LeastSquares(rng.normal(size=(k, 9)) / 9, rng.normal(size=9), 1.0) for k in (n, m)
     )
-    return AuditPlan(
-        WANTED, SECRET, coding, raw, attack, np.linspace(0, 3, n), pairs.joint, keeps_features
-    )
+    return AuditPlan(SCHEMA, coding, raw, attack, np.linspace(0, 3, n), pairs.joint, keeps_features)
 
 
 def judge_slowly(shard: Shard, plan: AuditPlan) -> dict[str, FloatArray]:

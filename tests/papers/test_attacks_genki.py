@@ -14,8 +14,7 @@ import pytest
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.threats.inference import measure_attacks
-from privpipe.attacks.threats.linkage import measure_linkage
-from privpipe.attacks.threats.reconstruction import measure_reconstruction
+from privpipe.attacks.threats.linkage_reconstruction import measure_linkage, measure_reconstruction
 
 Face = tuple[np.ndarray, np.ndarray, np.ndarray]
 

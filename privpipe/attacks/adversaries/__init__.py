@@ -38,30 +38,23 @@ class Adversary:
     default: bool = False
 
 
-def _load(module: str, name: str) -> Callable[[Problem], Fitted]:
+def _load(module: str, name: str, *, tuned: bool = False) -> Callable[[Problem], Fitted]:
     """A function of a module beside this one that is imported when it is called.
 
-    Scikit-learn takes seconds to import; a driver that only plans attacks does without.
+    Of a trainer settings are chosen by tuning records; see `fit_tuned`. Scikit-learn takes seconds
+    to import; a driver that only plans attacks does without.
     """
 
     # Not at the top: the driver imports this table to plan, and must not load scikit-learn.
     def fit(problem: Problem) -> Fitted:
-        found: Fitted = getattr(import_module(f"{__package__}.{module}"), name)(problem)
+        function = getattr(import_module(f"{__package__}.{module}"), name)
+        found: Fitted = fit_tuned(problem, function) if tuned else function(problem)
         return found
 
     return fit
 
 
-def _tune(module: str, name: str) -> Callable[[Problem], Fitted]:
-    """The same of a trainer: its settings are chosen by tuning records; see `fit_tuned`."""
-
-    def fit(problem: Problem) -> Fitted:
-        return fit_tuned(problem, getattr(import_module(f"{__package__}.{module}"), name))
-
-    return fit
-
-
-_linear, _estimators = partial(_tune, "linear"), partial(_tune, "estimators")
+_linear, _estimators = (partial(_load, one, tuned=True) for one in ("linear", "estimators"))
 _row = partial(Adversary, default=True)
 
 ADVERSARIES: dict[str, Adversary] = {

@@ -6,14 +6,16 @@ adversary guesses of a confidential variable is no fault of the release.
 
 from collections.abc import Iterator
 from copy import deepcopy
+from functools import partial
 from itertools import islice
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 from sklearn import ensemble, neighbors, neural_network
 
 from privpipe.attacks.adversaries import problem as problems
-from privpipe.attacks.adversaries.problem import Features, Fitted, Problem
+from privpipe.attacks.adversaries.problem import Features, Fitted, Problem, decide_with
 from privpipe.attacks.adversaries.ridges import fit_least_squares
 from privpipe.protocols import FloatArray, IntArray
 
@@ -51,9 +53,7 @@ def train_boosting(problem: Problem, choice: tuple[int, int] | None) -> Iterator
     if choice is not None:
         leaves, rounds = choice
         model = _make_boosting(problem, rounds, leaves).fit(problem.x_train, problem.y_train)
-        yield Fitted(
-            problems.decide_with(model, problem), f"{leaves} leaves, {rounds} rounds", choice
-        )
+        yield Fitted(decide_with(model, problem), f"{leaves} leaves, {rounds} rounds", choice)
         return
     n_classes = problem.n_classes or 1
     # Rounds of several classes grow a tree each: trees are what takes time.
@@ -70,14 +70,14 @@ def train_boosting(problem: Problem, choice: tuple[int, int] | None) -> Iterator
 
 
 def _make_boosting(problem: Problem, rounds: int, leaves: int, **more: Any) -> Any:
-    numbers = problem.n_classes is None
-    kind = (
-        ensemble.HistGradientBoostingRegressor
-        if numbers
-        else ensemble.HistGradientBoostingClassifier
-    )
     options = {"early_stopping": False, "random_state": problem.seed} | more
+    kind = _find_kind(ensemble, "HistGradientBoosting", problem)
     return kind(max_iter=rounds, max_leaf_nodes=leaves, **options)
+
+
+def _find_kind(module: ModuleType, name: str, problem: Problem) -> Any:
+    """The class of scikit-learn for numbers, or that for classes."""
+    return getattr(module, name + ("Regressor" if problem.n_classes is None else "Classifier"))
 
 
 def _stop_at(model: Any, problem: Problem, rounds: int) -> Features:
@@ -90,7 +90,7 @@ def _stop_at(model: Any, problem: Problem, rounds: int) -> Features:
 def boost_briefly(problem: Problem, rounds: int, leaves: int, **more: Any) -> Fitted:
     """Boosted trees of settings that are given, for adversaries that read little."""
     model = _make_boosting(problem, rounds, leaves, **more).fit(problem.x_train, problem.y_train)
-    return Fitted(problems.decide_with(model, problem), f"{rounds} rounds")
+    return Fitted(decide_with(model, problem), f"{rounds} rounds")
 
 
 def train_forests(problem: Problem, choice: int | None) -> Iterator[Fitted]:
@@ -103,27 +103,23 @@ def train_forests(problem: Problem, choice: int | None) -> Iterator[Fitted]:
     ----------
     Geurts, Ernst and Wehenkel 2006, Extremely randomized trees.
     """
-    numbers = problem.n_classes is None
-    kind = ensemble.ExtraTreesRegressor if numbers else ensemble.ExtraTreesClassifier
+    kind = _find_kind(ensemble, "ExtraTrees", problem)
     # What is tried is chosen by few trees; what attacks has all of them.
     n_trees = TREES_TRIED if choice is None else FOREST_TREES
     for least in LEAST_RECORDS if choice is None else (choice,):
         model = kind(n_estimators=n_trees, min_samples_leaf=least, random_state=problem.seed)
         model.fit(problem.x_train, problem.y_train)
-        yield Fitted(
-            problems.decide_with(model, problem), f"at least {least} records a leaf", least
-        )
+        yield Fitted(decide_with(model, problem), f"at least {least} records a leaf", least)
 
 
 def train_neighbours(problem: Problem, choice: int | None) -> Iterator[Fitted]:
     """Vote or mean of the nearest training records, best of `NEIGHBOURS`."""
-    numbers = problem.n_classes is None
-    kind = neighbors.KNeighborsRegressor if numbers else neighbors.KNeighborsClassifier
+    kind = _find_kind(neighbors, "KNeighbors", problem)
     for k in NEIGHBOURS if choice is None else (choice,):
         if k <= len(problem.x_train):
             # Search trees help in few dimensions only; records have many.
             model = kind(n_neighbors=k, algorithm="brute").fit(problem.x_train, problem.y_train)
-            yield Fitted(problems.decide_with(model, problem), f"{k} neighbours", k)
+            yield Fitted(decide_with(model, problem), f"{k} neighbours", k)
 
 
 def train_networks(problem: Problem, choice: tuple[float, int] | None) -> Iterator[Fitted]:
@@ -133,16 +129,11 @@ def train_networks(problem: Problem, choice: tuple[float, int] | None) -> Iterat
     ----------
     Kingma and Ba 2015, Adam: A Method for Stochastic Optimization.
     """
-    numbers = problem.n_classes is None
-    kind = neural_network.MLPRegressor if numbers else neural_network.MLPClassifier
+    kind = _find_kind(neural_network, "MLP", problem)
+    usual = {"hidden_layer_sizes": (HIDDEN_UNITS,), "n_iter_no_change": max(EPOCHS)}
     for penalty in PENALTIES if choice is None else choice[:1]:
-        model = kind(
-            hidden_layer_sizes=(HIDDEN_UNITS,),
-            alpha=penalty,
-            random_state=problem.seed,
-            warm_start=True,  # each stop starts from the one before, with Adam's sums begun anew
-            n_iter_no_change=max(EPOCHS),
-        )
+        # Each stop starts from the one before, with Adam's sums begun anew.
+        model = kind(alpha=penalty, random_state=problem.seed, warm_start=True, **usual)
         # Three calls in all: each stop costs a copy, not a training from the beginning.
         done = 0
         for stop in EPOCHS if choice is None else choice[1:]:
@@ -150,7 +141,7 @@ def train_networks(problem: Problem, choice: tuple[float, int] | None) -> Iterat
             problems.fit_quietly(model, problem)
             done = stop
             # A copy: further training changes the model itself.
-            decide = problems.decide_with(deepcopy(model), problem)
+            decide = decide_with(deepcopy(model), problem)
             yield Fitted(decide, f"penalty {penalty:g}, {stop} epochs", (penalty, stop))
 
 
@@ -191,9 +182,8 @@ def beats_shuffled(problem: Problem, fitted: Fitted) -> bool:
     decision = fitted.decide(problem.x_tune)
     # Decisions are permuted instead of inputs: the same in law, and nothing is decided anew.
     others = (random.permutation(decision) for _ in range(SHUFFLES))
-    return problems.measure_tuning(problem, decision) > max(
-        problems.measure_tuning(problem, one) for one in others
-    )
+    tuned = partial(problems.measure_tuning, problem)
+    return tuned(decision) > max(map(tuned, others))
 
 
 def _train_baselines(problem: Problem) -> Iterator[Fitted]:

@@ -10,11 +10,11 @@ there.
 from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
 from scipy import linalg
+from scipy.special import log_softmax
 from sklearn.linear_model import LogisticRegression
 from sklearn.naive_bayes import GaussianNB
 from sklearn.svm import LinearSVC, LinearSVR
@@ -258,14 +258,10 @@ def _choose_shrinkage(problem: Problem, turn: Features, classes: Sequence[_Gauss
     """The best in one frame; all share the projections of the tuning records."""
     tables = _measure_likelihoods(turn(problem.x_tune), classes, SHRINKAGES)
     candidates = (
-        Fitted(problems.rank_by_probability(partial(_look_up, table)), "", shrinkage)
+        Fitted.known(log_softmax(table, axis=1), "", shrinkage)
         for shrinkage, table in zip(SHRINKAGES, tables, strict=True)
     )
     return float(problems.choose_best(problem, candidates).choice)
-
-
-def _look_up(table: FloatArray, _: FloatArray) -> FloatArray:
-    return table
 
 
 def _measure_likelihoods(

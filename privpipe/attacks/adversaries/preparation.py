@@ -13,7 +13,7 @@ from privpipe.attacks.adversaries.attack_options import ALONE, JOINT, AttackOpti
 from privpipe.attacks.adversaries.auxiliary import Auxiliary, standardise
 from privpipe.attacks.adversaries.coordinates import TrainingMatrix
 from privpipe.attacks.adversaries.evidence import Evidence, LeftOut
-from privpipe.attacks.statistics.ties import find_ties
+from privpipe.attacks.statistics.splits import find_ties
 from privpipe.errors import InputError
 from privpipe.numerics.finite import find_empty_rows, find_finite_rows
 from privpipe.numerics.kinds import code_classes, guess_classes
@@ -295,13 +295,9 @@ def _prepare_source(
     held = ~(withheld & ~find_finite_rows(table)) if table.ndim == 2 else ~withheld
     if not held.any():
         return TrainingMatrix(np.zeros((len(table), 1)), table.shape[1], 0, table.shape[1])
-    found = coordinates.measure_coordinates(
-        table if held.all() else table[held],
-        name=name,
-        # Larger matrices are held in single precision, see `plan_sample`.
-        max_bytes=options.max_bytes // 4,
-        seed=options.seed,
-    )
+    # Larger matrices are held in single precision, see `plan_sample`.
+    most, whole = options.max_bytes // 4, table if held.all() else table[held]
+    found = coordinates.measure_coordinates(whole, name=name, max_bytes=most, seed=options.seed)
     if held.all():
         return found
     values = np.zeros((len(table), found.values.shape[1]), found.values.dtype)
@@ -486,13 +482,12 @@ def expand_codes(
             f"{name} has shape {table.shape}, but {len(columns)} features are named.",
             remedy="Name each feature once.",
         )
-    numbers = table.astype(np.float64).T
-    return np.column_stack(
-        [
-            values if column.n_categories is None else _indicate(values, column, name)
-            for column, values in zip(columns, numbers, strict=True)
-        ]
-    )
+    numbers = zip(columns, table.astype(np.float64).T, strict=True)
+    parts = [
+        values if column.n_categories is None else _indicate(values, column, name)
+        for column, values in numbers
+    ]
+    return np.column_stack(parts)
 
 
 def _indicate(values: FloatArray, column: Column, name: str) -> FloatArray:

@@ -124,6 +124,11 @@ class Fitted:
     settings: str
     choice: Any = None
 
+    @classmethod
+    def known(cls, decision: FloatArray, settings: str, choice: Any) -> Fitted:
+        """A candidate whose decision on the tuning records is known already."""
+        return cls(lambda _: decision, settings, choice)
+
     def after(self, features: Features, settings: str = "", choice: Any = None) -> Fitted:
         """The decision about records whose features it reads; `settings` are put before its."""
         return Fitted(lambda x: self.decide(features(x)), settings + self.settings, choice)

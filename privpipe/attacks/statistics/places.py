@@ -151,16 +151,12 @@ def sum_place(
     # Records in order may repeat one label in runs: counted one by one they would prove too much.
     proxy = _inflate(some)
     sums = [np.bincount(code, weights=one, minlength=n) for one in whole.T for code, n in codes]
-    n_codes = sum(n for _, n in codes)
     coded = np.concatenate(sums) if sums else np.empty(0)
-    return PlaceSums(
-        np.array([chunk]),
-        np.array([partition]),
-        np.array([[(some**2).sum(axis=0), (whole**2).sum(axis=0)]]),
-        np.array([[proxy, _inflate(whole) if codes else proxy]]),
-        _score_measured(measured, rows, some)[None],
-        coded.reshape(1, whole.shape[1], n_codes).astype(np.float32),
-    )
+    squares = np.array([[(some**2).sum(axis=0), (whole**2).sum(axis=0)]])
+    proxies = np.array([[proxy, _inflate(whole) if codes else proxy]])
+    table = coded.reshape(1, whole.shape[1], sum(n for _, n in codes)).astype(np.float32)
+    scores = _score_measured(measured, rows, some)[None]
+    return PlaceSums(np.array([chunk]), np.array([partition]), squares, proxies, scores, table)
 
 
 def _split_classes(column: Column, values: FloatArray) -> FloatArray:

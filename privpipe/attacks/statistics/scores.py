@@ -288,13 +288,9 @@ def _add_gain(score: Score, difference: intervals.Interval) -> Score:
         # Who knows the desired variables does no worse than guess: no gain is above knowing.
         return min(1.0, value * unit)
 
-    gained = replace(
-        difference,
-        estimate=scale(difference.estimate),
-        lower=scale(difference.lower),
-        upper=scale(difference.upper),
-        relaxed=tuple((at, low * unit, scale(up)) for at, low, up in difference.relaxed),
-    )
+    estimate, lower, upper = map(scale, (difference.estimate, difference.lower, difference.upper))
+    relaxed = tuple((at, low * unit, scale(up)) for at, low, up in difference.relaxed)
+    gained = replace(difference, estimate=estimate, lower=lower, upper=upper, relaxed=relaxed)
     return replace(score, gained=gained)
 
 
@@ -429,15 +425,9 @@ def plan_null_exposure(n_records: int, n_classes: int, rate: float, level: float
     """
     n_negative = n_records * (n_classes - 1)
     steps = np.arange(n_negative + 1)
-    claims = _Claims(
-        np.asarray(np.round(steps * (n_records / n_negative)), np.int64),
-        steps / n_negative,
-        n_records,
-        rate,
-        float(n_records),
-        float(n_negative),
-        np.zeros(n_records, np.bool_),
-    )
+    above = np.asarray(np.round(steps * (n_records / n_negative)), np.int64)
+    real, shown = (float(n_records), float(n_negative)), np.zeros(n_records, np.bool_)
+    claims = _Claims(above, steps / n_negative, n_records, rate, *real, shown)
     return (claims.limits(level)[1] - rate) / (1 - rate)
 
 

@@ -134,9 +134,9 @@ _SIDES = ("released", "members", "others")
 _MODEL = ("surrogate_responses", "member_responses", "gram")
 _ROWS = (
     # Can the release of a known record be found?
-    AttackRow("linkage", "linkage:measure_linkage", _PAIRS),
+    AttackRow("linkage", "linkage_reconstruction:measure_linkage", _PAIRS),
     # How much of a raw record can be rebuilt from its release?
-    AttackRow("reconstruction", "reconstruction:measure_reconstruction", _PAIRS),
+    AttackRow("reconstruction", "linkage_reconstruction:measure_reconstruction", _PAIRS),
     # Can it be decided whether a record was among those the published model learned from?
     AttackRow("training_membership", "two_samples:attack_training", ("learned", "fresh")),
     # How much do released codes reveal of confidential classes, in nats?

@@ -76,11 +76,10 @@ def name_size(size: int | None) -> str:
 
 def read_size(name: str) -> int | None:
     """The size in a name."""
-    text = name.removeprefix("together_")
-    return None if text == "all" else int(text)
+    return None if name.endswith("_all") else int(name.rpartition("_")[2])
 
 
-def list_sizes(target: Target) -> tuple[int | None, ...]:
+def list_sizes(target: Target, source: str) -> tuple[int | None, ...]:
     """Sizes at which a variable is attacked by group; none where it is not of whole groups.
 
     Nor where most groups are single records: what these reveal is attacked anyhow, and a level
@@ -93,6 +92,7 @@ def list_sizes(target: Target) -> tuple[int | None, ...]:
     # A variable that varies within groups is not revealed by the group: single records judge it.
     if not splits.is_of_groups(groups, truth):
         return ()
+    found: list[int | None]
     sizes, named = np.unique(groups, return_counts=True)[1], target.is_named
     if len(sizes) < (2 if named else FEWEST_GROUPS):
         return ()
@@ -104,8 +104,11 @@ def list_sizes(target: Target) -> tuple[int | None, ...]:
     if named:
         # A part of a named group judges at a time, and all of it is one set, of which no number
         # shows anything.
-        return tuple(size for size in SIZES if size == 1 or size <= typical / splits.N_FOLDS)
-    return (*(size for size in SIZES if size <= typical), None)
+        found = [size for size in SIZES if size == 1 or size <= typical / splits.N_FOLDS]
+    else:
+        found = [*(size for size in SIZES if size <= typical), None]
+    # Of the raw records, which only control, the fewest and the most.
+    return tuple(found if source == GROUPS else dict.fromkeys((found[0], found[-1])))
 
 
 def infer_jointly(target: Target, source: str, name: str) -> Pooled:
@@ -422,16 +425,14 @@ class _GroupReader:
         tune, empty = sets[1], np.empty((0, 0))
         classes = tune.classes.astype(np.float64)
         problem = problems.Problem(empty, classes, empty, classes, self.n_classes)
-        best: tuple[float, str, FloatArray, FloatArray] | None = None
-        for said, tuned, decided in self._pool(fold, sets, split):
-            score = problems.measure_tuning(problem, tuned)
-            if best is None or score > best[0] + 1e-9:  # rounding may not choose
-                best = score, said, tuned, decided
-        if best is None:
-            raise InputError("No adversary is named.", remedy="Name some in adversaries.")
-        _, said, tuned, decided = best
+        candidates = (
+            problems.Fitted.known(tuned, said, (tuned, decided))
+            for said, tuned, decided in self._pool(fold, sets, split)
+        )
+        best = problems.choose_best(problem, candidates)
+        tuned, decided = best.choice
         signs = orient_ranking(tune.classes, tuned) if len(np.unique(tune.classes)) > 1 else 1.0
-        return said, (decided, np.asarray(decided * signs))
+        return best.settings, (decided, np.asarray(decided * signs))
 
     def _pool(
         self, fold: int, sets: _Trio, split: splits.RecordSplit

@@ -52,16 +52,9 @@ def plan_attacks(evidence: Evidence, options: AttackOptions) -> tuple[Attack, ..
         Attack(column.name, "classes", source, group_inference.name_size(size))
         for source in (GROUPS, *([RAW_GROUPS] if "raw" in evidence.sources else []))
         for position, column in enumerate(evidence.columns)
-        for size in _choose_sizes(
-            source, group_inference.list_sizes(Target(evidence, position, options))
-        )
+        for size in group_inference.list_sizes(Target(evidence, position, options), source)
     )
     return single + joint
-
-
-def _choose_sizes(source: str, sizes: tuple[int | None, ...]) -> tuple[int | None, ...]:
-    """Of the raw records, which only control, the fewest and the most."""
-    return sizes if source == GROUPS else tuple(dict.fromkeys((*sizes[:1], *sizes[-1:])))
 
 
 def plan_levels(target: Target) -> tuple[float, ...]:
@@ -132,9 +125,8 @@ def measure_attacks(
     # The same plan as on workers, so that both give the same levels.
     plan = plan_attacks(evidence, options)
     outcomes = [run_attack(evidence, attack, options) for attack in plan]
-    return summarise_outcomes(
-        outcomes, plan, options, left_out=evidence.left_out, **evidence.counts()
-    )
+    counts = evidence.counts()
+    return summarise_outcomes(outcomes, plan, options, left_out=evidence.left_out, **counts)
 
 
 def run_attack(evidence: Evidence, attack: Attack, options: AttackOptions) -> AttackOutcome:
@@ -308,16 +300,10 @@ def train_adversary(
         learners.append(_Learner(problem, adversary.fit(problem), scale))
         found.append(learners[-1].decide(x[test]))
     learned = np.unique(np.concatenate([split.train for split in splits]))
-    first = learners[0]
-    return TrainedAdversary(
-        splits,
-        tests,
-        problems.join_decided(found, n_classes),
-        problems.guess_target(target.truth[learned], n_classes),
-        first.fitted.settings,
-        len(first.problem.x_train),
-        len(first.problem.x_tune),
-    )
+    decided = problems.join_decided(found, n_classes)
+    guess, first = problems.guess_target(target.truth[learned], n_classes), learners[0]
+    counts = len(first.problem.x_train), len(first.problem.x_tune)
+    return TrainedAdversary(splits, tests, decided, guess, first.fitted.settings, *counts)
 
 
 @dataclass(frozen=True, eq=False)

@@ -178,15 +178,14 @@ def _measure_pair(
     plug_in = measure_plug_in(a, b)
     random = np.random.default_rng(options.seed)
     gain = _gain_held_out(a, b, random)
+    shuffled = [measure_plug_in(random.permutation(a), b) for _ in range(_SHUFFLES)]
     half = float(special.ndtri(0.5 + options.level / 2) * gain.std(ddof=1) / np.sqrt(n))
     return Information(
         confidential=a_name,
         released=b_name,
         plug_in=plug_in,
         corrected=plug_in - (n_cells - n_classes - n_symbols + 1) / (2 * n),
-        shuffled=float(
-            np.mean([measure_plug_in(random.permutation(a), b) for _ in range(_SHUFFLES)])
-        ),
+        shuffled=float(np.mean(shuffled)),
         held_out=float(gain.mean()),
         lower=float(gain.mean()) - half,
         upper=float(gain.mean()) + half,

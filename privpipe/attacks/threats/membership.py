@@ -11,6 +11,7 @@ import json
 import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -340,13 +341,11 @@ def _measure(
     # Two floors of each event, one for either neighbour as the first, share the error of all.
     risk = (1 - level) / (2 * n_events)
     # Clopper and Pearson's limits, each wrong with probability at most half of `risk`.
-    limits = (
-        intervals.limit_exactly(int(held.sum()), len(held), 1 - risk) for held in (here, there)
-    )
-    shares = float(here.mean()), float(there.mean())
+    limits = partial(intervals.limit_exactly, level=1 - risk)
     found = [
-        Interval(share, *both, level, "exact") for share, both in zip(shares, limits, strict=True)
+        Interval(float(held.mean()), *limits(int(held.sum()), len(held)), level, "exact")
+        for held in (here, there)
     ]
     # Differential privacy bounds either direction: which neighbour is the first must not matter.
     floors = (measure_epsilon_floor(*found), measure_epsilon_floor(*reversed(found)))
-    return EventFloor(name, *shares, max(floors))
+    return EventFloor(name, found[0].estimate, found[1].estimate, max(floors))

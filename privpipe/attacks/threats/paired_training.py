@@ -82,15 +82,10 @@ def _measure_curve(
         for share in SHARES
     ]
     quick = replace(target, options=replace(options, n_replicates=QUICK_REPLICATES))
+    known = [inference.decide_by_desired(target, one.splits, one.tests) for one in trained]
     scores = [
-        inference.score_decisions(
-            quick,
-            one.test,
-            one.decided,
-            inference.decide_by_desired(target, one.splits, one.tests),
-            one.guess,
-        )
-        for one in trained
+        inference.score_decisions(quick, one.test, one.decided, desired, one.guess)
+        for one, desired in zip(trained, known, strict=True)
     ]
     followed, few, full = _list_followed(attack.kind, options), trained[0], trained[-1]
     # The rise is of the same records, paired: two gains apart have limits that hide it.
@@ -103,21 +98,10 @@ def _measure_curve(
     curves = []
     for name in followed:
         gains = tuple(next(s.gain for s in some if s.name == name) for some in scores)
-        rise = rises[name]
-        curves.append(
-            LearningCurve(
-                attack.target,
-                attack.source,
-                attack.adversary,
-                name,
-                n_labels,
-                gains,
-                math.nan if rise is None else rise.lower,
-                n_total,
-                expect_gain(n_labels, gains, n_total),
-                options.allowed(name),
-            )
-        )
+        expected = expect_gain(n_labels, gains, n_total)
+        rise = math.nan if (found := rises[name]) is None else found.lower
+        about = attack.target, attack.source, attack.adversary, name, n_labels, gains
+        curves.append(LearningCurve(*about, rise, n_total, expected, options.allowed(name)))
     # The score that is nearest to withdrawing the verdict is the one to show.
     return max(curves, key=lambda one: (one.rises_too_far, one.expected - one.allowed))
 

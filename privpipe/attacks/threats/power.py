@@ -121,9 +121,8 @@ def measure_power(target: Target, leak: str) -> Detection:
     for share in dict.fromkeys(min(1.0, step * options.must_find) for step in STEPS):
         planted = _plant(target, leak, share)
         attack = Attack(name, target.kind, source, adversary)
-        room = _find_room(
-            [inference.run_attack(planted, attack, options).scores], attack.kind, options
-        )
+        scores = inference.run_attack(planted, attack, options).scores
+        room = _find_room([scores], attack.kind, options)
         finds |= share <= options.must_find and room > 0
         if room > ROOM:
             size = share

@@ -20,6 +20,7 @@ import json
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -139,12 +140,9 @@ def report_recovery(
     few = np.linspace(0, len(flat) - 1, min(64, len(flat)), dtype=int)
     strange = measure_cosines(others, flat[few])
     hits, alarms = int((mine >= RECOVERED).sum()), int((strange >= RECOVERED).sum())
-    return RecoveryReport(
-        measure_exact_interval(hits, len(mine), level=level),
-        measure_exact_interval(alarms, len(strange), level=level),
-        float(np.median(mine)),
-        len(mine),
-    )
+    limit = partial(measure_exact_interval, level=level)
+    found, by_chance = limit(hits, len(mine)), limit(alarms, len(strange))
+    return RecoveryReport(found, by_chance, float(np.median(mine)), len(mine))
 
 
 def measure_cosines(records: FloatArray, guesses: FloatArray) -> FloatArray:
@@ -238,12 +236,8 @@ def attack_two_releases(
     near = float(scipy.special.betainc((len(frame) - 1) / 2, 0.5, max(0.0, 1 - best**2)))
     chance = min(1.0, len(records) * near)
     hit = int(best >= RECOVERED and chance < 0.01)
-    return RecoveryReport(
-        measure_exact_interval(hit, 1, level=options.level),
-        measure_exact_interval(round(1000 * chance), 1000, level=options.level),
-        best,
-        1,
-    )
+    limit = partial(measure_exact_interval, level=options.level)
+    return RecoveryReport(limit(hit, 1), limit(round(1000 * chance), 1000), best, 1)
 
 
 def _turn(gram: FloatArray, frame: FloatArray) -> FloatArray:
@@ -277,14 +271,8 @@ def attack_independent_components(
     # The rank is that of the features, which may depend on one another: no more is unmixed.
     values = np.linalg.svd(rows, compute_uv=False)
     rank = int((values > 1e-8 * values[0]).sum())
-    search = FastICA(
-        rank,
-        whiten="unit-variance",
-        fun="cube",
-        max_iter=MOST_ROUNDS,
-        tol=1e-5,
-        random_state=options.seed,
-    )
+    settings: dict[str, Any] = {"whiten": "unit-variance", "fun": "cube", "tol": 1e-5}
+    search = FastICA(rank, max_iter=MOST_ROUNDS, random_state=options.seed, **settings)
     with QUIET:  # what it has found by then is judged
         search.fit(rows)
     # Columns of the mixing matrix are records up to sign and size, as cosines are.

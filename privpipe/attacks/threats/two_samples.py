@@ -26,10 +26,7 @@ TRAINED = ("logistic", "boosting", "naive_bayes")
 divides, and one that needs few records."""
 
 
-COMPARED = (
-    *("score", "estimate", "lower", "upper"),
-    *("advantage", "advantage_lower", "advantage_upper"),
-)
+SHOWN = ("score", "estimate", "lower", "upper", "advantage", "advantage_lower", "advantage_upper")
 """What is reported of a score."""
 
 
@@ -140,14 +137,11 @@ def compare_samples(
     named = (
         tuple(name for name in TRAINED if name in options.adversaries) or options.adversaries[:1]
     )
-    report = measure_attacks(
-        np.vstack(sides),
-        np.repeat([0, 1], size),
-        columns=[Column("sample", 2)],
-        options=replace(options, adversaries=named),
-    )
+    options = replace(options, adversaries=named)
+    kind, truth = Column("sample", 2), np.repeat([0, 1], size)
+    report = measure_attacks(np.vstack(sides), truth, columns=[kind], options=options)
     found = [
-        Difference(outcome.attack.adversary, **{name: about[name] for name in COMPARED})
+        Difference(outcome.attack.adversary, **{name: about[name] for name in SHOWN})
         for outcome in report.outcomes
         for about in map(describe_score, outcome.scores)
         if about["score"] in options.decides

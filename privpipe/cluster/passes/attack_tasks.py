@@ -17,7 +17,7 @@ from privpipe.attacks.adversaries import ADVERSARIES
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.evidence import Evidence, LeftOut, Target
 from privpipe.attacks.adversaries.preparation import prepare_evidence
-from privpipe.attacks.statistics.ties import find_ties
+from privpipe.attacks.statistics.splits import find_ties
 from privpipe.attacks.threats.attack_table import ATTACKS, Sample, run_by_name
 from privpipe.attacks.threats.inference import plan_attacks, run_attack
 from privpipe.attacks.threats.paired_training import (

@@ -7,8 +7,7 @@ import numpy as np
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.evidence import Target
 from privpipe.attacks.adversaries.preparation import prepare_evidence
-from privpipe.attacks.statistics.splits import draw_split
-from privpipe.attacks.statistics.ties import find_ties
+from privpipe.attacks.statistics.splits import draw_split, find_ties
 from privpipe.attacks.threats.inference import measure_attacks
 
 QUICK = AttackOptions(adversaries=("nearest_neighbours", "least_squares"), max_exposed=0.1)

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 FORMAT = 3
 """Version of the JSON form of a report."""
 
+COUNTS = ("n_records", "n_given", "n_withheld", "n_seen")
+
 
 def _facts(report: AttackReport) -> dict[str, str]:
     """Verdict and reason, and the verdict on each variable."""
@@ -146,12 +148,11 @@ class AttackReport:
 
     def _hold(self, decision: results.Decision) -> results.Decision:
         """A decision after all that "safe" must survive, one after the other."""
-        decision = safeguards.hold_to_control(decision, self.outcomes, self.options)
-        decision = safeguards.hold_to_power(
-            decision, self.power, self.options.must_find, self.groups
-        )
+        options = self.options
+        decision = safeguards.hold_to_control(decision, self.outcomes, options)
+        decision = safeguards.hold_to_power(decision, self.power, options.must_find, self.groups)
         # Unproven turns unknown as well: no more records of the same groups would decide it.
-        decision = safeguards.hold_to_group_control(decision, self.outcomes, self.options)
+        decision = safeguards.hold_to_group_control(decision, self.outcomes, options)
         return safeguards.hold_to_curve(decision, self.curves)
 
     @property
@@ -176,10 +177,7 @@ class AttackReport:
             "verdict": self.verdict,
             "reason": self.reason,
             "options": asdict(self.options),
-            "n_records": self.n_records,
-            "n_given": self.n_given,
-            "n_withheld": self.n_withheld,
-            "n_seen": self.n_seen,
+            **{name: getattr(self, name) for name in COUNTS},
             # Keys are those of format 3, which pages of earlier releases are rendered from.
             "n_groups": self.groups and self.groups.n_groups,
             "sample": None if self.coverage is None else asdict(self.coverage),
@@ -275,7 +273,7 @@ def find_leakage(
     n_variables = len({one.target for one in decisions if one.n_compared})
     for outcome in outcomes:
         attack = outcome.attack
-        scores = [one for one in outcome.scores if one.name in options.deciding(attack.kind)]
+        scores = outcome.deciding(options)
         if not attack.source.startswith(ALONE) or not scores:
             continue
         n_attacks = sum(

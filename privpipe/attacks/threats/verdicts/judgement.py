@@ -109,8 +109,7 @@ class _Case:
         return [
             _Found(o, s.at(level), self.options.allowed(s.name))
             for o in self.on_release
-            for s in o.scores
-            if s.name in self.options.deciding(o.attack.kind)
+            for s in o.deciding(self.options)
         ]
 
     def leaks(self, n_open: int) -> bool:
@@ -127,8 +126,8 @@ class _Case:
         values = (
             s.advantage
             for o in self.outcomes
-            for s in o.scores
-            if o.attack.source == source and s.name in self.options.deciding(o.attack.kind)
+            for s in o.deciding(self.options)
+            if o.attack.source == source
             # Advantages by true-positive rates have another unit, a share of records: they are not
             # compared.
             if self.options.allowed(s.name) == self.options.max_advantage
@@ -245,12 +244,8 @@ def _describe(found: _Found) -> dict[str, Any]:
     """Fields of a decision, by what decided it."""
     about = results.describe_score(found.score)
     del about["level"], about["interval"]  # the level of a decision is that of all verdicts jointly
-    attack = found.outcome.attack
-    return about | {
-        "source": attack.source,
-        "strongest": attack.adversary,
-        "allowed": found.allowed,
-    }
+    attack, allowed = found.outcome.attack, found.allowed
+    return about | {"source": attack.source, "strongest": attack.adversary, "allowed": allowed}
 
 
 def _count_needed(case: _Case, n_open: int) -> float:

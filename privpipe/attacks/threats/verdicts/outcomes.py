@@ -7,7 +7,7 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from privpipe.attacks.adversaries.attack_options import ALONE, JOINT
+from privpipe.attacks.adversaries.attack_options import ALONE, JOINT, AttackOptions
 from privpipe.attacks.statistics.intervals import Interval
 from privpipe.attacks.statistics.scores import Score
 
@@ -86,6 +86,10 @@ class AttackOutcome:
     def is_known(self) -> bool:
         """Whether it was measured."""
         return self.status == "measured"
+
+    def deciding(self, options: AttackOptions) -> list[Score]:
+        """Its scores that decide."""
+        return [one for one in self.scores if one.name in options.deciding(self.attack.kind)]
 
     def rows(self) -> list[dict[str, Any]]:
         """Rows of the table, see `AttackReport.table`; one without numbers when unknown."""

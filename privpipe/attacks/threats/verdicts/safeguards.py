@@ -154,13 +154,11 @@ def hold_to_control(
 def _list_lower(raw: list[AttackOutcome], options: AttackOptions) -> Iterator[float]:
     """Lower limits of the advantage on raw records, which hold jointly."""
     for outcome in raw:
-        deciding = options.deciding(outcome.attack.kind)
+        deciding = outcome.deciding(options)
         # One success of many tries is expected by chance: the tries share the level.
-        level = options.plan_level(len(raw) * len(deciding))
-        for score in outcome.scores:
-            lower = score.at(level).advantage_lower
-            if score.name in deciding and math.isfinite(lower):
-                yield lower
+        level = options.plan_level(len(raw) * len(options.deciding(outcome.attack.kind)))
+        found = (score.at(level).advantage_lower for score in deciding)
+        yield from filter(math.isfinite, found)
 
 
 def hold_to_power(
@@ -205,10 +203,7 @@ def hold_to_group_control(
     # In the split that judges the release: a control by other records could pass where these
     # cannot.
     revealed = any(
-        score.advantage_lower > 0
-        for outcome in controls
-        for score in outcome.scores
-        if score.name in options.deciding(outcome.attack.kind)
+        score.advantage_lower > 0 for outcome in controls for score in outcome.deciding(options)
     )
     if not controls or revealed or decision.verdict == "leaks":
         return decision

@@ -64,16 +64,13 @@ def attack_release(
     if theorem is not None and "n_given" in adversaries:
         n_records = adversaries["n_given"] - adversaries["n_withheld"]
         proof = {"theorem": theorem, "model": trained.model_digest, "n_records": n_records}
+    draws = _warn_of_draws(run, earlier.releases)
     return {
         "adversaries": adversaries,
         "proof": proof,
         "attacks": attacks,
         "utility": utility,
-        "warnings": [
-            *warn_of_drift(attacks),
-            *earlier.warnings,
-            *_warn_of_draws(run, earlier.releases),
-        ],
+        "warnings": [*warn_of_drift(attacks), *earlier.warnings, *draws],
     }
 
 
@@ -101,17 +98,18 @@ def find_sources(run: Run, trained: Trained, plan: ReleasePlan, earlier: Earlier
             found = replace(found, only_finite=False)
         return judged_records.pair_released(found, plan) if run.trains_on_itself else found
 
+    def read(collection: Collection) -> Collection:
+        whole = replace(collection, indicators=indicators, only_finite=False)
+        return judged_records.pair_released(whole, plan)
+
     judged, fresh, release = find("held_out" if held_out else "all"), None, None
     if (labelled := judged_records.find_labelled(run)) is not None:
         fresh = judged
         # Records of the release itself judge where they have labels: others may be of another
         # population.
-        judged = judged_records.pair_released(
-            replace(labelled, indicators=indicators, only_finite=False), plan
-        )
+        judged = read(labelled)
     elif not run.trains_on_itself:
-        mine = replace(run.collection, indicators=indicators, only_finite=False)
-        release = judged_records.pair_released(mine, plan)
+        release = read(run.collection)
     # Of a model that was learned elsewhere it is not known whom it saw.
     learned_here = find_training(run) == run.training.digest
     return AuditSources(
@@ -246,8 +244,6 @@ def _attack(
     run: Run, executor: Executor, sources: AuditSources, earlier: Earlier, *, by_target: bool
 ) -> dict[str, Any]:
     """Every adversary on a bounded sample of the held-out records; a failure is unknown."""
-    if not run.training.confidential:
-        return judged_records.report_nothing("no adversary was requested")
     options = find_attack_options(run.options, run.attempt)
     found = judged_records.attack_variables(
         run,
@@ -273,6 +269,5 @@ def _find_strongest(found: dict[str, Any], run: Run) -> dict[str, Any]:
         and row["score"] == decides.get(row["target"])
     ]
     for row in sorted(measured, key=lambda row: -row["advantage_upper"]):
-        about = {key: row[key] for key in shown}
-        strongest[row["target"]].setdefault(row["source"], about)
+        strongest[row["target"]].setdefault(row["source"], {key: row[key] for key in shown})
     return strongest

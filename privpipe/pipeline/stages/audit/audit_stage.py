@@ -203,17 +203,14 @@ def begin_attempt(run: Run, plan: ReleasePlan) -> Run:
     StoreError, FormatError
         If the register of attempts cannot be read or written.
     """
-    parts = [
-        *run.collection.schema_of_records.partitions,
-        *run.training.schema_of_records.partitions,
-    ]
+    schemas = run.collection.schema_of_records, run.training.schema_of_records
     # The attempt is of these bytes: cleaning again with another key is another attempt, and pays.
     receipts = [one for one in read_ledger(plan) if one.run == plan.run]
     attempt = note_attempt(
         find_account(run.options.privacy.account),
         digest_receipts(receipts),
         _digest_judge(run),
-        {part.digest for part in parts},
+        {part.digest for one in schemas for part in one.partitions},
     )
     return replace(run, attempt=attempt)
 

@@ -63,6 +63,9 @@ UNNAMED = (
 MOST_RELEASED = 200_000
 """Surrogates that attacks are given."""
 
+PARTS: tuple[Part, Part] = ("fit", "held_out")
+"""Of the training records: surrogates are made of the first."""
+
 LEAST_RECORDS = 10
 """Records of either side below which nothing is measured."""
 
@@ -87,7 +90,8 @@ def audit_surrogates(
     measured: dict[str, Any] | None = None
     found = report_nothing("no record was held out")
     if run.options.audit.holdout > 0:
-        fitted, held_out = (_select(run, part) for part in ("fit", "held_out"))
+        whole = replace(run.training, only_finite=False)
+        fitted, held_out = (whole.keeping(run.split, part) for part in PARTS)
         # Surrogates are made of records completed by features and responses; who applies their
         # model knows the features alone.
         as_made, as_read = (
@@ -165,19 +169,10 @@ def _join(found: dict[str, Any], records: Sequence[Decision]) -> dict[str, Any]:
     verdicts = [found, *rows]
     # Ties go to the variables, which come first.
     worst = min(verdicts, key=lambda one: WORST_FIRST.index(one["verdict"]))
-    return found | {
-        "verdict": worst["verdict"],
-        "reason": worst["reason"],
-        "decisions": [*found["decisions"], *rows],
-        "n_records": found.get("n_records", 0),
-        "n_given": found.get("n_given", 0),
-        "n_withheld": 0,
-        "options": found.get("options", {"level": records[0].level}),
-    }
-
-
-def _select(run: Run, part: Part) -> Collection:
-    return replace(run.training, only_finite=False).keeping(run.split, part)
+    nothing = {"n_records": 0, "n_given": 0, "options": {"level": records[0].level}}
+    decisions = [*found["decisions"], *rows]
+    about = {"verdict": worst["verdict"], "reason": worst["reason"], "decisions": decisions}
+    return nothing | found | about | {"n_withheld": 0}
 
 
 def _reduce(collection: Collection, executor: Executor, summarise: Any, **more: Any) -> CoMoments:

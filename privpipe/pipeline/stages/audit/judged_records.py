@@ -155,16 +155,12 @@ def attack_variables(
     n_released
         Records of the release.
     """
-    if not run.options.audit.adversaries:
+    if not (run.training.confidential and run.options.audit.adversaries):
         return report_nothing("no adversary was requested")
+    known = run.checkpoints
     try:
         report = distribute_attacks(
-            executor,
-            sample,
-            options=options,
-            checkpoints=run.checkpoints,
-            power=True,
-            n_released=n_released,
+            executor, sample, options=options, checkpoints=known, power=True, n_released=n_released
         )
     except (InputError, MemoryBudgetError) as error:
         return report_nothing(str(error))

@@ -1,16 +1,23 @@
-"""Linkage: which released record belongs to a known raw one? Nearest neighbours decide."""
+"""Pairs of raw and released records: linkage and reconstruction.
+
+Linkage: which released record belongs to a known raw one? Nearest neighbours decide.
+Reconstruction: how much of the raw records can be predicted from the released ones?
+"""
 
 import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from operator import itemgetter
 
 import numpy as np
 import numpy.typing as npt
 
+from privpipe.attacks.adversaries import ridges
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.coordinates import measure_coordinates
-from privpipe.attacks.adversaries.ridges import choose_ridge
 from privpipe.attacks.statistics import intervals
+from privpipe.attacks.statistics.intervals import Confidence, Interval
+from privpipe.attacks.statistics.splits import RecordSplit, draw_split
 from privpipe.errors import InputError
 from privpipe.protocols import FloatArray, IntArray
 
@@ -42,8 +49,8 @@ class LinkageAttack:
     """
 
     method: str
-    top_1: intervals.Interval
-    top_10: intervals.Interval
+    top_1: Interval
+    top_10: Interval
     median_rank: float
 
 
@@ -128,16 +135,12 @@ def measure_linkage(
     # Two intervals of each method hold jointly.
     share = options.plan_level(2 * len(methods))
     subject = None if groups is None else np.asarray(groups)[probes]
-    return LinkageReport(
-        attacks=tuple(
-            _count_links(name, measure_ranks(p, g, at, options.seed), subject, share)
-            for name, (p, g) in methods.items()
-        ),
-        n_probes=len(probes),
-        n_gallery=len(rows),
-        chance_1=1 / len(rows),
-        chance_10=min(1.0, 10 / len(rows)),
+    attacks = tuple(
+        _count_links(name, measure_ranks(p, g, at, options.seed), subject, share)
+        for name, (p, g) in methods.items()
     )
+    chances = 1 / len(rows), min(1.0, 10 / len(rows))
+    return LinkageReport(attacks, len(probes), len(rows), *chances)
 
 
 def draw_pairs(
@@ -214,11 +217,11 @@ def _blocks(n: int, size: int) -> Iterator[slice]:
 def _count_links(
     method: str, ranks: IntArray, subject: IntArray | None, level: float
 ) -> LinkageAttack:
-    def share(k: int) -> intervals.Interval:
+    def share(k: int) -> Interval:
         hits = ranks < k
         if subject is None:
             return intervals.measure_exact_interval(int(hits.sum()), len(hits), level=level)
-        return intervals.measure_hits_interval(hits, intervals.Confidence(level, groups=subject))
+        return intervals.measure_hits_interval(hits, Confidence(level, groups=subject))
 
     return LinkageAttack(method, share(1), share(10), float(np.median(ranks)))
 
@@ -238,5 +241,165 @@ def _learn(known: FloatArray, gallery: FloatArray, half: int) -> FloatArray:
     n_fit = max(2, half - half // 5)
     # The ridge is chosen on a fifth of the training half, never on what is looked up.
     tuning = known[n_fit:half], gallery[n_fit:half]
-    _, slope, offset = choose_ridge(known[:n_fit], gallery[:n_fit], *tuning)
+    _, slope, offset = ridges.choose_ridge(known[:n_fit], gallery[:n_fit], *tuning)
     return np.asarray(known @ slope + offset)
+
+
+@dataclass(frozen=True)
+class Reconstruction:
+    """How well one adversary rebuilds raw records it has not seen.
+
+    Parameters
+    ----------
+    adversary
+        "least_squares" or "rbf".
+    r2
+        Share of the raw records' variance rebuilt, every raw column counting alike.
+    column_r2
+        Share of each raw column's variance, in the order of the columns that vary.
+    """
+
+    adversary: str
+    r2: Interval
+    column_r2: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class ReconstructionReport:
+    """Reconstructions of one release; the strongest decides.
+
+    Parameters
+    ----------
+    attacks
+        One per adversary.
+    n_train, n_test
+        Records trained on and judged by.
+    """
+
+    attacks: tuple[Reconstruction, ...]
+    n_train: int
+    n_test: int
+
+    @property
+    def strongest(self) -> Reconstruction:
+        """The adversary with the largest upper limit of R squared."""
+        return max(self.attacks, key=lambda attack: attack.r2.upper)
+
+    def to_json(self) -> str:
+        """The report as JSON."""
+        return json.dumps(asdict(self) | {"strongest": self.strongest.adversary}, indent=1)
+
+
+def measure_reconstruction(
+    raw: npt.ArrayLike,
+    released: npt.ArrayLike,
+    groups: npt.ArrayLike | None = None,
+    *,
+    options: AttackOptions | None = None,
+) -> ReconstructionReport:
+    """Rebuild raw records from released ones by adversaries that know other pairs.
+
+    Parameters
+    ----------
+    raw : (n_records, n_features)
+        Records before the release.
+    released : (n_records, n_features_released)
+        Their releases, row by row.
+    groups : (n_records,), optional
+        Subject of each record, for split and intervals.
+    options
+        Bounds of the sample, seed, and the confidence of the intervals of both adversaries
+        together (Bonferroni).
+
+    Raises
+    ------
+    InputError
+        If the numbers of records differ or are below 20, or values are not finite.
+
+    Examples
+    --------
+    >>> raw = np.random.default_rng(0).normal(size=(300, 4))
+    >>> report = measure_reconstruction(raw, raw[:, :2])
+    >>> round(report.strongest.column_r2[0], 2), report.strongest.column_r2[3] < 0.1
+    (1.0, True)
+    """
+    options = options or AttackOptions()
+    x, z, order = draw_pairs(raw, released, options)
+    rows, seed = np.sort(order), options.seed
+    subject = (
+        None if groups is None else np.unique(np.asarray(groups)[rows], return_inverse=True)[1]
+    )
+    # All columns, and not their coordinates: a column that others determine is rebuilt, too.
+    target = _standardise(x[rows])
+    source = measure_coordinates(z[rows], name="released", seed=seed).values
+    split = draw_split(np.arange(len(rows)), groups=subject, seed=seed)
+    residuals = {
+        "least_squares": _rebuild([source], target, split),
+        "rbf": _rebuild(_lift(source, split, seed), target, split),
+    }
+    level = options.plan_level(len(residuals))
+    attacks = tuple(
+        _judge(name, residual, target, split, subject, level, seed)
+        for name, residual in residuals.items()
+    )
+    return ReconstructionReport(attacks, len(split.train), len(split.test))
+
+
+def _standardise(raw: FloatArray) -> FloatArray:
+    """Columns that vary, of mean 0 and variance 1; all of them, whatever their rank."""
+    varies = raw.min(axis=0) != raw.max(axis=0)
+    table = raw[:, varies].astype(np.float64)
+    if not np.isfinite(table).all() or table.shape[1] == 0:
+        raise InputError(
+            f"raw has {int(varies.sum())} columns that vary, or values that are not finite.",
+            remedy="Give finite records with at least one column that varies.",
+        )
+    # Every raw column counts alike in the R squared, whatever its unit.
+    table -= table.mean(axis=0)
+    return np.asarray(table / table.std(axis=0))
+
+
+def _lift(source: FloatArray, split: RecordSplit, seed: int) -> list[FloatArray]:
+    """Kernel features of several widths, with the columns themselves."""
+    width = ridges.measure_width(source[split.train], seed)
+    n_landmarks = min(ridges.LANDMARKS, len(split.train))
+    random = np.random.default_rng(seed)
+    landmarks = source[random.choice(split.train, n_landmarks, replace=False)]
+    return [
+        np.hstack([source, ridges.find_features(landmarks, share * width)(source)])
+        for share in ridges.WIDTHS[1:3]
+    ]
+
+
+def _rebuild(sources: list[FloatArray], target: FloatArray, split: RecordSplit) -> FloatArray:
+    """Test residuals (n_test, n_columns) of the source and ridge that do best in tuning."""
+    train, tune, test = (target[rows] for rows in (split.train, split.tune, split.test))
+    found = (
+        (*ridges.choose_ridge(source[split.train], train, source[split.tune], tune), source)
+        for source in sources
+    )
+    _, slope, offset, best = min(found, key=itemgetter(0))
+    return np.asarray(test - best[split.test] @ slope - offset)
+
+
+def _judge(
+    adversary: str,
+    residual: FloatArray,
+    target: FloatArray,
+    split: RecordSplit,
+    subject: IntArray | None,
+    level: float,
+    seed: int,
+) -> Reconstruction:
+    spread = (target[split.test] - target[split.train].mean(axis=0)) ** 2
+    lost, had = (residual**2).sum(axis=1), spread.sum(axis=1)
+    # A ratio of sums over records: neither Wilson nor a t interval is of it.
+    r2 = intervals.measure_bootstrap_interval(
+        lambda weights: 1 - (weights @ lost) / (weights @ had),
+        len(lost),
+        Confidence(level, groups=None if subject is None else subject[split.test], seed=seed),
+        link="log_complement",
+    )
+    total = np.maximum(spread.sum(axis=0), np.finfo(float).tiny)
+    column_r2 = 1 - (residual**2).sum(axis=0) / total
+    return Reconstruction(adversary, r2, tuple(column_r2.tolist()))
