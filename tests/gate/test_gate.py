@@ -192,10 +192,10 @@ def test_gate__a_failing_adversary_is_unknown_and_keeps_it_closed(
 ) -> None:
     # Others who fit by least squares have it by name already: the adversary alone fails.
     from privpipe.attacks import equal_noise
-    from privpipe.attacks.adversaries import covert_channels, estimators, ridges
+    from privpipe.attacks.adversaries import covert_channels, desired_baseline, ridges
     from privpipe.attacks.adversaries.problem import Fitted
 
-    for module in (covert_channels, estimators, equal_noise):
+    for module in (covert_channels, desired_baseline, equal_noise):
         assert module.fit_least_squares is ridges.fit_least_squares
 
     def fit(problem: Any) -> Fitted:

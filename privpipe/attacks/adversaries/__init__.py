@@ -80,8 +80,8 @@ ALWAYS = {
     READS_BITS: Adversary(_load("covert_channels", "fit_bit_reader"), 20_000),
     READS_AROUND: Adversary(_load("covert_channels", "fit_surroundings_reader"), 20_000),
     # Knows the true desired variables and nothing else.
-    KNOWS_DESIRED: Adversary(_load("estimators", "fit_desired_baseline"), 50_000),
+    KNOWS_DESIRED: Adversary(_load("desired_baseline", "fit_desired_baseline"), 50_000),
     # One variable by itself is read as well as the desired ones are.
-    READS_VARIABLE: Adversary(_load("estimators", "fit_desired_baseline"), 50_000),
+    READS_VARIABLE: Adversary(_load("desired_baseline", "fit_desired_baseline"), 50_000),
 }
 """Adversaries of one source each, which options cannot leave out. Their names are stored."""

@@ -20,7 +20,7 @@ from privpipe.numerics.kinds import code_classes, guess_classes
 from privpipe.protocols import BoolArray, Column, FloatArray, IntArray
 
 
-class Known(TypedDict, total=False):
+class KnownInputs(TypedDict, total=False):
     """What is known of released records and of those who hold them; all of it optional.
 
     Parameters
@@ -72,7 +72,7 @@ def prepare_evidence(
     confidential: npt.ArrayLike,
     *,
     options: AttackOptions | None = None,
-    **known: Unpack[Known],
+    **known: Unpack[KnownInputs],
 ) -> Evidence:
     """Draw the bounded sample, standardise what is attacked, and code what is guessed.
 
@@ -85,7 +85,7 @@ def prepare_evidence(
     options
         Bounds and the treatment of rare classes.
     known
-        See `Known`.
+        See `KnownInputs`.
 
     Raises
     ------

@@ -19,7 +19,7 @@ from privpipe.attacks.adversaries import problem as problems
 from privpipe.attacks.adversaries.attack_options import GROUPS, RAW_GROUPS, AttackOptions
 from privpipe.attacks.adversaries.coordinates import TrainingMatrix
 from privpipe.attacks.adversaries.evidence import Evidence, Target
-from privpipe.attacks.adversaries.preparation import Known, prepare_evidence
+from privpipe.attacks.adversaries.preparation import KnownInputs, prepare_evidence
 from privpipe.attacks.statistics import scores as scoring
 from privpipe.attacks.statistics.intervals import Confidence
 from privpipe.attacks.statistics.roc import orient_ranking, sample_curve
@@ -73,7 +73,7 @@ def measure_attacks(
     confidential: npt.ArrayLike,
     *,
     options: AttackOptions | None = None,
-    **known: Unpack[Known],
+    **known: Unpack[KnownInputs],
 ) -> AttackReport:
     """Train every adversary on a release and report what each learns of confidential variables.
 
@@ -88,7 +88,7 @@ def measure_attacks(
         Adversaries, bounds, limit and confidence.
     known
         What else is known of the records, by name: raw, noise, columns, features, groups, seen,
-        places, auxiliary and desired; see `Known`.
+        places, auxiliary and desired; see `KnownInputs`.
 
     Returns
     -------
@@ -366,7 +366,7 @@ def decide_by_desired(
 
 
 def _fit_baseline(target: Target, x: FloatArray, split: RecordSplit) -> _Learner | None:
-    from privpipe.attacks.adversaries.estimators import beats_shuffled  # slow to import
+    from privpipe.attacks.adversaries.desired_baseline import beats_shuffled  # slow to import
 
     adversary = attack_options.find_adversary(KNOWS_DESIRED, ADVERSARIES)
     problem, scale = _pose(target, x, split)
