@@ -16,7 +16,7 @@ from privpipe.store.collections.collection import open_collection
 from privpipe.store.keyring.account import Account, Loss, find_account
 from privpipe.store.keyring.keyfiles import KeyEntry
 from privpipe.store.keyring.keys import forget_key, forget_keys, list_keys, list_unreadable
-from privpipe.store.keyring.sketches import Sketches, Ties
+from privpipe.store.keyring.sketches import Sketches
 
 COUNTED = ("epsilon", "delta", "n_charges", "n_open")
 """What an account counts of a partition's entries."""
@@ -42,7 +42,13 @@ def account_command(url: str, *, sketch: str | None = None) -> dict[str, Any]:
     losses = list(account.read_all())
     # Partitions without a charge are in the account for their sketch alone.
     charged = [loss.partition for loss in losses if loss.n_charges]
-    overlaps = {loss.partition: _list_overlaps(loss, ties, charged) for loss in losses}
+    # Other partitions that were charged and hold records of this one.
+    overlaps = {
+        loss.partition: {
+            one: how for one, how in ties.relatives(loss.partition).items() if one in charged
+        }
+        for loss in losses
+    }
     joined = {loss.partition: account.read_joined(loss.partition)[0] for loss in losses}
     missing = sketches.find_missing(charged)
     _show_account(place, losses, joined, overlaps)
@@ -62,11 +68,6 @@ def account_command(url: str, *, sketch: str | None = None) -> dict[str, Any]:
         ],
         "without_sketch": missing,
     }
-
-
-def _list_overlaps(loss: Loss, ties: Ties, charged: list[str]) -> dict[str, Overlap]:
-    """Other partitions that were charged and hold records of this one."""
-    return {one: how for one, how in ties.relatives(loss.partition).items() if one in charged}
 
 
 def _show_account(

@@ -14,6 +14,8 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from privpipe.errors import PrivpipeError, StoreError, printable
 from privpipe.pipeline.operations import record_removal
 from privpipe.pipeline.operations.record_removal import ChosenRecords, ErasureSurvey
@@ -162,7 +164,7 @@ def _carry_out(url: str, journal: dict[str, Any], chosen: ChosenRecords) -> dict
     # The collection first: from then on no run can read the records, and what runs have made
     # meanwhile is found by the rounds below. The certificate last, noted in the account's chain
     # before the journal that held the way back is replaced by it.
-    survey = ErasureSurvey.decode(journal["survey"])
+    survey = TypeAdapter(ErasureSurvey).validate_python(journal["survey"])
     record_removal.take_out(url, survey)
     traces = _remove_all(url, journal, chosen)
     _forget_draws(url, journal, survey)

@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import TypeAdapter
 
 from privpipe.errors import OptionError, PrivpipeError
 from privpipe.protocols import IntArray
@@ -101,11 +100,6 @@ class ErasureSurvey:
     def n_records(self) -> int:
         """Records that go from what the collection holds now."""
         return sum(len(one.rows) for one in self.held if one.named)
-
-    @staticmethod
-    def decode(content: Mapping[str, Any]) -> ErasureSurvey:
-        """From the JSON form of `asdict`."""
-        return TypeAdapter(ErasureSurvey).validate_python(content)
 
 
 def survey_records(url: str, chosen: ChosenRecords) -> ErasureSurvey:

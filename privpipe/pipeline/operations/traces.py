@@ -32,22 +32,11 @@ WORKSPACE = re.compile(r"\.(?P<name>.+?)\.privpipe(\.removed-[0-9a-f]+)?")
 GENERATIONS = "generations"
 
 
-@dataclass(frozen=True)
-class FoundPlace:
-    """Something of ours.
+FoundPlace = tuple[str, str, Mapping[str, Any]]
+"""What something of ours is, where, and what it says of itself.
 
-    Parameters
-    ----------
-    kind
-        What it is; of a workspace the place is that which it belongs to.
-    place
-    header
-        What it says of itself.
-    """
-
-    kind: Literal["collection", "release", "model", "generations", "workspace", "export"]
-    place: str
-    header: Mapping[str, Any] = field(default_factory=dict, repr=False)
+A workspace is found at the place that it belongs to.
+"""
 
 
 def find_ours(root: str) -> Iterator[FoundPlace]:
@@ -56,17 +45,17 @@ def find_ours(root: str) -> Iterator[FoundPlace]:
         for name in sorted(folders):
             if (match := WORKSPACE.fullmatch(name)) is not None:
                 folders.remove(name)
-                yield FoundPlace("workspace", join(folder, match["name"]))
+                yield "workspace", join(folder, match["name"]), {}
         folders.sort()
         if ROOT_DOCUMENT in names:
             header = read_attributes(folder)
             kind = header.get("format")
             if kind in ("collection", "release", "model", GENERATIONS):
                 folders[:] = ["parts"] if kind == GENERATIONS and "parts" in folders else []
-                yield FoundPlace(kind, folder, header)
+                yield kind, folder, header
         for name in sorted(names):
             if name.endswith(".parquet") and (about := read_export(join(folder, name))):
-                yield FoundPlace("export", join(folder, name), about)
+                yield "export", join(folder, name), about
 
 
 def owner_of(place: str) -> str:
@@ -213,7 +202,7 @@ def find_traces(
     registered = {entry.run for entry in entries}
     for root in dict.fromkeys(roots):
         for one in find_ours(root):
-            if one.place != collection and not one.place.startswith(f"{collection}/"):
+            if one[1] != collection and not one[1].startswith(f"{collection}/"):
                 _read_found(traces, one, registered)
     for run, place in read_exports(account):
         if run in traces.runs:
@@ -245,35 +234,33 @@ def _read_entry(traces: Traces, entry: Registered) -> None:
 
 def _read_found(traces: Traces, one: FoundPlace, registered: set[str]) -> None:
     """What a place below a root says of itself."""
-    header, place = one.header, one.place
+    kind, place, header = one
     training, run = str(header.get("training_digest", "")), str(header.get("run", ""))
     learned = traces.meets(training)
     holds = traces.meets(header.get("source_digest", "")) or run in traces.runs
-    if one.kind == "workspace":
+    if kind == "workspace":
         _read_workspace(traces, place)
     elif owner_of(place) != place:  # a part goes once no generation names it
         traces.increments.add(owner_of(place))
-    elif one.kind == "generations" and header.get("kind") == "release":
+    elif kind == "generations" and header.get("kind") == "release":
         traces.increments.add(place)
     # Copies of the records are named, not erased: whose they are is not known here.
-    elif one.kind in ("collection", "generations"):
+    elif kind in ("collection", "generations"):
         n_records = traces.count(place)
         if n_records or traces.meets(header.get("digest", "")):
             many = f"{n_records:,} of the records" if n_records else "the records, as a copy"
             traces.left.append(f"{shown(place)} holds {many}: erase there as well")
-    elif one.kind == "model":
+    elif kind == "model":
         if learned or header.get("digest") in traces.models:
             traces.add("model", place, "learned")
         # It may have learned from the records: it is named.
         elif not training:
             traces.left.append(f"{shown(place)}, a model that does not say what it learned from")
     elif holds or learned:
-        what: What = "export" if one.kind == "export" else "release"
+        what: What = "export" if kind == "export" else "release"
         traces.add(what, place, "learned" if learned else "holds")
     elif run not in registered:
-        traces.left.append(
-            f"{shown(place)}, a {one.kind} whose run is in no register that was read"
-        )
+        traces.left.append(f"{shown(place)}, a {kind} whose run is in no register that was read")
 
 
 def _read_workspace(traces: Traces, place: str) -> None:
