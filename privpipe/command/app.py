@@ -326,7 +326,7 @@ def open_(release: str = RELEASE, public: bool = PUBLIC) -> None:
     """Open the report of a release in a browser, or say where it is."""
 
 
-@_calls("compare_command:compare_command", LOOK)
+@_calls("run_command:compare_command", LOOK)
 def compare(
     config: str = CONFIG,
     vary: list[str] = Option(

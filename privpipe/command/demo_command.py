@@ -11,11 +11,7 @@ from typing import Any
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.flows.demo import N_ORIGINALS, draw_portrait, prepare_demo
 from privpipe.numerics.limits import fix_limits
-from privpipe.pipeline.operations.prefect_server import (
-    blaming_prefect,
-    ephemeral_server,
-    prepare_prefect,
-)
+from privpipe.pipeline.operations.prefect_server import ephemeral_server, prepare_prefect
 from privpipe.report.audit_text import say_gate, say_verdict
 from privpipe.report.console import say, tabulate
 
@@ -41,7 +37,7 @@ def demo_command(out: str, records: int, workers: int) -> dict[str, Any]:
     prepare_prefect()
     from privpipe.flows.release_flow import run_pipeline
 
-    with blaming_prefect(), ephemeral_server():
+    with ephemeral_server():
         run_pipeline(config)
     base = os.path.dirname(config)
     with open(os.path.join(base, "release.report", "audit.json"), encoding="utf-8") as file:

@@ -1,26 +1,23 @@
-"""``privpipe run`` and its parts, ``status``, ``approve`` and ``purge``: the work of a release."""
+"""``privpipe run`` and its parts, ``compare``, ``status``, ``approve`` and ``purge``: releases."""
 
+import tomllib
 from collections.abc import Sequence
 from typing import Any
 
 from privpipe.command.check_command import dry_run_command
 from privpipe.errors import GateError, OptionError
-from privpipe.pipeline.operations.prefect_server import (
-    blaming_prefect,
-    ephemeral_server,
-    prepare_prefect,
-)
+from privpipe.pipeline.operations.prefect_server import ephemeral_server, prepare_prefect
 from privpipe.pipeline.operations.record_removal import end_exchange
 from privpipe.pipeline.runs.approval import approve_release
 from privpipe.pipeline.runs.configuration_file import read_options, read_time
 from privpipe.pipeline.runs.run import Run
 from privpipe.pipeline.runs.trusted_code import confirm_code, remember_code
-from privpipe.pipeline.runs.watch import read_results, write_failure
+from privpipe.pipeline.runs.watch import Watch, read_results, write_failure
 from privpipe.pipeline.stages.check import check_stage
 from privpipe.pipeline.stages.clean import read_progress
 from privpipe.pipeline.stages.forecast import check_sample
 from privpipe.pipeline.stages.increment_check import TimeSpan, check_growing
-from privpipe.report.console import say
+from privpipe.report.console import say, tabulate
 from privpipe.store.access.generation_log import newest_kind
 from privpipe.store.access.location import shown
 from privpipe.store.access.workspace import has_workspace, is_held, purge_workspace, read_state
@@ -90,7 +87,7 @@ def run_command(
 
     try:
         # What was checked is handed over: opened again it could be another collection.
-        with blaming_prefect(), ephemeral_server(), handing_over(options, checked):
+        with ephemeral_server(), handing_over(options, checked):
             run_pipeline(config, until, times.until, times.since)
     except GateError:
         page = f"{shown(companion_url(options.release.path, 'report'))}/report.html"
@@ -196,3 +193,46 @@ def purge_command(release: str) -> dict[str, Any]:
 def find_release(place: str) -> str:
     """Where the release is; of a configuration, the one that it writes."""
     return read_options(place).release.path if place.endswith(".toml") else place
+
+
+def compare_command(config: str, vary: Sequence[str] = ()) -> dict[str, Any]:
+    """Compare the entries of a configuration and show one table.
+
+    Parameters
+    ----------
+    config
+        TOML file.
+    vary
+        Options of methods with values to compare, as ``utility_budget=0.01,0.1``.
+    """
+    prepare_prefect()
+    from privpipe.flows.comparison import compare_collection
+    from privpipe.report.comparison_page import tabulate_comparison  # draws: slow to load
+
+    options = read_options(config)
+    confirm_code(options)
+    comparison = compare_collection(options, Watch(), dict(map(_read_values, vary)))
+    place = shown(companion_url(options.release.path, "compare"))
+    say(tabulate(tabulate_comparison(comparison)))
+    say(f"page     {place}/compare.html\njson     {place}/compare.json\nNothing was published.")
+    return {"comparison": comparison, "page": f"{place}/compare.html"}
+
+
+def _read_values(text: str) -> tuple[str, list[Any]]:
+    """An option and its values, which are written as in the configuration.
+
+    >>> _read_values("utility_budget=0.01,0.1"), _read_values('start="zero","rand"')
+    (('utility_budget', [0.01, 0.1]), ('start', ['zero', 'rand']))
+    """
+    key, _, values = text.partition("=")
+    try:
+        found = tomllib.loads(f"values = [{values}]")["values"]
+    except tomllib.TOMLDecodeError:
+        found = []
+    if not found:
+        raise OptionError(
+            f"--vary {text} names no values.",
+            remedy="Write values as in the configuration: --vary utility_budget=0.01,0.1, or "
+            '--vary \'start="zero","rand"\'.',
+        )
+    return key.strip(), found

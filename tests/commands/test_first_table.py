@@ -201,8 +201,7 @@ def test_run__what_a_few_chunks_tell_ends_it_before_prefect_starts(
     assert change[0] in config.read_text()
     config.write_text(config.read_text().replace(*change))
     monkeypatch.setattr(
-        "privpipe.pipeline.operations.prefect_server.ephemeral_server",
-        lambda: pytest.fail("Prefect was started"),
+        "privpipe.command.run_command.ephemeral_server", lambda: pytest.fail("Prefect was started")
     )
     left, said = call(monkeypatch, capsys, "run", str(config))
     assert left == 3

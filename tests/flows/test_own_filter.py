@@ -13,8 +13,7 @@ import pytest
 
 from privpipe import open_model, open_release
 from privpipe.command.check_command import check_command, dry_run_command
-from privpipe.command.compare_command import compare_command
-from privpipe.command.run_command import resume_command, run_command
+from privpipe.command.run_command import compare_command, resume_command, run_command
 from privpipe.errors import InputError, OptionError, StoreError
 from privpipe.flows.release_flow import run_pipeline
 from privpipe.pipeline.runs.configuration_file import read_options

@@ -12,7 +12,7 @@ import pytest
 import privpipe.flows.comparison
 from privpipe.attacks.threats import inference
 from privpipe.command import main
-from privpipe.command.compare_command import _read_values
+from privpipe.command.run_command import _read_values
 from privpipe.errors import OptionError, RankError
 from privpipe.flows.comparison import compare_collection, plan_entries
 from privpipe.pipeline.runs.run_options import RunOptions

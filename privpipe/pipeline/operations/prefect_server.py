@@ -249,7 +249,7 @@ def ephemeral_server() -> Iterator[None]:
     SIGTERM and SIGHUP interrupt the run as SIGINT does. A server that the run started is gone
     when the process is; after SIGKILL, when the next run starts.
     """
-    with _interrupting():
+    with _interrupting(), blaming_prefect():
         home = os.environ.get("PREFECT_HOME", "")
         if home == str(private_home()):
             drop_database(Path(home))
