@@ -109,16 +109,32 @@ def _rebuild(kind: type[PrivpipeError], message: str, remedy: str, code: str) ->
     return kind(message, remedy=remedy, code=code)
 
 
-class PrivacyWarning(UserWarning):
+class PrivpipeWarning(UserWarning):
+    """Base of all warnings of ours; `code` and `remedy` as those of errors."""
+
+    code: ClassVar[str]
+    remedy: ClassVar[str]
+
+
+class PrivacyWarning(PrivpipeWarning):
     """The request is done, but it protects less than its name suggests."""
 
+    code = "privacy"
+    remedy = "Read what the warning names."
 
-class GuessWarning(UserWarning):
+
+class GuessWarning(PrivpipeWarning):
     """Something was not said, and has been guessed; the message names the option for it."""
 
+    code = "guess"
+    remedy = "Say it with the option that the warning names."
 
-class LeftOutWarning(UserWarning):
+
+class LeftOutWarning(PrivpipeWarning):
     """Something of a source has no place in what is made of it; the message names it."""
+
+    code = "left-out"
+    remedy = "Nothing to do where it is not needed."
 
 
 class OptionError(PrivpipeError, ValueError, code="option", exit_code=2):

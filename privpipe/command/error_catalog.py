@@ -95,26 +95,9 @@ ELSEWHERE = (
         "Something that no one foresaw; its text is withheld, for it may hold values of records.",
         "Run it again with --debug, on a machine whose log is private, and report what it shows.",
     ),
-    Situation(
-        "privacy",
-        0,
-        "PrivacyWarning",
-        "A warning: the command did its work, but protects less than it seems to.",
-        "Read what the warning names.",
-    ),
-    Situation(
-        "guess",
-        0,
-        "GuessWarning",
-        "A warning: something was not said, and has been guessed.",
-        "Say it with the option that the warning names.",
-    ),
-    Situation(
-        "left-out",
-        0,
-        "LeftOutWarning",
-        "A warning: something of a source has no place in what is made of it.",
-        "Nothing to do where it is not needed.",
+    *(
+        Situation(kind.code, 0, kind.__name__, f"A warning: {kind.__doc__}", kind.remedy)
+        for kind in errors.PrivpipeWarning.__subclasses__()
     ),
 )
 """What is not raised by its code: verdicts, warnings, and what the command itself says."""

@@ -12,10 +12,8 @@ from contextlib import contextmanager, redirect_stdout
 from typing import Any
 
 from privpipe.cluster.workers.boundary import seal
-from privpipe.errors import GuessWarning, LeftOutWarning, PrivacyWarning, PrivpipeError
+from privpipe.errors import PrivpipeError, PrivpipeWarning
 from privpipe.report.console import say, say_raw
-
-OURS = {PrivacyWarning: "privacy", GuessWarning: "guess", LeftOutWarning: "left-out"}
 
 
 @contextmanager
@@ -48,11 +46,10 @@ def report_warnings() -> None:
     usual = warnings.showwarning
 
     def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
-        name = next((name for kind, name in OURS.items() if issubclass(category, kind)), None)
-        if name is None:
-            usual(message, category, *place, **more)
+        if issubclass(category, PrivpipeWarning):
+            say(f"warning[{category.code}]: {message}", style="yellow", stderr=True)
         else:
-            say(f"warning[{name}]: {message}", style="yellow", stderr=True)
+            usual(message, category, *place, **more)
 
     warnings.showwarning = show
 

@@ -5,7 +5,6 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from privpipe.errors import InputError
 from privpipe.report.page import PageSection, Picture, render_page
 from privpipe.report.published_findings import say_promised
 from privpipe.report.style import MARKERS, ThemeName, draw_themes, finish_figure, new_figure
@@ -20,23 +19,15 @@ def plot_trade_off(
     Parameters
     ----------
     entries
-        Of ``compare.json``; those without a gain or a loss are left out.
+        Of ``compare.json``, with a gain and a loss: what failed has no place in the plane, and its
+        reason on the page.
     allowed
         Largest gain allowed, drawn as a line.
     theme
         "light" or "dark".
-
-    Raises
-    ------
-    InputError
-        If no entry has both.
     """
-    # An entry that failed has no place in the plane, and its reason on the page.
-    known = [one for one in entries if one.get("gain") and one.get("loss")]
-    if not known:
-        raise InputError("No entry was measured.", remedy="See what each entry says.")
     figure, axes, look = new_figure(theme)
-    for i, one in enumerate(known):
+    for i, one in enumerate(entries):
         gain, loss = one["gain"], one["loss"]
         axes.errorbar(
             gain["estimate"],
@@ -52,7 +43,7 @@ def plot_trade_off(
         )
     # By gain: the line between neighbours crosses no other.
     front = sorted(
-        (one["gain"]["estimate"], one["loss"]["estimate"]) for one in known if one["on_front"]
+        (one["gain"]["estimate"], one["loss"]["estimate"]) for one in entries if one["on_front"]
     )
     axes.plot(*zip(*front, strict=True), color=look.faint, linewidth=1, zorder=0, label="front")
     axes.axvline(allowed, color=look.limit, linewidth=1.4, label=f"allowed ({allowed:g})")
@@ -107,9 +98,9 @@ def render_comparison(comparison: Mapping[str, Any], *, version: str = "") -> st
     """The page as HTML, from what ``compare.json`` holds."""
     entries = comparison["entries"]
     pictures: tuple[Picture, ...] = ()
-    if any(one.get("gain") and one.get("loss") for one in entries):
+    if known := [one for one in entries if one.get("gain") and one.get("loss")]:
         allowed = comparison["limits"]["confidential_advantage_max"]
-        drawn = draw_themes(lambda theme: plot_trade_off(entries, allowed=allowed, theme=theme))
+        drawn = draw_themes(lambda theme: plot_trade_off(known, allowed=allowed, theme=theme))
         pictures = (Picture(*drawn, "Gain against loss of every entry, with limits."),)
     sections = [
         PageSection("Side by side", TEXT, tabulate_comparison(comparison), pictures=pictures),

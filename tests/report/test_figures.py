@@ -11,8 +11,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
 from flows.reproduce.bars import BarPair, Estimate, plot_bar_panels
-from privpipe.errors import InputError
-from privpipe.report.comparison_page import plot_trade_off
+from privpipe.report.comparison_page import plot_trade_off, render_comparison
 from privpipe.report.style import MARKERS, THEMES, ThemeName, render_svg
 from privpipe.report.training_sections import plot_rounds, scale_losses
 
@@ -93,9 +92,12 @@ def test_plot_bars__leaves_a_gap_where_the_paper_gives_nothing() -> None:
     assert heights == [0.89, 0.9, 1]
 
 
-def test_plots__refuse_nothing_to_draw() -> None:
-    with pytest.raises(InputError, match="No entry was measured"):
-        plot_trade_off([], allowed=0.1)
+def test_comparison__of_entries_that_failed_draws_none() -> None:
+    failed = {"label": "a", "error": "It failed.", "code": "rank", "on_front": False}
+    found = {"entries": [failed], "made": "today", "source": "a.zarr"}
+    page = render_comparison(found)
+    assert "It failed." in page
+    assert "<picture>" not in page
 
 
 # Machado, Oliveira and Fernandes 2009, severity 1, applied to linear RGB.
