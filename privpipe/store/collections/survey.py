@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from itertools import accumulate
 from typing import Any
 
@@ -62,18 +61,15 @@ class Coder:
             assert not isinstance(values, Coded), "text has categories"
             return values.astype(dtype)
         coded = code_values(values)
-        default = self._places[POOLED] if self.has_pool else None
-        table = [self._places.get(name, default) for name in coded.names]
+        known = {name: code for code, name in enumerate(self.variable.categories)}
+        default = known[POOLED] if self.has_pool else None
+        table = [known.get(name, default) for name in coded.names]
         unknown = [code for code, place in enumerate(table) if place is None]
         if unknown and np.isin(coded.codes, unknown).any():
             raise unstable(f"holds values of {self.variable.name!r} that it did not hold")
         # The last entry is what the code -1 picks.
         places = [MISSING if place is None else place for place in (*table, MISSING)]
         return np.asarray(np.array(places, dtype)[coded.codes])
-
-    @cached_property
-    def _places(self) -> Mapping[str, int]:
-        return {name: code for code, name in enumerate(self.variable.categories or ())}
 
 
 def code_values(values: npt.NDArray[Any] | Coded) -> Coded:

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from privpipe.errors import InputError, OptionError
-from privpipe.store.access.location import shown
+from privpipe.store.access.location import guard_read, shown
 from privpipe.store.sources.reading import roles, source
 from privpipe.store.sources.reading.files import TableFile, TableFiles, read_label_file
 from privpipe.store.sources.reading.source import ColumnKind, Form, SourceLayout, TableColumn
@@ -205,7 +205,13 @@ def as_coded(column: pa.Array, *, is_boolean: bool = False) -> source.Coded:
         column = pc.dictionary_encode(column)
     codes = column.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
     values = column.dictionary
-    names = values if pa.types.is_string(values.type) else _write_as_text(values)
+    names = guard_read(
+        partial(values.cast, pa.string()),
+        InputError,
+        f"A column of type {values.type} cannot be written as text",
+        remedy="Leave it out with --drop.",
+        code="column-type",
+    )
     # A dictionary may hold a null of its own, to which codes then point.
     gone = np.flatnonzero(names.is_null().to_numpy(zero_copy_only=False))
     if len(gone):
@@ -214,15 +220,3 @@ def as_coded(column: pa.Array, *, is_boolean: bool = False) -> source.Coded:
     if is_boolean:
         found = tuple(n.lower() if n.lower() in ("true", "false") else n for n in found)
     return source.Coded(codes, found)
-
-
-def _write_as_text(values: pa.Array) -> pa.Array:
-    try:
-        return values.cast(pa.string())
-    except pa.ArrowException:
-        problem = str(values.type)
-    raise InputError(
-        f"A column of type {problem} cannot be written as text.",
-        remedy="Leave it out with --drop.",
-        code="column-type",
-    )
