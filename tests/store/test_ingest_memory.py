@@ -49,11 +49,8 @@ def make_frame():
 
 @cache
 def make_rows():
-    """The records as lines of text, and with the number of its column before each cell."""
-    plain = make_frame().to_csv(header=False, index=False)
-    rows = make_frame().to_numpy().tolist()
-    cells = (", ".join(f"{j} {cell}" for j, cell in enumerate(row) if cell != 0) for row in rows)
-    return plain, "".join(f"{{{line}}}\n" for line in cells)
+    """The records as lines of text."""
+    return make_frame().to_csv(header=False, index=False)
 
 
 def write_parquet(path, n_pieces):
@@ -64,7 +61,7 @@ def write_parquet(path, n_pieces):
 
 
 def write_csv(path, n_pieces):
-    body, _ = make_rows()
+    body = make_rows()
     with gzip.open(path, "wt", 1) if path.suffix == ".gz" else open(path, "w") as file:
         file.write(",".join(make_frame().columns) + "\n")
         for _ in range(n_pieces):
@@ -74,7 +71,7 @@ def write_csv(path, n_pieces):
 def write_arff(path, n_pieces):
     names = "".join(f"@attribute f{j} numeric\n" for j in range(N_FEATURES))
     labels = "@attribute label {0,1}\n@attribute town {Ulm,Bern,Linz}\n"
-    body, _ = make_rows()
+    body = make_rows()
     with open(path, "w") as file:
         file.write(f"@relation r\n{names}{labels}@data\n")
         for _ in range(n_pieces):
@@ -84,16 +81,6 @@ def write_arff(path, n_pieces):
 def write_npz(path, n_pieces):
     x = np.tile(make_frame().iloc[:, :N_FEATURES].to_numpy(), (n_pieces, 1))
     np.savez_compressed(path, X=np.asfortranarray(x), y=np.arange(len(x)))
-
-
-def write_sparse_arff(path, n_pieces):
-    names = "".join(f"@attribute f{j} numeric\n" for j in range(N_FEATURES))
-    labels = "@attribute label {0,1}\n@attribute town {Ulm,Bern,Linz}\n"
-    _, body = make_rows()
-    with open(path, "w") as file:
-        file.write(f"@relation r\n{names}{labels}@data\n")
-        for _ in range(n_pieces):
-            file.write(body)
 
 
 def write_zarr(path, n_pieces):
@@ -121,7 +108,6 @@ def write_folder(path, n_pieces):
         (write_csv, "t.csv"),
         (write_csv, "t.csv.gz"),
         (write_arff, "t.arff"),
-        (write_sparse_arff, "t.arff"),
         (write_npz, "t.npz"),
         (write_zarr, "t.zarr"),
         (write_folder, "folder"),
