@@ -160,13 +160,13 @@ def test_publish__a_copy_that_lost_something_is_not_shown(
     place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_small_collection(f"{place}/records.zarr", n_records=110)
-    url, copy = f"{place}/release.zarr", release_module.copy_objects
+    url, copy = f"{place}/release.zarr", release_module.location.copy_objects
 
     def lose(source: str, target: str, keys: list[str]) -> None:
         copy(source, target, keys[1:])
 
     with monkeypatch.context() as patch:
-        patch.setattr(release_module, "copy_objects", lose)
+        patch.setattr(release_module.location, "copy_objects", lose)
         with pytest.raises(IncompleteReleaseError, match="not what was proved"):
             run_serially(make_options(f"{place}/records.zarr", url))
     assert read_bytes(open_store(url, read_only=True), "zarr.json") is None
@@ -254,13 +254,13 @@ def test_purge__of_a_run_killed_while_it_copied_leaves_nothing(
     place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_small_collection(f"{place}/records.zarr", n_records=110)
-    url, copy = f"{place}/release.zarr", release_module.copy_objects
+    url, copy = f"{place}/release.zarr", release_module.location.copy_objects
 
     def die(source: str, target: str, keys: list[str]) -> None:
         copy(source, target, keys[:2])
         raise OSError(5, "killed by the test")
 
-    monkeypatch.setattr(release_module, "copy_objects", die)
+    monkeypatch.setattr(release_module.location, "copy_objects", die)
     with pytest.raises(OSError, match="killed"):
         run_serially(make_options(f"{place}/records.zarr", url))
     assert len(list_place(url)) == 2
