@@ -6,7 +6,7 @@ whether, is a function of q alone, to the last bit. Large blocks of few coordina
 compiled kernel, all others (and all where no compiler loads) through NumPy in tiles that stay in
 the cache; the two give the same bytes, and memory beyond the result is that of one tile. Records
 of a narrow dtype whose rounding may cost too much of their budget are stored with care
-(`privpipe.numerics.null_space.compensated_rounding`).
+(`rounding_margin.store_within`).
 """
 
 from __future__ import annotations
@@ -20,10 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from privpipe.numerics.compiler import can_compile
-from privpipe.numerics.null_space import knapsack
-from privpipe.numerics.null_space.compensated_rounding import Balance, store_within
+from privpipe.numerics.null_space import knapsack, rounding_margin
 from privpipe.numerics.null_space.prediction_grid import predict_on_grid, settle_exactly
-from privpipe.numerics.null_space.rounding_margin import Defects, Grid, RoundingMargin
 from privpipe.protocols import BoolArray, FloatArray, IntArray
 
 KERNEL_VALUES = 2**18
@@ -71,14 +69,14 @@ class LinearForm:
 
     predictor: FloatArray
     weights: FloatArray
-    grid: Grid
+    grid: rounding_margin.Grid
     lift: FloatArray
     centre: FloatArray
-    defects: Defects
+    defects: rounding_margin.Defects
     root: float
     rule: str
-    margin: RoundingMargin
-    balance: Balance | None = None
+    margin: rounding_margin.RoundingMargin
+    balance: rounding_margin.Balance | None = None
 
     @property
     def rank(self) -> int:
@@ -308,7 +306,7 @@ def _correct(found: CleanedBlock, form: LinearForm) -> None:
             near = form.bound_norms(b) <= _largest(dtype)
             # A margin of the whole root leaves nothing to spend: such a record cannot be promised.
             possible = np.flatnonzero(near & (margin < form.root))
-            stored, loss, within = store_within(
+            stored, loss, within = rounding_margin.store_within(
                 b[possible], form.root - margin[possible], shrink, lift, form.balance, dtype
             )
         some = rows[part][possible[within]]

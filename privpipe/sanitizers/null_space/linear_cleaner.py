@@ -28,7 +28,6 @@ from privpipe.numerics.null_space.cleaning import (
     clean_block,
     reconstruct_records,
 )
-from privpipe.numerics.null_space.compensated_rounding import Balance
 from privpipe.numerics.null_space.factorisation import factor_predictor, lift_likely
 from privpipe.numerics.null_space.knapsack import check_budget
 from privpipe.numerics.null_space.prediction_grid import predict_on_grid
@@ -261,7 +260,9 @@ class LinearCleaner:
             root=root,
             rule=self.rule,
             margin=plan(),
-            balance=Balance(self.encoder, plan(storing=False)) if root and is_narrow else None,
+            balance=rounding_margin.Balance(self.encoder, plan(storing=False))
+            if root and is_narrow
+            else None,
         )
 
     @cached_property

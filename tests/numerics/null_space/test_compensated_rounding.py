@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from privpipe.numerics.null_space.compensated_rounding import (
+from privpipe.numerics.null_space.knapsack import shrink_coordinates
+from privpipe.numerics.null_space.rounding_margin import (
     Balance,
+    RoundingMargin,
     round_in_balance,
     store_within,
 )
-from privpipe.numerics.null_space.knapsack import shrink_coordinates
-from privpipe.numerics.null_space.rounding_margin import RoundingMargin
 
 
 def make_wide(n_records=200, n_features=60, rank=3, seed=0):
