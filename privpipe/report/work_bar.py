@@ -34,11 +34,6 @@ class WorkBar:
         self._done = self._total = 0.0
         self._begun = self._next = 0.0
 
-    @property
-    def is_open(self) -> bool:
-        """Whether work is shown now."""
-        return bool(self._label)
-
     def begin(self, label: str, total: float, unit: str) -> None:
         """Show new work, in place of other work.
 
@@ -71,7 +66,7 @@ class WorkBar:
         self._done += amount
         if self._bar is not None:
             self._bar.update(self._bar.task_ids[0], advance=amount, description=self.describe())
-        elif self.is_open and self._clock() >= self._next:
+        elif self._label and self._clock() >= self._next:
             self._next = self._clock() + NEXT_LINE
             self._console.print(self.describe())
 

@@ -29,15 +29,12 @@ class Deployment:
         Its work pool.
     schedules
         (cron, zone, active).
-    config
-        Configuration of its runs; None where they are given one each time.
     """
 
     name: str
     flow: str
     pool: str
     schedules: tuple[tuple[str, str, bool], ...]
-    config: str | None
 
 
 def read_deployments(path: str) -> list[Deployment]:
@@ -81,9 +78,8 @@ def _read(path: str, item: Mapping[str, Any]) -> Deployment:
     for problem, remedy in _list_problems(item, entrypoint, flow):
         raise _refuse(f"{path}: the deployment {name!r}", problem, remedy)
     schedules = [(s["cron"], s["timezone"], s.get("active", True)) for s in _schedules(item)]
-    config = (item.get("parameters") or {}).get("config_path")
     pool = str((item.get("work_pool") or {}).get("name", ""))
-    return Deployment(name, flow.name, pool, tuple(schedules), config)
+    return Deployment(name, flow.name, pool, tuple(schedules))
 
 
 def _load_flow(entrypoint: str) -> Any:
