@@ -5,12 +5,9 @@ from contextlib import suppress
 
 import numpy as np
 
+from privpipe.numerics.mapping.problem import pair_pricing
 from privpipe.numerics.mapping.problem.ordered_pricing import bin_posteriors, is_ordered
-from privpipe.numerics.mapping.problem.pair_pricing import (
-    PriceOracle,
-    PricingQuestion,
-    measure_bound,
-)
+from privpipe.numerics.mapping.problem.pair_pricing import PriceOracle, PricingQuestion
 from privpipe.numerics.mapping.problem.programme import Duals, MappingProblem, thin_plan
 from privpipe.numerics.mapping.problem.search_progress import OutOfTime, SearchProgress
 from privpipe.numerics.mapping.search.coarse_to_fine_search import search_ordered
@@ -111,7 +108,7 @@ def _take_route(
 
 def _offer_bound(progress: SearchProgress, duals: Duals, price: PriceOracle, stage: str) -> None:
     prices = price(progress.problem, PricingQuestion(duals, values=False))
-    bound = measure_bound(progress.problem, prices, duals)
+    bound = pair_pricing.measure_bound(progress.problem, prices, duals)
     progress.offer(progress.plan, duals, bound, 0, stage)
 
 

@@ -12,12 +12,8 @@ from typing import Any
 import numpy as np
 
 from privpipe.numerics.compiler import njit
-from privpipe.numerics.mapping.problem.programme import (
-    CodeDistance,
-    Duals,
-    MappingProblem,
-    pack_codes,
-)
+from privpipe.numerics.mapping.problem import programme
+from privpipe.numerics.mapping.problem.programme import CodeDistance, Duals, MappingProblem
 from privpipe.protocols import FloatArray, IntArray
 
 # No contraction or reassociation: the same pair must give the same bits in every block.
@@ -256,7 +252,10 @@ def _operands(problem: MappingProblem, start: int, stop: int) -> tuple[Any, ...]
         dense = np.ascontiguousarray(distance.block(start, stop))
         return 4, words, words, none, none, dense
     if distance.kind == "hamming":
-        symbols, columns = pack_codes(distance.symbols), pack_codes(distance.columns)
+        symbols, columns = (
+            programme.pack_codes(distance.symbols),
+            programme.pack_codes(distance.columns),
+        )
         if symbols is not None and columns is not None:
             return 3, symbols, np.ascontiguousarray(columns[:, start:stop].T), none, none, none
     x_s = np.ascontiguousarray(distance.symbols.T)

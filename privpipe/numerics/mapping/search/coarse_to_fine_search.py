@@ -11,16 +11,11 @@ from dataclasses import replace
 
 import numpy as np
 
+from privpipe.numerics.mapping.problem import smoothed_dual
 from privpipe.numerics.mapping.problem.ordered_pricing import bin_posteriors
 from privpipe.numerics.mapping.problem.programme import Duals, Pairs, Plan, dot, make_feasible
 from privpipe.numerics.mapping.problem.search_progress import SearchProgress
-from privpipe.numerics.mapping.problem.smoothed_dual import (
-    DualPoint,
-    column_minima,
-    logits_of,
-    maximise_smoothed_dual,
-    spend_budget,
-)
+from privpipe.numerics.mapping.problem.smoothed_dual import DualPoint
 from privpipe.numerics.mapping.search.coarsening import CoarseAlphabet, coarsen_alphabet
 from privpipe.numerics.mapping.search.column_generation import Explorer, OrderedExplorer
 from privpipe.numerics.mapping.search.interior_point import polish
@@ -125,11 +120,13 @@ def _search_level(progress: SearchProgress, start: Duals | None, explore: Explor
     home = Pairs.of(problem, problem.stay, np.arange(problem.n_columns))
     found = explore(problem, start, None, 0.02)
     pairs = home.join(problem, found.symbols, found.columns)
-    point = DualPoint(pairs, logits_of(start.potentials, problem.prior), start.multiplier, 0.0)
+    point = DualPoint(
+        pairs, smoothed_dual.logits_of(start.potentials, problem.prior), start.multiplier, 0.0
+    )
     if len(pairs) <= max(_MOST_FACTORED, _THICK_COLUMNS * problem.n_columns):
         return len(polish(progress, explore, point, 1e-3))
     # Low temperatures from a good start, on the pairs that carry mass there.
-    cost, level = column_minima(problem, pairs, point.duals(problem))
+    cost, level = smoothed_dual.column_minima(problem, pairs, point.duals(problem))
     tau = 4 * gap
     pairs = pairs.keep_near(problem, cost - level[pairs.columns], 10 * tau)
     point = replace(point, pairs=pairs, temperature=tau)
@@ -141,17 +138,17 @@ def _solve_all_pairs(progress: SearchProgress) -> tuple[DualPoint, float]:
     problem = progress.problem
     n, width = problem.n_symbols, problem.n_columns
     pairs = Pairs.of(problem, np.tile(np.arange(n), width), np.repeat(np.arange(width), n))
-    point = spend_budget(problem, DualPoint(pairs, start_logits(problem), 0.0, 0.1))
+    point = smoothed_dual.spend_budget(problem, DualPoint(pairs, start_logits(problem), 0.0, 0.1))
     reference = np.tile(problem.prior, (n, 1)) / n
     target = max(_START_GAP, progress.gap)
     while True:
         tau = point.temperature
         anchor = reference * (1e-2 * tau)
-        point, masses, _ = maximise_smoothed_dual(
+        point, masses, _ = smoothed_dual.maximise_smoothed_dual(
             problem, point, anchor=anchor, late=progress.is_late
         )
         duals = point.duals(problem)
-        cost, level = column_minima(problem, pairs, duals)
+        cost, level = smoothed_dual.column_minima(problem, pairs, duals)
         bound = max(0.0, dot(problem.mass, level) - duals.multiplier * problem.budget)
         plan = make_feasible(problem, pairs, masses, 1e-9)
         progress.offer(plan, duals, bound, len(pairs), "anneal")

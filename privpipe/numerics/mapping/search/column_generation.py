@@ -13,27 +13,14 @@ from itertools import pairwise
 
 import numpy as np
 
+from privpipe.numerics.mapping.problem import pair_pricing, programme
 from privpipe.numerics.mapping.problem.ordered_pricing import (
     PosteriorBins,
     bin_posteriors,
     price_ordered,
 )
-from privpipe.numerics.mapping.problem.pair_pricing import (
-    PriceOracle,
-    Prices,
-    PricingQuestion,
-    column_groups,
-    measure_bound,
-    merge_prices,
-    price_block,
-    sum_prices,
-)
-from privpipe.numerics.mapping.problem.programme import (
-    LOWEST,
-    Duals,
-    MappingProblem,
-    normalise_potentials,
-)
+from privpipe.numerics.mapping.problem.pair_pricing import PriceOracle, Prices, PricingQuestion
+from privpipe.numerics.mapping.problem.programme import Duals, MappingProblem
 from privpipe.numerics.mapping.problem.search_progress import OutOfTime, SearchProgress
 from privpipe.protocols import FloatArray, IntArray
 
@@ -74,14 +61,14 @@ class TimedPricing:
         return prices
 
     def _in_pieces(self, problem: MappingProblem, question: PricingQuestion) -> Prices:
-        groups = column_groups(problem)
+        groups = pair_pricing.column_groups(problem)
         width = max(1, _PAIRS_PER_PIECE // problem.n_symbols)
         edges = [*range(0, problem.n_columns, width), problem.n_columns]
         parts = []
         for start, stop in pairwise(edges):
             self._check(0.0)
-            parts.append(price_block(problem, question, start, stop, groups))
-        return merge_prices(parts, np.zeros(len(parts), np.int64).tolist())
+            parts.append(pair_pricing.price_block(problem, question, start, stop, groups))
+        return pair_pricing.merge_prices(parts, np.zeros(len(parts), np.int64).tolist())
 
     def _check(self, needed: float) -> None:
         """Continue only if so many seconds are left; a twentieth of the limit may be overrun."""
@@ -139,7 +126,7 @@ def repair_potentials(problem: MappingProblem, prices: Prices, duals: Duals) -> 
     duals
         Normalised potentials, the same multiplier.
     """
-    potentials: FloatArray = np.maximum(duals.potentials, LOWEST)
+    potentials: FloatArray = np.maximum(duals.potentials, programme.LOWEST)
     for slack, partner in zip(prices.slack.T, prices.partner.T, strict=True):
         short = np.flatnonzero((slack < 0.0) & (partner >= 0))
         posterior = problem.posterior[partner[short]]
@@ -147,7 +134,7 @@ def repair_potentials(problem: MappingProblem, prices: Prices, duals: Duals) -> 
         value = np.argmax(posterior / problem.prior, axis=1)
         lift = -slack[short] / posterior[np.arange(len(short)), value]
         np.maximum.at(potentials, (short, value), duals.potentials[short, value] + lift)
-    return replace(duals, potentials=normalise_potentials(potentials, problem.prior))
+    return replace(duals, potentials=programme.normalise_potentials(potentials, problem.prior))
 
 
 @dataclass(frozen=True)
@@ -177,7 +164,7 @@ class OracleExplorer:
             return found
         repaired = repair_potentials(problem, prices, duals)
         again = self.price(problem, PricingQuestion(repaired, values=False))
-        bound = measure_bound(problem, again, repaired)
+        bound = pair_pricing.measure_bound(problem, again, repaired)
         return found if bound <= found.bound else replace(found, duals=repaired, bound=bound)
 
 
@@ -209,7 +196,7 @@ class OrderedExplorer:
             repaired = repair_potentials(problem, prices, duals)
             again = price_ordered(problem, PricingQuestion(repaired, self.width, True), bins)
             parts.append(self._near(problem, bins, again, near))
-            new = measure_bound(problem, again, repaired)
+            new = pair_pricing.measure_bound(problem, again, repaired)
             best, bound = (repaired, new) if new > bound else (best, bound)
         symbols, columns = (np.concatenate(part) for part in zip(*parts, strict=True))
         return Found(best, bound, raw, symbols, columns)
@@ -235,7 +222,7 @@ class OrderedExplorer:
 
 
 def _raw_bound(problem: MappingProblem, prices: Prices, duals: Duals) -> float:
-    return sum_prices(problem.mass, prices) - duals.multiplier * problem.budget
+    return pair_pricing.sum_prices(problem.mass, prices) - duals.multiplier * problem.budget
 
 
 def _candidates(problem: MappingProblem, prices: Prices, near: float) -> tuple[IntArray, IntArray]:

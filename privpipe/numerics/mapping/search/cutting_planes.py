@@ -21,15 +21,9 @@ import scipy.sparse as sp
 from scipy.optimize import linprog
 
 from privpipe.errors import ConvergenceError
+from privpipe.numerics.mapping.problem import programme
 from privpipe.numerics.mapping.problem.pair_pricing import PriceOracle, PricingQuestion, sum_prices
-from privpipe.numerics.mapping.problem.programme import (
-    LOWEST,
-    Duals,
-    MappingProblem,
-    Pairs,
-    log_ratios,
-    normalise_potentials,
-)
+from privpipe.numerics.mapping.problem.programme import Duals, MappingProblem, Pairs
 from privpipe.protocols import FloatArray, IntArray
 
 # Pairs up to which a programme holds all of them, so that nothing must be priced in.
@@ -118,8 +112,8 @@ def search_constrained(
         bound, plain, joined = _price_all(problem, limits, solution, pairs, price)
         if bound > best:
             best, duals = bound, plain
-        ratios = np.maximum(log_ratios(solution.masses), _LEAST_RATIO)
-        tangents.append(normalise_potentials(ratios, problem.prior))
+        ratios = np.maximum(programme.log_ratios(solution.masses), _LEAST_RATIO)
+        tangents.append(programme.normalise_potentials(ratios, problem.prior))
         # Three rounds, since the first tangents alone may leave a masses' row without any price.
         over = solution.excess > 1e-6 * max(problem.budget, 1e-9) and number >= 3
         if over and len(joined) == len(pairs):
@@ -197,7 +191,7 @@ def _price_all(
     problem: MappingProblem, limits: Limits, found: _Solution, pairs: Pairs, price: PriceOracle
 ) -> tuple[float, Duals, Pairs]:
     """The bound over all pairs, the duals without limits, and pairs with those that undercut."""
-    plain = normalise_potentials(found.potentials, problem.prior)
+    plain = programme.normalise_potentials(found.potentials, problem.prior)
     shifted = plain + found.shift
     question = PricingQuestion(Duals(shifted, found.multiplier), top=min(_TOP, problem.n_symbols))
     prices = price(problem, question)
@@ -267,7 +261,7 @@ def _solve_programme(
         # The multiplier of the leakage's own row is at least every sum: any such kappa bounds.
         paid = float(nu.sum(axis=1).max()) * float(np.exp(limits.leakage))
     weights, excess = np.maximum(found.x[:n_pairs], 0.0), float(found.x[-1])
-    potentials = np.maximum(potentials, LOWEST)
+    potentials = np.maximum(potentials, programme.LOWEST)
     return _Solution(weights, masses, excess, potentials, shift, multiplier, paid)
 
 

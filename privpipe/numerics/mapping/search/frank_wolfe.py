@@ -11,22 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from privpipe.numerics.mapping.problem.pair_pricing import (
-    PriceOracle,
-    PricingQuestion,
-    measure_bound,
-)
-from privpipe.numerics.mapping.problem.programme import (
-    Duals,
-    MappingProblem,
-    Pairs,
-    Plan,
-    add_up,
-    draw_into_budget,
-    log_ratios,
-    normalise_potentials,
-    released_masses,
-)
+from privpipe.numerics.mapping.problem import pair_pricing, programme
+from privpipe.numerics.mapping.problem.pair_pricing import PriceOracle, PricingQuestion
+from privpipe.numerics.mapping.problem.programme import Duals, MappingProblem, Pairs, Plan
 from privpipe.numerics.mapping.problem.search_progress import OutOfTime, SearchProgress
 from privpipe.numerics.mapping.search.column_generation import TimedPricing, repair_potentials
 from privpipe.protocols import FloatArray, IntArray
@@ -170,12 +157,14 @@ def _take_steps(progress: SearchProgress, n_steps: int, price: PriceOracle) -> s
     for _ in range(n_steps):
         masses = _masses(problem, current)
         # The gradient is infinite where a posterior is 0; a linear programme needs numbers.
-        ratios = np.maximum(log_ratios(masses), _RATIO_FLOOR)
+        ratios = np.maximum(programme.log_ratios(masses), _RATIO_FLOOR)
         pairs, solution = _generate_columns(progress, ratios, price)
         current = _line_search(problem, current, pairs, solution.weights)
-        duals = Duals(normalise_potentials(ratios, problem.prior), solution.multiplier)
+        duals = Duals(programme.normalise_potentials(ratios, problem.prior), solution.multiplier)
         bound, duals = _best_bound(problem, duals, solution.levels, price)
-        progress.offer(draw_into_budget(problem, current), duals, bound, len(pairs), "frank_wolfe")
+        progress.offer(
+            programme.draw_into_budget(problem, current), duals, bound, len(pairs), "frank_wolfe"
+        )
         if progress.stop:
             return progress.stop
     return f"{n_steps} steps"
@@ -204,7 +193,7 @@ def _generate_columns(
 
 def _masses(problem: MappingProblem, plan: Plan) -> FloatArray:
     posterior = problem.posterior[plan.columns]
-    return released_masses(plan.symbols, plan.weights, posterior, problem.n_symbols)
+    return programme.released_masses(plan.symbols, plan.weights, posterior, problem.n_symbols)
 
 
 def _line_search(problem: MappingProblem, current: Plan, pairs: Pairs, weights: FloatArray) -> Plan:
@@ -212,9 +201,11 @@ def _line_search(problem: MappingProblem, current: Plan, pairs: Pairs, weights: 
     here = _masses(problem, current)
     used = np.flatnonzero(weights > 0)
     posterior = problem.posterior[pairs.columns[used]]
-    there = released_masses(pairs.symbols[used], weights[used], posterior, problem.n_symbols)
+    there = programme.released_masses(
+        pairs.symbols[used], weights[used], posterior, problem.n_symbols
+    )
     share = _best_share(here, there)
-    return add_up(
+    return programme.add_up(
         problem,
         np.concatenate([current.symbols, pairs.symbols[used]]),
         np.concatenate([current.columns, pairs.columns[used]]),
@@ -228,7 +219,7 @@ def _best_share(here: FloatArray, there: FloatArray) -> float:
     low, high = 0.0, 1.0
     for _ in range(60):
         middle = 0.5 * (low + high)
-        ratios = log_ratios(here + middle * change)
+        ratios = programme.log_ratios(here + middle * change)
         if float((change * ratios).sum()) > 0:
             high = middle
         else:
@@ -242,9 +233,9 @@ def _best_bound(
     """Bound of the step's own numbers, or of the same repaired where that is better."""
     # Of partners only those are repaired that undercut their column.
     prices = price(problem, PricingQuestion(duals, 1, True, levels, 0.0, False))
-    plain = measure_bound(problem, prices, duals)
+    plain = pair_pricing.measure_bound(problem, prices, duals)
     repaired = repair_potentials(problem, prices, duals)
-    better = measure_bound(
+    better = pair_pricing.measure_bound(
         problem, price(problem, PricingQuestion(repaired, values=False)), repaired
     )
     return (plain, duals) if plain >= better else (better, repaired)

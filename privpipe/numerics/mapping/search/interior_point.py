@@ -18,20 +18,10 @@ import scipy.sparse as sp
 import scipy.sparse.linalg as spl
 
 from privpipe.numerics.compiler import njit
-from privpipe.numerics.mapping.problem.programme import (
-    Duals,
-    MappingProblem,
-    Pairs,
-    dot,
-    make_feasible,
-)
+from privpipe.numerics.mapping.problem import programme, smoothed_dual
+from privpipe.numerics.mapping.problem.programme import Duals, MappingProblem, Pairs
 from privpipe.numerics.mapping.problem.search_progress import SearchProgress
-from privpipe.numerics.mapping.problem.smoothed_dual import (
-    DualPoint,
-    add_covariances,
-    logits_of,
-    potentials_of,
-)
+from privpipe.numerics.mapping.problem.smoothed_dual import DualPoint
 from privpipe.numerics.mapping.search.column_generation import Explorer
 from privpipe.protocols import FloatArray, IntArray
 
@@ -85,7 +75,7 @@ def fill_normal_terms(graph: Any, r: Any, y: Any, z: Any, anchor: Any, terms: An
                     blocks[i, a, b] += te * (posterior[j, b] - r[i, b])
         d1[j] = s1
         a1[j] = s2
-    add_covariances(blocks, q, r)
+    smoothed_dual.add_covariances(blocks, q, r)
     return dd
 
 
@@ -227,35 +217,37 @@ class _State:
         lam = max(start.multiplier, 1e-300)
         cost = self.slacks(self.t, lam, self.nu)
         centre_columns(pairs.pointers, cost, problem.mass, mu, self.nu, y)
-        self.y = np.append(y, max(problem.budget - dot(pairs.distances, y), mu / lam))
+        self.y = np.append(y, max(problem.budget - programme.dot(pairs.distances, y), mu / lam))
         self.z = np.append(self.slacks(self.t, lam, self.nu), lam)
 
     def slacks(self, t: FloatArray, lam: float, nu: FloatArray) -> FloatArray:
         """Of the pairs, (n_pairs,)."""
         z = np.empty(len(self.pairs))
-        fill_slacks(self.graph, potentials_of(t, self.problem.prior), lam, nu, z)
+        fill_slacks(self.graph, smoothed_dual.potentials_of(t, self.problem.prior), lam, nu, z)
         return z
 
     @property
     def complementarity(self) -> float:
-        return dot(self.y, self.z) / len(self.y)
+        return programme.dot(self.y, self.z) / len(self.y)
 
     def infeasibility(self) -> float:
         """Relative violation of the columns' sums and the budget."""
         sums = np.bincount(self.pairs.columns, self.y[:-1], self.problem.n_columns)
-        over = dot(self.pairs.distances, self.y[:-1]) / self.problem.budget - 1
+        over = programme.dot(self.pairs.distances, self.y[:-1]) / self.problem.budget - 1
         return float(np.abs(sums - self.problem.mass).sum()) + max(0.0, over)
 
     def factor(self) -> None:
         """Factorise the Newton matrix here, for any number of directions."""
-        self.r = np.exp(potentials_of(self.t, self.problem.prior)) * self.problem.prior
+        self.r = (
+            np.exp(smoothed_dual.potentials_of(self.t, self.problem.prior)) * self.problem.prior
+        )
         terms = self.blocks, self.d1, self.c, self.a2, self.a1
         here = self.graph, self.r, self.y[:-1], self.z[:-1]
         dd = fill_normal_terms(*here, self.anchor.sum(1), terms)
         self.matrix.factor(self.blocks, self.d1, self.c)
         # The multiplier's row and column are a border of the sparse matrix.
         self.ub, self.vb = self.matrix.solve(self.a2, -self.a1)
-        border = float((self.a2 * self.ub).sum()) - dot(self.a1, self.vb)
+        border = float((self.a2 * self.ub).sum()) - programme.dot(self.a1, self.vb)
         self.pivot = dd + self.y[-1] / self.z[-1] - border
 
     def direction(self, rc: FloatArray) -> _Step:
@@ -266,7 +258,7 @@ class _State:
         part, spent = fill_right_sides(*here, b1, b2)
         b3 = part + rc[-1] / lam - (self.problem.budget - spent - left)
         ua, va = self.matrix.solve(b2, b1)
-        dlam = (b3 - float((self.a2 * ua).sum()) + dot(self.a1, va)) / self.pivot
+        dlam = (b3 - float((self.a2 * ua).sum()) + programme.dot(self.a1, va)) / self.pivot
         step = _Step(ua - dlam * self.ub, va - dlam * self.vb, *np.empty((2, len(rc))))
         fill_directions(*here, (step.dt, step.dnu, dlam), step.dy[:-1], step.dz[:-1])
         step.dy[-1], step.dz[-1] = (rc[-1] - left * dlam) / lam, dlam
@@ -293,7 +285,7 @@ def _predict_and_correct(state: _State) -> _Step:
     y, z = state.y, state.z
     affine = state.direction(-y * z)
     ap, ad = min(1.0, _longest(y, affine.dy)), min(1.0, _longest(z, affine.dz))
-    after = dot(y + ap * affine.dy, z + ad * affine.dz) / len(y)
+    after = programme.dot(y + ap * affine.dy, z + ad * affine.dz) / len(y)
     # Mehrotra's centring from the affine step, with a square where he has a cube.
     mu = state.complementarity
     sigma = min(0.8, max(0.02, (after / mu) ** 2))
@@ -307,7 +299,7 @@ def _advance(state: _State, step: _Step) -> None:
     length = min(1.0, 0.99 * furthest)
     # Logits of symbols without visitors have steps out of all proportion, and hardly matter.
     dt = np.clip(step.dt, -5.0, 5.0)
-    before = dot(state.y[:-1], state.z[:-1])
+    before = programme.dot(state.y[:-1], state.z[:-1])
     starts, columns = state.pairs.pointers[:-1], state.pairs.columns
     for _ in range(15):
         y, line = state.y + length * step.dy, state.z + length * step.dz
@@ -316,7 +308,7 @@ def _advance(state: _State, step: _Step) -> None:
         # c is concave in t: true slacks fall short of the linear ones; lower nu where needed.
         shift = np.maximum(np.maximum.reduceat(0.1 * line[:-1] - z, starts), 0.0)
         z += shift[columns]
-        if dot(y[:-1], z) <= max(1.1 * before, 2 * dot(y[:-1], line[:-1])):
+        if programme.dot(y[:-1], z) <= max(1.1 * before, 2 * programme.dot(y[:-1], line[:-1])):
             break
         length *= 0.6
     state.t, state.nu = state.t + length * dt, nu - shift
@@ -391,9 +383,9 @@ def polish(
                 break
             start_gap = min(30 * start_gap, 1.0)
             continue
-        duals = Duals(potentials_of(solved.t, problem.prior), float(solved.z[-1]))
+        duals = Duals(smoothed_dual.potentials_of(solved.t, problem.prior), float(solved.z[-1]))
         found = explore(problem, duals, solved.nu, _NEAR)
-        plan = make_feasible(problem, pairs, solved.y[:-1], 1e-9)
+        plan = programme.make_feasible(problem, pairs, solved.y[:-1], 1e-9)
         progress.offer(plan, found.duals, found.bound, len(pairs), "interior")
         if progress.stop:
             break
@@ -409,7 +401,7 @@ def polish(
             break
         before = min(here, before)
         if here < _USABLE:
-            logits = logits_of(found.duals.potentials, problem.prior)
+            logits = smoothed_dual.logits_of(found.duals.potentials, problem.prior)
             start = DualPoint(grown, logits, duals.multiplier, 0.0)
             start_gap = min(max(10 * gap, 3 * here), 1e-2)
         else:

@@ -16,17 +16,10 @@ from typing import Any
 import numpy as np
 
 from privpipe.numerics.compiler import njit
+from privpipe.numerics.mapping.problem import programme
 from privpipe.numerics.mapping.problem.ordered_pricing import bin_posteriors, price_ordered
 from privpipe.numerics.mapping.problem.pair_pricing import PricingQuestion, measure_bound
-from privpipe.numerics.mapping.problem.programme import (
-    Duals,
-    MappingProblem,
-    Pairs,
-    Plan,
-    add_up,
-    make_feasible,
-    released_masses,
-)
+from privpipe.numerics.mapping.problem.programme import Duals, MappingProblem, Pairs, Plan
 from privpipe.numerics.mapping.problem.search_progress import SearchProgress
 from privpipe.numerics.mapping.search.coarsening import CoarseAlphabet
 from privpipe.protocols import FloatArray, IntArray
@@ -295,7 +288,7 @@ def _begin(level: CoarseAlphabet, plan: Plan, spacing: int) -> Plan:
     near = _FAR * problem.n_symbols // level.problem.n_symbols
     stays = np.abs(fine.symbols - home) < near
     symbols = _snap(np.where(stays, home, fine.symbols), spacing, problem.n_symbols)
-    return add_up(problem, symbols, fine.columns, fine.weights)
+    return programme.add_up(problem, symbols, fine.columns, fine.weights)
 
 
 @dataclass(eq=False)
@@ -325,7 +318,9 @@ class _Slots:
         positions = line.symbols[:, 0].copy(), line.columns[:, 0].copy()
         columns, places = np.nonzero(self.mass)
         weights, symbols = self.mass[columns, places], self.held[columns, places]
-        released = released_masses(symbols, weights, problem.posterior[columns], problem.n_symbols)
+        released = programme.released_masses(
+            symbols, weights, problem.posterior[columns], problem.n_symbols
+        )
         total = released.sum(axis=1, keepdims=True)
         log_prior = np.log(problem.prior)
         share = np.maximum(released, 1e-300) / np.where(total > 0, total, 1.0)
@@ -345,4 +340,4 @@ class _Slots:
         columns, places = np.nonzero(self.mass)
         symbols, weights = self.held[columns, places], self.mass[columns, places]
         pairs, weights = Pairs.sort(self.problem, symbols, columns, weights)
-        return make_feasible(self.problem, pairs, weights, _SMALLEST_SHARE)
+        return programme.make_feasible(self.problem, pairs, weights, _SMALLEST_SHARE)

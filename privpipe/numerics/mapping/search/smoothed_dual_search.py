@@ -10,23 +10,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from privpipe.numerics.mapping.problem.programme import (
-    Duals,
-    MappingProblem,
-    Pairs,
-    dot,
-    make_feasible,
-    released_masses,
-)
+from privpipe.numerics.mapping.problem import programme, smoothed_dual
+from privpipe.numerics.mapping.problem.programme import Duals, MappingProblem, Pairs
 from privpipe.numerics.mapping.problem.search_progress import SearchProgress
-from privpipe.numerics.mapping.problem.smoothed_dual import (
-    DualPoint,
-    column_minima,
-    logits_of,
-    maximise_smoothed_dual,
-    potentials_of,
-    spend_budget,
-)
+from privpipe.numerics.mapping.problem.smoothed_dual import DualPoint
 from privpipe.numerics.mapping.search.column_generation import Explorer
 from privpipe.protocols import FloatArray, IntArray
 
@@ -94,14 +81,14 @@ def start_state(
     if start is None:
         logits, middle = start_logits(problem), _SMOOTHING / problem.budget
     else:
-        logits, middle = logits_of(start.potentials, problem.prior), start.multiplier
-    g = potentials_of(logits, problem.prior)
+        logits, middle = smoothed_dual.logits_of(start.potentials, problem.prior), start.multiplier
+    g = smoothed_dual.potentials_of(logits, problem.prior)
     pairs = Pairs.of(problem, problem.stay, np.arange(problem.n_columns))
     for factor in _GUESSES if start is None else (1.0,):
         found = explore(problem, Duals(g, middle * factor), None, np.inf)
         pairs = pairs.join(problem, found.symbols, found.columns)
     point = DualPoint(pairs, logits, max(middle, 1e-12 / problem.budget), temperature)
-    return spend_budget(problem, point, late) if start is None else point
+    return smoothed_dual.spend_budget(problem, point, late) if start is None else point
 
 
 def anneal(
@@ -136,15 +123,15 @@ def anneal(
         before = progress.reached
         tau = state.temperature
         anchor = reference * (_ANCHOR * tau)
-        solved, masses, converged = maximise_smoothed_dual(
+        solved, masses, converged = smoothed_dual.maximise_smoothed_dual(
             problem, state, anchor=anchor, late=progress.is_late
         )
         duals = solved.duals(problem)
-        cost, level = column_minima(problem, state.pairs, duals)
+        cost, level = smoothed_dual.column_minima(problem, state.pairs, duals)
         found = explore(problem, duals, level, _REACH * tau)
-        plan = make_feasible(problem, state.pairs, masses, 1e-7)
+        plan = programme.make_feasible(problem, state.pairs, masses, 1e-7)
         progress.offer(plan, found.duals, found.bound, len(state.pairs), "anneal")
-        on_pairs = dot(problem.mass, level) - solved.multiplier * problem.budget
+        on_pairs = programme.dot(problem.mass, level) - solved.multiplier * problem.budget
         lag = (on_pairs - found.raw_bound) / tau
         # A symbol without visitors spoils the bound as given; repaired, the set is nearly as good.
         behind = (on_pairs - max(found.raw_bound, found.bound)) / tau
@@ -164,7 +151,7 @@ def anneal(
         # Unrepaired it would draw all who were added to it; repaired it undercuts no column.
         logits = solved.logits
         if found.bound > found.raw_bound:
-            logits = logits_of(found.duals.potentials, problem.prior)
+            logits = smoothed_dual.logits_of(found.duals.potentials, problem.prior)
         cooler = max(_COOLING * tau, lowest) if lag < _WHOLE and converged else tau
         state = DualPoint(pairs, logits, solved.multiplier, cooler)
     return good
@@ -187,11 +174,11 @@ def _mix_newcomers(
     same = after[old] == before
     weights[old[same]] += (1 - _NEWCOMERS) * masses[same]
     posterior = problem.posterior[pairs.columns]
-    mixed = released_masses(pairs.symbols, weights, posterior, problem.n_symbols) + anchor
+    mixed = programme.released_masses(pairs.symbols, weights, posterior, problem.n_symbols) + anchor
     logits = np.log(mixed[:, :-1] / mixed[:, -1:])
     # Far behind at a low temperature is easier to fix at a higher one.
     warmer = min(_WARMEST, 2.0 * tau) if lost else tau
-    return spend_budget(problem, DualPoint(pairs, logits, solved.multiplier, warmer))
+    return smoothed_dual.spend_budget(problem, DualPoint(pairs, logits, solved.multiplier, warmer))
 
 
 def _keys(problem: MappingProblem, pairs: Pairs) -> IntArray:

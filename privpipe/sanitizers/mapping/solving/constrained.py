@@ -6,14 +6,9 @@ import numpy as np
 import numpy.typing as npt
 
 from privpipe.errors import ConvergenceError, OptionError
+from privpipe.numerics.mapping.problem import programme
 from privpipe.numerics.mapping.problem.pair_pricing import PriceOracle, price_in_memory
-from privpipe.numerics.mapping.problem.programme import (
-    MappingProblem,
-    Plan,
-    add_up,
-    measure_plan,
-    released_masses,
-)
+from privpipe.numerics.mapping.problem.programme import MappingProblem, Plan
 from privpipe.numerics.mapping.problem.search_progress import SearchProgress
 from privpipe.numerics.mapping.search.cutting_planes import (
     ConstrainedPlan,
@@ -132,7 +127,7 @@ def _keep_limits(problem: MappingProblem, found: ConstrainedPlan, limits: Limits
     released = np.bincount(pairs.symbols, weights, problem.n_symbols).astype(np.float64)
     share = _find_share(problem, found, weights, released, limits)
     used = weights > 0
-    plan = measure_plan(problem, pairs.symbols[used], pairs.columns[used], weights[used])
+    plan = programme.measure_plan(problem, pairs.symbols[used], pairs.columns[used], weights[used])
     return plan if share == 0 else _mix(problem, plan, released / released.sum(), share)
 
 
@@ -146,7 +141,7 @@ def _find_share(
     """How much of a release that does not look at the record brings the limits about."""
     pairs, prior = found.pairs, problem.prior
     posterior = problem.posterior[pairs.columns]
-    masses = released_masses(pairs.symbols, weights, posterior, problem.n_symbols)
+    masses = programme.released_masses(pairs.symbols, weights, posterior, problem.n_symbols)
     given: FloatArray = masses[released > 0].T / prior[:, None]
     common, share = released[released > 0] / released.sum(), 0.0
     if limits.odds is not None:
@@ -170,4 +165,4 @@ def _mix(problem: MappingProblem, plan: Plan, common: FloatArray, share: float) 
     columns = np.concatenate([plan.columns, np.repeat(np.arange(n), len(used))])
     extra = np.outer(problem.mass, share * common[used]).ravel()
     weights = np.concatenate([(1 - share) * plan.weights, extra])
-    return add_up(problem, symbols, columns, weights)
+    return programme.add_up(problem, symbols, columns, weights)

@@ -13,21 +13,10 @@ from scipy import sparse
 from privpipe.errors import ConvergenceError, InputError, OptionError
 from privpipe.numerics.mapping.certificate import MappingCertificate, certify_mapping
 from privpipe.numerics.mapping.mapping_search import search_mapping
+from privpipe.numerics.mapping.problem import pair_pricing, programme
 from privpipe.numerics.mapping.problem.ordered_pricing import is_ordered
-from privpipe.numerics.mapping.problem.pair_pricing import (
-    PriceOracle,
-    PricingQuestion,
-    measure_bound,
-    price_in_memory,
-)
-from privpipe.numerics.mapping.problem.programme import (
-    LOWEST,
-    Duals,
-    identity_duals,
-    keep_free_pairs,
-    measure_plan,
-    normalise_potentials,
-)
+from privpipe.numerics.mapping.problem.pair_pricing import PriceOracle, PricingQuestion
+from privpipe.numerics.mapping.problem.programme import Duals
 from privpipe.numerics.mapping.problem.search_progress import SearchProgress
 from privpipe.numerics.mapping.search.frank_wolfe import search_frank_wolfe
 from privpipe.protocols import Guarantee, IntArray
@@ -211,7 +200,7 @@ def solve_privacy_mapping(
                 remedy="Bring distances and budget nearer to each other, or use solver = 'auto'.",
             ) from None
         if problem.budget > alphabet.problem.budget:  # only moves that cost nothing are left
-            progress.plan = keep_free_pairs(alphabet.problem, progress.plan)
+            progress.plan = programme.keep_free_pairs(alphabet.problem, progress.plan)
     return store_plan(alphabet, progress, stopped, unseen)
 
 
@@ -278,17 +267,19 @@ def _read_start(alphabet: Alphabet, start: SparseMapping) -> Duals:
             raise OptionError(f"start {what}.", remedy=f"Start from a mapping {remedy}.")
     problem = alphabet.problem
     potentials = np.clip(start.potentials[alphabet.order][:, alphabet.private], -1e3, 1e3)
-    potentials = np.maximum(normalise_potentials(potentials, problem.prior), -_FAR)
+    potentials = np.maximum(programme.normalise_potentials(potentials, problem.prior), -_FAR)
     # With a larger multiplier no bound above 0 is possible at all.
     most = np.log(problem.n_private) / max(problem.budget, 1e-300)
     multiplier = min(float(start.multiplier) * alphabet.unit, most)
-    return Duals(np.ascontiguousarray(normalise_potentials(potentials, problem.prior)), multiplier)
+    return Duals(
+        np.ascontiguousarray(programme.normalise_potentials(potentials, problem.prior)), multiplier
+    )
 
 
 def _searchable_budget(alphabet: Alphabet) -> float:
     """The budget, but large enough for arithmetic with it; see `keep_free_pairs`."""
     problem = alphabet.problem
-    least = -2 * LOWEST / identity_duals(problem).multiplier
+    least = -2 * programme.LOWEST / programme.identity_duals(problem).multiplier
     return max(problem.budget, _LEAST_BUDGET * least)
 
 
@@ -315,16 +306,18 @@ def _solve_limit(alphabet: Alphabet, gap: float) -> tuple[SearchProgress, str] |
     if progress.reached <= 0 or problem.n_private == 1:
         return progress, "nothing to hide"
     # Nothing may move, or not enough to matter: the bound of the identity decides.
-    duals = identity_duals(problem)
+    duals = programme.identity_duals(problem)
     if duals.multiplier * problem.budget <= 0.5 * gap:  # the identity is as good as the best
-        prices = price_in_memory(problem, PricingQuestion(duals))
-        progress.offer(progress.plan, duals, measure_bound(problem, prices, duals), 0, "limit")
+        prices = pair_pricing.price_in_memory(problem, PricingQuestion(duals))
+        progress.offer(
+            progress.plan, duals, pair_pricing.measure_bound(problem, prices, duals), 0, "limit"
+        )
         if progress.reached <= gap:
             return progress, "gap reached" if problem.budget else "no distortion allowed"
     means = problem.distance.measure_means(problem.mass)
     if means.min() <= problem.budget:
         only = np.full(problem.n_columns, int(np.argmin(means)))
-        plan = measure_plan(problem, only, columns, problem.mass)
+        plan = programme.measure_plan(problem, only, columns, problem.mass)
         progress.offer(plan, progress.duals, 0.0, problem.n_columns, "limit")
         return progress, "perfect privacy"
     return None
