@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
+from scipy.optimize import brentq
 
 from privpipe.errors import InputError, OptionError
 from privpipe.numerics.mapping.problem.programme import MappingProblem, Plan, measure_plan
@@ -19,7 +20,6 @@ from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping, UnseenPoli
 
 # Every symbol is in every column: 4,096 squared probabilities are 128 MiB.
 MOST_SYMBOLS = 4096
-_BISECTIONS = 100
 
 
 def keep_symbols(
@@ -122,13 +122,12 @@ def _find_beta(problem: MappingProblem, distances: FloatArray) -> float:
     if spent(0.0) <= problem.budget:
         return 0.0
     # One over the distortion of one symbol for all is the size of the answer.
-    low, high = 0.0, 1.0 / max(float(problem.distance.measure_means(problem.mass).min()), 1e-300)
+    high = 1.0 / max(float(problem.distance.measure_means(problem.mass).min()), 1e-300)
     while spent(high) > problem.budget:
-        low, high = high, 2 * high
-    for _ in range(_BISECTIONS):
-        middle = 0.5 * (low + high)
-        low, high = (middle, high) if spent(middle) > problem.budget else (low, middle)
-    return high
+        high *= 2
+    found = float(brentq(lambda beta: spent(beta) - problem.budget, 0.0, high, xtol=1e-300))
+    # A hair farther on, where rounding left it on the dear side.
+    return found if spent(found) <= problem.budget else found * (1 + 1e-12)
 
 
 def _spread(problem: MappingProblem, distances: FloatArray, beta: float) -> Plan:

@@ -10,9 +10,10 @@ from privpipe.capabilities import Preview
 from privpipe.errors import InputError, OptionError
 from privpipe.fitted_names import keep_names
 from privpipe.numerics.mapping.problem.pair_pricing import PriceOracle
-from privpipe.numerics.mapping.problem.programme import measure_information
+from privpipe.numerics.mapping.problem.programme import CodeDistance, measure_information
 from privpipe.protocols import FloatArray, IntArray, Method, Shards, ShardSchema
 from privpipe.sanitizers.arrays import check_shards, check_unweighted, say_incomplete
+from privpipe.sanitizers.mapping import profiles
 from privpipe.sanitizers.mapping.assurance import (
     assure_mapping,
     check_target,
@@ -20,17 +21,72 @@ from privpipe.sanitizers.mapping.assurance import (
     round_up,
 )
 from privpipe.sanitizers.mapping.mapping_options import PrivacyMappingOptions
-from privpipe.sanitizers.mapping.profiles import (
-    ProfileCounts,
-    add_rows,
-    number_private,
-    prepare_joint,
-    split_counts,
-)
+from privpipe.sanitizers.mapping.profiles import ProfileCounts
 from privpipe.sanitizers.mapping.solving.budgeted import check_budgets, solve_budgeted_mapping
 from privpipe.sanitizers.mapping.solving.constrained import solve_constrained_mapping
 from privpipe.sanitizers.mapping.solving.solve import solve_privacy_mapping
 from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping
+
+# Distances held at once: 32 MiB.
+_BLOCK_PAIRS = 2**22
+
+
+def prepare_joint(
+    counts: ProfileCounts, options: PrivacyMappingOptions, private: IntArray | None = None
+) -> tuple[FloatArray, IntArray]:
+    """Joint distribution and codes from counts: most frequent profiles, smoothing.
+
+    Parameters
+    ----------
+    counts
+    options
+    private : (n_private, n_private_variables), optional
+        The private values, in sorted order; those that occur when not given.
+
+    Returns
+    -------
+    joint : (n_private, n_symbols)
+        Sums to 1.
+    codes : (n_symbols, n_attributes)
+
+    Raises
+    ------
+    InputError
+        If no record has a known private value.
+    """
+    if counts.n_records == 0:
+        raise InputError(
+            "no record has a known private value.",
+            remedy="Name private variables that are known for some records.",
+        )
+    table, codes, _ = profiles.make_joint(counts, private)
+    if options.most_frequent is not None and options.most_frequent < len(codes):
+        table, codes = _keep_frequent(table, codes, options)
+    kinds = profiles.SMOOTHINGS if options.smoothing == "best" else (options.smoothing,)
+    table = profiles.smooth_table(
+        table, codes, profiles.choose_smoothing(table, codes, kinds, profiles.PSEUDO_RECORDS)
+    )
+    return table / table.sum(), codes
+
+
+def _keep_frequent(
+    table: FloatArray, codes: IntArray, options: PrivacyMappingOptions
+) -> tuple[FloatArray, IntArray]:
+    """The most frequent profiles, of equals the first; the rest joins the nearest, or goes."""
+    ranked = np.argsort(-table.sum(axis=0), kind="stable")
+    frequent, rest = np.sort(ranked[: options.most_frequent]), ranked[options.most_frequent :]
+    few = table[:, frequent]
+    if options.unseen == "nearest":
+        distance = CodeDistance(
+            options.distortion, codes[frequent].astype(np.float64), codes[rest].astype(np.float64)
+        )
+        step = max(1, _BLOCK_PAIRS // len(frequent))
+        for a in range(0, len(rest), step):
+            b = min(a + step, len(rest))
+            nearest = distance.block(a, b).argmin(axis=1)
+            for value, row in enumerate(table[:, rest[a:b]]):
+                few[value] += np.bincount(nearest, row, len(frequent))
+    return few, codes[frequent]
 
 
 def assure_each_variable(
@@ -63,7 +119,7 @@ def assure_each_variable(
     whole = assure_mapping(mapping, joint, private, fitted, fresh, schema, **given)
     numbers, words = dict(whole.guarantee.parameters) | {"confidence": confidence}, []
     for k, column in enumerate(schema.confidential[:n_variables]):
-        values, rows = add_rows(joint, private[:, k])
+        values, rows = profiles.add_rows(joint, private[:, k])
         information = measure_information(np.asarray(mapping.mapping @ rows.T))
         alone = assure_mapping(
             replace(mapping, information=information),
@@ -169,9 +225,9 @@ def fit_privacy_mapping(
     check_programme(options)
     counts = shards.reduce(ProfileCounts.of)
     # Split before anything is chosen: codes, smoothing and mapping come from `fitted` alone.
-    fitted, fresh = split_counts(counts, options.held_out)
+    fitted, fresh = profiles.split_counts(counts, options.held_out)
     # Of all records: a value that only those held out have needs its row, too.
-    private, _ = number_private(counts)
+    private, _ = profiles.number_private(counts)
     joint, codes = prepare_joint(fitted, options, private)  # raises where nothing is known
     say_incomplete(counts.n_left_out, counts.n_records + counts.n_left_out, "private")
     assured = (assure_mapping if options.information_budgets is None else assure_each_variable)(
@@ -252,7 +308,7 @@ class ProfileForecast:
 def _forecast(preview: Preview, options: PrivacyMappingOptions) -> ProfileForecast | None:
     """Count profiles in a few chunks as the fit will."""
     counts = reduce(ProfileCounts.merge, map(ProfileCounts.of, preview.read_training()))
-    fitted, _ = split_counts(counts, options.held_out)
+    fitted, _ = profiles.split_counts(counts, options.held_out)
     if fitted.n_records == 0:
         return None
     joint, codes = prepare_joint(fitted, options)

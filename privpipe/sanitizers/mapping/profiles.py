@@ -1,5 +1,5 @@
-"""What a privacy mapping is fitted on: counts of profiles and private values over records, and the
-joint distribution made of them, of frequent profiles, smoothed.
+"""What a privacy mapping is fitted on: counts of profiles and private values over records, and ways
+to smooth them.
 """
 
 from __future__ import annotations
@@ -10,9 +10,7 @@ from typing import Literal
 import numpy as np
 
 from privpipe.errors import InputError
-from privpipe.numerics.mapping.problem.programme import CodeDistance
 from privpipe.protocols import FloatArray, IntArray, Shard
-from privpipe.sanitizers.mapping.mapping_options import PrivacyMappingOptions
 
 SmoothingKind = Literal["none", "dirichlet", "hierarchical"]
 
@@ -22,7 +20,6 @@ PSEUDO_RECORDS = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0)
 # Of the records, to judge by; the key is the same for all, since the split hides nothing.
 _LEFT_ASIDE = 0.2
 _KEY = 0x5A00
-_BLOCK_PAIRS = 2**22
 # The same for all records: a split hides nothing.
 _SPLIT_KEYS = {"held_out": 0x5BB9, "halves": 0x5BBA}
 
@@ -270,59 +267,3 @@ def _score(
     with np.errstate(divide="ignore", invalid="ignore"):
         logs = np.log(smooth / smooth.sum(axis=0))
         return float(np.where(seen > 0, seen * logs, 0.0).sum() / seen.sum())
-
-
-def prepare_joint(
-    counts: ProfileCounts, options: PrivacyMappingOptions, private: IntArray | None = None
-) -> tuple[FloatArray, IntArray]:
-    """Joint distribution and codes from counts: most frequent profiles, smoothing.
-
-    Parameters
-    ----------
-    counts
-    options
-    private : (n_private, n_private_variables), optional
-        The private values, in sorted order; those that occur when not given.
-
-    Returns
-    -------
-    joint : (n_private, n_symbols)
-        Sums to 1.
-    codes : (n_symbols, n_attributes)
-
-    Raises
-    ------
-    InputError
-        If no record has a known private value.
-    """
-    if counts.n_records == 0:
-        raise InputError(
-            "no record has a known private value.",
-            remedy="Name private variables that are known for some records.",
-        )
-    table, codes, _ = make_joint(counts, private)
-    if options.most_frequent is not None and options.most_frequent < len(codes):
-        table, codes = _keep_frequent(table, codes, options)
-    kinds = SMOOTHINGS if options.smoothing == "best" else (options.smoothing,)
-    table = smooth_table(table, codes, choose_smoothing(table, codes, kinds, PSEUDO_RECORDS))
-    return table / table.sum(), codes
-
-
-def _keep_frequent(
-    table: FloatArray, codes: IntArray, options: PrivacyMappingOptions
-) -> tuple[FloatArray, IntArray]:
-    """The most frequent profiles, of equals the first; the rest joins the nearest, or goes."""
-    ranked = np.argsort(-table.sum(axis=0), kind="stable")
-    frequent, rest = np.sort(ranked[: options.most_frequent]), ranked[options.most_frequent :]
-    few = table[:, frequent]
-    if options.unseen == "nearest":
-        distance = CodeDistance(
-            options.distortion, codes[frequent].astype(np.float64), codes[rest].astype(np.float64)
-        )
-        step = max(1, _BLOCK_PAIRS // len(frequent))
-        for a in range(0, len(rest), step):
-            b = min(a + step, len(rest))
-            nearest = distance.block(a, b).argmin(axis=1)
-            for value, row in enumerate(table[:, rest[a:b]]):
-                few[value] += np.bincount(nearest, row, len(frequent))
-    return few, codes[frequent]

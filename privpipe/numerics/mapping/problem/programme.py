@@ -248,9 +248,7 @@ class Pairs:
             raise FloatingPointError("prices are not finite")
         key = np.unique(columns.astype(np.int64) * problem.n_symbols + symbols)
         column, symbol = np.divmod(key, problem.n_symbols)
-        pointers = np.zeros(problem.n_columns + 1, np.int64)
-        np.cumsum(np.bincount(column, minlength=problem.n_columns), out=pointers[1:])
-        return cls(pointers, symbol, column, problem.distance.pairs(symbol, column))
+        return cls._in_order(problem, symbol, column)
 
     @classmethod
     def sort(
@@ -258,11 +256,13 @@ class Pairs:
     ) -> tuple[Pairs, FloatArray]:
         """Pairs named once, in order, and their weights in the same order."""
         order = np.lexsort((symbols, columns))
-        symbols, columns = symbols[order], columns[order]
-        pointers = np.zeros(problem.n_columns + 1, np.int64)
-        np.cumsum(np.bincount(columns, minlength=problem.n_columns), out=pointers[1:])
-        pairs = cls(pointers, symbols, columns, problem.distance.pairs(symbols, columns))
-        return pairs, weights[order]
+        return cls._in_order(problem, symbols[order], columns[order]), weights[order]
+
+    @classmethod
+    def _in_order(cls, problem: MappingProblem, symbols: IntArray, columns: IntArray) -> Pairs:
+        counts = np.bincount(columns, minlength=problem.n_columns)
+        pointers = np.concatenate([[0], np.cumsum(counts)])
+        return cls(pointers, symbols, columns, problem.distance.pairs(symbols, columns))
 
     def join(self, problem: MappingProblem, symbols: IntArray, columns: IntArray) -> Pairs:
         """These and more, each once."""
