@@ -8,7 +8,6 @@ cheaper of the symbols found there is all but the cheapest of the column, so tha
 symbols can pass over nearly all runs of them.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -108,15 +107,6 @@ def price_by_runs(
 _MOST_DISTINCT = 24
 
 
-def _transform(
-    kind: str, xs: FloatArray, h: FloatArray, lam: float, xq: FloatArray
-) -> tuple[FloatArray, IntArray]:
-    out, arg = np.empty(len(xq)), np.empty(len(xq), np.int64)
-    kernel: Any = transform_distance
-    kernel(xs, np.ascontiguousarray(h), lam, kind == "squared", xq, out, arg)
-    return out, arg
-
-
 @dataclass(frozen=True, eq=False)
 class PosteriorBins:
     """Columns grouped by posterior.
@@ -198,7 +188,7 @@ def price_ordered(
     Parameters
     ----------
     problem
-        Of an ordered alphabet, see `is_ordered`.
+        Of an ordered alphabet, see `is_ordered`; positions of symbols and of columns ascend.
     question
         `top` is the number of neighbours on each side of a cheapest symbol that are named.
     bins
@@ -209,45 +199,48 @@ def price_ordered(
     prices
         Exact to the rounding of their costs; groups of partners are the bins.
     """
-    distance = problem.distance
-    if not isinstance(distance, CodeDistance):
-        raise TypeError("an ordered alphabet has codes")
-    g, lam = question.duals.potentials, question.duals.multiplier
-    x_s, x_c = distance.symbols[:, 0], distance.columns[:, 0]
-    order = np.argsort(x_s, kind="stable")
-    xs = x_s[order]
+    distance, duals = problem.distance, question.duals
+    assert isinstance(distance, CodeDistance), "an ordered alphabet has codes"
+    g, lam, square = duals.potentials, duals.multiplier, distance.kind == "squared"
+    xs, xq = (np.ascontiguousarray(x[:, 0]) for x in (distance.symbols, distance.columns))
+
+    def transform(xs: FloatArray, h: FloatArray, xq: FloatArray) -> tuple[FloatArray, IntArray]:
+        out, arg = np.empty(len(xq)), np.empty(len(xq), np.int64)
+        kernel: Any = transform_distance
+        kernel(xs, h, lam, square, xq, out, arg)
+        return out, arg
+
     values: FloatArray = np.empty(problem.n_columns)
     best = np.empty((problem.n_columns, 2), np.int64)
     members = [np.flatnonzero(bins.bin == b) for b in range(len(bins.low))]
-    for b, inside in enumerate(members):
-        js = inside[np.argsort(x_c[inside], kind="stable")]
-        values[js], best[js, 0] = _transform(
-            distance.kind, xs, (g @ bins.low[b])[order], lam, x_c[js]
-        )
+    for b, js in enumerate(members):
+        values[js], best[js, 0] = transform(xs, g @ bins.low[b], xq[js])
         best[js, 1] = best[js, 0]
         if (bins.low[b] != bins.high[b]).any():
-            h = (g @ bins.high[b])[order]
-            best[js, 1] = _transform(distance.kind, xs, h, lam, x_c[js])[1]
+            best[js, 1] = transform(xs, g @ bins.high[b], xq[js])[1]
     if not bins.exact:
-        values = _price_exactly(problem, question, order, best)
+        values = _price_exactly(problem, question, best)
     shifts = np.arange(-question.top, question.top + 1)
     near = np.clip(best[:, :, None] + shifts, 0, len(xs) - 1).reshape(problem.n_columns, -1)
-    if not question.partners:
-        none = np.empty((0, len(members)))
-        return Prices(values, order[near], none, none.astype(np.int64))
+    shape = problem.n_symbols if question.partners else 0, len(members)
+    slack, partner = np.empty(shape), np.empty(shape, np.int64)
     levels = values if question.levels is None else question.levels
-    slack, partner = _partners(problem, question, bins, members, levels)
-    return Prices(values, order[near], slack, partner)
+    for b, js in enumerate(members if question.partners else ()):
+        # The same transform the other way: for a symbol the cheapest column, at its bin's middle.
+        low, who = transform(xq[js], -levels[js], xs)
+        slack[:, b] = low + g @ (0.5 * (bins.low[b] + bins.high[b]))
+        partner[:, b] = js[who]
+    return Prices(values, near, slack, partner)
 
 
 def _price_exactly(
-    problem: MappingProblem, question: PricingQuestion, order: IntArray, best: IntArray
+    problem: MappingProblem, question: PricingQuestion, best: IntArray
 ) -> FloatArray:
-    """The least costs, given places in `order` that may have them; `best` is put right."""
+    """The least costs, given symbols that may have them; `best` is put right."""
     distance: Any = problem.distance
-    g = np.ascontiguousarray(question.duals.potentials[order])
+    g = np.ascontiguousarray(question.duals.potentials)
     lam, square = question.duals.multiplier, distance.kind == "squared"
-    xs, xq = distance.symbols[order, 0], np.ascontiguousarray(distance.columns[:, 0])
+    xs, xq = (np.ascontiguousarray(x[:, 0]) for x in (distance.symbols, distance.columns))
     p = np.ascontiguousarray(problem.posterior)
     costs = np.stack([_cost(p, g[at], lam, square, xq - xs[at]) for at in best.T], axis=1)
     # `best` names the cheaper end of the chord first.
@@ -255,7 +248,7 @@ def _price_exactly(
     best[dearer] = best[dearer, ::-1]
     values, first = costs.min(axis=1), best[:, 0].copy()
     search: Any = price_by_runs
-    search(np.ascontiguousarray(xs), g, lam, square, xq, p, values, first)
+    search(xs, g, lam, square, xq, p, values, first)
     best[:, 0] = first
     return np.asarray(values)
 
@@ -266,28 +259,3 @@ def _cost(p: FloatArray, g: FloatArray, lam: float, square: bool, step: FloatArr
     for a in range(p.shape[1]):
         cost += p[:, a] * g[:, a]
     return np.asarray(cost + lam * (step * step if square else np.abs(step)))
-
-
-def _partners(
-    problem: MappingProblem,
-    question: PricingQuestion,
-    bins: PosteriorBins,
-    members: Sequence[IntArray],
-    levels: FloatArray,
-) -> tuple[FloatArray, IntArray]:
-    distance = problem.distance
-    assert isinstance(distance, CodeDistance)
-    x_s, x_c = distance.symbols[:, 0], distance.columns[:, 0]
-    order = np.argsort(x_s, kind="stable")
-    # The same transform the other way: for a symbol the cheapest column, at its bin's middle.
-    slack = np.empty((problem.n_symbols, len(members)))
-    partner = np.empty((problem.n_symbols, len(members)), np.int64)
-    for b, inside in enumerate(members):
-        js = inside[np.argsort(x_c[inside], kind="stable")]
-        middle = 0.5 * (bins.low[b] + bins.high[b])
-        low, who = _transform(
-            distance.kind, x_c[js], -levels[js], question.duals.multiplier, x_s[order]
-        )
-        slack[order, b] = low + (question.duals.potentials @ middle)[order]
-        partner[order, b] = js[who]
-    return slack, partner
