@@ -26,8 +26,8 @@ from privpipe.cluster.workers.connection import ClusterOptions, connect
 from privpipe.numerics.minimax.filters import LinearFamily
 from privpipe.records.schema import CollectionSchema, Variable
 from privpipe.sanitizers.minimax.linear_minimax import MinimaxOptions, fit_minimax_filter
-from privpipe.sanitizers.minimax.training.labelled_moments import measure_moments
-from privpipe.sanitizers.minimax.training.tasks import TaskOptions, plan_tasks
+from privpipe.sanitizers.minimax.training.labelled_moments import measure_moments, plan_tasks
+from privpipe.sanitizers.minimax.training.tasks import TaskOptions
 from privpipe.store.collections.collection import Collection, open_collection
 from privpipe.store.collections.writing import write_collection
 from tests.bench.motion_filters import compare_filters

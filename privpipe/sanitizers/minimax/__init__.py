@@ -9,12 +9,60 @@ a class in a file of the user's; `baselines` are the closed forms and what the p
 Start reading at `linear_minimax`, then `training.shard_oracle`.
 """
 
+from collections.abc import Callable
+from typing import Any
+
+from privpipe.protocols import Method, RecordMap
 from privpipe.sanitizers.minimax import baselines, custom_filter, linear_minimax, neural_minimax
+from privpipe.sanitizers.minimax.linear_filter import LinearFilter, MinimaxFilter
+from privpipe.sanitizers.minimax.training.labelled_moments import LABEL_STATISTICS
+
+EMPIRICAL = "none in advance: measured against named adversaries"
+"""What a filter promises, for a table."""
+
+
+def as_method(
+    options: type[Any], fit: Callable[..., RecordMap], made: type[RecordMap] = LinearFilter
+) -> Method:
+    """A row of the table of methods, for a filter that promises nothing in advance.
+
+    Parameters
+    ----------
+    options, fit
+        As of `Method`; the options have its name, its source and its check.
+    made
+        Class of the maps that `fit` returns.
+    """
+    return Method(
+        name=options.name,
+        options=options,
+        releases="rows",
+        fit=fit,
+        source=options.source,
+        maps=(made,),
+        check=options.check,
+        promise=EMPIRICAL,
+        statistics=LABEL_STATISTICS,
+    )
+
 
 METHODS = (
-    *linear_minimax.METHODS,
-    *neural_minimax.METHODS,
-    *custom_filter.METHODS,
-    *baselines.METHODS,
+    as_method(linear_minimax.MinimaxOptions, linear_minimax.fit_minimax_filter, MinimaxFilter),
+    as_method(
+        neural_minimax.MinimaxNeuralOptions,
+        neural_minimax.fit_minimax_neural_filter,
+        neural_minimax.NeuralFilter,
+    ),
+    as_method(
+        custom_filter.MinimaxCustomOptions,
+        custom_filter.fit_minimax_custom_filter,
+        custom_filter.CustomFilter,
+    ),
+    as_method(baselines.LeastSquaresOptions, baselines.fit_least_squares_filter),
+    as_method(baselines.PrivacyLdsOptions, baselines.fit_privacy_lds_filter),
+    as_method(baselines.PcaOptions, baselines.fit_pca_filter),
+    as_method(baselines.RandOptions, baselines.fit_rand_filter),
+    as_method(baselines.PplsOptions, baselines.fit_ppls_filter),
+    as_method(baselines.DddOptions, baselines.fit_ddd_filter, baselines.MaskFilter),
 )
 """The rows of this wing."""

@@ -27,13 +27,13 @@ from privpipe.sanitizers.minimax.linear_filter import (
     HAMM,
     FeatureFilter,
     LinearFilter,
-    as_method,
     promise_nothing,
 )
 from privpipe.sanitizers.minimax.training.labelled_moments import (
     LabelledMoments,
     LabelMoments,
     measure_moments,
+    measure_tasks,
 )
 from privpipe.sanitizers.minimax.training.tasks import (
     EigenRidge,
@@ -42,7 +42,6 @@ from privpipe.sanitizers.minimax.training.tasks import (
     Task,
     TaskOptions,
     check_width,
-    measure_tasks,
     warn_of_width,
 )
 from privpipe.sanitizers.options import MethodOptions
@@ -640,13 +639,3 @@ def _guard(
         open_ = spectra.guard_directions(moments.covariance, there[:, :0], there, more)
         found = np.column_stack([found, open_])
     return found
-
-
-METHODS = (
-    as_method(LeastSquaresOptions, fit_least_squares_filter),
-    as_method(PrivacyLdsOptions, fit_privacy_lds_filter),
-    as_method(PcaOptions, fit_pca_filter),
-    as_method(RandOptions, fit_rand_filter),
-    as_method(PplsOptions, fit_ppls_filter),
-    as_method(DddOptions, fit_ddd_filter, MaskFilter),
-)

@@ -21,10 +21,9 @@ from privpipe.fitted_names import keep_names
 from privpipe.numerics.minimax.filters import Pullback
 from privpipe.option_values import FORBID, is_trusted, trust
 from privpipe.protocols import FloatArray, Shards, ShardSchema
-from privpipe.sanitizers.minimax.linear_filter import HAMM, FeatureFilter, as_method
+from privpipe.sanitizers.minimax.linear_filter import HAMM, FeatureFilter, TrainingRecord
 from privpipe.sanitizers.minimax.neural_minimax import FamilyOptions, train_family
 from privpipe.sanitizers.minimax.training import custom_code
-from privpipe.sanitizers.minimax.training.adversary_rounds import TrainingRecord
 from privpipe.sanitizers.minimax.training.custom_code import (
     CustomCode,
     PickledTrust,
@@ -357,6 +356,3 @@ def fit_minimax_custom_filter(shards: Shards, options: MinimaxCustomOptions) -> 
         parameter_names=family.names,
         **(vars(fit) | {"parameters": tuple(family.split(fit.parameters).values())}),
     )
-
-
-METHODS = (as_method(MinimaxCustomOptions, fit_minimax_custom_filter, CustomFilter),)

@@ -1,20 +1,15 @@
 """The frozen maps of linear filters: drawn, from a closed form, or learned in rounds."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from privpipe.described import described, facts_of_map
-from privpipe.protocols import FloatArray, Guarantee, Method, RecordMap
+from privpipe.protocols import FloatArray, Guarantee
 from privpipe.sanitizers.feature_map import FeatureMap
-from privpipe.sanitizers.minimax.training.adversary_rounds import TrainingRecord
-from privpipe.sanitizers.minimax.training.labelled_moments import LABEL_STATISTICS
 
 HAMM = "Hamm 2017, Minimax Filter, JMLR 18"
-EMPIRICAL = "none in advance: measured against named adversaries"
-"""What a filter promises, for a table."""
 
 _ADVERSARIES = "Adversaries are of the family trained against; audit the release with others."
 _NO_ADVERSARY = "What it hides is found out by the audit alone."
@@ -111,6 +106,35 @@ class LinearFilter(FeatureFilter):
         return np.asarray(records @ self.weights + self.offset)
 
 
+@dataclass(frozen=True, eq=False)
+class TrainingRecord:
+    """How training went: what every trained map holds of it.
+
+    Parameters
+    ----------
+    stopped
+        Why the fit ended: "gradient", "progress", "iterations", "held_out", "line_search" or
+        "inner" (see `Descent`).
+    history : (n_iterations + 1, n_columns)
+        How the fit went, one row per iteration, the starting point first; of an adversary that was
+        not drawn yet it says the loss of a constant guess.
+    history_columns
+        Names of its columns: iteration, phi, ``loss_role:variable`` per task, held_out_phi where
+        records are held out, gradient_norm, inner_gap, rounds, bytes, largest_round_bytes.
+    task_names
+        Tasks in the order of `baselines`, as ``role:variable``.
+    baselines : (n_tasks,)
+        Loss of the best constant guess of each task: entropy in nats for classes, 1 for
+        numbers. A private loss that reaches it says that the trained adversary learned nothing.
+    """
+
+    stopped: str
+    history: FloatArray
+    history_columns: tuple[str, ...]
+    task_names: tuple[str, ...]
+    baselines: FloatArray
+
+
 @described(facts_of_map)
 @dataclass(frozen=True, eq=False)
 class MinimaxFilter(TrainingRecord, LinearFilter):
@@ -131,28 +155,3 @@ class MinimaxFilter(TrainingRecord, LinearFilter):
     kind: ClassVar[str] = "minimax_filter"
 
     generalisation_bound: float
-
-
-def as_method(
-    options: type[Any], fit: Callable[..., RecordMap], made: type[RecordMap] = LinearFilter
-) -> Method:
-    """A row of the table of methods, for a filter that promises nothing in advance.
-
-    Parameters
-    ----------
-    options, fit
-        As of `Method`; the options have its name, its source and its check.
-    made
-        Class of the maps that `fit` returns.
-    """
-    return Method(
-        name=options.name,
-        options=options,
-        releases="rows",
-        fit=fit,
-        source=options.source,
-        maps=(made,),
-        check=options.check,
-        promise=EMPIRICAL,
-        statistics=LABEL_STATISTICS,
-    )

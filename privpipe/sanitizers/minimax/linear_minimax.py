@@ -22,7 +22,7 @@ from privpipe.numerics.minimax.spectra import whiten
 from privpipe.option_values import FORBID
 from privpipe.protocols import FloatArray, Shards, ShardSchema
 from privpipe.sanitizers.minimax import baselines
-from privpipe.sanitizers.minimax.linear_filter import HAMM, MinimaxFilter, as_method
+from privpipe.sanitizers.minimax.linear_filter import HAMM, MinimaxFilter
 from privpipe.sanitizers.minimax.training import adversary_rounds
 from privpipe.sanitizers.minimax.training.labelled_moments import LabelledMoments, measure_radius
 from privpipe.sanitizers.minimax.training.tasks import (
@@ -165,7 +165,7 @@ def fit_minimax_filter(shards: Shards, options: MinimaxOptions | None = None) ->
         # The frozen map takes records as they are.
         offset=offset - centre @ weights,
         generalisation_bound=_bound_gap(shards, found, adversaries, family, moments.count),
-        **vars(record),
+        **record,
     )
 
 
@@ -267,6 +267,3 @@ def _no_zero() -> OptionError:
         'start = "zero" is a stationary point unless the form is reduced.',
         remedy='Use start = "auto", or leave n_filtered unset.',
     )
-
-
-METHODS = (as_method(MinimaxOptions, fit_minimax_filter, MinimaxFilter),)

@@ -27,12 +27,8 @@ from privpipe.numerics.minimax.spectra import whiten
 from privpipe.option_values import FORBID
 from privpipe.protocols import FloatArray, IntArray, Shards, ShardSchema
 from privpipe.sanitizers.arrays import check_shards
-from privpipe.sanitizers.minimax.linear_filter import HAMM, FeatureFilter, as_method
-from privpipe.sanitizers.minimax.training.adversary_rounds import (
-    FilterTraining,
-    TrainingRecord,
-    descend_in_rounds,
-)
+from privpipe.sanitizers.minimax.linear_filter import HAMM, FeatureFilter, TrainingRecord
+from privpipe.sanitizers.minimax.training.adversary_rounds import FilterTraining, descend_in_rounds
 from privpipe.sanitizers.minimax.training.custom_code import (
     CustomCode,
     CustomLoss,
@@ -191,7 +187,7 @@ def train_family(
         n_penalised=family.n_parameters,
         held_out=options.held_out,
     )
-    return FamilyFit(parameters=found.parameters, **vars(record))
+    return FamilyFit(parameters=found.parameters, **record)
 
 
 @options_dataclass(frozen=True, kw_only=True, config=FORBID)
@@ -303,6 +299,3 @@ def fit_minimax_neural_filter(
     bias -= moments.mean @ weights  # the frozen map takes records as they are
     widths = np.array([family.n_features_in, *options.n_hidden])
     return NeuralFilter(**(vars(fit) | {"parameters": parameters, "widths": widths}))
-
-
-METHODS = (as_method(MinimaxNeuralOptions, fit_minimax_neural_filter, NeuralFilter),)

@@ -51,7 +51,7 @@ def test_plan_release__refuses_with_the_epsilons_that_are_allowed(
     least, most = find_epsilons(width, norm, law)
     for allowed in (least, 1.0, 10.0, 25.0, most):
         planned = plan_promised(allowed, width, norm, law)
-        assert max(planned.delta, planned.slack) <= 2.0**-100
+        assert max(planned.delta, planned.noise.slack) <= 2.0**-100
     for refused in (least / 1.02, most * 1.02):
         with pytest.raises(OptionError, match=r"epsilon is .* for .* coordinates") as caught:
             plan_promised(refused, width, norm, law)

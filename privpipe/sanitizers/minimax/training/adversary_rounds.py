@@ -7,7 +7,7 @@ others. Within a round they stay, their heads are solved for every filter, and P
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -24,14 +24,8 @@ from privpipe.numerics.minimax.objective import MinimaxObjective, Question
 from privpipe.option_values import FORBID
 from privpipe.protocols import FloatArray, Oracle, Role, Shards, ShardSchema, Sums
 from privpipe.sanitizers.minimax.training import shard_oracle
-from privpipe.sanitizers.minimax.training.labelled_moments import LabelledMoments
-from privpipe.sanitizers.minimax.training.tasks import (
-    NonNegative,
-    Positive,
-    Task,
-    TaskOptions,
-    measure_tasks,
-)
+from privpipe.sanitizers.minimax.training.labelled_moments import LabelledMoments, measure_tasks
+from privpipe.sanitizers.minimax.training.tasks import NonNegative, Positive, Task, TaskOptions
 
 AdversaryKind = Literal["logistic", "kernel", "group"]
 
@@ -289,35 +283,6 @@ Descend = Callable[[MinimaxObjective, FloatArray, int], Descent]
 """Lowers an objective from a start, in so many iterations at most."""
 
 
-@dataclass(frozen=True, eq=False)
-class TrainingRecord:
-    """How training went: what every trained map holds of it.
-
-    Parameters
-    ----------
-    stopped
-        Why the fit ended: "gradient", "progress", "iterations", "held_out", "line_search" or
-        "inner" (see `Descent`).
-    history : (n_iterations + 1, n_columns)
-        How the fit went, one row per iteration, the starting point first; of an adversary that was
-        not drawn yet it says the loss of a constant guess.
-    history_columns
-        Names of its columns: iteration, phi, ``loss_role:variable`` per task, held_out_phi where
-        records are held out, gradient_norm, inner_gap, rounds, bytes, largest_round_bytes.
-    task_names
-        Tasks in the order of `baselines`, as ``role:variable``.
-    baselines : (n_tasks,)
-        Loss of the best constant guess of each task: entropy in nats for classes, 1 for
-        numbers. A private loss that reaches it says that the trained adversary learned nothing.
-    """
-
-    stopped: str
-    history: FloatArray
-    history_columns: tuple[str, ...]
-    task_names: tuple[str, ...]
-    baselines: FloatArray
-
-
 def descend_in_rounds(
     options: FilterTraining,
     shards: Shards,
@@ -328,7 +293,7 @@ def descend_in_rounds(
     *,
     n_penalised: int,
     held_out: float = 0.0,
-) -> tuple[Descent, tuple[Task, ...], TrainingRecord]:
+) -> tuple[Descent, tuple[Task, ...], dict[str, Any]]:
     """Descend against the adversaries of the options; drawn ones from the second round on.
 
     Parameters
@@ -348,7 +313,7 @@ def descend_in_rounds(
     descent, tasks
         Of the last round.
     record
-        Of all.
+        Of all: what a trained map holds of it, by the names of the fields of `TrainingRecord`.
     """
     rounds = TrainingRounds(shards, family, tasks, held_out=held_out)
 
@@ -390,13 +355,13 @@ def descend_in_rounds(
         found = replace(found, history=_join_histories(histories))
     losses = [f"loss_{task.label}" for task in adversaries]
     held = ["held_out_phi"] if held_out else []
-    record = TrainingRecord(
-        found.stopped,
-        found.history,
-        ("iteration", "phi", *losses, *held, *HISTORY_TAIL),
-        tuple(task.label for task in adversaries),
-        np.array([task.baseline for task in adversaries]),
-    )
+    record = {
+        "stopped": found.stopped,
+        "history": found.history,
+        "history_columns": ("iteration", "phi", *losses, *held, *HISTORY_TAIL),
+        "task_names": tuple(task.label for task in adversaries),
+        "baselines": np.array([task.baseline for task in adversaries]),
+    }
     return found, adversaries, record
 
 

@@ -1,7 +1,8 @@
-"""One pass over labelled records: moments of features, and of features by class or number.
+"""One pass over labelled records: moments of features, by class or number too; tasks from them.
 
 All that the closed-form filters need and all that the iterative ones start from. The centred
-updates are Chan, Golub and LeVeque's.
+updates are Chan, Golub and LeVeque's. Named variables and their moments become tasks, or a refusal
+that says why (Hamm, JMLR 2017, sections 3.2 and 3.3).
 """
 
 from __future__ import annotations
@@ -14,9 +15,18 @@ import scipy.sparse as sp
 
 from privpipe.errors import InputError
 from privpipe.numerics.finite import find_finite_rows
+from privpipe.numerics.logistic import measure_entropy
 from privpipe.numerics.moments import CoMoments
-from privpipe.protocols import FloatArray, IntArray, Shard, Shards, ShardSchema
-from privpipe.sanitizers.arrays import check_unweighted, read_labels, say_incomplete
+from privpipe.protocols import Column, FloatArray, IntArray, Shard, Shards, ShardSchema
+from privpipe.sanitizers.arrays import check_shards, check_unweighted, read_labels, say_incomplete
+from privpipe.sanitizers.minimax.training.tasks import (
+    MAX_AUTO_CLASSES,
+    Task,
+    TaskKind,
+    TaskOptions,
+    refuse_class,
+    refuse_number,
+)
 
 MAX_CLASSES = 1024
 """Most distinct values of a variable that one pass collects; more make it a number."""
@@ -234,3 +244,142 @@ def find_radius(shard: Shard, schema: ShardSchema, centre: FloatArray) -> Radius
 
 LABEL_STATISTICS = (LabelledMoments, LabelMoments, CoMoments, Radius)
 """What the fit of a filter sums up over the records in one pass."""
+
+
+def measure_tasks(
+    options: TaskOptions, shards: Shards, *, ridge: float = 0.0, with_intercept: bool = True
+) -> tuple[LabelledMoments, tuple[Task, ...]]:
+    """Moments of the records, in one pass, and their tasks; see `plan_tasks`.
+
+    Raises
+    ------
+    InputError, OptionError
+        If options and records do not go together; what the schema shows before any is read.
+    """
+    check_shards(shards)
+    options.check(shards.schema)
+    moments = measure_moments(shards)
+    options.examine(shards)
+    schema = shards.schema
+    tasks = plan_tasks(options, schema, moments, ridge=ridge, with_intercept=with_intercept)
+    return moments, tasks
+
+
+def plan_tasks(
+    options: TaskOptions,
+    schema: ShardSchema,
+    moments: LabelledMoments,
+    *,
+    ridge: float = 0.0,
+    with_intercept: bool = True,
+) -> tuple[Task, ...]:
+    """Turn named variables into tasks, desired ones first.
+
+    Raises
+    ------
+    InputError
+        If a variable has one class or codes out of range, or there are fewer records than classes.
+    OptionError
+        If the class to single out does not exist.
+    """
+    labels, tasks = iter(moments.labels), list[Task]()
+    for role, columns, sign in (
+        ("desired", schema.desired, options.tradeoff),
+        ("confidential", schema.confidential, -1.0),
+    ):
+        weights = options.spread_weights(role, len(columns))
+        for column, weight in zip(columns, weights, strict=True):
+            task = _plan_one(options, role, column, next(labels), moments.count)
+            # Private tasks count negatively: Phi is lowered by raising their losses.
+            tasks.append(replace(task, column=len(tasks), weight=sign * weight))
+    if options.reconstruction_weight:
+        tasks.append(_plan_reconstruction(moments, options))
+    return tuple(replace(t, ridge=ridge, with_intercept=with_intercept) for t in tasks)
+
+
+def _plan_one(
+    options: TaskOptions, role: str, column: Column, label: LabelMoments, n_records: int
+) -> Task:
+    kind: TaskKind = getattr(options, f"{role}_task")
+    single_out = options.single_out if role == "confidential" else None
+    if _is_read_as_classes(column, label, kind):
+        _check_classes(role, column, label, n_records)
+        counts = label.counts
+        if single_out is not None:
+            chosen = label.values == single_out
+            if not chosen.any():
+                raise refuse_class(column, single_out)
+            counts = np.array([counts[chosen].sum(), counts[~chosen].sum()])
+        return Task(
+            name=column.name,
+            role=role,
+            classes=label.values,
+            singled_out=np.nan if single_out is None else single_out,
+            baseline=measure_entropy(counts),
+        )
+    if single_out is not None:
+        raise refuse_number(column)
+    # Relative to the mean: a large constant has a spread of rounding.
+    spread = np.sqrt(label.spread / n_records)
+    if not spread > 1e-12 * abs(label.mean):
+        raise InputError(
+            f"The {role} variable {column.name!r} is constant in the training records.",
+            remedy="Train on records in which it varies, or leave it out.",
+            code="single_class",
+        )
+    return Task(
+        name=column.name, role=role, centre=np.array([label.mean]), scale=np.array([spread])
+    )
+
+
+def _is_read_as_classes(column: Column, label: LabelMoments, kind: TaskKind) -> bool:
+    """Whether the variable is read as classes."""
+    if column.is_categorical:
+        return True
+    if kind == "auto":
+        # A year or a count of children is a class; a weight that happens to be whole has too many
+        # values.
+        whole = bool((label.values == np.round(label.values)).all())
+        return not label.overflowed and whole and len(label.values) <= MAX_AUTO_CLASSES
+    if kind == "classification" and label.overflowed:
+        raise InputError(
+            f"The variable {column.name!r} has too many distinct values for classes.",
+            remedy='Bin it, or set the task to "regression".',
+        )
+    return kind == "classification"
+
+
+def _check_classes(role: str, column: Column, label: LabelMoments, n_records: int) -> None:
+    k, values = column.n_categories, label.values
+    if k is not None and (label.overflowed or not np.isin(values, np.arange(k)).all()):
+        raise InputError(
+            f"The {role} variable {column.name!r} has codes outside 0 .. {k - 1}.",
+            remedy="Leave those records out, or correct codes or number of categories.",
+            code="labels_out_of_range",
+        )
+    if len(values) < 2:
+        raise InputError(
+            f"The {role} variable {column.name!r} has a single class in the training records.",
+            remedy="Train on records of at least two classes, or leave the variable out.",
+            code="single_class",
+        )
+    # With a class for every record a head predicts all of them, whatever the filter.
+    if n_records <= len(values):
+        raise InputError(
+            f"{n_records} training records are too few for the {len(values)} classes of "
+            f"the {role} variable {column.name!r}.",
+            remedy="Train on more records than classes.",
+            code="too_few_records",
+        )
+
+
+def _plan_reconstruction(moments: LabelledMoments, options: TaskOptions) -> Task:
+    total = float(np.trace(moments.covariance))
+    return Task(
+        name="features",
+        role="features",
+        weight=options.tradeoff * options.reconstruction_weight,
+        centre=moments.mean,
+        # One scale for all features: the loss is a share of their whole variance.
+        scale=np.full(len(moments.mean), np.sqrt(max(total, 1e-300))),
+    )

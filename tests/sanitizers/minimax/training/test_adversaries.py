@@ -15,8 +15,8 @@ from privpipe.numerics.minimax.filters import LinearFamily
 from privpipe.numerics.minimax.lifts import Lift, NystroemFeatures, OutputMoments, SetFeatures
 from privpipe.sanitizers.minimax.training import adversary_rounds
 from privpipe.sanitizers.minimax.training.adversary_rounds import FilterTraining, name_adversaries
-from privpipe.sanitizers.minimax.training.labelled_moments import measure_moments
-from privpipe.sanitizers.minimax.training.tasks import Task, plan_tasks
+from privpipe.sanitizers.minimax.training.labelled_moments import measure_moments, plan_tasks
+from privpipe.sanitizers.minimax.training.tasks import Task
 from privpipe.store.collections.collection import open_collection
 from tests.motion import draw_windows, write_windows
 from tests.sanitizers.minimax.small_adversaries import make_small

@@ -11,8 +11,8 @@ import scipy.optimize as so
 from privpipe import Records
 from privpipe.numerics.minimax.filters import LinearFamily, SigmoidFamily, draw_layers
 from privpipe.numerics.minimax.objective import Question
-from privpipe.sanitizers.minimax.training.labelled_moments import measure_moments
-from privpipe.sanitizers.minimax.training.tasks import Task, TaskOptions, plan_tasks
+from privpipe.sanitizers.minimax.training.labelled_moments import measure_moments, plan_tasks
+from privpipe.sanitizers.minimax.training.tasks import Task, TaskOptions
 from tests.sanitizers.labelled_data import draw_labelled
 from tests.sanitizers.minimax.training.phi import make_objective
 
