@@ -14,9 +14,10 @@ from sklearn.linear_model import LogisticRegression
 
 from privpipe import Records
 from privpipe.errors import InputError, OptionError
+from privpipe.sanitizers import METHODS
 from privpipe.sanitizers.minimax import linear_minimax
 from privpipe.sanitizers.minimax.baselines import LeastSquaresOptions, fit_least_squares_filter
-from privpipe.sanitizers.minimax.linear_minimax import METHODS, MinimaxOptions, fit_minimax_filter
+from privpipe.sanitizers.minimax.linear_minimax import MinimaxOptions, fit_minimax_filter
 from tests.sanitizers.labelled_data import draw_labelled
 
 
@@ -241,7 +242,7 @@ def test_linear_filter__is_a_record_map() -> None:
 
 
 def test_method_row__fits_from_options() -> None:
-    (method,) = METHODS
+    method = METHODS["minimax"]
     fitted = method.fit(_records(), method.options(name="minimax", max_iterations=1))
     assert fitted.kind == "minimax_filter"
 

@@ -13,9 +13,9 @@ from privpipe import Records
 from privpipe.errors import InputError, OptionError
 from privpipe.numerics.minimax.filters import Pullback
 from privpipe.protocols import FloatArray
+from privpipe.sanitizers import METHODS
 from privpipe.sanitizers.minimax import neural_minimax
 from privpipe.sanitizers.minimax.neural_minimax import (
-    METHODS,
     FamilyOptions,
     MinimaxNeuralOptions,
     fit_minimax_family,
@@ -134,7 +134,7 @@ def test_fit_minimax_neural_filter__refuses_layers_without_outputs() -> None:
 
 
 def test_method_row__fits_from_options() -> None:
-    (method,) = METHODS
+    method = METHODS["minimax_neural"]
     fitted = method.fit(
         _records(), method.options(name="minimax_neural", n_hidden=(4,), max_iterations=1)
     )
