@@ -64,7 +64,7 @@ def run_killed(options: RunOptions, target: str, *, after: bool = False) -> None
 
 BEFORE_THE_GATE = [
     ("privpipe.pipeline.stage_tasks.audit_task", False),
-    ("privpipe.pipeline.stages.audit.audit_attacks.distribute_attacks", True),
+    ("privpipe.pipeline.stages.audit.judged_records.distribute_attacks", True),
     ("privpipe.pipeline.stage_tasks.audit_task", True),
     ("privpipe.pipeline.stages.gate.write_case", False),
     ("privpipe.pipeline.stages.gate.write_case", True),
