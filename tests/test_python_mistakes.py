@@ -28,7 +28,7 @@ FRAME = pd.DataFrame({"a": Y, "town": ["secret"] * 60})
     ("make", "message"),
     [
         (lambda: Records(X[:, 0], desired=Y), r"features has 1 dimensions.*\(n_records, n_feat"),
-        (lambda: Records(X, desired=Y[:-1]), r"desired has shape \(59, 1\).*60 rows.*one row per"),
+        (lambda: Records(X, desired=Y[:-1]), r"desired has shape \(59,\).*60 rows.*one row per"),
         (lambda: Records(FRAME, desired=Y), "features hold something that is not a real.*Leave"),
         (lambda: Records(X.astype(complex)), "not a real number .dtype complex128"),
         (

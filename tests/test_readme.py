@@ -13,8 +13,8 @@ from PIL import Image
 
 import privpipe
 from privpipe.command.app import app
+from privpipe.command.demo_command import CONFIGURATION
 from privpipe.command.error_catalog import EXIT_CODES
-from privpipe.flows.demo import CONFIGURATION
 from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.pipeline.stages.gate import list_weaker_limits
 from privpipe.report.audit_text import name_verdict, say_weaker

@@ -6,8 +6,8 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from privpipe.command.init_command import SECTIONS
 from privpipe.pipeline.runs.run_options import RunOptions
-from privpipe.pipeline.runs.template import SECTIONS
 from privpipe.sanitizers import METHODS
 
 __all__ = ["list_keys", "tabulate_options", "write_configuration"]

@@ -5,15 +5,184 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from privpipe.attacks.adversaries.attack_options import AttackOptions
-from privpipe.flows.demo import N_ORIGINALS, draw_portrait, prepare_demo
+from privpipe.errors import OptionError, StoreError
 from privpipe.numerics.limits import fix_limits
 from privpipe.pipeline.operations.prefect_server import ephemeral_server, prepare_prefect
+from privpipe.protocols import FloatArray, IntArray
+from privpipe.records.sampling import make_split
+from privpipe.records.schema import CollectionSchema, Variable, plan_chunk_rows
 from privpipe.report.audit_text import say_gate, say_verdict
 from privpipe.report.console import say, tabulate
+from privpipe.sanitizers.null_space.algorithms import NullSpaceCleaner
+from privpipe.store.access.objects import UNFINISHED, write_file
+from privpipe.store.arrays.layout import FEATURES
+from privpipe.store.collections.writing import write_collection
+from privpipe.store.models import open_model
+from privpipe.store.releases.lazy_release import open_release
+
+N_ORIGINALS = 1797
+MARK = "demo.toml"
+"""Who removes a demo removes it last."""
+
+CONFIGURATION = Path(__file__).with_name("demo.toml").read_text()
+"""With places of the folder and of the number of workers."""
+
+
+def load_scans() -> tuple[FloatArray, IntArray]:
+    """The scans, (1797, 64) float32 with values 0 to 16, and their digits, (1797,)."""
+    # What `sklearn.datasets.load_digits` reads; its import alone costs seconds of processor time.
+    found = find_spec("sklearn")
+    assert found is not None, "scikit-learn is required"
+    [folder, *_] = found.submodule_search_locations or [""]
+    table = np.loadtxt(Path(folder, "datasets", "data", "digits.csv.gz"), delimiter=",")
+    return table[:, :-1].astype(np.float32), table[:, -1].astype(np.int64)
+
+
+def prepare_demo(folder: str, n_records: int, workers: int) -> str:
+    """Write collection and configuration; return the path of the configuration.
+
+    Raises
+    ------
+    OptionError
+        If the number of records is not a whole number of repeats.
+    StoreError
+        If the folder holds something else, or the disk is too full.
+    """
+    if n_records < N_ORIGINALS or n_records % N_ORIGINALS:
+        raise OptionError(
+            f"{n_records} records are not whole repeats of {N_ORIGINALS} scans.",
+            remedy=f"Use a multiple of {N_ORIGINALS}, such as "
+            f"{max(1, n_records // N_ORIGINALS) * N_ORIGINALS}.",
+        )
+    folder = os.path.abspath(folder)
+    _clear(folder)
+    _check_space(folder, n_records)
+    path = os.path.join(folder, MARK)  # first: it says whose folder it is
+    write_file(path, CONFIGURATION.format(folder=folder, workers=workers))
+    write_digits(os.path.join(folder, "digits.zarr"), n_records)
+    return path
+
+
+def write_digits(url: str, n_records: int) -> CollectionSchema:
+    """Write the scans, repeated whole, as a collection."""
+    scans, digits = load_scans()
+    schema = CollectionSchema(
+        n_records=n_records,
+        n_features=scans.shape[1],
+        dtype="float32",
+        chunk_rows=min(plan_chunk_rows(scans.shape[1], 4), n_records),
+        variables=(
+            Variable("zero", "int8", ("no", "yes")),
+            Variable("digit", "int8", tuple("0123456789")),
+            Variable("original", "int32"),
+        ),
+        feature_names=tuple(f"pixel_{i // 8}_{i % 8}" for i in range(64)),
+    )
+    write_collection(url, schema, _repeat(scans, digits, schema))
+    return schema
+
+
+def _repeat(
+    scans: FloatArray, digits: IntArray, schema: CollectionSchema
+) -> Iterator[Mapping[str, npt.NDArray[Any]]]:
+    for start in range(0, schema.n_records, schema.chunk_rows):
+        stop = min(start + schema.chunk_rows, schema.n_records)
+        original = np.arange(start, stop) % N_ORIGINALS
+        yield {
+            FEATURES: scans[original],
+            "zero": (digits[original] == 0).astype(np.int8),
+            "digit": digits[original].astype(np.int8),
+            "original": original.astype(np.int32),
+        }
+
+
+def _clear(folder: str) -> None:
+    """Remove what an earlier demo left, however it ended; refuse to touch anything else."""
+    if not os.path.exists(folder):
+        os.makedirs(folder, mode=0o700)
+        return
+    ours = {MARK, "demo.png", "digits.zarr", "release.zarr", "release.model.zarr"}
+    ours |= {"release.report", "account"}
+    workspaces = (".release.zarr.privpipe", ".digits.zarr.privpipe")  # also while they are removed
+    unfinished = tuple(f".{name}." for name in ours)  # what a kill left of a file as it was written
+    there = {
+        name
+        for name in os.listdir(folder)
+        if not (name.startswith(unfinished) and name.endswith(UNFINISHED))
+    }
+    foreign = {name for name in there - ours if not name.startswith(workspaces)}
+    if foreign or (there and MARK not in there):
+        raise StoreError(
+            f"{folder} holds something that is not of the demo.",
+            remedy="Give another folder with --out.",
+            code="exists",
+        )
+    for name in sorted(os.listdir(folder), key=lambda name: name == MARK):
+        place = os.path.join(folder, name)
+        (shutil.rmtree if os.path.isdir(place) else os.unlink)(place)
+
+
+def _check_space(folder: str, n_records: int) -> None:
+    """Collection and release take about 170 bytes per record, some more while written."""
+    needed, free = n_records * 170, shutil.disk_usage(folder).free
+    if needed > free:
+        raise StoreError(
+            f"The demo needs about {needed / 2**30:.1f} GiB; {free / 2**30:.1f} GiB are free.",
+            remedy="Use --records 179700 for a small one, or --out for another disk.",
+            code="disk-full",
+        )
+
+
+def draw_portrait(base: str) -> str:
+    """Draw ten digits of a finished demo, as written and as released; the target score under each.
+
+    Returns
+    -------
+    path
+        Of the PNG, beside the report.
+    """
+    # Matplotlib takes a second to load, which only the end of a demo needs.
+    from matplotlib.figure import Figure
+
+    scans, digits = load_scans()
+    held_out = make_split(0.5).keep("held_out", np.arange(N_ORIGINALS))
+    shown = []
+    for digit in range(10):  # per digit the held-out record of median ink
+        rows = np.flatnonzero((digits == digit) & held_out)
+        order = np.argsort(scans[rows].sum(axis=1), kind="stable")
+        shown.append(int(rows[order[len(order) // 2]]))
+    cleaner = open_model(os.path.join(base, "release.model.zarr"))
+    assert isinstance(cleaner, NullSpaceCleaner)
+    release = open_release(os.path.join(base, "release.zarr"))
+    pictures = {
+        "as written": scans[shown],
+        "as released": np.stack([release.features[i].values for i in shown]),
+    }
+    figure = Figure(figsize=(12.8, 1.55 * len(pictures)), dpi=120, layout="constrained")
+    grid = figure.subplots(len(pictures), len(shown), squeeze=False)
+    for axes, (label, records) in zip(grid, pictures.items(), strict=True):
+        scores = cleaner.predict(records)[:, 0]
+        for ax, record, score in zip(axes, records, scores, strict=True):
+            # One grey scale, that of the scans, for all rows: rescaled they would not compare.
+            low, high = float(scans[shown].min()), float(scans[shown].max())
+            ax.imshow(record.reshape(8, 8), cmap="gray_r", vmin=low, vmax=high)
+            ax.set(xticks=[], yticks=[])
+            ax.set_xlabel(f"{score:.2f}", fontsize=9)
+        axes[0].set_ylabel(label, fontsize=9, rotation=0, ha="right", va="center")
+    figure.supxlabel("under each: zero score", fontsize=9)
+    path = os.path.join(base, "release.report", "digits.png")
+    figure.savefig(path)
+    return path
+
 
 ROWS = (
     "raw",

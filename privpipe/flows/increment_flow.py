@@ -22,7 +22,7 @@ from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.pipeline.runs.spend import check_lasting
 from privpipe.pipeline.runs.watch import Watch
 from privpipe.pipeline.stages import gate, increment_check
-from privpipe.pipeline.stages.audit import audit_places, audit_promises, judged_records
+from privpipe.pipeline.stages.audit import audit_places, audit_stage, judged_records
 from privpipe.pipeline.stages.clean import plan_release
 from privpipe.pipeline.stages.gate import dropping_refused
 from privpipe.pipeline.stages.increment_check import History, TimeSpan, check_part_of
@@ -243,7 +243,7 @@ def _audit_part(
     watch, options = work.watch, work.options
     if state is not None and judged_records.find_labelled(run) is None:
         with watch.stage("audit", "what each new record lost"):
-            audit_promises.audit_losses(run, cleaned, executor)
+            audit_stage.audit_losses(run, cleaned, executor)
             gate.check_places(audit_places.audit_places(run, trained, cleaned.plan), options.gate)
         return state
     whose = "held-out records, once per history" if state is None else "the part's own records"

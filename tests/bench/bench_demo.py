@@ -25,7 +25,7 @@ from statistics import median
 
 import psutil
 
-from privpipe.flows.demo import N_ORIGINALS
+from privpipe.command.demo_command import N_ORIGINALS
 
 Row = tuple[str, float, str, str, float, float]
 

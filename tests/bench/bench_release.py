@@ -19,7 +19,7 @@ from statistics import median
 
 import pytest
 
-from privpipe.flows.demo import N_ORIGINALS, write_digits
+from privpipe.command.demo_command import N_ORIGINALS, write_digits
 from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.records.schema import CHUNKS_PER_TASK
 from privpipe.store.access.objects import open_store
@@ -49,7 +49,7 @@ def run(small: bool) -> list[Row]:
         source = str(Path(folder) / "digits.zarr")
         with pytest.MonkeyPatch.context() as patch:
             if small:
-                patch.setattr("privpipe.flows.demo.plan_chunk_rows", lambda *_: 512)
+                patch.setattr("privpipe.command.demo_command.plan_chunk_rows", lambda *_: 512)
             write_digits(source, N_ORIGINALS * (4 if small else 1200))
         return [
             *_measure_receipts(source, folder, 3 if small else 15),

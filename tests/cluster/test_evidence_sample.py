@@ -10,7 +10,7 @@ from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.cluster.passes.evidence_sample import AuditSources, sample_evidence
 from privpipe.cluster.passes.loaded_map import StoredMap
 from privpipe.cluster.passes.sample_drawing import Published, make_sample_key
-from privpipe.flows.demo import N_ORIGINALS, write_digits
+from privpipe.command.demo_command import N_ORIGINALS, write_digits
 from privpipe.sanitizers.null_space.algorithms import NullSpaceCleaner
 from privpipe.store.collections.collection import open_collection
 from privpipe.store.models import digest_map, write_model

@@ -71,8 +71,8 @@ def test_methods__each_has_a_page_with_its_promise_and_a_figure() -> None:
 
 
 def list_written_codes() -> set[str]:
-    """What stands after ``code=``, read without the catalog's own parser."""
-    files = (ROOT / "privpipe").rglob("*.py")
+    """What follows ``code=``, without the catalog's own parser; heads of classes raise nothing."""
+    files = set((ROOT / "privpipe").rglob("*.py")) - {ROOT / "privpipe" / "errors.py"}
     pattern = re.compile(r"\bcode=\"([\w-]+)\"")
     return {code for path in files for code in pattern.findall(path.read_text())}
 

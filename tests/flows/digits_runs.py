@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from privpipe.cluster.executors.executor import Executor
-from privpipe.flows.demo import write_digits
+from privpipe.command.demo_command import write_digits
 from privpipe.pipeline.runs.resume import begin_or_resume
 from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.pipeline.stages.audit.audit_stage import audit_stage
@@ -89,7 +89,7 @@ def copy_database(path: Path, copy: Path) -> None:
 def write_source(path: Path) -> None:
     """A collection of many small chunks."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("privpipe.flows.demo.plan_chunk_rows", lambda *_: CHUNK_ROWS)
+        patch.setattr("privpipe.command.demo_command.plan_chunk_rows", lambda *_: CHUNK_ROWS)
         write_digits(str(path), N_RECORDS)
 
 

@@ -13,8 +13,7 @@ from privpipe.capabilities import UtilityPromise, UtilitySummary
 from privpipe.errors import GuaranteeError
 from privpipe.pipeline.runs.configuration_file import read_options
 from privpipe.pipeline.runs.run import Run
-from privpipe.pipeline.stages.audit.audit_promises import WIDEST_GAP, _check_promise
-from privpipe.pipeline.stages.audit.audit_stage import _count_parts
+from privpipe.pipeline.stages.audit.audit_stage import WIDEST_GAP, _check_promise, _count_parts
 from privpipe.pipeline.stages.check import check_stage
 from privpipe.records.sampling import Part, make_split
 from privpipe.store.collections.collection import open_collection

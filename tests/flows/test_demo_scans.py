@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from privpipe.flows.demo import load_scans
+from privpipe.command.demo_command import load_scans
 
 
 def test_load_scans__are_those_of_scikit_learn() -> None:

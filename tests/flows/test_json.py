@@ -17,9 +17,9 @@ import pytest
 
 from privpipe.command import main
 from privpipe.command.app import app
+from privpipe.command.demo_command import prepare_demo
 from privpipe.command.output import printing_to_stderr
 from privpipe.errors import GuaranteeError
-from privpipe.flows.demo import prepare_demo
 from privpipe.flows.release_flow import release_collection
 from privpipe.pipeline.runs.configuration_file import read_options
 from privpipe.pipeline.runs.watch import Watch

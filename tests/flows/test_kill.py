@@ -150,7 +150,7 @@ def test_run__an_audit_that_goes_on_counts_no_record_again(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("privpipe.pipeline.stages.audit.audit_promises.report_losses", stop)
+        patch.setattr("privpipe.pipeline.stages.audit.audit_stage.report_losses", stop)
         with pytest.raises(KeyboardInterrupt):
             run_here(make_options(source, tmp_path))
     monkeypatch.setattr("privpipe.store.collections.collection.Collection.count_parts", stop)

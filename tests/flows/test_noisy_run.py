@@ -18,7 +18,7 @@ from privpipe.errors import GuaranteeError, OptionError, PrivpipeError, StoreErr
 from privpipe.pipeline.runs.configuration_file import read_options
 from privpipe.pipeline.runs.resume import begin_or_resume, begin_stage
 from privpipe.pipeline.runs.watch import Watch
-from privpipe.pipeline.stages.audit.audit_promises import audit_neighbours
+from privpipe.pipeline.stages.audit.audit_stage import audit_neighbours
 from privpipe.pipeline.stages.check import check_stage
 from privpipe.pipeline.stages.clean import clean_stage, plan_release
 from privpipe.pipeline.stages.forecast import forecast_run

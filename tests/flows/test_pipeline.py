@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import zarr
 
+from privpipe.command.demo_command import N_ORIGINALS, write_digits
 from privpipe.errors import InputError, OptionError, StoreError
-from privpipe.flows.demo import N_ORIGINALS, write_digits
 from privpipe.flows.release_flow import run_pipeline
 from privpipe.records.memory import Records
 from privpipe.records.sampling import make_split
@@ -183,7 +183,7 @@ def test_run_pipeline__audits_repeats_as_the_originals(tmp_path: Path) -> None:
     ("changes", "kind", "expected"),
     [
         ({"include": '["income"]'}, OptionError, "confidential variable 'income'"),
-        ({"include": '["features"]'}, OptionError, "raw features are never released"),
+        ({"include": '["features"]'}, OptionError, "raw values are never released"),
         ({"desired": '["heigth"]'}, InputError, "did you mean 'height'"),
         ({"desired": "[]"}, OptionError, "needs .collection. desired"),
         ({"audit": 'holdout = 0.1\ngroup = "famly"'}, InputError, "no variable 'famly'"),

@@ -8,10 +8,10 @@ import tomllib
 
 import pytest
 
+from privpipe.command.init_command import SECTIONS, write_template
 from privpipe.errors import OptionError
 from privpipe.pipeline.runs.configuration_file import read_options
 from privpipe.pipeline.runs.run_options import RunOptions
-from privpipe.pipeline.runs.template import SECTIONS, write_template
 from privpipe.records.schema import CollectionSchema, Variable
 from privpipe.sanitizers import METHODS
 

@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 
 from flows.reproduce.bars import BarPair, Estimate, plot_bar_panels
 from privpipe.report.comparison_page import plot_trade_off, render_comparison
+from privpipe.report.release_page import plot_rounds, scale_losses
 from privpipe.report.style import MARKERS, THEMES, ThemeName, render_svg
-from privpipe.report.training_sections import plot_rounds, scale_losses
 
 Draw = Callable[[ThemeName], Figure]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from privpipe import Records
-from privpipe.report.training_sections import list_training, scale_losses
+from privpipe.report.release_page import list_training, scale_losses
 from privpipe.sanitizers.minimax.linear_minimax import MinimaxOptions, fit_minimax_filter
 from privpipe.sanitizers.minimax.neural_minimax import (
     MinimaxNeuralOptions,

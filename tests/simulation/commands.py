@@ -29,10 +29,10 @@ from flows.reproduce.registry import FIGURES, PaperFigure
 from flows.reproduce.result import Reproduction, compare_cell
 from flows.reproduce.steps import expect_steps, step
 from privpipe.cluster.passes import loaded_map
+from privpipe.command.demo_command import N_ORIGINALS, load_scans, prepare_demo
 from privpipe.command.inspect_command import export_command
 from privpipe.command.key_commands import account_command, forget_key_command
 from privpipe.command.run_command import approve_command, purge_command
-from privpipe.flows.demo import N_ORIGINALS, load_scans, prepare_demo
 from privpipe.pipeline.operations.erase import ErasureOptions, erase_records
 from privpipe.pipeline.operations.record_removal import ChosenRecords
 from privpipe.pipeline.runs.approval import write_case

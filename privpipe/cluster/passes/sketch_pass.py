@@ -11,13 +11,7 @@ from typing import Any
 import numpy as np
 
 from privpipe.cluster.executors.executor import Executor
-from privpipe.numerics.random.record_grids import (
-    N_GRIDS,
-    GridFrame,
-    fit_frame,
-    word_features,
-    word_values,
-)
+from privpipe.numerics.random import record_grids
 from privpipe.protocols import FloatArray, WordArray
 from privpipe.records.schema import Partition, PartitionRun, cut_by_partition
 from privpipe.store.arrays.layout import FEATURES
@@ -93,7 +87,7 @@ def sketch_collection(
     if not parts or not (named or chosen):
         return
     by, known = SketchInput(collection, sketches.key(), named, chosen, subject), sketches.known()
-    whose = [GridFrame(("subject",), kind="subject")] if subject is not None else []
+    whose = [record_grids.GridFrame(("subject",), kind="subject")] if subject is not None else []
     if not parts.keys() <= known.keys():
         whose += _choose_frames(executor, sketches, by)
     made: dict[str, dict[str, WordArray]] = {}
@@ -110,12 +104,14 @@ def sketch_collection(
         sketches.write(made)
 
 
-def _choose_frames(executor: Executor, sketches: Sketches, by: SketchInput) -> list[GridFrame]:
+def _choose_frames(
+    executor: Executor, sketches: Sketches, by: SketchInput
+) -> list[record_grids.GridFrame]:
     """Units of earlier records, in which these are met again, and their own if they differ."""
     kind = "features" if by.names else "values"
     there = by.names or [one.name for one in by.collection.schema_of_records.variables]
     earlier = [one for one in sketches.frames() if one.kind == kind and one.reads(there)]
-    frame = GridFrame(tuple(sorted(by.variables)), kind=kind)
+    frame = record_grids.GridFrame(tuple(sorted(by.variables)), kind=kind)
     if by.names:
         [(_, frame)] = executor.run_tasks(fit_units, [("units", (by,))], prefix="sketch")
     if any(one == frame or (by.names and one.fits(frame)) for one in earlier):
@@ -124,21 +120,25 @@ def _choose_frames(executor: Executor, sketches: Sketches, by: SketchInput) -> l
     return [*earlier, frame]
 
 
-def fit_units(by: SketchInput) -> GridFrame:
+def fit_units(by: SketchInput) -> record_grids.GridFrame:
     """Worker side: units of a collection's records, from heads of some chunks."""
     plan = by.collection.plan
     chosen = np.unique(np.linspace(0, plan.n_chunks - 1, SAMPLED_CHUNKS).astype(int))
     rows = [plan.rows(int(chunk)) for chunk in chosen]
     most = max(2, min(SAMPLED_ROWS, SAMPLED_VALUES // max(1, len(by.names))))
     sample = [_read(by.collection, start, min(stop, start + most)) for start, stop in rows]
-    return fit_frame(np.concatenate(sample), by.names, by.collection.n_records, by.key.secret)
+    return record_grids.fit_frame(
+        np.concatenate(sample), by.names, by.collection.n_records, by.key.secret
+    )
 
 
 def _sketch_partition(
-    executor: Executor, part: Partition, by: SketchInput, frames: Sequence[GridFrame]
+    executor: Executor, part: Partition, by: SketchInput, frames: Sequence[record_grids.GridFrame]
 ) -> dict[str, WordArray]:
     """Words of a partition's records in each frame, in their order."""
-    words = {frame.id: np.zeros((part.n_records, N_GRIDS), np.uint64) for frame in frames}
+    words = {
+        frame.id: np.zeros((part.n_records, record_grids.N_GRIDS), np.uint64) for frame in frames
+    }
     runs = _cut(by.collection, part)
     tasks = [(f"{part.digest[:12]}-{run.first_record:012d}", (run,)) for run in runs]
     shared = (by, tuple(frames))
@@ -161,7 +161,7 @@ def _cut(collection: Collection, part: Partition) -> list[PartitionRun]:
 
 
 def sketch_rows(
-    by: SketchInput, frames: Sequence[GridFrame], run: PartitionRun
+    by: SketchInput, frames: Sequence[record_grids.GridFrame], run: PartitionRun
 ) -> tuple[int, Mapping[str, WordArray]]:
     """Worker side: words of some records, chunk by chunk."""
     at = run.partition.first_record + run.first_record
@@ -178,10 +178,10 @@ def sketch_rows(
 
 
 def _word(
-    by: SketchInput, frame: GridFrame, features: FloatArray, start: int, stop: int
+    by: SketchInput, frame: record_grids.GridFrame, features: FloatArray, start: int, stop: int
 ) -> WordArray:
     if frame.kind == "features":
-        return word_features(features, by.names, frame, by.key.secret)
+        return record_grids.word_features(features, by.names, frame, by.key.secret)
     schema = by.collection.schema_of_records
     there = {variable.name for variable in schema.variables}
     variables = {name: name for name in frame.names if name in there}
@@ -191,7 +191,7 @@ def _word(
         name: (by.collection.read(stored, start, stop), schema.variable(stored).categories)
         for name, stored in variables.items()
     }
-    return word_values(columns, frame, by.key.secret)
+    return record_grids.word_values(columns, frame, by.key.secret)
 
 
 def _read(collection: Collection, start: int, stop: int) -> Any:

@@ -23,17 +23,8 @@ import dask
 import distributed
 from distributed import Client, Nanny, Security, SpecCluster, WorkerPlugin
 
+from privpipe.cluster.workers import dashboard as dashboards
 from privpipe.cluster.workers.certificates import check_client_certificate
-from privpipe.cluster.workers.dashboard import (
-    OFF,
-    GuardedScheduler,
-    PagelessScheduler,
-    PagelessWorker,
-    check_closed,
-    check_dashboard,
-    check_pages,
-    place_of,
-)
 from privpipe.cluster.workers.forking import SETTINGS, prepare_forking
 from privpipe.cluster.workers.listener_owner import guard_address, is_loopback
 from privpipe.cluster.workers.progress import ShowProgress, add_page
@@ -173,7 +164,7 @@ def connect(options: ClusterOptions) -> Iterator[Client]:
             yield client
         return
     add_page()  # Dask takes pages from its table when a scheduler begins to serve
-    check_dashboard(options.dashboard)
+    dashboards.check_dashboard(options.dashboard)
     # Before workers start: the error of multiprocessing names neither folder nor limit.
     _check_temporary_folder()
     with (
@@ -201,15 +192,19 @@ def _start_cluster(options: ClusterOptions, scratch: str) -> Iterator[SpecCluste
         "memory_limit": options.memory_limit,
         "local_directory": scratch,
         "silence_logs": "CRITICAL",
-        "worker_class": PagelessWorker,
+        "worker_class": dashboards.PagelessWorker,
         # The process that workers are forked from may have begun in another environment.
         "env": {**os.environ, **dask.config.get("distributed.nanny.pre-spawn-environ", {})},
     }
     n_workers = options.workers or os.cpu_count() or 1
-    shown = dashboard != OFF
-    pages = {"dashboard_address": place_of(dashboard), "http_prefix": prefix} if shown else {}
+    shown = dashboard != dashboards.OFF
+    pages = (
+        {"dashboard_address": dashboards.place_of(dashboard), "http_prefix": prefix}
+        if shown
+        else {}
+    )
     scheduler = {
-        "cls": GuardedScheduler if shown else PagelessScheduler,
+        "cls": dashboards.GuardedScheduler if shown else dashboards.PagelessScheduler,
         "options": {**common, "port": 0, "dashboard": shown, **pages},
     }
     link = {"distributed.dashboard.link": f"{{scheme}}://{{host}}:{{port}}{prefix}/status"}
@@ -223,7 +218,7 @@ def _start_cluster(options: ClusterOptions, scratch: str) -> Iterator[SpecCluste
         ) as cluster,
     ):
         # After the start, on what was started: a later Dask may do it another way.
-        check_closed(cluster.scheduler)
+        dashboards.check_closed(cluster.scheduler)
         yield cluster
 
 
@@ -253,7 +248,7 @@ def _join(address: str, wait_seconds: float) -> Iterator[Client]:
         ) from None
     with client:
         # Before anything is sent: tasks of an open scheduler are read by everybody.
-        check_pages(client)
+        dashboards.check_pages(client)
         _prepare(client, wait_seconds)
         check_versions(client)
         yield client
@@ -318,9 +313,9 @@ def _empty(path: str) -> None:
 
 def _free_address(address: str) -> str:
     """The address, or any free port of its host when it is taken."""
-    if address == OFF:
+    if address == dashboards.OFF:
         return address
-    host, _, port = place_of(address).rpartition(":")
+    host, _, port = dashboards.place_of(address).rpartition(":")
     with socket.socket() as probe:
         # A port that a run has just left (TIME_WAIT) is free for the next.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -51,7 +51,8 @@ def check_dashboard(address: str) -> None:
         problem = f"its port is not a number from 0 to {_LARGEST_PORT}"
     elif address.startswith(SECURE):
         missing = [name for name in ("cert", "key", "ca-file") if not _configured(name)]
-        if _is_host(host) and not missing:
+        # One host is named: no list of addresses, no path.
+        if host and not set(host) & set("/,@ ") and not missing:
             return
         problem = f"Dask's configuration names no {', no '.join(missing)} below {_TLS}"
         if not missing:
@@ -141,11 +142,6 @@ def _refuse_open(problem: str) -> ClusterError:
 
 def _configured(name: str) -> str:
     return str(dask.config.get(f"{_TLS}.{name}", None) or "")
-
-
-def _is_host(host: str) -> bool:
-    """Whether one host is named: no list of addresses, no path."""
-    return bool(host) and not set(host) & set("/,@ ")
 
 
 class _BelowPath(Matcher):

@@ -19,13 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from privpipe.numerics.rounding import (
-    OFFSET,
-    add_up,
-    measure_columns,
-    multiply_closely,
-    multiply_in_order,
-)
+from privpipe.numerics import rounding
 from privpipe.protocols import BoolArray, FloatArray
 
 UNIT = 2.0**-53
@@ -42,7 +36,7 @@ DIGITS = 48
 DIGITS_UNBOUNDED = 34
 """Binary digits of predictions without a budget; few enough that float64 sums mostly decide."""
 
-FARTHEST = 0.5 + OFFSET
+FARTHEST = 0.5 + rounding.OFFSET
 """Largest distance of a prediction from its value on the grid, in steps."""
 
 
@@ -191,16 +185,16 @@ def find_turn(predictor: FloatArray, encoder: FloatArray, lift: FloatArray) -> F
     -------
     turn : (n_desired, rank)
     """
-    turn = multiply_closely(predictor, lift)
+    turn = rounding.multiply_closely(predictor, lift)
     # Largest coordinates first: each error stays with the smaller ones that come after.
-    order = np.argsort(-measure_columns(encoder), kind="stable")
+    order = np.argsort(-rounding.measure_columns(encoder), kind="stable")
     for place, j in enumerate(order):
         earlier = turn[:, order[:place]]
         # Twice is enough (Kahan): a second pass takes what the first one's rounding left.
         for _ in range(2):
-            shares = multiply_closely(earlier, turn[:, [j]])
-            turn[:, [j]] -= multiply_in_order(earlier, shares) if place else 0.0
-        turn[:, j] /= measure_columns(turn[:, [j]])[0]
+            shares = rounding.multiply_closely(earlier, turn[:, [j]])
+            turn[:, [j]] -= rounding.multiply_in_order(earlier, shares) if place else 0.0
+        turn[:, j] /= rounding.measure_columns(turn[:, [j]])[0]
     return turn
 
 
@@ -226,22 +220,22 @@ def measure_defects(
         How many of the last features are ones that cleaning appends to a record.
     """
     turn = find_turn(predictor, encoder, lift)
-    weights = measure_columns(predictor.T)
+    weights = rounding.measure_columns(predictor.T)
     ones = (np.arange(len(predictor)) >= len(predictor) - n_appended).astype(np.float64)
     # What the stored encoder and W do not give back of A: zero but for rounding, and counted.
-    missed = predictor - multiply_in_order(encoder, turn.T)
+    missed = predictor - rounding.multiply_in_order(encoder, turn.T)
     return Defects(
         turn=turn,
-        shift=multiply_closely(predictor, (ones - centre)[:, None])[:, 0],
+        shift=rounding.multiply_closely(predictor, (ones - centre)[:, None])[:, 0],
         weights=weights,
-        predictor_norm=float(measure_columns(weights[:, None])[0]),
-        encoder=float(measure_columns(missed.reshape(-1, 1))[0]),
-        lift=measure_columns(multiply_closely(predictor, lift) - turn),
-        lift_norms=measure_columns(lift),
-        lift_weights=add_up(weights[:, None] * np.abs(lift)),
-        centre_norm=float(measure_columns(centre[:, None])[0]),
-        weighed_centre=float(add_up(weights * (np.abs(centre) + ones))),
-        coefficient_sum=float(add_up(weights)),
+        predictor_norm=float(rounding.measure_columns(weights[:, None])[0]),
+        encoder=float(rounding.measure_columns(missed.reshape(-1, 1))[0]),
+        lift=rounding.measure_columns(rounding.multiply_closely(predictor, lift) - turn),
+        lift_norms=rounding.measure_columns(lift),
+        lift_weights=rounding.add_up(weights[:, None] * np.abs(lift)),
+        centre_norm=float(rounding.measure_columns(centre[:, None])[0]),
+        weighed_centre=float(rounding.add_up(weights * (np.abs(centre) + ones))),
+        coefficient_sum=float(rounding.add_up(weights)),
         # Terms of the longest sum after the prediction, and eight operations around it.
         length=predictor.shape[1] + encoder.shape[1] + 8,
     )
@@ -303,7 +297,7 @@ def plan_margin(
     slack = 1 + 1e-9  # of the margin's own arithmetic
     fixed = (2 * arithmetic + measured) * defects.weighed_centre + unmeasured * defects.centre_norm
     # Steps in proportion are of the prediction before the shift: the shift counts in full.
-    distance = float(add_up(np.abs(defects.shift)))
+    distance = float(rounding.add_up(np.abs(defects.shift)))
     return RoundingMargin(
         per_unit=slack * (arithmetic + grid.relative),
         per_coordinate=slack
@@ -370,7 +364,9 @@ def round_in_balance(wide: FloatArray, encoder: FloatArray, dtype: npt.DTypeLike
     far = np.where((exact == near) | ~np.isfinite(far), near, far)
     errors, steps = near - exact, far.astype(np.float64) - near
     # Largest first, so that the many small ones at the end can cancel what is left.
-    order = np.argsort(-np.abs(steps) * measure_columns(encoder.T)[:, None], axis=0, kind="stable")
+    order = np.argsort(
+        -np.abs(steps) * rounding.measure_columns(encoder.T)[:, None], axis=0, kind="stable"
+    )
     records, turned = np.arange(len(wide)), np.zeros(exact.shape, np.bool_)
     total = np.zeros((encoder.shape[1], len(wide)))
     for i in order:
@@ -444,7 +440,9 @@ def store_within(
         stored[above] = round_in_balance(wide, balance.encoder, dtype)
         missed = (stored[above] - wide).T
         # In a fixed order, as what is released follows from whether this is within the budget.
-        errors = np.array([add_up(missed * column[:, None]) for column in balance.encoder.T])
+        errors = np.array(
+            [rounding.add_up(missed * column[:, None]) for column in balance.encoder.T]
+        )
         loss[above] = np.sqrt(_square((b - retained).T - errors))
         worst[above] = np.maximum(worst[above], np.sqrt(_square(errors)))
         # Rounding differs after every shrinking: more room each time, so that this ends.

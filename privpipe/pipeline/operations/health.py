@@ -203,12 +203,6 @@ def _judge_worker(worker: str, found: Mapping[str, Any], now: float) -> Iterator
 TIME_LIMIT = 30.0
 """Seconds for an answer: a busy SQLite takes long."""
 
-ENDED = ("COMPLETED", "FAILED", "CRASHED")
-"""Not cancelled: a run that finds another at work is, and one that somebody stopped."""
-
-MOST_RUNS = 50
-"""Newest runs that are looked at for one of the schedule's own."""
-
 
 def check_server_health() -> Iterator[Finding]:
     """Whether the server answers us, and no one without the password."""
@@ -246,8 +240,6 @@ def check_deployed(path: str, automations: str) -> Iterator[Finding]:
     for deployment in read_deployments(path):
         found = by_name.get(deployment.name, {})
         yield _compare(deployment, found, path)
-        if found and any(active for _, _, active in deployment.schedules):
-            yield _judge_last_run(url, deployment, found["id"])
     watching = {item["name"] for item in _list(url, "/automations/filter") if item["enabled"]}
     for name in (item["name"] for item in read_automations(automations)):
         state = "enabled" if name in watching else "not on the server, or not enabled"
@@ -277,25 +269,6 @@ def _compare(deployment: Deployment, found: dict[str, Any], path: str) -> Findin
         return weigh("deployment", f"{name} {problem}", f"privpipe deploy {path}")
     when = ", ".join(f"{cron} {zone}" for cron, zone, active in deployment.schedules if active)
     return weigh("deployment", f"{name}  {when or 'when started by hand'}")
-
-
-def _judge_last_run(url: str, deployment: Deployment, key: str) -> Finding:
-    """How the newest run of a schedule ended; those that found another at work are left out."""
-    query = {
-        "deployments": {"id": {"any_": [key]}},
-        "flow_runs": {"state": {"type": {"any_": list(ENDED)}}},
-        "sort": "END_TIME_DESC",
-        "limit": MOST_RUNS,
-    }
-    # Runs that somebody started by hand say nothing of the schedule.
-    runs = [run for run in _list(url, "/flow_runs/filter", query) if run["auto_scheduled"]]
-    name = f"{deployment.flow}/{deployment.name}"
-    if not runs:
-        return weigh("last run", f"{name} has not run by its schedule yet")
-    state, ended = runs[0]["state_type"], str(runs[0]["end_time"])[:16].replace("T", " ")
-    remedy = "Read the run's page in Prefect, or its log; it resumes where it stopped."
-    detail = f"{name} by its schedule, {state.lower()} at {ended} UTC"
-    return weigh("last run", detail, remedy * (state != "COMPLETED"), fails=False)
 
 
 def _list(url: str, path: str, query: dict[str, Any] | None = None) -> list[dict[str, Any]]:

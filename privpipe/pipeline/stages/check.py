@@ -100,7 +100,7 @@ def _check_method(
     options: RunOptions, method: Method, roles: Mapping[Role, tuple[str, ...]]
 ) -> None:
     """The method has what the other sections need of it, and they what it needs."""
-    section, groups = options.collection, roles["groups"]
+    section = options.collection
     if options.release.layout == "factored" and not options.method.may_factor():
         raise OptionError(
             f"The method {method.name!r} has no factored layout with these options.",
@@ -125,14 +125,6 @@ def _check_method(
             "they are, or standardises them by itself.",
             remedy=f"Leave standardise out, or use one of: {_list_methods('scales')}.",
             code="standardise",
-        )
-    # A group that is read together in training is on one side of the held-out split.
-    if groups and options.audit.holdout > 0 and options.audit.group != groups[0]:
-        raise OptionError(
-            f"[method] group is {groups[0]!r}, and records are held out by "
-            f"{options.audit.group or 'record'!r}: a group would be trained against and judged.",
-            remedy=f'Set [audit] group = "{groups[0]}".',
-            code="group_split",
         )
 
 
@@ -226,13 +218,22 @@ def _check_public(run: Run) -> None:
 
 
 def _check_labels(run: Run) -> None:
-    """A class that is alone is known from the metadata."""
-    schema, group = run.training.schema, run.options.audit.group
+    """A class that is alone is known from the metadata, and groups are on one side of the split."""
+    schema, audit = run.training.schema, run.options.audit
+    group = audit.group
     columns = (*schema.desired, *schema.confidential, *schema.groups)
     if alone := [c.name for c in columns if c.n_categories is not None and c.n_categories < 2]:
         raise refuse_constant(alone)
     if group is not None:
         run.training.schema_of_records.variable(group)
+    read_as_group = next((one.name for one in schema.groups), group)
+    if audit.holdout > 0 and read_as_group != group:
+        raise OptionError(
+            f"[method] group is {read_as_group!r}, and records are held out by "
+            f"{group or 'record'!r}: a group would be trained against and judged.",
+            remedy=f'Set [audit] group = "{read_as_group}".',
+            code="group_split",
+        )
 
 
 def _check_released(run: Run) -> None:

@@ -29,20 +29,12 @@ from privpipe.sanitizers.minimax.linear_filter import (
     LinearFilter,
     promise_nothing,
 )
+from privpipe.sanitizers.minimax.training import tasks as planning
 from privpipe.sanitizers.minimax.training.labelled_moments import (
     LabelledMoments,
     LabelMoments,
     measure_moments,
     measure_tasks,
-)
-from privpipe.sanitizers.minimax.training.tasks import (
-    EigenRidge,
-    NonNegative,
-    Positive,
-    Task,
-    TaskOptions,
-    check_width,
-    warn_of_width,
 )
 from privpipe.sanitizers.options import MethodOptions
 
@@ -50,27 +42,27 @@ Width = Annotated[int, Field(ge=1, description="Features released.")]
 OptionalWidth = Annotated[
     int | None, Field(ge=1, description="Features released. Default: the informative directions.")
 ]
-Find = Callable[[Sequence[Task], LabelledMoments, int, float], tuple[FloatArray, int]]
+Find = Callable[[Sequence[planning.Task], LabelledMoments, int, float], tuple[FloatArray, int]]
 
 
 @options_dataclass(frozen=True, kw_only=True, config=FORBID)
-class LeastSquaresOptions(TaskOptions):
+class LeastSquaresOptions(planning.TaskOptions):
     """Options of ``[method] name = "minimax_least_squares"``."""
 
     source: ClassVar[str] = f"{HAMM}, equations (47)-(58)"
     name: Literal["minimax_least_squares"] = "minimax_least_squares"
     n_filtered: OptionalWidth = None
-    ridge: EigenRidge = 1e-6
+    ridge: planning.EigenRidge = 1e-6
 
 
 @options_dataclass(frozen=True, kw_only=True, config=FORBID)
-class PrivacyLdsOptions(TaskOptions):
+class PrivacyLdsOptions(planning.TaskOptions):
     """Options of ``[method] name = "privacy_lds"``."""
 
     source: ClassVar[str] = f"{HAMM}, equations (59)-(62)"
     name: Literal["privacy_lds"] = "privacy_lds"
     n_filtered: OptionalWidth = None
-    ridge: EigenRidge = 1e-8
+    ridge: planning.EigenRidge = 1e-8
 
 
 @options_dataclass(frozen=True, kw_only=True, config=FORBID)
@@ -92,7 +84,7 @@ class PcaOptions(MethodOptions):
 
     def check(self, schema: ShardSchema) -> None:
         """Raise OptionError if `n_filtered` exceeds the features."""
-        check_width(self.n_filtered, schema.n_features)
+        planning.check_width(self.n_filtered, schema.n_features)
 
 
 @options_dataclass(frozen=True, kw_only=True, config=FORBID)
@@ -111,17 +103,17 @@ class RandOptions(MethodOptions):
 
     def check(self, schema: ShardSchema) -> None:
         """Raise OptionError if `n_filtered` exceeds the features."""
-        check_width(self.n_filtered, schema.n_features)
+        planning.check_width(self.n_filtered, schema.n_features)
 
 
 @options_dataclass(frozen=True, kw_only=True, config=FORBID)
-class PplsOptions(TaskOptions):
+class PplsOptions(planning.TaskOptions):
     """Options of ``[method] name = "ppls"``."""
 
     source: ClassVar[str] = "Enev et al. 2012, SensorSift, Algorithm 1"
     name: Literal["ppls"] = "ppls"
     n_filtered: Width
-    tradeoff: NonNegative = Field(
+    tradeoff: planning.NonNegative = Field(
         default=1.0,
         description="Weight of target against private covariance (1 over the paper's lambda)",
     )
@@ -196,7 +188,7 @@ def _fit_directions(
 ) -> LinearFilter:
     moments, tasks = measure_tasks(options, shards)
     directions, n_informative = find(tasks, moments, options.n_filtered or 0, options.ridge)
-    warn_of_width(directions.shape[1], max(n_informative, 1))
+    planning.warn_of_width(directions.shape[1], max(n_informative, 1))
     return make_centred_filter(options.name, directions, moments.mean)
 
 
@@ -323,15 +315,15 @@ def make_centred_filter(method: str, directions: FloatArray, mean: FloatArray) -
 
 
 @options_dataclass(frozen=True, kw_only=True, config=FORBID)
-class DddOptions(TaskOptions):
+class DddOptions(planning.TaskOptions):
     """Options of ``[method] name = "ddd"``."""
 
     source: ClassVar[str] = "Whitehill and Movellan 2012, mask-type filter"
     name: Literal["ddd"] = "ddd"
-    tradeoff: Positive = Field(
+    tradeoff: planning.Positive = Field(
         default=1.0, description="Weight of the target's log criterion against the private one's."
     )
-    ridge: EigenRidge = 0.1
+    ridge: planning.EigenRidge = 0.1
     max_iterations: Annotated[int, Field(ge=1, description="Most iterations of L-BFGS-B.")] = 200
 
     def check(self, schema: ShardSchema) -> None:
@@ -481,7 +473,7 @@ INFORMATIVE = 1e-10
 """An eigenvalue of at most so much of the largest says nothing about the target."""
 
 
-def cross_moments(task: Task, moments: LabelledMoments) -> FloatArray:
+def cross_moments(task: planning.Task, moments: LabelledMoments) -> FloatArray:
     """Covariance of the features with a task's targets, ``E[x y^T]``, centred.
 
     Classes are coded one column each, 0 or 1; a number is standardised.
@@ -498,7 +490,7 @@ def cross_moments(task: Task, moments: LabelledMoments) -> FloatArray:
     return _class_moments(task, label, moments)[0].T
 
 
-def between_classes(task: Task, moments: LabelledMoments) -> FloatArray:
+def between_classes(task: planning.Task, moments: LabelledMoments) -> FloatArray:
     """Columns B with ``B B^T`` the scatter between the classes of a task, per record (60).
 
     For a number, the part of the features' covariance that it explains.
@@ -511,7 +503,7 @@ def between_classes(task: Task, moments: LabelledMoments) -> FloatArray:
 
 
 def _class_moments(
-    task: Task, label: LabelMoments, moments: LabelledMoments
+    task: planning.Task, label: LabelMoments, moments: LabelledMoments
 ) -> tuple[FloatArray, FloatArray]:
     """Share of each class times the deviation of its mean, and the shares."""
     counts, means = label.counts.astype(np.float64), label.means
@@ -526,7 +518,7 @@ def _class_moments(
 
 
 def find_least_squares_directions(
-    tasks: Sequence[Task],
+    tasks: Sequence[planning.Task],
     moments: LabelledMoments,
     n_filtered: int,
     ridge: float,
@@ -579,7 +571,7 @@ def find_least_squares_directions(
 
 
 def find_privacy_lds(
-    tasks: Sequence[Task],
+    tasks: Sequence[planning.Task],
     moments: LabelledMoments,
     n_filtered: int,
     ridge: float,

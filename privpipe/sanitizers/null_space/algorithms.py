@@ -28,15 +28,7 @@ from privpipe.numerics.null_space.rounding_margin import UNIT
 from privpipe.option_values import FORBID
 from privpipe.protocols import FloatArray, Guarantee, Method, Shards
 from privpipe.sanitizers.arrays import as_predictor, check_confidential
-from privpipe.sanitizers.null_space import predictors
-from privpipe.sanitizers.null_space.linear_cleaner import (
-    CleanerChoices,
-    FactoredCleaner,
-    LinearCleaner,
-    TargetRelease,
-    check_fields,
-    factor_lift,
-)
+from privpipe.sanitizers.null_space import linear_cleaner, predictors
 
 Rule = Literal["greedy", "kkt"]
 Variant = Literal["null_first", "simultaneous"]
@@ -56,7 +48,7 @@ class NullSpaceOptions(predictors.CleanerOptions):
 
 @described(facts_of_map)
 @dataclass(frozen=True, eq=False)
-class NullSpaceCleaner(TargetRelease):
+class NullSpaceCleaner(linear_cleaner.TargetRelease):
     """Algorithm 1: keeps of each record only what its desired prediction needs.
 
     With ``A = U S W^T`` the coordinates ``b = W^T A^T (x - centre)`` carry the whole desired
@@ -88,7 +80,7 @@ class NullSpaceCleaner(TargetRelease):
         *,
         utility_budget: float,
         rule: Rule = "greedy",
-        **choices: Unpack[CleanerChoices],
+        **choices: Unpack[linear_cleaner.CleanerChoices],
     ) -> NullSpaceCleaner:
         """Make a cleaner for a known predictor.
 
@@ -171,8 +163,8 @@ class NullSpaceCleaner(TargetRelease):
         In a file for ``[method] predictor``: ``np.savez("ally.npz", coefficients=operator)``.
         """
         predictor = as_predictor(desired_predictor)
-        encoder, lift = factor_lift(predictor, **choices)
-        fields = check_fields(predictor, utility_budget, **choices)
+        encoder, lift = linear_cleaner.factor_lift(predictor, **choices)
+        fields = linear_cleaner.check_fields(predictor, utility_budget, **choices)
         return cls(encoder=encoder, lift=lift, rule=rule, **fields)
 
 
@@ -265,7 +257,7 @@ NULL_SPACE = Method(
     releases="rows",
     fit=fit_null_space,
     source="Xu et al. 2017, Cleaning the Null Space, algorithm 1",
-    maps=(NullSpaceCleaner, FactoredCleaner),
+    maps=(NullSpaceCleaner, linear_cleaner.FactoredCleaner),
     promise=predictors.UTILITY_PROMISE,
     statistics=predictors.DESIGN_STATISTICS,
     check=predictors.check_augmented,
@@ -274,7 +266,7 @@ NULL_SPACE = Method(
 
 @described(facts_of_map)
 @dataclass(frozen=True, eq=False)
-class TargetedCleaner(TargetRelease):
+class TargetedCleaner(linear_cleaner.TargetRelease):
     """Algorithm 2: spends the budget where it hurts the confidential predictor most.
 
     The coordinates of algorithm 1 are turned so that the confidential gain per unit of budget
@@ -318,7 +310,7 @@ class TargetedCleaner(TargetRelease):
         *,
         utility_budget: float,
         variant: Variant = "null_first",
-        **choices: Unpack[CleanerChoices],
+        **choices: Unpack[linear_cleaner.CleanerChoices],
     ) -> TargetedCleaner:
         """Make a cleaner for known predictors.
 
@@ -362,7 +354,7 @@ class TargetedCleaner(TargetRelease):
                 'variant = "simultaneous" chooses the representative itself.',
                 remedy='Leave representative = "closest", or use "null_first".',
             )
-        encoder, lift = factor_lift(predictor, **choices)
+        encoder, lift = linear_cleaner.factor_lift(predictor, **choices)
         if variant == "simultaneous":
             # Before the coordinates are ordered: the gains depend on the lift.
             lift = factorisation.tilt_lift(predictor, lift, confidential)
@@ -374,13 +366,13 @@ class TargetedCleaner(TargetRelease):
             confidential=confidential,
             gain=gain,
             variant=variant,
-            **check_fields(predictor, utility_budget, **choices),
+            **linear_cleaner.check_fields(predictor, utility_budget, **choices),
         )
 
 
 @described(facts_of_map)
 @dataclass(frozen=True, eq=False)
-class PrintedCleaner(LinearCleaner):
+class PrintedCleaner(linear_cleaner.LinearCleaner):
     """Figure 3 verbatim, for reproductions only: ``x~ = x - V (alpha a)`` with ``a = V^T x``.
 
     The vectors are not orthogonal. The bound on utility holds, but what is subtracted is no
@@ -415,7 +407,7 @@ class PrintedCleaner(LinearCleaner):
         confidential_predictor: npt.ArrayLike,
         *,
         utility_budget: float,
-        **choices: Unpack[CleanerChoices],
+        **choices: Unpack[linear_cleaner.CleanerChoices],
     ) -> PrintedCleaner:
         """Make the cleaner verbatim; see `TargetedCleaner.from_predictors`.
 
@@ -437,7 +429,7 @@ class PrintedCleaner(LinearCleaner):
         confidential = check_confidential(confidential_predictor, predictor)
         vectors, dual, cost, gain = factorisation.diagonalise_printed(predictor, confidential)
         choices |= {"centre": None, "representative": "closest"}
-        fields = check_fields(predictor, utility_budget, **choices)
+        fields = linear_cleaner.check_fields(predictor, utility_budget, **choices)
         return cls(encoder=vectors, lift=dual, cost=cost, gain=gain, **fields)
 
     @property
@@ -535,7 +527,7 @@ def fit_targeted_cleaner(
     confidential_predictor: npt.ArrayLike | None = None,
     confidential_intercept: npt.ArrayLike | None = None,
     **choices: Any,
-) -> LinearCleaner:
+) -> linear_cleaner.LinearCleaner:
     """Fit both predictors in one pass and make the cleaner aimed at the confidential one.
 
     Each predictor is fitted to the records whose labels for it are complete.
@@ -591,7 +583,7 @@ def fit_targeted_cleaner(
 
 def fit_targeted(
     shards: Shards, options: TargetedOptions, **files: predictors.Arrays
-) -> LinearCleaner:
+) -> linear_cleaner.LinearCleaner:
     """Fit from options; `files` holds the arrays of the predictors' files that are named."""
     learned, choices = predictors.learn_predictors(shards, options, files)
     both, budget = (learned["desired"], learned["confidential"]), options.utility_budget
@@ -608,7 +600,7 @@ NULL_SPACE_TARGETED = Method(
     releases="rows",
     fit=fit_targeted,
     source="Xu et al. 2017, Cleaning the Null Space, algorithm 2",
-    maps=(TargetedCleaner, PrintedCleaner, FactoredCleaner),
+    maps=(TargetedCleaner, PrintedCleaner, linear_cleaner.FactoredCleaner),
     promise=predictors.UTILITY_PROMISE,
     statistics=predictors.DESIGN_STATISTICS,
     check=predictors.check_augmented,

@@ -12,17 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 import scipy
 
+from privpipe.numerics.mapping.problem import programme
 from privpipe.numerics.mapping.problem.ordered_pricing import PosteriorBins
-from privpipe.numerics.mapping.problem.programme import (
-    LOWEST,
-    CodeDistance,
-    Duals,
-    MappingProblem,
-    Pairs,
-    Plan,
-    make_feasible,
-    normalise_potentials,
-)
 from privpipe.protocols import FloatArray, IntArray
 
 
@@ -44,28 +35,32 @@ class CoarseAlphabet:
         Bin of each coarse column.
     """
 
-    fine: MappingProblem
-    problem: MappingProblem
+    fine: programme.MappingProblem
+    problem: programme.MappingProblem
     bins: PosteriorBins
     cell: IntArray
     column_bin: IntArray
 
-    def refine_duals(self, duals: Duals) -> Duals:
+    def refine_duals(self, duals: programme.Duals) -> programme.Duals:
         """Interpolate the cells' potentials at the fine symbols; the multiplier stays."""
         centres, x = _positions(self.problem), _positions(self.fine)
         # Monotone cubics do not overshoot: a potential above its neighbours would weaken the bound.
-        g = np.maximum(duals.potentials, LOWEST)
+        g = np.maximum(duals.potentials, programme.LOWEST)
         between = scipy.interpolate.PchipInterpolator(centres, g, axis=0)
         fine = between(np.clip(x, centres[0], centres[-1]))
-        return Duals(normalise_potentials(fine, self.fine.prior), duals.multiplier)
+        return programme.Duals(
+            programme.normalise_potentials(fine, self.fine.prior), duals.multiplier
+        )
 
-    def coarsen_duals(self, duals: Duals) -> Duals:
+    def coarsen_duals(self, duals: programme.Duals) -> programme.Duals:
         """Fine potentials at the cells' centres; the multiplier stays."""
         centres, x = _positions(self.problem), _positions(self.fine)
         g = np.stack([np.interp(centres, x, column) for column in duals.potentials.T], axis=1)
-        return Duals(normalise_potentials(g, self.problem.prior), duals.multiplier)
+        return programme.Duals(
+            programme.normalise_potentials(g, self.problem.prior), duals.multiplier
+        )
 
-    def refine_plan(self, plan: Plan, spacing: int = 1) -> Plan:
+    def refine_plan(self, plan: programme.Plan, spacing: int = 1) -> programme.Plan:
         """Carry coarse masses to the fine alphabet; feasible and measured there.
 
         Parameters
@@ -90,7 +85,7 @@ class CoarseAlphabet:
             i, j, y = _monotone_coupling(target * (source.sum() / target.sum()), source)
             parts.append((i, inside[j], y))
         i, j, y = (np.concatenate(part) for part in zip(*parts, strict=True))
-        return make_feasible(fine, *Pairs.sort(fine, i, j, y))
+        return programme.make_feasible(fine, *programme.Pairs.sort(fine, i, j, y))
 
     def _shares(self) -> FloatArray:
         """Share of a cell's mass that each fine symbol takes: its prior's, else equal."""
@@ -130,12 +125,14 @@ def _monotone_coupling(
     return np.searchsorted(ends, middle), np.searchsorted(starts, middle), weights
 
 
-def _positions(problem: MappingProblem) -> FloatArray:
-    assert isinstance(problem.distance, CodeDistance)
+def _positions(problem: programme.MappingProblem) -> FloatArray:
+    assert isinstance(problem.distance, programme.CodeDistance)
     return problem.distance.symbols[:, 0]
 
 
-def coarsen_alphabet(problem: MappingProblem, bins: PosteriorBins, n_cells: int) -> CoarseAlphabet:
+def coarsen_alphabet(
+    problem: programme.MappingProblem, bins: PosteriorBins, n_cells: int
+) -> CoarseAlphabet:
     """Group the symbols of an ordered problem into cells of equal count.
 
     Parameters
@@ -147,7 +144,7 @@ def coarsen_alphabet(problem: MappingProblem, bins: PosteriorBins, n_cells: int)
     n_cells
         At most the number of symbols; equal to it, only the groups are coarse.
     """
-    assert isinstance(problem.distance, CodeDistance)
+    assert isinstance(problem.distance, programme.CodeDistance)
     n, n_bins = problem.n_symbols, len(bins.low)
     # Of equal count, not width: uneven positions would leave most cells empty.
     cell = np.arange(n) * n_cells // n
@@ -164,8 +161,10 @@ def coarsen_alphabet(problem: MappingProblem, bins: PosteriorBins, n_cells: int)
     weight = np.bincount(problem.stay, problem.mass, n) + 1e-12 / n
     centres = np.bincount(cell, weight * x, n_cells) / np.bincount(cell, weight, n_cells)
     stay, column_bin = np.divmod(groups, n_bins)
-    distance = CodeDistance(problem.distance.kind, centres[:, None], centres[stay][:, None])
-    coarse = MappingProblem(
+    distance = programme.CodeDistance(
+        problem.distance.kind, centres[:, None], centres[stay][:, None]
+    )
+    coarse = programme.MappingProblem(
         np.asarray(mass / mass.sum(), dtype=np.float64),
         np.asarray(posterior / mass[:, None], dtype=np.float64),
         distance,

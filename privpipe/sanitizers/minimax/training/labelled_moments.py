@@ -19,14 +19,7 @@ from privpipe.numerics.logistic import measure_entropy
 from privpipe.numerics.moments import CoMoments
 from privpipe.protocols import Column, FloatArray, IntArray, Shard, Shards, ShardSchema
 from privpipe.sanitizers.arrays import check_shards, check_unweighted, read_labels, say_incomplete
-from privpipe.sanitizers.minimax.training.tasks import (
-    MAX_AUTO_CLASSES,
-    Task,
-    TaskKind,
-    TaskOptions,
-    refuse_class,
-    refuse_number,
-)
+from privpipe.sanitizers.minimax.training import tasks as planning
 
 MAX_CLASSES = 1024
 """Most distinct values of a variable that one pass collects; more make it a number."""
@@ -247,8 +240,12 @@ LABEL_STATISTICS = (LabelledMoments, LabelMoments, CoMoments, Radius)
 
 
 def measure_tasks(
-    options: TaskOptions, shards: Shards, *, ridge: float = 0.0, with_intercept: bool = True
-) -> tuple[LabelledMoments, tuple[Task, ...]]:
+    options: planning.TaskOptions,
+    shards: Shards,
+    *,
+    ridge: float = 0.0,
+    with_intercept: bool = True,
+) -> tuple[LabelledMoments, tuple[planning.Task, ...]]:
     """Moments of the records, in one pass, and their tasks; see `plan_tasks`.
 
     Raises
@@ -266,13 +263,13 @@ def measure_tasks(
 
 
 def plan_tasks(
-    options: TaskOptions,
+    options: planning.TaskOptions,
     schema: ShardSchema,
     moments: LabelledMoments,
     *,
     ridge: float = 0.0,
     with_intercept: bool = True,
-) -> tuple[Task, ...]:
+) -> tuple[planning.Task, ...]:
     """Turn named variables into tasks, desired ones first.
 
     Raises
@@ -282,7 +279,7 @@ def plan_tasks(
     OptionError
         If the class to single out does not exist.
     """
-    labels, tasks = iter(moments.labels), list[Task]()
+    labels, tasks = iter(moments.labels), list[planning.Task]()
     for role, columns, sign in (
         ("desired", schema.desired, options.tradeoff),
         ("confidential", schema.confidential, -1.0),
@@ -298,9 +295,9 @@ def plan_tasks(
 
 
 def _plan_one(
-    options: TaskOptions, role: str, column: Column, label: LabelMoments, n_records: int
-) -> Task:
-    kind: TaskKind = getattr(options, f"{role}_task")
+    options: planning.TaskOptions, role: str, column: Column, label: LabelMoments, n_records: int
+) -> planning.Task:
+    kind: planning.TaskKind = getattr(options, f"{role}_task")
     single_out = options.single_out if role == "confidential" else None
     if _is_read_as_classes(column, label, kind):
         _check_classes(role, column, label, n_records)
@@ -308,9 +305,9 @@ def _plan_one(
         if single_out is not None:
             chosen = label.values == single_out
             if not chosen.any():
-                raise refuse_class(column, single_out)
+                raise planning.refuse_class(column, single_out)
             counts = np.array([counts[chosen].sum(), counts[~chosen].sum()])
-        return Task(
+        return planning.Task(
             name=column.name,
             role=role,
             classes=label.values,
@@ -318,7 +315,7 @@ def _plan_one(
             baseline=measure_entropy(counts),
         )
     if single_out is not None:
-        raise refuse_number(column)
+        raise planning.refuse_number(column)
     # Relative to the mean: a large constant has a spread of rounding.
     spread = np.sqrt(label.spread / n_records)
     if not spread > 1e-12 * abs(label.mean):
@@ -327,12 +324,12 @@ def _plan_one(
             remedy="Train on records in which it varies, or leave it out.",
             code="single_class",
         )
-    return Task(
+    return planning.Task(
         name=column.name, role=role, centre=np.array([label.mean]), scale=np.array([spread])
     )
 
 
-def _is_read_as_classes(column: Column, label: LabelMoments, kind: TaskKind) -> bool:
+def _is_read_as_classes(column: Column, label: LabelMoments, kind: planning.TaskKind) -> bool:
     """Whether the variable is read as classes."""
     if column.is_categorical:
         return True
@@ -340,7 +337,7 @@ def _is_read_as_classes(column: Column, label: LabelMoments, kind: TaskKind) -> 
         # A year or a count of children is a class; a weight that happens to be whole has too many
         # values.
         whole = bool((label.values == np.round(label.values)).all())
-        return not label.overflowed and whole and len(label.values) <= MAX_AUTO_CLASSES
+        return not label.overflowed and whole and len(label.values) <= planning.MAX_AUTO_CLASSES
     if kind == "classification" and label.overflowed:
         raise InputError(
             f"The variable {column.name!r} has too many distinct values for classes.",
@@ -373,9 +370,9 @@ def _check_classes(role: str, column: Column, label: LabelMoments, n_records: in
         )
 
 
-def _plan_reconstruction(moments: LabelledMoments, options: TaskOptions) -> Task:
+def _plan_reconstruction(moments: LabelledMoments, options: planning.TaskOptions) -> planning.Task:
     total = float(np.trace(moments.covariance))
-    return Task(
+    return planning.Task(
         name="features",
         role="features",
         weight=options.tradeoff * options.reconstruction_weight,
