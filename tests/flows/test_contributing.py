@@ -57,7 +57,7 @@ def read_part(part: str) -> tuple[list[str], list[str]]:
 
 def add_row(text: str, table: str, row: str) -> str:
     """A file whose table has one row more, and the imports that stand above the row."""
-    *imports, row = row.strip().split("\n")
+    *imports, row = filter(None, row.split("\n"))
     for node in ast.parse(text).body:
         targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
         if any(isinstance(one, ast.Name) and one.id == table for one in targets):
@@ -168,7 +168,7 @@ def make_additions(house: Path) -> None:
             write_new(house / "tests/methods/coarse.py", example[0])
     (module, *_), (code, task, call) = read_part("A stage")
     write_new(house / module, code)
-    imported, row = task.strip().split("\n")
+    imported, row = filter(None, task.split("\n"))
     tasks, flow = house / TASKS, house / FLOW
     tasks.write_text(_import(tasks.read_text() + row + "\n", [imported]))
     before = call.strip("\n").split("\n")[-1]
