@@ -100,7 +100,7 @@ def test_account__of_people_in_nine_files_shows_nine_losses(bench: Bench) -> Non
         bench.release(f"v{number}", rows=f"v{number}", **PUBLIC)
     assert min(read_account()) == 1.0 + len(VERSIONS)
     assert max(epsilon for epsilon, _, _ in bench.losses()) == 1.0  # by content alone
-    assert bench.progress.now.privacy_loss == 1.0 + len(VERSIONS)
+    assert bench.watch.now.privacy_loss == 1.0 + len(VERSIONS)
 
 
 def test_limit__holds_for_people_and_not_for_files(bench: Bench) -> None:

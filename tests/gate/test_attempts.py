@@ -51,7 +51,7 @@ def test_attempts__are_counted_printed_and_share_the_level(tmp_path: Path) -> No
     for name in ("report.html", "public.html", "audit.md"):
         said = (tmp_path / "release.report" / name).read_text()
         assert "Attempt 2 at a release of these records" in said
-    with pytest.raises(ValidationError, match=r"hash of what is released.*Delete the line"):
+    with pytest.raises(ValidationError, match="seed"):
         AuditOptions(**{"seed": 3})
 
 
