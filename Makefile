@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 # What the processes of a run import. Compiled once: uv does not, and where Python is told to write
 # no bytecode (as in many containers) each of them would compile it again, in every run.
-IMPORTED := import privpipe.command.demo_command, privpipe.flows.demo, \
+IMPORTED := import privpipe.command.demo_command, \
   privpipe.flows.release_flow, matplotlib.backends.backend_agg, prefect.server.api.server, \
   privpipe.cluster.workers.preloaded, uvicorn.main
 # Certificates that this machine trusts, a company's own among them: pip asks for them by itself, uv

@@ -23,7 +23,7 @@ def test_load_scans__are_those_of_scikit_learn() -> None:
 @pytest.mark.slow
 def test_command__imports_neither_adversaries_nor_prefect_s_server() -> None:
     """Each costs the driver seconds of processor time; what they are for is done elsewhere."""
-    rooms = ("command.demo_command", "flows.demo", "flows.release_flow")
+    rooms = ("command.demo_command", "flows.release_flow")
     program = f"import sys, {', '.join(f'privpipe.{room}' for room in rooms)}\n"
     program += "print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", program], check=True, stdout=subprocess.PIPE)
