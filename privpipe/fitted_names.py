@@ -171,14 +171,9 @@ def _code(values: npt.NDArray[Any], column: Column) -> IntArray:
     if column.categories is None:
         return values.astype(np.int64)
     places: dict[Any, int] = {name: code for code, name in enumerate(column.categories)}
-    return np.array(
-        [places.get(write_category(value), UNKNOWN) if _is(value) else -1 for value in values]
-    )
-
-
-def _is(value: Any) -> bool:
     # NaN differs from itself; so does NaT, which isnan refuses.
-    return value is not None and value == value
+    known = [value is not None and value == value for value in values]
+    return np.where(known, [places.get(write_category(value), UNKNOWN) for value in values], -1)
 
 
 def write_category(value: Any) -> str:

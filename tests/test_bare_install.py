@@ -54,7 +54,7 @@ np.testing.assert_array_equal(privpipe.open_model(sys.argv[4]).apply(raw), relea
 """
 
 MISSING = {
-    "privpipe.ingest": "pip install 'privpipe[cluster]'",
+    "privpipe.ingest('people.csv', 'people.zarr')": "pip install 'privpipe[cluster]'",
     "privpipe.export_release": "pip install 'privpipe[cluster]'",
 }
 

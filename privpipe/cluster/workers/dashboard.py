@@ -50,7 +50,8 @@ def check_dashboard(address: str) -> None:
     if not (port.isascii() and port.isdigit() and int(port) <= _LARGEST_PORT):
         problem = f"its port is not a number from 0 to {_LARGEST_PORT}"
     elif address.startswith(SECURE):
-        missing = [name for name in ("cert", "key", "ca-file") if not _configured(name)]
+        names = ("cert", "key", "ca-file")
+        missing = [name for name in names if not dask.config.get(f"{_TLS}.{name}", None)]
         # One host is named: no list of addresses, no path.
         if host and not set(host) & set("/,@ ") and not missing:
             return
@@ -138,10 +139,6 @@ def _refuse_open(problem: str) -> ClusterError:
         f"127.0.0.1:8787, or give Dask's configuration {_TLS}.cert, .key and .ca-file.",
         code="open-dashboard",
     )
-
-
-def _configured(name: str) -> str:
-    return str(dask.config.get(f"{_TLS}.{name}", None) or "")
 
 
 class _BelowPath(Matcher):

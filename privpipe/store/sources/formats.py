@@ -13,6 +13,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from privpipe.errors import InputError
+from privpipe.extras import explain_missing
 from privpipe.store.access.location import local_path, shown
 
 if TYPE_CHECKING:
@@ -115,9 +116,12 @@ def open_source(url: str, layout: SourceLayout, *, min_category_count: int = 1) 
         return recoding.bin_numbers(source, bins)
     if layout.one_hot:
         as_text = (*layout.categorical, *layout.one_hot)
-        source = _open(url, replace(layout, categorical=as_text, one_hot=()))
+        source = open_source(url, replace(layout, categorical=as_text, one_hot=()))
         return recoding.spread_texts(source, layout.one_hot, min_category_count)
-    return _open(url, layout)
+    try:
+        return _open(url, layout)
+    except ModuleNotFoundError as error:
+        raise explain_missing(error) from None
 
 
 def _open(url: str, layout: SourceLayout) -> RecordSource:
