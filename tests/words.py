@@ -67,8 +67,12 @@ PROSE = re.compile(rf"\b({'|'.join(IN_PROSE)})\b", re.IGNORECASE)
 
 def read_pages() -> Iterator[tuple[Path, str]]:
     """Pages for people; CHANGELOG, which is history, aside."""
+    # Pages that `make docs` writes are made of messages and names, which are read where they are.
+    made = {*ROOT.glob("docs/methods/*.md"), *ROOT.glob("docs/reference/*.md")}
+    made -= {ROOT / "docs/reference/formats.md"}
     for folder in ("docs", "deploy", "privpipe"):
-        yield from ((path, path.read_text()) for path in sorted((ROOT / folder).rglob("*.md")))
+        pages = sorted({*(ROOT / folder).rglob("*.md")} - made)
+        yield from ((path, path.read_text()) for path in pages)
     for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md"):
         yield ROOT / name, (ROOT / name).read_text()
     for path in sorted((ROOT / "privpipe").rglob("*.j2")):
