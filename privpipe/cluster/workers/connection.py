@@ -5,6 +5,7 @@ runs code as its owner. So scheduler, workers and client of a local cluster show
 certificate that is made for this cluster and lives in memory.
 """
 
+import logging
 import os
 import secrets
 import shutil
@@ -198,23 +199,21 @@ def _start_cluster(options: ClusterOptions, scratch: str) -> Iterator[SpecCluste
     }
     n_workers = options.workers or os.cpu_count() or 1
     shown = dashboard != dashboards.OFF
-    pages = (
-        {"dashboard_address": dashboards.place_of(dashboard), "http_prefix": prefix}
-        if shown
-        else {}
-    )
+    pages = {"dashboard_address": dashboards.place_of(dashboard), "http_prefix": prefix}
     scheduler = {
         "cls": dashboards.GuardedScheduler if shown else dashboards.PagelessScheduler,
-        "options": {**common, "port": 0, "dashboard": shown, **pages},
+        "options": {**common, "port": 0, "dashboard": shown, **(pages if shown else {})},
     }
     link = {"distributed.dashboard.link": f"{{scheme}}://{{host}}:{{port}}{prefix}/status"}
+    # `silence_logs` is about a handler of Dask's own (2026.8), which is not made where Prefect has
+    # set up the root's before: everything would be on the user's terminal.
+    logging.getLogger("distributed").setLevel(logging.CRITICAL)
     with (
         dask.config.set(link | prepare_forking()),
         SpecCluster(
             scheduler=scheduler,
             workers={number: {"cls": Nanny, "options": nanny} for number in range(n_workers)},
             security=security,
-            silence_logs="CRITICAL",
         ) as cluster,
     ):
         # After the start, on what was started: a later Dask may do it another way.
