@@ -29,6 +29,10 @@ from privpipe.cluster.passes.attack_tasks import (
 )
 from privpipe.errors import InputError, MemoryBudgetError
 
+# Workers are threads of this process here, whose lists of warnings undo one another: whatever else
+# catches warnings (a server's thread, joblib) brings back those that a fit has silenced.
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+
 OPTIONS = AttackOptions(adversaries=("least_squares", "logistic", "naive_bayes"), n_replicates=60)
 
 
@@ -64,9 +68,9 @@ def test_distribute_attacks__reports_what_one_process_reports(client: Client) ->
     heard: list[Event] = []
     executor = DaskExecutor(client, listener=heard.append)
     ours = distribute_attacks(executor, functools.partial(given, evidence), options=OPTIONS)
+    assert [outcome.reason for outcome in ours.outcomes if outcome.status != "measured"] == []
     assert ours.table.drop(columns="seconds").equals(alone.table.drop(columns="seconds"))
     assert ours.decisions.equals(alone.decisions)
-    assert {outcome.status for outcome in ours.outcomes} == {"measured"}
     assert [(e.what, e.amount) for e in heard if e.work == "attack"] == [
         ("begins", 7),
         *[("advances", 1)] * 7,
