@@ -20,8 +20,9 @@ from privpipe.pipeline.operations.prefect_server import ephemeral_server, prepar
 from privpipe.protocols import FloatArray, IntArray
 from privpipe.records.sampling import make_split
 from privpipe.records.schema import CollectionSchema, Variable, plan_chunk_rows
-from privpipe.report.audit_text import say_gate, say_verdict
+from privpipe.report.audit_text import say_gate
 from privpipe.report.console import say, tabulate
+from privpipe.report.first_screen import say_line
 from privpipe.sanitizers.null_space.algorithms import NullSpaceCleaner
 from privpipe.store.access.objects import UNFINISHED, write_file
 from privpipe.store.arrays.layout import FEATURES
@@ -213,7 +214,7 @@ def demo_command(out: str, records: int, workers: int) -> dict[str, Any]:
         findings = json.load(file)
     picture = draw_portrait(base)
     seconds = time.perf_counter() - begun
-    say(f"Verdict: {say_verdict(findings)}\nGate: {say_gate(findings)}")
+    say(f"Verdict: {say_line(findings)}\nGate: {say_gate(findings)}")
     _say_what(findings)
     _say_where(base, picture, seconds)
     return {

@@ -27,7 +27,8 @@ from privpipe.pipeline.runs.watch import Watch, write_failure, write_results
 from privpipe.pipeline.stages import clean, gate, train
 from privpipe.pipeline.stages.audit.audit_stage import describe_unseen
 from privpipe.pipeline.stages.increment_check import TimeSpan
-from privpipe.report.audit_text import say_gate, say_judged, say_unseen, say_verdict
+from privpipe.report.audit_text import say_gate, say_judged, say_unseen
+from privpipe.report.first_screen import say_line
 from privpipe.store.access import workspace
 from privpipe.store.access.location import shown
 from privpipe.store.keyring.keys import forget_keys
@@ -196,12 +197,13 @@ def _work(run: Run, executor: Executor, watch: Watch, until: str) -> dict[str, A
     return findings
 
 
-def say_findings(findings: Mapping[str, Any]) -> tuple[str, str, str]:
+def say_findings(findings: Mapping[str, Any]) -> tuple[str, ...]:
     """What was found, in the columns of the stages above it."""
     return (
         f"judged   {say_judged(findings)}",
         f"gate     {say_gate(findings)}",
-        f"verdict  {say_verdict(findings)}",
+        f"verdict  {say_line(findings)}",
+        f"because  {findings['adversaries'].get('reason') or 'no adversary succeeded'}",
     )
 
 

@@ -52,6 +52,31 @@ class PageSection:
         return list(dict.fromkeys(name for row in self.rows for name in row))
 
 
+@dataclass(frozen=True)
+class FirstScreen:
+    """What a reader sees without scrolling.
+
+    Parameters
+    ----------
+    line
+        The verdict, in at most 15 words.
+    released
+        What is released, in a sentence.
+    reliance
+        Against whom the verdict holds.
+    exposed
+        What is not protected, linkability first.
+    drawing
+        The picture; none on a public page.
+    """
+
+    line: str
+    released: str
+    reliance: str
+    exposed: tuple[str, ...]
+    drawing: tuple[str, Mapping[str, Any]] | None = None
+
+
 def tabled(
     title: str, rows: Sequence[Mapping[str, object]], text: str = "", *, folded: bool = False
 ) -> list[PageSection]:
@@ -68,6 +93,8 @@ def render_page(
     verdict_name: str = "",
     facts: Mapping[str, str] | None = None,
     version: str = "",
+    screen: FirstScreen | None = None,
+    terms: Mapping[str, str] | None = None,
 ) -> str:
     """The page as HTML.
 
@@ -87,6 +114,10 @@ def render_page(
         Names and values listed under the heading, such as run, method and options.
     version
         Version of the package, for the footer.
+    screen
+        The first screen, in place of `verdict_text`.
+    terms
+        Meanings of terms, listed at the end; where one heads a column it leads there.
 
     Returns
     -------
@@ -102,6 +133,8 @@ def render_page(
         facts=facts or {},
         sections=sections,
         version=version,
+        screen=screen,
+        terms=terms or {},
     )
 
 
@@ -165,3 +198,4 @@ TEMPLATES = Environment(
     trim_blocks=True,
 )
 TEMPLATES.filters["embed"] = _embed
+TEMPLATES.filters["slug"] = lambda name: "term-" + re.sub(r"\W+", "-", str(name).lower())

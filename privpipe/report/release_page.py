@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from privpipe.protocols import FloatArray
 from privpipe.report import audit_text, suppression
 from privpipe.report import release_sections as sections
-from privpipe.report.audit_text import name_verdict
+from privpipe.report.first_screen import make_first_screen, name_size, say_line
 from privpipe.report.page import PageSection, Picture, render_markdown, render_page, tabled
 from privpipe.report.style import MARKERS, THEMES, ThemeName, draw_themes, finish_figure, new_figure
 from privpipe.report.tables import format_number, summarise_attacks
@@ -152,21 +152,24 @@ WORST = ("leaks", "unknown", "unproven", "not protected", "safe")
 
 GLOSSARY = {
     "accuracy": "share of records whose class is predicted rightly",
-    "area under the ROC curve": "how often a record of a class ranks above one of another; a half "
-    "is guessing",
+    "auc": "area under the ROC curve: how often a record of a class ranks above one of another; "
+    "a half is guessing",
     "advantage": "share of the way from guessing (0) to knowing (1)",
-    "gain": "the part of an advantage beyond knowing the target, which the release is to keep; "
-    "limits count it",
-    "true-positive rate at 1 % false positives": "share of records claimed rightly where one "
-    "claim of a hundred false ones is made: who is exposed",
+    "gain": "how much better than someone who knows only the target; limits count it",
+    "size": "a word for the gain: negligible below .05, small below .1, moderate below .25",
+    "tpr at 0.01": "true-positive rate at 1 % false positives: who is exposed when one false "
+    "claim in a hundred is accepted",
+    "at least": "lower confidence limit; all limits of all verdicts hold together",
     "at most": "upper confidence limit; all limits of all verdicts hold together",
+    "allowed": "the limit of the gate",
+    "linkable": "whoever holds the raw records finds the released ones that belong to them",
     "e_utility": "squared change of the target's prediction for a record",
-    "noise of equal utility": "the raw records with Laplace noise under which the target's "
-    "prediction works as well as from the release: what plain noise would hide",
+    "equal noise": "the raw records with Laplace noise under which the target's prediction works "
+    "as well as from the release: what plain noise would hide",
     "complete privacy": "share of records whose confidential label is predicted no better than "
     "from the mean record",
-    "would have found": "share of records of the smallest planted leak that 19 of 20 such "
-    "audits find",
+    "Detection power": "share of records of the smallest planted leak that 19 of 20 such audits "
+    "find",
     "not gated": "published whatever the audit found",
     "not protected": "given away by what the release is: no attack that fails could show more",
 }
@@ -193,10 +196,10 @@ def render_release_page(findings: Mapping[str, Any], *, version: str = "") -> st
         "Release",
         [*_list_sections(findings, drawn=True), *_closing_sections(findings)],
         verdict=findings["adversaries"]["verdict"],
-        verdict_name=name_verdict(findings),
-        verdict_text=_headline(findings),
         facts=_facts(findings),
         version=version,
+        screen=make_first_screen(findings),
+        terms=GLOSSARY,
     )
 
 
@@ -207,21 +210,22 @@ def render_public_page(findings: Mapping[str, Any], *, version: str = "") -> str
     worked out from a sum; shares are rounded until they reveal no small count.
     """
     gate = findings.get("gate") or {}
+    said = f"{gate.get('state', 'none')}.{audit_text.say_weaker(gate)}"
+    gated = {"Gate": f"{said}{audit_text.say_attempt(findings)}"}
     return render_page(
         "Release",
         [*_list_public_sections(findings), *_closing_sections(findings)],
         verdict=findings["adversaries"]["verdict"],
-        verdict_name=name_verdict(findings),
-        verdict_text=f"Gate: {gate.get('state', 'none')}.{audit_text.say_weaker(gate)}"
-        f"{audit_text.say_attempt(findings)}",
-        facts=_public_facts(findings),
+        facts=gated | _public_facts(findings),
         version=version,
+        screen=make_first_screen(findings, public=True),
+        terms=GLOSSARY,
     )
 
 
 def write_audit_markdown(findings: Mapping[str, Any]) -> str:
     """The sections without pictures and glossary, of an audit or of what is published of it."""
-    verdict = f"{name_verdict(findings)}: {_headline(findings)}"
+    verdict = say_line(findings)
     if "options" in findings["adversaries"]:
         listed, facts = [*_list_sections(findings, drawn=False)], _facts(findings)
     else:  # the header of a release
@@ -286,16 +290,6 @@ def _drop_empty(rows: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
     return [{name: cell for name, cell in row.items() if name in used} for row in rows]
 
 
-def _headline(findings: Mapping[str, Any]) -> str:
-    """The verdict's reason in one sentence, and what became of the gate; complaints come below."""
-    reason = findings["adversaries"].get("reason") or "No adversary succeeded."
-    gate = findings.get("gate")
-    if gate is None:
-        return reason
-    said = audit_text.say_gate({"gate": {**gate, "sentence": ""}}).strip()
-    return f"{reason} Gate {said}{audit_text.say_attempt(findings)}"
-
-
 def _gate_sections(findings: Mapping[str, Any]) -> Iterator[PageSection]:
     """What closed the gate, or would have, and the remedies that were measured."""
     gate = findings.get("gate") or {}
@@ -310,6 +304,9 @@ def _gate_sections(findings: Mapping[str, Any]) -> Iterator[PageSection]:
 def _facts(findings: Mapping[str, Any]) -> dict[str, str]:
     found, about = findings["adversaries"], findings.get("about") or {}
     facts = {"Judged": audit_text.say_judged(findings).removeprefix("Judged ")}
+    if "gate" in findings:
+        state = audit_text.say_gate({"gate": {**findings["gate"], "sentence": ""}}).strip()
+        facts["Gate"] = f"{state}{audit_text.say_attempt(findings)}"
     facts |= {str(name).capitalize(): str(value) for name, value in about.items()}
     if "n_records" in found:
         facts["Records attacked"] = f"{found['n_records']:,} of {found['n_given']:,}"
@@ -379,20 +376,20 @@ def _describe_decision(one: Mapping[str, Any]) -> dict[str, str]:
         "verdict": one["verdict"],
         "adversary": f"{one['strongest'].replace('_', ' ')}, {one['source']}".strip(", "),
         "score": one["score"].replace("_", " "),
+        "size": name_size(one["gain"]),
     } | {name: format_number(one[field]) for name, field in FIGURES.items()}
 
 
 def _say_all(findings: Mapping[str, Any]) -> str:
-    """Reasons that neither the banner nor the gate has said, and what the columns are."""
+    """Reasons that the gate has not said, and what the columns are."""
     found = findings["adversaries"]
     # Said above: the same sentence twice reads as two findings.
     said = {one["reason"] for one in (findings.get("gate") or {}).get("complaints", ())}
-    said.add(str(found.get("reason")))
     few = [one["reason"] for one in found["decisions"][:MOST_FIGURES]]
     sentences = " ".join(reason for reason in few if reason not in said)
     columns = (
-        "Gain is the advantage beyond knowing the target, and what limits count; the last "
-        "columns are advantages on what the release is compared with."
+        "Gain: how much better than someone who knows only the target; limits count it. The "
+        "last columns are advantages on what the release is compared with."
     )
     return f"{sentences} {found.get('power_sentence', '')} {columns}".strip()
 
@@ -437,7 +434,5 @@ def _closing_sections(findings: Mapping[str, Any]) -> Iterator[PageSection]:
     if gate is not None:
         limits = [{"limit": name, "value": str(value)} for name, value in gate["limits"].items()]
         yield PageSection("Limits of the gate", "", limits, folded=True)
-    words = [{"figure": figure, "is": meaning} for figure, meaning in GLOSSARY.items()]
-    yield PageSection("What the figures are", "", words, folded=True)
     yield from sections.list_not_protected(findings)
     yield PageSection("What this does not promise", NOT_PROMISED)

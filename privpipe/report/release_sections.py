@@ -2,107 +2,13 @@
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from privpipe.numerics.limits import fix_limits, say_upper
 from privpipe.report.audit_text import say_places
+from privpipe.report.drawings import Curve, IntervalRow, draw_intervals, draw_roc
 from privpipe.report.page import PageSection, tabled
 from privpipe.report.tables import format_number, show_limits
-
-# In the page's own font of 12 pixels; LEFT holds 33 letters.
-WIDTH, LEFT, ROW = 540, 218, 17
-"""Of a drawing, of its names, and height of a row, in pixels of the drawing."""
-
-# Below one false claim in a thousand no sample here says anything.
-LEAST = 0.001
-"""Rate of false positives at which ROC curves begin."""
-
-
-Drawing = tuple[str, Mapping[str, Any]]
-"""A macro of ``templates/drawings.svg``, and its arguments."""
-
-
-@dataclass(frozen=True)
-class IntervalRow:
-    """One row: an estimate with its limits; NaN where an attack is unknown."""
-
-    label: str
-    kind: str
-    estimate: float
-    lower: float
-    upper: float
-
-
-@dataclass(frozen=True)
-class Curve:
-    """One ROC curve: rates of false and of true positives, of each point."""
-
-    label: str
-    kind: str
-    points: Sequence[tuple[float, float]]
-
-
-def draw_intervals(rows: Sequence[IntervalRow], *, allowed: float, description: str) -> Drawing:
-    """Estimates with their limits, one row each, against nothing and against what is allowed.
-
-    Parameters
-    ----------
-    rows
-        In order; `kind` is "of-release" or "compared" and decides the colour.
-    allowed
-        Drawn as a line.
-    description
-        For those who do not see it.
-    """
-    known = [value for row in rows for value in (row.lower, row.upper) if math.isfinite(value)]
-    # At least .1 wide: noise about 0 must not fill the drawing.
-    low, high = max(-1.0, min([0.0, *known])), min(1.0, max([allowed, 0.1, *known]))
-    span = (high - low) or 1.0
-    left, right = low - 0.03 * span, high + 0.03 * span
-
-    def place(value: float) -> float:
-        # An interval may leave the scale of advantages, [-1, 1].
-        inside = min(max(value, left), right)
-        return LEFT + (inside - left) / (right - left) * (WIDTH - LEFT - 12)
-
-    return "intervals", {
-        "rows": rows,
-        "allowed": allowed,
-        "description": description,
-        "place": place,
-        "ticks": _choose_ticks(left, right),
-        "is_known": math.isfinite,
-        "left": LEFT,
-        "height": ROW,
-    }
-
-
-def draw_roc(curves: Sequence[Curve], *, description: str) -> Drawing:
-    """ROC curves whose false positives are on a logarithmic scale: the low end decides.
-
-    Parameters
-    ----------
-    curves
-        At most four are distinguished: solid for the first, then broken ever finer.
-    description
-        For those who do not see it.
-    """
-
-    def across(false: float) -> float:
-        return 52 + math.log10(max(false, LEAST) / LEAST) / -math.log10(LEAST) * (WIDTH - 64)
-
-    given = {"curves": curves, "description": description, "across": across, "height": ROW}
-    return "roc", given
-
-
-def _choose_ticks(low: float, high: float) -> list[float]:
-    """Three to seven round numbers within a range."""
-    steps = (0.01, 0.02, 0.05, 0.1, 0.2, 0.25, 0.5, 1.0)
-    step = next((step for step in steps if (high - low) / step <= 6), 1.0)
-    # Rounded: 3 * .1 is .30000000000000004.
-    return [round(k * step, 10) for k in range(math.ceil(low / step), math.floor(high / step) + 1)]
-
 
 WEIGHED = ("accuracy", "auc", "r2")
 """Scores that are drawn: of each attack the one whose upper limit is the largest."""
@@ -158,7 +64,7 @@ def list_utility(findings: Mapping[str, Any]) -> Iterable[PageSection]:
     ]
     text = (
         "Each target predicted by one model, trained on raw or on released records "
-        "and judged on the same held-out ones; the limits of the loss are those of pairs."
+        "and judged on the same held-out ones; the intervals of the loss are paired."
     )
     return tabled("What is retained", rows, text)
 
@@ -215,8 +121,8 @@ def draw_variable(
     if curves := _list_curves(target, ranked, found.get("roc") or {}):
         drawings.append(draw_roc(curves, description=f"ROC curves of attacks on {target}."))
     text = (
-        "Round marks are gains beyond the target by reading the release, others advantages "
-        "by what it is compared with; limits hold together. Below, true against false positives."
+        "Round marks: gain over the target, by reading the release. Diamonds: advantage by what "
+        "it is compared with. The intervals are simultaneous. Below: ROC curves."
     )
     return PageSection(target, text, drawings=tuple(drawings))
 

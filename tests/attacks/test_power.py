@@ -116,6 +116,6 @@ def test_say_power__tells_the_weakest() -> None:
     ]
     assert (
         say_power(found)
-        == "Would have found, 19 times in 20: certain .02; and none tried of: bits."
+        == "Detection power (95 %): certain .02. Leaks by bits were not found at any size tried."
     )
-    assert say_power(found[2:]).startswith("Would have found nothing")
+    assert say_power(found[2:]).startswith("Detection power (95 %): none.")

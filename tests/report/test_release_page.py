@@ -104,12 +104,12 @@ def test_page__opens_with_its_verdict_and_loads_nothing(
 ) -> None:
     html = render(findings, version="0.1.0")
     read(html)
-    assert html.index('class="banner leaks"') < html.index("<section>")
+    assert html.index('class="banner line leaks"') < html.index("<section>")
     assert "not gated" in html
     assert "<script" not in html
     assert "&lt;script&gt;" in html
     assert "名前" in html
-    assert not re.search(r"""(src|href|srcset)=["'](?!data:)""", html)
+    assert not re.search(r"""(src|href|srcset)=["'](?!data:|#term-)""", html)
     assert "What this does not promise" in html
 
 
@@ -269,6 +269,6 @@ def test_page__shows_what_the_audit_asks(findings: dict[str, Any]) -> None:
         "unknown: singular",
     ):
         assert text in html
-    assert html.count("<svg") == 2  # intervals and ROC
+    assert html.count("<svg") == 3  # the picture of the first screen, intervals and ROC
     for tag in ("<b>", "<i>", "<u>"):
         assert tag not in html

@@ -130,6 +130,8 @@ class RetainedUtility:
         Raw minus released, of the same records.
     n_test
         Records that judge.
+    guess
+        The score of the best constant prediction: the share of the largest class, or 0.
     """
 
     target: str
@@ -139,6 +141,7 @@ class RetainedUtility:
     released: Interval
     loss: Interval
     n_test: int
+    guess: float = 0.0
 
 
 def measure_retained(target: Target) -> RetainedUtility:
@@ -169,9 +172,10 @@ def measure_retained(target: Target) -> RetainedUtility:
     score, measure = (
         ("accuracy", _measure_accuracy) if column.is_categorical else ("r2", _measure_r2)
     )
-    return RetainedUtility(
-        column.name, score, name, *measure(truth, raw, released, confidence), len(truth)
-    )
+    measured = measure(truth, raw, released, confidence)
+    guess = float(np.unique(truth, return_counts=True)[1].max()) / len(truth)
+    guess = guess if column.is_categorical else 0.0
+    return RetainedUtility(column.name, score, name, *measured, len(truth), guess)
 
 
 def _measure_accuracy(

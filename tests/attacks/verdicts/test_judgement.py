@@ -103,7 +103,7 @@ def test_decide_variables__names_the_score_that_decided() -> None:
     assert found.verdict == "unproven"
     assert found.score == "auc"
     assert "area under the ROC curve" in found.reason
-    assert "allowed 0.21. The estimate itself is beyond it" in found.reason
+    assert "allowed 0.21. The estimate exceeds the limit" in found.reason
 
 
 def test_decide_variables__one_attack_that_failed_makes_it_unknown() -> None:

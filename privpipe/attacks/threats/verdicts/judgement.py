@@ -326,7 +326,7 @@ def _explain(case: _Case, verdict: results.Verdict, best: _Found | None, needed:
         return text + "."
     if not math.isfinite(needed):
         more = "groups" if case.groups and not case.is_named else "records"
-        return f"{text}. The estimate itself is beyond it; more {more} would rather prove a leak."
+        return f"{text}. The estimate exceeds the limit; more {more} will probably not help."
     return f"{text}. {_say_needed(case, needed)}"
 
 

@@ -234,7 +234,7 @@ def say_power(found: Sequence[Detection]) -> str:
 
     >>> found = Detection("a", "certain", 0.012, "x", True)
     >>> say_power([found, replace(found, leak="bits", size=math.nan)])
-    'Would have found, 19 times in 20: certain .012; and none tried of: bits.'
+    'Detection power (95 %): certain .012. Leaks by bits were not found at any size tried.'
     """
     worst: dict[str, float] = {}
     for one in found:
@@ -243,8 +243,9 @@ def say_power(found: Sequence[Detection]) -> str:
         worst[one.leak] = max(worst.get(one.leak, 0.0), size)
     seen = [f"{leak} {size:.2g}".replace(" 0.", " .") for leak, size in worst.items() if size < 2]
     none = [leak for leak, size in worst.items() if size >= 2]
-    text = f"Would have found{', 19 times in 20: ' + ', '.join(seen) if seen else ' nothing'}"
-    return text + (f"; and none tried of: {', '.join(none)}." if none else ".")
+    text = f"Detection power (95 %): {', '.join(seen) or 'none'}."
+    missed = f" Leaks by {', '.join(none)} were not found at any size tried."
+    return text + missed * bool(none)
 
 
 def expect_gain(n_labels: Sequence[int], gains: Sequence[float], n_total: int) -> float:

@@ -186,11 +186,21 @@ def audit_stage(run: Run, trained: Trained, cleaned: Cleaned, executor: Executor
     return {
         "format_version": 1,
         "about": describe_run(run, trained),
+        "release": _describe_release(run, cleaned.plan),
         **_audit(run, trained, cleaned, executor),
         "attempt": run.attempt.number,
         "unseen": describe_unseen(run, cleaned),
         "constant": is_constant(run, cleaned.plan),
         "differences": find_differences(run, trained.model_digest),
+    }
+
+
+def _describe_release(run: Run, plan: ReleasePlan) -> dict[str, Any]:
+    """What is released, by numbers and names that the release itself shows."""
+    return {
+        "n_records": plan.chunks.n_records,
+        "n_features": int(np.prod(plan.arrays[0].shape[1:], dtype=int)),
+        "included": list(run.options.release.include),
     }
 
 

@@ -1,0 +1,252 @@
+"""The first screen: a verdict of one line, what is released, one picture, what is not protected.
+
+Everything is made from ``audit.json``; what an older audit did not measure is said to be unknown.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from privpipe.report.audit_text import name_verdict
+from privpipe.report.drawings import Drawing, IntervalRow, draw_intervals
+from privpipe.report.page import FirstScreen
+from privpipe.report.tables import format_number
+
+MOST_WORDS = 15
+"""Of the verdict's line."""
+
+MOST_DRAWN = 3
+"""Targets, and confidential variables, in the picture; the worst first."""
+
+LONGEST_NAME = 24
+"""Letters of a variable's name in the line; a longer one is not named there."""
+
+SIZES = ((0.05, "negligible"), (0.1, "small"), (0.25, "moderate"), (0.5, "large"))
+"""Words for a gain, each below its bound."""
+
+# Twice of guessing is what chance may show; a twentieth of all people are no exception.
+LINKABLE = 0.05
+"""Share of known records found again, from which on a release is called linkable."""
+
+GUESSED_TWICE = 2.0
+"""Times of guessing, below which a share that is found again is chance."""
+
+
+NARROW = 390
+"""Width of the picture, which a telephone shows whole."""
+
+LONGEST_LABEL = 33
+"""Letters beside a row of the picture."""
+
+ENDS = {0.0: "guessing", 0.5: "halfway", 1.0: "certain"}
+"""Of the picture's scale."""
+
+
+def make_first_screen(findings: Mapping[str, Any], *, public: bool = False) -> FirstScreen:
+    """The first screen of an audit.
+
+    Parameters
+    ----------
+    findings
+        What ``audit.json`` holds.
+    public
+        For everybody: words alone, no figure of an attack and no count.
+    """
+    drawing = None if public else draw_summary(findings)
+    return FirstScreen(
+        say_line(findings),
+        _say_released(findings),
+        _say_reliance(findings, public=public),
+        tuple(_list_exposed(findings, public=public)),
+        drawing,
+    )
+
+
+def name_size(gain: float | None) -> str:
+    """A word for the size of a gain.
+
+    >>> [name_size(gain) for gain in (0.01, 0.15, 0.7, None)]
+    ['negligible', 'moderate', 'very large', 'unknown']
+    """
+    if gain is None or not math.isfinite(gain):
+        return "unknown"
+    return next((word for bound, word in SIZES if gain < bound), "very large")
+
+
+def say_line(findings: Mapping[str, Any]) -> str:
+    """The verdict and whether records are linkable, in at most `MOST_WORDS` words."""
+    verdict = str(findings["adversaries"]["verdict"])
+    what = _name_confidential(findings, verdict)
+    stay = "stay" if what.endswith("variables") else "stays"
+    said = {
+        "safe": f"{what} {stay} within the limits",
+        "leaks": f"{what} can be inferred from the release",
+        "unproven": f"no proof that the release hides {what}",
+        "unknown": f"attacks failed, so nothing is shown of {what}",
+        "not protected": "single records can be solved for from the release",
+    }[verdict]
+    name = name_verdict(findings).capitalize()
+    linked = {True: "records are linkable", False: "", None: "linkability unmeasured"}
+    more = linked[is_linkable(findings)] if verdict != "not protected" else ""
+    return f"{name}: {said}{'; ' + more if more else ''}."
+
+
+def is_linkable(findings: Mapping[str, Any]) -> bool | None:
+    """Whether known records are found again in the release; None where that was not measured.
+
+    Surely more than guessing finds, and more than `LINKABLE`, by the upper limit of the strongest.
+    """
+    found = _find_linkage(findings)
+    if found is None:
+        return None
+    top, chance = found
+    upper, lower = top["upper"], top["lower"]
+    return bool(upper >= LINKABLE and (lower > chance or upper > GUESSED_TWICE * chance))
+
+
+def draw_summary(findings: Mapping[str, Any]) -> Drawing | None:
+    """Target retained, confidential hidden: raw and released on the way from guessing to knowing.
+
+    None where neither was measured.
+    """
+    rows = [*_draw_targets(findings), *_draw_confidential(findings)]
+    if not rows:
+        return None
+    description = "Target and confidential variables, from raw and from released records. " + (
+        "; ".join(f"{row.label} {format_number(row.estimate, 2)}" for row in rows)
+    )
+    return draw_intervals(rows, allowed=None, description=description, marks=ENDS, width=NARROW)
+
+
+def _find_linkage(findings: Mapping[str, Any]) -> tuple[Mapping[str, float], float] | None:
+    """Share found by the strongest attack with its limits, and that of guessing."""
+    found = (findings.get("attacks") or {}).get("linkage") or {}
+    if found.get("status") != "measured":
+        return None
+    report = found["report"]
+    tops = [one["top_1"] for one in report.get("attacks", ())]
+    known = [top for top in tops if isinstance(top, dict) and top.get("upper") is not None]
+    if not known:
+        return None
+    return max(known, key=lambda top: float(top["upper"])), float(report.get("chance_1") or 0.0)
+
+
+def _name_confidential(findings: Mapping[str, Any], verdict: str) -> str:
+    """The variable that the verdict is about; of several how many."""
+    all_names = [one["target"] for one in findings["adversaries"]["decisions"]]
+    blamed = [
+        one["target"] for one in findings["adversaries"]["decisions"] if one["verdict"] == verdict
+    ] or all_names
+    [first, *others] = blamed or ["what is confidential"]
+    if others:
+        return f"{len(blamed)} confidential variables"
+    # A name of several words would make the line longer than it may be.
+    short = len(first) <= LONGEST_NAME and len(first.split()) == 1
+    return f"'{first}'" if short and blamed else "what is confidential"
+
+
+def _say_released(findings: Mapping[str, Any]) -> str:
+    about = findings.get("about") or {}
+    method = str(about.get("method", "a method not named")).partition(" (")[0]
+    if not (found := findings.get("release")):
+        return f"Records cleaned by {method}."
+    included = ", ".join(found["included"]) or "no further variable"
+    return (
+        f"{found['n_records']:,} records of {found['n_features']:,} features, cleaned by {method}; "
+        f"{included} beside them."
+    )
+
+
+def _say_reliance(findings: Mapping[str, Any], *, public: bool) -> str:
+    """Against whom the verdict holds, or why it holds against no one."""
+    found = findings["adversaries"]
+    gate = findings.get("gate") or {}
+    if found["verdict"] != "safe":
+        passed = gate.get("state") in ("approved", "not gated")
+        published = f" It was published all the same ({gate['state']})." if passed else ""
+        return f"No one: do not rely on it.{published}"
+    targets = ", ".join(findings.get("desired") or ()) or "the target"
+    if public or not found.get("table"):
+        return f"Readers without the raw records, who may know {targets}."
+    n_labels = max((row.get("n_train") or 0 for row in found["table"]), default=0)
+    names = {row["adversary"] for row in found["table"]}
+    level = found["options"]["level"]
+    return (
+        "Readers without the raw records. "
+        f"They may know {targets}, and learn from {n_labels:,} labelled records with "
+        f"{len(names)} kinds of model ({level:.1%} confidence)."
+    )
+
+
+def _list_exposed(findings: Mapping[str, Any], *, public: bool) -> Iterator[str]:
+    """What is not protected, the linkability of records first."""
+    yield _say_linkage(findings, public=public)
+    for name in list(findings.get("desired") or ())[:MOST_DRAWN]:
+        yield f"{name}: the release is meant to reveal it, and all that follows from it."
+    if surrogate := findings.get("surrogate"):
+        yield from (f"{one}." for one in surrogate.get("not_protected", ()))
+    yield "Variables that were not named as confidential."
+    if findings.get("differences"):
+        yield "Single records, from whoever also holds an earlier model of nearly the same records."
+    else:
+        yield "This release together with others that the audit does not know."
+
+
+def _say_linkage(findings: Mapping[str, Any], *, public: bool) -> str:
+    linked = is_linkable(findings)
+    if linked is None:
+        return "Linkability was not measured: take records to be found again."
+    found = _find_linkage(findings)
+    assert found is not None
+    top, chance = found
+    shown = f" ({top['estimate']:.1%} of them; guessing {chance:.1%})" * (not public)
+    who = "whoever holds the raw records"
+    if linked:
+        return f"Linkable: {who} finds them again in the release{shown}."
+    return f"Linkability: {who} finds few of them again{shown}; not promised."
+
+
+def _draw_targets(findings: Mapping[str, Any]) -> Iterator[IntervalRow]:
+    """Raw and released, as shares of the way from guessing to always right."""
+    measured = {n: v for n, v in (findings.get("utility") or {}).items() if "score" in v}
+    for name, one in list(measured.items())[:MOST_DRAWN]:
+        guess = float(one.get("guess") or 0.0)
+        for view, kind in (("raw", "compared"), ("released", "of-release")):
+            cells = (one[view][key] for key in ("estimate", "lower", "upper"))
+            values = (math.nan if v is None else (v - guess) / (1 - guess) for v in cells)
+            yield IntervalRow(_label("target", name, view), kind, *values)
+
+
+def _draw_confidential(findings: Mapping[str, Any]) -> Iterator[IntervalRow]:
+    """Raw, released and what the target alone reveals, by the score that decided."""
+    found = findings["adversaries"]
+    ranked = sorted(found["decisions"], key=lambda one: -(one.get("gain_upper") or math.inf))
+    for one in ranked[:MOST_DRAWN]:
+        name = one["target"]
+        rows = [
+            row
+            for row in found.get("table") or ()
+            if row["target"] == name
+            and row["status"] == "measured"
+            and row["score"] == one.get("score")
+        ]
+        if one.get("advantage") is None:
+            continue
+        for said, kind, source in (
+            ("raw", "compared", "raw"),
+            ("released", "of-release", ""),
+            ("by target", "compared", "wanted"),
+        ):
+            label = _label("confidential", name, said)
+            mine = [row for row in rows if row["source"] == source]
+            best = max(mine, key=lambda row: row["advantage"], default=None)
+            if shown := (best if source else one):
+                cells = (shown[key] for key in ("advantage", "advantage_lower", "advantage_upper"))
+                yield IntervalRow(label, kind, *(math.nan if v is None else v for v in cells))
+
+
+def _label(role: str, name: str, view: str) -> str:
+    """A row's name, of which a long variable's name gives way."""
+    rest = LONGEST_LABEL - len(role) - len(view) - 3
+    shown = name if len(name) <= rest else f"{name[: rest - 1]}…"
+    return f"{role} {shown}: {view}"
