@@ -299,6 +299,24 @@ def inspect(
     """Describe a collection, a model or a release; values are withheld."""
 
 
+@_calls("key_commands:sign_command")
+def sign(
+    release: str = RELEASE,
+    key: str = Option(..., help="PEM file of an Ed25519 private key."),
+    new_key: bool = _flag("--new-key", "First make that file, and the public key beside it."),
+) -> None:
+    """Sign a release: every stored byte, its configuration, audit and account."""
+
+
+@_calls("key_commands:verify_command", LOOK)
+def verify(
+    release: str = RELEASE,
+    key: str = Option(..., help="PEM file of the owner's public key."),
+    after: str = _text("The signature must be younger (ISO 8601)."),
+) -> None:
+    """Check every byte of a release against its owner's signature, offline, without raw records."""
+
+
 @_calls("demo_command:demo_command", START)
 def demo(
     records: int = Option(8_388_396, help="Records: whole repeats of 1,797 scans."),

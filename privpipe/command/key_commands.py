@@ -1,4 +1,4 @@
-"""``privpipe account``, ``forget-key``, ``certs``: privacy budget, keys of draws, certificates."""
+"""``privpipe account``, ``forget-key``, ``certs``, ``sign``, ``verify``: losses and keys."""
 
 from dataclasses import asdict
 from typing import Any
@@ -10,6 +10,7 @@ from privpipe.cluster.workers.deployed import write_configuration
 from privpipe.errors import StoreError
 from privpipe.numerics.random.record_grids import Overlap
 from privpipe.report.console import say, tabulate
+from privpipe.report.work_bar import showing
 from privpipe.store.access.location import as_url, shown
 from privpipe.store.arrays.layout import exists, read_header
 from privpipe.store.collections.collection import open_collection
@@ -17,6 +18,7 @@ from privpipe.store.keyring.account import Account, Loss, find_account
 from privpipe.store.keyring.keyfiles import KeyEntry
 from privpipe.store.keyring.keys import forget_key, forget_keys, list_keys, list_unreadable
 from privpipe.store.keyring.sketches import Sketches
+from privpipe.store.releases import signing
 
 COUNTED = ("epsilon", "delta", "n_charges", "n_open")
 """What an account counts of a partition's entries."""
@@ -162,3 +164,26 @@ def certs_command(folder: str, hosts: tuple[str, ...], days: int, *, renew: bool
         },
         "dask_config": str(config),
     }
+
+
+def sign_command(release: str, key: str, *, new_key: bool) -> dict[str, Any]:
+    """Sign a release with a key, made first where `new_key`; see `sign_release`."""
+    if new_key:
+        say(f"made      {key}, for you alone, and {signing.make_signing_key(key)}, for readers")
+    with showing("sign", "objects") as listen:
+        made = signing.sign_release(release, key, listen)
+    place = signing.signature_url(release)
+    say(f"signed    {made.n_objects:,} objects of {shown(release)}, by key {made.keyid[:16]}")
+    say(f"hand out  {shown(place)} with the release; the public key on another way")
+    return {"signature": shown(place), **asdict(made)}
+
+
+def verify_command(release: str, key: str, *, after: str) -> dict[str, Any]:
+    """Check a release against its signature; see `verify_signature`."""
+    with showing("verify", "objects") as listen:
+        made = signing.verify_signature(release, key, after=after, listen=listen)
+    said = {"objects": f"{made.n_objects:,}", "signed": made.signed, "key": made.keyid[:16]}
+    of_release = {name: made.release.get(name, "") for name in ("run", "method", "published")}
+    say(tabulate([{"key": name, "value": one} for name, one in (said | of_release).items()]))
+    say("Every object is what its owner signed.")
+    return {"verified": True, **asdict(made)}

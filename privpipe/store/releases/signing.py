@@ -1,0 +1,347 @@
+"""Signing a release, and checking it offline, with nothing but the owner's public key.
+
+Beside the release lie two small files. ``SHA256SUMS`` has the SHA-256 of every stored object, as
+``sha256sum`` writes it. ``statement.json`` is a DSSE envelope around an in-toto statement: the
+digest of that list, and what the release says of its configuration, code, audit and account,
+signed with Ed25519. One bit changed anywhere changes the list, and the list is signed; so a
+stranger finds it with ``sha256sum`` and any library that knows Ed25519, without raw records and
+without our stores.
+"""
+
+import base64
+import hashlib
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from zarr.storage import LocalStore
+
+from privpipe.errors import FormatError, IncompleteReleaseError, OptionError, printable
+from privpipe.store.access import objects
+from privpipe.store.access.location import local_path, shown
+from privpipe.store.arrays.layout import companion_url, read_kind
+from privpipe.store.releases.published import check_release
+from privpipe.store.releases.release_dataset import check_generation
+
+SUMS, STATEMENT = "SHA256SUMS", "statement.json"
+PAYLOAD_TYPE = "application/vnd.in-toto+json"
+STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
+PREDICATE_TYPE = "https://privpipe.dev/release/v1"
+
+STATED = (
+    *("run", "generation", "n_records", "method", "options_sha256", "source_digest"),
+    *("training_digest", "model_digest", "versions", "audit", "account", "started", "published"),
+)
+"""What of the header the statement repeats: all of it is in the release itself, and public."""
+
+Listener = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Signed:
+    """What a signature says.
+
+    Parameters
+    ----------
+    keyid
+        SHA-256 of the public key, raw, in hexadecimal.
+    signed
+        When, by the clock of who signed (ISO 8601, UTC).
+    n_objects
+        How many stored objects it covers.
+    release
+        What the release says of itself.
+    """
+
+    keyid: str
+    signed: str
+    n_objects: int
+    release: Mapping[str, Any]
+
+
+def signature_url(url: str) -> str:
+    """Folder of a release's signature.
+
+    >>> signature_url("/data/people.zarr")
+    '/data/people.signature'
+    """
+    return companion_url(url, "signature")
+
+
+def make_signing_key(path: str) -> str:
+    """Make an Ed25519 key in a new file, for its owner alone; the public one goes beside it.
+
+    Returns
+    -------
+    public
+        Path of the public key, which readers need.
+    """
+    public = f"{path.removesuffix('.pem')}.pub"
+    for one in (path, public):
+        if os.path.lexists(one):
+            raise OptionError(
+                f"{shown(one)} is there already.",
+                remedy="Sign with it, or give another path: a key is never replaced.",
+                code="signing-key",
+            )
+    key, pem = Ed25519PrivateKey.generate(), serialization.Encoding.PEM
+    secret = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    # Never readable by others, not even between two calls.
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(secret)
+    shared = key.public_key().public_bytes(pem, serialization.PublicFormat.SubjectPublicKeyInfo)
+    Path(public).write_bytes(shared)
+    return public
+
+
+def sign_release(url: str, key: str, listen: Listener | None = None) -> Signed:
+    """Sign a release as it is now; the signature of an earlier generation is replaced.
+
+    Parameters
+    ----------
+    url
+        The release, in one piece or growing. Every byte is checked against its receipt first.
+    key
+        PEM file of an Ed25519 private key (as ``openssl genpkey -algorithm ed25519`` makes it).
+    listen
+        Called with how many objects were just read, and how many there are.
+
+    Raises
+    ------
+    IncompleteReleaseError
+        If the release is damaged, or changes while it is read.
+    OptionError
+        If the file is no such key.
+    """
+    private = _read_private(key)
+    header = _read_header(url, verify=True)
+    found = digest_objects(url, listen)
+    # No lock: who signs may have no right to write here. A night's run may have come in between.
+    if _read_header(url) != header or "" in found.values():
+        raise IncompleteReleaseError(
+            f"{shown(url)} changed while it was read.", remedy="Sign it again.", code="damaged"
+        )
+    sums = _write_sums(found)
+    signed = datetime.now(UTC).isoformat(timespec="seconds")
+    stated = {name: header[name] for name in STATED if name in header}
+    statement = {
+        "_type": STATEMENT_TYPE,
+        "subject": [{"name": SUMS, "digest": {"sha256": hashlib.sha256(sums).hexdigest()}}],
+        "predicateType": PREDICATE_TYPE,
+        "predicate": {"signed": signed, "n_objects": len(found), "release": stated},
+    }
+    payload = json.dumps(statement, sort_keys=True).encode()
+    keyid = _name_key(private.public_key())
+    envelope = _write_envelope(payload, private.sign(_encode(payload)), keyid)
+    place = signature_url(url)
+    # The list first: a kill in between leaves a statement that does not fit it, and is found.
+    objects.keep_bytes(place, SUMS, sums)
+    objects.keep_bytes(place, STATEMENT, envelope)
+    return Signed(keyid, signed, len(found), stated)
+
+
+def verify_signature(
+    url: str, key: str, *, after: str = "", listen: Listener | None = None
+) -> Signed:
+    """Check every object of a release against what its owner signed.
+
+    Parameters
+    ----------
+    url
+        The release; its signature lies beside it.
+    key
+        PEM file of the owner's public key, got on another way than the release.
+    after
+        The signature must be younger (ISO 8601): who replays an older release with its own, sound
+        signature is found by nothing else.
+    listen
+        As `sign_release`.
+
+    Raises
+    ------
+    FormatError
+        If the signature is missing, not by this key, not of this release, or too old.
+    IncompleteReleaseError
+        If objects differ, are missing, or are there though no one signed them.
+    """
+    public = _read_public(key)
+    store = objects.open_store(signature_url(url), read_only=True)
+    sums, envelope = (objects.read_bytes(store, name) for name in (SUMS, STATEMENT))
+    if sums is None or envelope is None:
+        raise _unsigned(url, "has no signature beside it", "Ask its owner to sign it.")
+    stated = _open_envelope(url, envelope, public)
+    digest = {"name": SUMS, "digest": {"sha256": hashlib.sha256(sums).hexdigest()}}
+    if stated["subject"] != [digest]:
+        raise _unsigned(url, f"has another {SUMS} than was signed", _AGAIN)
+    predicate = stated["predicate"]
+    made = Signed(_name_key(public), **predicate)
+    if after and _read_time(made.signed) <= _read_time(after):
+        raise _unsigned(url, f"was signed at {made.signed}, not after {after}", _AGAIN)
+    _compare(url, _read_sums(sums), digest_objects(url, listen))
+    return made
+
+
+_AGAIN = "Get release and signature again from their owner."
+
+
+def _unsigned(url: str, how: str, remedy: str) -> FormatError:
+    return FormatError(f"{shown(url)} {how}.", remedy=remedy, code="signature")
+
+
+def _compare(url: str, wanted: Mapping[str, str], found: Mapping[str, str]) -> None:
+    """Raise IncompleteReleaseError unless both have the same objects with the same digests."""
+    missing = sorted(wanted.keys() - found.keys())
+    strange = sorted(found.keys() - wanted.keys())
+    differs = sorted(name for name in wanted.keys() & found.keys() if wanted[name] != found[name])
+    if problem := next(iter(differs + missing + strange), ""):
+        raise IncompleteReleaseError(
+            f"Of {shown(url)} {len(differs)} objects differ from what was signed, {len(missing)} "
+            f"are missing, and {len(strange)} were not signed (first: {shown(problem)}).",
+            remedy=f"{_AGAIN} A release that has grown is signed anew.",
+            code="damaged",
+        )
+
+
+def digest_objects(url: str, listen: Listener | None = None) -> dict[str, str]:
+    """SHA-256 of every stored object of a release, by key; memory for digests alone."""
+    if local_path(url) is not None:
+        objects.check_no_links(url)
+    store = objects.open_store(url, read_only=True)
+    keys, found = objects.list_keys(store), dict[str, str]()
+    for start in range(0, len(keys), objects.MOST_AT_ONCE):
+        some = keys[start : start + objects.MOST_AT_ONCE]
+        found |= _digest(store, some)
+        if listen is not None:
+            listen(len(some), len(keys))
+    return found
+
+
+def _digest(store: Any, keys: Sequence[str]) -> dict[str, str]:
+    if isinstance(store, LocalStore):  # a file in pieces: chunks may be larger than memory is left
+        return {key: _digest_file(store.root / key) for key in keys}
+    read = objects.read_many(store, keys)
+    return {key: hashlib.sha256(content).hexdigest() for key, content in read.items()}
+
+
+def _digest_file(path: Path) -> str:
+    try:
+        with open(path, "rb", buffering=0) as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except FileNotFoundError:  # removed since it was listed: by no digest is it what was signed
+        return ""
+
+
+def _write_sums(found: Mapping[str, str]) -> bytes:
+    """The digests as ``sha256sum --check`` reads them, in the order of their names."""
+    for key in found:
+        # A line break in a name would be a line of its own, which says something of another object.
+        if printable(key, keep="") != key or "\\" in key:
+            raise FormatError(
+                f"The release holds the object {printable(key, keep='')!r}.",
+                remedy="It is not of privpipe: remove it, then sign again.",
+                code="damaged",
+            )
+    return "".join(f"{found[key]}  {key}\n" for key in sorted(found)).encode()
+
+
+def _read_sums(sums: bytes) -> dict[str, str]:
+    lines = sums.decode().splitlines()
+    return {line[66:]: line[:64] for line in lines}
+
+
+def _encode(payload: bytes) -> bytes:
+    """What is signed: the pre-authentication encoding of DSSE 1.0, so that no type is mistaken."""
+    head = f"DSSEv1 {len(PAYLOAD_TYPE)} {PAYLOAD_TYPE} {len(payload)} "
+    return head.encode() + payload
+
+
+def _write_envelope(payload: bytes, signature: bytes, keyid: str) -> bytes:
+    envelope = {
+        "payloadType": PAYLOAD_TYPE,
+        "payload": base64.b64encode(payload).decode(),
+        "signatures": [{"keyid": keyid, "sig": base64.b64encode(signature).decode()}],
+    }
+    return json.dumps(envelope, indent=1).encode()
+
+
+def _open_envelope(url: str, content: bytes, public: Ed25519PublicKey) -> dict[str, Any]:
+    """The statement, whose signature was checked before a byte of it is believed."""
+    try:
+        envelope = json.loads(content)
+        payload = base64.b64decode(envelope["payload"])
+        signature = base64.b64decode(envelope["signatures"][0]["sig"])
+        public.verify(signature, _encode(payload))
+    except InvalidSignature:
+        problem, remedy = "was not signed with this key", "Check that the key is its owner's."
+    except (ValueError, LookupError, TypeError, RecursionError):
+        problem, remedy = "has a signature that cannot be read", _AGAIN
+    else:
+        # Of base64 and JSON the same content has many spellings; one is ours, no bit of it free.
+        problem, remedy = "has a signature that was changed", _AGAIN
+        if content == _write_envelope(payload, signature, _name_key(public)):
+            stated = json.loads(payload)
+            if stated.get("predicateType") == PREDICATE_TYPE:
+                return dict(stated)
+            problem = "has the signature of something else"
+    raise _unsigned(url, problem, remedy)
+
+
+def _read_header(url: str, *, verify: bool = False) -> Mapping[str, Any]:
+    if read_kind(url) == "release":
+        return check_release(url, verify=verify)
+    return check_generation(url, verify=verify)[0]
+
+
+def _read_time(text: str) -> datetime:
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise OptionError(
+            f"{shown(text)!r} is no time.",
+            remedy="Give it as 2026-11-23T02:00:00+00:00.",
+            code="time",
+        ) from None
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+
+def _name_key(public: Ed25519PublicKey) -> str:
+    return hashlib.sha256(public.public_bytes_raw()).hexdigest()
+
+
+def _read_private(path: str) -> Ed25519PrivateKey:
+    key = _read_key(path, "private", lambda pem: serialization.load_pem_private_key(pem, None))
+    if not isinstance(key, Ed25519PrivateKey):
+        raise _no_key(path, "is a private key of another kind than Ed25519")
+    return key
+
+
+def _read_public(path: str) -> Ed25519PublicKey:
+    key = _read_key(path, "public", serialization.load_pem_public_key)
+    if not isinstance(key, Ed25519PublicKey):
+        raise _no_key(path, "is a public key of another kind than Ed25519")
+    return key
+
+
+def _read_key(path: str, what: str, load: Callable[[bytes], object]) -> object:
+    """A key of a PEM file; its content is in no message."""
+    try:
+        return load(Path(path).read_bytes())
+    except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
+        problem = f"cannot be read as a {what} key ({type(error).__name__})"
+    raise _no_key(path, problem)
+
+
+def _no_key(path: str, problem: str) -> OptionError:
+    return OptionError(
+        f"{shown(path)} {problem}.",
+        remedy="privpipe sign RELEASE --key FILE.pem --new-key makes one, and the public one "
+        "beside it.",
+        code="signing-key",
+    )
