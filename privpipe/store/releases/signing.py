@@ -175,7 +175,7 @@ def verify_signature(
     store = objects.open_store(signature_url(url), read_only=True)
     sums, envelope = (objects.read_bytes(store, name) for name in (SUMS, STATEMENT))
     if sums is None or envelope is None:
-        raise _unsigned(url, "has no signature beside it", "Ask its owner to sign it.")
+        raise _unsigned(url, "has no signature beside it", "Its owner signs it with privpipe sign.")
     stated = _open_envelope(url, envelope, public)
     digest = {"name": SUMS, "digest": {"sha256": hashlib.sha256(sums).hexdigest()}}
     if stated["subject"] != [digest]:
@@ -195,11 +195,11 @@ def _unsigned(url: str, how: str, remedy: str) -> FormatError:
     return FormatError(f"{shown(url)} {how}.", remedy=remedy, code="signature")
 
 
-def _compare(url: str, wanted: Mapping[str, str], found: Mapping[str, str]) -> None:
+def _compare(url: str, signed: Mapping[str, str], found: Mapping[str, str]) -> None:
     """Raise IncompleteReleaseError unless both have the same objects with the same digests."""
-    missing = sorted(wanted.keys() - found.keys())
-    strange = sorted(found.keys() - wanted.keys())
-    differs = sorted(name for name in wanted.keys() & found.keys() if wanted[name] != found[name])
+    missing = sorted(signed.keys() - found.keys())
+    strange = sorted(found.keys() - signed.keys())
+    differs = sorted(name for name in signed.keys() & found.keys() if signed[name] != found[name])
     if problem := next(iter(differs + missing + strange), ""):
         raise IncompleteReleaseError(
             f"Of {shown(url)} {len(differs)} objects differ from what was signed, {len(missing)} "
