@@ -46,8 +46,9 @@ def deploy_command(path: str) -> dict[str, Any]:
     automations = read_automations(str(companion)) if companion.exists() else []
     url = check_server()  # last: a file can be checked where no server is
     with blaming_prefect():
-        for pool in sorted({deployment.pool for deployment in deployments}):
+        for pool, queue in sorted({(one.pool, one.queue) for one in deployments}):
             _make_pool(pool)
+            _make_queue(pool, queue)
         _deploy(path)
         for automation in automations:
             _replace_automation(automation)
@@ -73,6 +74,21 @@ def _make_pool(name: str) -> None:
     pool = WorkPoolCreate(name=name, type="process", base_job_template=template)
     with get_client(sync_client=True) as client, suppress(ObjectAlreadyExists):
         client.create_work_pool(pool)
+
+
+def _make_queue(pool: str, name: str) -> None:
+    """A queue that starts one run at a time, the earliest first; a run that waits is not lost."""
+    from prefect.client.orchestration import get_client
+    from prefect.exceptions import ObjectAlreadyExists
+
+    async def make() -> None:
+        async with get_client() as client:
+            with suppress(ObjectAlreadyExists):
+                await client.create_work_queue(name, work_pool_name=pool)
+            found = await client.read_work_queue_by_name(name, work_pool_name=pool)
+            await client.update_work_queue(found.id, concurrency_limit=1)
+
+    asyncio.run(make())
 
 
 def _deploy(path: str) -> None:

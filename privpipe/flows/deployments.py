@@ -1,22 +1,24 @@
 """The flows that are deployed: a whole run and its parts, each for a logical time.
 
 ``deploy/prefect.yaml`` names them. Parameters are paths, names and times; the server refuses others
-by their types. Runs of one deployment never overlap (CANCEL_NEW): one that finds another at
-work is cancelled, and what it would have released the next one does, since the place of a release
-comes from its logical time and what is published is never made again.
+by their types. A queue starts one run at a time, in the order of their times: one that finds
+another at work waits. A run whose process died is started again by an automation, for the same
+logical time; what has a receipt is not done again, and what is published is never made again.
 """
 
 import time
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Literal, TypeVar
+from pathlib import Path
+from typing import Annotated, Literal, TypeVar
 
 from prefect import flow
-from prefect.runtime import flow_run
+from prefect.runtime import deployment, flow_run
+from pydantic import WithJsonSchema
 
 from privpipe.cluster.workers.boundary import run_sealed
 from privpipe.errors import ClusterError, MemoryBudgetError, PrivpipeError, StoreError
-from privpipe.flows.release_flow import EVERYTHING, release_collection
+from privpipe.flows.release_flow import EVERYTHING, STAGES, release_collection
 from privpipe.pipeline.operations.prefect_server import check_server, outlive_reader
 from privpipe.pipeline.runs.configuration_file import read_options, read_time
 from privpipe.pipeline.runs.watch import Watch
@@ -24,16 +26,31 @@ from privpipe.pipeline.stages.increment_check import TimeSpan
 
 Stage = Literal["train", "clean", "audit", "publish"]
 
+_MOMENT = r"^\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:?\d\d)$"
+
+# Prefect's server looks at a pattern; of the format it does not know what it is.
+Time = Annotated[
+    datetime, WithJsonSchema({"type": "string", "format": "date-time", "pattern": _MOMENT})
+]
+"""A logical time, with its offset."""
+
+
+def name_run() -> str:
+    """Of a flow run: its configuration and logical time, as ``people-2026-11-23``."""
+    given = flow_run.parameters
+    time = given.get("logical_time") or given.get("until")
+    moment = read_time(flow_run.scheduled_start_time if time in (None, *STAGES) else time)
+    form = "%Y-%m-%d" if flow_run.flow_name == "privpipe-release" else "%Y-%m-%dT%H%M"
+    return f"{Path(str(given['config_path'])).stem}-{moment:{form}}"
+
 
 def find_logical_time(given: datetime | None) -> datetime:
     """The time given, or that for which the run was scheduled."""
     return read_time(flow_run.scheduled_start_time if given is None else given)
 
 
-@flow(name="privpipe-release", log_prints=False, persist_result=False)
-def release(
-    config_path: str, until: Stage = "publish", logical_time: datetime | None = None
-) -> str:
+@flow(name="privpipe-release", flow_run_name=name_run, log_prints=False, persist_result=False)
+def release(config_path: str, until: Stage = "publish", logical_time: Time | None = None) -> str:
     """Sanitise the collection of a configuration file; returns the path of the release.
 
     Parameters
@@ -48,8 +65,8 @@ def release(
     return _release(config_path, find_logical_time(logical_time), until=until)
 
 
-@flow(name="privpipe-increment", log_prints=False, persist_result=False)
-def increment(config_path: str, logical_time: datetime | None = None) -> str:
+@flow(name="privpipe-increment", flow_run_name=name_run, log_prints=False, persist_result=False)
+def increment(config_path: str, logical_time: Time | None = None) -> str:
     """Release the partitions that came until a logical time, as the next generation.
 
     Parameters
@@ -63,8 +80,8 @@ def increment(config_path: str, logical_time: datetime | None = None) -> str:
     return _release(config_path, until, TimeSpan(None, until))
 
 
-@flow(name="privpipe-backfill", log_prints=False, persist_result=False)
-def backfill(config_path: str, since: datetime, until: datetime) -> str:
+@flow(name="privpipe-backfill", flow_run_name=name_run, log_prints=False, persist_result=False)
+def backfill(config_path: str, since: Time, until: Time) -> str:
     """Release the partitions of a span of logical times that are not released yet.
 
     Parameters
@@ -72,7 +89,7 @@ def backfill(config_path: str, since: datetime, until: datetime) -> str:
     config_path
         A configuration with ``[release] incremental = true``.
     since, until
-        Both included. Another run of the same release at work refuses this one.
+        Both included. Another run of the same release at work is waited for.
     """
     span = TimeSpan(read_time(since), read_time(until))
     return _release(config_path, read_time(until), span)
@@ -82,7 +99,14 @@ def _release(
     config_path: str, logical_time: datetime, span: TimeSpan = EVERYTHING, until: Stage = "publish"
 ) -> str:
     outlive_reader()  # the worker that reads the output may die, the run need not
-    watch = Watch()
+    if (n_starts := flow_run.run_count or 1) > MOST_STARTS:  # killed for what it is, as by memory
+        raise ClusterError(
+            f"This run was started {n_starts - 1} times and its process died each time.",
+            remedy="Look at the memory and the log of the machine that runs it, then start it by "
+            "`privpipe backfill`: what has a receipt is retained.",
+            code="crashes",
+        )
+    watch = Watch(deployment=deployment.name or "", link=flow_run.ui_url or "")
 
     def work() -> str:
         options = read_options(config_path, logical_time)
@@ -95,13 +119,20 @@ def _release(
 
 R = TypeVar("R")
 
-PAUSES = (10.0, 60.0, 300.0)
-"""Seconds before each further attempt."""
+PAUSES = (10.0, 60.0, 300.0, *(600.0,) * 18)
+"""Seconds before each further attempt: an outage of three hours costs no night."""
 
-PASSING = frozenset(
-    {"unreachable", "no-workers", "task-lost", "task-failed", "scheduler-lost", "storage", "lease"}
-)
+OUTAGES = frozenset({"unreachable", "no-workers", "scheduler-lost", "storage", "lease", "busy"})
+"""Codes of errors that last as long as something is away, or as another run is at work."""
+
+PASSING = OUTAGES | {"task-lost", "task-failed"}
 """Codes of errors that may be gone a moment later; a full disk is not among them."""
+
+FEW = 3
+"""Further attempts where nothing is away."""
+
+MOST_STARTS = 5
+"""Of one run: who dies five times dies for a reason."""
 
 
 def is_passing(error: PrivpipeError) -> bool:
@@ -123,11 +154,11 @@ def retry_passing(
     sleep: Callable[[float], None] = time.sleep,
 ) -> R:
     """Call until it ends well, an error is not one that passes, or the attempts are used up."""
-    for pause in pauses:
+    for number, pause in enumerate(pauses):
         try:
             return work()
         except PrivpipeError as error:
-            if not is_passing(error):
+            if not is_passing(error) or (error.code not in OUTAGES and number >= FEW):
                 raise
             problem = error.code
         say(f"retry    {problem}: resumes in {pause:.0f} s after what has a receipt")

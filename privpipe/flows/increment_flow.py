@@ -78,6 +78,7 @@ def release_increment(options: RunOptions, watch: Watch, times: TimeSpan) -> str
         content = _make(work, new, replaced)
         # Until here readers see the former generation, from here on the whole of the next.
         generation = publish_generation(url, "release", content.encode(), former)
+        watch.publish()
         left = incremental_release.sweep_parts(url, content, datetime.now(UTC))
         watch.say(
             f"done     release {shown(url)}, generation {generation.number}: "
@@ -203,8 +204,8 @@ def _make_part(
     with hold_workspace(url), dropping_refused(url):
         run, _ = begin_or_resume(run)
         watch.run_id = run.run_id
-        with open_executor(cluster_options(options), run.run_id, watch.hear) as executor:
-            watch.executor = executor
+        opened = open_executor(cluster_options(options), run.run_id, watch.hear)
+        with opened as executor, watch.working(executor):
             if state is None:
                 watch.say(f"cluster  {executor.describe()}")
             with watch.stage("train", f"{run.training.n_records:,} records, once per history"):

@@ -102,19 +102,25 @@ def release_collection(
         What the check stage made of the options, where that was done before.
     """
     try:
-        trusted_code.confirm_code(options)
-        if options.privacy.ephemeral == "refuse":
-            fleeting = spend.list_fleeting(options)
-            watch.say(*(f"account  {one}: later runs do not know of this one" for one in fleeting))
-        if options.release.incremental:
-            outcome = release_increment(options, watch, times)
-        else:
-            outcome = _release(options, watch, until, checked)
+        with watch.beating(options.release.path, options.privacy.limit):
+            outcome = _begin(options, watch, until, times, checked)
     except BaseException as error:  # Ctrl-C, too, or Prefect cancels the run
         write_failure(options.release.path, watch, error)
         raise
     write_results(options.release.path, watch, outcome)
     return options.release.path
+
+
+def _begin(
+    options: RunOptions, watch: Watch, until: str, times: TimeSpan, checked: Run | None
+) -> str:
+    trusted_code.confirm_code(options)
+    if options.privacy.ephemeral == "refuse":
+        fleeting = spend.list_fleeting(options)
+        watch.say(*(f"account  {one}: later runs do not know of this one" for one in fleeting))
+    if options.release.incremental:
+        return release_increment(options, watch, times)
+    return _release(options, watch, until, checked)
 
 
 def _release(options: RunOptions, watch: Watch, until: str, checked: Run | None) -> str:
@@ -134,9 +140,8 @@ def _release(options: RunOptions, watch: Watch, until: str, checked: Run | None)
         if resumed:
             watch.say(f"resume   run {run.run_id} of {run.state.started}, stage {run.state.stage}")
         with open_executor(cluster_options(options), run.run_id, watch.hear) as executor:
-            watch.executor = executor
             watch.say(f"cluster  {executor.describe()}")
-            with gate.dropping_refused(url):
+            with watch.working(executor), gate.dropping_refused(url):
                 findings = _work(run, executor, watch, until)
         if until != "publish" or findings is None:
             watch.say(f"stopped  after {until}; `privpipe run` resumes")
@@ -194,6 +199,7 @@ def _work(run: Run, executor: Executor, watch: Watch, until: str) -> dict[str, A
     run = resume.begin_stage(run, "publish")
     with watch.stage("publish", shown(run.release_url)):
         stage_tasks.publish_task(run, trained, cleaned, findings, watch.hear)
+    watch.publish()
     return findings
 
 

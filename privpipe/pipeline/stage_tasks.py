@@ -75,6 +75,8 @@ def pass_gate(
     report_gate(run.run_id, judged["gate"])
     watch.judge(str(judged["gate"]["state"]))
     if enforced:
+        if judged["gate"]["state"] == "failed":  # why, where whoever is called looks first
+            report_summary(run.report_url, judged)
         check_gated(judged)
     return judged
 

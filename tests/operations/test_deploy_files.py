@@ -13,7 +13,8 @@ import pytest
 import yaml
 
 from privpipe.cluster.workers.deployed import describe_configuration
-from privpipe.cluster.workers.progress import GATES, GAUGES, STAGES
+from privpipe.cluster.workers.progress import GATES, STAGES
+from privpipe.cluster.workers.run_metrics import GAUGES, OF_ALL, PROMISED, RELEASED, WORDS
 from privpipe.errors import OptionError
 from privpipe.pipeline.operations.deployment_file import read_automations, read_deployments
 
@@ -24,7 +25,7 @@ def test_deployments__of_the_repository_are_taken() -> None:
     found = {one.name: one for one in read_deployments(str(DEPLOY / "prefect.yaml"))}
     assert set(found) == {"release", "train", "audit", "incremental", "backfill"}
     assert found["release"].schedules == (("0 2 * * *", "Europe/Berlin", True),)
-    assert len(read_automations(str(DEPLOY / "automations.yaml"))) == 3
+    assert len(read_automations(str(DEPLOY / "automations.yaml"))) == 4
 
 
 @pytest.mark.parametrize(
@@ -34,7 +35,13 @@ def test_deployments__of_the_repository_are_taken() -> None:
         ("Europe/Berlin, active: true", "Europe/Berlim, active: true", "unknown"),
         ("Europe/Berlin, active: true", "CEST, active: true", "unknown"),
         ("config_path: run.toml }", "config_paht: run.toml }", "did you mean 'config_path'"),
-        ("strategy: CANCEL_NEW", "strategy: ENQUEUE", "finds another at work"),
+        (", work_queue_name: releases", "", "names no queue"),
+        ("work_pool: *releases", "work_pool: *increments", "as 'release' does"),
+        (
+            "work_pool: *releases",
+            "work_pool: *releases\n    concurrency_limit: 1",
+            "ends sound runs",
+        ),
         (
             "privpipe.flows.deployments.release",
             "privpipe.flows.deployments.releases",
@@ -83,11 +90,11 @@ def read_expressions() -> list[str]:
 
 
 def test_alerts_and_dashboard__speak_of_gauges_and_words_that_there_are() -> None:
-    known = {*GAUGES, "privpipe_stage", "privpipe_gate"}
+    known = {*GAUGES, *WORDS, *OF_ALL, RELEASED, PROMISED}
     expressions = read_expressions()
     named = set(re.findall(r"privpipe_\w+", " ".join(expressions)))
     assert named <= known
-    assert named >= known - {"privpipe_stage", "privpipe_gate"}, "a gauge that nobody looks at"
+    assert named >= known, "a gauge that nobody looks at"
     words = set(re.findall(r'(?:stage|gate)=~?"([^"]+)"', " ".join(expressions)))
     assert {word for group in words for word in group.split("|")} <= {*STAGES, *GATES}
 

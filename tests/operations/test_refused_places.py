@@ -92,7 +92,7 @@ def fail(error: PrivpipeError, times: int) -> tuple[list[float], list[PrivpipeEr
         (ClusterError("x", code="scheduler-lost"), 2, [1, 2], True),
         (StoreError("x", code="unreachable"), 3, [1, 2], False),
         (StoreError("x", code="disk-full"), 1, [], False),
-        (StoreError("x", code="busy"), 1, [], False),
+        (StoreError("x", code="busy"), 1, [1], True),
         (GateError("x", code="leaks"), 1, [], False),
         (GateError("x", code="task-lost"), 1, [], False),
     ],
@@ -103,6 +103,22 @@ def test_retry__only_what_may_pass(
     taken, out = fail(error, times)
     assert taken == pauses
     assert (out == []) == ends_well
+
+
+def test_retry__waits_out_an_hour_of_something_away_and_no_failing_task() -> None:
+    slept = list[float]()
+
+    def work(code: str, until: float) -> str:
+        if sum(slept) < until:
+            raise ClusterError("x", code=code)
+        return "done"
+
+    say = str
+    assert retry_passing(lambda: work("scheduler-lost", 3600.0), say, sleep=slept.append) == "done"
+    slept.clear()
+    with pytest.raises(ClusterError):
+        retry_passing(lambda: work("task-failed", 3600.0), say, sleep=slept.append)
+    assert slept == [10.0, 60.0, 300.0]
 
 
 def test_certificates__are_private_signed_and_renewed(tmp_path: Path) -> None:

@@ -150,7 +150,7 @@ class WholeCluster:
                 *("--preload", preload),
             ],
             **workers,
-            "runs": "prefect worker start --pool privpipe --name one --limit 2".split(),
+            "runs": "prefect worker start --pool privpipe --name one".split(),
         }
 
     def _make_database(self) -> None:

@@ -1,27 +1,30 @@
-"""How far a run is: in fixed words, as Prometheus gauges, and as a page of the Dask dashboard.
+"""How far runs are: a value per run, heard and retained by a scheduler, shown as pages.
 
-Names of stages, units and states are a vocabulary: nothing that a user wrote, no path and no value
-of a record ever becomes a label, so that the number of series never grows with runs or records. The
-dashboard's own bars show only the tasks that are in flight.
+Stages, units and states are a vocabulary. Names of a deployment and of a release are cut to
+letters that a label may have; a path, or a value of a record, never becomes one. What a scheduler
+retains is the newest runs, and each has an age: a driver speaks at least every ten seconds, so that
+one that is dead is seen to be silent. The dashboard's own bars show only the tasks in flight.
 
-Gauges are on the scheduler's /metrics, in a file, or at a gateway. A scheduler that privpipe
-starts, or that is started with `deploy/preload.py`, has the page /privpipe as well; on any other
-the gauges alone appear, once a driver has connected.
+A scheduler that privpipe starts, or that is started with `deploy/preload.py`, has the pages
+/privpipe and, in the menu of Dask's pages, /individual-privpipe-runs. Gauges are made of the same
+values by `run_metrics`.
 """
 
-from collections.abc import Iterator, Mapping
+import re
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from functools import cache
 from typing import Any, Self
+from urllib.parse import urlsplit
 
 import dask
 from distributed import SchedulerPlugin
 from distributed.http.utils import RequestHandler
-from prometheus_client import REGISTRY, CollectorRegistry, push_to_gateway, write_to_textfile
-from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.registry import Collector
 from tornado.template import Template
+
+from privpipe.cluster.workers import run_metrics
 
 WORKS = {
     "prove_chunk": "prove",
@@ -43,6 +46,15 @@ PLUGIN = "privpipe-progress"
 STAGES = ("check", "prove", "train", "clean", "drift", "audit", "gate", "publish", "other")
 GATES = ("none", "passed", "failed", "approved", "not gated")
 UNITS = ("records", "chunks", "rounds", "attacks", "objects", "seconds")
+STATES = ("running", "waiting", "finished", "failed", "interrupted", "silent")
+"""Waiting is for workers; silent is a run whose driver is not heard of: it is dead or away."""
+
+AT_WORK = ("running", "waiting")
+
+SILENT_AFTER = 60.0
+"""Seconds; a driver speaks every ten."""
+
+_NO_LABEL = re.compile(r"[^A-Za-z0-9._-]")
 
 
 def find_stage(work: str) -> str:
@@ -60,8 +72,12 @@ class Progress:
 
     Parameters
     ----------
-    run
-        Its identifier.
+    run, release, deployment
+        Its identifier, the name of its release, the deployment of Prefect that started it.
+    link
+        Its page at Prefect, where one is known.
+    state
+        Of `STATES`.
     stage
         Of `STAGES`.
     done, total, unit
@@ -69,18 +85,27 @@ class Progress:
     chunks_done, chunks_total
         Of the stage's pass over the records.
     per_second, seconds_left
-        Since the work began in this run; 0 where nothing can be said.
+        Over the last minute; 0 where nothing can be said.
     failed, retried
-        Tasks that failed for good, and that were tried again.
+        Tasks of this run that failed for good, and that were tried again.
     withheld, clipped, n_bytes
         Records of the release that hold nothing, records that a bound changed, bytes written.
     gate
         Of `GATES`.
-    privacy_loss
-        Largest epsilon that a partition of the run has lost, by its account; 0 where none counts.
+    privacy_loss, privacy_limit
+        Largest epsilon that a partition of the run has lost, by its account, and what it may lose;
+        0 where none counts.
+    published
+        When its release became visible, seconds since 1970; 0 before.
+    heard
+        When the scheduler heard of it last, likewise.
     """
 
     run: str = ""
+    release: str = ""
+    deployment: str = ""
+    link: str = ""
+    state: str = "running"
     stage: str = "check"
     done: float = 0.0
     total: float = 0.0
@@ -96,6 +121,9 @@ class Progress:
     n_bytes: int = 0
     gate: str = "none"
     privacy_loss: float = 0.0
+    privacy_limit: float = 0.0
+    published: float = 0.0
+    heard: float = 0.0
 
     def encode(self) -> dict[str, Any]:
         """Plain values, for an event on the scheduler."""
@@ -108,13 +136,28 @@ class Progress:
         found = cls(**known)
         return replace(
             found,
+            release=_NO_LABEL.sub("_", found.release)[:64],
+            deployment=_NO_LABEL.sub("_", found.deployment)[:64],
             stage=found.stage if found.stage in STAGES else "other",
             unit=found.unit if found.unit in UNITS else "records",
             gate=found.gate if found.gate in GATES else "none",
+            state=found.state if found.state in STATES else "running",
+            link=found.link if urlsplit(found.link).scheme in ("http", "https") else "",
             # It comes from a client of the scheduler, and becomes a page: nothing but
             # letters and digits.
             run=found.run[:8] if found.run.isalnum() else "",
         )
+
+    @property
+    def age(self) -> float:
+        """Seconds since it was heard of; 0 where it is the driver's own."""
+        return max(time.time() - self.heard, 0.0) if self.heard else 0.0
+
+    def seen(self) -> Self:
+        """As it is now: a run that should speak and does not is silent, and has no time left."""
+        if self.state not in AT_WORK or self.age <= SILENT_AFTER:
+            return self
+        return replace(self, state="silent", per_second=0.0, seconds_left=0.0)
 
     def describe(self) -> dict[str, str]:
         """In words for people."""
@@ -123,15 +166,21 @@ class Progress:
         minutes, seconds = divmod(round(self.seconds_left), 60)
         return {
             "run": self.run,
+            "release": self.release,
+            "deployment": self.deployment,
+            "state": self.state,
             "stage": self.stage,
             "done": f"{self.done:,.0f}{whole} {self.unit}",
             "chunks": chunks,
             "speed": f"{self.per_second:,.{0 if self.per_second >= 10 else 2}f} {self.unit}/s",
             "left": f"{minutes:d} min {seconds:02d} s" if self.seconds_left else "",
+            "heard": f"{self.age:.0f} s ago",
             "retried": f"{self.retried:,}",
             "failed": f"{self.failed:,}",
             "withheld": f"{self.withheld:,}",
+            "MiB": f"{self.n_bytes / 2**20:,.1f}",
             "gate": self.gate,
+            "epsilon": f"{self.privacy_loss:.3g}" if self.privacy_loss else "",
         }
 
 
@@ -141,157 +190,123 @@ TOPIC = "privpipe-progress"
 MOST_RUNS = 20
 """Newest runs that are shown."""
 
+MOST_COUNTED = 10 * MOST_RUNS
+"""Runs whose lost tasks are counted; others' tasks that look like ours may be among them."""
+
 OURS = ("clean_chunk", "prove_chunk", "sum_", "merge_", "attack", "load_shards", "ask_")
+_RUN_OF_TASK = re.compile(r"-([0-9a-z]{8})\b")
 
 
 class ShowProgress(SchedulerPlugin):
-    """Retains the progress of the newest runs."""
+    """Retains the progress of the newest runs, and counts what was lost."""
 
     name = PLUGIN
     idempotent = True
 
     def __init__(self) -> None:
         self.runs: dict[str, Progress] = {}
-        self.retried = self.failed = 0
+        self.retried, self.failed = Counter[str](), Counter[str]()
+        self.lost_workers = 0
 
     async def start(self, scheduler: Any) -> None:
         """Called when it is registered."""
         self.scheduler = scheduler
+        run_metrics.serve_runs(self)
 
     def log_event(self, topic: str, msg: Any) -> None:
         """Called for each event on the scheduler."""
+        if topic == "all" and isinstance(msg, dict) and msg.get("action") == "remove-worker":
+            self.lost_workers += not msg.get("expected", True)
         if topic != TOPIC or not isinstance(msg, dict):
             return
-        now = replace(Progress.decode(msg), retried=self.retried, failed=self.failed)
+        now = Progress.decode(msg)
         # The run that was heard of last is the last of all.
         self.runs.pop(now.run, None)
-        self.runs[now.run] = now
+        self.runs[now.run] = replace(now, heard=time.time())
         if len(self.runs) > MOST_RUNS:
             del self.runs[next(iter(self.runs))]
-        serve_progress(now)
 
     def transition(
         self, key: Any, start: Any, finish: Any, *args: Any, stimulus_id: str = "", **kwargs: Any
     ) -> None:
         """Called for each change of a task: lost with its worker, or failed for good."""
-        if not str(key).startswith(OURS):
-            return
-        if finish == "erred":
-            self.failed += 1
         # Back from a worker without a result: the worker was lost, and the task is tried
         # again.
-        elif start == "processing" and finish in ("released", "waiting") and not kwargs:
-            self.retried += 1
+        again = start == "processing" and finish in ("released", "waiting") and not kwargs
+        if (finish == "erred" or again) and str(key).startswith(OURS):
+            found = _RUN_OF_TASK.search(str(key))
+            counts = self.failed if finish == "erred" else self.retried
+            counts[found[1] if found else ""] += 1
+            if len(counts) > MOST_COUNTED:
+                del counts[next(iter(counts))]
+
+    def list_runs(self) -> list[Progress]:
+        """Runs that the scheduler has heard of as they are now, the newest first."""
+        return [
+            replace(run.seen(), retried=self.retried[run.run], failed=self.failed[run.run])
+            for run in reversed(self.runs.values())
+        ]
+
+    def measure_memory(self) -> float:
+        """Largest share of its memory that a worker uses."""
+        shares = [
+            float(worker.metrics.get("memory", 0)) / worker.memory_limit
+            for worker in self.scheduler.workers.values()
+            if worker.memory_limit
+        ]
+        return max(shares, default=0.0)
 
 
-GAUGES = {
-    "privpipe_done": ("done", "How much of the work under way is done, in its unit."),
-    "privpipe_total": ("total", "How much there is; 0 where it is not known."),
-    "privpipe_chunks_done": ("chunks_done", "Chunks of the stage that are done."),
-    "privpipe_chunks_total": ("chunks_total", "Chunks of the stage."),
-    "privpipe_per_second": ("per_second", "Records, or other units of the work, per second."),
-    "privpipe_seconds_left": ("seconds_left", "Estimated; 0 where nothing can be said."),
-    "privpipe_tasks_failed": ("failed", "Tasks that failed for good."),
-    "privpipe_tasks_retried": ("retried", "Tasks that were tried again."),
-    "privpipe_records_withheld": ("withheld", "Records whose row holds nothing."),
-    "privpipe_records_clipped": ("clipped", "Records that a bound of their noise changed."),
-    "privpipe_bytes_written": ("n_bytes", "Bytes of released chunks."),
-    "privpipe_privacy_loss": (
-        "privacy_loss",
-        "Largest epsilon that a partition has lost; 0 where none counts.",
-    ),
-}
-"""By name the field of `Progress` that a gauge shows, and what it is."""
+# Tornado escapes all that is filled in.
+TABLE = Template("""<table>
+<tr>{% for name in heads %}<th>{{ name }}</th>{% end %}<th></th></tr>
+{% for run in runs %}
+<tr>{% for name, value in run.describe().items() %}<td>{% if name == "run" and run.link %}\
+<a href="{{ run.link }}" target="_blank">{{ value }}</a>{% else %}{{ value }}{% end %}</td>{% end %}
+<td>{% if run.total %}<progress max="{{ run.total }}" value="{{ run.done }}">{% end %}</td></tr>
+{% end %}
+</table>
+<p>{{ workers }} workers, at most {{ memory }} % of a worker's memory used, {{ lost }} lost.</p>
+""")
+PAGE = """<!doctype html>
+<title>privpipe</title>
+<style>body { font-family: sans-serif } td, th { padding: 2px 14px 2px 0; text-align: left }</style>
+"""
 
 
-class RunCollector(Collector):
-    """Gauges of the run that was heard of last."""
-
-    def __init__(self, progress: Progress | None = None) -> None:
-        self.progress = progress
-
-    def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Called for each scrape."""
-        now = self.progress or Progress()
-        for name, (field, about) in GAUGES.items():
-            yield GaugeMetricFamily(name, about, value=float(getattr(now, field)))
-        for name, about, word, words in (
-            ("privpipe_stage", "1 for the stage of the run.", now.stage, STAGES),
-            ("privpipe_gate", "1 for what the gate said.", now.gate, GATES),
-        ):
-            family = GaugeMetricFamily(name, about, labels=[name.removeprefix("privpipe_")])
-            for known in words:
-                family.add_metric([known], float(known == word and self.progress is not None))
-            yield family
+def draw_runs(plugin: ShowProgress | None) -> str:
+    """The table of runs, as HTML; without a row before the first driver has connected."""
+    heads = Progress().describe()
+    if plugin is None:
+        return TABLE.generate(runs=[], heads=heads, workers="no", memory=0, lost=0).decode()
+    return TABLE.generate(
+        runs=plugin.list_runs(),
+        heads=heads,
+        workers=len(plugin.scheduler.workers),
+        memory=round(100 * plugin.measure_memory()),
+        lost=plugin.lost_workers,
+    ).decode()
 
 
-def serve_progress(progress: Progress) -> None:
-    """Show it in this process's registry, which a scheduler serves at /metrics."""
-    _register().progress = progress
-
-
-@cache
-def _register() -> RunCollector:
-    served = RunCollector()
-    with suppress(ValueError):  # somebody else's names
-        REGISTRY.register(served)
-    return served
-
-
-def write_progress(progress: Progress, path: str) -> None:
-    """Write a file for node_exporter's textfile collector, whole."""
-    write_to_textfile(path, _registry(progress))
-
-
-def push_progress(progress: Progress, gateway: str) -> None:
-    """Push to a Prometheus gateway, as the job "privpipe"."""
-    push_to_gateway(gateway, job="privpipe", registry=_registry(progress), timeout=5)
-
-
-def _registry(progress: Progress) -> Any:
-    # Its own: the process's may hold gauges of whoever imported us.
-    registry = CollectorRegistry()
-    registry.register(RunCollector(progress))
-    return registry
-
-
-class _RunsHandler(RequestHandler):
-    def find_runs(self) -> list[Progress]:
-        """Runs that the scheduler has heard of, the newest first."""
-        plugin = self.server.plugins.get(PLUGIN)
-        return [] if plugin is None else list(reversed(plugin.runs.values()))
-
-
-class ProgressPage(_RunsHandler):
+class ProgressPage(RequestHandler):
     """The page /privpipe: runs in words for people."""
 
     def get(self) -> None:
         """Answer."""
         # As often as the driver reports, about: more would show nothing new.
         self.set_header("Refresh", "1")
-        self.finish(PAGE.generate(runs=self.find_runs(), heads=Progress().describe()))
+        self.finish(PAGE + draw_runs(self.server.plugins.get(PLUGIN)))
 
 
-class ProgressDocument(_RunsHandler):
+class ProgressDocument(RequestHandler):
     """The same as JSON."""
 
     def get(self) -> None:
         """Answer."""
-        self.write({"runs": [asdict(run) for run in self.find_runs()]})
+        plugin = self.server.plugins.get(PLUGIN)
+        runs: Iterable[Progress] = plugin.list_runs() if plugin else ()
+        self.write({"runs": [asdict(run) | {"age": round(run.age, 1)} for run in runs]})
 
-
-# Tornado escapes all that is filled in.
-PAGE = Template("""<!doctype html>
-<title>privpipe</title>
-<style>body { font-family: sans-serif } td, th { padding: 2px 18px 2px 0; text-align: left }</style>
-<table>
-<tr>{% for name in heads %}<th>{{ name }}</th>{% end %}<th></th></tr>
-{% for run in runs %}
-<tr>{% for value in run.describe().values() %}<td>{{ value }}</td>{% end %}
-<td>{% if run.total %}<progress max="{{ run.total }}" value="{{ run.done }}">{% end %}</td></tr>
-{% end %}
-</table>
-""")
 
 routes: list[tuple[str, type, dict[str, Any]]] = [
     ("privpipe", ProgressPage, {}),
@@ -300,8 +315,30 @@ routes: list[tuple[str, type, dict[str, Any]]] = [
 """What `distributed` serves of a module that its configuration names."""
 
 
+def show_in_dashboard(scheduler: Any, extra: Mapping[str, Any], doc: Any) -> None:
+    """The table as one of Dask's own pages, below its menu, drawn anew each second."""
+    from bokeh.models.widgets import Div
+    from distributed.dashboard.components.scheduler import env
+
+    table = Div(text=draw_runs(scheduler.plugins.get(PLUGIN)), sizing_mode="stretch_width")
+    doc.title = "privpipe"
+    doc.add_root(table)
+    doc.template = env.get_template("simple.html")
+    doc.template_variables.update(extra)
+
+    def draw() -> None:
+        table.text = draw_runs(scheduler.plugins.get(PLUGIN))
+
+    doc.add_periodic_callback(draw, 1000)
+
+
 def add_page() -> None:
-    """Let schedulers that start after this show the page."""
+    """Let schedulers that start after this show the pages."""
     listed = list(dask.config.get("distributed.scheduler.http.routes"))
     if __name__ not in listed:
         dask.config.set({"distributed.scheduler.http.routes": [*listed, __name__]})
+    with suppress(ImportError):  # without bokeh there is no menu
+        from distributed.dashboard.scheduler import applications
+
+        # Dask lists what is named individual-... in its menu "More".
+        applications["/individual-privpipe-runs"] = show_in_dashboard

@@ -1,7 +1,7 @@
 """What a file of deployments may say; read and refused before a server hears of it.
 
-Prefect takes a schedule without a zone, a parameter that the flow does not know and a limit that
-piles runs up, and each is noticed at night.
+Prefect takes a schedule without a zone, a parameter that the flow does not know and runs that
+overlap, and each is noticed at night.
 """
 
 import importlib
@@ -25,8 +25,10 @@ class Deployment:
     ----------
     name, flow
         ``flow/name`` is how Prefect calls it.
-    pool
-        Its work pool.
+    pool, queue
+        Its work pool, and the queue in it that starts its runs one by one.
+    config
+        Path of the configuration that its runs read.
     schedules
         (cron, zone, active).
     """
@@ -34,6 +36,8 @@ class Deployment:
     name: str
     flow: str
     pool: str
+    queue: str
+    config: str
     schedules: tuple[tuple[str, str, bool], ...]
 
 
@@ -48,7 +52,17 @@ def read_deployments(path: str) -> list[Deployment]:
     items = _load(path).get("deployments")
     if not isinstance(items, list) or not items:
         raise _refuse(path, "has no deployments", "List them below `deployments:`.")
-    return [_read(path, item) for item in items]
+    found = [_read(path, item) for item in items]
+    queues: dict[str, Deployment] = {}
+    for one in found:
+        other = queues.setdefault(one.config, one)
+        if (one.pool, one.queue) != (other.pool, other.queue):
+            raise _refuse(
+                f"{path}: the deployment {one.name!r}",
+                f"writes the release of {one.config}, as {other.name!r} does, from another queue",
+                f"Give both the work_queue_name {other.queue}: a queue starts one run at a time.",
+            )
+    return found
 
 
 def read_automations(path: str) -> list[dict[str, Any]]:
@@ -78,8 +92,9 @@ def _read(path: str, item: Mapping[str, Any]) -> Deployment:
     for problem, remedy in _list_problems(item, entrypoint, flow):
         raise _refuse(f"{path}: the deployment {name!r}", problem, remedy)
     schedules = [(s["cron"], s["timezone"], s.get("active", True)) for s in _schedules(item)]
-    pool = str((item.get("work_pool") or {}).get("name", ""))
-    return Deployment(name, flow.name, pool, tuple(schedules))
+    pool, config = item["work_pool"], (item.get("parameters") or {}).get("config_path", "")
+    place = (str(pool.get("name", "")), str(pool["work_queue_name"]))
+    return Deployment(name, flow.name, *place, str(config), tuple(schedules))
 
 
 def _load_flow(entrypoint: str) -> Any:
@@ -117,12 +132,17 @@ def _list_problems(
             yield f"has a schedule that {given}", remedy
         if not isinstance(schedule.get("cron"), str):
             yield "has a schedule without cron", 'Give five fields, as cron: "0 2 * * *".'
-    limit = item.get("concurrency_limit")
-    if not isinstance(limit, Mapping) or limit.get("collision_strategy") != "CANCEL_NEW":
+    if not (item.get("work_pool") or {}).get("work_queue_name"):
         yield (
-            "does not say what happens to a run that finds another at work",
-            "Give concurrency_limit: {limit: 1, collision_strategy: CANCEL_NEW}; ENQUEUE piles "
-            "runs up and starts them out of order.",
+            "names no queue, so that its runs may overlap and come out of order",
+            "Give work_pool: {name: privpipe, work_queue_name: releases}.",
+        )
+    # Prefect's server holds such a slot by a lease of 300 s, which a run cannot renew while the
+    # server is away: the sound run is ended.
+    if item.get("concurrency_limit") is not None:
+        yield (
+            "has a concurrency_limit, which ends sound runs when Prefect's server is away",
+            "Leave it out: the queue of its work pool starts one run at a time.",
         )
 
 

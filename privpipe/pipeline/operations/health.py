@@ -254,14 +254,15 @@ def _compare(deployment: Deployment, found: dict[str, Any], path: str) -> Findin
         (item["schedule"].get("cron"), item["schedule"].get("timezone"), item["active"])
         for item in found.get("schedules", ())
     }
-    limit = (found.get("global_concurrency_limit") or {}).get("limit")
-    strategy = (found.get("concurrency_options") or {}).get("collision_strategy")
+    lease = found.get("global_concurrency_limit")
     problems = {
         "is not on the server": not found,
         "has other schedules on the server than in the file": schedules
         != set(deployment.schedules),
-        f"has the limit {limit} with {strategy}, not 1 with CANCEL_NEW": (limit, strategy)
-        != (1, "CANCEL_NEW"),
+        f"is in the queue {found.get('work_queue_name')}, not {deployment.queue}": (
+            found.get("work_queue_name") != deployment.queue
+        ),
+        "has a concurrency limit of its own, which ends runs when the server is away": bool(lease),
         "is paused": bool(found.get("paused")),
     }
     name = f"{deployment.flow}/{deployment.name}"

@@ -8,9 +8,12 @@ import json
 import os
 import sys
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from threading import Event as Flag
+from threading import RLock, Thread
 from typing import Any
 
 import fsspec
@@ -33,24 +36,89 @@ SHOW_EVERY = 0.5
 EXPORT_EVERY = 5.0
 """Seconds between two exports of gauges, each of which is a file or a request."""
 
+BEAT_EVERY = 10.0
+"""Seconds after which a run is heard of though nothing happens."""
+
+SPEED_OVER = 60.0
+"""Seconds over which the speed of a run is measured."""
+
 AMOUNTS = ("done", "total", "per_second", "seconds_left", "chunks_done", "chunks_total")
 NOTHING_DONE = dict.fromkeys(AMOUNTS, 0)
 """Of a `Progress` where work begins."""
 
 
 class Watch:
-    """Shows stages, and the events of long work, on a console and to whoever reads metrics."""
+    """Shows stages, and the events of long work, on a console and to whoever reads metrics.
 
-    def __init__(self, console: PlainConsole | None = None) -> None:
+    Parameters
+    ----------
+    console
+        Standard error by default.
+    deployment, link
+        Of Prefect, where it started the run: its deployment, and its page.
+    """
+
+    def __init__(
+        self, console: PlainConsole | None = None, *, deployment: str = "", link: str = ""
+    ) -> None:
         self.console = console or PlainConsole(stderr=True)
         self.run_id: str | None = None
         self.stages: list[tuple[str, float]] = []
         self.current = "check"
-        self.now = Progress()
+        self.now = Progress.decode({"deployment": deployment, "link": link})
         self.executor: Executor | None = None
         self._bar = WorkBar(self.console)
-        self._work, self._begun, self._found = "", 0.0, 0.0
+        self._work, self._found = "", 0.0
+        self._marks = deque[tuple[float, float]]()
+        self._lock = RLock()  # a beat shows what the run changes
         self._shown, self._exported = 0.0, -EXPORT_EVERY
+
+    @contextmanager
+    def beating(self, release_url: str, privacy_limit: float | None) -> Iterator[None]:
+        """Let a run be heard of while it lives, whatever it does, and how it ended."""
+        release = release_url.rstrip("/").rpartition("/")[2]
+        self._change(release=release, privacy_limit=privacy_limit or 0.0)
+        stop = Flag()
+
+        def beat() -> None:
+            while not stop.wait(BEAT_EVERY):
+                self._show(at_once=True)
+
+        thread = Thread(target=beat, name="heartbeat", daemon=True)
+        thread.start()
+        try:
+            with self._closing():
+                yield
+        finally:
+            stop.set()
+            thread.join()
+
+    @contextmanager
+    def working(self, executor: Executor) -> Iterator[None]:
+        """Show the run on the cluster that works for it, and there how that ended."""
+        self.executor = executor
+        self._change(state="running")
+        try:
+            with self._closing():
+                yield
+        finally:
+            self.executor = None
+
+    @contextmanager
+    def _closing(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException as error:
+            self._change(state="failed" if isinstance(error, Exception) else "interrupted")
+            self._show(at_once=True)
+            raise
+        self._change(state="finished")
+        self._show(at_once=True)
+
+    def publish(self) -> None:
+        """Show that the release is visible from now on."""
+        self._change(published=time.time())
+        self._show(at_once=True)
 
     @contextmanager
     def stage(self, name: str, what: str) -> Iterator[None]:
@@ -84,9 +152,14 @@ class Watch:
 
     def hear(self, event: Event) -> None:
         """Show what long work reports: a bar while it advances, a line when it stalls."""
+        with self._lock:
+            self._hear(event)
+
+    def _hear(self, event: Event) -> None:
         numbers, begins = dict(event.numbers), event.what == "begins"
         if event.what == "stalls":
             n_workers = numbers.get("workers", 0)
+            self._change(state="running" if n_workers else "waiting")
             line = f"Nothing finished for {event.amount:.0f} s; {n_workers:.0f} workers."
             self.say(line, style="yellow")
         elif event.what == "ends":
@@ -100,7 +173,8 @@ class Watch:
             self._show()
 
     def _begin(self, event: Event, total: float, numbers: Mapping[str, float]) -> None:
-        self._work, self._begun, self._found = event.work, time.monotonic(), 0.0
+        self._work, self._found = event.work, 0.0
+        self._marks = deque([(time.monotonic(), 0.0)])
         stage, chunks = find_stage(event.work), total if event.unit == "chunks" else 0
         known = stage != "other"
         self._bar.begin(stage if known else event.work, total, event.unit)
@@ -117,12 +191,11 @@ class Watch:
         done = min(now.done + event.amount, now.total or float("inf"))
         if numbers.get("found"):  # done by an earlier run: no work of this one
             self._found += event.amount
-        speed = max(done - self._found, 0.0) / max(time.monotonic() - self._begun, 1e-9)
+        self._marks.append((time.monotonic(), max(done - self._found, 0.0)))
         chunks = event.amount if event.unit == "chunks" else numbers.get("chunks", 0)
         self._change(
             done=done,
-            per_second=speed,
-            seconds_left=(now.total - done) / speed if speed and now.total else 0.0,
+            state="running",
             chunks_done=now.chunks_done + int(chunks),
             withheld=now.withheld + int(numbers.get("withheld", 0)),
             clipped=now.clipped + int(numbers.get("clipped", 0)),
@@ -131,8 +204,18 @@ class Watch:
         )
 
     def _change(self, **changed: Any) -> None:
-        # Labels of gauges are few and known: any other text would make a series of its own.
-        self.now = Progress.decode(self.now.encode() | changed)
+        with self._lock:
+            # Labels of gauges are few and known: any other text would make a series of its own.
+            self.now = Progress.decode(self.now.encode() | changed)
+
+    def _measure_speed(self) -> None:
+        """Of the last minute, so that a run that slows down is seen to."""
+        now, marks = time.monotonic(), self._marks
+        while len(marks) > 1 and marks[1][0] < now - SPEED_OVER:
+            marks.popleft()
+        speed = (marks[-1][1] - marks[0][1]) / max(now - marks[0][0], 1e-9) if marks else 0.0
+        left = (self.now.total - self.now.done) / speed if speed and self.now.total else 0.0
+        self._change(per_second=speed, seconds_left=left)
 
     def _show(self, *, at_once: bool = False) -> None:
         """On the cluster's page and gauges, and where the environment names a place for them.
@@ -140,12 +223,14 @@ class Watch:
         Gauges are written or pushed now and then, but for what must not be missed: a stage, a
         verdict.
         """
-        self._shown = now = time.monotonic()
-        if self.executor is not None:
-            self.executor.show(self.now)
-        if at_once or now - self._exported >= EXPORT_EVERY:
-            self._exported = now
-            export_progress(self.now)
+        with self._lock:
+            self._measure_speed()
+            self._shown = now = time.monotonic()
+            if self.executor is not None:
+                self.executor.show(self.now)
+            if at_once or now - self._exported >= EXPORT_EVERY:
+                self._exported = now
+                export_progress(self.now)
 
     def _close(self) -> None:
         """Take the bar away."""
@@ -168,19 +253,26 @@ def log_progress(what: str, now: Progress, seconds: float | None = None) -> None
 
 
 def export_progress(now: Progress) -> None:
-    """Write or push the gauges, if a place is named; never a reason for a run to fail."""
+    """Write or push the gauges of a run, if a place is named."""
+    if os.environ.get("PRIVPIPE_METRICS_FILE") or os.environ.get("PRIVPIPE_METRICS_GATEWAY"):
+        from privpipe.cluster.workers.run_metrics import OneRun, RunCollector
+
+        # A gateway retains what was pushed last: a group for each deployment, not for each run.
+        export_gauges(RunCollector(OneRun(now)), deployment=now.deployment)
+
+
+def export_gauges(collector: Any, **key: str) -> None:
+    """Write or push gauges, if a place is named; never a reason for a run to fail."""
     path = os.environ.get("PRIVPIPE_METRICS_FILE")
     gateway = os.environ.get("PRIVPIPE_METRICS_GATEWAY")
-    if not (path or gateway):
-        return
     # prometheus_client is loaded for those who need it only.
-    from privpipe.cluster.workers.progress import push_progress, write_progress
+    from privpipe.cluster.workers.run_metrics import push_gauges, write_gauges
 
     with suppress(Exception):
         if path:
-            write_progress(now, path)
+            write_gauges(collector, path)
         if gateway:
-            push_progress(now, gateway)
+            push_gauges(collector, gateway, **{name: text for name, text in key.items() if text})
 
 
 def write_results(

@@ -8,6 +8,7 @@ import re
 import signal
 import time
 import urllib.request
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,15 @@ from distributed import Client
 from prometheus_client.parser import text_string_to_metric_families
 
 from privpipe.cluster.executors.dask_executor import DaskExecutor
+from privpipe.cluster.workers import progress
 from privpipe.cluster.workers.connection import ClusterOptions, connect
-from privpipe.cluster.workers.progress import GATES, GAUGES, STAGES, Progress, write_progress
+from privpipe.cluster.workers.progress import Progress
+from privpipe.cluster.workers.run_metrics import GAUGES, WORDS, OneRun, RunCollector, write_gauges
 
 NOW = Progress(
     run="0badcafe",
+    release="people.zarr",
+    deployment="release",
     stage="clean",
     done=2_000.0,
     total=8_000.0,
@@ -37,15 +42,16 @@ NOW = Progress(
 
 
 def read_gauges(text: str) -> dict[tuple[str, str], float]:
-    """Values by name and label."""
-    return {
-        (sample.name, *sample.labels.values())[:2] if sample.labels else (sample.name, ""): (
-            sample.value
-        )
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
-        if sample.name.startswith("privpipe_")
-    }
+    """Values by name and, where it has one, its word; all are of the one run."""
+    found = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            if sample.name.startswith("privpipe_"):
+                labels = dict(sample.labels)
+                of = {labels.pop(name, "") for name in ("deployment", "release", "run")}
+                assert of <= {"release", "people.zarr", "0badcafe", ""} or "release.zarr" in of
+                found[sample.name, next(iter(labels.values()), "")] = sample.value
+    return found
 
 
 def fetch(client: Client, page: str) -> bytes:
@@ -68,41 +74,71 @@ def wait_shown(client: Client, now: Progress) -> dict[str, Any]:
 def test_gauges__of_file_and_scheduler_are_the_same_and_whole(
     client: Client, tmp_path: Path
 ) -> None:
-    write_progress(NOW, str(tmp_path / "driver.prom"))
+    write_gauges(RunCollector(OneRun(NOW)), str(tmp_path / "driver.prom"))
     in_file = read_gauges((tmp_path / "driver.prom").read_text())
-    assert {name for name, label in in_file if not label} == set(GAUGES)
-    assert {label for name, label in in_file if name == "privpipe_stage"} == set(STAGES)
-    assert {label for name, label in in_file if name == "privpipe_gate"} == set(GATES)
-    assert in_file["privpipe_stage", "clean"] == 1.0
-    assert in_file["privpipe_records_clipped", ""] == 5.0
+    assert {name for name, word in in_file if not word} == set(GAUGES)
+    assert {name for name, word in in_file if word} == set(WORDS)
+    assert in_file["privpipe_run_stage", "clean"] == in_file["privpipe_run_state", "running"] == 1
+    assert in_file["privpipe_clipped_records", ""] == 5.0
     assert in_file["privpipe_privacy_loss", ""] == 1.5
     DaskExecutor(client, NOW.run).show(NOW)
-    shown = wait_shown(client, NOW)
+    wait_shown(client, NOW)
     served = read_gauges(fetch(client, "metrics").decode())
-    for own in ("privpipe_tasks_retried", "privpipe_tasks_failed"):  # counted where it is known
-        assert served.pop((own, "")) == shown[own.removeprefix("privpipe_tasks_")]
-        in_file.pop((own, ""))
+    assert served.pop(("privpipe_lost_workers", "")) >= 0
+    assert 0 < served.pop(("privpipe_worker_memory_ratio", "")) < 1
+    assert served.pop(("privpipe_heartbeat_age_seconds", "")) < 30
+    in_file.pop(("privpipe_heartbeat_age_seconds", ""))
     assert served == in_file
+
+
+def test_runs__two_at_once_have_series_of_their_own_and_a_dead_one_is_silent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plugin = progress.ShowProgress()
+    other = replace(NOW, run="1badcafe", release="others.zarr", done=1.0, n_bytes=7)
+    for one in (NOW, other, NOW):
+        plugin.log_event(progress.TOPIC, one.encode())
+    plugin.transition("clean_chunk-1badcafe-000001", "processing", "released")
+    plugin.transition("clean_chunk-1badcafe-000001", "processing", "erred")
+    plugin.transition("somebody-else-000001", "processing", "erred")
+    found = {run.run: run for run in plugin.list_runs()}
+    assert [(one.n_bytes, one.retried, one.failed) for one in found.values()] == [
+        (4_096, 0, 0),
+        (7, 1, 1),
+    ]
+    later = time.time() + progress.SILENT_AFTER + 1
+    monkeypatch.setattr(progress.time, "time", lambda: later)
+    plugin.log_event(progress.TOPIC, replace(other, state="finished").encode())
+    assert [run.state for run in plugin.list_runs()] == ["finished", "silent"]
+    assert plugin.list_runs()[1].describe()["left"] == ""
 
 
 def test_page__shows_a_run_as_a_person_asks_for_it(client: Client) -> None:
     DaskExecutor(client, NOW.run).show(NOW)
     wait_shown(client, NOW)
+    menu = fetch(client, "status").decode()
+    assert '<a href="individual-privpipe-runs">' in menu, "no entry in the menu of Dask's pages"
+    assert b"privpipe" in fetch(client, "individual-privpipe-runs")
     page = fetch(client, "privpipe").decode()
     head, first, *_ = re.findall("<tr>(.*?)</tr>", page, flags=re.DOTALL)
     names, values = (re.findall(r"<t[hd]>(.*?)</t[hd]>", line) for line in (head, first))
     row = dict(zip(names[:-1], values[:-1], strict=True))
-    assert row == {**NOW.describe(), "retried": row["retried"], "failed": row["failed"]}
+    assert row == {**NOW.describe(), "heard": row["heard"]}
     assert '<progress max="8000.0" value="2000.0">' in first
     assert (row["stage"], row["chunks"]) == ("clean", "2 of 8")
     assert (row["speed"], row["left"]) == ("250 records/s", "0 min 24 s")
 
 
-@pytest.mark.parametrize("field", ["stage", "unit", "gate", "run"])
+@pytest.mark.parametrize("field", ["stage", "unit", "gate", "run", "state", "link"])
 def test_words__that_a_user_wrote_become_no_label(field: str) -> None:
     secret = "SECRETmalaria is not a word"
     found = Progress.decode({**NOW.encode(), field: secret, "more": secret})
     assert secret not in json.dumps(found.encode())
+
+
+def test_names__become_labels_without_their_path() -> None:
+    found = Progress.decode({"release": "<b>ünsafe\n.zarr", "deployment": "a" * 99})
+    assert (found.release, found.deployment) == ("_b__nsafe_.zarr", "a" * 64)
 
 
 def pause(seconds: float) -> int:
