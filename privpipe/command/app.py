@@ -392,6 +392,15 @@ def deploy(path: str = Argument(DEPLOYMENTS, help="File of deployments.")) -> No
     """Check a file of deployments and give it to the server that PREFECT_API_URL names."""
 
 
+@_calls("gaps_command:gaps_command")
+def gaps(
+    deployment: str = Argument(help="Name of a deployment, as release."),
+    since: str = _text("First logical time (ISO 8601); default: since it was first deployed."),
+    fill: bool = _flag("--fill", "Queue a run for each that is missing or failed, in order."),
+) -> None:
+    """List releases that a deployment's schedule promised and that are not there, with reasons."""
+
+
 _AS_INGEST = "As for `ingest`."
 
 

@@ -19,6 +19,7 @@ from privpipe.pipeline.operations.prefect_server import (
     check_server,
     prepare_prefect,
 )
+from privpipe.pipeline.operations.promises import note_promises
 from privpipe.pipeline.runs.configuration_file import read_options
 from privpipe.pipeline.runs.trusted_code import list_unrun
 from privpipe.pipeline.stages.check import check_stage
@@ -52,6 +53,7 @@ def deploy_command(path: str) -> dict[str, Any]:
         _deploy(path)
         for automation in automations:
             _replace_automation(automation)
+    note_promises(deployments, datetime.now(UTC))  # what `privpipe gaps` looks for
     for one in deployments:
         when = ", ".join(f"{cron} {zone}" for cron, zone, active in one.schedules if active)
         say(f"deployed {one.flow}/{one.name}  {when or 'on request'}")

@@ -53,6 +53,12 @@ def read_options(path: str, logical_time: datetime | None = None) -> RunOptions:
         With file, line and column of every problem, and the closest known key; values that
         were given are never shown.
     """
+    options = read_pattern(path)
+    return options.change("release", path=fill_time(options.release.path, logical_time))
+
+
+def read_pattern(path: str) -> RunOptions:
+    """The same with ``{logical_time}`` as it is written, for whoever fills in many times."""
     try:
         # A pipe is not waited for, and a device not read to its end.
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), encoding="utf-8") as file:
@@ -77,7 +83,7 @@ def read_options(path: str, logical_time: datetime | None = None) -> RunOptions:
     except ValidationError as error:
         found = error.errors(include_input=False)  # values are never shown
     else:
-        return options.change("release", path=fill_time(options.release.path, logical_time))
+        return options
     problems = [_describe(item, text, path, given) for item in found]
     raise OptionError("\n".join(problems), remedy="\nSee README.md for all keys.", code="config")
 

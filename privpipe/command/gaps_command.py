@@ -1,0 +1,115 @@
+"""``privpipe gaps``: promised releases that are not there, and runs that make them."""
+
+from collections import Counter
+from datetime import UTC, datetime
+from typing import Any
+
+from privpipe.cluster.workers.run_metrics import PromiseCollector
+from privpipe.errors import ClusterError, PrivpipeError
+from privpipe.pipeline.operations import promises
+from privpipe.pipeline.operations.prefect_server import (
+    blaming_prefect,
+    check_server,
+    prepare_prefect,
+)
+from privpipe.pipeline.runs.configuration_file import read_time
+from privpipe.pipeline.runs.watch import export_gauges
+from privpipe.report.console import say
+
+AHEAD = 200
+"""Runs of a deployment that are looked for at the server, the newest first."""
+
+
+def gaps_command(deployment: str, since: str, fill: bool) -> dict[str, Any]:
+    """Say what became of each promised release; with `fill` start those that are not there.
+
+    Parameters
+    ----------
+    deployment
+        Its name, as "release".
+    since
+        First logical time, ISO 8601; since it was first deployed where empty.
+    fill
+        In the order of their times, in the queue of the deployment. What was refused is not started
+        again: whoever changes the limits or approves it knows.
+
+    Raises
+    ------
+    OptionError
+        If nothing was promised.
+    ClusterError
+        If there are gaps, and they are not to be filled.
+    """
+    prepare_prefect()
+    now = datetime.now(UTC)
+    due = promises.list_due(deployment, read_time(since) if since else None, now)
+    found = list(promises.judge_promises(due, _list_waiting(deployment), now))
+    counts = Counter(one.outcome for one in found)
+    gaps = [one for one in found if one.outcome in promises.GAPS]
+    for one in found:
+        if one.outcome != "made":
+            say(f"{one.outcome:8s} {one.time:%Y-%m-%dT%H:%M:%SZ}  {one.reason}")
+    say(f"promised {len(found)}: " + ", ".join(f"{n} {name}" for name, n in sorted(counts.items())))
+    whole: dict[str, int] = {name: counts[name] for name in ("made", "waiting", *promises.GAPS)}
+    newest = promises.find_newest(found, due[-1][1]) if due else 0.0
+    begun = datetime.fromisoformat(promises.read_ledger(deployment)[0]["since"]).timestamp()
+    export_gauges(PromiseCollector(deployment, whole, newest or begun), promised=deployment)
+    filled = _fill(deployment, gaps) if fill else []
+    if gaps and not fill:
+        raise ClusterError(
+            f"{len(gaps)} of {len(found)} promised releases of {deployment} are not there; the "
+            f"first is that of {gaps[0].time:%Y-%m-%dT%H:%M:%SZ}, {gaps[0].outcome}.",
+            remedy=f"`privpipe gaps {deployment} --fill` makes what is missing or failed.",
+            code="gaps",
+        )
+    return {
+        "promised": [
+            {"time": one.time.isoformat(), "outcome": one.outcome, "reason": one.reason}
+            for one in found
+        ],
+        "filled": filled,
+    }
+
+
+def _list_waiting(name: str) -> dict[datetime, str]:
+    """Logical times of runs that have not ended; empty where no server answers."""
+    from prefect.client.orchestration import get_client
+    from prefect.client.schemas import filters, objects, sorting
+
+    active = [kind for kind in objects.StateType if kind not in objects.TERMINAL_STATES]
+    runs = filters.FlowRunFilter.model_validate({"state": {"type": {"any_": active}}})
+    with_name = filters.DeploymentFilter.model_validate({"name": {"any_": [name]}})
+    order = sorting.FlowRunSort.EXPECTED_START_TIME_DESC
+    try:
+        check_server()
+        with blaming_prefect(), get_client(sync_client=True) as client:
+            found = client.read_flow_runs(
+                flow_run_filter=runs, deployment_filter=with_name, sort=order, limit=AHEAD
+            )
+    except PrivpipeError as error:
+        say(f"prefect  does not say what waits ({error.code})")
+        return {}
+    return {
+        read_time(time): str(run.state_name or "")
+        for run in found
+        if (time := run.parameters.get("logical_time") or run.expected_start_time)
+    }
+
+
+def _fill(name: str, gaps: list[promises.Promised]) -> list[str]:
+    """Start a run for each gap that a run can fill, the earliest first."""
+    from prefect.client.orchestration import get_client
+    from prefect.client.schemas.filters import DeploymentFilter
+
+    times = [f"{one.time:%Y-%m-%dT%H:%M:%SZ}" for one in gaps if one.outcome != "refused"]
+    check_server()
+    with blaming_prefect(), get_client(sync_client=True) as client:
+        named = DeploymentFilter.model_validate({"name": {"any_": [name]}})
+        [deployment] = client.read_deployments(deployment_filter=named)
+        if deployment.flow_id and "incremental" in (deployment.tags or ()):
+            times = times[-1:]  # one run takes all partitions up to its time
+        for time in times:
+            parameters = {"logical_time": time}
+            client.create_flow_run_from_deployment(deployment.id, parameters=parameters)
+            say(f"queued   {time}")
+    return times

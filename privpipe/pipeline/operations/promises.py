@@ -1,0 +1,200 @@
+"""The ledger of promised releases: which a schedule says there should be, and what became of each.
+
+``privpipe deploy`` notes the schedules of every deployment, beside the account, each time they
+change: a promise lasts until another one takes its place, whatever Prefect's database forgets. What
+became of it is read where it counts: at the place of the release, and in the results of its last
+run. Prefect's server, where it answers, says what still waits.
+"""
+
+import asyncio
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Literal
+
+import fsspec
+
+from privpipe.errors import OptionError, PrivpipeError
+from privpipe.pipeline.operations.deployment_file import Deployment
+from privpipe.pipeline.runs.configuration_file import (
+    fill_time,
+    read_options,
+    read_pattern,
+    read_time,
+)
+from privpipe.pipeline.runs.run_options import RunOptions
+from privpipe.pipeline.runs.watch import read_results
+from privpipe.store.access.location import join
+from privpipe.store.access.objects import write_file
+from privpipe.store.access.workspace import has_workspace, is_held
+from privpipe.store.arrays.layout import exists
+from privpipe.store.collections.growing_collection import read_partitions
+from privpipe.store.keyring.account import find_account
+from privpipe.store.releases.incremental_release import PrivateLedger, read_incremental
+
+Outcome = Literal["made", "waiting", "refused", "failed", "missing"]
+GAPS: tuple[Outcome, ...] = ("refused", "failed", "missing")
+"""Outcomes that are no release, and will be none by themselves."""
+
+GRACE = timedelta(hours=1)
+"""After a release is due, while no run has left a trace."""
+
+
+@dataclass(frozen=True)
+class Promised:
+    """A release, or a partition of an incremental one, that there should be.
+
+    Parameters
+    ----------
+    time
+        Its logical time.
+    outcome, reason
+        What became of it, and why.
+    """
+
+    time: datetime
+    outcome: Outcome
+    reason: str = ""
+
+
+def _ledger(name: str) -> str:
+    return join(find_account() + ".promises", f"{name}.json")
+
+
+def read_ledger(name: str) -> list[dict[str, Any]]:
+    """What was promised of a deployment, the oldest first; empty where nothing was."""
+    try:
+        with fsspec.open(_ledger(name)) as file:
+            return list(json.load(file)["promises"])
+    except FileNotFoundError:
+        return []
+
+
+def note_promises(deployments: Sequence[Deployment], now: datetime) -> None:
+    """Write down what is promised from now on, where it is not what was promised before."""
+    for one in deployments:
+        known = read_ledger(one.name)
+        active = [[cron, zone] for cron, zone, is_active in one.schedules if is_active]
+        promise = {"config": str(Path(one.config).absolute()), "schedules": active}
+        if (known or active) and (not known or {**known[-1], **promise} != known[-1]):
+            known.append({"since": now.isoformat(), **promise})
+            content = {"format_version": 1, "promises": known}
+            write_file(_ledger(one.name), json.dumps(content, indent=1))
+
+
+def list_due(name: str, since: datetime | None, now: datetime) -> list[tuple[datetime, str]]:
+    """Logical times that a deployment promised until now, each with its configuration.
+
+    Raises
+    ------
+    OptionError
+        If nothing was promised.
+    """
+    promises = read_ledger(name)
+    if not promises:
+        raise OptionError(
+            f"Nothing is promised of a deployment {name!r}.",
+            remedy="`privpipe deploy` notes schedules, where PRIVPIPE_ACCOUNT is.",
+            code="no-promise",
+        )
+    ends = [*(datetime.fromisoformat(one["since"]) for one in promises[1:]), now]
+    due: dict[datetime, str] = {}
+    first = since or datetime.min.replace(tzinfo=UTC)
+    for promise, end in zip(promises, ends, strict=True):
+        begin = max(datetime.fromisoformat(promise["since"]), first)
+        for cron, zone in promise["schedules"]:
+            due |= dict.fromkeys(_list_times(cron, zone, begin, end), promise["config"])
+    return sorted(due.items())
+
+
+def _list_times(cron: str, zone: str, begin: datetime, end: datetime) -> Iterator[datetime]:
+    # Prefect's own reading of a schedule, changes of the clock included; a thousand at a time.
+    from prefect.server.schemas.schedules import CronSchedule
+
+    schedule = CronSchedule(cron=cron, timezone=zone)
+    while begin < end and (found := asyncio.run(schedule.get_dates(1000, begin, end))):
+        for time in found:
+            if time < end:
+                yield time.astimezone(UTC)
+        begin = found[-1] + timedelta(seconds=1)
+
+
+def judge_promises(
+    due: Sequence[tuple[datetime, str]], waiting: Mapping[datetime, str], now: datetime
+) -> Iterator[Promised]:
+    """What became of each.
+
+    Parameters
+    ----------
+    due
+        Of `list_due`.
+    waiting
+        Logical times for which Prefect's server has a run that has not ended, with its state.
+    now
+    """
+    patterns = {config: read_pattern(config) for config in {config for _, config in due}}
+    if due and (options := patterns[due[-1][1]]).release.incremental:
+        yield from judge_partitions(options, due[-1][0])
+        return
+    for time, config in due:
+        url = fill_time(patterns[config].release.path, time)
+        if exists(url):
+            yield Promised(time, "made")
+        elif is_held(url) or time in waiting:
+            yield Promised(time, "waiting", waiting.get(time, "a run is at work"))
+        else:
+            yield Promised(time, *_explain(url, time, now))
+
+
+def _explain(url: str, time: datetime, now: datetime) -> tuple[Outcome, str]:
+    """Why a release is not there, by what its last run left."""
+    try:
+        results = read_results(url)
+    except (OSError, ValueError, PrivpipeError):
+        if has_workspace(url):
+            return "missing", "a run began and its process died"
+        return ("waiting", "is due") if now - time < GRACE else ("missing", "no run has begun")
+    error = results.get("error")
+    if not error:
+        return "missing", f"the last run ended as: {results['outcome']}"
+    refused = error["exit_code"] == 6  # a gate, or a promise that cannot be given
+    return "refused" if refused else "failed", f"{error['code']}: {error['message']}"
+
+
+def judge_partitions(options: RunOptions, until: datetime) -> Iterator[Promised]:
+    """Likewise of the partitions of a growing collection, up to the last time that was due."""
+    url = options.release.path
+    found = read_incremental(url)
+    released, withdrawn = set[str](), frozenset[str]()
+    if found is not None:
+        ledger = PrivateLedger(url)
+        released = {str(ledger.read(part.id).get("content")) for part in found[1].parts}
+        withdrawn = frozenset(found[1].withdrawn)
+    for partition in read_partitions(options.collection.path):
+        time = read_time(partition.time)
+        if time > until:
+            continue
+        if partition.content in released or (
+            withdrawn and ledger.mark_content(partition.content) in withdrawn
+        ):
+            yield Promised(time, "made")
+        elif is_held(url):
+            yield Promised(time, "waiting", "a run is at work")
+        else:
+            outcome, reason = _explain(url, time, until + GRACE)
+            yield Promised(time, outcome, reason)
+
+
+def find_newest(promised: Sequence[Promised], config: str) -> float:
+    """When the newest release became visible, seconds since 1970; its logical time where only
+    that is known, and 0 where there is none."""
+    made = [one.time for one in promised if one.outcome == "made"]
+    if not made:
+        return 0.0
+    with suppress(OSError, ValueError, KeyError, PrivpipeError):
+        results = read_results(read_options(config, made[-1]).release.path)
+        return datetime.fromisoformat(results["finished"]).timestamp()
+    return made[-1].timestamp()
