@@ -19,7 +19,7 @@ from privpipe.pipeline.operations.prefect_server import (
     check_server,
     prepare_prefect,
 )
-from privpipe.pipeline.operations.promises import note_promises
+from privpipe.pipeline.operations.promised_releases import note_promises
 from privpipe.pipeline.runs.configuration_file import read_options
 from privpipe.pipeline.runs.trusted_code import list_unrun
 from privpipe.pipeline.stages.check import check_stage

@@ -6,7 +6,7 @@ from typing import Any
 
 from privpipe.cluster.workers.run_metrics import PromiseCollector
 from privpipe.errors import ClusterError, PrivpipeError
-from privpipe.pipeline.operations import promises
+from privpipe.pipeline.operations import promised_releases as promises
 from privpipe.pipeline.operations.prefect_server import (
     blaming_prefect,
     check_server,

@@ -12,7 +12,7 @@ import pytest
 from privpipe.command.gaps_command import gaps_command
 from privpipe.errors import ClusterError, GateError, OptionError, StoreError
 from privpipe.pipeline.operations.deployment_file import Deployment
-from privpipe.pipeline.operations.promises import (
+from privpipe.pipeline.operations.promised_releases import (
     Promised,
     judge_promises,
     list_due,
