@@ -171,5 +171,9 @@ def doctor_command(config: str, deployments: str) -> dict[str, Any]:
             remedy=" ".join(dict.fromkeys(f"{one.remedy.rstrip('.')}." for one in failed)),
             code="doctor",
         )
-    say("privpipe is ready: schedules fire, workers reach their records.")
+    warned = sum(finding.state == "warns" for finding in found)
+    if warned:
+        say(f"privpipe would run; {warned} of the above warn of what will not last.")
+    else:
+        say("privpipe is ready: schedules fire, workers reach their records.")
     return {"findings": [asdict(finding) for finding in found]}

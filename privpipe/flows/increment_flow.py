@@ -5,6 +5,8 @@ found by their names, and the next run makes the rest.
 """
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -213,19 +215,30 @@ def _make_part(
             plan = plan_release(run, trained)
             if state is not None:
                 _check_arrays(state, plan, partition)
+            # Before a record of it is cleaned: workspaces of parts lie in the published tree, where
+            # what is refused must leave nothing.
+            with watch.stage("drift", f"limit {options.gate.drift_max}"), _leaving_nothing(url):
+                _check_drift(work, run, trained, partition, executor)
             run = resume.begin_stage(
                 run, "clean", model_digest=trained.model_digest, n_chunks=plan.chunks.n_chunks
             )
             with watch.stage("clean", f"{plan.chunks.n_records:,} records of a new partition"):
                 cleaned = stage_tasks.clean_task(run, trained, plan, executor)
-            with watch.stage("drift", f"limit {options.gate.drift_max}"):
-                _check_drift(work, run, trained, partition, executor)
             state = _audit_part(work, run, trained, cleaned, executor, state)
         head = _head_part(run, trained, work.history, cleaned)
         show_release(run, trained, cleaned, head, incremental=True)
         work.note(partition)
         remove_workspace(url)
     return state, _describe_part(work, partition, url)
+
+
+@contextmanager
+def _leaving_nothing(url: str) -> Iterator[None]:
+    try:
+        yield
+    except GateError:
+        remove_workspace(url)
+        raise
 
 
 def _audit_part(

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from privpipe.errors import GateError
 from privpipe.numerics.moments import CoMoments
 from privpipe.pipeline.stages.increment_check import DriftReference, check_drift, measure_drift
+from tests.operations import increments
 
 
 def measure(rng: np.random.Generator, shift: float, n: int) -> float:
@@ -58,3 +61,17 @@ def test_drift__records_of_new_categories_count() -> None:
     assert drift.estimate > 2 * measure_drift(reference, CoMoments.of(new)).estimate
     same = measure_drift(reference, CoMoments.of(indicators), sizes=[4])
     assert (same.n_new, same.estimate) == (0, 0.0)
+
+
+def test_drift__a_refused_partition_leaves_nothing_in_the_published_tree(tmp_path: Path) -> None:
+    rng = np.random.default_rng(5)
+    options = increments.configure(tmp_path, drift=0.9)
+    increments.append(tmp_path, "a", rng.normal(size=(200, 3)), 0)
+    assert increments.release(options) == "published"
+    files = sorted((tmp_path / "release.zarr").rglob("*"))
+    increments.append(tmp_path, "b", rng.normal(size=(200, 3)) + 9, 1)
+    with pytest.raises(GateError, match="drifted"):
+        increments.release(options)
+    assert sorted((tmp_path / "release.zarr").rglob("*")) == files
+    assert increments.release(increments.configure(tmp_path, drift=50.0)) == "published"
+    assert len(sorted((tmp_path / "release.zarr").rglob("*"))) > len(files)

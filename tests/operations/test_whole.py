@@ -8,6 +8,7 @@ another size. `PRIVPIPE_TEST_S3` names another S3 server than moto; one that kee
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import re
 import shutil
@@ -305,6 +306,32 @@ def test_outage__of_the_server_for_minutes_ends_no_run(cluster: WholeCluster) ->
     wait_completed(cluster, waiting, 900)
     check_same(cluster, name_of(at))
     check_same(cluster, name_of(later))
+
+
+def test_gaps__are_said_and_filled_in_order(cluster: WholeCluster) -> None:
+    """Three hours promised a release each while nothing ran."""
+    since = datetime.now(UTC) - timedelta(hours=4, minutes=5)
+    promise = {"since": since.isoformat(), "schedules": [["5 * * * *", "Etc/UTC"]]}
+    promise["config"] = str(cluster.folder / "run.toml")
+    ledger = Path(cluster.environment["PRIVPIPE_ACCOUNT"] + ".promises") / "release.json"
+    ledger.parent.mkdir(exist_ok=True)
+    ledger.write_text(json.dumps({"promises": [promise]}))
+    with pytest.raises(AssertionError, match="promised releases of release are not there"):
+        cluster.command("gaps", "release")
+    queued = re.findall(r"queued   (\S+)", cluster.command("gaps", "release", "--fill"))
+    assert len(queued) >= 3
+    assert queued == sorted(queued)
+
+    def is_filled() -> bool:
+        try:
+            said = cluster.command("gaps", "release")
+        except AssertionError as problem:  # a run's own gap between two states
+            said = str(problem)
+        return said.count("made") > 0 and "waiting" not in said and "missing" not in said
+
+    wait_for("all are made", is_filled, 600)
+    for time_ in queued:
+        check_same(cluster, name_of(datetime.fromisoformat(time_)))
 
 
 def test_canaries__are_in_no_log_database_or_page(cluster: WholeCluster) -> None:

@@ -103,6 +103,7 @@ class WholeCluster:
             "AWS_DEFAULT_REGION": "us-east-1",
             "AWS_ENDPOINT_URL": f"http://127.0.0.1:{self.ports['s3']}",
             "PRIVPIPE_KEYS": str(folder / "keys"),
+            "PRIVPIPE_ACCOUNT": str(folder / "account"),
         }
         if POSTGRES is not None:
             self._make_database()
