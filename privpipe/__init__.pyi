@@ -66,6 +66,8 @@ from privpipe.sanitizers.null_space.target_only import fit_target_only as fit_ta
 from privpipe.store.collections.collection import open_collection as open_collection
 from privpipe.store.collections.ingest import IngestOptions as IngestOptions
 from privpipe.store.collections.ingest import ingest as ingest
+from privpipe.store.collections.proposal import TableSchema as TableSchema
+from privpipe.store.collections.proposal import propose_schema as propose_schema
 from privpipe.store.keyring.keyfiles import KeyBinding as KeyBinding
 from privpipe.store.keyring.keys import forget_key as forget_key
 from privpipe.store.keyring.keys import list_keys as list_keys

@@ -24,6 +24,7 @@ what was wrong with it, what is allowed, and the remedy; `code` is a stable name
 `remedy` that alone.
 """
 
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 
@@ -58,6 +59,8 @@ class PrivpipeError(Exception):
         What the user can do about it, as an imperative sentence.
     code
         Stable short name for machines; the class's own when not given.
+    details
+        Every place of what is wrong, where the message names the first: rows, columns, counts.
 
     Examples
     --------
@@ -78,7 +81,14 @@ class PrivpipeError(Exception):
         cls.default_code = code or cls.default_code
         cls.exit_code = exit_code or cls.exit_code
 
-    def __init__(self, message: str, *, remedy: str = "", code: str = "") -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        remedy: str = "",
+        code: str = "",
+        details: Sequence[Mapping[str, str | int]] = (),
+    ) -> None:
         # Names and paths are users' own: what they hold must not reach a terminal or a log alive.
         message, remedy = printable(message), printable(remedy)
         if message and message[-1] not in SENTENCE_ENDS:
@@ -87,6 +97,7 @@ class PrivpipeError(Exception):
         self.message = message
         self.remedy = remedy
         self.code = code or self.default_code
+        self.details = tuple(details)
 
     def __str__(self) -> str:
         return f"{self.message} {self.remedy}".rstrip()
@@ -98,15 +109,18 @@ class PrivpipeError(Exception):
             "exit_code": self.exit_code,
             "message": self.message,
             "remedy": self.remedy.strip(),
+            **({"details": list(self.details)} if self.details else {}),
         }
 
     def __reduce__(self) -> tuple[object, ...]:
         # The default would drop the keyword arguments on the way from a worker.
-        return _rebuild, (type(self), self.message, self.remedy, self.code)
+        return _rebuild, (type(self), self.message, self.remedy, self.code, self.details)
 
 
-def _rebuild(kind: type[PrivpipeError], message: str, remedy: str, code: str) -> PrivpipeError:
-    return kind(message, remedy=remedy, code=code)
+def _rebuild(
+    kind: type[PrivpipeError], message: str, remedy: str, code: str, details: Any = ()
+) -> PrivpipeError:
+    return kind(message, remedy=remedy, code=code, details=details)
 
 
 class PrivpipeWarning(UserWarning):

@@ -10,7 +10,16 @@ import sys
 from importlib.util import find_spec
 
 EXTRAS = {
-    "cluster": ("bokeh", "dask", "distributed", "numba", "prometheus_client", "pyarrow", "yaml"),
+    "cluster": (
+        "bokeh",
+        "clevercsv",
+        "dask",
+        "distributed",
+        "numba",
+        "prometheus_client",
+        "pyarrow",
+        "yaml",
+    ),
     "flows": (
         "fastapi",
         "jinja2",
@@ -22,6 +31,7 @@ EXTRAS = {
         "typer",
     ),
     "s3": ("s3fs",),
+    "tables": ("duckdb", "python_calamine"),
     "torch": ("torch",),
 }
 """Packages by import name; the requirements are in pyproject.toml."""

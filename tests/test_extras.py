@@ -12,6 +12,7 @@ from privpipe import extras
 
 PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
 DISTRIBUTIONS = {"prometheus_client": "prometheus-client", "yaml": "pyyaml"}
+DISTRIBUTIONS |= {"python_calamine": "python-calamine"}
 
 
 def list_required(requirements: list[str]) -> set[str]:

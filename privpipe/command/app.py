@@ -252,11 +252,19 @@ def ingest(
         1, help='Pool rarer categories to "(other)"; 1 pools nothing.'
     ),
     missing: Any = _names("Cells of a CSV file that mean a missing value, by comma."),
-    delimiter: str = _text("Delimiter of a CSV file.", ","),
+    delimiter: str = _text("Delimiter of a CSV file; default: a comma, or as its schema says."),
+    schema: str = _text(
+        "TOML file that says how the table is read; default: DEST.schema.toml, where there is one."
+    ),
+    yes: bool = _flag("--yes", "Take the schema that is proposed without a review."),
+    table: str = _text("Sheet of a workbook or table of a database, where there are several."),
     dtype: str = _text("float32 or float64."),
     chunk_mib: float = CHUNK_MIB,
 ) -> None:
-    """Make a collection from a foreign source, streaming; values are withheld."""
+    """Make a collection from a foreign source, streaming; values are withheld.
+
+    A table whose columns no option names is looked at first, and a schema written for review.
+    """
 
 
 @_calls("inspect_command:export_command", LOOK)

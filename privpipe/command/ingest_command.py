@@ -7,14 +7,22 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from privpipe.errors import OptionError
+from privpipe.errors import InputError, OptionError
+from privpipe.extras import is_installed
 from privpipe.pipeline.runs.configuration_file import read_options, read_time
 from privpipe.records.schema import CollectionSchema
 from privpipe.report.console import say, tabulate
 from privpipe.report.work_bar import showing
-from privpipe.store.access.location import shown
+from privpipe.store.access.location import exists_file, local_path, shown
 from privpipe.store.collections.growing_collection import append_partition, read_partitions
 from privpipe.store.collections.ingest import IngestOptions, ingest
+from privpipe.store.collections.proposal import (
+    ENDING,
+    TableSchema,
+    propose_schema,
+    read_schema,
+    write_schema,
+)
 from privpipe.store.collections.writing import WriteStatistics, read_statistics
 from privpipe.store.keyring.account import find_account
 from privpipe.store.releases.incremental_release import withdraw_partition
@@ -26,7 +34,7 @@ def _choose(chunk_mib: float, layout: Mapping[str, Any], **options: Any) -> Inge
     # False of NaN, too.
     if not 0 < chunk_mib < math.inf:
         raise OptionError(f"--chunk-mib is {chunk_mib:g}.", remedy="Use a number above 0.")
-    said = {name: one for name, one in layout.items() if one or name == "delimiter"}
+    said = {name: one for name, one in layout.items() if one}
     if "missing" in said:
         # An empty cell is missing whatever else is: a CSV file cannot write it otherwise.
         said["missing"] = ("", *said["missing"])
@@ -43,21 +51,81 @@ def ingest_command(
     dtype: str = "",
     min_category_count: int = 1,
     chunk_mib: float = 8.0,
+    schema: str = "",
+    yes: bool = False,
+    table: str = "",
     **layout: Any,
 ) -> dict[str, Any]:
-    """Ingest and describe the result, values withheld; `layout` as `SourceLayout`."""
-    options = _choose(chunk_mib, layout, dtype=dtype or None, min_category_count=min_category_count)
+    """Ingest and describe the result, values withheld; `layout` as `SourceLayout`.
+
+    A table is looked at first, where nothing says what its columns are: the schema that is proposed
+    is for review, and nothing is ingested by it unless it is taken unseen.
+    """
+    place = schema or _name_schema(dest)
+    is_said = any(layout[name] for name in layout if name != "delimiter")
+    plan = read_schema(place) if schema or exists_file(place) else None
+    if plan is None and (yes or table or not is_said):
+        plan = _propose(source, place, table, is_taken=yes, is_needed=yes or bool(table))
+        if plan is not None and not yes:
+            return {"schema": shown(place), "ingested": False, **plan.encode()}
+    options = _choose(
+        chunk_mib, layout, dtype=dtype or None, min_category_count=min_category_count, schema=plan
+    )
     with showing("ingest") as listen:
-        schema = ingest(source, dest, options, listen=listen)
+        made = ingest(source, dest, options, listen=listen)
     statistics = read_statistics(dest)
-    say(f"{shown(dest)}: {describe(schema)}")
+    say(f"{shown(dest)}: {describe(made)}")
     if warning := describe_gaps(statistics):
         say(warning)
-    say(f"features: {_list_features(schema)}")
-    say_variables(schema, statistics)
+    say(f"features: {_list_features(made)}")
+    say_variables(made, statistics)
     for name, lost in statistics.binning.items():
         say(describe_binning(name, lost))
-    return list_counts(schema, statistics)
+    return list_counts(made, statistics)
+
+
+def _name_schema(dest: str) -> str:
+    """Where the schema of a collection is: beside it, or here where that is a bucket."""
+    path = local_path(dest)
+    stem = (path or dest).rstrip("/").removesuffix(".zarr")
+    return f"{stem if path else stem.rpartition('/')[2]}{ENDING}"
+
+
+def _propose(
+    source: str, place: str, table: str, *, is_taken: bool, is_needed: bool
+) -> TableSchema | None:
+    """Look at a table and write its schema for review; None for arrays, which need none."""
+    if not (is_needed or is_installed("clevercsv")):
+        return None
+    try:
+        schema = propose_schema(source, table=table)
+    except InputError as error:
+        if error.code != "source-format" or is_needed:
+            raise
+        return None  # `ingest` says what is wrong, or reads arrays by their names
+    if schema.is_plain and not is_needed:
+        return None  # there is nothing to review
+    say(f"{shown(source)}: {len(schema.columns)} columns, from a sample of the whole file")
+    rows = [
+        {
+            "column": name,
+            "kind": plan.kind,
+            "use": plan.use,
+            "missing": f"{plan.share_missing:.1%}" if plan.share_missing else "",
+            "as in": ", ".join(plan.examples),
+            "why": plan.why,
+        }
+        for name, plan in schema.columns.items()
+    ]
+    say(tabulate(rows))
+    form = {key: one for key, one in schema.encode()["file"].items() if key != "missing"}
+    say(f"file: {', '.join(f'{key} {one!r}' for key, one in form.items())}")
+    write_schema(schema, place)
+    if is_taken:
+        say(f"taken unseen, and written to {shown(place)}")
+    else:
+        say(f"nothing is ingested yet: review {shown(place)}, then run the same command again.")
+    return schema
 
 
 def _list_features(schema: CollectionSchema, most: int = 12) -> str:

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from pyarrow import orc
 
 from privpipe.store.access.workspace import workspace_url
 from tests.flows.digits_runs import own_prefect
@@ -220,11 +221,9 @@ def people(house: House) -> pa.Table:
 
 def ingest_table(house: House, table: pa.Table, name: str) -> Path:
     """The table as an Arrow file, ingested."""
-    arrow, records = house.folder / f"{name}.arrow", house.folder / f"{name}.zarr"
-    with pa.ipc.new_file(str(arrow), table.schema) as file:
-        file.write_table(table)
-    labels = ("--labels", "height,late,income,party")
-    house.run(*COMMAND, "ingest", str(arrow), str(records), *labels)
+    stripes, records = house.folder / f"{name}.orc", house.folder / f"{name}.zarr"
+    orc.write_table(table, str(stripes))
+    house.run(*COMMAND, "ingest", str(stripes), str(records), *labels)
     return records
 
 

@@ -57,11 +57,49 @@ def test_ingest__errors_have_the_code_of_their_class(tmp_path, command, source):
     code, out, err = command("ingest", source, tmp_path / "c.zarr", "--labels", "smokr")
     assert code == 2
     assert "did you mean 'smoker'" in err
-    code, out, err = command("ingest", source, tmp_path / "c.zarr")
+    code, out, err = command("ingest", source, tmp_path / "c.zarr", "--drop", "id")
     assert code == 3
     assert "holds text in town" in err
     code, out, err = command("ingest", tmp_path / "gone.csv", tmp_path / "c.zarr")
     assert (code, out) == (4, "")
+
+
+def test_ingest__looks_first_and_takes_the_reviewed_schema(tmp_path, command, source):
+    pytest.importorskip("clevercsv")
+    dest, schema = tmp_path / "c.zarr", tmp_path / "c.schema.toml"
+    code, out, err = command("ingest", source, dest)
+    assert (code, err) == (0, "")
+    assert "nothing is ingested yet" in out
+    assert not dest.exists()
+    written = schema.read_text()
+    for told in (out, written):
+        assert not [value for value in ("Ulm", "Köln", "7000000") if value in told]
+    schema.write_text(written.replace('use = "variable"', 'use = "drop"'))
+    code, out, _ = command("ingest", source, dest)
+    assert code == 0
+    assert "40 records" in out
+    assert "town" not in out
+    # What is wrong in it is said by key, and nothing is made.
+    schema.write_text(written.replace('"variable"', '"variabel"').replace("[file]", "[fil]"))
+    code, out, err = command("ingest", source, tmp_path / "d.zarr", "--schema", schema)
+    assert (code, out) == (2, "")
+    assert "town.use" in err
+    code, out, _ = command("ingest", source, tmp_path / "e.zarr", "--yes", "--labels", "steps")
+    assert code == 0
+    assert "features: height, weight, score" in out
+
+
+def test_ingest__zeros_that_would_be_lost_are_refused_with_all_rows(tmp_path, command):
+    path = tmp_path / "z.csv"
+    path.write_text("a,zip\n" + "1.5,12345\n" * 3 + "0.5,00137\n2.5,01067\n")
+    code, out, err = command("ingest", path, tmp_path / "c.zarr", "--labels", "a", "--json")
+    found = json.loads(out)["error"]
+    assert (code, found["code"]) == (3, "lost-zero")
+    assert found["details"] == [{"column": "zip", "row": 5}, {"column": "zip", "row": 6}]
+    assert "00137" not in out + err
+    for more in ("--features", "--categorical"):
+        dest = tmp_path / f"{more}.zarr"
+        assert command("ingest", path, dest, "--labels", "a", more, "zip")[0] == 0
 
 
 def test_ingest__json_is_for_machines(tmp_path, command, source):

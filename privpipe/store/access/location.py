@@ -219,7 +219,9 @@ def guard_read(
     try:
         return read()
     except PrivpipeError as error:
-        problem = type(error)(error.message, remedy=error.remedy, code=error.code)
+        problem = type(error)(
+            error.message, remedy=error.remedy, code=error.code, details=error.details
+        )
     except Exception as error:  # many kinds, depending on codec and store
         problem = explain_refusal(error) or kind(
             f"{message} ({type(error).__name__}).", remedy=remedy, code=code
@@ -257,6 +259,16 @@ def _code_of(error: BaseException) -> str:
 # S3 answers 409 while another conditional write of the same key is under way.
 CONFLICT_PAUSES = (0.1, 0.4, 1.6)
 """Seconds between attempts to make an object that another is just making."""
+
+
+def exists_file(url: str) -> bool:
+    """Whether there is a file at a place that can be reached."""
+    return guard_read(
+        lambda: bool(fsspec.core.url_to_fs(url)[0].exists(fsspec.core.url_to_fs(url)[1])),
+        StoreError,
+        f"{shown(url)} cannot be reached",
+        remedy="Check the place.",
+    )
 
 
 def create_bytes(url: str, value: bytes) -> bool:

@@ -6,7 +6,7 @@ writes chunk by chunk. Memory does not grow with the source.
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from privpipe.store.arrays.destination import hold_destination
 from privpipe.store.arrays.layout import FEATURES
 from privpipe.store.arrays.sealed_arrays import collection_arrays
 from privpipe.store.collections.collection import open_collection
+from privpipe.store.collections.proposal import TableSchema
 from privpipe.store.collections.survey import Coder, fit_survey, survey_source
 from privpipe.store.collections.writing import Chunk, write_held
 from privpipe.store.sources.formats import open_source
@@ -53,6 +54,9 @@ class IngestOptions:
         Rarer values of categorical variables are pooled to "(other)"; 1 pools nothing.
     chunk_bytes
         Bytes of features per chunk.
+    schema
+        How a table is read and what its columns become, as `propose_schema` proposes it; what
+        `layout` says of a column takes precedence.
     """
 
     layout: SourceLayout = field(default_factory=SourceLayout)
@@ -62,6 +66,13 @@ class IngestOptions:
     dtype: str | None = None
     min_category_count: int = 1
     chunk_bytes: int = TARGET_CHUNK_BYTES
+    schema: TableSchema | None = None
+
+    @property
+    def least_count(self) -> int:
+        """Records of the rarest category that is not pooled."""
+        said = 1 if self.schema is None else self.schema.file.min_category_count
+        return max(said, self.min_category_count)
 
     @property
     def whole_layout(self) -> SourceLayout:
@@ -70,7 +81,12 @@ class IngestOptions:
             name: (*getattr(self.layout, name), *as_names(getattr(self, name)))
             for name in ("categorical", "numeric", "drop")
         }
-        return replace(self.layout, **more)
+        whole = replace(self.layout, **more)
+        if self.schema is None:
+            return whole
+        usual = {one.name: one.default for one in fields(SourceLayout)}
+        said = {name: value for name, value in vars(whole).items() if value != usual[name]}
+        return self.schema.layout(**said)
 
 
 def ingest(
@@ -129,9 +145,7 @@ def ingest(
     options = options or IngestOptions()
     source_url, dest_url = as_url(source_url), as_url(dest_url)
     _check_options(options)
-    source = open_source(
-        source_url, options.whole_layout, min_category_count=options.min_category_count
-    )
+    source = open_source(source_url, options.whole_layout, min_category_count=options.least_count)
     with hold_destination(dest_url) as work:
         _ingest_into(dest_url, work, source, shown(source_url), options, like, listen)
     return open_collection(dest_url).schema_of_records
@@ -165,7 +179,7 @@ def _ingest_into(
         rows,
         categorical=categorical,
         numeric=numeric,
-        min_category_count=options.min_category_count,
+        min_category_count=options.least_count,
     )
     if survey.n_records == 0:
         raise InputError(f"{where} has no records.", remedy="Give at least one.", code="empty")
@@ -187,7 +201,15 @@ def _ingest_into(
     )
     watched = _watch(source, listen, survey.n_records)
     chunks = _fill_chunks(watched, schema, survey.coders, rows)
-    write_held(dest_url, work, schema, chunks, n_pooled=survey.n_pooled, binning=source.losses)
+    write_held(
+        dest_url,
+        work,
+        schema,
+        chunks,
+        n_pooled=survey.n_pooled,
+        binning=source.losses,
+        table=None if options.schema is None else options.schema.encode(),
+    )
 
 
 def _watch(source: RecordSource, listen: Listener, n_records: int) -> RecordSource:

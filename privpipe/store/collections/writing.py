@@ -180,6 +180,7 @@ def write_held(
     *,
     n_pooled: Mapping[str, int] | None = None,
     binning: Mapping[str, BinningLoss] | None = None,
+    table: Mapping[str, Any] | None = None,
 ) -> str:
     """`write_collection` for who holds the destination and writes to `work`."""
     arrays = sealed_arrays.collection_arrays(schema)
@@ -208,6 +209,8 @@ def write_held(
         "digest": digest,
         "documents_sha256": layout.digest_documents(documents),
         "receipts": proof.describe(),
+        # By which later files are read as this one was.
+        **({} if table is None else {"table": table}),
     }
     # The root last: until it is there nothing can be opened.
     show_made(url, work, layout.root_document(header))

@@ -14,9 +14,9 @@ from pyarrow import csv
 
 from privpipe.errors import FormatError, InputError
 from privpipe.store.sources.reading import delimited, source
-from privpipe.store.sources.reading.files import TableFile, TableFiles, open_input, read_labels
-from privpipe.store.sources.reading.source import Form, RecordSource, SourceLayout, TableColumn
-from privpipe.store.sources.reading.table_source import FileTable, open_table
+from privpipe.store.sources.reading.files import TableFile, open_input, read_labels
+from privpipe.store.sources.reading.source import Form, TableColumn
+from privpipe.store.sources.reading.table_source import FileTable
 
 _WORD = r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^\s,{}'"]+"""
 _ATTRIBUTE = re.compile(rf"@attribute\s+({_WORD})\s*(\{{.*\}}|\S.*)$", re.IGNORECASE)
@@ -135,11 +135,6 @@ MISSING = ("?", " ?", "? ", " ? ")
 
 PEEK_LINES = 200
 """Lines of data looked at to find out how they are quoted, and whether they are sparse."""
-
-
-def open_arff(files: TableFiles, layout: SourceLayout) -> RecordSource:
-    """ARFF files as a source."""
-    return open_table(ArffTable(files, layout))
 
 
 class ArffTable(FileTable):

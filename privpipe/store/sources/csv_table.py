@@ -1,23 +1,24 @@
 """CSV files as a table: types from the first block, everything else streamed."""
 
+import io
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as compute
 import pyarrow.csv as pc
 
 from privpipe.errors import InputError
-from privpipe.store.sources.reading.delimited import DelimitedText
-from privpipe.store.sources.reading.files import TableFile, TableFiles, open_input
-from privpipe.store.sources.reading.source import Form, RecordSource, SourceLayout, TableColumn
-from privpipe.store.sources.reading.table_source import FileTable, kind_of, open_table
-
-
-def open_csv(files: TableFiles, layout: SourceLayout) -> RecordSource:
-    """CSV files as a source."""
-    return open_table(CsvTable(files, layout))
+from privpipe.store.sources.reading import roles
+from privpipe.store.sources.reading.conversions import LOST_ZERO, ZEROS, needs_text
+from privpipe.store.sources.reading.delimited import BUFFER_BYTES, DelimitedText
+from privpipe.store.sources.reading.dialect import read_cells, sniff_dialect
+from privpipe.store.sources.reading.files import TableFile, open_input
+from privpipe.store.sources.reading.source import Dialect, Form, SourceLayout, TableColumn
+from privpipe.store.sources.reading.table_source import FileTable, kind_of
 
 
 class CsvTable(FileTable):
@@ -28,12 +29,35 @@ class CsvTable(FileTable):
     """
 
     declares_types = False
+    has_text = True
+
+    def look(self) -> tuple[str, Dialect, tuple[TableColumn, ...], pa.Table]:
+        """How the first file is written, and all its cells of a sample as text."""
+        file = self.files.files[0]
+        open_file = partial(open_input, self.files.system, file.path)
+        delimiter, dialect, sample = sniff_dialect(open_file, self.files.describe(file))
+        lines = sample.text.splitlines(keepends=True)[dialect.skip_first :]
+        text = "".join(lines[: len(lines) - dialect.skip_last]).encode()
+        names = list(dialect.names) or read_cells("".join(lines[:100]), delimiter, 1)[0][1]
+        names = [name or _unnamed(place) for place, name in enumerate(names, start=1)]
+        roles.check_names(names, self.where)
+        table = pc.read_csv(
+            io.BytesIO(text),
+            pc.ReadOptions(column_names=names, skip_rows_after_names=0 if dialect.names else 1),
+            # Rows that were cut where a piece begins are no part of a sample.
+            pc.ParseOptions(
+                delimiter=delimiter, newlines_in_values=True, invalid_row_handler=lambda _: "skip"
+            ),
+            pc.ConvertOptions(column_types=dict.fromkeys(names, pa.string())),
+        )
+        return delimiter, dialect, tuple(TableColumn(n, "text", "string") for n in names), table
 
     def describe(self, file: TableFile) -> tuple[TableColumn, ...]:
         """Names of the first row, types of the first block."""
-        text = self._text(file)
+        text, dialect = self._text(file), self.layout.dialect
         schema = text.infer()
-        is_header = _check_header(schema, self.layout, text.where)
+        # Of names that a schema says no cell was a record's.
+        is_header = bool(dialect.columns) or _check_header(schema, self.layout, text.where)
         return tuple(
             TableColumn(
                 field.name or _unnamed(place),
@@ -55,6 +79,75 @@ class CsvTable(FileTable):
         types = types or {columns[0].name: pa.string()}
         yield from self._text(file, columns).read([column.name for column in columns], types)
 
+    def check_numbers(self, names: Sequence[str]) -> None:
+        """Refuse numbers that would lose leading zeros, unless an option or a schema allows."""
+        said, layout = self.layout.dialect.columns, self.layout
+        named = {*layout.numeric, *(() if said else layout.features)}
+        named |= {name for name, one in said.items() if one.format == ZEROS}
+        looked = [
+            name
+            for name in names
+            if name not in named and not (name in said and needs_text(said[name], layout.dialect))
+        ]
+        for file in self.files.files:
+            # The bytes first: hardly a file has such a cell, and parsing it anew takes four times
+            # as long.
+            with _open_text(self.files.system, file.path, layout.dialect) as stream:
+                has_zeros, has_quotes = _scan(stream, self._delimiter(file))
+            if has_zeros:
+                self._refuse_lost_zeros(file, looked)
+            if has_quotes and not layout.dialect.multiline:
+                self._refuse_multiline(file)
+
+    def _find_cells(
+        self, file: TableFile, names: Sequence[str], pattern: str
+    ) -> list[Mapping[str, str | int]]:
+        """Column and row of the cells in which a pattern is found."""
+        columns, found = self._describe(file), list[Mapping[str, str | int]]()
+        labels, first = {c.name: c.label for c in columns}, self.count_heads() + 1
+        types = dict.fromkeys(names, pa.string())
+        for batch in self._text(file, columns).read([column.name for column in columns], types):
+            for name in names:
+                is_hit = compute.match_substring_regex(batch.column(name), pattern).fill_null(False)
+                found += [
+                    {"column": labels[name], "row": int(row) + first}
+                    for row in np.flatnonzero(is_hit)
+                ]
+            first += batch.num_rows
+        return found
+
+    def _refuse_multiline(self, file: TableFile) -> None:
+        """A quote that does not end takes the rows up to the next one into its cell."""
+        names = [column.name for column in self._describe(file)]
+        if found := self._find_cells(file, names, "\n"):
+            raise InputError(
+                f"{self.files.describe(file)}: row {found[0]['row']} holds a line break in the "
+                f"column {str(found[0]['column'])!r} ({len(found):,} such cells), of which the "
+                "sample had none: a quote may lack its end.",
+                remedy="Fix the quotes, or, if cells hold them, say multiline = true.",
+                code="line-break",
+                details=found,
+            )
+
+    def _refuse_lost_zeros(self, file: TableFile, names: Sequence[str]) -> None:
+        found = self._find_cells(file, names, rf"^\s*{LOST_ZERO[1:]}")
+        if found:
+            where, name = self.files.describe(file), str(found[0]["column"])
+            raise InputError(
+                f"{where}: row {found[0]['row']} holds a number with leading zeros in the column "
+                f"{name!r}, as codes have them ({len(found):,} such cells); as a number it would "
+                "lose them.",
+                remedy='Make a code --categorical, or kind = "text" in its schema. If it is a '
+                f"number, name it with --features or --numeric, or say format = {ZEROS!r}.",
+                code="lost-zero",
+                details=found,
+            )
+
+    def count_heads(self) -> int:
+        """Lines before the first record; see `FileTable.count_heads`."""
+        dialect = self.layout.dialect
+        return dialect.skip_first + (0 if dialect.names else 1)
+
     def locate_text(self, name: str) -> str:
         """The row of a text in a column whose first records hold numbers."""
         file = self.files.files[0]
@@ -68,14 +161,90 @@ class CsvTable(FileTable):
                 return f" (row {found[1]})"
         return ""
 
+    def _delimiter(self, file: TableFile) -> str:
+        usual = SourceLayout.delimiter
+        is_tabbed = ".tsv" in file.path.lower() and self.layout.delimiter == usual
+        return "\t" if is_tabbed else self.layout.delimiter
+
     def _text(self, file: TableFile, columns: Sequence[TableColumn] = ()) -> DelimitedText:
         return DelimitedText(
-            partial(open_input, self.files.system, file.path),
-            pc.ParseOptions(delimiter=self.layout.delimiter, newlines_in_values=True),
+            partial(_open_text, self.files.system, file.path, self.layout.dialect),
+            pc.ParseOptions(delimiter=self._delimiter(file), newlines_in_values=True),
             self.layout.missing,
             self.files.describe(file),
+            first_row=self.layout.dialect.skip_first,
+            names=self.layout.dialect.names,
+            decimal=self.layout.dialect.decimal,
             labels=tuple(repr(c.name) if c.place is None else str(c.place) for c in columns),
         )
+
+
+def _open_text(system: Any, path: str, dialect: Dialect) -> pa.NativeFile:
+    """A file as UTF-8 from its names on, or its first record where it holds no names."""
+    stream = open_input(system, path)
+    if dialect.encoding != "utf-8":
+        stream = pa.transcoding_input_stream(stream, dialect.encoding, "utf-8")
+    if dialect.skip_first or dialect.skip_last:
+        inner = _InnerLines(stream, dialect.skip_first, dialect.skip_last)
+        stream = pa.PythonFile(io.BufferedReader(inner, BUFFER_BYTES), mode="r")
+    return stream
+
+
+def _scan(stream: pa.NativeFile, delimiter: str) -> tuple[bool, bool]:
+    """Whether some cell of a text begins with a zero and a digit, and whether there are quotes."""
+    before = np.frombuffer(f'{delimiter}\n\r"+- '.encode(), np.uint8)
+    has_zeros = has_quotes = False
+    held = b"\n"
+    while piece := stream.read(BUFFER_BYTES):
+        has_quotes = has_quotes or b'"' in piece
+        text = np.frombuffer(held + piece, np.uint8)
+        zeros = np.flatnonzero(text[1:-1] == ord("0")) + 1
+        # Of the few zeros alone: what follows is a digit, and a cell begins.
+        zeros = zeros[(text[zeros + 1] >= ord("0")) & (text[zeros + 1] <= ord("9"))]
+        has_zeros = has_zeros or bool(np.isin(text[zeros - 1], before).any())
+        if has_zeros and has_quotes:
+            break
+        held = (held + piece)[-2:]
+    return has_zeros, has_quotes
+
+
+class _InnerLines(io.RawIOBase):
+    """A stream without its first and last lines, which are no records."""
+
+    def __init__(self, stream: pa.NativeFile, first: int, last: int) -> None:
+        self._stream, self._ready = stream, b""
+        self._pieces = _cut_lines(stream, first, last)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, target: Any) -> int:
+        # Never more than there is room for: Arrow would write beyond it.
+        self._ready = self._ready or next(self._pieces, b"")
+        size = min(len(target), len(self._ready))
+        target[:size], self._ready = self._ready[:size], self._ready[size:]
+        return size
+
+    def close(self) -> None:
+        self._stream.close()
+        super().close()
+
+
+def _cut_lines(stream: pa.NativeFile, first: int, last: int) -> Iterator[bytes]:
+    lines = io.BufferedReader(stream, BUFFER_BYTES)
+    for _ in range(first):
+        lines.readline()
+    held = b""
+    while piece := lines.read(BUFFER_BYTES):
+        # What may belong to the last lines is held back until more is there; the last ends or not.
+        parts = (held + piece).rsplit(b"\n", last + 1)
+        ready = parts[0] + b"\n" if len(parts) > last + 1 else b""
+        held = (held + piece)[len(ready) :]
+        if ready:
+            yield ready
+    rest = held.removesuffix(b"\n").split(b"\n")
+    if left := rest[: len(rest) - last]:
+        yield b"\n".join(left) + b"\n"
 
 
 def _type(form: Form, column: TableColumn) -> Any:

@@ -18,6 +18,7 @@ from privpipe.store.access.location import local_path, shown
 
 if TYPE_CHECKING:
     from privpipe.store.sources.reading.source import RecordSource, SourceLayout
+    from privpipe.store.sources.reading.table_source import FileTable
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class SourceFormat:
         Of its names, lower case.
     opener
         ``"module:function"``; the function takes the place and the `SourceLayout` and returns a
-        `RecordSource`. The place is its URL, or `TableFiles` where `of_files`.
+        `RecordSource`, or is a `FileTable`. The place is its URL, or `TableFiles` where `of_files`.
     of_files
         Whether a source may also be a folder of such files, each a partition, or Hive folders.
     mark
@@ -47,10 +48,21 @@ class SourceFormat:
 
 
 _ROOM = "privpipe.store.sources"
+_TEXT = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".zip", ".data")
 FORMATS: tuple[SourceFormat, ...] = (
-    SourceFormat("csv", (".csv", ".csv.gz"), f"{_ROOM}.csv_table:open_csv", of_files=True),
-    SourceFormat("parquet", (".parquet", ".pq"), f"{_ROOM}.parquet:open_parquet", of_files=True),
-    SourceFormat("arff", (".arff", ".arff.gz"), f"{_ROOM}.arff:open_arff", of_files=True),
+    SourceFormat("csv", _TEXT, f"{_ROOM}.csv_table:CsvTable", of_files=True),
+    SourceFormat("parquet", (".parquet", ".pq"), f"{_ROOM}.parquet:ParquetTable", of_files=True),
+    SourceFormat("arff", (".arff", ".arff.gz"), f"{_ROOM}.arff:ArffTable", of_files=True),
+    SourceFormat("arrow", (".arrow", ".feather"), f"{_ROOM}.arrow_file:ArrowTable", of_files=True),
+    SourceFormat(
+        "json",
+        (".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz"),
+        f"{_ROOM}.arrow_file:JsonTable",
+        of_files=True,
+    ),
+    SourceFormat("xlsx", (".xlsx",), f"{_ROOM}.workbook:WorkbookTable", of_files=True),
+    SourceFormat("sqlite", (".sqlite", ".db"), f"{_ROOM}.workbook:SqliteTable", of_files=True),
+    SourceFormat("duckdb", (".duckdb",), f"{_ROOM}.workbook:DuckdbTable", of_files=True),
     SourceFormat("npz", (".npz",), f"{_ROOM}.npz:open_npz"),
     SourceFormat(
         "zarr",
@@ -124,7 +136,32 @@ def open_source(url: str, layout: SourceLayout, *, min_category_count: int = 1) 
         raise explain_missing(error) from None
 
 
+def open_file_table(url: str, layout: SourceLayout) -> FileTable | None:
+    """A file or folder of a format with columns; None where it is something else.
+
+    Raises
+    ------
+    InputError, StoreError
+        As `open_source`.
+    """
+    from privpipe.store.sources.reading.table_source import FileTable
+
+    try:
+        opened = _load_format(url, layout)
+    except ModuleNotFoundError as error:
+        raise explain_missing(error) from None
+    return opened if isinstance(opened, FileTable) else None
+
+
 def _open(url: str, layout: SourceLayout) -> RecordSource:
+    from privpipe.store.sources.reading.table_source import FileTable, open_table
+
+    opened = _load_format(url, layout)
+    source: RecordSource = open_table(opened) if isinstance(opened, FileTable) else opened
+    return source
+
+
+def _load_format(url: str, layout: SourceLayout) -> Any:
     from privpipe.store.sources.reading.files import list_files
 
     place: Any = url
@@ -132,14 +169,18 @@ def _open(url: str, layout: SourceLayout) -> RecordSource:
     if row is None or row.of_files:  # a folder is what its files are
         kinds = {end: one.name for one in FORMATS if one.of_files for end in one.endings}
         if (place := list_files(url, kinds)) is None:
+            is_old = url.lower().endswith(".xls")
             raise InputError(
-                f"The format of {shown(url)} is not known by its name.",
-                remedy=f"Give one of: {describe_formats()}.",
+                f"{shown(url)} is a workbook of before 2007."
+                if is_old
+                else f"The format of {shown(url)} is not known by its name.",
+                remedy="Save it as .xlsx or .csv."
+                if is_old
+                else f"Give one of: {describe_formats()}.",
                 code="source-format",
             )
         row = next(one for one in FORMATS if one.name == place.kind)
-    source: RecordSource = _load(row.opener)(place, layout)
-    return source
+    return _load(row.opener)(place, layout)
 
 
 def _either(names: list[str]) -> str:

@@ -1,17 +1,22 @@
 """Parquet files as a table, read row group by row group with pyarrow."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from itertools import islice
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from privpipe.errors import FormatError
-from privpipe.store.access.location import guard_read
-from privpipe.store.sources.reading.files import TableFile, TableFiles, open_input
-from privpipe.store.sources.reading.source import Form, RecordSource, SourceLayout, TableColumn
-from privpipe.store.sources.reading.table_source import FileTable, is_narrow, kind_of, open_table
+from privpipe.store.sources.reading.files import TableFile, open_input
+from privpipe.store.sources.reading.source import Form, TableColumn
+from privpipe.store.sources.reading.table_source import (
+    MOST_BATCHES,
+    SAMPLE_ROWS,
+    FileTable,
+    is_narrow,
+    kind_of,
+)
 
 MOST_COLUMN_BYTES = 2**29
 """Largest column of a row group, unfolded: a page is decoded whole, and may be all of it."""
@@ -20,13 +25,10 @@ _INDEX = "__index_level_"
 """How pandas names the index of a frame that it stores as a column."""
 
 
-def open_parquet(files: TableFiles, layout: SourceLayout) -> RecordSource:
-    """Parquet files as a source."""
-    return open_table(ParquetTable(files, layout))
-
-
 class ParquetTable(FileTable):
     """Parquet files of one schema."""
+
+    format_name = "Parquet"
 
     def describe(self, file: TableFile) -> tuple[TableColumn, ...]:
         """Columns as the footer declares them."""
@@ -49,11 +51,20 @@ class ParquetTable(FileTable):
         self._check_size(opened.metadata, file, set(forms))
         # No column at all is read where none is needed: a batch then only has its length.
         batches = opened.iter_batches(batch_size=rows, columns=list(forms))
-        while (batch := self._guard(file, partial(next, batches, None))) is not None:
+        while (batch := self.guard(file, partial(next, batches, None))) is not None:
             yield batch
 
+    def read_sample(self, file: TableFile) -> Iterator[pa.RecordBatch]:
+        """First rows of row groups from all parts of a file."""
+        opened = self._open(file, ())
+        names = [column.name for column in self.describe(file)]
+        groups = range(0, opened.num_row_groups, max(1, opened.num_row_groups // MOST_BATCHES))
+        for group in groups:
+            batches = opened.iter_batches(SAMPLE_ROWS, row_groups=[group], columns=names)
+            yield from islice(batches, 1)
+
     def _open(self, file: TableFile, texts: Sequence[str]) -> pq.ParquetFile:
-        return self._guard(
+        return self.guard(
             file,
             lambda: pq.ParquetFile(
                 open_input(self.files.system, file.path),
@@ -61,15 +72,6 @@ class ParquetTable(FileTable):
                 buffer_size=2**20,
                 pre_buffer=False,  # it would hold all that it reads
             ),
-        )
-
-    def _guard(self, file: TableFile, read: Callable[[], Any]) -> Any:
-        # What pyarrow says of a damaged file may quote it, so it is not passed on.
-        return guard_read(
-            read,
-            FormatError,
-            f"{self.files.describe(file)} cannot be read as Parquet",
-            remedy="The file is damaged, cut short or something else: write it again.",
         )
 
     def _check_size(self, metadata: pq.FileMetaData, file: TableFile, names: set[str]) -> None:

@@ -168,9 +168,12 @@ def test_ingest__mixed_formats_and_uneven_keys_are_refused(tmp_path):
 
 
 def test_ingest__what_is_no_source_is_told(tmp_path):
-    (tmp_path / "t.xlsx").write_bytes(b"")
+    (tmp_path / "t.docx").write_bytes(b"")
+    (tmp_path / "t.xls").write_bytes(b"")
     (tmp_path / "empty").mkdir()
-    for name in ("t.xlsx", "empty"):
+    with pytest.raises(InputError, match=r"before 2007.* Save it as \.xlsx"):
+        ingest(str(tmp_path / "t.xls"), str(tmp_path / "c.zarr"))
+    for name in ("t.docx", "empty"):
         with pytest.raises(InputError, match=r"format of .* is not known"):
             ingest(str(tmp_path / name), str(tmp_path / "c.zarr"))
     with pytest.raises(StoreError, match="nothing at"):

@@ -117,6 +117,10 @@ class DelimitedText:
         Rows of the file before that first row, for messages.
     labels
         How messages call the columns, where their names may be values of a record.
+    names
+        Of the columns, where the text has no row of names.
+    decimal
+        Sign of its numbers.
     """
 
     open_stream: Callable[[], pa.NativeFile]
@@ -125,6 +129,8 @@ class DelimitedText:
     where: str
     first_row: int = 0
     labels: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+    decimal: str = "."
 
     def infer(self) -> pa.Schema:
         """Names from the first row, types from the first block.
@@ -135,7 +141,7 @@ class DelimitedText:
             As `read`.
         """
         try:
-            with self._open() as reader:
+            with self._open(self.names) as reader:
                 schema = reader.schema
                 _ = schema.names  # decoded here
         except UnicodeDecodeError:
@@ -150,7 +156,7 @@ class DelimitedText:
         raise self._explain(message, ())
 
     def read(
-        self, names: Sequence[str], types: Mapping[str, Any], *, skip: int = 1
+        self, names: Sequence[str], types: Mapping[str, Any], *, skip: int | None = None
     ) -> Iterator[pa.RecordBatch]:
         """Read some columns in batches of one block.
 
@@ -161,7 +167,7 @@ class DelimitedText:
         types
             Arrow types of those to read, in the order of the batches.
         skip
-            First rows to leave out.
+            First rows to leave out; by default that of the names.
 
         Raises
         ------
@@ -173,7 +179,8 @@ class DelimitedText:
             another is longer than a block.
         """
         try:
-            with self._open(names, types, skip) as reader:
+            skipped = (0 if self.names else 1) if skip is None else skip
+            with self._open(names, types, skipped) as reader:
                 yield from reader
                 return
         except (pa.ArrowException, OSError, EOFError) as error:
@@ -203,6 +210,7 @@ class DelimitedText:
                     include_columns=list(types or ()),
                     null_values=list(self.missing),
                     strings_can_be_null=True,
+                    decimal_point=self.decimal,
                 ),
             ) as reader,
         ):

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 from xml.etree import ElementTree
+from zipfile import BadZipFile, ZipFile
 
 import fsspec
 import pyarrow as pa
@@ -192,12 +193,31 @@ def open_input(system: Any, path: str) -> pa.NativeFile:
     OSError
         If it cannot be opened.
     """
+    if path.lower().endswith(".zip"):
+        return _open_zipped(system, path)
     compression = "gzip" if path.endswith(".gz") else None
     if isinstance(system, LocalFileSystem):
         raw: pa.NativeFile = pa.OSFile(path, "rb")
     else:
         raw = pa.PythonFile(system.open(path, "rb"), mode="r")
     return pa.CompressedInputStream(raw, compression) if compression else raw
+
+
+def _open_zipped(system: Any, path: str) -> pa.NativeFile:
+    """The only file of an archive; archives of several have no order of their own."""
+    try:
+        archive = ZipFile(system.open(path, "rb"))
+        names = [one.filename for one in archive.infolist() if not one.is_dir()]
+        if len(names) == 1:
+            return pa.PythonFile(archive.open(names[0]), mode="r")
+        problem = f"holds {len(names)} files, and is read where it holds one"
+    except (BadZipFile, NotImplementedError, RuntimeError):
+        problem = "cannot be read as .zip"
+    raise FormatError(
+        f"{shown(path)} {problem}.",
+        remedy="Unpack it, and ingest the file, or the folder of them.",
+        code="archive",
+    )
 
 
 def _is_marker(relative: str) -> bool:

@@ -150,6 +150,30 @@ def check_names(names: Sequence[str], where: str, labels: Mapping[str, str] | No
         )
 
 
+def check_schema(names: Iterable[str], columns: Sequence[TableColumn], where: str) -> None:
+    """Refuse a table whose columns are not those of its schema: all it lacks, all it adds.
+
+    Raises
+    ------
+    InputError
+        With the names; `details` has all of them.
+    """
+    known = dict.fromkeys(names)
+    here = {column.name: column for column in columns if not column.optional}
+    found = {
+        "lacks": [name for name in known if name not in here],
+        "adds": [column.label for name, column in here.items() if name not in known],
+    }
+    if any(found.values()):
+        said = "; ".join(f"{what} {_listed(some)}" for what, some in found.items() if some)
+        raise InputError(
+            f"{where} {said}, compared with its schema.",
+            remedy="Give a file like the one that the schema was made for, or remove the schema.",
+            code="schema-drift",
+            details=[{"column": one, "problem": what} for what in found for one in found[what]],
+        )
+
+
 def check_variable_name(name: str) -> None:
     """Refuse a name that cannot be that of an array beside the features.
 

@@ -129,6 +129,65 @@ def unstable(problem: str) -> StoreError:
     )
 
 
+TextKind = Literal["number", "text", "boolean", "date"]
+"""What the cells of a column mean, as a reviewed schema says."""
+
+
+@dataclass(frozen=True)
+class ColumnText:
+    """How the cells of one column are read.
+
+    Parameters
+    ----------
+    kind
+        What they mean.
+    format
+        Of dates, as `strftime` writes it; ISO 8601 where empty.
+    missing
+        Cells that mean a missing value in this column alone.
+    """
+
+    kind: TextKind
+    format: str = ""
+    missing: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """How a text is written, beside its delimiter.
+
+    Parameters
+    ----------
+    encoding
+        As Python names it.
+    decimal, thousands
+        Signs within numbers; a sign for thousands or none.
+    skip_first, skip_last
+        Lines before the names or the first record, and after the last.
+    names
+        Of the columns, where no single row of the text holds them.
+    trim
+        Whether blanks around cells are no part of them.
+    multiline
+        Whether cells in quotes may hold line breaks.
+    columns
+        How each column is read; of others it is inferred.
+    table
+        Sheet of a workbook, or table of a database, where there are several.
+    """
+
+    encoding: str = "utf-8"
+    decimal: str = "."
+    thousands: str = ""
+    skip_first: int = 0
+    skip_last: int = 0
+    names: tuple[str, ...] = ()
+    trim: bool = False
+    multiline: bool = True
+    columns: Mapping[str, ColumnText] = field(default_factory=dict, hash=False)
+    table: str = ""
+
+
 ColumnKind = Literal["number", "integer", "boolean", "text", "other"]
 
 Form = Literal["number", "text"]
@@ -220,6 +279,8 @@ class SourceLayout:
         Cells of a text file that mean a missing value.
     delimiter
         What separates the cells of a CSV file.
+    dialect
+        How its cells are written otherwise; a schema of `propose_schema` says it.
     """
 
     features: tuple[str, ...] = ()
@@ -234,6 +295,7 @@ class SourceLayout:
     drop: tuple[str, ...] = ()
     missing: tuple[str, ...] = MISSING_TEXT
     delimiter: str = ","
+    dialect: Dialect = Dialect()
 
     def __post_init__(self) -> None:
         """Take a single name, or a list, for a tuple of names."""

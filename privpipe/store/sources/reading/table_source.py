@@ -4,22 +4,35 @@ Record batches of columns become blocks of a feature matrix and variables.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property, partial
-from typing import Any
+from itertools import islice
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from privpipe.errors import InputError, OptionError
+from privpipe.errors import FormatError, InputError, OptionError
 from privpipe.store.access.location import guard_read, shown
 from privpipe.store.sources.reading import roles, source
+from privpipe.store.sources.reading.conversions import convert_cells, explain_cells, needs_text
 from privpipe.store.sources.reading.files import TableFile, TableFiles, read_label_file
-from privpipe.store.sources.reading.source import ColumnKind, Form, SourceLayout, TableColumn
+from privpipe.store.sources.reading.source import (
+    ColumnKind,
+    ColumnText,
+    Dialect,
+    Form,
+    SourceLayout,
+    TableColumn,
+)
 
 MICROSECONDS = 86_400e6
 """Of a day."""
+
+SAMPLE_ROWS, MOST_BATCHES = 4_096, 16
+"""Records of a sample of a file that declares its types, and places they are taken from."""
 
 
 class FileTable:
@@ -35,6 +48,10 @@ class FileTable:
 
     declares_types = True
     """Whether files say the types of their columns; else those of the first file hold for all."""
+
+    format_name = "a table"
+    has_text = False
+    """Whether a cell that is missing is written as a text."""
 
     def __init__(self, files: TableFiles, layout: SourceLayout) -> None:
         self.files, self.layout = files, layout
@@ -67,9 +84,34 @@ class FileTable:
         """
         raise NotImplementedError
 
+    def look(self) -> tuple[str, Dialect, tuple[TableColumn, ...], pa.Table]:
+        """Delimiter, dialect, columns, and a sample of the first file."""
+        file = self.files.files[0]
+        columns = self.describe(file)
+        batches = [batch for batch in self.read_sample(file) if batch.num_rows]
+        if not batches:
+            raise InputError(f"{self.where} has no records.", remedy="Give one.", code="empty")
+        return ",", self.layout.dialect, columns, pa.Table.from_batches(batches)
+
+    def read_sample(self, file: TableFile) -> Iterator[pa.RecordBatch]:
+        """Batches of a sample of all columns: the first ones, where nothing better is known."""
+        columns = self.describe(file)
+        kinds = {c.name: "text" if c.kind in ("text", "other") else "number" for c in columns}
+        forms = cast(Mapping[str, Form], kinds)
+        yield from islice(self.read(file, columns, forms, SAMPLE_ROWS), MOST_BATCHES)
+
     def read_labels(self) -> tuple[str, ...]:
         """Columns that a list of labels names; none where none is given."""
         return () if self.layout.label_file is None else read_label_file(self.layout.label_file)
+
+    def guard(self, file: TableFile, read: Callable[[], Any]) -> Any:
+        """What is read, or an error that quotes nothing of a damaged file."""
+        return guard_read(
+            read,
+            FormatError,
+            f"{self.files.describe(file)} cannot be read as {self.format_name}",
+            remedy="The file is damaged, cut short or something else: write it again.",
+        )
 
     def locate_text(self, name: str) -> str:
         """Where the first text of a column is, to follow its name; nothing if not known."""
@@ -83,7 +125,22 @@ class FileTable:
     @cached_property
     def columns(self) -> tuple[TableColumn, ...]:
         """Columns of the first file, and the Hive keys."""
-        return self.files.add_key_columns(self.describe(self.files.files[0]))
+        return self.files.add_key_columns(self._describe(self.files.files[0]))
+
+    def check_numbers(self, names: Sequence[str]) -> None:
+        """Refuse numbers of a text that are codes; declared numbers are what they are."""
+
+    def count_heads(self) -> int:
+        """Rows of a file before its first record."""
+        return 0
+
+    def _describe(self, file: TableFile) -> tuple[TableColumn, ...]:
+        """Columns of a file, as a schema says them where one was reviewed."""
+        said = self.layout.dialect.columns
+        return tuple(
+            _as_said(one, said[one.name]) if one.name in said else one
+            for one in self.describe(file)
+        )
 
     def batches(self, forms: Mapping[str, Form], rows: int) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Number of the partition, and a batch of at most `rows` records with `forms` in order.
@@ -93,11 +150,53 @@ class FileTable:
         stored = [column for column in self.columns if not column.optional]
         read = {column.name: forms[column.name] for column in stored if column.name in forms}
         for file in self.files.files:
-            columns, where = self.describe(file), self.files.describe(file)
+            columns, where = self._describe(file), self.files.describe(file)
             roles.check_drift(stored, columns, where, with_types=self.declares_types)
-            for batch in self.read(file, columns, read, rows):
+            for batch in self._convert(self.read(file, columns, self._as_text(read), rows), where):
                 for start in range(0, batch.num_rows, rows):
                     yield file.partition, file.add_keys(batch.slice(start, rows), forms)
+
+    def _as_text(self, forms: Mapping[str, Form]) -> dict[str, Form]:
+        """Forms to read in: columns that are converted here are text until then."""
+        said, dialect = self.layout.dialect.columns, self.layout.dialect
+        return {
+            name: "text" if name in said and needs_text(said[name], dialect) else form
+            for name, form in forms.items()
+        }
+
+    def _convert(self, batches: Iterator[pa.RecordBatch], where: str) -> Iterator[pa.RecordBatch]:
+        """Convert what a schema says of the columns; all rows of a column that do not fit."""
+        dialect, wrong = self.layout.dialect, dict[str, list[int]]()
+        first = self.count_heads() + 1
+        for batch in batches:
+            arrays = dict(zip(batch.schema.names, batch.columns, strict=True))
+            for name in arrays.keys() & dialect.columns.keys():
+                said = dialect.columns[name]
+                if needs_text(said, dialect):
+                    arrays[name], bad = convert_cells(
+                        arrays[name], said, dialect, self.layout.missing
+                    )
+                    if len(bad):
+                        wrong.setdefault(name, []).extend((bad + first).tolist())
+            first += batch.num_rows
+            # Once a cell is wrong the rest is read for the list of errors alone.
+            if not wrong:
+                made = pa.RecordBatch.from_pydict(arrays) if arrays else batch
+                yield made
+        if wrong:
+            name = min(wrong, key=lambda one: wrong[one][0])
+            error = explain_cells(where, name, dialect.columns[name], wrong[name])
+            others = (explain_cells(where, one, dialect.columns[one], wrong[one]) for one in wrong)
+            error.details = tuple(place for one in others for place in one.details)
+            raise error
+
+
+def _as_said(column: TableColumn, said: ColumnText) -> TableColumn:
+    if said.kind == "date":  # as Arrow names what it becomes
+        return replace(
+            column, kind="other", type_name=column.type_name if column.is_date else "timestamp"
+        )
+    return replace(column, kind=said.kind, narrow=column.narrow and said.kind == column.kind)
 
 
 def open_table(table: FileTable) -> source.RecordSource:
@@ -113,6 +212,8 @@ def open_table(table: FileTable) -> source.RecordSource:
             f"--label-names names the columns of a label matrix, and {table.where} is a table.",
             remedy="Name the table's own columns with --labels.",
         )
+    if table.layout.dialect.columns:
+        roles.check_schema(table.layout.dialect.columns, table.columns, table.where)
     chosen = roles.assign_roles(
         table.columns, table.layout, table.read_labels(), table.where, table.locate_text
     )
@@ -131,6 +232,9 @@ def _read_blocks(
 ) -> Iterator[source.Block]:
     names = chosen.features if with_features else ()
     forms: dict[str, Form] = {**dict.fromkeys(names, "number"), **chosen.forms}
+    if not with_features:  # of two passes the first
+        numbers = [name for name, form in chosen.forms.items() if form == "number"]
+        table.check_numbers([*chosen.features, *numbers])
     booleans = {column.name for column in table.columns if column.is_boolean}
     unnamed = [c for c in table.columns if c.name in {*names} - {*table.layout.features}]
     for number, (partition, batch) in enumerate(table.batches(forms, rows)):

@@ -1,0 +1,311 @@
+"""A schema to review: how a table is read and what its columns become, proposed by looking at it.
+
+It is a TOML file that people change. The second call takes it, the collection holds it, and later
+files are matched against it by name.
+"""
+
+import json
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Annotated, Any, get_args
+
+import fsspec
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass as checked
+
+from privpipe.errors import InputError, OptionError
+from privpipe.store.access.location import Place, as_url, create_bytes, guard_read, shown
+from privpipe.store.sources.formats import open_file_table
+from privpipe.store.sources.reading.column_guess import MISSING_MARKS, Use, guess_columns
+from privpipe.store.sources.reading.source import ColumnText, Dialect, SourceLayout, TextKind
+
+ENDING = ".schema.toml"
+
+HEAD = """\
+# How privpipe understood a table. Change what is wrong, then run the same command again.
+#
+# kind: number, text, boolean or date (with its format; ISO 8601 without).
+# use:  feature, days (a date as days since 1970-01-01), indicators (a feature of 0 and 1 per
+#       category, whose names are published), variable (a target, a confidential variable, a
+#       group: never released unless included), or drop.
+# missing: further cells that mean a missing value. Examples are invented.
+"""
+
+_STRICT = ConfigDict(extra="forbid", hide_input_in_errors=True)
+
+
+@checked(frozen=True, config=_STRICT)
+class ColumnPlan:
+    """A column of a schema.
+
+    Parameters
+    ----------
+    kind, format, missing
+        How its cells are read; see `ColumnText`.
+    use
+        What it becomes.
+    why
+        Why that was proposed.
+    examples
+        Invented cells of the kind.
+    share_missing
+        Of the sample.
+    """
+
+    kind: TextKind
+    use: Use
+    format: str = ""
+    missing: tuple[str, ...] = ()
+    why: str = ""
+    examples: tuple[str, ...] = ()
+    share_missing: float = 0.0
+
+
+@checked(frozen=True, config=_STRICT)
+class FileForm:
+    """How the file of a schema is written; see `Dialect`."""
+
+    delimiter: str = ","
+    encoding: str = "utf-8"
+    decimal: str = "."
+    thousands: str = ""
+    skip_first: Annotated[int, Field(ge=0)] = 0
+    skip_last: Annotated[int, Field(ge=0)] = 0
+    header: bool = True
+    trim: bool = False
+    multiline: bool = True
+    missing: tuple[str, ...] = ()
+    min_category_count: Annotated[int, Field(ge=1)] = 1
+    table: str = ""
+
+
+@dataclass(frozen=True)
+class TableSchema:
+    """How a table is read and what its columns become.
+
+    Parameters
+    ----------
+    file
+        How it is written.
+    columns
+        By name, in the order of the table.
+    """
+
+    file: FileForm
+    columns: Mapping[str, ColumnPlan] = field(hash=False)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether all columns are numbers that become features, written as usual."""
+        plain = all(one.use == "feature" and not one.missing for one in self.columns.values())
+        return plain and replace(self.file, missing=(), multiline=True) == FileForm()
+
+    def layout(self, **named: Any) -> SourceLayout:
+        """The layout of a source.
+
+        Parameters
+        ----------
+        named
+            Fields of `SourceLayout` that take precedence: a column that one of them names has the
+            role that it is given there.
+        """
+        uses: dict[str, list[str]] = {use: [] for use in get_args(Use)}
+        roles = ("features", "labels", "one_hot", "dates", "drop")
+        chosen = {one for role in roles for one in named.get(role) or ()}
+        chosen |= {one.partition("=")[0] for one in named.get("bins") or ()}
+        for name, plan in self.columns.items():
+            if name not in chosen:
+                uses[plan.use].append(name)
+        variables = [*uses["variable"], *(named.get("labels") or ())]
+        texts = [one for one in variables if self.columns[one].kind == "text"] if variables else []
+        dialect = Dialect(
+            encoding=self.file.encoding,
+            decimal=self.file.decimal,
+            thousands=self.file.thousands,
+            skip_first=self.file.skip_first,
+            skip_last=self.file.skip_last,
+            names=() if self.file.header else tuple(self.columns),
+            trim=self.file.trim,
+            multiline=self.file.multiline,
+            columns={
+                name: ColumnText(plan.kind, plan.format, plan.missing)
+                for name, plan in self.columns.items()
+            },
+            table=self.file.table,
+        )
+        found: dict[str, Any] = {
+            "features": (*uses["feature"], *(named.get("features") or ())),
+            "labels": tuple(variables),
+            "one_hot": (*uses["indicators"], *(named.get("one_hot") or ())),
+            "dates": (*uses["days"], *(named.get("dates") or ())),
+            "drop": (*uses["drop"], *(named.get("drop") or ())),
+            "categorical": tuple(dict.fromkeys((*texts, *(named.get("categorical") or ())))),
+        }
+        found["features"] = tuple(n for n in found["features"] if n not in found["drop"])
+        others = {key: one for key, one in named.items() if key not in found}
+        return SourceLayout(
+            **{"missing": self.file.missing, "delimiter": self.file.delimiter, **others},
+            **found,
+            dialect=dialect,
+        )
+
+    def encode(self) -> dict[str, Any]:
+        """JSON-ready, without invented examples."""
+        return {
+            "file": _said(self.file),
+            "column": {
+                name: {k: v for k, v in _said(plan).items() if k not in ("examples", "why")}
+                for name, plan in self.columns.items()
+            },
+        }
+
+    def as_toml(self) -> str:
+        """The file that people review."""
+        return "\n".join(self._write())
+
+    def _write(self) -> Iterator[str]:
+        yield HEAD
+        yield "[file]"
+        yield from (f"{key} = {_as_text(value)}" for key, value in asdict(self.file).items())
+        for name, plan in self.columns.items():
+            yield f"\n[column.{_as_text(name)}]"
+            yield from (f"{key} = {_as_text(value)}" for key, value in _said(plan).items())
+
+
+def _said(options: Any) -> dict[str, Any]:
+    """Fields that are not empty."""
+    return {key: one for key, one in asdict(options).items() if one not in ("", (), [], 0.0)}
+
+
+def _as_text(value: Any) -> str:
+    # JSON of texts, numbers, flags and lists is TOML, but for a character that TOML escapes.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def decode_schema(content: Any, where: str) -> TableSchema:
+    """A schema from what `encode` or a TOML file says.
+
+    Raises
+    ------
+    OptionError
+        With each key that is wrong.
+    """
+    unknown = sorted(set(content) - {"file", "column"}) if isinstance(content, dict) else [""]
+    try:
+        file = TypeAdapter(FileForm).validate_python(content.get("file", {}))
+        columns = TypeAdapter(dict[str, ColumnPlan]).validate_python(content.get("column", {}))
+        problems = [f"{key} is no key" for key in unknown]
+    except ValidationError as error:
+        problems = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()]
+    except AttributeError:
+        problems = ["it is no table"]
+    if problems or not columns:
+        raise OptionError(
+            f"The schema {where} is wrong: {'; '.join(problems) or 'it has no columns'}.",
+            remedy="Correct it, or remove it and let `privpipe ingest` look again.",
+            code="schema",
+        )
+    return TableSchema(file, columns)
+
+
+def read_schema(url: Place) -> TableSchema:
+    """Read a schema that was reviewed.
+
+    Raises
+    ------
+    StoreError, OptionError
+        If it cannot be read, or holds something else.
+    """
+    place = as_url(url)
+    text = guard_read(
+        lambda: fsspec.open(place, "rb").open().read().decode(),
+        InputError,
+        f"The schema {shown(place)} cannot be read",
+        remedy="Check the path; it is a text in UTF-8.",
+    )
+    try:
+        content = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        # The message gives line and column, and quotes nothing of the file's values.
+        problem = _say_place(str(error))
+    else:
+        return decode_schema(content, shown(place))
+    raise OptionError(
+        f"The schema {shown(place)} is no TOML{problem}.", remedy="Correct it.", code="schema"
+    )
+
+
+def _say_place(message: str) -> str:
+    """Where TOML is wrong, as its reader says it."""
+    _, at, place = message.partition(" (at ")
+    return f" ({place.rstrip(')')})" if at else ""
+
+
+def write_schema(schema: TableSchema, url: Place) -> bool:
+    """Write it for review, never over another; whether it was not there."""
+    return create_bytes(as_url(url), (schema.as_toml() + "\n").encode())
+
+
+def propose_schema(url: Place, *, table: str = "") -> TableSchema:
+    """Look at a table, a sample of all parts of it, and propose how to read it.
+
+    Parameters
+    ----------
+    url
+        A file, or a folder of files of one format, of which the first is looked at.
+    table
+        Sheet of a workbook, or table of a database.
+
+    Returns
+    -------
+    TableSchema
+        ``ingest(url, dest, IngestOptions(layout=schema.layout()))`` takes it.
+
+    Raises
+    ------
+    InputError
+        If it is no table, or is empty.
+    StoreError
+        If it cannot be read.
+    """
+    place = as_url(url)
+    opened = open_file_table(place, SourceLayout(dialect=Dialect(table=table)))
+    if opened is None:
+        raise InputError(
+            f"{shown(place)} is no table.",
+            remedy="Name arrays with --features and --labels; a schema is for files with columns.",
+            code="source-format",
+        )
+    delimiter, dialect, columns, sample = opened.look()
+    guesses = guess_columns(columns, sample, dialect)
+    if not any(one.use != "drop" for one in guesses):
+        # Of nothing but keys and constants no one could learn; better all than nothing.
+        guesses = tuple(replace(one, use="variable") for one in guesses)
+    marks = MISSING_MARKS if opened.has_text else ("",)
+    file = FileForm(
+        delimiter,
+        dialect.encoding,
+        dialect.decimal,
+        dialect.thousands,
+        dialect.skip_first,
+        dialect.skip_last,
+        not dialect.names,
+        dialect.trim,
+        dialect.multiline,
+        marks,
+        table=dialect.table,
+    )
+    plans = {
+        one.name: ColumnPlan(
+            one.text.kind,
+            one.use,
+            one.text.format,
+            one.text.missing,
+            one.why,
+            one.examples,
+            one.missing,
+        )
+        for one in guesses
+    }
+    return TableSchema(file, plans)

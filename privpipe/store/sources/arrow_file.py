@@ -1,0 +1,58 @@
+"""Arrow files (Feather) and lines of JSON as tables, read batch by batch."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+
+import pyarrow as pa
+import pyarrow.json as pj
+
+from privpipe.store.sources.reading.files import TableFile, open_input
+from privpipe.store.sources.reading.source import Form, TableColumn
+from privpipe.store.sources.reading.table_source import FileTable, is_narrow, kind_of
+
+BLOCK_BYTES = 2**22
+"""Text of JSON parsed at once; no line may be longer."""
+
+
+def columns_of(schema: pa.Schema) -> tuple[TableColumn, ...]:
+    """Columns as Arrow declares them."""
+    return tuple(
+        TableColumn(field.name, kind_of(field.type), str(field.type), is_narrow(field.type))
+        for field in schema
+    )
+
+
+class ArrowTable(FileTable):
+    """Arrow files of one schema."""
+
+    format_name = "an Arrow file"
+
+    def describe(self, file: TableFile) -> tuple[TableColumn, ...]:
+        """Columns as the file declares them."""
+        return columns_of(self.guard(file, partial(next, self.open_batches(file))).schema)
+
+    def read(
+        self, file: TableFile, columns: Sequence[TableColumn], forms: Mapping[str, Form], rows: int
+    ) -> Iterator[pa.RecordBatch]:
+        """Read columns; see `FileTable.read`."""
+        batches = self.open_batches(file)
+        while (batch := self.guard(file, partial(next, batches, None))) is not None:
+            yield batch.select(list(forms)) if forms else batch
+
+    def open_batches(self, file: TableFile) -> Iterator[pa.RecordBatch]:
+        """All batches of a file; at least one, which may be empty."""
+        opened = pa.ipc.open_file(open_input(self.files.system, file.path))
+        yield from map(opened.get_batch, range(opened.num_record_batches))
+        if not opened.num_record_batches:
+            yield opened.schema.empty_table().to_batches()[0]
+
+
+class JsonTable(ArrowTable):
+    """Files of a JSON object per line; types are those of the first block."""
+
+    format_name = "lines of JSON"
+
+    def open_batches(self, file: TableFile) -> Iterator[pa.RecordBatch]:
+        """All batches of a file."""
+        stream = open_input(self.files.system, file.path)
+        yield from pj.open_json(stream, pj.ReadOptions(use_threads=False, block_size=BLOCK_BYTES))
