@@ -95,6 +95,8 @@ CLAIMS = {
     "test_gate__keeps_a_leak_back_with_a_sentence_and_goes_on_with_another_limit",
     "Both need only": "test_setup.py::test_setup__works_with_nothing_but_python_and_make",
     "The demo prints": "test_setup.py::test_wheel__works_by_pip_alone_beside_a_folder_flows",
+    "Without `--labels`": "flows/test_data_commands.py::"
+    "test_ingest__looks_first_and_takes_the_reviewed_schema",
     "Sources:": "test_readme.py::test_readme__names_every_format "
     "store/sources/reading/test_data_frames.py::test_ingest__every_format_gives_the_frame",
     "Every command has": "test_readme.py::test_readme__shows_commands_and_options_that_there_are",

@@ -223,6 +223,7 @@ def ingest_table(house: House, table: pa.Table, name: str) -> Path:
     """The table as an Arrow file, ingested."""
     stripes, records = house.folder / f"{name}.orc", house.folder / f"{name}.zarr"
     orc.write_table(table, str(stripes))
+    labels = ("--labels", "height,late,income,party")
     house.run(*COMMAND, "ingest", str(stripes), str(records), *labels)
     return records
 

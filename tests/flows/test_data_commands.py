@@ -86,7 +86,7 @@ def test_ingest__looks_first_and_takes_the_reviewed_schema(tmp_path, command, so
     assert "town.use" in err
     code, out, _ = command("ingest", source, tmp_path / "e.zarr", "--yes", "--labels", "steps")
     assert code == 0
-    assert "features: height, weight, score" in out
+    assert "features: id, height, weight, smoker, score" in out
 
 
 def test_ingest__zeros_that_would_be_lost_are_refused_with_all_rows(tmp_path, command):
