@@ -8,6 +8,7 @@ from pydantic import TypeAdapter
 
 from privpipe.command.init_command import SECTIONS
 from privpipe.pipeline.runs.run_options import RunOptions
+from privpipe.report.audit_text import ABOUT
 from privpipe.sanitizers import METHODS
 
 __all__ = ["list_keys", "tabulate_options", "write_configuration"]
@@ -35,6 +36,13 @@ def write_configuration() -> str:
             continue
         about = _resolve(schema["properties"][section], schema)
         lines += [_read_title(about), "", *_tabulate(about, schema), ""]
+    lines += [
+        "## `[about]`",
+        "",
+        "What only the controller knows; the officer's page prints it.",
+        "",
+    ]
+    lines += ["| key | meaning |", "|---|---|", *(f"| `{k}` | {v} |" for k, v in ABOUT.items()), ""]
     return "\n".join(lines)
 
 

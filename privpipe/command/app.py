@@ -335,7 +335,7 @@ def demo(
 
 
 @_calls("report_command:report_command", LOOK)
-def report(release: str = RELEASE, public: bool = PUBLIC) -> None:
+def report(release: str = RELEASE_OR_CONFIG, public: bool = PUBLIC) -> None:
     """Render the pages of a release's audit again, from its JSON, and say where they are."""
 
 

@@ -18,7 +18,7 @@ from privpipe.pipeline.runs.trusted_code import list_unrun, say_changed_code
 from privpipe.pipeline.stages.check import check_stage
 from privpipe.pipeline.stages.forecast import GateNeeds, SampleFindings, check_sample, forecast_run
 from privpipe.records.schema import ChunkPlan, predict_chunk_memory
-from privpipe.report.audit_text import say_unknown
+from privpipe.report.audit_text import list_unwritten, say_unknown
 from privpipe.report.console import say, tabulate
 from privpipe.store.access.location import shown
 from privpipe.store.access.workspace import read_state
@@ -65,6 +65,7 @@ def check_command(config: str) -> dict[str, Any]:
         "unknown_categories": dict(run.collection.unknown_categories),
         "constant_features": list(found.constant),
         "left_out": list_left_out(run),
+        "unwritten": list_unwritten(run.options.about),
         "gate": _describe_gate(found.gate),
         "profiles": None,  # what readers of other methods' answers find
         **_by_subject(found.forecast),
@@ -137,6 +138,8 @@ def _list_lines(run: Run, found: SampleFindings) -> Iterator[tuple[str, str]]:
         yield "gate", "not enforced: the release will say that it is not gated."
     for sentence in list_fleeting(run.options):
         yield "account", f"{sentence}: later runs do not know of what is released."
+    if unwritten := list_unwritten(run.options.about):
+        yield "about", f"the officer's page lacks, for [about]: {', '.join(unwritten)}."
     if left_out := list_left_out(run):
         names = ", ".join(left_out)
         yield "left out", f"{names}: variables are released where include names them."

@@ -17,6 +17,7 @@ from privpipe.pipeline.stages import forecast
 from privpipe.pipeline.stages.check import check_stage
 from privpipe.protocols import Method
 from privpipe.records.schema import CollectionSchema, suggest
+from privpipe.report.audit_text import ABOUT
 from privpipe.report.console import say, say_raw
 from privpipe.sanitizers import METHODS
 from privpipe.store.arrays.layout import companion_url
@@ -27,8 +28,8 @@ from privpipe.store.collections.writing import read_statistics
 WIDTH = 96
 FILL_IN = "FILL IN"
 
-SECTIONS = tuple(name for name in RunOptions.model_fields if name != "compare")
-"""Tables of a configuration; ``[[compare]]`` is a list of them."""
+SECTIONS = tuple(name for name in RunOptions.model_fields if name not in ("compare", "about"))
+"""Tables of a configuration; ``[[compare]]`` is a list of them, ``[about]`` holds sentences."""
 
 
 def write_template(
@@ -69,6 +70,8 @@ def write_template(
     ]
     for section in SECTIONS:
         lines += ["", *_write_section(section, schema, given, n_gaps)]
+    lines += ["", *_comment("What only the controller knows, for the officer's page"), "# [about]"]
+    lines += [f'# # {key} = ""  # {meaning}' for key, meaning in ABOUT.items()]
     return "\n".join(lines) + "\n"
 
 

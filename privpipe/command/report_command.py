@@ -9,6 +9,7 @@ from typing import Any
 import fsspec
 
 from privpipe.errors import FormatError, StoreError
+from privpipe.pipeline.runs.configuration_file import read_options
 from privpipe.pipeline.stages.report_writing import write_pages
 from privpipe.report.console import say
 from privpipe.report.release_page import FORMAT
@@ -17,7 +18,7 @@ from privpipe.store.arrays.layout import companion_url
 
 
 def report_command(release: str, *, public: bool) -> dict[str, Any]:
-    """Render both pages and name one.
+    """Render all pages and name one; of a configuration with what its ``[about]`` says now.
 
     Raises
     ------
@@ -26,6 +27,10 @@ def report_command(release: str, *, public: bool) -> dict[str, Any]:
     FormatError
         If it is not one that this version can read.
     """
+    declared = None
+    if release.endswith(".toml"):
+        options = read_options(release)
+        release, declared = options.release.path, dict(options.about)
     folder = companion_url(release, "report")
     try:
         with fsspec.open(join(folder, "audit.json"), encoding="utf-8", mode="rt") as file:
@@ -43,6 +48,8 @@ def report_command(release: str, *, public: bool) -> dict[str, Any]:
             f"{shown(folder)}/audit.json is not of format {FORMAT}.",
             remedy="Run again with this version of privpipe.",
         )
+    if declared is not None:  # written since the run
+        findings["declared"] = declared
     write_pages(folder, findings)
     page = shown(_find_page(release, public))
     say(page)

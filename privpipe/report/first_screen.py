@@ -56,8 +56,8 @@ def make_first_screen(findings: Mapping[str, Any], *, public: bool = False) -> F
     return FirstScreen(
         say_line(findings),
         _say_released(findings),
-        _say_reliance(findings, public=public),
-        tuple(_list_exposed(findings, public=public)),
+        say_reliance(findings, public=public),
+        list_exposed(findings, public=public),
         drawing,
     )
 
@@ -157,7 +157,7 @@ def _say_released(findings: Mapping[str, Any]) -> str:
     )
 
 
-def _say_reliance(findings: Mapping[str, Any], *, public: bool) -> str:
+def say_reliance(findings: Mapping[str, Any], *, public: bool = False) -> str:
     """Against whom the verdict holds, or why it holds against no one."""
     found = findings["adversaries"]
     gate = findings.get("gate") or {}
@@ -178,9 +178,12 @@ def _say_reliance(findings: Mapping[str, Any], *, public: bool) -> str:
     )
 
 
-def _list_exposed(findings: Mapping[str, Any], *, public: bool) -> Iterator[str]:
+def list_exposed(findings: Mapping[str, Any], *, public: bool = False) -> tuple[str, ...]:
     """What is not protected, the linkability of records first."""
-    yield _say_linkage(findings, public=public)
+    return (say_linkage(findings, public=public), *_list_unprotected(findings))
+
+
+def _list_unprotected(findings: Mapping[str, Any]) -> Iterator[str]:
     for name in list(findings.get("desired") or ())[:MOST_DRAWN]:
         yield f"{name}: the release is meant to reveal it, and all that follows from it."
     if surrogate := findings.get("surrogate"):
@@ -192,7 +195,8 @@ def _list_exposed(findings: Mapping[str, Any], *, public: bool) -> Iterator[str]
         yield "This release together with others that the audit does not know."
 
 
-def _say_linkage(findings: Mapping[str, Any], *, public: bool) -> str:
+def say_linkage(findings: Mapping[str, Any], *, public: bool = False) -> str:
+    """What whoever holds the raw records finds again."""
     linked = is_linkable(findings)
     if linked is None:
         return "Linkability was not measured: take records to be found again."

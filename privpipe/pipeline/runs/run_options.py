@@ -17,6 +17,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validat
 from privpipe.attacks.adversaries.attack_options import AdversaryName, AttackOptions
 from privpipe.cluster.passes.cleaning_pass import Nonfinite
 from privpipe.option_values import take_plain
+from privpipe.records.schema import suggest
+from privpipe.report.audit_text import ABOUT, LONGEST_ENTRY
 from privpipe.sanitizers import METHODS
 
 LEAST_MEMORY = 2**28
@@ -237,6 +239,18 @@ class RunOptions(BaseModel):
     audit: AuditOptions = AuditOptions()
     gate: GateSection = GateSection()
     compare: tuple[CompareEntry, ...] = ()
+    about: dict[str, str] = {}
+    """What only the controller knows, for the officer's page."""
+
+    @field_validator("about")
+    @classmethod
+    def _are_entries(cls, entries: dict[str, str]) -> dict[str, str]:
+        if unknown := sorted(set(entries) - set(ABOUT)):
+            near = suggest(unknown[0], ABOUT)
+            raise ValueError(f"{unknown[0]} is not known{near}; use: {', '.join(ABOUT)}")
+        if long := [name for name, text in entries.items() if len(text) > LONGEST_ENTRY]:
+            raise ValueError(f"{long[0]} has more than {LONGEST_ENTRY} letters")
+        return entries
 
     @property
     def training_path(self) -> str:
@@ -254,7 +268,7 @@ class RunOptions(BaseModel):
         How they are judged is no part of it: a corrected limit resumes the run that failed.
         Which records the fit does not see is.
         """
-        excluded = {"cluster", "gate", "audit", "privacy", "compare"}
+        excluded = {"cluster", "gate", "audit", "privacy", "compare", "about"}
         content = self.model_dump(mode="json", exclude=excluded)
         # A key that came after the first release of a version is left out at its default, so that a
         # run that an older version began has the digest that it had then.

@@ -2,8 +2,11 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import asdict
 from importlib.metadata import version
 from typing import Any
+
+import yaml
 
 from privpipe.pipeline.runs.run import Run, Trained, list_versions
 from privpipe.promises import MEANINGLESS, say_odds
@@ -23,14 +26,20 @@ def write_report(run: Run, findings: Mapping[str, Any]) -> None:
 
 
 def write_pages(report_url: str, findings: Mapping[str, Any]) -> None:
-    """Render ``audit.md`` and ``report.html`` for operators, ``public.html`` for everybody."""
-    from privpipe.report import release_page  # Matplotlib is slow to load
+    """Render ``audit.md`` and ``report.html`` for operators, ``public.html`` for everybody.
 
-    made_by = version("privpipe")
+    ``officer.html``, ``.json`` and ``.yaml`` are the sheet for who decides.
+    """
+    from privpipe.report import officer_page, release_page  # Matplotlib is slow to load
+
+    made_by, sheet = version("privpipe"), officer_page.describe_sheet(findings)
     pages = {
         "audit.md": release_page.write_audit_markdown(findings),
         "report.html": release_page.render_release_page(findings, version=made_by),
         "public.html": release_page.render_public_page(findings, version=made_by),
+        "officer.html": officer_page.render_officer_page(findings, version=made_by),
+        "officer.json": json.dumps(sheet, indent=1, ensure_ascii=False),
+        "officer.yaml": yaml.safe_dump(sheet, sort_keys=False, allow_unicode=True, width=100),
     }
     for name, page in pages.items():
         write_file(join(report_url, name), page)
@@ -47,6 +56,19 @@ def describe_run(run: Run, trained: Trained) -> dict[str, str]:
         "source": run.collection.digest,
         "model": trained.model_digest,
         "versions": ", ".join(f"{name} {number}" for name, number in list_versions().items()),
+    }
+
+
+def describe_parameters(run: Run) -> dict[str, Any]:
+    """What a user chose, for the officer's sheet: no path, no value of a record."""
+    chosen = asdict(run.options.method)
+    privacy = run.options.privacy
+    # Tables of a method are values of its own kind, and too long for a sheet; files are places.
+    plain = {name: v for name, v in chosen.items() if isinstance(v, str | int | float)}
+    return {
+        "method": {name: v for name, v in plain.items() if "module" not in name and v != ""},
+        "subject": privacy.subject,
+        "records_per_subject": privacy.records_per_subject,
     }
 
 

@@ -26,7 +26,7 @@ from privpipe.pipeline.stages.audit.audit_attacks import attack_release
 from privpipe.pipeline.stages.audit.audit_places import audit_places, is_constant
 from privpipe.pipeline.stages.audit.audit_surrogates import audit_surrogates
 from privpipe.pipeline.stages.audit.judged_records import describe_basis, find_test, pair_released
-from privpipe.pipeline.stages.report_writing import describe_run
+from privpipe.pipeline.stages.report_writing import describe_parameters, describe_run
 from privpipe.protocols import FloatArray, RecordMap, Shards
 from privpipe.records.sampling import Part, PartCount, Split
 from privpipe.store.arrays.blocks import digest_receipts
@@ -187,6 +187,8 @@ def audit_stage(run: Run, trained: Trained, cleaned: Cleaned, executor: Executor
         "format_version": 1,
         "about": describe_run(run, trained),
         "release": _describe_release(run, cleaned.plan),
+        "parameters": describe_parameters(run),
+        "declared": dict(run.options.about),
         **_audit(run, trained, cleaned, executor),
         "attempt": run.attempt.number,
         "unseen": describe_unseen(run, cleaned),
