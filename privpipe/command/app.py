@@ -208,9 +208,15 @@ def clean(config: str = CONFIG) -> None:
     """Run up to the cleaned records, proven complete; nothing is published."""
 
 
-@_calls("run_command:run_command", RUN, until="audit")
-def audit(config: str = CONFIG) -> None:
-    """Run up to the audit of what would be released; nothing is published."""
+@_calls("run_command:audit_command", RUN)
+def audit(
+    config: str = Argument(help="TOML file; or, with RELEASED, the raw records as a table."),
+    released: str = Argument("", help="A release of another tool: .csv, .parquet or .zarr."),
+    target: Any = _names("Columns to keep, of a release of another tool, by comma."),
+    confidential: Any = _names("Columns to hide, of a release of another tool, by comma."),
+    holdout: str = _text("A table of records that a release of another tool was not made from."),
+) -> None:
+    """Run up to the audit of what would be released, or audit a release that another tool made."""
 
 
 @_calls("run_command:run_command", RUN)

@@ -190,6 +190,30 @@ def purge_command(release: str) -> dict[str, Any]:
     return {"release": shown(release), "removed": found}
 
 
+def audit_command(
+    config: str, released: str, *, target: Sequence[str], confidential: Sequence[str], holdout: str
+) -> dict[str, Any]:
+    """Audit a run, or a release of another tool where one is given.
+
+    Raises
+    ------
+    OptionError
+        If options of the one are given for the other.
+    """
+    if released:
+        from privpipe.command.foreign_audit import audit_foreign
+
+        names = {"desired": target, "confidential": confidential}
+        return audit_foreign(config, released, holdout=holdout, **names)
+    if target or confidential or holdout:
+        raise OptionError(
+            "--target, --confidential and --holdout are for a release of another tool.",
+            remedy="Give it: privpipe audit RAW RELEASED --holdout OTHERS --confidential NAMES.",
+            code="audit-options",
+        )
+    return run_command(config, until="audit")
+
+
 def find_release(place: str) -> str:
     """Where the release is; of a configuration, the one that it writes."""
     return read_options(place).release.path if place.endswith(".toml") else place

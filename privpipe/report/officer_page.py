@@ -80,8 +80,8 @@ def describe_sheet(findings: Findings) -> dict[str, Any]:
     -------
     sheet
         ``fields`` (number, title, maps_to, entries with name, value and who filled it: "run",
-        "controller", "yours to write", or "no one"), ``filled_by_run`` (share of the fields in which the run
-        filled something) and ``missing`` (keys of ``[about]`` that say nothing).
+        "controller", "yours to write", or "no one"), ``filled_by_run`` (share of the fields in
+        which the run filled something) and ``missing`` (keys of ``[about]`` that say nothing).
     """
     declared = findings.get("declared") or {}
     found: list[dict[str, Any]] = []

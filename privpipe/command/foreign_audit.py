@@ -1,0 +1,102 @@
+"""``privpipe audit RAW RELEASED``: a release that another tool made, attacked without any order."""
+
+import json
+from collections.abc import Iterator, Sequence
+from importlib.metadata import version
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from privpipe.attacks.adversaries.attack_options import AttackOptions
+from privpipe.attacks.threats.unaligned_release import (
+    UnalignedReport,
+    attack_unaligned,
+    measure_retained_target,
+)
+from privpipe.errors import GateError, OptionError
+from privpipe.report.console import say, tabulate
+from privpipe.report.page import render_page
+from privpipe.report.unaligned_sections import describe_attacks, say_unaligned, screen_unaligned
+from privpipe.store.access.location import join, shown
+from privpipe.store.access.objects import write_file
+from privpipe.store.sources.plain_tables import read_table
+
+MOST_KNOWN = 15_000
+"""Members, and controls, that are looked up: enough to show the usual limits."""
+
+
+def audit_foreign(
+    raw: str, released: str, *, holdout: str, desired: Sequence[str], confidential: Sequence[str]
+) -> dict[str, Any]:
+    """Attack the release, write report and page beside it, and hold it to the usual limits.
+
+    Raises
+    ------
+    OptionError
+        If no holdout is given, or no table has a column that is named.
+    GateError
+        If a limit is exceeded, or is not shown to hold.
+    """
+    if not holdout:
+        raise OptionError(
+            "Without records that the release was not made from, no attack can be judged.",
+            remedy="Keep some records out before the release is made; give them by --holdout.",
+            code="no-holdout",
+        )
+    members, controls = (draw_rows(read_table(url), MOST_KNOWN) for url in (raw, holdout))
+    for name in (*desired, *confidential):
+        if name not in members or name not in controls:
+            raise OptionError(
+                f"There is no column {name!r} in the raw records and the holdout.",
+                remedy=f"They have: {', '.join(map(str, members))}.",
+                code="no-column",
+            )
+    usual = AttackOptions()
+    report = attack_unaligned(
+        members,
+        controls,
+        lambda: read_table(released),
+        confidential=confidential,
+        limits=(usual.max_exposed, usual.max_advantage),
+        level=usual.level,
+    )
+    sample = draw_rows(read_table(released), 2 * MOST_KNOWN)
+    retained = [measure_retained_target(members, sample, controls, name) for name in desired]
+    folder = f"{released.rstrip('/')}.audit"
+    _write(folder, report, retained)
+    say(say_unaligned(report), tabulate(describe_attacks(report)))
+    say(f"report   {shown(join(folder, 'report.html'))}")
+    if report.verdict != "safe":
+        raise GateError(
+            say_unaligned(report),
+            remedy=f"See {shown(folder)}/report.html. A release of other records, with more noise "
+            "or fewer columns, may pass; unproven needs more records in RAW and --holdout.",
+            code="foreign-release",
+        )
+    return {"verdict": report.verdict, "report": shown(folder)}
+
+
+def draw_rows(batches: Iterator[pd.DataFrame], most: int) -> pd.DataFrame:
+    """A simple random sample of rows in one pass; as many rows as there are, if fewer."""
+    random, best = np.random.default_rng(0), pd.DataFrame()
+    keys = np.empty(0)
+    for batch in batches:
+        both = np.concatenate([keys, random.random(len(batch))])
+        chosen = np.argsort(both, kind="stable")[:most]
+        best = pd.concat([best, batch], ignore_index=True).iloc[chosen]
+        keys = both[chosen]
+    return best.reset_index(drop=True)
+
+
+def _write(folder: str, report: UnalignedReport, retained: Sequence[dict[str, Any]]) -> None:
+    findings = json.loads(report.to_json()) | {"format_version": 1, "target": retained}
+    page = render_page(
+        "Release of another tool",
+        screen_unaligned(report, retained)[1],
+        verdict=report.verdict,
+        screen=screen_unaligned(report, retained)[0],
+        version=version("privpipe"),
+    )
+    write_file(join(folder, "audit.json"), json.dumps(findings, indent=1))
+    write_file(join(folder, "report.html"), page)

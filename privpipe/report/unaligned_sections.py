@@ -1,0 +1,77 @@
+"""The report on a release that another tool made: the same first screen, a table of all attacks."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from privpipe.report.drawings import IntervalRow, draw_intervals
+from privpipe.report.page import FirstScreen, PageSection
+from privpipe.report.tables import format_limits, format_number
+
+WORDS = {
+    "leaks": "Leaks: the release reveals who was in it, or their values",
+    "unproven": "Unproven: too few records are known to rule a leak out",
+    "safe": "Safe: attacks find members no more often than the limits allow",
+}
+
+
+def say_unaligned(report: Any) -> str:
+    """The verdict in at most 15 words."""
+    return f"{WORDS[report.verdict]}."
+
+
+def describe_attacks(report: Any) -> list[dict[str, str]]:
+    """A row for each attack, the worst first."""
+    order = {"leaks": 0, "unproven": 1, "safe": 2}
+    return [
+        {
+            "attack": f"{one.attack} {one.column}".strip(),
+            "verdict": one.verdict,
+            "members": format_number(one.members),
+            "controls": format_number(one.controls),
+            "excess": format_limits(one.members - one.controls, one.lower, one.upper),
+            "allowed": format_number(one.allowed),
+        }
+        for one in sorted(report.attacks, key=lambda a: (order[a.verdict], -a.lower))
+    ]
+
+
+def screen_unaligned(
+    report: Any, retained: Sequence[Mapping[str, Any]]
+) -> tuple[FirstScreen, list[PageSection]]:
+    """First screen and sections of the page."""
+    rows = [
+        IntervalRow(
+            f"{one.attack} {one.column}".strip(), "of-release", excess, one.lower, one.upper
+        )
+        for one in report.attacks
+        if (excess := one.members - one.controls) is not None
+    ]
+    drawing = draw_intervals(
+        rows, allowed=None, description="Excess of each attack on members over controls."
+    )
+    screen = FirstScreen(
+        say_unaligned(report),
+        f"{report.n_released:,} rows, made by another tool. How it was made is not known here.",
+        f"Attackers who know {report.n_members:,} members and {report.n_controls:,} others, by "
+        f"{len(report.compared)} columns that both tables have."
+        if report.verdict == "safe"
+        else "No one: do not rely on it.",
+        (
+            *(f"{name}: not in the release; what else reveals it." for name in report.unread),
+            "Columns that the raw records do not have under the same name.",
+            "What the whole population has in common, which controls reveal as well.",
+            "This release together with others.",
+        ),
+        drawing,
+    )
+    identifiers = ", ".join(report.identifiers) or "none"
+    text = (
+        "An attack counts by how much more often it succeeds on members. "
+        f"Identifiers: {identifiers}."
+    )
+    sections = [PageSection("All attacks", text, describe_attacks(report))]
+    if retained:
+        target = [{key: str(value) for key, value in one.items()} for one in retained]
+        said = "A model trained on raw or on released rows, judged on the held-out records."
+        sections.append(PageSection("What is retained", said, target))
+    return screen, sections

@@ -1,0 +1,118 @@
+"""Releases of others: bad ones are found by the right attack, independent ones are not."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from privpipe.attacks.threats.unaligned_release import (
+    attack_unaligned,
+    find_threshold,
+    read_intervals,
+)
+from privpipe.command.foreign_audit import audit_foreign, draw_rows
+from privpipe.errors import GateError, InputError, OptionError
+from privpipe.store.sources.plain_tables import read_table
+from tests.bench.bad_releases import BAD, audit, count_false, draw_people
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_attack_unaligned__finds_each_bad_release_by_the_right_attack(name: str) -> None:
+    make, right = BAD[name]
+    raw, controls = draw_people(1200, 0), draw_people(1200, 1)
+    report = audit(make(raw), raw, controls)
+    assert report.verdict == "leaks"
+    assert any(one.attack.startswith(right) for one in report.attacks if one.verdict == "leaks")
+
+
+def test_attack_unaligned__calls_few_independent_releases_leaks() -> None:
+    assert count_false(5) <= 1  # a level of .95; the benchmark counts 200
+
+
+@pytest.mark.slow
+def test_attack_unaligned__keeps_its_level_over_many_releases() -> None:
+    assert count_false(60) <= 8
+
+
+def test_attack_unaligned__finds_the_same_in_batches_of_any_size() -> None:
+    raw, controls = draw_people(300, 0), draw_people(300, 1)
+    made = draw_people(500, 2)
+    reports = [
+        attack_unaligned(
+            raw,
+            controls,
+            lambda step=step: (made[k : k + step] for k in range(0, len(made), step)),
+            confidential=["income"],
+        )
+        for step in (500, 37, 3)
+    ]
+    # Units are judged by the first batch, which is not used where it agrees.
+    assert len({json.dumps([one.members for one in r.attacks]) for r in reports[:2]}) == 1
+    assert reports[2].n_released == 500
+
+
+def test_read_intervals__takes_the_ways_in_which_tools_write_them() -> None:
+    middle, half = read_intervals(pd.Series(["30-39", "[1, 2]", ">=90", "7", "*"]))
+    assert middle[:4].tolist() == [34.5, 1.5, 90.0, 7.0]
+    assert half.tolist() == [4.5, 0.5, 0.0, 0.0, 0.0]
+    assert np.isnan(middle[4])
+
+
+def test_find_threshold__is_where_shares_differ_most() -> None:
+    assert find_threshold(np.array([1.0, 2, 3]), np.array([4.0, 5, 6])) == 3
+
+
+def test_attack_unaligned__refuses_what_cannot_be_judged() -> None:
+    raw = draw_people(120, 0)
+    with pytest.raises(InputError, match="50 controls"):
+        attack_unaligned(raw, raw[:50], lambda: [raw], confidential=["income"])
+    with pytest.raises(InputError, match="no common column"):
+        attack_unaligned(raw, raw, lambda: [raw.add_prefix("x")], confidential=["income"])
+    with pytest.raises(InputError, match="no row"):
+        attack_unaligned(raw, raw, lambda: [], confidential=["income"])
+
+
+def test_draw_rows__is_a_simple_sample_of_bounded_size() -> None:
+    batches = (pd.DataFrame({"x": np.arange(k, k + 100)}) for k in range(0, 5000, 100))
+    drawn = draw_rows(batches, 400)["x"]
+    assert len(drawn) == 400 == drawn.nunique()
+    assert 2200 < drawn.mean() < 2800
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_audit__of_a_table_of_another_tool_writes_a_report_and_closes(
+    tmp_path: Path, ending: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    raw, controls = draw_people(400, 0), draw_people(400, 1)
+    places = [str(tmp_path / f"{name}.{ending}") for name in ("raw", "holdout", "released")]
+    for table, place in zip((raw, controls, BAD["rounded"][0](raw)), places, strict=True):
+        table.to_csv(place, index=False) if ending == "csv" else table.to_parquet(place)
+    given = {"desired": ["smoker"], "confidential": ["income"]}
+    with pytest.raises(GateError, match="reveals who was in it"):
+        audit_foreign(places[0], places[2], holdout=places[1], **given)
+    folder = Path(f"{places[2]}.audit")
+    found = json.loads((folder / "audit.json").read_text())
+    assert found["verdict"] == "leaks"
+    assert found["target"][0]["target"] == "smoker"
+    page = (folder / "report.html").read_text()
+    assert "Leaks" in page
+    # Numbers about records, no value of one.
+    assert not set(raw["city"].unique()) & set(page.split())
+    assert "leaks" in capsys.readouterr().out
+    with pytest.raises(OptionError, match="Without records that the release was not made from"):
+        audit_foreign(places[0], places[2], holdout="", **given)
+    with pytest.raises(OptionError, match="no column 'incom'"):
+        audit_foreign(places[0], places[2], holdout=places[1], desired=(), confidential=["incom"])
+
+
+def test_read_table__refuses_what_it_does_not_know(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no table that can be read"):
+        next(read_table("people.docx"))
+    broken = tmp_path / "broken.parquet"
+    broken.write_bytes(b"no parquet")
+    with pytest.raises(InputError, match="cannot be read as parquet"):
+        next(read_table(str(broken)))
