@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from privpipe.errors import GuaranteeError
-from privpipe.numerics.mapping import law_bounds
+from privpipe.numerics.mapping import held_out_information, law_bounds
 from privpipe.numerics.mapping.worst_case import measure_worst_cases
 from privpipe.protocols import FloatArray, Guarantee, IntArray, ShardSchema
 from privpipe.sanitizers.mapping.profiles import ProfileCounts, number_private, split_counts
@@ -191,7 +191,9 @@ def forecast_needed(
     used = joint[joint.sum(axis=1) > 0]
     prior = used.sum(axis=1)
     if held_out > 0 or schema is None:
-        needed = law_bounds.find_needed_records(used, mapping.mapping, prior, target, held_out)
+        needed = held_out_information.find_needed_records(
+            used, mapping.mapping, prior, target, held_out
+        )
     else:
         masses = np.asarray((mapping.mapping @ used.T).T)
         cells, miss = _count_cells(schema, len(used))[1], 1 - confidence
@@ -261,17 +263,18 @@ def _bound_held_out(law: _Evidence, miss: float) -> float:
     # Two in each half at least.
     if law.fresh.n_records < 4 or not miss:
         return most
-    first, second = map(law.table, split_counts(law.fresh, 0.5, "halves"))
+    parts = split_counts(law.fresh, held_out_information.SECOND_PART, "halves")
+    first, second = map(law.table, parts)
     # A row of nothing for a private value that no record has.
     rows = np.zeros((len(law.prior) - len(law.joint), law.joint.shape[1]))
-    reference = law_bounds.make_reference(
+    reference = held_out_information.make_reference(
         np.concatenate([law.joint, rows]),
         law.mapping.mapping,
         law.prior,
         law.fitted.n_records,
         law.fresh.n_records,
     )
-    return min(most, law_bounds.bound_held_out_information(reference, first, second, miss))
+    return held_out_information.bound_held_out_information(reference, first, second, miss)
 
 
 def _bound_over_ball(law: _Evidence, miss: float) -> tuple[float, float]:

@@ -1,5 +1,6 @@
 """The method "privacy_mapping": SPPM fitted on records, one row of the table of methods."""
 
+import time
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any, ClassVar
@@ -9,6 +10,7 @@ import numpy as np
 from privpipe.capabilities import Preview
 from privpipe.errors import InputError, OptionError
 from privpipe.fitted_names import keep_names
+from privpipe.numerics.mapping.held_out_information import expect_held_out_bound
 from privpipe.numerics.mapping.problem.pair_pricing import PriceOracle
 from privpipe.numerics.mapping.problem.programme import CodeDistance, measure_information
 from privpipe.protocols import FloatArray, IntArray, Method, Shards, ShardSchema
@@ -17,6 +19,7 @@ from privpipe.sanitizers.mapping import profiles
 from privpipe.sanitizers.mapping.assurance import (
     assure_mapping,
     check_target,
+    find_prior,
     forecast_needed,
     round_up,
 )
@@ -24,6 +27,7 @@ from privpipe.sanitizers.mapping.mapping_options import PrivacyMappingOptions
 from privpipe.sanitizers.mapping.profiles import ProfileCounts
 from privpipe.sanitizers.mapping.solving.budgeted import check_budgets, solve_budgeted_mapping
 from privpipe.sanitizers.mapping.solving.constrained import solve_constrained_mapping
+from privpipe.sanitizers.mapping.solving.released_symbols import charge_symbols
 from privpipe.sanitizers.mapping.solving.solve import solve_privacy_mapping
 from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping
 
@@ -149,8 +153,9 @@ def _solve(
     private: IntArray,
     options: PrivacyMappingOptions,
     price: PriceOracle | None,
+    n_records: tuple[int, int],
 ) -> SparseMapping:
-    """The mapping of the options, by the programme that they need."""
+    """The mapping of the options for counts of fitted and fresh records, by its programme."""
     given: dict[str, Any] = {
         "distortion_budget": options.distortion_budget,
         "gap": options.gap,
@@ -169,7 +174,18 @@ def _solve(
         return solve_constrained_mapping(
             *problem, max_posterior_odds=odds, max_leakage=leakage, **given
         )
-    return solve_privacy_mapping(*problem, solver=options.solver, **given)
+    began = time.monotonic()
+    found = solve_privacy_mapping(*problem, solver=options.solver, **given)
+    if options.solver != "auto" or not min(n_records):
+        return found
+    prior = find_prior(joint.sum(axis=1) * n_records[0], len(joint))
+    return charge_symbols(
+        found,
+        joint,
+        lambda mapping: expect_held_out_bound(joint, mapping, prior, *n_records),
+        gap=options.gap,
+        max_seconds=given["max_seconds"] - (time.monotonic() - began),
+    )
 
 
 # `check` answers while somebody waits; a coarser gap would do for a forecast.
@@ -231,7 +247,7 @@ def fit_privacy_mapping(
     joint, codes = prepare_joint(fitted, options, private)  # raises where nothing is known
     say_incomplete(counts.n_left_out, counts.n_records + counts.n_left_out, "private")
     assured = (assure_mapping if options.information_budgets is None else assure_each_variable)(
-        _solve(joint, codes, private, options, price),
+        _solve(joint, codes, private, options, price, (fitted.n_records, fresh.n_records)),
         joint,
         private,
         fitted,

@@ -7,14 +7,16 @@ import pytest
 import scipy.sparse as sp
 from scipy import stats
 
-from privpipe.numerics.mapping.law_bounds import (
+from privpipe.numerics.mapping.held_out_information import (
     bound_held_out_information,
+    find_needed_records,
+    make_reference,
+)
+from privpipe.numerics.mapping.law_bounds import (
     bound_mean,
     bound_over_ball,
     bound_shares,
-    find_needed_records,
     find_radius,
-    make_reference,
 )
 from privpipe.numerics.mapping.worst_case import measure_worst_cases
 

@@ -365,7 +365,7 @@ def store_plan(
         unseen=unseen,
         guarantee=_promise(plan.information),
     )
-    return _certify(alphabet, found, progress.gap)
+    return certify_plan(alphabet, found, progress.gap)
 
 
 def list_columns(mapping: sparse.csc_array) -> dict[str, Any]:
@@ -378,8 +378,14 @@ def list_columns(mapping: sparse.csc_array) -> dict[str, Any]:
     }
 
 
-def _certify(alphabet: Alphabet, found: SparseMapping, gap: float) -> SparseMapping:
-    """The mapping with the numbers of its certificate, by code that no solver uses."""
+def certify_plan(alphabet: Alphabet, found: SparseMapping, gap: float) -> SparseMapping:
+    """The mapping with the numbers of its certificate, by code that no solver uses.
+
+    Raises
+    ------
+    ConvergenceError
+        If it does not pass.
+    """
     try:
         proof = certify_mapping(
             alphabet.joint,

@@ -1,0 +1,130 @@
+"""Fewer released symbols, where what they reveal cannot be measured otherwise.
+
+The optimum on counts releases most profiles, many of them rarely. Nothing can be said with
+confidence about what a rare one reveals, so a promise counts it as if it gave much away. Here
+each set of released symbols is charged for that: the programme is solved with the heaviest symbols
+alone, for falling numbers of them and within the same distortion, and the mapping of the least
+*expected bound* is taken. All of it is a function of the fitted records.
+"""
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import scipy.sparse as sp
+
+from privpipe.numerics.mapping.mapping_search import search_mapping
+from privpipe.numerics.mapping.problem.programme import CodeDistance, MappingProblem, MatrixDistance
+from privpipe.protocols import FloatArray, IntArray
+from privpipe.sanitizers.mapping.alphabet import prepare_alphabet
+from privpipe.sanitizers.mapping.solving.solve import certify_plan, list_columns
+from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping
+
+# From one number of symbols to the next: the expected bound is flat about its least.
+_STEP = 0.8
+# Numbers of symbols after the best one that may be worse, before no fewer are tried.
+_PATIENCE = 1
+# Distances held at once: 32 MiB.
+_MOST_PAIRS = 2**22
+# Of the budget: with less left to choose by, a mapping is a mere merging of symbols.
+_LEAST_LEFT = 0.02
+
+
+def charge_symbols(
+    mapping: SparseMapping,
+    joint: FloatArray,
+    expect_bound: Callable[[sp.csc_array], float],
+    *,
+    gap: float,
+    max_seconds: float = math.inf,
+) -> SparseMapping:
+    """The mapping, or one that releases fewer symbols and is expected to promise more.
+
+    Parameters
+    ----------
+    mapping
+        Solved for `joint`, with a named distortion.
+    joint : (n_private, n_symbols)
+    expect_bound
+        Of the probabilities of released symbols (rows) given original ones: nats.
+    gap
+        Target of the certified gap within each set of symbols, nats.
+    max_seconds
+        After which no other set is begun.
+
+    Returns
+    -------
+    mapping
+        Its lower bound is still that of all mappings within the budget: the difference to its
+        information is what the measuring cost.
+    """
+    if mapping.stopped in ("perfect privacy", "nothing to hide"):
+        return mapping
+    began, best, least = time.monotonic(), mapping, expect_bound(mapping.mapping)
+    alphabet = prepare_alphabet(
+        joint, mapping.codes, mapping.distortion_kind, mapping.distortion_budget
+    )
+    problem = alphabet.problem
+    heaviest = np.argsort(-problem.mass, kind="stable")
+    size, worse = float(problem.n_columns), 0
+    while worse <= _PATIENCE:
+        size *= _STEP
+        left = max_seconds - (time.monotonic() - began)
+        if size < 2 or size * problem.n_columns > _MOST_PAIRS or left <= 0:
+            break
+        kept = np.sort(problem.stay[heaviest[: int(size)]])
+        found = _solve_within(problem, kept, gap, left)
+        if found is None:
+            break
+        expected = expect_bound(_in_order(alphabet.order, found))
+        worse = 0 if expected < least else worse + 1
+        if expected < least:
+            least, chosen = expected, found
+            best = replace(
+                mapping,
+                **list_columns(_in_order(alphabet.order, chosen)),
+                stopped="symbols charged",
+            )
+    return mapping if best is mapping else certify_plan(alphabet, best, gap)
+
+
+def _solve_within(
+    problem: MappingProblem, kept: IntArray, gap: float, max_seconds: float
+) -> sp.csc_array | None:
+    """The best mapping onto some of the symbols; None where the budget does not reach that far.
+
+    A column's distances are counted from its nearest kept symbol, which takes the place of itself,
+    and what all go at least is taken off the budget: the same programme, solved by the same search.
+    """
+    whole = problem.distance
+    assert isinstance(whole, CodeDistance)
+    distance = CodeDistance(whole.kind, whole.symbols[kept], whole.columns).block(
+        0, problem.n_columns
+    )
+    nearest = distance.min(axis=1)
+    left = problem.budget - float(problem.mass @ nearest)
+    if left < _LEAST_LEFT * problem.budget:
+        return None
+    # Of symbols equally near the heaviest: whom it takes in is what it hides.
+    weight = np.zeros(problem.n_symbols)
+    weight[problem.stay] = problem.mass
+    stay = np.where(distance == nearest[:, None], weight[kept], -1.0).argmax(axis=1)
+    within = replace(
+        problem, distance=MatrixDistance(distance - nearest[:, None]), budget=left, stay=stay
+    )
+    with np.errstate(all="ignore"):  # as in `solve_privacy_mapping`
+        plan = search_mapping(within, gap=gap, max_seconds=max_seconds)[0].plan
+    shape = (problem.n_symbols, problem.n_symbols)
+    shares = plan.weights / problem.mass[plan.columns]
+    return sp.csc_array((shares, (kept[plan.symbols], problem.stay[plan.columns])), shape=shape)
+
+
+def _in_order(order: IntArray, mapping: sp.csc_array) -> sp.csc_array:
+    """The mapping by the user's numbers; symbols without records stay themselves."""
+    pairs = mapping.tocoo()
+    idle = np.setdiff1d(np.arange(len(order)), pairs.col)
+    rows, columns = np.concatenate([pairs.row, idle]), np.concatenate([pairs.col, idle])
+    shares = np.concatenate([pairs.data, np.ones(len(idle))])
+    return sp.csc_array((shares, (order[rows], order[columns])), shape=mapping.shape)
