@@ -25,7 +25,7 @@ from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping
 # From one number of symbols to the next: the expected bound is flat about its least.
 _STEP = 0.8
 # Numbers of symbols after the best one that may be worse, before no fewer are tried.
-_PATIENCE = 1
+_WORSE = 1
 # Distances held at once: 32 MiB.
 _MOST_PAIRS = 2**22
 # Of the budget: with less left to choose by, a mapping is a mere merging of symbols.
@@ -68,14 +68,14 @@ def charge_symbols(
     )
     problem = alphabet.problem
     heaviest = np.argsort(-problem.mass, kind="stable")
-    size, worse = float(problem.n_columns), 0
-    while worse <= _PATIENCE:
+    size, worse = min(problem.n_columns, _MOST_PAIRS / problem.n_columns / _STEP), 0
+    while worse <= _WORSE:
         size *= _STEP
         left = max_seconds - (time.monotonic() - began)
-        if size < 2 or size * problem.n_columns > _MOST_PAIRS or left <= 0:
+        if size < 2 or left <= 0:
             break
-        kept = np.sort(problem.stay[heaviest[: int(size)]])
-        found = _solve_within(problem, kept, gap, left)
+        chosen = np.sort(problem.stay[heaviest[: int(size)]])
+        found = _solve_within(problem, chosen, gap, left)
         if found is None:
             break
         expected = expect_bound(_in_order(alphabet.order, found))
@@ -91,16 +91,16 @@ def charge_symbols(
 
 
 def _solve_within(
-    problem: MappingProblem, kept: IntArray, gap: float, max_seconds: float
+    problem: MappingProblem, chosen: IntArray, gap: float, max_seconds: float
 ) -> sp.csc_array | None:
     """The best mapping onto some of the symbols; None where the budget does not reach that far.
 
-    A column's distances are counted from its nearest kept symbol, which takes the place of itself,
-    and what all go at least is taken off the budget: the same programme, solved by the same search.
+    A column's distances are counted from its nearest chosen symbol, which takes the place of
+    itself, and what all go at least is taken off the budget: the same programme, the same search.
     """
     whole = problem.distance
     assert isinstance(whole, CodeDistance)
-    distance = CodeDistance(whole.kind, whole.symbols[kept], whole.columns).block(
+    distance = CodeDistance(whole.kind, whole.symbols[chosen], whole.columns).block(
         0, problem.n_columns
     )
     nearest = distance.min(axis=1)
@@ -110,7 +110,7 @@ def _solve_within(
     # Of symbols equally near the heaviest: whom it takes in is what it hides.
     weight = np.zeros(problem.n_symbols)
     weight[problem.stay] = problem.mass
-    stay = np.where(distance == nearest[:, None], weight[kept], -1.0).argmax(axis=1)
+    stay = np.where(distance == nearest[:, None], weight[chosen], -1.0).argmax(axis=1)
     within = replace(
         problem, distance=MatrixDistance(distance - nearest[:, None]), budget=left, stay=stay
     )
@@ -118,7 +118,7 @@ def _solve_within(
         plan = search_mapping(within, gap=gap, max_seconds=max_seconds)[0].plan
     shape = (problem.n_symbols, problem.n_symbols)
     shares = plan.weights / problem.mass[plan.columns]
-    return sp.csc_array((shares, (kept[plan.symbols], problem.stay[plan.columns])), shape=shape)
+    return sp.csc_array((shares, (chosen[plan.symbols], problem.stay[plan.columns])), shape=shape)
 
 
 def _in_order(order: IntArray, mapping: sp.csc_array) -> sp.csc_array:
