@@ -18,7 +18,7 @@ export DO_NOT_TRACK := 1
 # Tests start hundreds of processes. Where this is set, each compiles every library that it imports.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo measures mutants simulate test test-slow test-kernels test-setup test-wheel test-s3 test-whole lint bench docs dist release clean constraints
+.PHONY: prometheus demo measures mutants simulate test test-slow test-kernels test-setup test-wheel test-s3 test-whole lint bench docs dist release clean constraints
 
 demo: $(READY)
 	$(BIN)/privpipe demo
@@ -56,6 +56,16 @@ test-s3: $(READY) $(S3_SERVER)/bin/ministack
 test-whole: $(READY) $(S3_SERVER)/bin/ministack
 	PRIVPIPE_TEST_S3='$(S3_COMMAND)' PRIVPIPE_TEST_WHOLE=1 \
 	  $(BIN)/python -m pytest -q -n 0 tests/operations/test_whole.py
+
+# Prometheus and promtool, of Debian's package, unpacked and not installed: what tests of alerts run
+# on. Without it, as on another system, they are skipped.
+PROMETHEUS := $(VENV)-prometheus
+prometheus: $(PROMETHEUS)/usr/bin/promtool
+
+$(PROMETHEUS)/usr/bin/promtool:
+	mkdir -p "$(PROMETHEUS)"
+	cd "$(PROMETHEUS)" && (apt-get download prometheus || (apt-get update && apt-get download prometheus))
+	dpkg-deb -x "$(PROMETHEUS)"/prometheus_*.deb "$(PROMETHEUS)"
 
 $(S3_SERVER)/bin/ministack:
 	"$(PYTHON)" -m venv --clear "$(S3_SERVER)"

@@ -6,6 +6,7 @@ another at work waits. A run whose process died is started again by an automatio
 logical time; what has a receipt is not done again, and what is published is never made again.
 """
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from datetime import datetime
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
 from prefect import flow
+from prefect.logging.handlers import APILogHandler
 from prefect.runtime import deployment, flow_run
 from pydantic import WithJsonSchema
 
@@ -106,7 +108,13 @@ def _release(
             "`privpipe gaps NAME --fill`: what has a receipt is retained.",
             code="crashes",
         )
-    watch = Watch(deployment=deployment.name or "", link=flow_run.ui_url or "")
+    lines = logging.getLogger("privpipe.lines")
+    if not lines.handlers:
+        # To Prefect's page of the run alone: Prefect's own logger would print each line again.
+        lines.addHandler(APILogHandler())
+        lines.setLevel(logging.INFO)
+        lines.propagate = False
+    watch = Watch(deployment=deployment.name or "", link=flow_run.ui_url or "", log=lines.info)
 
     def work() -> str:
         options = read_options(config_path, logical_time)

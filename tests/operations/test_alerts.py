@@ -1,7 +1,7 @@
 """Each alert fires in its accident and in no other, evaluated by Prometheus' own `promtool`.
 
 The series are what our collectors serve while an accident is played, minute by minute; Dask's and
-Prometheus' own are added. promtool is of Debian's package prometheus (`make promtool`).
+Prometheus' own are added. promtool is of Debian's package prometheus (`make prometheus`).
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ from privpipe.cluster.workers.run_metrics import PromiseCollector, RunCollector
 
 ROOT = Path(__file__).parents[2]
 ALERTS = ROOT / "deploy" / "alerts.yaml"
-PROMTOOL = shutil.which("promtool") or shutil.which("promtool", path=ROOT / ".tools/usr/bin")
+TOOLS = ROOT / ".venv-prometheus" / "usr" / "bin"
+PROMTOOL = shutil.which("promtool") or shutil.which("promtool", path=TOOLS)
 
-pytestmark = pytest.mark.skipif(PROMTOOL is None, reason="make promtool")
+pytestmark = pytest.mark.skipif(PROMTOOL is None, reason="make prometheus")
 
 RUN = Progress(
     run="0badcafe",

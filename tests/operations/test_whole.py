@@ -247,6 +247,8 @@ def test_queue__starts_runs_one_by_one_in_the_order_of_their_times(cluster: Whol
         wait_completed(cluster, run)
     found = [cluster.ask(f"/flow_runs/{run}") for run in runs]
     assert all(one["name"] == f"run-{at:%Y-%m-%d}" for one, at in zip(found, times, strict=True))
+    said = cluster.ask("/logs/filter", {"logs": {"flow_run_id": {"any_": runs[:1]}}})
+    assert any(re.match(r"clean    [0-9,]+ records in .* s$", one["message"]) for one in said)
     spans = [(one["start_time"], one["end_time"]) for one in found]
     assert all(before[1] <= after[0] for before, after in itertools.pairwise(spans)), spans
     # The lease of such a slot ends sound runs where the server is away.

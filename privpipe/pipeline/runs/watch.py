@@ -9,7 +9,7 @@ import os
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from threading import Event as Flag
@@ -56,11 +56,19 @@ class Watch:
         Standard error by default.
     deployment, link
         Of Prefect, where it started the run: its deployment, and its page.
+    log
+        Gets each line as well.
     """
 
     def __init__(
-        self, console: PlainConsole | None = None, *, deployment: str = "", link: str = ""
+        self,
+        console: PlainConsole | None = None,
+        *,
+        deployment: str = "",
+        link: str = "",
+        log: Callable[[str], object] = str,
     ) -> None:
+        self.log = log
         self.console = console or PlainConsole(stderr=True)
         self.run_id: str | None = None
         self.stages: list[tuple[str, float]] = []
@@ -137,11 +145,13 @@ class Watch:
         self.stages.append((name, spent))
         log_progress("ends", self.now, spent)
         line = Text(f"{name:8s} {printable(what)}  ")
+        self.log(f"{line.plain}{spent:.1f} s")
         self.console.print(line.append(f"{spent:.1f} s", "dim"))
 
     def say(self, *lines: str, style: str | None = None) -> None:
         """Print lines."""
         for line in lines:
+            self.log(line)
             self.console.print(line, style=style)
 
     def judge(self, gate: str) -> None:
