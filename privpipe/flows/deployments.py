@@ -28,7 +28,7 @@ from privpipe.pipeline.stages.increment_check import TimeSpan
 
 Stage = Literal["train", "clean", "audit", "publish"]
 
-_MOMENT = r"^\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:?\d\d)$"
+_MOMENT = r"^\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:\d\d)$"
 
 # Prefect's server looks at a pattern; of the format it does not know what it is.
 Time = Annotated[

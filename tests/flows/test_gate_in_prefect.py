@@ -36,9 +36,15 @@ def test_run__that_leaks_fails_with_its_sentence(
     monkeypatch.setattr(
         "privpipe.pipeline.stage_tasks.emit_event", lambda **event: told.append(event)
     )
+    pages: list[str] = []
+    monkeypatch.setattr(
+        "privpipe.pipeline.stage_tasks.create_markdown_artifact",
+        lambda page, key: pages.append(page),
+    )
     state = run_pipeline(config, return_state=True)
     assert state.is_failed()
     assert "'secret' leaks" in str(state.message)
+    assert ["'secret' leaks" in page for page in pages] == [True], "why, on the run's page"
     (event,) = told
     assert event["event"] == "privpipe.gate"
     assert event["payload"]["state"] == "failed"
@@ -48,5 +54,5 @@ def test_run__that_leaks_fails_with_its_sentence(
     assert (results["outcome"], results["error"]["exit_code"]) == ("failed", 6)
     assert results["error"]["stage"] == "gate"
     assert not (tmp_path / "release.zarr").exists()
-    assert 'class="banner leaks"' in (report / "report.html").read_text()
-    assert "banner leaks" in (report / "public.html").read_text()
+    assert 'class="banner line leaks"' in (report / "report.html").read_text()
+    assert "banner line leaks" in (report / "public.html").read_text()

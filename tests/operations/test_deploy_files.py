@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import subprocess
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,34 @@ def test_deployments__a_mistake_is_refused(
     with pytest.raises(OptionError, match=re.escape(said)) as refused:
         read_deployments(str(path))
     assert refused.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("time", "is_taken"),
+    [
+        ("2026-11-22T06:00:00Z", True),
+        ("2026-11-22T07:00:00.5+01:00", True),
+        ("yesterday", False),
+        ("2026-11-22T06:00:00", False),  # without an offset it is no moment
+        (17, False),
+    ],
+)
+def test_parameters__are_checked_by_type_at_the_server(time: Any, is_taken: bool) -> None:
+    from prefect.utilities.callables import parameter_schema
+    from prefect.utilities.schema_tools.validation import ValidationError, validate
+
+    from privpipe.flows.deployments import backfill, release
+
+    found = {"config_path": "run.toml", "logical_time": time}
+    span = {"config_path": "run.toml", "since": time, "until": time}
+    for flow, given, taken in (
+        (release, found, is_taken),
+        (release, {**found, "until": "deploy"}, False),
+        (backfill, span, is_taken),
+    ):
+        schema = parameter_schema(flow).model_dump()
+        with nullcontext() if taken else pytest.raises(ValidationError):
+            validate(given, schema, raise_on_error=True)  # as the server does
 
 
 def test_automations__are_ones_that_prefect_reads() -> None:
