@@ -1,11 +1,11 @@
 """Prices on an ordered alphabet in time nearly linear in the number of symbols.
 
-For one posterior the search over all symbols is a distance transform, whose cheapest symbols ascend
-with the columns (Aggarwal et al. 1987, Geometric applications of a matrix-searching algorithm):
-halving takes about n log n comparisons, for any convex distance. Columns with many different
-posteriors (two private values) are priced at the ends of short intervals of the posterior. The
-cheaper of the symbols found there is all but the cheapest of the column, so that a search over all
-symbols can pass over nearly all runs of them.
+For one posterior the search over all symbols is a distance transform: two sweeps for absolute
+distance; for squared distance the cheapest symbols ascend with the columns (Aggarwal et al. 1987,
+Geometric applications of a matrix-searching algorithm), and halving finds them. Columns with many
+different posteriors (two private values) are priced at the ends of short intervals of the
+posterior. The cheaper of the symbols found there is all but the cheapest of the column, so that a
+search over all symbols can pass over nearly all runs of them.
 """
 
 from dataclasses import dataclass
@@ -25,30 +25,6 @@ _RUNS = 64
 
 
 @njit(cache=True, nogil=True)
-def transform_distance(xs: Any, h: Any, lam: Any, square: Any, xq: Any, out: Any, arg: Any) -> Any:
-    """out[q] = min_k h[k] + lam d(xq[q], xs[k]) for ascending xs and xq; of equals the first k.
-
-    The distance is convex in the difference of positions, so that the cheapest k ascends with q: it
-    lies between those of the queries on both sides, which the round before has found.
-    """
-    stride = 1
-    while 2 * stride <= len(xq):
-        stride *= 2
-    while stride > 0:
-        for q in range(stride - 1, len(xq), 2 * stride):
-            first = arg[q - stride] if q >= stride else 0
-            last = arg[q + stride] if q + stride < len(xq) else len(xs) - 1
-            low, who = np.inf, first
-            for k in range(first, last + 1):
-                step = abs(xq[q] - xs[k])
-                cost = h[k] + lam * (step * step if square else step)
-                if cost < low:
-                    low, who = cost, k
-            out[q], arg[q] = low, who
-        stride //= 2
-
-
-@njit(cache=True, nogil=True)
 def _lowest(g: Any, width: Any) -> Any:
     """Least potential of each private value over each run of `width` symbols."""
     lows = np.full(((len(g) + width - 1) // width, g.shape[1]), np.inf)
@@ -63,6 +39,73 @@ def _away(at: Any, first: Any, last: Any, lam: Any, square: Any) -> Any:
     """What the nearest end of an interval costs in distortion."""
     step = max(at - last, first - at, 0.0)
     return lam * (step * step if square else step)
+
+
+@njit(cache=True, nogil=True)
+def transform_distance(xs: Any, h: Any, lam: Any, square: Any, xq: Any, out: Any, arg: Any) -> Any:
+    """out[q] = min_k h[k] + lam d(xq[q], xs[k]) for ascending xs and xq, and arg[q] that k."""
+    if square:
+        _halve(xs, h, lam, xq, arg)
+    else:
+        _sweep(xs, h, lam, xq, arg)
+    for q in range(len(xq)):
+        out[q] = h[arg[q]] + _away(xq[q], xs[arg[q]], xs[arg[q]], lam, square)
+
+
+@njit(cache=True, nogil=True)
+def _sweep(xs: Any, h: Any, lam: Any, xq: Any, arg: Any) -> Any:
+    """Cheapest symbols by absolute distance: the least ``h - lam x`` below a query, and above."""
+    low, who, k = np.inf, 0, 0
+    lows = np.empty(len(xq))
+    for q in range(len(xq)):
+        while k < len(xs) and xs[k] <= xq[q]:
+            if h[k] - lam * xs[k] < low:
+                low, who = h[k] - lam * xs[k], k
+            k += 1
+        lows[q], arg[q] = low + lam * xq[q], who
+    low, who, k = np.inf, 0, len(xs) - 1
+    for q in range(len(xq) - 1, -1, -1):
+        while k >= 0 and xs[k] >= xq[q]:
+            if h[k] + lam * xs[k] < low:
+                low, who = h[k] + lam * xs[k], k
+            k -= 1
+        if low - lam * xq[q] < lows[q]:
+            arg[q] = who
+
+
+@njit(cache=True, nogil=True)
+def _halve(xs: Any, h: Any, lam: Any, xq: Any, arg: Any) -> Any:
+    """Cheapest symbols by squared distance; of equals the first.
+
+    They ascend with the queries, as for any convex distance: each lies between those of the
+    queries on both sides, which the round before has found. Runs of symbols are passed over where
+    their least `h` and nearest end cost more than either of these.
+    """
+    lows = _lowest(h.reshape(-1, 1), _NARROW)[:, 0]
+    stride = 1
+    while 2 * stride <= len(xq):
+        stride *= 2
+    while stride > 0:
+        for q in range(stride - 1, len(xq), 2 * stride):
+            first = arg[q - stride] if q >= stride else 0
+            last = arg[q + stride] if q + stride < len(xq) else len(xs) - 1
+            # Not `low`: of equals the first is taken, and this one may be the last.
+            most = min(
+                h[first] + _away(xq[q], xs[first], xs[first], lam, True),
+                h[last] + _away(xq[q], xs[last], xs[last], lam, True),
+            )
+            low, who = np.inf, first
+            for run in range(first // _NARROW, last // _NARROW + 1):
+                start, stop = max(first, run * _NARROW), min(last + 1, (run + 1) * _NARROW)
+                least = lows[run] + _away(xq[q], xs[start], xs[stop - 1], lam, True)
+                if least > most or least >= low:
+                    continue
+                for k in range(start, stop):
+                    step = xq[q] - xs[k]
+                    if h[k] + lam * (step * step) < low:
+                        low, who = h[k] + lam * (step * step), k
+            arg[q] = who
+        stride //= 2
 
 
 @njit(cache=True, nogil=True)
