@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from privpipe import PrivacyMappingOptions, Records, fit_privacy_mapping, solve_privacy_mapping
-from privpipe.errors import InputError, OptionError
+from privpipe.errors import InputError, OptionError, PrivacyWarning
 from privpipe.numerics.random.streams import KeyedStream
 from privpipe.protocols import IntArray, Shard
 from privpipe.sanitizers.mapping import profiles
@@ -236,3 +236,8 @@ def test_sparse_mapping__is_stored_and_read_whole(mapping: SparseMapping, tmp_pa
     np.testing.assert_array_equal(read.apply(x, stream_of(200)), mapping.apply(x, stream_of(200)))
     assert read.guarantee == mapping.guarantee
     assert (read.gap, read.stopped, read.unseen) == (mapping.gap, mapping.stopped, "nearest")
+
+
+def test_fit__a_gap_that_is_not_reached_is_said() -> None:
+    with pytest.warns(PrivacyWarning, match=r"stopped \(time limit\).*gap is 1e-12"):
+        fit_privacy_mapping(make_records(), options(gap=1e-12, max_seconds=1e-3))

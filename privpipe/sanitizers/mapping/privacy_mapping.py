@@ -1,6 +1,7 @@
 """The method "privacy_mapping": SPPM fitted on records, one row of the table of methods."""
 
 import time
+import warnings
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any, ClassVar
@@ -8,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from privpipe.capabilities import Preview
-from privpipe.errors import InputError, OptionError
+from privpipe.errors import InputError, OptionError, PrivacyWarning
 from privpipe.fitted_names import keep_names
 from privpipe.numerics.mapping.held_out_information import expect_held_out_bound
 from privpipe.numerics.mapping.problem.pair_pricing import PriceOracle
@@ -176,7 +177,17 @@ def _solve(
         )
     began = time.monotonic()
     found = solve_privacy_mapping(*problem, solver=options.solver, **given)
-    if options.solver != "auto" or not min(n_records):
+    if options.solver != "auto":
+        return found
+    if found.stopped in ("time limit", "no further progress") and found.gap > options.gap:
+        warnings.warn(
+            f"the search stopped ({found.stopped}) with {found.gap:.2g} nats between its mapping "
+            f"and what none within the budget betters; gap is {options.gap:g}. Raise max_seconds, "
+            "or gap; most_frequent makes the problem smaller.",
+            PrivacyWarning,
+            stacklevel=3,
+        )
+    if not min(n_records):
         return found
     prior = find_prior(joint.sum(axis=1) * n_records[0], len(joint))
     return charge_symbols(
@@ -224,6 +235,8 @@ def fit_privacy_mapping(
     -----
     LeftOutWarning
         If records have no private label: they are left out, and how many is said.
+    PrivacyWarning
+        If the search stopped before the gap was reached.
 
     Notes
     -----
