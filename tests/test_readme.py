@@ -110,6 +110,15 @@ CLAIMS = {
     "A table that another": "attacks/test_unaligned_release.py",
     "`privpipe audit RAW": "attacks/test_unaligned_release.py::"
     "test_audit__of_a_table_of_another_tool_writes_a_report_and_closes",
+    "It attacks its": "gate/test_gate.py",
+    "Its report begins": "report/test_first_screen.py",
+    "One model cleans": "operations/test_lines.py",
+    "A part that carries": "operations/test_judged_parts.py",
+    "Readers see one": "operations/test_generations.py operations/test_drift.py",
+    "How little else": "attacks/adversaries/test_table.py",
+    "A stronger adversary": "attacks/test_power.py",
+    "[CONTRIBUTING.md]": "flows/test_contributing.py",
+    "[CITATION.cff]": "test_readme.py",
     "It learns a sanitiser": "gate/test_gate.py::"
     "test_gate__keeps_a_leak_back_with_a_sentence_and_goes_on_with_another_limit",
     "The demo prints": "test_setup.py::test_wheel__works_by_pip_alone_beside_a_folder_flows",
@@ -118,7 +127,6 @@ CLAIMS = {
     "Sources:": "test_readme.py::test_readme__names_every_format "
     "store/sources/reading/test_data_frames.py::test_ingest__every_format_gives_the_frame",
     "Every command has": "test_readme.py::test_readme__shows_commands_and_options_that_there_are",
-    "Exit codes:": "test_readme.py::test_readme__names_the_exit_codes_as_help_does",
     "`privpipe explain CODE`": "commands/test_welcome.py::test_explain__says_when_and_what_to_do",
     "Scheduled runs": "operations/test_runbook.py::test_first_page__ends_with_a_scheduled_release "
     "operations/test_refused_places.py::test_doctor__judges_what_a_worker_tells",

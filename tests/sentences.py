@@ -1,0 +1,88 @@
+"""Sentences that are too long to act on: of more than 25 words, or of more than 3 numbers.
+
+``python -m tests.sentences`` lists each; ``--write`` stores how many every file has: they only
+become fewer.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.words import ROOT, read_pages
+
+MOST_WORDS, MOST_NUMBERS = 25, 3
+EXCEPTIONS = Path(__file__).with_name("sentences.json")
+"""Long sentences by file, those of before there was a limit; none may be added."""
+
+# Ends of sentences; "e.g." and "Xu et al." end none.
+_END = re.compile(r"(?<!al)(?<!e\.g)(?<!i\.e)[.!?](?=\s|$)")
+
+
+def split_sentences(text: str) -> list[str]:
+    """Sentences, each on one line; a semicolon ends none."""
+    paragraphs = re.split(r"\n\s*\n|\n(?=\s*[-*|] )|\n(?=\s*\d+\. )", text)
+    return [one for each in paragraphs for one in _END.split(" ".join(each.split())) if one.strip()]
+
+
+def is_long(sentence: str) -> bool:
+    """Whether a reader would lose it; code, links and formulas count as one word."""
+    plain = re.sub(r"`[^`]*`|\$[^$]*\$|\{[^}]*\}|\]\([^)]*\)", " x ", sentence)
+    # A moment, an address or a version is one number.
+    plain = re.sub(r"\d[\d.:+TZ-]*\d[\d.:+TZ-]*", "0", plain)
+    words = re.findall(r"[^\W\d_][\w'-]*", plain)
+    numbers = re.findall(r"(?<![\w.])\.?\d[\d.,]*", plain)
+    return len(words) > MOST_WORDS or len(numbers) > MOST_NUMBERS
+
+
+def _drop_code(text: str) -> str:
+    """A page without programs, tables, headings, directives and comments."""
+    text = re.sub(r"(?ms)^(```+|~~~|:::+).*?^\1", "\n\n", text)
+    return re.sub(r"(?m)^\s*(\||#|!\[|:|<|>).*$", "\n", text)
+
+
+def list_messages(source: str) -> Iterator[str]:
+    """What errors say: texts given to classes whose names end in Error, what is filled in as x."""
+    for node in ast.walk(ast.parse(source)):
+        name = getattr(getattr(node, "func", None), "id", "") if isinstance(node, ast.Call) else ""
+        if isinstance(node, ast.Call) and name.endswith("Error"):
+            given = [*node.args, *(k.value for k in node.keywords if k.arg == "remedy")]
+            for one in given:
+                if isinstance(one, ast.Constant) and isinstance(one.value, str):
+                    yield one.value
+                elif isinstance(one, ast.JoinedStr):
+                    yield "".join(
+                        str(part.value) if isinstance(part, ast.Constant) else "x"
+                        for part in one.values
+                    )
+
+
+def find_long() -> dict[str, list[str]]:
+    """Long sentences by file: of pages for people, and of what errors say."""
+    found: dict[str, list[str]] = {}
+    for path, text in read_pages():
+        prose = _drop_code(text) if path.suffix == ".md" else ""
+        found[str(path.relative_to(ROOT))] = [s for s in split_sentences(prose) if is_long(s)]
+    for path in sorted((ROOT / "privpipe").rglob("*.py")):
+        said = (s for text in list_messages(path.read_text()) for s in split_sentences(text))
+        found[str(path.relative_to(ROOT))] = [s for s in said if is_long(s)]
+    return {name: said for name, said in found.items() if said}
+
+
+def main() -> None:
+    """List them, or store how many there are."""
+    found = find_long()
+    if "--write" in sys.argv:
+        counts = {name: len(said) for name, said in sorted(found.items())}
+        EXCEPTIONS.write_text(json.dumps(counts, indent=0) + "\n")
+    for name, said in found.items():
+        print(*(f"{name}: {one.strip()}" for one in said), sep="\n")
+    print(f"{sum(map(len, found.values()))} in {len(found)} files")
+
+
+if __name__ == "__main__":
+    main()
