@@ -198,6 +198,16 @@ def run(
     """Run the main job: check, train, clean, audit, gate, publish; resumes where it stopped."""
 
 
+@_calls("apply_command:apply_command", RUN)
+def apply(
+    model: str = Argument(help="The model beside a published release, path or URL."),
+    source: str = Argument(help="The next file, with the columns of the first; or a collection."),
+    dest: str = Argument(help="Where the release will be: .zarr, or .parquet to export it too."),
+    vouch: Any = _names("As [audit] vouched: what no label judges and you answer for, by comma."),
+) -> None:
+    """Clean the next file with the model of a release: names matched, drift limited, audited."""
+
+
 @_calls("run_command:run_command", RUN, until="train")
 def train(config: str = CONFIG) -> None:
     """Run up to the fitted model, which waits in the private workspace."""

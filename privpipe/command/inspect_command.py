@@ -36,7 +36,7 @@ MEASURED = ("correlation", "spread", "shift")
 """What `diff` measures of a column."""
 
 # Names of columns, and long; --json has them.
-WITHHELD = ("fields", "schema", "arrays")
+WITHHELD = ("fields", "schema", "arrays", "run", "table")
 
 VERIFIED: dict[Origin, str] = {
     "ingest": "Every stored byte matches its receipt.",

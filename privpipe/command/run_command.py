@@ -11,6 +11,7 @@ from privpipe.pipeline.operations.record_removal import end_exchange
 from privpipe.pipeline.runs.approval import approve_release
 from privpipe.pipeline.runs.configuration_file import read_options, read_time
 from privpipe.pipeline.runs.run import Run
+from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.pipeline.runs.trusted_code import confirm_code, remember_code
 from privpipe.pipeline.runs.watch import Watch, read_results, write_failure
 from privpipe.pipeline.stages.check import check_stage
@@ -24,6 +25,8 @@ from privpipe.store.access.workspace import has_workspace, is_held, purge_worksp
 from privpipe.store.arrays.layout import companion_url, exists, has_root, read_header
 from privpipe.store.collections.growing_collection import purge_collection
 from privpipe.store.releases.incremental_release import purge_parts
+
+EVERYTHING = TimeSpan()
 
 
 def run_command(
@@ -83,6 +86,18 @@ def run_command(
         # Also of a run that never began: who scheduled it reads the results.
         write_failure(options.release.path, None, error)
         raise
+    return run_flow(options, checked, config, until, times)
+
+
+def run_flow(
+    options: RunOptions,
+    checked: Run | None,
+    config: str,
+    until: str = "publish",
+    times: TimeSpan = EVERYTHING,
+) -> dict[str, Any]:
+    """Run the flow of what was read and checked; `config` is what Prefect shows."""
+    # Prefect reads its settings when it is imported.
     from privpipe.flows.release_flow import handing_over, run_pipeline
 
     try:

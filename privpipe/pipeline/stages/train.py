@@ -5,6 +5,7 @@ Before it the sources are proved: what a run reads is what was ingested.
 
 from dataclasses import replace
 from functools import partial
+from os.path import abspath
 from typing import Any
 
 from privpipe.capabilities import MixesRecords
@@ -22,7 +23,7 @@ from privpipe.pipeline.runs.subject_limit import count_subjects, protect_subject
 from privpipe.protocols import RecordMap, Shard
 from privpipe.sanitizers.chain import fit_standardised
 from privpipe.store import models
-from privpipe.store.access.location import join
+from privpipe.store.access.location import join, local_path
 from privpipe.store.access.workspace import workspace_url
 from privpipe.store.arrays.layout import check_output_free, exists
 from privpipe.store.collections.collection import Collection
@@ -54,8 +55,19 @@ def train_stage(run: Run, executor: Executor) -> Trained:
         check_output_free(run.model_url)
         # Two models of nearly the same records reveal one record: an earlier one is used again.
         fitted, about = _find_learned(run) or _learn(run, executor)
+        # By which `privpipe apply` cleans records to come as this run would.
+        about["run"] = _dump_run(run)
         models.write_model(fitted, run.work_model_url, about)
     return _describe(fitted, run, executor)
+
+
+def _dump_run(run: Run) -> dict[str, Any]:
+    """The configuration, with the place of its training records wherever it is read."""
+    content = run.options.model_dump(mode="json", exclude={"compare"})
+    path = local_path(run.options.training_path)
+    if path is not None:
+        content["training" if run.options.training else "collection"]["path"] = abspath(path)
+    return content
 
 
 def _find_learned(run: Run) -> tuple[RecordMap, dict[str, Any]] | None:

@@ -1,0 +1,161 @@
+"""``privpipe apply``: a stored model cleans the next file, as the run that it comes from would."""
+
+import hashlib
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import fsspec
+from pydantic import ValidationError
+
+from privpipe.command.run_command import run_flow
+from privpipe.errors import InputError, OptionError
+from privpipe.fitted_names import schema_of
+from privpipe.fitted_schema import match_columns
+from privpipe.numerics.moments import CoMoments
+from privpipe.pipeline.operations.prefect_server import prepare_prefect
+from privpipe.pipeline.runs.run import Run
+from privpipe.pipeline.runs.run_options import RunOptions, TrainingOptions
+from privpipe.pipeline.runs.trusted_code import confirm_code
+from privpipe.pipeline.stages.check import check_stage
+from privpipe.pipeline.stages.increment_check import DriftReference, check_drift, measure_drift
+from privpipe.pipeline.stages.train import summarise_features
+from privpipe.report.console import say
+from privpipe.store.access.location import local_path, shown
+from privpipe.store.arrays.layout import exists, has_root, read_header, read_kind
+from privpipe.store.collections.collection import Collection, open_collection
+from privpipe.store.collections.ingest import IngestOptions, ingest
+from privpipe.store.collections.proposal import TableSchema, decode_schema
+from privpipe.store.models import open_model, read_model_header
+from privpipe.store.releases.export import export_release
+from privpipe.store.sources.formats import open_file_table
+from privpipe.store.sources.reading.source import SourceLayout
+
+
+def apply_command(model: str, source: str, dest: str, vouch: Sequence[str] = ()) -> dict[str, Any]:
+    """Clean a file or collection with a stored model, and release it as its run would be.
+
+    Everything of `run` holds: check, receipts, audit on the training records that the model never
+    saw, gate, account, register. Called again it does what is missing, or nothing.
+
+    Raises
+    ------
+    OptionError
+        If the model does not know the run that it comes from.
+    InputError
+        If columns are missing.
+    GateError
+        If the records differ from the training records by more than ``[gate] drift_max``, or the
+        gate refuses.
+    """
+    about = read_model_header(model)
+    release = dest if dest.rstrip("/").endswith(".zarr") else f"{dest.rpartition('.')[0]}.zarr"
+    options = _read_run(about, model)
+    prepare_prefect()
+    training = options.training_path
+    incoming = _ingest_next(source, release, training)
+    options = options.model_copy(
+        update={
+            "collection": options.collection.model_copy(update={"path": incoming}),
+            "training": TrainingOptions(path=training, public=_is_public(options)),
+            "audit": options.audit.model_copy(
+                # What no label judges is answered for by name, as in a configuration.
+                update={"vouched": tuple(dict.fromkeys((*options.audit.vouched, *vouch)))}
+            ),
+            "release": options.release.model_copy(update={"path": release}),
+        }
+    )
+    # Validated as a whole, as a file of configuration is.
+    options = RunOptions.model_validate(options.model_dump(mode="json"))
+    confirm_code(options)
+    checked = replace(check_stage(options), shared_model=model)
+    say(*_describe(checked, model))
+    _check_drift(checked, source)
+    results = run_flow(options, checked, dest)
+    n_written = None
+    if dest != release:
+        n_written = export_release(release, dest)
+        say(f"export   {shown(dest)}: {n_written:,} records")
+    return {**results, "model": shown(model), "source": shown(source), "exported": n_written}
+
+
+def _read_run(about: Mapping[str, Any], model: str) -> RunOptions:
+    """The configuration of the run that published a model."""
+    try:
+        return RunOptions.model_validate(about["run"])
+    except (KeyError, ValidationError):
+        problem = OptionError(
+            f"The model {shown(model)} does not know the run that it comes from.",
+            remedy="Models of an earlier privpipe do not: run its configuration with the new file "
+            "as [collection] and the labelled records as [training].",
+            code="model-run",
+        )
+    raise problem
+
+
+def _is_public(options: RunOptions) -> bool:
+    return options.training is not None and options.training.public
+
+
+def _ingest_next(source: str, release: str, training: str) -> str:
+    """The source as a collection, read as the training records were; one that is one, itself."""
+    if has_root(source) and read_kind(source) == "collection":
+        return source
+    # Named by what was read: another file of the same name is another collection.
+    system, path = fsspec.core.url_to_fs(source)
+    if not system.exists(path):
+        raise InputError(f"There is nothing at {shown(source)}.", remedy="Check the path.")
+    state = f"{source} {system.info(path).get('size')} {system.modified(path)}"
+    mark = hashlib.sha256(state.encode()).hexdigest()[:12]
+    incoming = f"{release.removesuffix('.zarr')}.{mark}.zarr"
+    if not exists(incoming):
+        ingest(source, incoming, _read_as(training, source))
+        say(f"ingest   {shown(source)} to {shown(incoming)}")
+    return incoming
+
+
+def _read_as(training: str, source: str) -> IngestOptions:
+    """How a file is read as the training records were: by the schema that these were made by."""
+    schema = open_collection(training).schema_of_records
+    known = read_header(training, "collection").get("table")
+    if known is None:
+        return IngestOptions(layout=SourceLayout(features=schema.feature_names), dtype=schema.dtype)
+    table = decode_schema(known, shown(training))
+    opened = open_file_table(source, table.layout())
+    here = {column.name for column in opened.columns} if opened else set(table.columns)
+    # A file to come carries no labels, and need not: features it must have, and what it includes.
+    columns = {n: c for n, c in table.columns.items() if n in here or c.use != "variable"}
+    return IngestOptions(schema=TableSchema(table.file, columns), dtype=schema.dtype)
+
+
+def _describe(run: Run, model: str) -> list[str]:
+    """What the model promises of records that it never saw, and what it does not know of them."""
+    fitted = open_model(model)
+    promise = fitted.guarantee
+    holds = "every record, new ones too" if "every record" in promise.scope else promise.scope
+    lines = [f"model    {shown(model)}", f"promise  {promise.statement or promise.kind}; {holds}"]
+    known, schema = schema_of(fitted), run.collection.schema_of_records
+    if known is not None:
+        columns = [variable.column for variable in schema.variables]
+        matching = match_columns(known, schema.n_features, schema.feature_names, columns)
+        unknown = {name: n for name, n in matching.unknown.items() if n}
+        lines += [f"unknown  {n} categories of {name}" for name, n in unknown.items()]
+    return lines
+
+
+def _check_drift(run: Run, source: str) -> None:
+    """Refuse records that differ from the training records by more than the gate allows."""
+    indicators = bool(run.training.attributes)
+
+    def measure(collection: Collection) -> CoMoments:
+        bare = replace(collection, desired=(), confidential=(), weights=None)
+        found = replace(bare, indicators=indicators, only_finite=not indicators)
+        return found.reduce(summarise_features)
+
+    reference = DriftReference.of(measure(run.training.keeping(run.split, "fit")))
+    sizes = [column.n_categories or 0 for column in run.collection.schema.attributes]
+    options, moments = run.options, measure(run.collection)
+    drift = measure_drift(reference, moments, options.audit.level, sizes if indicators else ())
+    say(f"drift    at most {drift.upper:.3g} standard deviations of a feature's mean")
+    check_drift(drift, options.gate.drift_max, os.path.basename(local_path(source) or source))
