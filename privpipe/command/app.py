@@ -198,7 +198,7 @@ def run(
     """Run the main job: check, train, clean, audit, gate, publish; resumes where it stopped."""
 
 
-@_calls("apply_command:apply_command", RUN)
+@_calls("run_command:apply_command", RUN)
 def apply(
     model: str = Argument(help="The model beside a published release, path or URL."),
     source: str = Argument(help="The next file, with the columns of the first; or a collection."),

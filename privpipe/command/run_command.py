@@ -24,6 +24,7 @@ from privpipe.store.access.location import shown
 from privpipe.store.access.workspace import has_workspace, is_held, purge_workspace, read_state
 from privpipe.store.arrays.layout import companion_url, exists, has_root, read_header
 from privpipe.store.collections.growing_collection import purge_collection
+from privpipe.store.releases.export import export_release
 from privpipe.store.releases.incremental_release import purge_parts
 
 EVERYTHING = TimeSpan()
@@ -109,6 +110,21 @@ def run_flow(
         say(f"report   {page}  shows what decided", stderr=True)
         raise
     return read_results(options.release.path)
+
+
+def apply_command(model: str, source: str, dest: str, vouch: Sequence[str] = ()) -> dict[str, Any]:
+    """Clean the next file with a stored model; called again it does what is missing, or nothing."""
+    release = dest if dest.rstrip("/").endswith(".zarr") else f"{dest.rpartition('.')[0]}.zarr"
+    prepare_prefect()
+    # After Prefect is prepared: flows import it.
+    from privpipe.flows.apply_flow import check_application
+
+    options, checked = check_application(model, source, release, vouch)
+    results, n_written = run_flow(options, checked, dest), None
+    if dest != release:
+        n_written = export_release(release, dest)
+        say(f"export   {shown(dest)}: {n_written:,} records")
+    return {**results, "model": shown(model), "source": shown(source), "exported": n_written}
 
 
 def resume_command(config: str) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import privpipe.flows.release_flow
-from privpipe.command import apply_command
+from privpipe.command import run_command
 from privpipe.errors import GateError, InputError, OptionError
 from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.pipeline.runs.watch import Watch
@@ -23,6 +23,7 @@ from privpipe.store.models import open_model, read_model_header, write_model
 from privpipe.store.releases.lazy_release import open_release
 from tests.store.serial_run import run_serially, serial_flows
 
+pytestmark = pytest.mark.slow
 NAMES = list("abcde")
 
 
@@ -66,8 +67,8 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         privpipe.flows.release_flow.release_collection(options, watch, checked=checked)
         return {}
 
-    monkeypatch.setattr(apply_command, "run_flow", run_flow)
-    monkeypatch.setattr(apply_command, "prepare_prefect", lambda: None)
+    monkeypatch.setattr(run_command, "run_flow", run_flow)
+    monkeypatch.setattr(run_command, "prepare_prefect", lambda: None)
     with serial_flows():
         run_serially(options)
         yield str(tmp_path / "people.release.model.zarr")
@@ -75,7 +76,7 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def test_apply__releases_what_the_run_released_of_the_same_records(model, tmp_path) -> None:
     source = str(tmp_path / "people.csv")
-    found = apply_command.apply_command(model, source, str(tmp_path / "again.parquet"))
+    found = run_command.apply_command(model, source, str(tmp_path / "again.parquet"))
     first = open_release(str(tmp_path / "people.release.zarr"))["features"].to_numpy()
     again = open_release(str(tmp_path / "again.zarr"))["features"].to_numpy()
     assert first.tobytes() == again.tobytes()
@@ -85,29 +86,29 @@ def test_apply__releases_what_the_run_released_of_the_same_records(model, tmp_pa
 def test_apply__of_new_records_without_labels_in_another_order(model, tmp_path, capsys) -> None:
     new = make_people(300, 2)[["e", "c", "a", "b", "d"]]
     source = str(write_european(new, tmp_path / "next.csv"))
-    apply_command.apply_command(model, source, str(tmp_path / "next.zarr"))
+    run_command.apply_command(model, source, str(tmp_path / "next.zarr"))
     released = open_release(str(tmp_path / "next.zarr"))["features"].to_numpy()
     np.testing.assert_allclose(released, open_model(model).apply(new[NAMES].to_numpy()), rtol=1e-12)
     said = capsys.readouterr().out
     assert "promise" in said
     assert "drift" in said
     # Once more it changes nothing; another file of the same name is another release.
-    apply_command.apply_command(model, source, str(tmp_path / "next.zarr"))
+    run_command.apply_command(model, source, str(tmp_path / "next.zarr"))
     write_european(make_people(301, 3)[NAMES], tmp_path / "next.csv")
     with pytest.raises(Exception, match="exists and was not made by this configuration"):
-        apply_command.apply_command(model, source, str(tmp_path / "next.zarr"))
+        run_command.apply_command(model, source, str(tmp_path / "next.zarr"))
 
 
 def test_apply__refuses_what_the_model_was_not_made_for(model, tmp_path) -> None:
     far = str(write_european(make_people(300, 4, shift=3.0)[NAMES], tmp_path / "far.csv"))
     with pytest.raises(GateError, match="drifted"):
-        apply_command.apply_command(model, far, str(tmp_path / "far.zarr"))
+        run_command.apply_command(model, far, str(tmp_path / "far.zarr"))
     assert not (tmp_path / "far.zarr").exists()
     less = str(write_european(make_people(50, 5)[["a", "b"]], tmp_path / "less.csv"))
     with pytest.raises(InputError, match="lacks c, d, e"):
-        apply_command.apply_command(model, less, str(tmp_path / "less.zarr"))
+        run_command.apply_command(model, less, str(tmp_path / "less.zarr"))
     bare = str(tmp_path / "bare.model.zarr")
     write_model(open_model(model), bare)
     assert "run" in read_model_header(model)
     with pytest.raises(OptionError, match="does not know the run"):
-        apply_command.apply_command(bare, far, str(tmp_path / "b.zarr"))
+        run_command.apply_command(bare, far, str(tmp_path / "b.zarr"))

@@ -1,4 +1,4 @@
-"""``privpipe apply``: a stored model cleans the next file, as the run that it comes from would."""
+"""A stored model cleans the next file, as the run that it comes from would (``privpipe apply``)."""
 
 import hashlib
 import os
@@ -9,12 +9,10 @@ from typing import Any
 import fsspec
 from pydantic import ValidationError
 
-from privpipe.command.run_command import run_flow
 from privpipe.errors import InputError, OptionError
 from privpipe.fitted_names import schema_of
 from privpipe.fitted_schema import match_columns
 from privpipe.numerics.moments import CoMoments
-from privpipe.pipeline.operations.prefect_server import prepare_prefect
 from privpipe.pipeline.runs.run import Run
 from privpipe.pipeline.runs.run_options import RunOptions, TrainingOptions
 from privpipe.pipeline.runs.trusted_code import confirm_code
@@ -28,16 +26,28 @@ from privpipe.store.collections.collection import Collection, open_collection
 from privpipe.store.collections.ingest import IngestOptions, ingest
 from privpipe.store.collections.proposal import TableSchema, decode_schema
 from privpipe.store.models import open_model, read_model_header
-from privpipe.store.releases.export import export_release
 from privpipe.store.sources.formats import open_file_table
 from privpipe.store.sources.reading.source import SourceLayout
 
 
-def apply_command(model: str, source: str, dest: str, vouch: Sequence[str] = ()) -> dict[str, Any]:
-    """Clean a file or collection with a stored model, and release it as its run would be.
+def check_application(
+    model: str, source: str, release: str, vouch: Sequence[str]
+) -> tuple[RunOptions, Run]:
+    """The run that cleans a file or collection with a stored model, checked.
 
-    Everything of `run` holds: check, receipts, audit on the training records that the model never
-    saw, gate, account, register. Called again it does what is missing, or nothing.
+    Everything of a run holds for it: receipts, audit on the training records that the model never
+    saw, gate, account, register.
+
+    Parameters
+    ----------
+    model
+        The model beside a published release.
+    source
+        The next file; it is ingested beside the release.
+    release
+        Where the release will be.
+    vouch
+        What no label judges, by name.
 
     Raises
     ------
@@ -46,13 +56,9 @@ def apply_command(model: str, source: str, dest: str, vouch: Sequence[str] = ())
     InputError
         If columns are missing.
     GateError
-        If the records differ from the training records by more than ``[gate] drift_max``, or the
-        gate refuses.
+        If the records differ from the training records by more than ``[gate] drift_max``.
     """
-    about = read_model_header(model)
-    release = dest if dest.rstrip("/").endswith(".zarr") else f"{dest.rpartition('.')[0]}.zarr"
-    options = _read_run(about, model)
-    prepare_prefect()
+    options = _read_run(read_model_header(model), model)
     training = options.training_path
     incoming = _ingest_next(source, release, training)
     options = options.model_copy(
@@ -72,12 +78,7 @@ def apply_command(model: str, source: str, dest: str, vouch: Sequence[str] = ())
     checked = replace(check_stage(options), shared_model=model)
     say(*_describe(checked, model))
     _check_drift(checked, source)
-    results = run_flow(options, checked, dest)
-    n_written = None
-    if dest != release:
-        n_written = export_release(release, dest)
-        say(f"export   {shown(dest)}: {n_written:,} records")
-    return {**results, "model": shown(model), "source": shown(source), "exported": n_written}
+    return options, checked
 
 
 def _read_run(about: Mapping[str, Any], model: str) -> RunOptions:
