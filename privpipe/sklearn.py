@@ -1,4 +1,4 @@
-"""Row-wise maps as scikit-learn transformers: a thin layer above the sanitizers.
+"""Row-wise maps as scikit-learn transformers, one per method: a thin layer above the sanitizers.
 
 ``fit`` learns a map by the method's own fit from records in memory, ``transform`` applies it;
 the fitted map is `map_` and can be stored with `privpipe.write_model` as any other.
@@ -7,11 +7,17 @@ the fitted map is `map_` and can be stored with `privpipe.write_model` as any ot
 import re
 from collections.abc import Mapping
 from dataclasses import fields, replace
+from inspect import Parameter, Signature
 from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics._scorer import _Scorer
+from sklearn.model_selection import cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted, validate_data
 
@@ -157,6 +163,10 @@ class RecordSanitizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]  #
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
 
+    def _give_options(self) -> Any:
+        """Options that were given, by name."""
+        return self.options or {}
+
     def _read_options(self) -> tuple[Method, Any]:
         # Codes of named attributes are no matrix, and surrogates no rows.
         known = [
@@ -171,13 +181,141 @@ class RecordSanitizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]  #
                 f"There is no row-wise method {self.method!r}{suggest(self.method, known)}.",
                 remedy=f"Use one of: {', '.join(known)}.",
             )
-        if not isinstance(self.options or {}, Mapping):
+        options = self._give_options()
+        if not isinstance(options, Mapping):
             raise OptionError(
-                f"options is of type {type(self.options).__name__}.",
+                f"options is of type {type(options).__name__}.",
                 remedy='Give a dictionary, such as {"utility_budget": 0.01}.',
             )
-        given = {**(self.options or {}), "name": self.method}
+        given = {**options, "name": self.method}
         return method, make_options(method.options, given, self.method)
+
+
+class MethodSanitizer(RecordSanitizer):
+    """A transformer of one method, whose options are its parameters.
+
+    So that `GridSearchCV` varies them, and `clone` and ``set_params`` know them. Every subclass is
+    made of a method's row: `NullSpaceCleaner` of ``null_space``, as ``NullSpaceCleaner(
+    utility_budget=0.01)``. Fits are those of `RecordSanitizer`.
+    """
+
+    method: str = ""
+
+    def __init__(self, **options: Any) -> None:
+        for name in self._get_param_names():
+            # None: the method's own default, or what has to be given.
+            setattr(self, name, options.pop(name, None))
+        if options:
+            raise OptionError(
+                f"The method {self.method!r} has no option {sorted(options)[0]!r}"
+                f"{suggest(sorted(options)[0], self._get_param_names())}.",
+                remedy=f"It has: {', '.join(self._get_param_names())}.",
+            )
+
+    def _give_options(self) -> Mapping[str, Any]:
+        given = {name: getattr(self, name) for name in self._get_param_names()}
+        return {name: one for name, one in given.items() if one is not None}
+
+    @classmethod
+    def _get_param_names(cls) -> list[str]:
+        found = fields(METHODS[cls.method].options) if cls.method else ()
+        return sorted(one.name for one in found if one.name != "name")
+
+
+TRANSFORMERS = {
+    "NullSpaceCleaner": "null_space",
+    "TargetedNullSpaceCleaner": "null_space_targeted",
+    "Leace": "leace",
+    "TargetOnly": "target_only",
+    "MinimaxFilter": "minimax",
+    "MinimaxNeuralFilter": "minimax_neural",
+    "LeastSquaresMinimaxFilter": "minimax_least_squares",
+    "PrivacyLds": "privacy_lds",
+    "PcaFilter": "pca",
+    "RandomFilter": "rand",
+    "Ppls": "ppls",
+    "Ddd": "ddd",
+}
+"""Transformers by name, and the method of each."""
+
+
+def __getattr__(name: str) -> Any:
+    """A transformer of a method, made when it is first named: the table of methods is large."""
+    if name not in TRANSFORMERS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    about = {
+        "method": TRANSFORMERS[name],
+        "__module__": __name__,
+        "__doc__": f"The method `{TRANSFORMERS[name]}` as a transformer; see `MethodSanitizer`.",
+    }
+    made: Any = type(name, (MethodSanitizer,), about)
+
+    def set_options(self: Any, **options: Any) -> None:
+        MethodSanitizer.__init__(self, **options)
+
+    # Of a constructor scikit-learn reads the signature.
+    parameters = [
+        Parameter(one, Parameter.KEYWORD_ONLY, default=None) for one in made._get_param_names()
+    ]
+    about_self = Parameter("self", Parameter.POSITIONAL_OR_KEYWORD)
+    vars(set_options)["__signature__"] = Signature([about_self, *parameters])
+    made.__init__ = set_options
+    # In the module, so that pickles find it.
+    globals()[name] = made
+    return made
+
+
+def score_privacy(
+    estimator: Any, x: npt.ArrayLike, y: npt.ArrayLike, confidential: npt.ArrayLike
+) -> float:
+    """Minus the advantage of logistic regression on a confidential variable: 0 reveals nothing.
+
+    Parameters
+    ----------
+    estimator
+        A fitted transformer, or a pipeline of which the last step transforms.
+    x : (n_records, n_features)
+        Records that the fit did not see.
+    y
+        Not looked at; scorers are given it.
+    confidential : (n_records,)
+        Classes.
+
+    Returns
+    -------
+    score
+        Minus the balanced accuracy of five-fold cross-validation beyond guessing, from -1 to 0.
+
+    Notes
+    -----
+    It chooses among budgets and is no audit: `measure_attacks` has stronger adversaries.
+    """
+    secret = np.asarray(confidential)
+    attack = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1_000))
+    found = cross_val_score(
+        attack, np.asarray(estimator.transform(x)), secret, cv=5, scoring="balanced_accuracy"
+    )
+    chance = 1 / len(np.unique(secret))
+    return min(0.0, -(float(np.mean(found)) - chance) / (1 - chance))
+
+
+def privacy_scorer() -> Any:
+    """`score_privacy` as a scorer that model selection takes, for ``scoring=``.
+
+    With metadata routing: ``privacy_scorer().set_score_request(confidential=True)``, and the
+    search is fitted with ``confidential=``.
+    """
+    return _PrivacyScorer(_no_score, 1, {})
+
+
+def _no_score(*_: Any) -> float:
+    """What scikit-learn's scorers hold; ours reads the transformer instead."""
+    return 0.0
+
+
+class _PrivacyScorer(_Scorer):  # type: ignore[misc]  # an untyped base
+    def _score(self, _: Any, estimator: Any, X: Any, y_true: Any, **given: Any) -> float:  # noqa: N803
+        return score_privacy(estimator, X, y_true, given["confidential"])
 
 
 def _validate(estimator: RecordSanitizer, x: npt.ArrayLike, **checks: Any) -> Any:

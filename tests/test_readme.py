@@ -136,6 +136,8 @@ CLAIMS = {
     "test_line__another_option_begins_a_new_one_of_all_partitions "
     "operations/test_generations.py::test_publish__killed_at_any_step_shows_one_whole_generation "
     "operations/test_drift.py::test_drift__beyond_the_limit_passes_at_most_at_its_level",
+    "`privpipe.sklearn` has": "test_sklearn.py::"
+    "test_transformers__are_those_of_all_methods_that_fit_a_matrix",
     "In Python": "test_readme.py::test_readme__python_works_and_prints_a_guarantee "
     "test_bare_install.py::test_library__fits_applies_and_opens_what_a_cluster_released",
     "`leace`, `privacy_lds`": "test_readme.py::test_readme__lists_the_methods_as_their_rows_do",

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import pickle
+
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn import config_context
 from sklearn.base import clone
 from sklearn.linear_model import LinearRegression
+from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
+import privpipe.sklearn as module
 from privpipe.errors import InputError, OptionError
 from privpipe.records.memory import Records
 from privpipe.sanitizers import METHODS
@@ -76,6 +82,49 @@ def test_record_sanitizer__passes_the_checks_with_every_method(estimator, check)
     check(estimator)
 
 
+def test_transformers__are_those_of_all_methods_that_fit_a_matrix():
+    assert sorted(module.TRANSFORMERS.values()) == sorted(EVERY)
+    for name, method in module.TRANSFORMERS.items():
+        made = getattr(module, name)(**REQUIRED.get(method, {}))
+        assert clone(made).get_params() == made.get_params()
+        assert made._read_options()[0].name == method
+    with pytest.raises(OptionError, match="no option 'utility_budgt', did you mean 'utility_bu"):
+        module.NullSpaceCleaner(utility_budgt=1)
+
+
+@parametrize_with_checks([module.NullSpaceCleaner(utility_budget=0.0, ridge=1e-3)])
+@pytest.mark.filterwarnings("ignore::privpipe.errors.GuessWarning")  # its classes are integers
+@pytest.mark.filterwarnings("ignore::privpipe.errors.PrivacyWarning")  # some have one feature
+def test_transformer_of_a_method__passes_the_checks_of_scikit_learn(estimator, check):
+    check(estimator)
+
+
+def test_grid_search__chooses_a_budget_by_privacy_with_routed_variables():
+    rng = np.random.default_rng(8)
+    x = rng.normal(size=(400, 6))
+    secret = np.where(x[:, 2] + 0.2 * rng.normal(size=400) > 0, "f", "m")
+    target = x[:, 0] - x[:, 1]
+    with config_context(enable_metadata_routing=True):
+        cleaner = module.NullSpaceCleaner(ridge=1e-3).set_fit_request(confidential=True)
+        scorer = module.privacy_scorer().set_score_request(confidential=True)
+        search = GridSearchCV(cleaner, {"utility_budget": [0.0, 50.0]}, scoring=scorer, cv=3)
+        search.fit(x, target, confidential=secret)
+    # A large budget removes more than the null space: less of the secret is left.
+    assert search.best_params_ == {"utility_budget": 50.0}
+    raw = module.score_privacy(FunctionTransformer(), x, target, secret)
+    assert raw < search.best_score_ <= 0
+
+
+def test_pickle__holds_no_training_record():
+    x = np.random.default_rng(9).normal(size=(2_000, 6)) + 0.123456789
+    fitted = module.NullSpaceCleaner(utility_budget=0.01).fit(x, x[:, 0])
+    content = pickle.dumps(fitted)
+    again = pickle.loads(content)
+    np.testing.assert_array_equal(again.transform(x), fitted.transform(x))
+    assert len(content) < 8_000
+    assert not [row for row in x if row.tobytes() in content]
+
+
 def test_fit__a_method_of_attributes_is_not_for_matrices():
     with pytest.raises(OptionError, match="no row-wise method 'privacy_mapping'"):
         RecordSanitizer("privacy_mapping").fit(X, DESIRED)
@@ -135,8 +184,6 @@ def test_fit__records_that_do_not_fit_are_told_without_values(x):
 
 
 def test_fit__a_missing_role_is_told(monkeypatch):
-    from privpipe import sklearn as module
-
     needy = module.METHODS["null_space"].options
     monkeypatch.setattr(needy, "needs", lambda _: frozenset({"confidential"}))
     with pytest.raises(InputError, match="'null_space' needs confidential"):
