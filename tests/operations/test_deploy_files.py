@@ -156,21 +156,17 @@ def test_kubernetes__resources_are_valid_and_a_mistake_is_not() -> None:
         kubernetes.validate(runs, "1.31", strict=True)
 
 
-def test_kubernetes__what_must_outlive_a_pod_is_on_a_claim_that_there_is() -> None:
+def test_kubernetes__the_claim_of_the_account_is_among_the_valid_resources() -> None:
     kubernetes = pytest.importorskip("kubernetes_validate")
     stored = documents("storage.yaml")
     for document in stored:
         kubernetes.validate(document, "1.31", strict=True)
-    pod = documents("runs.yaml")[0]["spec"]["template"]["spec"]
-    names = {volume["name"]: volume for volume in pod["volumes"]}
-    mounts = {
-        mount["mountPath"]: names[mount["name"]] for mount in pod["containers"][0]["volumeMounts"]
-    }
-    places = {one["name"]: one.get("value", "") for one in pod["containers"][0]["env"]}
-    for place in (places["PRIVPIPE_ACCOUNT"], places["PRIVPIPE_KEYS"]):
-        # The ledger of promises lies beside the account: on the same claim.
-        held = mounts[max((path for path in mounts if place.startswith(f"{path}/")), key=len)]
-        assert held["persistentVolumeClaim"]["claimName"] == stored[0]["metadata"]["name"]
+    claims = [
+        volume["persistentVolumeClaim"]["claimName"]
+        for volume in documents("runs.yaml")[0]["spec"]["template"]["spec"]["volumes"]
+        if "persistentVolumeClaim" in volume
+    ]
+    assert claims == [stored[0]["metadata"]["name"]]
 
 
 def test_kubernetes__pods_of_the_operator_are_valid_and_closed() -> None:
