@@ -118,7 +118,7 @@ class MinimaxObjective:
     """
 
     query: Callable[[Question], Sums]
-    solvers: Sequence[HeadSolver | None]
+    solvers: list[HeadSolver | None]
     weights: FloatArray
     lift_bytes: Sequence[int]
     ridge: float = 0.0
@@ -160,6 +160,7 @@ class MinimaxObjective:
             for t in live:
                 if self._free[t].gap > least:
                     self._free[t].propose()
+            self._exchange()
             chords = 0 if want.is_curved else chords + 1
         worst = max(solver.gap for solver in self._free.values())
         raise ConvergenceError(
@@ -167,6 +168,12 @@ class MinimaxObjective:
             f"(gap {worst:.1e} nats, allowed {self.inner_tolerance:.1e}).",
             remedy="Raise regularisation or inner_tolerance.",
         )
+
+    def _exchange(self) -> None:
+        """Solve heads by Hessians where products have sent more bytes than one: never above twice."""
+        for t, solver in self._free.items():
+            if isinstance(solver, InexactSolver) and solver.is_dear:
+                self._free[t] = self.solvers[t] = solver.exchange()
 
     def _withdraw(self) -> None:
         """Take back steps of heads that are near enough: refused anew each time, they never end."""
@@ -204,7 +211,7 @@ class MinimaxObjective:
     def _pays_curvature(self, solvers: Sequence[HeadSolver], chords: int) -> bool:
         """Whether steps are long, or an old Hessian no longer shortens them."""
         far = [solver for solver in solvers if solver.gap > self.inner_tolerance]
-        is_slow = chords > MAX_CHORDS or any(solver.is_slow for solver in far)
+        is_slow = chords > MAX_CHORDS or any(s.is_slow or s.is_bounded for s in far)
         return is_slow or max(solver.decrement for solver in solvers) > QUADRATIC
 
     def _query_in_batches(

@@ -9,6 +9,9 @@ import scipy.linalg as sl
 
 from privpipe.protocols import FloatArray
 
+NO_VARIANCE = 1e-12
+"""Variances below this share of what deviations could add up to are rounding."""
+
 RANK = 1e-9
 """Singular values below this share of the largest are rounding."""
 
@@ -53,6 +56,32 @@ def whiten(covariance: FloatArray, ridge: float) -> FloatArray:
     values = np.maximum(values[::-1], 0.0)
     floor = ridge * values.mean() + 1e-300
     return np.asarray(fix_signs(vectors[:, ::-1]) / np.sqrt(values + floor))
+
+
+def scale_to_unit_variance(directions: FloatArray, covariance: FloatArray) -> FloatArray:
+    """Directions along which records have variance one; zero where they have none.
+
+    Parameters
+    ----------
+    directions : (n, k)
+    covariance : (n, n)
+
+    Returns
+    -------
+    scaled : (n, k)
+
+    Examples
+    --------
+    >>> scale_to_unit_variance(np.eye(2), np.diag([4.0, 0.0]))
+    array([[0.5, 0. ],
+           [0. , 0. ]])
+    """
+    variance = np.einsum("ij,ij->j", directions, covariance @ directions)
+    # What the features' own deviations could add up to: a variance that is a rounding error of it
+    # is none. Divided by its root, a constant feature once had a weight of 1e150.
+    most = (np.abs(directions).T @ np.sqrt(np.maximum(np.diag(covariance), 0.0))) ** 2
+    there = variance > NO_VARIANCE * most
+    return np.asarray(directions * np.where(there, 1.0 / np.sqrt(np.where(there, variance, 1)), 0))
 
 
 def solve_generalised(

@@ -565,8 +565,8 @@ def find_least_squares_directions(
         hide = [cross for t, cross in zip(tasks, crosses, strict=True) if t.weight < 0]
         closed, avoided = np.column_stack(hide), moments.covariance @ taken
         rest = _guard(moments, closed, avoided, missing, fill=fill)
-        variance = np.einsum("ij,ij->j", rest, moments.covariance @ rest)
-        taken = np.column_stack([taken, rest / np.sqrt(np.maximum(variance, 1e-300))])
+        rest = spectra.scale_to_unit_variance(rest, moments.covariance)
+        taken = np.column_stack([taken, rest])
     return taken, n_informative
 
 

@@ -18,7 +18,7 @@ from privpipe.fitted_names import keep_names
 from privpipe.numerics.minimax.descent import Descent, descend_alternating, descend_quasi_newton
 from privpipe.numerics.minimax.filters import InputScaling, LinearFamily
 from privpipe.numerics.minimax.objective import bound_generalisation_gap
-from privpipe.numerics.minimax.spectra import whiten
+from privpipe.numerics.minimax.spectra import scale_to_unit_variance, whiten
 from privpipe.option_values import FORBID
 from privpipe.protocols import FloatArray, Shards, ShardSchema
 from privpipe.sanitizers.minimax import baselines
@@ -37,6 +37,8 @@ WHITENING = 1e-3
 """adversary_rounds.Ridge of the whitening, relative to the mean eigenvalue."""
 START_RIDGE = 1e-8
 """adversary_rounds.Ridge of the eigenproblems that give a starting point, likewise."""
+START_PENALTY = 0.1
+"""Most that the ridge of an output may weigh where the descent starts, in nats."""
 LEARNING_RATE = 0.1
 """Step of the alternating solver."""
 
@@ -257,9 +259,11 @@ def _find_start(
         u = find(tasks, moments, width, START_RIDGE, fill=True)[0]
     else:
         u = baselines.find_privacy_lds(tasks, moments, width, START_RIDGE, fill=True)[0]
-    # Unit variance, so that the first step is as long whatever the start.
-    variance = np.einsum("ij,ij->j", u, moments.covariance @ u)
-    return np.asarray(u / np.sqrt(np.maximum(variance, 1e-300))).ravel()
+    u = scale_to_unit_variance(u, moments.covariance)
+    # Of tiny features that takes weights whose ridge outweighs all losses (3,600 nats of a feature
+    # of deviation 1e-5), and no step leads back: heads make up for outputs that are smaller.
+    ridge = options.regularisation * np.einsum("ij,ij->j", u, u) / 2
+    return np.asarray(u * np.sqrt(START_PENALTY / np.maximum(ridge, START_PENALTY))).ravel()
 
 
 def _no_zero() -> OptionError:

@@ -400,9 +400,11 @@ def _spread_losses(
 def _join_histories(parts: Sequence[FloatArray]) -> FloatArray:
     """Histories one after the other: iterations, rounds and bytes continue counting."""
     counted = [0, *(j - len(HISTORY_TAIL) for j, n in enumerate(HISTORY_TAIL) if n in CUMULATIVE)]
-    joined = [parts[0]]
+    joined, before = [parts[0]], parts[0][-1, counted]
     for part in parts[1:]:
         further = part.copy()
-        further[:, counted] += joined[-1][-1, counted]
-        joined.append(further[1:])  # the start of a round is the end of the last one
+        further[:, counted] += before
+        before = further[-1, counted]
+        # The start of a round is the end of the last one; of a round without a step nothing is left.
+        joined.append(further[1:])
     return np.vstack(joined)
