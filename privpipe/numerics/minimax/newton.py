@@ -51,13 +51,6 @@ def _find_least(coefficients: list[tuple[float, float]]) -> float:
     return max(float(values[0]), 1e-12)
 
 
-def _shorten(direction: FloatArray) -> FloatArray:
-    """Nearest direction that four bytes an entry hold."""
-    # A round carries head and direction in four bytes an entry: half of what it would send, and
-    # Phi and gaps stay the same to nine digits.
-    return direction.astype(np.float32).astype(np.float64)
-
-
 def _dot(a: FloatArray, b: FloatArray) -> float:
     return float((a * b).sum())
 
@@ -331,8 +324,7 @@ class InexactSolver(HeadSolver):
     Attributes
     ----------
     probe : (n_inputs, n_scores)
-        Direction whose product with the Hessian of the loss is needed. Its entries are those of
-        single precision: any direction serves, if both sides mean one.
+        Direction whose product with the Hessian of the loss is needed.
     """
 
     def __init__(self, head: FloatArray, *, ridge: float, n_free: int, tolerance: float) -> None:
@@ -404,7 +396,7 @@ class InexactSolver(HeadSolver):
         reduced = self._precondition(self._residual)
         size = _dot(self._residual, reduced)
         self._coefficients.append((step, size / self._size))
-        self.probe = _shorten(reduced + size / self._size * self.probe)
+        self.probe = reduced + size / self._size * self.probe
         self._size = size
         self._judge()
 
@@ -444,7 +436,7 @@ class InexactSolver(HeadSolver):
         self._direction = np.zeros_like(self.head)
         self._residual = -self._slope
         reduced = self._precondition(self._residual)
-        self.probe, self._size = _shorten(reduced), _dot(self._residual, reduced)
+        self.probe, self._size = reduced, _dot(self._residual, reduced)
 
     def _end(self) -> None:
         self._is_running = False

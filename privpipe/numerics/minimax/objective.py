@@ -41,9 +41,7 @@ class Want(StrEnum):
     BLOCK = "block"
     """The bounds alone, of heads whose Hessian is too large to send."""
     PRODUCT = "product"
-    """Products of Hessians with directions in place of slopes.
-
-    Heads and directions travel in single precision: a Hessian near by serves as well."""
+    """Products of Hessians with directions in place of slopes."""
     VALUE = "value"
     """Nothing more."""
     GRADIENT = "gradient"
@@ -170,7 +168,7 @@ class MinimaxObjective:
         )
 
     def _exchange(self) -> None:
-        """Solve heads by Hessians where products have sent more bytes than one: never above twice."""
+        """Solve heads by Hessians where products have sent as much: never above twice the least."""
         for t, solver in self._free.items():
             if isinstance(solver, InexactSolver) and solver.is_dear:
                 self._free[t] = self.solvers[t] = solver.exchange()
@@ -256,10 +254,7 @@ class MinimaxObjective:
         heads, directions = {t: solver.trial for t, solver in live.items()}, {}
         if want is Want.PRODUCT:
             inexact = {t: s for t, s in live.items() if isinstance(s, InexactSolver)}
-            directions = {t: solver.probe.astype(np.float32) for t, solver in inexact.items()}
-            # The records must evaluate the very head that the product is taken at, as short as it
-            # was sent.
-            heads = {t: head.astype(np.float32) for t, head in heads.items()}
+            directions = {t: solver.probe for t, solver in inexact.items()}
         every = range(len(self.solvers))
         question = Question(
             parameters,

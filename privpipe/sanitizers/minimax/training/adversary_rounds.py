@@ -354,7 +354,9 @@ def descend_in_rounds(
             done += step
         found = replace(found, history=_join_histories(histories))
     losses = [f"loss_{task.label}" for task in adversaries]
-    held = ["held_out_phi"] if held_out else []
+    # Of a few records the share that is held out may be none.
+    n_columns = 2 + len(losses) + len(HISTORY_TAIL)
+    held = ["held_out_phi"] if found.history.shape[1] > n_columns else []
     record = {
         "stopped": found.stopped,
         "history": found.history,
@@ -405,6 +407,6 @@ def _join_histories(parts: Sequence[FloatArray]) -> FloatArray:
         further = part.copy()
         further[:, counted] += before
         before = further[-1, counted]
-        # The start of a round is the end of the last one; of a round without a step nothing is left.
+        # The start of a round is the end of the last one; a round without a step leaves nothing.
         joined.append(further[1:])
     return np.vstack(joined)

@@ -198,9 +198,8 @@ class _TaskSums:
 
     def __init__(self, task: Task, question: Question, t: int) -> None:
         self.task, self.weight, want = task, float(question.weights[t]), question.want
-        # What came in single precision is widened: sums are taken in double.
-        self.head = _widen(question.heads[t])
-        self.direction = _widen(question.directions[t]) if question.directions else None
+        self.head = question.heads[t]
+        self.direction = question.directions[t] if question.directions else None
         self.losses = np.zeros(2)
         self.slope: FloatArray = np.zeros(() if self.head is None else self.head.shape)
         self.hessian = self.block = NOTHING
@@ -282,10 +281,6 @@ class _TaskSums:
         )
         if self.hessian.size and probabilities is not None:
             self.hessian += logistic.sum_softmax_curvature(inputs, probabilities, basis)
-
-
-def _widen(sent: FloatArray | None) -> FloatArray | None:
-    return None if sent is None else np.asarray(sent, np.float64)
 
 
 def _pack(matrix: FloatArray) -> FloatArray:
