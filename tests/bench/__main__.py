@@ -2,13 +2,15 @@
 
 Each module ``bench_*`` has ``run(small) -> rows``; a row is (name, value, unit, reference,
 reference value, ratio). The table is printed and stored as JSON beside the load it ran under.
-``python -m tests.bench [--small] [NAME ...]`` runs some of them.
+``python -m tests.bench [--small] [--seed N] [NAME ...]`` runs some of them; those that draw
+fresh data, splits and starts take the seed.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib
+import inspect
 import json
 import os
 import pkgutil
@@ -28,12 +30,13 @@ def find_benchmarks() -> list[str]:
     return sorted(name.removeprefix("bench_") for name in names if name.startswith("bench_"))
 
 
-def run_benchmarks(names: Iterable[str], *, small: bool) -> list[tuple[Any, ...]]:
+def run_benchmarks(names: Iterable[str], *, small: bool, seed: int = 0) -> list[tuple[Any, ...]]:
     """Run benchmarks one after the other; rows begin with the benchmark's name."""
     rows: list[tuple[Any, ...]] = []
     for name in names:
         module = importlib.import_module(f"tests.bench.bench_{name}")
-        rows += [(name, *row) for row in module.run(small)]
+        given = {"seed": seed} if "seed" in inspect.signature(module.run).parameters else {}
+        rows += [(name, *row) for row in module.run(small, **given)]
     return rows
 
 
@@ -44,10 +47,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", choices=[[], *find_benchmarks()])
     parser.add_argument("--small", action="store_true", help="small sizes, to see that it runs")
+    parser.add_argument("--seed", type=int, default=0, help="of what is drawn anew")
     parser.add_argument("--out", default="bench-results", help="folder of the JSON")
     arguments = parser.parse_args()
     load = os.getloadavg()
-    rows = run_benchmarks(arguments.names or find_benchmarks(), small=arguments.small)
+    rows = run_benchmarks(
+        arguments.names or find_benchmarks(), small=arguments.small, seed=arguments.seed
+    )
     print(tabulate(rows, headers=COLUMNS, floatfmt=".4g"))
     print(f"load before {load[0]:.1f}, after {os.getloadavg()[0]:.1f}; {os.cpu_count()} cores")
     folder = Path(arguments.out)

@@ -56,6 +56,12 @@ class OutputMoments:
         return int(self.turn.shape[1])
 
     @property
+    def is_constant(self) -> bool:
+        """Whether no direction varies by more than rounding of the outputs' size."""
+        sizes = np.linalg.norm(self.turn, axis=0)
+        return bool((sizes * max(float(np.abs(self.centre).max(initial=0)), 1e-150) > 1e12).all())
+
+    @property
     def n_bytes(self) -> int:
         return self.centre.nbytes + self.turn.nbytes
 

@@ -199,8 +199,7 @@ def _list_starts(options: MinimaxOptions, reduced: bool) -> list[MinimaxOptions]
 
 
 def choose_start(
-    candidates: Sequence[FloatArray],
-    descend: Callable[..., tuple[Descent, Any, Mapping[str, Any]]],
+    candidates: Sequence[FloatArray], descend: Callable[..., tuple[Descent, Any, Mapping[str, Any]]]
 ) -> FloatArray:
     """The start itself if it is the only one; else where the best descent ended.
 

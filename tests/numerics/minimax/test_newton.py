@@ -222,19 +222,6 @@ def test_head_solver__begins_at_zero_where_it_is_sure_and_errs() -> None:
     assert not solver.head.any()
 
 
-def test_inexact_solver__asks_for_directions_that_four_bytes_hold() -> None:
-    inputs, classes, basis = _draw(5, 1.0)
-    solver = _make(np.zeros((5, 4)), inexact=True)
-    losses, slopes, p = measure_softmax(inputs @ solver.trial, classes, basis)
-    block = pack_symmetric(bound_softmax_curvature(inputs.T @ inputs)) / 300
-    solver.receive(losses.mean(), inputs.T @ slopes / 300, (np.empty(0), block))
-    assert isinstance(solver, InexactSolver)
-    assert solver.needs_product
-    while solver.needs_product:
-        assert np.array_equal(solver.probe, solver.probe.astype(np.float32))
-        solver.take_product(multiply_softmax_curvature(inputs, p, basis, solver.probe) / 300)
-
-
 def test_inexact_solver__weighs_damping_by_the_bound_of_the_curvature() -> None:
     """As the solver with a Hessian does: the block that shapes its steps is smaller."""
     inputs, _, _ = _draw(5, 1.0)

@@ -325,7 +325,7 @@ def test_fit__a_round_is_of_the_bytes_that_the_design_counts(n_classes: int) -> 
     inputs, q = 6, 6 * (n_classes - 1)
     filter_bytes, target = 8 * 8 * 5, 16 * inputs + 8 * inputs * (inputs + 1)
     hessian = 16 * q + 4 * q * (q + 1) + 4 * inputs * (inputs + 1)
-    product, gradient = filter_bytes + 16 * q, 2 * filter_bytes + 16 * (q + inputs)
+    product, gradient = filter_bytes + 24 * q, 2 * filter_bytes + 16 * (q + inputs)
     if n_classes <= 15:
         assert 4 * q * (q + 1) < largest <= filter_bytes + target + hessian + 100
     else:

@@ -1,0 +1,243 @@
+"""A certificate of a fitted filter on records it never saw: how far anyone in a class can read it.
+
+An adversary that fails shows nothing of the next one. Upper limits of HSIC and of the maximal
+correlation (see `numerics.minimax.dependence`) hold for all functions in the span of a kernel on
+the release, given the target. Dead filters and those that have not converged get none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from privpipe.errors import GuaranteeError
+from privpipe.numerics.minimax import dependence
+from privpipe.numerics.minimax.filters import Pullback
+from privpipe.numerics.minimax.lifts import NystroemFeatures
+from privpipe.protocols import FloatArray, RecordMap, Shard, Shards, Sums
+from privpipe.sanitizers.minimax.linear_filter import TrainingRecord
+from privpipe.sanitizers.minimax.training import adversary_rounds, shard_oracle
+from privpipe.sanitizers.minimax.training.labelled_moments import measure_tasks
+from privpipe.sanitizers.minimax.training.tasks import Task, TaskOptions
+
+FOR_LANDMARKS = 0.2
+"""Share of the records that place landmarks, and are not measured with them."""
+FALLS = 0.01
+"""Share of Phi (of one nat, where Phi is less) that a last iteration may still gain."""
+CHANCE = 0.01
+"""Of a target that is lost: its dependence is no greater than this often by chance."""
+PER_LANDMARK = 20
+"""Records of a landmark, at least: more landmarks fit noise, and limits rise."""
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """What held-out records show of a release, at most.
+
+    Parameters
+    ----------
+    hsic, hsic_limit
+        HSIC of release and confidential variables given the target, and its upper limit.
+    correlation, correlation_limit
+        Maximal correlation of a function of the release and one of the confidential variables,
+        given the target, and its upper limit; 0 says nothing, 1 everything.
+    target_correlation
+        The same of the target, not given anything.
+    n_records, n_landmarks
+        That were measured; points that span the functions.
+    confidence
+        Of each limit.
+    """
+
+    hsic: float
+    hsic_limit: float
+    correlation: float
+    correlation_limit: float
+    target_correlation: float
+    n_records: int
+    n_landmarks: int
+    confidence: float
+
+
+def certify_filter(
+    fitted: RecordMap, held_out: Shards, *, confidence: float = 0.95, seed: int = 0
+) -> Certificate:
+    """Bound what the release of held-out records says of their confidential variables.
+
+    Parameters
+    ----------
+    fitted
+        A filter, linear, neural or custom.
+    held_out
+        Records, with desired and confidential variables, that the fit never saw.
+    confidence
+        Of each limit.
+    seed
+        Of the landmarks.
+
+    Raises
+    ------
+    GuaranteeError
+        If the filter has not converged, or is dead: its outputs are constant, or say nothing of
+        the target.
+    InputError, OptionError
+        If the variables cannot be used.
+
+    Notes
+    -----
+    Guarantee: see `limit_dependence`; for functions in the span of the kernel features, records
+    that are independent, and the target's classes, which are additive where there are several.
+    Records of one person are not independent: hold out one of each, or few.
+
+    References
+    ----------
+    Gretton et al. 2005, Measuring Statistical Dependence with Hilbert-Schmidt Norms. Renyi 1959, On
+    Measures of Dependence.
+
+    Examples
+    --------
+    >>> from privpipe import MinimaxOptions, Records, fit_minimax_filter
+    >>> x = np.random.default_rng(0).normal(size=(3000, 3))
+    >>> halves = [
+    ...     Records(part, desired=part[:, 0] > 0, confidential=part[:, 1] > 0)
+    ...     for part in (x[:1500], x[1500:])
+    ... ]
+    >>> fitted = fit_minimax_filter(halves[0], MinimaxOptions(max_iterations=50))
+    >>> shown = certify_filter(fitted, halves[1])
+    >>> shown.correlation_limit < 0.4 < 0.7 < shown.target_correlation
+    True
+    """
+    if isinstance(fitted, TrainingRecord):
+        check_converged(fitted)
+    _, tasks = measure_tasks(TaskOptions(), held_out)
+    rounds = adversary_rounds.TrainingRounds(
+        held_out, _AppliedFilter(fitted), tasks, held_out=1.0 - FOR_LANDMARKS
+    )
+    lift = _place_landmarks(rounds, fitted.n_features_out, held_out.n_records, seed)
+    n, products = rounds.oracle(Dependence(lift, tasks))
+    desired = [t for t in tasks if t.weight > 0]
+    n_given, n_left = 1 + sum(_width(t) for t in desired), lift.n_features
+    # The same sums, with the constant alone as given: what the release says of the target.
+    order = [0, *range(n_given, n_given + n_left), *range(1, n_given)]
+    of_target = dependence.PartialCovariance.of(products[np.ix_(order, order)], n, 1, n_left)
+    found = of_target.correlate()[0]
+    if dependence.measure_chance(found, n, n_left, n_given - 1) > CHANCE:
+        raise _dead("its outputs say nothing of the target in held-out records")
+    partial = dependence.PartialCovariance.of(products, n, n_given, n_left)
+    (influences,) = rounds.oracle(Dependence(lift, tasks, partial))
+    limits = dependence.limit_dependence(partial, influences, n, confidence)
+    return Certificate(
+        hsic=partial.norm**2,
+        hsic_limit=limits[0],
+        correlation=float(partial.correlate()[0][0]),
+        correlation_limit=limits[1],
+        target_correlation=float(found[0]),
+        n_records=int(n),
+        n_landmarks=n_left,
+        confidence=confidence,
+    )
+
+
+def check_converged(record: TrainingRecord) -> None:
+    """Raise GuaranteeError for a filter whose training ended before Phi had settled."""
+    phi = record.history[:, record.history_columns.index("phi")]
+    fall = float(phi[-2] - phi[-1]) if len(phi) > 1 else 0.0
+    if record.stopped == "inner":
+        why = "an inner problem was not solved"
+    elif record.stopped == "iterations" and fall > FALLS * max(1.0, abs(float(phi[-1]))):
+        why = f"its last iteration still lowered Phi by {fall:.2g} nats"
+    else:
+        return
+    raise GuaranteeError(
+        f"The filter has not converged: {why}.",
+        remedy="Raise max_iterations (or regularisation, where an inner problem was not solved) "
+        "and fit it again.",
+        code="filter_not_converged",
+    )
+
+
+def _dead(why: str) -> GuaranteeError:
+    return GuaranteeError(
+        f"The filter is dead: {why}.",
+        remedy="Raise tradeoff, so that the target weighs more, and fit it again.",
+        code="filter_dead",
+    )
+
+
+def _place_landmarks(
+    rounds: adversary_rounds.TrainingRounds, n_filtered: int, n_records: int, seed: int
+) -> NystroemFeatures:
+    outputs = rounds.measure_outputs(np.empty(0), np.zeros(n_filtered))
+    if not outputs.n_directions or not np.isfinite(outputs.turn).all() or outputs.is_constant:
+        raise _dead("its outputs are constant")
+    n_landmarks = int(np.clip(n_records // PER_LANDMARK, 2, adversary_rounds.LANDMARKS))
+    rng = np.random.default_rng(seed)
+    landmarks: FloatArray = rng.standard_normal((n_landmarks, outputs.n_directions))
+    for _ in range(adversary_rounds.LLOYD_STEPS):
+        landmarks = rounds.move_landmarks(np.empty(0), outputs, landmarks)
+    return NystroemFeatures(outputs, landmarks)
+
+
+def _width(task: Task) -> int:
+    """Columns of a variable: all its classes, or its numbers."""
+    return task.n_classes if task.is_classification else len(task.centre)
+
+
+@dataclass(frozen=True, eq=False)
+class _AppliedFilter:
+    """A frozen filter where rounds expect one under training: it has no parameters left."""
+
+    fitted: RecordMap
+    n_parameters: int = 0
+
+    @property
+    def n_features_in(self) -> int:
+        return self.fitted.n_features_in
+
+    @property
+    def n_features_out(self) -> int:
+        return self.fitted.n_features_out
+
+    def map_records(self, parameters: FloatArray, x: FloatArray) -> tuple[FloatArray, Pullback]:
+        """Filter records; nothing is ever pulled back."""
+        return np.asarray(self.fitted.apply(x), np.float64), lambda _: parameters
+
+
+class Dependence(NamedTuple):
+    """Requests products of target, kernel features and confidential variables; or influences."""
+
+    lift: NystroemFeatures
+    tasks: Sequence[Task]
+    partial: dependence.PartialCovariance | None = None
+
+    def sum_over(self, shard: Shard, resident: shard_oracle.Resident) -> Sums:
+        """``(count, products)``; with a covariance ``(influences (2, 2),)``, as sums."""
+        count, total = 0.0, [np.zeros(())]
+        for block in resident.blocks(shard, ()):
+            used = ~block.fitted
+            x, labels = block.x[used], block.labels[used]
+            z = resident.family.map_records(np.empty(0), x)[0]
+            features = self.lift.map(z)[0]
+            sides = [
+                [_spread(t, x, labels) for t in self.tasks if (t.weight > 0) == wanted]
+                for wanted in (True, False)
+            ]
+            given = np.column_stack([np.ones(len(x)), *sides[0]])
+            hidden = np.column_stack(sides[1])
+            if self.partial is None:
+                row = np.column_stack([given, features, hidden])
+                total.append(row.T @ row)
+            else:
+                of = self.partial.measure_influences((given, features, hidden))
+                total.append(np.array([of.sum(axis=0), (of**2).sum(axis=0)]))
+            count += len(x)
+        found = np.sum([part for part in total if part.ndim], axis=0)
+        return (count, found) if self.partial is None else (found,)
+
+
+def _spread(task: Task, x: FloatArray, labels: FloatArray) -> FloatArray:
+    truth = task.read_truth(x, labels)
+    return np.eye(task.n_classes)[truth] if task.is_classification else np.asarray(truth)

@@ -1,0 +1,71 @@
+"""Certificates: who reads the release finds no more, and what is dead gets none."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from privpipe import MinimaxOptions, Records, fit_minimax_filter
+from privpipe.errors import GuaranteeError
+from privpipe.sanitizers.minimax.certificate import certify_filter
+from privpipe.sanitizers.minimax.linear_filter import LinearFilter
+
+
+def draw(n: int, seed: int, n_shards: int = 1) -> Records:
+    """A target along the first feature, a private variable along the second, whatever is else."""
+    x = np.random.default_rng(seed).normal(size=(n, 4))
+    return Records(
+        x, desired=(x[:, 0] > 0).astype(str), confidential=(x[:, 1] > 0).astype(str),
+        n_shards=n_shards,
+    )  # fmt: skip
+
+
+def project(*columns: int) -> LinearFilter:
+    return LinearFilter("rand", np.eye(4)[:, list(columns)], np.zeros(len(columns)))
+
+
+def test_certificate__of_a_filter_is_low_and_of_raw_features_high() -> None:
+    fitted = fit_minimax_filter(draw(1500, 0), MinimaxOptions(max_iterations=50))
+    filtered = certify_filter(fitted, draw(1500, 1))
+    raw = certify_filter(project(0, 1, 2), draw(1500, 1))
+    assert filtered.correlation_limit < 0.45 < 0.75 < raw.correlation
+    assert filtered.hsic_limit < raw.hsic / 3
+    assert filtered.target_correlation > 0.75
+    assert filtered.correlation <= filtered.correlation_limit <= 1
+
+
+def test_certificate__bounds_an_adversary_that_the_filter_was_not_trained_against() -> None:
+    """The private variable is the sign of a product: no linear adversary finds it."""
+    x = np.random.default_rng(5).normal(size=(4000, 3))
+    records = Records(
+        x, desired=(x[:, 2] > 0).astype(str), confidential=(x[:, 0] * x[:, 1] > 0).astype(str)
+    )
+    shown = certify_filter(LinearFilter("rand", np.eye(3), np.zeros(3)), records)
+    assert shown.correlation_limit > 0.6
+
+
+@pytest.mark.parametrize("n_shards", [2, 7])
+def test_certificate__is_the_same_for_any_sharding(n_shards: int) -> None:
+    one, many = (certify_filter(project(0, 1), draw(800, 1, k)) for k in (1, n_shards))
+    assert many.correlation_limit == pytest.approx(one.correlation_limit, rel=1e-9)
+    assert many.hsic_limit == pytest.approx(one.hsic_limit, rel=1e-9)
+
+
+def test_certificate__is_refused_to_dead_filters_by_name() -> None:
+    constant = LinearFilter("rand", np.zeros((4, 2)), np.ones(2))
+    with pytest.raises(GuaranteeError, match=r"dead: its outputs are constant.*tradeoff") as caught:
+        certify_filter(constant, draw(600, 1))
+    assert caught.value.code == "filter_dead"
+    with pytest.raises(GuaranteeError, match="dead: its outputs say nothing of the target"):
+        certify_filter(project(2, 3), draw(600, 1))
+
+
+def test_certificate__is_refused_to_filters_that_have_not_converged() -> None:
+    fitted = fit_minimax_filter(draw(600, 0), MinimaxOptions(max_iterations=1))
+    with pytest.raises(GuaranteeError, match="not converged: its last iteration still") as caught:
+        certify_filter(fitted, draw(600, 1))
+    assert caught.value.code == "filter_not_converged"
+    with pytest.raises(GuaranteeError, match="an inner problem was not solved"):
+        certify_filter(replace(fitted, stopped="inner"), draw(600, 1))
