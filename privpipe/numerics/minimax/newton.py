@@ -353,7 +353,7 @@ class InexactSolver(HeadSolver):
         return q <= MOST_ENTRIES and 16 * self._n_products > 4 * (q + 1)
 
     def exchange(self) -> HeadSolver:
-        """A solver by Hessians that goes on from this one's head."""
+        """A solver by Hessians that resumes from this one's head."""
         n_free = int((self._penalty == 0).sum())
         return HeadSolver(self.head, ridge=float(self._penalty[0]) / 2, n_free=n_free)
 

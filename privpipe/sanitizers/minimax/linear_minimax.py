@@ -70,7 +70,7 @@ class MinimaxOptions(adversary_rounds.FilterTraining):
         default=1,
         ge=1,
         description="Descents, from start, from other closed forms, and from random filters. Each "
-        "leaves out a fifth of the records; the one whose Phi is least on these goes on with all.",
+        "leaves out a fifth of the records; the one whose Phi is least on these resumes with all.",
     )
 
     def check(self, schema: ShardSchema) -> None:

@@ -222,16 +222,16 @@ class Dependence(NamedTuple):
             z = resident.family.map_records(np.empty(0), x)[0]
             features = self.lift.map(z)[0]
             sides = [
-                [_spread(t, x, labels) for t in self.tasks if (t.weight > 0) == wanted]
-                for wanted in (True, False)
+                [_spread(t, x, labels) for t in self.tasks if (t.weight > 0) == is_target]
+                for is_target in (True, False)
             ]
             given = np.column_stack([np.ones(len(x)), *sides[0]])
-            hidden = np.column_stack(sides[1])
+            confidential = np.column_stack(sides[1])
             if self.partial is None:
-                row = np.column_stack([given, features, hidden])
+                row = np.column_stack([given, features, confidential])
                 total.append(row.T @ row)
             else:
-                of = self.partial.measure_influences((given, features, hidden))
+                of = self.partial.measure_influences((given, features, confidential))
                 total.append(np.array([of.sum(axis=0), (of**2).sum(axis=0)]))
             count += len(x)
         found = np.sum([part for part in total if part.ndim], axis=0)

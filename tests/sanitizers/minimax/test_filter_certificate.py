@@ -9,7 +9,7 @@ import pytest
 
 from privpipe import MinimaxOptions, Records, fit_minimax_filter
 from privpipe.errors import GuaranteeError
-from privpipe.sanitizers.minimax.certificate import certify_filter
+from privpipe.sanitizers.minimax.filter_certificate import certify_filter
 from privpipe.sanitizers.minimax.linear_filter import LinearFilter
 
 
