@@ -39,12 +39,12 @@ from privpipe.sanitizers.masking.masking_model import MaskingModel as MaskingMod
 from privpipe.sanitizers.masking.masking_model import draw_masked_records as draw_masked_records
 from privpipe.sanitizers.masking.surrogates import MaskingOptions as MaskingOptions
 from privpipe.sanitizers.masking.surrogates import fit_masking as fit_masking
-from privpipe.sanitizers.minimax.filter_certificate import Certificate as Certificate
-from privpipe.sanitizers.minimax.filter_certificate import certify_filter as certify_filter
 from privpipe.sanitizers.minimax.custom_filter import MinimaxCustomOptions as MinimaxCustomOptions
 from privpipe.sanitizers.minimax.custom_filter import (
     fit_minimax_custom_filter as fit_minimax_custom_filter,
 )
+from privpipe.sanitizers.minimax.filter_certificate import Certificate as Certificate
+from privpipe.sanitizers.minimax.filter_certificate import certify_filter as certify_filter
 from privpipe.sanitizers.minimax.linear_filter import LinearFilter as LinearFilter
 from privpipe.sanitizers.minimax.linear_filter import MinimaxFilter as MinimaxFilter
 from privpipe.sanitizers.minimax.linear_minimax import MinimaxOptions as MinimaxOptions
