@@ -12,6 +12,7 @@ from privpipe.attacks.threats.linkage_reconstruction import (
 )
 from privpipe.attacks.threats.membership import measure_membership as measure_membership
 from privpipe.attacks.threats.verdicts.attack_report import AttackReport as AttackReport
+from privpipe.cluster.estimate import estimate as estimate
 from privpipe.cluster.lazy import apply_dataset as apply_dataset
 from privpipe.cluster.lazy import apply_lazily as apply_lazily
 from privpipe.cluster.passes.pricing_rounds import ClusterPricing as ClusterPricing
