@@ -12,8 +12,8 @@ from typing import Any, Literal
 import numpy as np
 
 from privpipe.errors import OptionError
-from privpipe.numerics import estimates
-from privpipe.numerics.estimates import Estimate
+from privpipe.numerics.noise import estimates
+from privpipe.numerics.noise.estimates import Estimate
 from privpipe.protocols import FloatArray
 from privpipe.sanitizers.masking.private_model import PrivateMaskingModel
 from privpipe.sanitizers.noise.noisy_filter import NoisyFilter

@@ -9,7 +9,7 @@ import pytest
 import scipy.stats as st
 
 from privpipe.errors import InputError
-from privpipe.numerics.estimates import (
+from privpipe.numerics.noise.estimates import (
     Estimate,
     estimate_covariances,
     estimate_means,
