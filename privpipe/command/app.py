@@ -295,7 +295,7 @@ def export(
     """Write a release as Parquet, streaming."""
 
 
-@_calls("estimate_command:estimate_command", LOOK)
+@_calls("report_command:estimate_command", LOOK)
 def estimate(
     release: str = RELEASE,
     of: str = _text("means, covariances or regression.", "means"),
