@@ -130,7 +130,7 @@ def find_sigma(epsilon: float, delta: float) -> float:
     if not (0 < epsilon <= 100 and 1e-30 <= delta < 1):
         raise OptionError(
             f"epsilon is {epsilon:g} and delta {delta:g}.",
-            remedy="Use an epsilon above 0 and at most 100, and a delta from 1e-30 to below 1.",
+            remedy="Use an epsilon above 0 and at most 100. Use a delta from 1e-30 to below 1.",
             code="epsilon",
         )
     epsilon, delta = epsilon * (1 - MARGIN), delta * (1 - MARGIN)

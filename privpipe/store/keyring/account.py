@@ -292,7 +292,7 @@ class Account:
                 f"{loss.n_charges + 1} releases, a chance that nothing holds; allowed is at most "
                 f"{most_delta:.2g}.",
                 remedy='Repeat an earlier release, which costs nothing; or use noise = "discrete", '
-                "whose delta is 0; or decide on both sums, as [privacy] limit = [3.0, 1e-5].",
+                "whose delta is 0. Or decide on both sums, as [privacy] limit = [3.0, 1e-5].",
                 code="account-exhausted",
             )
         if limit is None:
