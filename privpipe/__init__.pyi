@@ -12,6 +12,7 @@ from privpipe.attacks.threats.linkage_reconstruction import (
 )
 from privpipe.attacks.threats.membership import measure_membership as measure_membership
 from privpipe.attacks.threats.verdicts.attack_report import AttackReport as AttackReport
+from privpipe.cluster.estimate import estimate as estimate
 from privpipe.cluster.lazy import apply_dataset as apply_dataset
 from privpipe.cluster.lazy import apply_lazily as apply_lazily
 from privpipe.cluster.passes.pricing_rounds import ClusterPricing as ClusterPricing
@@ -34,9 +35,14 @@ from privpipe.sanitizers.mapping.privacy_mapping import fit_privacy_mapping as f
 from privpipe.sanitizers.mapping.solving.solve import solve_privacy_mapping as solve_privacy_mapping
 from privpipe.sanitizers.mapping.solving.solve import solve_tradeoff as solve_tradeoff
 from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping as SparseMapping
-from privpipe.sanitizers.masking.masking_model import MaskedRecords as MaskedRecords
+from privpipe.sanitizers.masking.masked_records import MaskedRecords as MaskedRecords
 from privpipe.sanitizers.masking.masking_model import MaskingModel as MaskingModel
 from privpipe.sanitizers.masking.masking_model import draw_masked_records as draw_masked_records
+from privpipe.sanitizers.masking.private_masking import (
+    MaskingPrivateOptions as MaskingPrivateOptions,
+)
+from privpipe.sanitizers.masking.private_masking import fit_masking_private as fit_masking_private
+from privpipe.sanitizers.masking.private_model import PrivateMaskingModel as PrivateMaskingModel
 from privpipe.sanitizers.masking.surrogates import MaskingOptions as MaskingOptions
 from privpipe.sanitizers.masking.surrogates import fit_masking as fit_masking
 from privpipe.sanitizers.minimax.custom_filter import MinimaxCustomOptions as MinimaxCustomOptions

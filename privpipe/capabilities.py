@@ -159,12 +159,8 @@ class FollowsTarget(Protocol):
 
 
 @runtime_checkable
-class MixesRecords(Protocol):
-    """Makes records of its own as sums over all records, with random signs of each.
-
-    Its sums are exact, so that neither chunks nor workers change a bit of them. Surrogates are made
-    in tiles of `tile_rows`, each of them in one pass over all records.
-    """
+class MakesRecords(Protocol):
+    """Makes records of its own, which belong to no person, in tiles of `tile_rows`."""
 
     feature_names: tuple[str, ...]
     response_names: tuple[str, ...]
@@ -172,20 +168,30 @@ class MixesRecords(Protocol):
     n_records: int
 
     n_tiles: int
-    """How many passes there are."""
+    """How many tiles there are."""
 
-    def sum_records(
-        self, shard: Shard, schema: ShardSchema, stream: RecordStream, places: IntArray, tile: int
-    ) -> Any:
-        """Mergeable sums of the records of a shard, which are at `places` of the stream."""
-
-    def finish_records(self, sums: Any) -> tuple[FloatArray, FloatArray]:
-        """Features and responses of the surrogates of a tile, from the sums over all records."""
+    def finish_records(self, made_of: Any) -> tuple[FloatArray, FloatArray]:
+        """Features and responses of the surrogates of a tile: of its number, or, where records are
+        mixed, of the sums over all of them."""
 
     def restore_records(
         self, shard: Shard, *, schema: ShardSchema, reads_responses: bool
     ) -> tuple[FloatArray, FloatArray]:
         """Features with the bias, and responses, of the records as they are summed."""
+
+
+@runtime_checkable
+class MixesRecords(Protocol):
+    """Makes such records as sums over all records, with random signs of each.
+
+    Its sums are exact, so that neither chunks nor workers change a bit of them. Each tile is one
+    pass over all records.
+    """
+
+    def sum_records(
+        self, shard: Shard, schema: ShardSchema, stream: RecordStream, places: IntArray, tile: int
+    ) -> Any:
+        """Mergeable sums of the records of a shard, which are at `places` of the stream."""
 
 
 @runtime_checkable

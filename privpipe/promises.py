@@ -49,6 +49,9 @@ def check_promise(promise: Guarantee, least: Mapping[str, float], *, delta: floa
     )
 
 
+CHARGED = ("local_dp", "central_dp")
+"""Kinds of promises that are differential privacy, and that an account is charged."""
+
 MEANINGLESS = math.log(1e6)
 """Epsilon from which on a guess of one in a million may become an even bet: that is no promise."""
 

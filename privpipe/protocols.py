@@ -212,7 +212,7 @@ class Guarantee:
     ----------
     kind
         Short stable name: "utility_bound", "exact_up_to_rounding", "local_dp",
-        "information_bound", "none".
+        "information_bound", "central_dp", "none".
     number
         The promised number; None where the kind has none.
     unit

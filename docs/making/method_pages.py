@@ -16,7 +16,10 @@ __all__ = ["write_method_pages"]
 
 NUMERICS = Path(numerics.__file__).parent
 
-PROVED = ("null_space", "null_space_targeted", "privacy_mapping", "masking", "noisy")
+PROVED = (
+    *("null_space", "null_space_targeted", "privacy_mapping"),
+    *("masking", "masking_private", "noisy"),
+)
 """Methods that promise a number, or say with a proof what they do not; LEACE's is its paper's."""
 
 RELEASES = {"rows": "one released record per record", "surrogate": "records of its own, no one's"}

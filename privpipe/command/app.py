@@ -295,6 +295,16 @@ def export(
     """Write a release as Parquet, streaming."""
 
 
+@_calls("report_command:estimate_command", LOOK)
+def estimate(
+    release: str = RELEASE,
+    of: str = _text("means, covariances or regression.", "means"),
+    response: str = _text("Of a regression: an included variable, or a surrogates' response."),
+    level: float = Option(0.95, help="Of the intervals."),
+) -> None:
+    """Estimate means, covariances or a regression of the records, with error bars."""
+
+
 @_calls("init_command:schema_command")
 def schema() -> None:
     """Print the JSON schema of the configuration, for editors."""

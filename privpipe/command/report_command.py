@@ -1,17 +1,21 @@
-"""``privpipe report`` and ``open``: the pages of an audit, again from its JSON, or in a browser."""
+"""``privpipe report``, ``open`` and ``estimate``: what readers of a release are shown.
+
+The pages of an audit, again from its JSON or in a browser; numbers with error bars.
+"""
 
 import json
 import os
 import webbrowser
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import fsspec
 
-from privpipe.errors import FormatError, StoreError
+from privpipe.cluster.estimate import Quantity, estimate
+from privpipe.errors import FormatError, OptionError, StoreError
 from privpipe.pipeline.runs.configuration_file import read_options
 from privpipe.pipeline.stages.report_writing import write_pages
-from privpipe.report.console import say
+from privpipe.report.console import say, tabulate
 from privpipe.report.release_page import FORMAT
 from privpipe.store.access.location import join, shown
 from privpipe.store.arrays.layout import companion_url
@@ -90,3 +94,43 @@ def _has_window() -> bool:
         return False
     # A generic browser is one of text, unless the user named it.
     return "BROWSER" in os.environ or type(found) is not webbrowser.GenericBrowser
+
+
+MOST_SHOWN = 40
+"""Rows of the table; ``--json`` has all."""
+
+
+def estimate_command(
+    release: str, *, of: Any, response: str | None, level: float
+) -> dict[str, Any]:
+    """Estimate, print a table, and give the document.
+
+    Raises
+    ------
+    OptionError
+        If the quantity or the level is none that there is.
+    """
+    known = get_args(Quantity)
+    if of not in known or not 0 < level < 1:
+        wrong = f"--of is {of!r}" if of not in known else f"--level is {level:g}"
+        raise OptionError(
+            f"{wrong}.", remedy=f"Use --of {', '.join(known)}; a level between 0 and 1."
+        )
+    found = estimate(release, of, response or None)
+    rows = []
+    for one in found:
+        low, high = one.find_limits(level)
+        rows.append(
+            {"of": one.name, "estimate": one.value, "error": one.error, "low": low, "high": high}
+        )
+    texts = [
+        {key: value if isinstance(value, str) else f"{value:.5g}" for key, value in row.items()}
+        for row in rows[:MOST_SHOWN]
+    ]
+    say(tabulate(texts, title=f"{of} of the records, {level:.0%} intervals of sample and noise"))
+    if len(rows) > MOST_SHOWN:
+        say(f"and {len(rows) - MOST_SHOWN:,} more; --json has them.")
+    if of == "regression":
+        say("Of masking_private the sample's error is that of residuals of one variance.")
+    say("Estimates are of records within the bounds of the release: clipped ones count as clipped.")
+    return {"release": shown(release), "of": of, "level": level, "estimates": rows}

@@ -102,7 +102,7 @@ def release_collection(
         What the check stage made of the options, where that was done before.
     """
     try:
-        with watch.beating(options.release.path, options.privacy.limit):
+        with watch.beating(options.release.path, options.privacy.most_epsilon):
             outcome = _begin(options, watch, until, times, checked)
     except BaseException as error:  # Ctrl-C, too, or Prefect cancels the run
         write_failure(options.release.path, watch, error)

@@ -24,6 +24,7 @@ PROOFS = {
     "exact_up_to_rounding": "null_space",
     "utility_bound": "null_space",
     "local_dp": "noise",
+    "central_dp": "masking",
     "information_bound": "mapping",
 }
 """The wing whose page proves a kind of promise."""

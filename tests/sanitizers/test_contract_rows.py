@@ -76,7 +76,7 @@ def fit(
     shards = ShardedCollection(open_for(name, url), executor or Executor(), checkpoints=checkpoints)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return method.fit(shards, options)
+        return method.fit(shards, options, **row.more)
 
 
 Fits = Callable[[str], RecordMap]

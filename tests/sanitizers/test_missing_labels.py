@@ -13,6 +13,7 @@ import pytest
 from privpipe import Records
 from privpipe.sanitizers import METHODS
 from privpipe.sanitizers.options import make_options
+from tests.methods import EXAMPLES
 from tests.sanitizers.xu_records import make_features, make_labels
 
 CONVOLUTION = Path(__file__).parents[1] / "examples" / "convolution.py"
@@ -34,6 +35,12 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "rand": {"n_filtered": 2},
     "ppls": {"n_filtered": 2},
     "masking": {"n_surrogates": 20, "clip": 2.2},
+    "masking_private": {
+        "epsilon": 9.0,
+        "delta": 1e-3,
+        "n_surrogates": 20,
+        "bound": {"*": (-9.0, 9.0)},
+    },
     "noisy": {
         "epsilon": 1.0,
         "allow_data_bound": True,
@@ -74,7 +81,7 @@ def fit(name: str, more: dict[str, Any], *, lacks: str = "", keep: Any = slice(N
     options = make_options(method.options, {"name": name, **OPTIONS.get(name, {}), **more}, name)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return method.fit(records, options), options.needs_labels()
+        return method.fit(records, options, **EXAMPLES[name].more), options.needs_labels()
 
 
 def is_same(one: Any, other: Any) -> bool:

@@ -36,6 +36,12 @@ MORE = {
     },
     "privacy_mapping": {"attributes": ("a", "b"), "private": ("s",), "distortion_budget": 0.2},
     "masking": {"n_surrogates": 20, "clip": 2.2},
+    "masking_private": {
+        "epsilon": 9.0,
+        "delta": 1e-3,
+        "n_surrogates": 20,
+        "bound": {"*": (-9.0, 9.0)},
+    },
 }
 ROWS = [name for name in METHODS if name != "privacy_mapping"]
 WITH_LABELS = [name for name in ROWS if name not in ("pca", "rand")]

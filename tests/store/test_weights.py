@@ -87,6 +87,7 @@ def test_methods__that_do_not_weigh_refuse_weights_in_memory() -> None:
         "ppls": {"n_filtered": 1},
         "minimax_neural": {"n_hidden": (4, 2)},
         "masking": {"n_surrogates": 20},
+        "masking_private": {"epsilon": 1.0, "delta": 1e-3, "n_surrogates": 9, "bound": {}},
         "noisy": {"epsilon": 1.0, "threshold": 1.0, "centre": False},
         "minimax_own": {
             "filter": "Convolution",

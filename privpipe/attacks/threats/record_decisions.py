@@ -6,6 +6,9 @@ single records is "not protected", whatever was measured; its reason says how ma
 With it come the attacks by outsiders who know no record. "leaks" needs a lower limit above what is
 allowed, or the farthest record found. One is within its limit by its upper limit alone, where it
 succeeded on an unsafe control; else it is unproven, or unknown where it could not be run.
+
+Of noisy moments a theorem says what single records keep: the same attacks can only show that it
+was broken, and where none does the verdict is "safe".
 """
 
 from collections.abc import Mapping
@@ -32,7 +35,10 @@ EARLIER = "two_releases"
 
 
 def decide_records(
-    attacks: Mapping[str, Found], controls: Mapping[str, Found], options: AttackOptions
+    attacks: Mapping[str, Found],
+    controls: Mapping[str, Found],
+    options: AttackOptions,
+    promised: str = "",
 ) -> tuple[Decision, ...]:
     """The decision on `SINGLE_RECORDS`, and one for each attack that is not within its limit.
 
@@ -44,17 +50,22 @@ def decide_records(
         Limits. Membership is held against `max_advantage`, recovered records against
         `max_exposed`. The intervals are of `share_level`, so that they hold jointly at `level`.
 
+    promised
+        What differential privacy promises of single records; empty where nothing is.
+
     Notes
     -----
-    Guarantee: no decision says "safe". Where all intervals hold, which they do jointly with
-    probability `level`, no attack beyond its limit goes without a decision of its own.
+    Guarantee: no decision says "safe" where nothing is promised. Where all intervals hold, which
+    they do jointly with probability `level`, no attack beyond its limit goes without a decision.
     """
     decided = [
         *(_decide(name, attacks.get(name), controls.get(name), options) for name in RECORD_ATTACKS),
         *(_decide_earlier(name, found, options) for name, found in attacks.items()),
     ]
-    worse = (one for one in decided if one is not None and one.verdict != "not protected")
-    return (_decide_single(attacks, options), *worse)
+    # What shows nothing shows no breach of a promise either.
+    passing = ("not protected", *(("unknown", "unproven") if promised else ()))
+    worse = (one for one in decided if one is not None and one.verdict not in passing)
+    return (_decide_single(attacks, options, promised), *worse)
 
 
 def halve_level(options: AttackOptions) -> AttackOptions:
@@ -84,8 +95,8 @@ def succeeds(found: Found | None, options: AttackOptions) -> bool:
     return gain.exceeds(allowed) or _finds_farthest(found, options)
 
 
-def _decide_single(attacks: Mapping[str, Found], options: AttackOptions) -> Decision:
-    """What holds whatever was found: the coefficients are exact."""
+def _decide_single(attacks: Mapping[str, Found], options: AttackOptions, promised: str) -> Decision:
+    """What holds whatever was found: the coefficients are exact, or a promise, unless it broke."""
     measured: dict[str, Interval] = {
         name: found.recovered
         for name in CLOSED_FORMS
@@ -103,6 +114,15 @@ def _decide_single(attacks: Mapping[str, Found], options: AttackOptions) -> Deci
         source="surrogates",
         level=options.level,
     )
+    if promised:
+        broken = any(succeeds(attacks.get(name), options) for name in CLOSED_FORMS)
+        said = f"rebuilt: {shown or 'not measured'}"
+        reason = (
+            f"single records leak, although {promised} is promised ({said}): report this."
+            if broken
+            else f"single records are protected by {promised} ({said})."
+        )
+        decision = replace(decision, verdict="leaks" if broken else "safe", reason=reason)
     if not measured:
         return decision
     strongest, best = max(measured.items(), key=lambda item: item[1].estimate)

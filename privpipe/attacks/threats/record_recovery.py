@@ -268,6 +268,9 @@ def attack_independent_components(
 
     frame = find_frame(released)
     rows = released[:MOST_SURROGATES] @ frame.T
+    # A bias that is one in every surrogate has nothing to unmix, and would be divided by zero.
+    varies = np.ptp(rows, axis=0) > 0
+    rows = rows[:, varies]
     # The rank is that of the features, which may depend on one another: no more is unmixed.
     values = np.linalg.svd(rows, compute_uv=False)
     rank = int((values > 1e-8 * values[0]).sum())
@@ -276,7 +279,8 @@ def attack_independent_components(
     with QUIET:  # what it has found by then is judged
         search.fit(rows)
     # Columns of the mixing matrix are records up to sign and size, as cosines are.
-    guesses = search.mixing_.T
+    guesses = np.zeros((rank, len(varies)))
+    guesses[:, varies] = search.mixing_.T
     if not np.isfinite(guesses).all():
         raise InputError(
             "Independent components of the surrogates could not be found.",

@@ -19,7 +19,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from privpipe.capabilities import BoundCounts, Measures, MixesRecords, UtilitySummary
+from privpipe.capabilities import BoundCounts, MakesRecords, Measures, MixesRecords, UtilitySummary
 from privpipe.cluster.executors.executor import Event, Executor
 from privpipe.cluster.passes.loaded_map import load_map
 from privpipe.cluster.passes.place_pass import PlaceNotes, PlacePlan
@@ -316,10 +316,12 @@ def draw_surrogates(
         if tile in done:
             continue
         begun = time.perf_counter()
-        sums: Any = executor.reduce(sum_chunks, (job, tile), tasks, label="surrogates")
-        fitted = load_map(job.model_url, job.model_digest)
-        assert isinstance(fitted, MixesRecords), "the stage has looked"
-        features, responses = fitted.finish_records(sums)
+        fitted: Any = load_map(job.model_url, job.model_digest)
+        assert isinstance(fitted, MakesRecords), "the stage has looked"
+        made_of: Any = tile
+        if isinstance(fitted, MixesRecords):
+            made_of = executor.reduce(sum_chunks, (job, tile), tasks, label="surrogates")
+        features, responses = fitted.finish_records(made_of)
         columns = zip(fitted.response_names, responses.T, strict=True)
         block = {FEATURES: features, **dict(columns)}
         receipt = write_block(job.plan.data_url, job.plan.arrays, tile, block, job.plan.run)

@@ -152,18 +152,24 @@ def find_model(run: Run) -> str | None:
     """Where the model of an earlier release is that this one has to be made by; None if none is.
 
     That of the newest release whose model was learned likewise from nearly, but not exactly, the
-    same records.
+    same records. Of noisy moments, from exactly the same: they cost nothing when they are used
+    again, and other noise would.
     """
-    if run.method.releases == "surrogate":
-        return None
     learned = digest_learned(run)
+    if run.method.releases != "surrogate":
+        known = [entry for entry, _ in _list_different(run)]
+    elif run.options.method.consumes() is None:
+        return None
+    else:
+        mine = {p.digest for p in run.training.schema_of_records.partitions if p.n_records}
+        known = [one for one in _read_register(run) if {*one.training} == mine]
     # Models beside releases that are named, by the run that made them: these may have been moved.
     moved = {
         str(read_header(url, "release")["run"]): companion_url(url, "model.zarr")
         for url in run.options.audit.earlier
         if exists(url)
     }
-    for entry, _ in reversed(_list_different(run)):  # the newest first
+    for entry in reversed(known):  # the newest first
         if entry.learned == learned and entry.model:
             for url in (entry.model_url, moved.get(entry.run, "")):
                 with suppress(StoreError), reaching(url):  # then the models differ, which is said

@@ -158,6 +158,9 @@ class AuditOptions(Section):
         return names
 
 
+_Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
 class PrivacySection(Section):
     """``[privacy]``: what every promise of differential privacy is charged to."""
 
@@ -170,12 +173,23 @@ class PrivacySection(Section):
     account: str | None = None
     """Folder or URL of the account of losses, by content of the partitions, and of the register of
     releases. Not set: PRIVPIPE_ACCOUNT, or a folder in the user's data folder."""
-    limit: Annotated[float | None, Field(gt=0, allow_inf_nan=False)] = None
-    """Largest sum of epsilons that any partition may lose. Not set: no limit."""
+    limit: _Positive | tuple[_Positive, Annotated[float, Field(gt=0, lt=1)]] | None = None
+    """Largest sum of epsilons that any partition may lose; or the largest sums of epsilons and of
+    deltas, as [3.0, 1e-5]. Not set: no limit of epsilon, and the delta of one release."""
     ephemeral: Literal["refuse", "accept"] = "refuse"
     """Where a method with differential privacy finds its account or the keys of its draws in memory
     or in a container's own layer: refuse ends the run before anything is written; accept lets it
     be forgotten, and counts as weaker."""
+
+    @property
+    def most_epsilon(self) -> float | None:
+        """Largest sum of epsilons."""
+        return self.limit[0] if isinstance(self.limit, tuple) else self.limit
+
+    @property
+    def most_delta(self) -> float | None:
+        """Largest sum of deltas, where one was decided on."""
+        return self.limit[1] if isinstance(self.limit, tuple) else None
 
 
 Limit = Annotated[float, Field(ge=0, le=1)]

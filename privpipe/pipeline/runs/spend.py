@@ -15,10 +15,11 @@ import fsspec
 from privpipe.errors import GuaranteeError, StoreError
 from privpipe.pipeline.runs.run import Run, Trained
 from privpipe.pipeline.runs.run_options import RunOptions
+from privpipe.promises import CHARGED
 from privpipe.store.access.location import join, local_path, shown
 from privpipe.store.access.mounts import find_loss
 from privpipe.store.access.objects import list_keys, open_store, read_bytes
-from privpipe.store.keyring.account import Charge, add_up_losses, find_account
+from privpipe.store.keyring.account import MOST_DELTA, Charge, add_up_losses, find_account
 from privpipe.store.keyring.account_chain import AccountChain, append_link, check_chain, reaching
 from privpipe.store.keyring.keyfiles import check_keys_apart, key_folder
 from privpipe.store.keyring.keys import PartitionKeys, make_partition_keys
@@ -39,7 +40,7 @@ def check_limit(run: Run) -> None:
     StoreError
         If the account cannot be reached, or is damaged.
     """
-    epsilon, limit = run.options.method.consumes(), run.options.privacy.limit
+    epsilon, limit = run.options.method.consumes(), run.options.privacy.most_epsilon
     if epsilon is None:
         return
     account = run.open_account()
@@ -94,14 +95,19 @@ def _describe_treatment(run: Run, trained: Trained) -> str:
     return json.dumps(about, sort_keys=True)
 
 
-def _list_charges(trained: Trained, keys: PartitionKeys | None) -> tuple[Charge, ...]:
+def _list_charges(run: Run, trained: Trained, keys: PartitionKeys | None) -> tuple[Charge, ...]:
     """What a run takes from every partition; nothing where no differential privacy is promised."""
-    guarantee = trained.guarantee
-    if keys is None or guarantee.kind != "local_dp" or guarantee.number is None:
+    guarantee, named = trained.guarantee, {} if keys is None else keys.list_fingerprints()
+    if guarantee.kind not in CHARGED or guarantee.number is None:
         return ()
+    if guarantee.kind == "central_dp":
+        # The moments were drawn once, and are in the model: what is made of it again costs nothing.
+        for part in run.training.schema_of_records.partitions:
+            about = f"moments of {part.digest} in {trained.model_digest}"
+            named[part.digest] = hashlib.sha256(about.encode()).hexdigest()
     return tuple(
         Charge(content, fingerprint, guarantee.number, guarantee.delta, guarantee.protects)
-        for content, fingerprint in keys.list_fingerprints().items()
+        for content, fingerprint in named.items()
     )
 
 
@@ -125,7 +131,7 @@ def reserve_loss(
         If the account cannot be reached, or is damaged; FormatError if the sketch of a partition
         that was ever charged is missing.
     """
-    charges = _list_charges(trained, keys)
+    charges = _list_charges(run, trained, keys)
     account = run.open_account()
     if charges:
         run.sketches.check(
@@ -137,7 +143,10 @@ def reserve_loss(
         check_remembered(run, check_chain(account.url))
         # Reserved before the first chunk exists: a process that dies later has charged for what may
         # have been read, never released what was not charged. The chain then notes the new head.
-        account.reserve(charges, run.run_id, run.options.privacy.limit)
+        privacy = run.options.privacy
+        # Without a limit of its own, delta is that of one release: a second one is a decision.
+        most_delta = privacy.most_delta or max(MOST_DELTA, trained.guarantee.delta)
+        account.reserve(charges, run.run_id, privacy.most_epsilon, most_delta)
         append_link(account.url, "charge")
     try:
         yield max((account.read_joined(charge.partition)[0] for charge in charges), default=0.0)
@@ -205,7 +214,7 @@ def _is_charged(run: Run, header: Mapping[str, Any]) -> bool:
     """Whether a release lost of these records what an account has to remember."""
     promised = header.get("guarantee")
     kind = promised.get("kind") if isinstance(promised, dict) else None
-    return kind == "local_dp" and header.get("source_digest") == run.collection.digest
+    return kind in CHARGED and header.get("source_digest") == run.collection.digest
 
 
 def _list_releases(run: Run) -> Iterator[str]:

@@ -1,5 +1,6 @@
 """Several records of one subject: counted, the rest withheld, the promise multiplied."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TypeAlias
@@ -8,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from privpipe.errors import OptionError
+from privpipe.errors import GuaranteeError, OptionError
 from privpipe.pipeline.runs.run import Run
 from privpipe.protocols import BoolArray, Guarantee, IntArray
 from privpipe.store.access.location import join
@@ -136,13 +137,29 @@ def _walk(run: Run, name: str) -> Iterator[tuple[Counts, BoolArray]]:
 
 def protect_subjects(guarantee: Guarantee, found: SubjectFindings | None) -> Guarantee:
     """The promise for all records of a subject together, by basic composition."""
-    if found is None or guarantee.kind != "local_dp" or guarantee.number is None:
+    if found is None or guarantee.number is None:
         return guarantee
-    n = found.n_released  # basic composition: as many draws of one subject
+    if guarantee.kind == "local_dp":
+        n = found.n_released  # basic composition: as many draws of one subject
+        delta = guarantee.delta * n
+    elif guarantee.kind == "central_dp":
+        n = found.largest  # sums are of all records: none is withheld
+        # Group privacy: from one collection to the other by n steps, each of one record.
+        delta = guarantee.delta * n * math.exp(min(700.0, guarantee.number * (n - 1)))
+    else:
+        return guarantee
+    if delta >= 1:
+        raise GuaranteeError(
+            f"A subject has {n:,} records: epsilon {guarantee.number:g} of each promises nothing "
+            "of them together.",
+            remedy=f"Use an epsilon of at most {guarantee.number / n:.2g}, or ingest fewer records "
+            "of each subject.",
+            code="many-records",
+        )
     return replace(
         guarantee,
         number=guarantee.number * n,
-        delta=guarantee.delta * n,
+        delta=delta,
         protects=found.subject,
         parameters=(*guarantee.parameters, ("records of one subject, at most", float(n))),
     )

@@ -118,7 +118,8 @@ def _draw(run: Run, trained: Trained, plan: ReleasePlan, executor: Executor) -> 
     done = find_done(plan, executor)
     part = replace(run.training, only_finite=False).keeping(run.split, "fit")
     try:
-        keys = spend.make_keys(run, trained)
+        # Surrogates of noisy moments draw nothing that is secret.
+        keys = spend.make_keys(run, trained) if trained.draws else None
     except StoreError as error:
         if error.code != "key_gone":
             raise
@@ -131,7 +132,7 @@ def _draw(run: Run, trained: Trained, plan: ReleasePlan, executor: Executor) -> 
     job = cleaning_pass.CleaningJob(
         part, plan, run.stored_model_url, trained.model_digest, keys=keys
     )
-    with _reporting(plan, done, executor):
+    with _reporting(plan, done, executor), spend.reserve_loss(run, trained, plan, keys):
         record = partial(release_writing.record_receipts, plan)
         cleaning_pass.draw_surrogates(executor, job, record, done=frozenset(done))
     return frozenset(done)

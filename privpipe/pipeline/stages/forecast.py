@@ -166,7 +166,9 @@ class GateForecast:
         attacked = find_attack_options(self.options)
         n_records, share = self.training.schema_of_records.n_records, self.options.audit.holdout
         n_held_out = int(n_records * share) if share else n_records
-        if METHODS[self.options.method.name].releases != "surrogate":
+        # A promise holds whatever attacks show: theirs are no verdicts of the gate.
+        is_promised = self.options.method.consumes() is not None
+        if METHODS[self.options.method.name].releases != "surrogate" or is_promised:
             return [*self._plan_variables(attacked, n_held_out)]
         # Confidential variables and single records are two questions to one release: each has half
         # of the level, so that both answers hold together.
@@ -272,6 +274,11 @@ def write_keys(keys: Mapping[tuple[str, str], Any]) -> str:
     return ", ".join(f"[{section}] {key} = {value}" for (section, key), value in keys.items())
 
 
+def gives_records_away(run: Run) -> bool:
+    """Whether it releases exact coefficients: surrogates without noise."""
+    return run.method.releases == "surrogate" and run.options.method.consumes() is None
+
+
 def check_gate(run: Run) -> None:
     """Refuse a gate that no release could pass.
 
@@ -292,7 +299,7 @@ def check_gate(run: Run) -> None:
         way = "Hold records out"
     elif not options.audit.adversaries and training.confidential:
         why = "[audit] adversaries is empty, so that nothing would be attacked"
-    elif mixes and options.gate.single_records != "unprotected":
+    elif gives_records_away(run) and options.gate.single_records != "unprotected":
         why, unknown = UNPROTECTED, "."
         way = 'Accept that by name, with [gate] single_records = "unprotected"'
     else:

@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from privpipe.pipeline.runs.run import Run, Trained, list_versions
-from privpipe.promises import MEANINGLESS, say_nats, say_odds
+from privpipe.promises import CHARGED, MEANINGLESS, say_nats, say_odds
 from privpipe.protocols import Guarantee
 from privpipe.report.published_findings import name_proof, say_promised
 from privpipe.store.access.location import join
@@ -74,7 +74,7 @@ def describe_parameters(run: Run) -> dict[str, Any]:
 
 def _name_promise(guarantee: Guarantee) -> str:
     """The heading of what is promised; a promise that means nothing has none."""
-    means_nothing = guarantee.kind == "local_dp" and not (guarantee.number or 0) < MEANINGLESS
+    means_nothing = guarantee.kind in CHARGED and not (guarantee.number or 0) < MEANINGLESS
     return "noise" if means_nothing else "guarantee"
 
 
@@ -82,7 +82,9 @@ def _say_guarantee(guarantee: Guarantee) -> str:
     """A guarantee in a line, without what says nothing."""
     number = "" if guarantee.number is None else f" {say_promised(guarantee.number)}"
     promised = guarantee.kind != "none"
-    in_words = {"local_dp": say_odds, "information_bound": say_nats}.get(guarantee.kind)
+    in_words = {**dict.fromkeys(CHARGED, say_odds), "information_bound": say_nats}.get(
+        guarantee.kind
+    )
     odds = "" if in_words is None else in_words(guarantee.number or 0)
     parts = [
         guarantee.statement or ("" if promised else "no promise for single records"),

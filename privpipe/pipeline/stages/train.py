@@ -8,7 +8,7 @@ from functools import partial
 from os.path import abspath
 from typing import Any
 
-from privpipe.capabilities import MixesRecords
+from privpipe.capabilities import MakesRecords
 from privpipe.cluster.executors.executor import Executor
 from privpipe.cluster.passes.pricing_rounds import ClusterPricing
 from privpipe.cluster.passes.proof_pass import prove_collection
@@ -130,7 +130,7 @@ def _describe(fitted: RecordMap, run: Run, executor: Executor) -> Trained:
         )
     imputes = run.options.release.nonfinite == "impute"
     read = ["n_features_in", "n_features_out", "reads", "draws", "keeps_features"]
-    if isinstance(fitted, MixesRecords):
+    if isinstance(fitted, MakesRecords):
         read += ["n_records", "tile_rows", "feature_names", "response_names"]
     return Trained(
         model_digest=digest,

@@ -7,11 +7,13 @@ the sums, of records in memory or, by `privpipe.cluster.passes.cleaning_pass`, o
 arithmetic is in `privpipe.numerics.masking`.
 
 What is released is X P and a coefficient matrix: second moments, and no residual of a response.
+`private_masking` adds noise to the second moments first, once, and makes surrogates of these:
+single records are then protected, as no surrogate of the paper's protects them.
 
 Start reading at `surrogates`, then `masking_model`.
 """
 
-from privpipe.sanitizers.masking import surrogates
+from privpipe.sanitizers.masking import private_masking, surrogates
 
-METHODS = (surrogates.METHOD,)
+METHODS = (surrogates.METHOD, private_masking.METHOD)
 """The rows of this wing."""

@@ -1,6 +1,6 @@
 """The fitted masking: what of each record is summed with random signs, and what a sum becomes.
 
-Also surrogates as a value, and drawing them from records in memory.
+Also drawing surrogates from records in memory.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from privpipe.protocols import (
     ShardSchema,
     WordArray,
 )
+from privpipe.sanitizers.masking.masked_records import MaskedRecords
 from privpipe.sanitizers.masking.record_survey import code_responses
 from privpipe.sanitizers.masking.refusals import PersonLeverage, measure_person_leverage
 
@@ -323,38 +324,6 @@ def _read_words(
     if stream.n_records <= 2 * len(places):
         return stream.words(purpose, words_per_record)[places]
     return stream.words_at(purpose, words_per_record, places)
-
-
-def _facts(made: MaskedRecords) -> dict[str, str]:
-    return {
-        "surrogates": f"{len(made.features):,}",
-        "features": f"{made.features.shape[1]:,}",
-        "responses": ", ".join(made.response_names),
-        "promise": f"{made.guarantee.kind}, {made.guarantee.scope}",
-    }
-
-
-@described(_facts)
-@dataclass(frozen=True, eq=False)
-class MaskedRecords:
-    """Surrogate records: with a count of their own, and none is a person's.
-
-    Parameters
-    ----------
-    features : (n_surrogates, n_features + 1)
-        The last is the bias feature: regress without an intercept of your own.
-    responses : (n_surrogates, n_responses)
-        ``features @ coefficients``: they hold the model and no residual.
-    feature_names, response_names
-    guarantee
-        What is promised, and what is not.
-    """
-
-    features: FloatArray
-    responses: FloatArray
-    feature_names: tuple[str, ...]
-    response_names: tuple[str, ...]
-    guarantee: Guarantee
 
 
 def draw_masked_records(model: MaskingModel, shards: Shards, stream: RecordStream) -> MaskedRecords:

@@ -162,6 +162,7 @@ PROMISED_BY = {
     "linear_erasure": ("leace",),
     "information_bound": ("privacy_mapping",),
     "local_dp": ("noisy",),
+    "central_dp": ("masking_private",),
 }
 """Methods whose releases promise something of a kind; every method may promise "none".
 

@@ -218,13 +218,19 @@ class Account:
         # Files are not people: an account by content alone was evaded by one changed digit.
         return join_losses([self.read(one) for one in (partition, *others)], self.ties.meet)
 
-    def reserve(self, charges: Sequence[Charge], run: str, limit: float | None) -> None:
+    def reserve(
+        self,
+        charges: Sequence[Charge],
+        run: str,
+        limit: float | None,
+        most_delta: float = MOST_DELTA,
+    ) -> None:
         """Count losses before anything is written.
 
         Raises
         ------
         GuaranteeError
-            If a partition would lose more than the limit, or a delta above `MOST_DELTA`; nothing is
+            If a partition would lose more than the limit, or a delta above `most_delta`; nothing is
             then counted.
         StoreError
             If the account cannot be reached; FormatError if it is damaged.
@@ -232,11 +238,11 @@ class Account:
         losses = [self.read(charge.partition) for charge in charges]
         # All of them before the first entry: most refusals then write nothing.
         for loss, charge in zip(losses, charges, strict=True):
-            self._check_limit(loss, charge, limit)
+            self._check_limit(loss, charge, limit, most_delta)
         made: list[Charge] = []
         try:
             for charge in charges:
-                made += [charge] * self._reserve(charge, run, limit)
+                made += [charge] * self._reserve(charge, run, limit, most_delta)
             # Once more, after our entries are there: two rivals that charge different partitions
             # with records in common do not find one another's entries while they reserve.
             for loss, charge in zip(losses, charges, strict=True):
@@ -249,7 +255,7 @@ class Account:
             self.record("void", made, run)
             raise
 
-    def _reserve(self, charge: Charge, run: str, limit: float | None) -> bool:
+    def _reserve(self, charge: Charge, run: str, limit: float | None, most_delta: float) -> bool:
         """Make an entry; whether it was the first of this run.
 
         A run that resumes makes another one, which costs nothing: the number that a lost "void"
@@ -260,7 +266,7 @@ class Account:
         # What this run had reserved before is not given back where the rest is refused.
         held = loss.actions.get(mine[1:], "void") != "void"
         for _ in range(chain.MOST_TRIES):
-            self._check_limit(loss, charge, limit)
+            self._check_limit(loss, charge, limit, most_delta)
             tried = len(loss.entries)
             if self._write("reserve", charge, run, tried):
                 return not held
@@ -271,16 +277,22 @@ class Account:
                 return not held
         raise chain.contended(self.url)
 
-    def _check_limit(self, loss: Loss, charge: Charge, limit: float | None) -> None:
+    def _check_limit(
+        self, loss: Loss, charge: Charge, limit: float | None, most_delta: float
+    ) -> None:
         if charge.charge in loss.charged:
             return
-        if (delta := add_up_losses([loss.delta, charge.delta])) > MOST_DELTA:
+        lost_delta = loss.delta
+        # Of tiny deltas no sum of any collection is near the limit: the others are not read.
+        if charge.delta > MOST_DELTA:
+            lost_delta = max(lost_delta, self.read_joined(charge.partition)[1])
+        if (delta := add_up_losses([lost_delta, charge.delta])) > most_delta:
             raise GuaranteeError(
                 f"Partition {charge.partition[:12]} would have lost delta {delta:.2g} in "
                 f"{loss.n_charges + 1} releases, a chance that nothing holds; allowed is at most "
-                f"{MOST_DELTA:.2g}.",
+                f"{most_delta:.2g}.",
                 remedy='Repeat an earlier release, which costs nothing; or use noise = "discrete", '
-                "whose delta is 0.",
+                "whose delta is 0. Or decide on both sums, as [privacy] limit = [3.0, 1e-5].",
                 code="account-exhausted",
             )
         if limit is None:

@@ -72,7 +72,11 @@ def test_fit__refuses_every_filter_that_learns(order: str) -> None:
         given = {"name": "noisy", "epsilon": 1.0, "centre": False, "threshold": 2.0}
         given |= {"order": order, "filter": {"name": name} | _required(name)}
         found[name] = try_fit(row, make_world(*WORLDS[0]), make_options(row.options, given, ""))
-    drawing = {"privacy_mapping", "masking"}  # codes, and records of its own: never filters
+    drawing = {
+        "privacy_mapping",
+        "masking",
+        "masking_private",
+    }  # codes, and records of its own: never filters
     assert {name for name, code in found.items() if code == "filter"} == drawing
     assert {code for name, code in found.items() if name not in drawing} == {"not-public"}
 
@@ -91,6 +95,7 @@ def _required(name: str) -> dict[str, Any]:
             "settings": {"axes": 1, "width": 3, "kernels": 2},
         },
         "masking": {"n_surrogates": 9},
+        "masking_private": {"epsilon": 1.0, "delta": 1e-6, "n_surrogates": 9, "bound": {}},
         "privacy_mapping": {"attributes": ["a"], "private": ["b"], "distortion_budget": 0.1},
     }.get(name, {})
 

@@ -23,7 +23,7 @@ from privpipe.attacks.threats import record_decisions
 from privpipe.attacks.threats.attack_table import CLOSED_FORMS, RECORD_ATTACKS, Sample, run_by_name
 from privpipe.attacks.threats.record_recovery import run_control
 from privpipe.attacks.threats.verdicts.outcomes import WORST_FIRST, Decision, without_nan
-from privpipe.capabilities import MixesRecords
+from privpipe.capabilities import MakesRecords
 from privpipe.cluster.executors.executor import Executor
 from privpipe.cluster.passes import sample_drawing
 from privpipe.cluster.passes.attack_tasks import draw_missing
@@ -54,11 +54,23 @@ NOT_PROTECTED = (
 )
 """What the report says is not protected."""
 
+PROTECTED_TO_EPSILON = (
+    "single records beyond epsilon and delta: the release changes the odds of any belief of one at "
+    "most exp(epsilon)-fold, but for a chance of delta",
+    "several records of one person, unless [privacy] subject names whose they are",
+    "what holds of all records: means, second moments and the regression are released, with noise",
+    "figures of this audit, which are measured on raw records without noise",
+)
+"""The same of noisy moments."""
+
 UNNAMED = (
     "whatever the responses and the features reveal of a person: no variable is named as "
     "confidential, and none was judged"
 )
 """The same, where nothing is confidential."""
+
+OF_COEFFICIENTS = ("all_but_one",)
+"""Closed forms that start from the coefficients that are released; the others from exact ones."""
 
 MOST_RELEASED = 200_000
 """Surrogates that attacks are given."""
@@ -84,7 +96,11 @@ def audit_surrogates(
     # Variables and single records are two families of verdicts: each has half of the error.
     options = record_decisions.halve_level(find_attack_options(run.options, run.attempt))
     model = load_map(run.stored_model_url, trained.model_digest)
-    assert isinstance(model, MixesRecords), "no other map releases surrogates"
+    assert isinstance(model, MakesRecords), "no other map releases surrogates"
+    promise = trained.guarantee
+    promised = ""
+    if promise.kind == "central_dp":
+        promised = f"epsilon {promise.number:g} with delta {promise.delta:.2g}"
     attacks: dict[str, record_decisions.Found] = {}
     controls: dict[str, record_decisions.Found] = {}
     measured: dict[str, Any] | None = None
@@ -110,7 +126,8 @@ def audit_surrogates(
         )
         draw_missing(executor, sides)
         level = record_decisions.share_level(options)
-        job = (*sides, plan, gram, as_made, find_named_surrogates(run), level)
+        closed = CLOSED_FORMS if not promised else OF_COEFFICIENTS
+        job = (*sides, plan, gram, as_made, find_named_surrogates(run), level, tuple(closed))
         attacks, controls = _attack_records(executor, job)
         masked = utility.learn(_sum_released(plan, trained), trained.n_features_out)
         if read.count >= 2:
@@ -138,11 +155,13 @@ def audit_surrogates(
             "controls": {name: _as_json(one) for name, one in controls.items()},
             "utility": measured,
             "not_protected": [
-                *NOT_PROTECTED,
+                *(PROTECTED_TO_EPSILON if promised else NOT_PROTECTED),
                 *([] if run.options.collection.confidential else [UNNAMED]),
             ],
         },
-        "adversaries": _join(found, record_decisions.decide_records(attacks, controls, options)),
+        "adversaries": _join(
+            found, record_decisions.decide_records(attacks, controls, options, promised)
+        ),
     }
 
 
@@ -199,6 +218,7 @@ def attack_surrogates(
     complete: utility.CompleteRecords,
     earlier: Sequence[EarlierRelease],
     options: AttackOptions,
+    closed: Sequence[str],
 ) -> tuple[dict[str, record_decisions.Found], dict[str, record_decisions.Found]]:
     """Worker side: read the release and a sample of both sides; numbers alone come back."""
     (members, responses), (others, _) = (_read_some(side, complete) for side in (fitted, held_out))
@@ -215,7 +235,7 @@ def attack_surrogates(
         gram=gram,
     )
     attacks = {
-        name: _try(run_by_name, name, sample, options) for name in (*CLOSED_FORMS, *RECORD_ATTACKS)
+        name: _try(run_by_name, name, sample, options) for name in (*closed, *RECORD_ATTACKS)
     }
     for one in earlier:
         joined = replace(sample, earlier=one.read_surrogates(MOST_RELEASED))

@@ -1,0 +1,154 @@
+"""The discrete Gaussian law by comparisons of whole numbers, and the size that a promise needs.
+
+Canonne, Kamath and Steinke 2020, The Discrete Gaussian for Differential Privacy, algorithms 1 to 3:
+rejection from a discrete Laplace law, every chance a ratio of whole numbers, so that the law is
+exact for every variance. Its size is that of the analytic Gaussian mechanism (Balle and Wang 2018,
+theorem 8), which the discrete law follows up to `find_slack`; see PROOF.md of masking.
+
+It draws moments, once a release: value by value, where the Laplace law draws for every record.
+"""
+
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+
+import mpmath
+import numpy as np
+
+from privpipe.errors import OptionError
+from privpipe.protocols import RecordStream
+
+PURPOSE = "gaussian"
+
+WORDS_PER_VALUE = 2**20
+"""Room of a value: rejections read on; to need more than a few hundred words never happens."""
+
+WORDS_AT_ONCE = 16
+
+REACH = 40
+"""Standard deviations beyond which noise is a chance below exp(-799) a value."""
+
+MARGIN = 1e-9
+"""Of epsilon and of delta: what the discrete law may add to either, and more than rounding may."""
+
+
+class _Digits:
+    """Uniform whole numbers of one value, of its own words in their order."""
+
+    def __init__(self, stream: RecordStream, value: int) -> None:
+        self._stream, self._value = stream, np.array([value])
+        self._next, self._held, self._n_held = 0, 0, 0
+
+    def draw_bits(self, n: int) -> int:
+        while self._n_held < n:
+            places = np.arange(self._next, self._next + WORDS_AT_ONCE)[None]
+            words = self._stream.words_at(PURPOSE, WORDS_PER_VALUE, self._value, places)[0]
+            for word in words.tolist():
+                self._held = self._held << 64 | word
+            self._n_held += 64 * WORDS_AT_ONCE
+            self._next += WORDS_AT_ONCE
+        self._n_held -= n
+        found = self._held >> self._n_held
+        self._held &= (1 << self._n_held) - 1
+        return found
+
+    def draw_below(self, limit: int) -> int:
+        """Uniform below a limit; a remainder would favour the small ones, so that others go."""
+        while (found := self.draw_bits(limit.bit_length())) >= limit:
+            pass
+        return found
+
+    def decide_exp(self, numerator: int, denominator: int) -> bool:
+        """True with probability exp(-numerator / denominator), algorithm 1."""
+        whole, rest = divmod(numerator, denominator)
+        if not all(self._decide_below_one(1, 1) for _ in range(whole)):
+            return False
+        return self._decide_below_one(rest, denominator)
+
+    def _decide_below_one(self, numerator: int, denominator: int) -> bool:
+        # exp(-x) is the alternating series of x^k / k!: an odd number of steps decides for it.
+        steps = 1
+        while self.draw_below(denominator * steps) < numerator:
+            steps += 1
+        return steps % 2 == 1
+
+    def draw_laplace(self, scale: int) -> int:
+        """P(x) proportional to exp(-|x| / scale), algorithm 2."""
+        while True:
+            low = self.draw_below(scale)
+            if not self.decide_exp(low, scale):
+                continue
+            high = 0
+            while self.decide_exp(1, 1):
+                high += 1
+            size, negative = low + scale * high, self.draw_bits(1)
+            # Zero would be met twice, once by each sign.
+            if size or not negative:
+                return -size if negative else size
+
+    def draw_gaussian(self, variance: int) -> int:
+        """P(x) proportional to exp(-x^2 / (2 variance)), algorithm 3."""
+        scale = math.isqrt(variance) + 1
+        while True:
+            found = self.draw_laplace(scale)
+            off = abs(found) * scale - variance
+            if self.decide_exp(off**2, 2 * variance * scale**2):
+                return found
+
+
+def draw_discrete_gaussian(variances: Sequence[int], stream: RecordStream) -> list[int]:
+    """Whole noise of each variance, exactly of its law given uniform words.
+
+    Parameters
+    ----------
+    variances
+        Of each value, positive whole numbers.
+    stream
+        Of at least as many records: the words of a value are those of the record of its number.
+    """
+    return [_Digits(stream, at).draw_gaussian(one) for at, one in enumerate(variances)]
+
+
+def find_delta(sigma: float, epsilon: float) -> mpmath.mpf:
+    """Delta of Gaussian noise of this deviation at sensitivity 1; Balle and Wang, theorem 8."""
+    with mpmath.workprec(200):
+        s, e = mpmath.mpf(sigma), mpmath.mpf(epsilon)
+        first = mpmath.ncdf(1 / (2 * s) - e * s)
+        return first - mpmath.exp(e) * mpmath.ncdf(-1 / (2 * s) - e * s)
+
+
+def find_sigma(epsilon: float, delta: float) -> float:
+    """Least deviation of Gaussian noise at sensitivity 1 for (epsilon, delta), rounded up.
+
+    Less a `MARGIN` of both, which is left for `find_slack`.
+
+    Examples
+    --------
+    >>> round(find_sigma(1.0, 1e-6), 3)
+    4.225
+    """
+    if not (0 < epsilon <= 100 and 1e-30 <= delta < 1):
+        raise OptionError(
+            f"epsilon is {epsilon:g} and delta {delta:g}.",
+            remedy="Use an epsilon above 0 and at most 100. Use a delta from 1e-30 to below 1.",
+            code="epsilon",
+        )
+    epsilon, delta = epsilon * (1 - MARGIN), delta * (1 - MARGIN)
+    low, high = 1e-3, 1.0
+    while find_delta(high, epsilon) > delta:
+        low, high = high, 2 * high
+    # Delta falls with sigma: the upper end of the interval is always enough.
+    while high - low > 1e-6 * high:
+        middle = (low + high) / 2
+        low, high = (low, middle) if find_delta(middle, epsilon) <= delta else (middle, high)
+    return high
+
+
+def find_slack(variance: int, n_values: int) -> Fraction:
+    """Most that the log of a ratio of the discrete to the rounded Gaussian law may be, twice.
+
+    Per value at most ``n^2 / (8 variance^2) + 1 / (24 variance)``, for noise n up to `REACH`
+    standard deviations: Jensen below, ``cosh x <= exp(x^2 / 2)`` above, and the sums of both laws
+    differ by less than ``exp(-variance)``.
+    """
+    return 2 * n_values * (Fraction(REACH**2, 8 * variance) + Fraction(1, 12 * variance))

@@ -1,0 +1,413 @@
+"""Private masking: surrogates of second moments that were released once, with noise.
+
+One pass sums up the products of every record, as whole numbers; noise is added once, by a key that
+is never stored; all else is made of the noisy sums and costs nothing more, however many surrogates
+are drawn. The options and the fit; `private_model` is what is stored. Proved in
+`privpipe.numerics.masking`'s PROOF.md.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import secrets
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import partial
+from typing import Literal
+
+import numpy as np
+from pydantic import Field
+from pydantic.dataclasses import dataclass as options_dataclass
+
+from privpipe.errors import InputError, LeftOutWarning, OptionError
+from privpipe.numerics.finite import find_finite_rows
+from privpipe.numerics.masking.private_moments import repair_moments
+from privpipe.numerics.moments import code_targets, name_targets
+from privpipe.numerics.noise.gaussian import MARGIN, draw_discrete_gaussian, find_sigma, find_slack
+from privpipe.numerics.noise.mechanism import Lattice
+from privpipe.numerics.random.streams import KEY_BYTES, KeyedStream
+from privpipe.option_values import FORBID
+from privpipe.protocols import FloatArray, IntArray, Method, Role, Shard, Shards, ShardSchema
+from privpipe.sanitizers.arrays import check_shards, check_unweighted, say_incomplete
+from privpipe.sanitizers.masking.private_model import PrivateMaskingModel, PublicScale
+from privpipe.sanitizers.options import MethodOptions
+
+GRID = 2.0**-16
+"""Of the records: products of two are below 2**33, so that 2**30 records add up in 63 bits."""
+
+MOST_RECORDS = 2**30
+
+BLOCK_RECORDS = 2**13
+"""Records whose products are summed in float64 at once: below 2**46, and so without rounding."""
+
+LARGELY_CLIPPED = 0.05
+
+ANY = "*"
+"""Name in ``bound`` of all variables that it does not name."""
+
+
+@options_dataclass(frozen=True, kw_only=True, config=FORBID)
+class MaskingPrivateOptions(MethodOptions):
+    """Options of ``[method] name = "masking_private"``."""
+
+    name: Literal["masking_private"] = "masking_private"
+    epsilon: float = Field(
+        gt=0,
+        le=100,
+        allow_inf_nan=False,
+        description="Privacy loss of one record, in nats, of all surrogates together: whoever "
+        "replaces one record by another changes any outcome at most exp(epsilon)-fold, but for "
+        "a chance of delta.",
+    )
+    delta: float = Field(
+        gt=0,
+        lt=1,
+        description="That chance. Above one in as many as the records nothing is promised.",
+    )
+    n_surrogates: int = Field(
+        ge=1,
+        description="Surrogate records to release: at least the columns and two. All carry the "
+        "same noisy moments, so that more of them reveal nothing more.",
+    )
+    bound: dict[str, tuple[float, float]] = Field(
+        description='Least and largest value of each variable, by its name or "*" for all others: '
+        "public knowledge, never read off the records, which are clipped to it. Classes need none."
+    )
+    threshold: float | None = Field(
+        default=None,
+        gt=0,
+        allow_inf_nan=False,
+        description="Largest norm of a record's features in units of their bounds, public "
+        "knowledge; records beyond it are shortened. Less of it is less noise: of indicators, "
+        "the root of how many may be one. Default: the root of the number of features.",
+    )
+
+    def needs(self) -> frozenset[Role]:
+        """What the regression model predicts."""
+        return frozenset({"desired"})
+
+    def needs_labels(self) -> tuple[frozenset[Role], ...]:
+        """Records without a response add nothing to the sums."""
+        return (frozenset({"desired"}),)
+
+    def consumes(self) -> float | None:
+        """Epsilon, once for all surrogates."""
+        return self.epsilon
+
+
+@dataclass(frozen=True, eq=False)
+class PrivateSums:
+    """Sums of products of some records, whole numbers; before noise, and seen by no one.
+
+    Parameters
+    ----------
+    products : (p, p)
+        Of [features, 1, responses] on the grid.
+    n_records, n_left_out, n_clipped
+        Records read, those of them without a response, and those that a bound changed.
+    """
+
+    products: IntArray
+    n_records: int
+    n_left_out: int
+    n_clipped: int
+
+    def merge(self, other: PrivateSums) -> PrivateSums:
+        """Sums of the records of both; the same bits in any order."""
+        return PrivateSums(
+            self.products + other.products,
+            self.n_records + other.n_records,
+            self.n_left_out + other.n_left_out,
+            self.n_clipped + other.n_clipped,
+        )
+
+
+def sum_products(shard: Shard, *, schema: ShardSchema, scale: PublicScale) -> PrivateSums:
+    """Sum up the products of the records of a shard.
+
+    Raises
+    ------
+    InputError
+        If features are not finite; with how many records are concerned.
+    """
+    p = scale.n_columns
+    total = np.zeros((p, p), np.int64)
+    lattice = Lattice(GRID, p, "l2")
+    n_left_out, n_clipped = 0, 0
+    for start in range(0, len(shard.features), BLOCK_RECORDS):
+        part = slice(start, start + BLOCK_RECORDS)
+        features = np.asarray(shard.features[part], np.float64)
+        if bad := int(np.count_nonzero(~find_finite_rows(features))):
+            raise InputError(
+                f"{bad} of {len(features)} records hold features that are missing or infinite.",
+                remedy="Leave them out, or ingest a value of your choice for them: a completion "
+                "that is learned from the records is outside the promise.",
+                code="nonfinite",
+            )
+        responses = code_targets(shard.desired[part], schema.desired, "zero_one")
+        known = np.isfinite(responses).all(axis=1)
+        bounded, clipped = scale.bound(features[known], responses[known])
+        n_left_out += int(np.count_nonzero(~known))
+        n_clipped += clipped
+        # Their norms are compared in integers: the sensitivity rests on no rounding.
+        steps = lattice.place(bounded).astype(np.float64)
+        total += (steps.T @ steps).astype(np.int64)
+    return PrivateSums(total, len(shard.features), n_left_out, n_clipped)
+
+
+def fit_masking_private(
+    shards: Shards, options: MaskingPrivateOptions, *, key: bytes | None = None
+) -> PrivateMaskingModel:
+    """Release the second moments of records once, with noise, and repair them.
+
+    Parameters
+    ----------
+    shards
+        Training records with at least one desired variable; a categorical one becomes an indicator
+        per class (one for two classes).
+    options
+        See `MaskingPrivateOptions`.
+    key
+        Of the noise, for tests. Without it a fresh one that is never stored: what was added can
+        then never be subtracted.
+
+    Raises
+    ------
+    OptionError
+        If bounds are missing or wrong, delta is above one in the number of records, or there are
+        too few surrogates.
+    InputError
+        If records are fewer than columns, or hold features that are not finite.
+
+    Notes
+    -----
+    Guarantee: (epsilon, delta)-differential privacy, where neighbouring collections differ in the
+    content of one record. With v the scaled record, of norm at most 1, the products v v' of two of
+    them differ by at most the root of 2 in Frobenius norm.
+
+    References
+    ----------
+    Balle and Wang 2018, theorem 8; Canonne, Kamath and Steinke 2020. Dwork et al. 2014, Analyze
+    Gauss, for the release of second moments.
+
+    Examples
+    --------
+    >>> from privpipe.records.memory import Records
+    >>> x = np.random.default_rng(0).uniform(size=(20000, 3))
+    >>> options = MaskingPrivateOptions(
+    ...     epsilon=1.0, delta=1e-6, n_surrogates=9, bound={"*": (0, 1), "desired_0": (0, 3)}
+    ... )
+    >>> model = fit_masking_private(Records(x, desired=x @ [1.0, 2.0, 0.0]), options, key=bytes(32))
+    >>> np.abs(model.coefficients.ravel()).round(1).tolist()
+    [1.0, 2.0, 0.0, 0.0]
+    """
+    check_shards(shards)
+    schema = shards.schema
+    check_private(options, schema)
+    scale = make_scale(options, schema)
+    sums = shards.reduce(partial(sum_products, schema=schema, scale=scale))
+    _say_changed(sums)
+    sigma = find_sigma(options.epsilon, options.delta)
+    moments, deviations, slack = add_noise(
+        sums.products, sigma, secrets.token_bytes(KEY_BYTES) if key is None else key
+    )
+    # From here on nothing is known but the noisy sums.
+    factors = scale.factors
+    moments, deviations = (each * np.outer(factors, factors) for each in (moments, deviations))
+    q = schema.n_features
+    if moments[q, q] <= max(5 * deviations[q, q], q + 2):
+        least = math.ceil(10 * deviations[q, q])
+        raise InputError(
+            f"There are too few records for epsilon {options.epsilon:g}: their noisy number is "
+            "nothing but noise.",
+            remedy=f"Mask at least {least:,} records, or allow a larger epsilon or delta, or a "
+            "smaller threshold.",
+            code="few-records",
+        )
+    repaired = repair_moments(moments, deviations, len(scale.response_origin))
+    tile = _plan_tile(options.n_surrogates, scale.n_columns)
+    seed = hashlib.sha256(np.ascontiguousarray(moments).tobytes()).digest()
+    return PrivateMaskingModel(
+        **vars(scale),
+        moments=moments,
+        deviations=deviations,
+        mean=repaired.mean,
+        root=repaired.root,
+        weights=repaired.coefficients,
+        residual_root=repaired.residual_root,
+        sigma=sigma,
+        slack=float(slack),
+        epsilon=options.epsilon,
+        delta=options.delta,
+        seed=int.from_bytes(seed[:6]),
+        n_records=options.n_surrogates,
+        tile_rows=tile,
+        feature_names=(*name_features(schema), "bias"),
+        response_names=name_targets(schema.desired),
+    )
+
+
+def add_noise(
+    products: IntArray, sigma: float, key: bytes
+) -> tuple[FloatArray, FloatArray, Fraction]:
+    """Noisy sums of products, the standard deviation of each, and what is left to add to epsilon.
+
+    The noise is that of sensitivity ``sqrt(2) radius^2`` in Frobenius norm, in which a product of
+    two different columns counts twice and has half of the variance.
+    """
+    p, radius = len(products), round(1 / GRID)
+    # Twice the squared sensitivity, and rounded up: less noise than that was never promised.
+    single = math.ceil(Fraction(sigma) ** 2 * radius**4)
+    rows, columns = np.triu_indices(p)
+    variances = [2 * single if i == j else single for i, j in zip(rows, columns, strict=True)]
+    stream = KeyedStream(key, partition="moments", first_record=0, n_records=len(variances))
+    drawn = draw_discrete_gaussian(variances, stream)
+    slack = find_slack(single, len(variances))
+    assert slack < MARGIN / 4, "the deviation is billions of steps"
+    noisy = np.zeros((p, p))
+    # Whole numbers are added; only then may floating point round the sum.
+    sums = [int(products[i, j]) + one for i, j, one in zip(rows, columns, drawn, strict=True)]
+    noisy[rows, columns] = noisy[columns, rows] = np.array([float(one) for one in sums])
+    deviations = np.full((p, p), math.sqrt(single))
+    np.fill_diagonal(deviations, math.sqrt(2 * single))
+    return noisy, deviations, slack
+
+
+TILE_BYTES = 2**26
+"""Of the surrogates that are made at once, each tile with exactly the noisy moments."""
+
+
+def _plan_tile(n_surrogates: int, n_columns: int) -> int:
+    """Rows of a tile: all, or as many as there is room for, and none with too few."""
+    most = max(4 * n_columns, TILE_BYTES // (8 * n_columns))
+    n_tiles = -(-n_surrogates // most)
+    return -(-n_surrogates // n_tiles)
+
+
+def _say_changed(sums: PrivateSums) -> None:
+    """Warn the operator; the number is of the records and goes nowhere else."""
+    say_incomplete(sums.n_left_out, sums.n_records, "desired")
+    clipped = sums.n_clipped / max(sums.n_records, 1)
+    if clipped > LARGELY_CLIPPED:
+        warnings.warn(
+            f"{clipped:.1%} of the records are changed by [method] bound or threshold, so that "
+            "their moments are biased. This line is for you alone; it is not private.",
+            LeftOutWarning,
+            stacklevel=3,
+        )
+
+
+def name_features(schema: ShardSchema) -> tuple[str, ...]:
+    """Names of the features, or their numbers."""
+    return schema.feature_names or tuple(f"feature_{j}" for j in range(schema.n_features))
+
+
+def make_scale(options: MaskingPrivateOptions, schema: ShardSchema) -> PublicScale:
+    """Origins and units of all columns, from what is public."""
+    features = [_find_range(options.bound, name) for name in name_features(schema)]
+    responses = []
+    for name, column in zip(name_targets(schema.desired), _repeat(schema), strict=True):
+        responses.append((0.0, 1.0) if column else _find_range(options.bound, name))
+    # A range with zero in it keeps its zero: indicators that are zero then add nothing to a norm.
+    origin = [0.0 if low <= 0 <= high else (low + high) / 2 for low, high in features]
+    unit = [
+        max(abs(low - at), abs(high - at)) for (low, high), at in zip(features, origin, strict=True)
+    ]
+    ends = np.array(responses)
+    return PublicScale(
+        origin=np.array(origin),
+        unit=np.array(unit),
+        response_origin=ends.mean(axis=1),
+        response_unit=(ends[:, 1] - ends[:, 0]) / 2,
+        threshold=options.threshold or math.sqrt(schema.n_features),
+        inner=Lattice(GRID, schema.n_features + 1 + len(responses), "l2").inner,
+    )
+
+
+def _repeat(schema: ShardSchema) -> list[bool]:
+    """Whether each response is an indicator of a class."""
+    return [column.is_categorical for column in schema.desired for _ in name_targets((column,))]
+
+
+def _find_range(bound: Mapping[str, tuple[float, float]], name: str) -> tuple[float, float]:
+    if name not in bound and ANY not in bound:
+        raise OptionError(
+            f"[method] bound has no range of {name!r}.",
+            remedy=f'Give the least and largest value that it may have, as bound = {{"{name}" = '
+            '[0, 120]}, or "*" for all that are not named; from public knowledge, not from these '
+            "records.",
+            code="bound",
+        )
+    low, high = bound.get(name, bound.get(ANY, (0.0, 0.0)))
+    if not (math.isfinite(low) and math.isfinite(high) and low < high):
+        raise OptionError(
+            f"[method] bound of {name!r} is {low:g} to {high:g}.",
+            remedy="Give a least and a largest value, both finite, the least first.",
+            code="bound",
+        )
+    return low, high
+
+
+def check_private(options: MaskingPrivateOptions, schema: ShardSchema) -> None:
+    """Raise for options that no records of a schema can be masked with."""
+    check_unweighted(schema)
+    if not schema.desired or not schema.n_features:
+        raise InputError(
+            f"There is no {'numeric feature' if schema.desired else 'desired variable'}, and so "
+            "no regression to keep.",
+            remedy="Name at least one variable in [collection] desired, and ingest features.",
+        )
+    known = {*name_features(schema), *name_targets(schema.desired), ANY}
+    if strange := sorted(set(options.bound) - known):
+        raise OptionError(
+            f"[method] bound names {strange[0]!r}, which is no feature and no response.",
+            remedy=f"Name some of: {', '.join(sorted(known)[:8])}.",
+            code="bound",
+        )
+    scale = make_scale(options, schema)
+    if options.n_surrogates < scale.n_columns + 1:
+        raise OptionError(
+            f"{options.n_surrogates} surrogates cannot carry the moments of "
+            f"{scale.n_columns - 1} columns.",
+            remedy=f"Set [method] n_surrogates to at least {scale.n_columns + 1}.",
+            code="few-surrogates",
+        )
+    n = schema.n_records
+    if n and n < scale.n_columns:
+        raise InputError(
+            f"{n:,} records are fewer than the {scale.n_columns} columns.",
+            remedy=f"Mask at least {scale.n_columns:,} records, or fewer columns.",
+            code="few-records",
+        )
+    if n and options.delta > 1 / n:
+        raise OptionError(
+            f"delta is {options.delta:g}, above one in {n:,} records: to publish one record of "
+            "them at random would keep it.",
+            remedy=f"Use at most {1 / n:.1g}; a tenth of that is usual.",
+            code="delta",
+        )
+    if n > MOST_RECORDS:
+        raise InputError(
+            f"{n:,} records are more than {MOST_RECORDS:,}, whose products one sum holds exactly.",
+            remedy="Mask parts of the collection, each a release of its own.",
+        )
+    find_sigma(options.epsilon, options.delta)
+
+
+METHOD = Method(
+    name="masking_private",
+    options=MaskingPrivateOptions,
+    releases="surrogate",
+    fit=fit_masking_private,
+    source="Yi et al. 2014, problem (3), from second moments with noise: Dwork et al. 2014, "
+    "Analyze Gauss; Balle and Wang 2018",
+    maps=(PrivateMaskingModel,),
+    promise="(epsilon, delta)-differential privacy of every record, in floating point, for any "
+    "number of surrogates together",
+    statistics=(PrivateSums,),
+    check=check_private,
+)
+"""Masking with differential privacy."""

@@ -1,0 +1,244 @@
+"""The fitted private masking: public scales, noisy moments, and surrogates that carry them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from privpipe.described import described, facts_of_map
+from privpipe.errors import GuaranteeError, OptionError
+from privpipe.numerics.masking.private_moments import RepairedMoments, draw_rows
+from privpipe.numerics.noise.gaussian import MARGIN, find_delta
+from privpipe.protocols import FloatArray, Guarantee, RecordStream, Role, Shard, ShardSchema
+from privpipe.sanitizers.masking.masked_records import MaskedRecords
+from privpipe.sanitizers.masking.record_survey import code_responses
+
+FEATURE_SHARE, RESPONSE_SHARE = math.sqrt(2 / 3), math.sqrt(1 / 3)
+"""Of the norm of a record: products of features get half of the noise that those of responses
+get, since every coefficient rests on many of them. Their squares sum to one."""
+
+
+@dataclass(frozen=True, eq=False)
+class PublicScale:
+    """Origins, units and the largest norm, all known without the records.
+
+    Parameters
+    ----------
+    origin, unit : (n_features,)
+        A feature is ``(value - origin) / unit``, clipped to -1 and 1.
+    response_origin, response_unit : (n_responses,)
+    threshold
+        Largest norm of the features so scaled; longer ones are shortened.
+    inner
+        Steps of the grid in a norm of one, less what rounding may add.
+    """
+
+    origin: FloatArray
+    unit: FloatArray
+    response_origin: FloatArray
+    response_unit: FloatArray
+    threshold: float
+    inner: float
+
+    @property
+    def n_columns(self) -> int:
+        """Features, one, and responses."""
+        return len(self.origin) + 1 + len(self.response_origin)
+
+    @property
+    def factors(self) -> FloatArray:
+        """Scaled value of one step of each column, (n_columns,)."""
+        q, t = len(self.origin), len(self.response_origin)
+        longest = [math.hypot(self.threshold, 1.0) / FEATURE_SHARE] * (q + 1)
+        return np.array([*longest, *[math.sqrt(t) / RESPONSE_SHARE] * t]) / self.inner
+
+    def clip(self, features: FloatArray, responses: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Scaled features and responses within the bounds, as they are summed up."""
+        z = np.clip((features - self.origin) / self.unit, -1.0, 1.0)
+        norms = np.linalg.norm(z, axis=1, keepdims=True)
+        z *= np.minimum(1.0, self.threshold / np.maximum(norms, self.threshold))
+        return z, np.clip((responses - self.response_origin) / self.response_unit, -1.0, 1.0)
+
+    def bound(self, features: FloatArray, responses: FloatArray) -> tuple[FloatArray, int]:
+        """[features, 1, responses] of norm at most one, and how many records were changed."""
+        z, y = self.clip(features, responses)
+        raw = (features - self.origin) / self.unit, (responses - self.response_origin)
+        away = np.abs(z - raw[0]).max(axis=1, initial=0.0)
+        moved = np.abs(y * self.response_unit - raw[1]).max(axis=1, initial=0.0)
+        # Beyond rounding: what lies on a bound is no clipped record.
+        changed = (away > 1e-9) | (moved > 1e-9 * self.response_unit.max())
+        rows = np.column_stack([z, np.ones(len(z)), y]) / (self.factors * self.inner)
+        return rows, int(np.count_nonzero(changed))
+
+    def restore(self, z: FloatArray, y: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Features and responses in their own units."""
+        return z * self.unit + self.origin, y * self.response_unit + self.response_origin
+
+
+@described(facts_of_map)
+@dataclass(frozen=True, eq=False)
+class PrivateMaskingModel:
+    """Makes surrogates of noisy second moments; it knows nothing else of any record.
+
+    Parameters
+    ----------
+    origin, unit, response_origin, response_unit, threshold, inner
+        Of the `PublicScale`.
+    moments : (n_columns, n_columns)
+        Noisy sums of products of scaled [features, 1, responses]: unbiased, and not repaired.
+    deviations : (n_columns, n_columns)
+        Standard deviations of their noise.
+    mean, root, weights, residual_root
+        Of `RepairedMoments`, scaled.
+    sigma, slack
+        Deviation of the noise at sensitivity 1, and what being discrete adds to epsilon.
+    epsilon, delta
+        Promised.
+    seed
+        Of the rows; no secret.
+    n_records, tile_rows
+        Surrogates to make, and at once.
+    feature_names, response_names
+        Columns of the release; the bias feature, one in every surrogate, is the last.
+
+    Raises
+    ------
+    GuaranteeError
+        If it promises more than its noise.
+    """
+
+    kind: ClassVar[str] = "private_masking_model"
+    reads: ClassVar[Role] = "features"
+    draws: ClassVar[bool] = False
+    keeps_features: ClassVar[bool] = True
+
+    origin: FloatArray
+    unit: FloatArray
+    response_origin: FloatArray
+    response_unit: FloatArray
+    threshold: float
+    inner: float
+    moments: FloatArray
+    deviations: FloatArray
+    mean: FloatArray
+    root: FloatArray
+    weights: FloatArray
+    residual_root: FloatArray
+    sigma: float
+    slack: float
+    epsilon: float
+    delta: float
+    seed: int
+    n_records: int
+    tile_rows: int
+    feature_names: tuple[str, ...]
+    response_names: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        # A stored model is opened by this, too: sigma must be enough for what it says.
+        if not find_delta(self.sigma, self.epsilon * (1 - MARGIN)) <= self.delta:
+            raise GuaranteeError(
+                f"Noise of {self.sigma:g} does not keep epsilon {self.epsilon:g} with delta "
+                f"{self.delta:g}.",
+                remedy="It was changed by somebody: get it from where it came, or train it again.",
+                code="promise",
+            )
+
+    @property
+    def scale(self) -> PublicScale:
+        """Public origins and units."""
+        return PublicScale(
+            self.origin,
+            self.unit,
+            self.response_origin,
+            self.response_unit,
+            self.threshold,
+            self.inner,
+        )
+
+    @property
+    def n_features_in(self) -> int:
+        return len(self.origin)
+
+    @property
+    def n_features_out(self) -> int:
+        return len(self.origin) + 1
+
+    @property
+    def n_tiles(self) -> int:
+        """In how many parts surrogates are made; no record is read for any."""
+        return -(-self.n_records // self.tile_rows)
+
+    @property
+    def coefficients(self) -> FloatArray:
+        """Least squares of the surrogates, (n_features + 1, n_responses); last the intercept."""
+        slopes = self.weights / self.unit[:, None] * self.response_unit
+        q = len(self.origin)
+        centre, level = self.scale.restore(self.mean[:q], self.mean[q:])
+        found: FloatArray = np.vstack([slopes, level - centre @ slopes])
+        return found
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """Differential privacy of one record, for all that is ever made of the noisy moments."""
+        return Guarantee(
+            kind="central_dp",
+            number=self.epsilon,
+            unit="epsilon, nats",
+            scope="every record",
+            theorem="Analytic Gaussian mechanism (Balle and Wang 2018, theorem 8) on whole numbers "
+            "whose norm is checked in integers, with the discrete law of Canonne et al. 2020",
+            assumptions="AES-256 is pseudorandom; the key of the noise was never stored. Bounds "
+            "and threshold are public knowledge. Neighbouring collections have the same number "
+            "of records and differ in one of them. Not hidden: which columns and classes there "
+            "are, the digest of the source (it confirms a guess of all records), and figures of "
+            "the audit.",
+            delta=self.delta,
+            parameters=(
+                ("epsilon of one record", self.epsilon),
+                ("slack of epsilon", self.slack),
+                ("noise at sensitivity 1", self.sigma),
+                ("threshold", self.threshold),
+                ("n_surrogates", float(self.n_records)),
+            ),
+        )
+
+    def apply(self, x: Any, stream: RecordStream | None = None) -> FloatArray:
+        """Raise OptionError: no surrogate belongs to a record."""
+        raise OptionError(
+            "Masking releases surrogates, which belong to no record: none can be made of one.",
+            remedy="Use the model's make_records, or `privpipe run`.",
+            code="surrogate",
+        )
+
+    def finish_records(self, tile: Any) -> tuple[FloatArray, FloatArray]:
+        """Features with the bias, and responses, of a tile; the same whenever they are made."""
+        n_rows = min(self.tile_rows, self.n_records - tile * self.tile_rows)
+        repaired = RepairedMoments(self.mean, self.root, self.weights, self.residual_root)
+        z, y = draw_rows(repaired, n_rows, self.seed + tile)
+        features, responses = self.scale.restore(z, y)
+        return np.column_stack([features, np.ones(n_rows)]), responses
+
+    def make_records(self) -> MaskedRecords:
+        """The surrogates; they cost no epsilon beyond that of the model."""
+        parts = [self.finish_records(tile) for tile in range(self.n_tiles)]
+        return MaskedRecords(
+            np.concatenate([features for features, _ in parts]),
+            np.concatenate([responses for _, responses in parts]),
+            self.feature_names,
+            self.response_names,
+            self.guarantee,
+        )
+
+    def restore_records(
+        self, shard: Shard, *, schema: ShardSchema, reads_responses: bool
+    ) -> tuple[FloatArray, FloatArray]:
+        """Records as they are summed up, in their own units: bounded; NaN where none is known."""
+        responses = code_responses(shard, schema)
+        bounded = self.scale.clip(np.asarray(shard.features, np.float64), responses)
+        features, clipped = self.scale.restore(*bounded)
+        made = np.column_stack([features, np.ones(len(features))])
+        return made, clipped if reads_responses else responses
