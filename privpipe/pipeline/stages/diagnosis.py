@@ -123,7 +123,7 @@ def diagnose(options: RunOptions, trial: Trial, *, refused: bool = True) -> Diag
         if passing := [rung for rung in rungs if rung.passes(allowed)]:
             best = _choose(passing, allowed)
             return _propose(options, best, rungs, limits)
-    return _say_target(trial, rungs)
+    return _say_target(rungs)
 
 
 def _choose(passing: list[Rung], allowed: Mapping[str, float]) -> Rung:
@@ -185,7 +185,7 @@ def say_few(options: RunOptions, trial: Trial, weakest: Mapping[str, float]) -> 
     return text
 
 
-def _say_target(trial: Trial, rungs: list[Rung]) -> Diagnosis:
+def _say_target(rungs: list[Rung]) -> Diagnosis:
     """Nothing of the ladder passes."""
     useful = [rung for rung in rungs if not rung.failed]
     tried = "; ".join(rung.describe() for rung in rungs)
@@ -198,9 +198,8 @@ def _say_target(trial: Trial, rungs: list[Rung]) -> Diagnosis:
         f"({say_method(least.method)}: gain {worst.gain:.2f} in {say_score(worst.score)}, up to "
         f"{worst.upper:.2f}; allowed {worst.allowed:g}). Tried: {tried}."
     )
-    columns = trial.find_revealing()
-    drop = f", or ingest without the columns that reveal it (--drop {columns})" if columns else ""
-    return Diagnosis("target", f"{said} Choose another target{drop}.", None, tuple(rungs))
+    said += " Choose another target, or ingest without the columns that reveal it (--drop)."
+    return Diagnosis("target", said, None, tuple(rungs))
 
 
 FOLLOWING = "next.toml"

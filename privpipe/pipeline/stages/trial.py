@@ -15,6 +15,7 @@ import numpy as np
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.auxiliary import Auxiliary
+from privpipe.attacks.adversaries.evidence import Evidence
 from privpipe.attacks.adversaries.preparation import prepare_evidence
 from privpipe.attacks.statistics.scores import EXPOSURES, Score
 from privpipe.attacks.threats.inference import plan_attacks, run_attack
@@ -195,9 +196,8 @@ class Trial:
     options: AttackOptions
     n_audited: int
 
-    def foresee(self, released: FloatArray) -> tuple[Outlook, ...]:
-        """What the audit would find of a release of the judging records."""
-        evidence = prepare_evidence(
+    def _prepare(self, released: FloatArray) -> Evidence:
+        return prepare_evidence(
             released,
             self.judge.confidential,
             columns=self.schema.confidential,
@@ -205,6 +205,10 @@ class Trial:
             desired=Auxiliary(self.judge.desired, self.schema.desired),
             options=self.options,
         )
+
+    def foresee(self, released: FloatArray) -> tuple[Outlook, ...]:
+        """What the audit would find of a release of the judging records."""
+        evidence = self._prepare(released)
         # The levels of the intervals are those of the whole plan.
         plan = plan_attacks(evidence, self.options)
         quick = QUICK if self.schema.desired else (*QUICK, *ALONE)
@@ -241,16 +245,7 @@ class Trial:
 
     def measure_target(self) -> dict[str, float]:
         """By confidential variable, the advantage of whoever knows the target and no more."""
-        drawn = np.zeros((len(self.judge.features), 1))
-        drawn[::2] = 1.0
-        evidence = prepare_evidence(
-            drawn,
-            self.judge.confidential,
-            columns=self.schema.confidential,
-            groups=self.groups,
-            desired=Auxiliary(self.judge.desired, self.schema.desired),
-            options=self.options,
-        )
+        evidence = self._prepare(np.arange(len(self.judge.features))[:, None] % 2.0)
         found = {column.name: 0.0 for column in evidence.columns}
         for attack in plan_attacks(evidence, self.options):
             if attack.source == "wanted":
@@ -291,26 +286,17 @@ class Trial:
 
     def _predict(self, x: FloatArray, column: Column) -> float:
         """Best advantage over a guess by least squares and trees, trained anew."""
-        position = self.schema.desired.index(column)
-        evidence = prepare_evidence(
-            x,
-            self.judge.desired[:, [position]],
-            columns=(column,),
-            groups=self.groups,
-            options=self.options,
-        )
-        names = ("accuracy", "r2")
-        return max(
-            (
-                score.advantage
-                for name in ("least_squares", "boosting")
-                for score in run_attack(
-                    evidence, Attack(column.name, _kind(column), "released", name), self.options
-                ).scores
-                if score.name in names and math.isfinite(score.advantage)
-            ),
-            default=0.0,
-        )
+        truth = self.judge.desired[:, [self.schema.desired.index(column)]]
+        given: Any = {"columns": (column,), "groups": self.groups, "options": self.options}
+        evidence, found = prepare_evidence(x, truth, **given), [0.0]
+        kind: Any = "classes" if column.is_categorical else "numbers"
+        for name in ("least_squares", "boosting"):
+            outcome = run_attack(
+                evidence, Attack(column.name, kind, "released", name), self.options
+            )
+            measured = [one for one in outcome.scores if one.name in ("accuracy", "r2")]
+            found += [one.advantage for one in measured if math.isfinite(one.advantage)]
+        return max(found)
 
     def list_ladder(self) -> Iterator[tuple[dict[str, Any], bool]]:
         """Three ways to release less and less, and whether features are standardised before."""
@@ -325,55 +311,6 @@ class Trial:
             yield {"name": "minimax_least_squares", "n_filtered": 1}, True
         yield {"name": "target_only"}, False
 
-    def find_revealing(self) -> str:
-        """Columns by comma through which the predicted target reveals most, where without them it
-        would pass; empty where nothing of the kind was found."""
-        try:
-            fitted: Any = METHODS["target_only"].fit(
-                Records.of_shard(self.learn, self.schema),
-                METHODS["target_only"].options(name="target_only"),
-            )
-        except PrivpipeError:
-            return ""
-        names = self.schema.feature_names or ()
-        sources = [name.partition("=")[0] for name in names]
-        if not sources:
-            return ""
-        weight = np.abs(np.asarray(fitted.predictor)).sum(axis=1)
-        shift = self._measure_shift() * weight[: len(sources)]
-        total: dict[str, float] = {}
-        for source, value in zip(sources, shift, strict=True):
-            total[source] = total.get(source, 0.0) + float(value)
-        ranked = sorted(total, key=lambda name: -total[name])
-        for n_left_out in (1, 2, 4):
-            gone = ranked[:n_left_out]
-            keep = np.array([source not in gone for source in sources])
-            if not keep.any():
-                break
-            smaller = replace(
-                self,
-                learn=replace(self.learn, features=np.where(keep, self.learn.features, 0.0)),
-                judge=replace(self.judge, features=np.where(keep, self.judge.features, 0.0)),
-            )
-            rung = smaller.try_method({"name": "target_only"}, standardise=False)
-            if rung.passes(WEAKEST):
-                return ",".join(gone)
-        return ""
-
-    def _measure_shift(self) -> FloatArray:
-        """Of each feature, how far its means by confidential class are apart, among records of
-        equal target."""
-        x = np.asarray(self.learn.features, np.float64)
-        found = np.zeros(x.shape[1])
-        high = self.learn.desired[:, 0] > np.nanmean(self.learn.desired[:, 0])
-        for column in self.learn.confidential.T:
-            above = column > np.nanmean(column)
-            for cell in (high, ~high):
-                one, other = x[cell & above], x[cell & ~above]
-                if len(one) and len(other):
-                    found += np.abs(one.mean(axis=0) - other.mean(axis=0)) * cell.mean()
-        return found
-
     def measure_variance(self) -> float:
         """Variance of the target prediction: the budget that is all of it."""
         records = Records.of_shard(self.learn, self.schema)
@@ -387,10 +324,6 @@ class Trial:
         x = np.asarray(self.judge.features, np.float64)
         predictor = np.asarray(fitted.predictor)[: x.shape[1]]
         return float(np.var(x @ predictor, axis=0).sum())
-
-
-def _kind(column: Column) -> Any:
-    return "classes" if column.is_categorical else "numbers"
 
 
 def draw_trial(options: RunOptions, training: Collection, *, attempt: int = 1) -> Trial:
