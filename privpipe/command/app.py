@@ -155,8 +155,8 @@ def _names(help: str) -> Any:
     return Option("", parser=_split_names, metavar="NAMES", help=help)
 
 
-def _text(help: str, default: str = "", **more: Any) -> Any:
-    return Option(default, help=help, **more)
+def _text(help: str, default: str = "", *, param: str = "", **more: Any) -> Any:
+    return Option(default, *((param,) if param else ()), help=help, **more)
 
 
 def _flag(name: str, help: str) -> Any:
@@ -242,6 +242,14 @@ def resume(config: str = CONFIG) -> None:
 @_calls("check_command:check_command", START)
 def check(config: str = CONFIG) -> None:
     """Check a configuration without a cluster, and say what its budget means."""
+
+
+@_calls("check_command:suggest_command", START)
+def suggest(
+    config: str = CONFIG,
+    out: str = _text("TOML file for what would pass; default: beside CONFIG, .next.toml."),
+) -> None:
+    """Try what would pass the gate, on records that no audit judges, and write it."""
 
 
 @_calls("ingest_command:ingest_command", START)
@@ -367,10 +375,18 @@ def report(release: str = RELEASE_OR_CONFIG, public: bool = PUBLIC) -> None:
 
 @_calls("inspect_command:diff_command", LOOK)
 def diff(
-    source: str = Argument(help="The collection that was cleaned, path or URL."),
-    release: str = Argument(help="Its release, path or URL."),
+    source: str = Argument(help="The collection that was cleaned, path or URL; or a run's name."),
+    release: str = Argument(help="Its release, path or URL; or another run's name."),
+    of: str = _text(
+        "Of two attempts: their release, or its TOML file.", "privpipe.toml", param="--release"
+    ),
 ) -> None:
-    """Say per column how much a release changed; ratios, never values."""
+    """Say per column how much a release changed, or how two attempts at it differ."""
+
+
+@_calls("report_command:runs_command", LOOK)
+def runs(release: str = RELEASE_OR_CONFIG) -> None:
+    """List the attempts at a release: configuration, verdict, gain and target."""
 
 
 @_calls("report_command:open_command", LOOK, name="open")

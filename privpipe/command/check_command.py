@@ -10,13 +10,17 @@ import numpy as np
 
 from privpipe.capabilities import Forecast
 from privpipe.command.ingest_command import describe
+from privpipe.command.output import write_new
+from privpipe.errors import PrivpipeError
 from privpipe.pipeline.runs.configuration_file import read_options
 from privpipe.pipeline.runs.run import Run
 from privpipe.pipeline.runs.spend import list_fleeting
 from privpipe.pipeline.runs.subject_limit import count_subjects
 from privpipe.pipeline.runs.trusted_code import list_unrun, say_changed_code
 from privpipe.pipeline.stages.check import check_stage
+from privpipe.pipeline.stages.diagnosis import diagnose, picture_trial, try_configured
 from privpipe.pipeline.stages.forecast import GateNeeds, SampleFindings, check_sample, forecast_run
+from privpipe.pipeline.stages.trial import draw_trial
 from privpipe.records.schema import ChunkPlan, predict_chunk_memory
 from privpipe.report.audit_text import list_unwritten, say_unknown
 from privpipe.report.console import say, tabulate
@@ -56,6 +60,9 @@ def check_command(config: str) -> dict[str, Any]:
             )
     if subjects is not None:
         say(f"subjects   {subjects.describe()}")
+    picture = _picture(run)
+    if picture:
+        say(tabulate(picture, title="what the audit would about find, from a fifth of the records"))
     say("Everything that can be known without reading all records is in order.")
     return {
         "collection": _summarise(run.collection),
@@ -67,6 +74,7 @@ def check_command(config: str) -> dict[str, Any]:
         "left_out": list_left_out(run),
         "unwritten": list_unwritten(run.options.about),
         "gate": _describe_gate(found.gate),
+        "picture": picture,
         "profiles": None,  # what readers of other methods' answers find
         **_by_subject(found.forecast),
         "subjects": None if subjects is None else asdict(subjects),
@@ -80,6 +88,46 @@ def check_command(config: str) -> dict[str, Any]:
             "suggestions": [{"share": s, "budget": b} for s, b in meaning.suggestions],
         },
     }
+
+
+def _picture(run: Run) -> list[dict[str, str]]:
+    """Noise, the target itself, raw records and what is configured; none of too few records."""
+    if not run.training.confidential or not run.options.audit.adversaries:
+        return []
+    try:
+        trial = draw_trial(run.options, run.training)
+        return picture_trial(trial, try_configured(run.options, trial))
+    except PrivpipeError:  # what stops a run was said before
+        return []
+
+
+def suggest_command(config: str, out: str = "") -> dict[str, Any]:
+    """Say what a gate would find of a configuration, and write one that would pass.
+
+    Raises
+    ------
+    InputError
+        If there are too few records to try anything.
+    """
+    options = read_options(config)
+    out = out or f"{config.removesuffix('.toml')}.next.toml"
+    # Limits that no one has tried yet are no fault here: what would pass may have others.
+    run = check_stage(options.change("gate", enforce=False))
+    trial = draw_trial(options, run.training)
+    configured = try_configured(options, trial)
+    picture = picture_trial(trial, configured)
+    say(tabulate(picture))
+    content = {"picture": picture, "tried": [], "out": None, "case": "configured"}
+    if configured is not None and configured.passes():
+        say(f"{configured.describe()} would pass as it is configured: privpipe run {config}")
+        return content
+    found = diagnose(options, trial, refused=configured is not None)
+    say(found.text)
+    if found.following is not None:
+        write_new(out, found.write(f"Instead of {config}."))
+        say(f"next     privpipe run {out}")
+    tried = [rung.describe() for rung in found.tried]
+    return content | {"tried": tried, "out": out if found.following else None, "case": found.case}
 
 
 def _by_subject(forecast: Forecast | None) -> dict[str, Any]:
@@ -116,7 +164,8 @@ def _list_lines(run: Run, found: SampleFindings) -> Iterator[tuple[str, str]]:
     if unknown := say_unknown(run.collection.unknown_categories):
         yield "names", unknown
     if constant:
-        more = f" and {len(constant) - MOST_NAMED} more" if len(constant) > MOST_NAMED else ""
+        n_more = len(constant) - MOST_NAMED
+        more = f" and {n_more} more (--json lists them)" if n_more > 0 else ""
         yield (
             "features",
             f"{', '.join(constant[:MOST_NAMED])}{more} did not vary in the records read: they "

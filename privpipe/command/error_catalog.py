@@ -6,6 +6,7 @@ message fills in have angle brackets.
 
 import ast
 import itertools
+import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -62,14 +63,25 @@ COMPLAINT = "Complaint"
 """What the gate objects to in a release; the first one's code is the error's."""
 
 GATE_REMEDY = (
-    "Sanitise more strongly, allow more in [gate], audit more records, or approve this release "
-    "once with `privpipe approve`."
+    "Run what the message names, next.toml beside the report: it was tried. `privpipe suggest` "
+    "tries before a run; `privpipe approve` publishes this release once, as overridden."
 )
 
 ELSEWHERE = (
-    Situation("leaks", 6, "GateError", "An adversary surely gains more than allowed.", GATE_REMEDY),
     Situation(
-        "unproven", 6, "GateError", "The audit saw too few records to show safety.", GATE_REMEDY
+        "leaks",
+        6,
+        "GateError",
+        "An adversary gains more than is allowed; more records do not help.",
+        GATE_REMEDY,
+    ),
+    Situation(
+        "unproven",
+        6,
+        "GateError",
+        "Limits are too wide, or an estimate is beyond what is allowed. The message says which, "
+        "and how many records would decide.",
+        GATE_REMEDY,
     ),
     Situation(
         "not-protected",
@@ -223,4 +235,6 @@ def _show(code: str, situations: list[Situation]) -> None:
         kind = "" if situation.kind == "none" else f"   ({situation.kind} in Python)"
         say("", f"  {situation.message}{kind}")
         if situation.remedy:
-            say(f"  -> {situation.remedy}", style="green")
+            # No one types angle brackets: what a message fills in is in capitals.
+            filled = re.sub("<([^<>]+)>", lambda found: found[1].upper(), situation.remedy)
+            say(f"  -> {filled}", style="green")

@@ -1,20 +1,23 @@
 """``privpipe schema`` and ``privpipe init``: what a configuration may hold, and a first one."""
 
-import json
 import textwrap
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import asdict, fields, replace
 from typing import Any, get_args
 
 import numpy as np
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from privpipe.command.output import print_document
-from privpipe.errors import OptionError, PrivpipeError, StoreError
+from privpipe.command.output import print_document, write_new
+from privpipe.errors import OptionError, PrivpipeError
+from privpipe.pipeline.runs.configuration_file import write_keys, write_value
+from privpipe.pipeline.runs.run import find_attack_options
 from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.pipeline.stages import forecast
 from privpipe.pipeline.stages.check import check_stage
+from privpipe.pipeline.stages.diagnosis import diagnose, say_few
+from privpipe.pipeline.stages.trial import WEAKEST, draw_trial
 from privpipe.protocols import Method
 from privpipe.records.schema import CollectionSchema, suggest
 from privpipe.report.audit_text import ABOUT
@@ -108,13 +111,13 @@ def _write_section(
             yield from _comment(_UNPROTECTED)
             default = "unprotected"
         if chosen:
-            yield f"{sign}{name} = {_as_toml(chosen)}"
+            yield f"{sign}{name} = {write_value(chosen)}"
         elif name in about.get("required", ()) or (is_open and (section, name) in labels):
             yield f"{sign}{name} = {f'[{FILL_IN}]' if item.get('type') == 'array' else FILL_IN}"
         else:
             # Of a section that is commented itself, a default is commented twice: uncommenting the
             # section leaves it where it was.
-            yield f"{sign}# {name} = {_as_toml(default)}"
+            yield f"{sign}# {name} = {write_value(default)}"
 
 
 _UNPROTECTED = (
@@ -133,16 +136,6 @@ def _explain_weaker(section: str, default: Any) -> str:
         "to keep within the default with so few records of such classes. A release that passes is "
         "only known to reveal no more than this; take more records to show less."
     )
-
-
-def _as_toml(value: Any) -> str:
-    """A value in TOML; what is not set has none and is shown by an empty text."""
-    if value is None:
-        return '""  # not set'
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(_as_toml(item) for item in value) + "]"
-    # What JSON writes of numbers, flags and texts is TOML, too.
-    return json.dumps(value, ensure_ascii=False)
 
 
 def _comment(text: str) -> list[str]:
@@ -201,12 +194,23 @@ def init_command(
     for name in (*desired, *confidential):
         schema.variable(name)
     suited, values = forecast.suggest_method(opened, () if desired else confidential)
-    method = method or suited
+    chosen, method = method, method or suited
     release = release or companion_url(collection, "release.zarr")
     n_gaps = _count_gaps(collection, method)
     budget, first = _suggest_budget(collection, release, method, desired, confidential, n_gaps)
     gate = _suggest_gate(collection, method, desired, confidential)
+    proposed, said = None, ""
+    if desired and confidential and not chosen:
+        proposed, said, limits = _try_methods(collection, release, desired, confidential, gate)
+        gate = limits if said else gate
+    if proposed is not None:
+        method, budget = str(proposed.method.name), None
+        first = {k: v for k, v in asdict(proposed.method).items() if v is not None}
+        suited = method
+        values = first
     standardise = method in METHODS and METHODS[method].options.scales and _differ_in_scale(opened)
+    if proposed is not None:
+        standardise = proposed.collection.standardise
     suggested = values if method == suited and values else first
     given = {
         ("collection", "path"): collection,
@@ -225,7 +229,7 @@ def init_command(
     if out == "-":
         say_raw(text, end="")
     else:
-        _write_new(out, text)
+        write_new(out, text)
         if n_gaps:
             say(
                 f"{n_gaps:,} of {schema.n_records:,} records have cells that are missing: "
@@ -233,11 +237,56 @@ def init_command(
             )
         if standardise:
             say("Features differ in scale: [collection] standardise = true is written.")
-        if gate:
+        if said:
+            say(said)
+        elif gate:
             say(_explain_gate(schema.n_records, gate))
         todo = "" if complete else f"fill in what is marked {FILL_IN}, then: "
         say(f"{out}: method {method}; {todo}privpipe check {out}, privpipe run {out}")
     return {"path": out, "complete": complete, "text": text}
+
+
+def _try_methods(
+    collection: str,
+    release: str,
+    desired: Sequence[str],
+    confidential: Sequence[str],
+    gate: Mapping[tuple[str, str], Any],
+) -> tuple[RunOptions | None, str, dict[tuple[str, str], Any]]:
+    """What would pass, tried: its configuration, what is said of it, and keys of audit and gate.
+
+    Nothing is said where there are too few records to try anything.
+    """
+    audited = {key: value for (section, key), value in gate.items() if section == "audit"}
+    try:
+        options = RunOptions(
+            collection={"path": collection, "desired": desired, "confidential": confidential},
+            method={"name": "target_only"},
+            release={"path": release},
+            audit=audited,
+        )
+        training = open_whole_collection(collection, desired=desired, confidential=confidential)
+        trial = draw_trial(options, training)
+        # A limit that not even noise meets says nothing of a release.
+        noise = trial.noise.find_limits()
+        options = options.change("gate", **noise)
+        found = diagnose(
+            options, replace(trial, options=find_attack_options(options)), refused=False
+        )
+    except (PrivpipeError, ValidationError):  # `check` will say what is wrong
+        return None, "", {}
+    # Never weaker than what means anything without saying so.
+    weak = not trial.noise.passes(WEAKEST)
+    said = f"{say_few(options, trial, WEAKEST)} Limits that noise meets are written. " * weak
+    final = found.following or options
+    usual = RunOptions.model_fields["gate"].default
+    keys = {("audit", key): value for key, value in audited.items()}
+    keys |= {
+        ("gate", key): value
+        for key in WEAKEST
+        if (value := getattr(final.gate, key)) > getattr(usual, key)
+    }
+    return found.following, f"{said}{found.text}", keys
 
 
 def _suggest_budget(
@@ -321,12 +370,12 @@ def _explain_gate(n_records: int, gate: Mapping[tuple[str, str], Any]) -> str:
     if all(section == "audit" for section, _ in gate):
         return (
             "The limits of the gate can only be shown with more held-out records than usual: "
-            f"{forecast.write_keys(gate)} is written."
+            f"{write_keys(gate)} is written."
         )
     return (
         f"{n_records:,} records are too few, for classes as rare as these, to show the usual "
         "limits of the gate. Weaker ones are written, and will be reported in the release: "
-        f"{forecast.write_keys(gate)}. For stricter limits, take more records."
+        f"{write_keys(gate)}. For stricter limits, take more records."
     )
 
 
@@ -345,16 +394,3 @@ def _differ_in_scale(collection: Collection) -> bool:
 
 def _options_of(method: str) -> set[str]:
     return {item.name for item in fields(METHODS[method].options)}
-
-
-def _write_new(out: str, text: str) -> None:
-    try:
-        # "x": never over a configuration that is there, also where two processes write.
-        with open(out, "x", encoding="utf-8") as file:
-            file.write(text)
-    except OSError as error:
-        exists = isinstance(error, FileExistsError)
-        problem = "exists" if exists else f"cannot be written ({error.strerror})"
-        raise StoreError(
-            f"{out} {problem}.", remedy="Choose another place.", code="exists"
-        ) from None

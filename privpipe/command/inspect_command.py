@@ -2,12 +2,14 @@
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from privpipe.command.ingest_command import describe, describe_gaps, list_counts, say_variables
+from privpipe.command.report_command import diff_attempts, find_release
 from privpipe.errors import FormatError, InputError
 from privpipe.numerics.column_change import ColumnChange
 from privpipe.report.console import say, say_raw, tabulate
@@ -135,14 +137,20 @@ def _write(value: Any) -> str:
     return json.dumps(value) if isinstance(value, dict | list) else str(value)
 
 
-def diff_command(source: str, release: str) -> dict[str, Any]:
-    """Compare a release with the collection it was made of, chunk by chunk.
+RUN = re.compile("[0-9a-f]{8}")
+"""What a run is called."""
+
+
+def diff_command(source: str, release: str, of: str = "privpipe.toml") -> dict[str, Any]:
+    """Compare a release with the collection it was made of, chunk by chunk; or two attempts.
 
     Raises
     ------
     InputError
         If records or columns of the two do not correspond.
     """
+    if RUN.fullmatch(source) and RUN.fullmatch(release):
+        return diff_attempts(source, release, find_release(of))
     collection = open_collection(source)
     found = measure_change(collection, release)
     names = collection.schema.feature_names or tuple(map(str, range(collection.schema.n_features)))

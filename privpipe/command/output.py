@@ -12,7 +12,7 @@ from contextlib import contextmanager, redirect_stdout
 from typing import Any
 
 from privpipe.cluster.workers.boundary import seal
-from privpipe.errors import PrivpipeError, PrivpipeWarning
+from privpipe.errors import PrivpipeError, PrivpipeWarning, StoreError
 from privpipe.report.console import say, say_raw
 
 
@@ -65,3 +65,23 @@ def show_failure(error: PrivpipeError) -> None:
     say(f"error[{error.code}]: {error.message}", style="red", stderr=True)
     if error.remedy:
         say(error.remedy.strip(), stderr=True)
+
+
+def write_new(out: str, text: str) -> None:
+    """Write a file where there is none.
+
+    Raises
+    ------
+    StoreError
+        If there is one, or it cannot be written.
+    """
+    try:
+        # "x": never over a configuration that is there, also where two processes write.
+        with open(out, "x", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        exists = isinstance(error, FileExistsError)
+        problem = "exists" if exists else f"cannot be written ({error.strerror})"
+        raise StoreError(
+            f"{out} {problem}.", remedy="Choose another place.", code="exists"
+        ) from None

@@ -1,12 +1,13 @@
-"""``privpipe report``, ``open`` and ``estimate``: what readers of a release are shown.
+"""``privpipe report``, ``open``, ``estimate``, ``runs``, ``diff A B``: what readers are shown.
 
-The pages of an audit, again from its JSON or in a browser; numbers with error bars.
+The pages of an audit, again from its JSON or in a browser; numbers with error bars; attempts.
 """
 
 import json
 import os
 import webbrowser
 from pathlib import Path
+from shlex import quote
 from typing import Any, get_args
 
 import fsspec
@@ -14,7 +15,9 @@ import fsspec
 from privpipe.cluster.estimate import Quantity, estimate
 from privpipe.errors import FormatError, OptionError, StoreError
 from privpipe.pipeline.runs.configuration_file import read_options
+from privpipe.pipeline.runs.history import list_differences, read_attempts
 from privpipe.pipeline.stages.report_writing import write_pages
+from privpipe.records.schema import suggest
 from privpipe.report.console import say, tabulate
 from privpipe.report.release_page import FORMAT
 from privpipe.store.access.location import join, shown
@@ -134,3 +137,114 @@ def estimate_command(
         say("Of masking_private the sample's error is that of residuals of one variance.")
     say("Estimates are of records within the bounds of the release: clipped ones count as clipped.")
     return {"release": shown(release), "of": of, "level": level, "estimates": rows}
+
+
+def find_release(place: str) -> str:
+    """Where the release is; of a configuration, the one that it writes."""
+    return read_options(place).release.path if place.endswith(".toml") else place
+
+
+def runs_command(release: str) -> dict[str, Any]:
+    """List all attempts at a release, each with what was changed, verdict and gain."""
+    release = find_release(release)
+    attempts, before, rows = _read_attempts(release), dict[str, Any](), list[dict[str, Any]]()
+    for one in attempts:
+        changed = list_differences(before, one["options"])
+        worst = _find_worst(one)
+        rows.append(
+            {
+                "run": one["run"],
+                "attempt": one["attempt"],
+                "configuration": _say_changes(changed, bool(before)),
+                "gate": one["state"],
+                "verdict": one["verdict"],
+                "gain": _say_gain(worst),
+                "target": _say_target(one),
+            }
+        )
+        before = one["options"]
+    say(tabulate(rows, title=f"attempts at {shown(release)}"))
+    if len(attempts) > 1:
+        two = " ".join(one["run"] for one in attempts[-2:])
+        say(f"privpipe diff {two} --release {shown(release)}  holds two side by side.")
+    return {"release": shown(release), "attempts": attempts}
+
+
+def diff_attempts(one: str, other: str, release: str) -> dict[str, Any]:
+    """Hold two attempts at a release side by side: configuration, verdict, gain, target.
+
+    Raises
+    ------
+    OptionError
+        If there is no such attempt.
+    """
+    known = {attempt["run"]: attempt for attempt in _read_attempts(release)}
+    for name in (one, other):
+        if name not in known:
+            raise OptionError(
+                f"There is no attempt {name!r} at {shown(release)}{suggest(name, known)}.",
+                remedy=f"`privpipe runs {quote(shown(release))}` lists them.",
+                code="missing",
+            )
+    both = known[one], known[other]
+    differing = list_differences(both[0]["options"], both[1]["options"])
+    said = {
+        "attempt": [one["attempt"] for one in both],
+        **differing,
+        "gate": [one["state"] for one in both],
+        "verdict": [one["verdict"] for one in both],
+        "gain": [_say_gain(_find_worst(one)) for one in both],
+        "target": [_say_target(one) for one in both],
+    }
+    rows = [
+        {"": name, one: _say_value(pair[0]), other: _say_value(pair[1])}
+        for name, pair in said.items()
+    ]
+    say(tabulate(rows))
+    return {"attempts": list(both), "differences": differing}
+
+
+def _read_attempts(release: str) -> list[dict[str, Any]]:
+    if not (found := read_attempts(companion_url(release, "report"))):
+        raise StoreError(
+            f"No attempt at {shown(release)} was judged yet.",
+            remedy="`privpipe run` judges one; `privpipe status` says how far it is.",
+            code="missing",
+        )
+    return found
+
+
+def _say_changes(changed: dict[str, list[Any]], follows: bool) -> str:
+    """What an attempt changed; of the first one its method alone."""
+    shown_ones = changed if follows else {k: v for k, v in changed.items() if "[method]" in k}
+    return ", ".join(f"{name} = {_say_value(pair[1])}" for name, pair in shown_ones.items())
+
+
+def _say_value(value: Any) -> str:
+    return "default" if value is None else str(value)
+
+
+def _find_worst(attempt: dict[str, Any]) -> dict[str, Any] | None:
+    """The decision that is farthest beyond its limit."""
+    known = [one for one in attempt["decisions"] if one["gain_upper"] is not None]
+    return max(known, key=lambda one: one["gain_upper"] / max(one["allowed"], 1e-6), default=None)
+
+
+def _say_gain(worst: dict[str, Any] | None) -> str:
+    if worst is None:
+        return "unknown"
+    return (
+        f"{worst['target']}: {worst['gain']:.2g} ({worst['gain_lower']:.2g} to "
+        f"{worst['gain_upper']:.2g}), allowed {worst['allowed']:g}"
+    )
+
+
+def _say_target(attempt: dict[str, Any]) -> str:
+    """Score of each target on raw and on released records, by whoever trains anew."""
+    parts = []
+    for name, views in attempt["target"].items():
+        known = [v for k in ("released", "released, attack retrained") if (v := views.get(k))]
+        raw, after = views.get("raw"), max(known, default=None)
+        if raw is not None and after is not None:
+            parts.append(f"{name}: {after:.2f} of {raw:.2f}")
+    return ", ".join(parts)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from privpipe.command.check_command import dry_run_command
+from privpipe.command.report_command import find_release
 from privpipe.errors import GateError, OptionError
 from privpipe.pipeline.operations.prefect_server import ephemeral_server, prepare_prefect
 from privpipe.pipeline.operations.record_removal import end_exchange
@@ -243,11 +244,6 @@ def audit_command(
             code="audit-options",
         )
     return run_command(config, until="audit")
-
-
-def find_release(place: str) -> str:
-    """Where the release is; of a configuration, the one that it writes."""
-    return read_options(place).release.path if place.endswith(".toml") else place
 
 
 def compare_command(config: str, vary: Sequence[str] = ()) -> dict[str, Any]:

@@ -81,17 +81,18 @@ def test_gate__keeps_a_leak_back_with_a_sentence_and_goes_on_with_another_limit(
     error = caught.value
     assert (error.exit_code, error.code) == (6, "leaks")
     (one,) = read_audit(folder)["adversaries"]["decisions"]
-    for part in ("'secret'", one["strongest"].replace("_", " "), f"{one['estimate']:.4g}"):
+    for part in ("'secret'", one["strongest"].replace("_", " "), f"{one['gain']:.3g}"):
         assert part in error.message
-    assert f"allowed {one['allowed']:.3g}" in error.message
+    assert f"Allowed: {one['allowed']:.3g}" in error.message
     assert not (folder / "release.zarr").exists()
     assert not (folder / "release.model.zarr").exists()
     assert has_workspace(options.release.path)
     state = read_state(options.release.path)
     assert state is not None
     assert state.stage == "gate"
-    # The way out that the error names is measured: it passes, and no attack runs again.
-    assert "confidential_advantage_max = 1, exposed_max = 1" in error.remedy
+    # What leaks whatever the method has to go first; no limit is offered that says nothing.
+    assert "Release without 'copy', which leaks by itself." in error.remedy
+    assert "confidential_advantage_max = 1" not in error.remedy
     monkeypatch.setattr(inference, "_attack", _never)
     monkeypatch.setattr(attack_tasks, "attack_by_name", _never)
     monkeypatch.setattr(attack_tasks, "measure_retained_utility", _never)
@@ -106,7 +107,7 @@ def test_gate__keeps_a_leak_back_with_a_sentence_and_goes_on_with_another_limit(
     pages = [folder / "release.report" / name for name in ("report.html", "public.html")]
     for said in (str(header["audit"]["gate"]["sentence"]), *(one.read_text() for one in pages)):
         assert f"Weaker than usual: {told}" in said
-    assert all("<strong>safe within weaker limits</strong>" in one.read_text() for one in pages)
+    assert all("within weaker limits" in one.read_text().lower() for one in pages)
     assert "safe within weaker limits" in (folder / "release.report" / "audit.md").read_text()
     audit = read_audit(folder)
     assert {one["status"] for one in audit["attacks"].values()} == {"measured"}

@@ -11,9 +11,9 @@ from privpipe.errors import FormatError, GateError, OptionError, printable
 from privpipe.pipeline.runs.run import now
 from privpipe.store.access.location import shown
 from privpipe.store.access.objects import keep_bytes, open_store, read_bytes
-from privpipe.store.access.workspace import hold_workspace, read_state, workspace_url
+from privpipe.store.access.workspace import CASE, hold_workspace, read_state, workspace_url
 
-CASE, APPROVAL = "gate.json", "approval.json"
+APPROVAL = "approval.json"
 
 
 def write_case(release_url: str, digest: str, sentence: str) -> None:

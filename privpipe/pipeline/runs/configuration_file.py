@@ -4,11 +4,13 @@ A key is overridden by ``PRIVPIPE_SECTION__KEY``, as ``PRIVPIPE_METHOD__UTILITY_
 A logical time is the moment that a run is for, whenever it happens; always with an offset.
 """
 
+import json
 import os
 import re
 import stat
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
 from datetime import UTC, datetime
 from typing import Any, get_args
 
@@ -86,6 +88,42 @@ def read_pattern(path: str) -> RunOptions:
         return options
     problems = [_describe(item, text, path, given) for item in found]
     raise OptionError("\n".join(problems), remedy="\nSee README.md for all keys.", code="config")
+
+
+def write_options(options: RunOptions, title: str) -> str:
+    """A configuration as TOML that reads as these options, with a title; defaults are left out."""
+    lines = [f"# {line}" for line in title.splitlines()]
+    whole = options.model_dump(mode="json", exclude_defaults=True)
+    for section, keys in whole.items():
+        if section == "compare":
+            continue
+        if section == "method":
+            # Of a union the name says which, though it is the default of its class.
+            usual = {one.name: one.default for one in fields(type(options.method))}
+            keys = options.model_dump(mode="json")["method"]
+            keys = {k: v for k, v in keys.items() if k == "name" or v not in (None, usual.get(k))}
+        written = [f"{key} = {write_value(value)}" for key, value in keys.items()]
+        lines += ["", f"[{section}]", *written]
+    return "\n".join(lines) + "\n"
+
+
+def write_keys(keys: Mapping[tuple[str, str], Any]) -> str:
+    """Keys and values as a configuration would have them.
+
+    >>> write_keys({("audit", "holdout"): 0.5, ("gate", "exposed_max"): 0.03})
+    '[audit] holdout = 0.5, [gate] exposed_max = 0.03'
+    """
+    return ", ".join(f"[{section}] {key} = {value}" for (section, key), value in keys.items())
+
+
+def write_value(value: Any) -> str:
+    """A value in TOML; what is not set has none and is shown by an empty text."""
+    if value is None:
+        return '""  # not set'
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(write_value(item) for item in value) + "]"
+    # What JSON writes of numbers, flags and texts is TOML, too.
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _parse(text: str, path: str) -> dict[str, Any]:

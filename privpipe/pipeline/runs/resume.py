@@ -7,7 +7,16 @@ from privpipe.pipeline.runs.run import Run
 from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.pipeline.runs.trusted_code import find_code, say_changed_code
 from privpipe.store.access.location import shown
-from privpipe.store.access.workspace import RunState, read_state, write_state
+from privpipe.store.access.objects import open_store, read_bytes
+from privpipe.store.access.workspace import (
+    CASE,
+    STATE,
+    RunState,
+    clear_workspace,
+    read_state,
+    workspace_url,
+    write_state,
+)
 from privpipe.store.arrays.layout import exists, read_header, read_kind
 from privpipe.store.collections.collection import Collection
 from privpipe.store.collections.proving import read_source_version
@@ -59,9 +68,14 @@ def begin_or_resume(run: Run) -> tuple[Run, bool]:
     Raises
     ------
     OptionError
-        If the workspace belongs to another configuration.
+        If the workspace belongs to another configuration, whose run was not judged yet.
     StoreError
         If the source has changed since.
+
+    Notes
+    -----
+    An attempt that the gate refused makes room for the next one. Sums over the same records are
+    used again: they are named by all that they depend on.
     """
     known = read_state(run.release_url)
     if known is None or _has_made_nothing(run, known):
@@ -69,6 +83,15 @@ def begin_or_resume(run: Run) -> tuple[Run, bool]:
         write_state(run.release_url, run.state)
         return run, False
     if known.options_sha256 != run.state.options_sha256:
+        if _was_refused(run.release_url):
+            # What came of it is in the folder of the report; see `history`.
+            same = (run.state.source_fingerprint, run.state.training_fingerprint)
+            keeps = (known.source_fingerprint, known.training_fingerprint) == same
+            # The case last: who is killed in between finds it, and clears the rest.
+            clear_workspace(run.release_url, keep=(STATE, CASE, *("kept",) * keeps))
+            write_state(run.release_url, run.state)
+            clear_workspace(run.release_url, keep=(STATE, *("kept",) * keeps))
+            return run, False
         changed = say_changed_code(known.code, run.state.code)
         raise OptionError(
             f"The interrupted run of {shown(run.release_url)} had another configuration"
@@ -81,6 +104,11 @@ def begin_or_resume(run: Run) -> tuple[Run, bool]:
     resumed = replace(run, state=known)
     check_unchanged(resumed)
     return resumed, True
+
+
+def _was_refused(url: str) -> bool:
+    """Whether a gate refused what is in the workspace."""
+    return read_bytes(open_store(workspace_url(url), read_only=True), CASE) is not None
 
 
 def _has_made_nothing(run: Run, known: RunState) -> bool:

@@ -239,6 +239,9 @@ def now() -> str:
 MOST_RECORDS = 20_000
 """Records of each side that the attack on membership compares: every one with all of its sample."""
 
+HOLDOUT = 0.5
+"""Share held out where the default share is too few records to show anything."""
+
 SHARED = ("max_records", "level", "uninformative")
 """Options of attacks that ``[audit]`` has by the same name."""
 

@@ -27,16 +27,14 @@ from privpipe.capabilities import Forecast, Preview
 from privpipe.errors import InputError, LeftOutWarning, OptionError, RankError
 from privpipe.numerics.limits import say_upper
 from privpipe.numerics.moments import CoMoments
+from privpipe.pipeline.runs.configuration_file import write_keys
 from privpipe.pipeline.runs.earlier import count_earlier
-from privpipe.pipeline.runs.run import MOST_RECORDS, Run, find_attack_options
+from privpipe.pipeline.runs.run import HOLDOUT, MOST_RECORDS, Run, find_attack_options
 from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.protocols import Column, FloatArray, IntArray, Shard, Shards
 from privpipe.records.memory import Records
 from privpipe.sanitizers import METHODS
 from privpipe.store.collections.collection import Collection
-
-HOLDOUT = 0.5
-"""Share held out where the default share is too few records to show anything."""
 
 MOST_CHUNKS = 4
 """Chunks read for a forecast, spread over the collection."""
@@ -263,15 +261,6 @@ def _plan_records(attacked: AttackOptions, n_members: int, n_others: int) -> lis
             ("outlying_record", "share_recovered", enough, attacked.max_exposed, recovered),
         )
     ]
-
-
-def write_keys(keys: Mapping[tuple[str, str], Any]) -> str:
-    """Keys and values as a configuration would have them.
-
-    >>> write_keys({("audit", "holdout"): 0.5, ("gate", "exposed_max"): 0.03})
-    '[audit] holdout = 0.5, [gate] exposed_max = 0.03'
-    """
-    return ", ".join(f"[{section}] {key} = {value}" for (section, key), value in keys.items())
 
 
 def gives_records_away(run: Run) -> bool:

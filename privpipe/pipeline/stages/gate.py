@@ -7,17 +7,17 @@ attacks already measured, and `privpipe approve` overrides it once, for exactly 
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from privpipe.attacks.threats.verdicts.judgement import SCORE_WORDS
-from privpipe.attacks.threats.verdicts.outcomes import is_of_release
+from privpipe.attacks.threats.verdicts.judgement import SCORE_WORDS, say_source
 from privpipe.errors import GateError, GuaranteeError
-from privpipe.numerics.limits import Figure
+from privpipe.numerics.limits import Figure, say_limits
 from privpipe.pipeline.runs.approval import read_approval, write_case
-from privpipe.pipeline.runs.run import Cleaned, Run, find_attack_options
+from privpipe.pipeline.runs.history import write_attempt
+from privpipe.pipeline.runs.run import Cleaned, Run
 from privpipe.pipeline.runs.run_options import GateSection, RunOptions, Section
 from privpipe.pipeline.runs.spend import is_promised_across_runs
 from privpipe.pipeline.stages.report_writing import write_report
@@ -50,7 +50,13 @@ class Complaint:
     reason: str
 
 
-def gate_stage(run: Run, cleaned: Cleaned, findings: Mapping[str, Any]) -> dict[str, Any]:
+LeadOut = Callable[[Run, Mapping[str, Any], list[Complaint]], dict[str, Any]]
+"""What would let a release pass that is refused: further keys of the gate's findings."""
+
+
+def gate_stage(
+    run: Run, cleaned: Cleaned, findings: Mapping[str, Any], lead_out: LeadOut | None = None
+) -> dict[str, Any]:
     """Judge the findings, look for an approval of exactly these, and write the report.
 
     Parameters
@@ -59,6 +65,8 @@ def gate_stage(run: Run, cleaned: Cleaned, findings: Mapping[str, Any]) -> dict[
         The run and its release, finished and audited.
     findings
         Of the audit.
+    lead_out
+        What is tried where the gate stays closed; see `diagnosis`.
 
     Returns
     -------
@@ -84,13 +92,16 @@ def gate_stage(run: Run, cleaned: Cleaned, findings: Mapping[str, Any]) -> dict[
     gate = {
         "state": state,
         "sentence": sentence,
-        "ways_out": find_remedies(findings, run) if complaints else "",
+        "ways_out": "",
         "complaints": [asdict(one) for one in complaints],
         "limits": section.model_dump(mode="json"),
         "weaker": weaker,
         "approval": approval,
     }
+    if state == "failed" and lead_out is not None:
+        gate |= lead_out(run, findings, complaints)
     judged = {**findings, "gate": gate}
+    write_attempt(run, judged)
     write_report(run, judged)  # of a refused release too: it shows what decided
     return judged
 
@@ -119,8 +130,7 @@ def check_gated(findings: Mapping[str, Any]) -> None:
         raise GateError("The release did not go through its gate.", code="ungated")
     raise GateError(
         gate["sentence"],
-        remedy=f"Nothing was published; the workspace stays, and the next run resumes with the "
-        f"attacks already measured. {gate['ways_out']}",
+        remedy=f"Nothing was published. {gate['ways_out']}",
         code=gate["complaints"][0]["code"],
     )
 
@@ -171,7 +181,8 @@ def _judge_adversaries(found: Mapping[str, Any], section: GateSection) -> Iterat
     passes = ("safe", *["not protected"] * (section.single_records == "unprotected"))
     bad = [one for one in found["decisions"] if one["verdict"] not in passes]
     for one in sorted(bad, key=lambda one: order.index(one["verdict"])):
-        yield Complaint(one["verdict"].replace(" ", "-"), one["reason"])
+        said = say_decision(one, int(found.get("n_records") or 0))
+        yield Complaint(one["verdict"].replace(" ", "-"), said)
     if not bad and found["verdict"] not in passes:
         yield Complaint(found["verdict"], f"The audit is {found['verdict']}: {found['reason']}.")
 
@@ -280,55 +291,55 @@ def _judge_membership(found: Mapping[str, Any], section: GateSection) -> Iterato
         )
 
 
-def find_remedies(findings: Mapping[str, Any], run: Run) -> str:
-    """What would let this very release pass, as far as it was measured."""
-    found = findings["adversaries"]
-    # Included variables that by themselves reveal more than is allowed.
+SHORT_SCORES = {
+    "auc": "AUC",
+    "r2": "R squared",
+    "tpr_at_0.001": "true positives at 0.1 %",
+    "tpr_at_0.01": "true positives at 1 %",
+}
+"""Scores as a sentence with their numbers names them."""
+
+
+def say_score(score: str) -> str:
+    """A score in a word or some.
+
+    >>> say_score("auc"), say_score("balanced_accuracy")
+    ('AUC', 'balanced accuracy')
+    """
+    return SHORT_SCORES.get(score, score.replace("_", " "))
+
+
+def say_decision(decision: Mapping[str, Any], n_records: int) -> str:
+    """A verdict on a variable: the score that decides, its limits, and what is allowed of it."""
+    name, verdict = decision["target"], decision["verdict"]
+    found = [decision.get(key) for key in ("gain", "gain_lower", "gain_upper", "allowed")]
+    gain, lower, upper, allowed = (math.nan if one is None else float(one) for one in found)
+    # Where every limit holds something else withdrew "safe", and the reason says what.
+    if verdict not in ("leaks", "unproven") or None in found or upper <= allowed:
+        return str(decision["reason"])
+    who = f"{str(decision['strongest']).replace('_', ' ')} on {say_source(decision['source'])}"
+    said = (
+        f"{name!r} {'leaks' if verdict == 'leaks' else 'is unproven'}: {who} gains {gain:.3g} "
+        f"in {say_score(decision['score'])} ({say_limits(lower, upper, allowed)}). "
+        f"Allowed: {allowed:g}."
+    )
+    if verdict == "leaks":
+        return f"{said} More records will not help."
+    if gain >= allowed:
+        return f"{said} The estimate itself is beyond it: more records would rather prove a leak."
+    needed = decision.get("n_needed")
+    more = f" About {needed:,.0f} would decide." if needed and math.isfinite(needed) else ""
+    return f"{said} The estimate is within it; {n_records:,} records judge.{more}"
+
+
+def find_remedies(findings: Mapping[str, Any]) -> str:
+    """What has to go whatever the method: included variables that reveal more than is allowed."""
     leaking = dict.fromkeys(
         repr(one["included"])
-        for one in found.get("included", ())
+        for one in findings["adversaries"].get("included", ())
         if one["gain_lower"] is not None and one["gain_lower"] > one["allowed"]
     )
-    apart = f"Release without {', '.join(leaking)}, which leaks by itself, or s" if leaking else "S"
-    listed = (findings.get("places") or {}).get("places", ())
-    in_places = max((one["excess_lower"] for one in listed), default=0.0)
-    measured = _find_limits(found, run, in_places)
-    return (
-        f"{apart}anitise more strongly (another [method] or budget), "
-        + (f"or allow what was measured: [gate] {measured}, " if measured else "")
-        + "or override this once: privpipe approve RELEASE --name NAME --reason REASON; "
-        "[gate] enforce = false publishes as not gated."
-    )
-
-
-def _find_limits(found: Mapping[str, Any], run: Run, in_places: float) -> str:
-    """The least limits, in hundredths, with which every variable would be safe.
-
-    Nothing where there are none: of an audit that misses a planted leak whatever its size.
-    """
-    options = find_attack_options(run.options)
-    rows = [row for row in found.get("table", ()) if is_of_release(row["source"])]
-    if not rows or any(row["status"] != "measured" for row in rows):
-        return ""
-    if {one["target"] for one in found["decisions"]} - {row["target"] for row in rows}:
-        return ""  # a variable that could not be attacked passes no limit
-    limits = {"confidential_advantage_max": 0.0, "exposed_max": 0.0}
-    for row in rows:
-        if row["score"] not in options.deciding(row["kind"]):
-            continue
-        if row["gain_upper"] is None:
-            return ""
-        name = "exposed_max" if row["score"].startswith("tpr") else "confidential_advantage_max"
-        limits[name] = max(limits[name], row["gain_upper"])
-    limits["confidential_advantage_max"] = max(limits["confidential_advantage_max"], in_places)
-    # Rounded up: rounded to the nearest, the advice might not let this very release pass.
-    shown = {name: min(1.0, math.ceil(100 * x) / 100) for name, x in limits.items()}
-    missed = [one["size"] for one in found.get("power", ()) if not one["finds"]]
-    if None in missed:  # a leak that is missed whatever its size: no limit makes up for it
-        return ""
-    if missed:
-        shown["must_find"] = max(missed)
-    return ", ".join(f"{name} = {limit:g}" for name, limit in shown.items())
+    return f"Release without {', '.join(leaking)}, which leaks by itself." if leaking else ""
 
 
 def _say(complaints: list[Complaint], weaker: list[str]) -> str:

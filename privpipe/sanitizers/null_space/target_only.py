@@ -112,16 +112,16 @@ class TargetOnly(FeatureMap):
         )
 
     def predict_target(self, x: npt.ArrayLike) -> FloatArray:
-        """Values on the grid of ``A^T x``, (n_records, n_predictions), float64."""
+        """What is released of ``A^T x``, (n_records, n_targets): class, bin or number, float64.
+
+        The class and not the score behind it: who has the release and the model knows no score.
+        """
         records, _ = as_records(self, x)
         # As for a budget of zero: rounding to a grid that knows nothing of the record.
         grid = plan_grid(0.0, self.predictor.shape[1], self.n_features_in)
         weights = measure_columns(self.predictor.T)
-        return predict_on_grid(np.asarray(records, np.float64), self.predictor, weights, grid)
-
-    def release_target(self, values: FloatArray, dtype: npt.DTypeLike) -> FloatArray:
-        """What is released of these predictions, (n_records, n_targets), in `dtype`."""
-        found = np.empty((len(values), len(self.widths)), dtype)
+        values = predict_on_grid(np.asarray(records, np.float64), self.predictor, weights, grid)
+        found = np.empty((len(values), len(self.widths)))
         ends = np.cumsum(self.widths)
         for j, (end, width) in enumerate(zip(ends, self.widths, strict=True)):
             scores = values[:, end - width : end] + self.intercept[end - width : end]
@@ -133,9 +133,13 @@ class TargetOnly(FeatureMap):
                 found[:, j] = scores[:, 0]
         return found
 
+    def release_target(self, values: FloatArray, dtype: npt.DTypeLike) -> FloatArray:
+        """The same as it is stored, (n_records, n_targets), in `dtype`."""
+        return values.astype(dtype)
+
     def map_records(self, records: FloatArray) -> FloatArray:
         """Predict, (n_records, n_targets)."""
-        return self.release_target(self.predict_target(records), np.float64)
+        return self.predict_target(records)
 
 
 @keep_names

@@ -12,7 +12,7 @@ import re
 import secrets
 import shutil
 import stat
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -419,7 +419,13 @@ def drop_unfinished(url: str) -> None:
 
 def delete_tree(store: Store, *, keep: str | None = None) -> None:
     """Delete everything in a store, but for keys that begin with `keep`."""
-    keys = [key for key in list_keys(store) if keep is None or not key.startswith(keep)]
+    delete_keys(
+        store, [key for key in list_keys(store) if keep is None or not key.startswith(keep)]
+    )
+
+
+def delete_keys(store: Store, keys: Iterable[str]) -> None:
+    """Delete some objects of a store, in this order on a file system."""
     # Of files one after the other: a kill leaves those of the end, not any.
     limit = asyncio.Semaphore(1 if isinstance(store, LocalStore) else MOST_AT_ONCE)
 

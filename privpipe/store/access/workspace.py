@@ -11,7 +11,7 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 
@@ -29,6 +29,8 @@ SUCCESS = "_SUCCESS"
 LAST = ("zarr.json", SUCCESS)
 """What is written last of what is whole."""
 LOCK = "lock"
+CASE = "gate.json"
+"""What a gate refused, so that it can be approved."""
 SCRATCH = "dask"
 """Folder of the workers' scratch files, which are theirs; emptied at start and end."""
 PART = re.compile(r"(?P<release>\w+://[^/]+/.*[^/])/parts/(?P<id>[0-9a-f]{32})")
@@ -262,6 +264,26 @@ def remove_place(url: str) -> None:
             with suppress(FileNotFoundError):
                 os.unlink(path)
         remove_workspace(url)
+
+
+def clear_workspace(url: str, *, keep: Collection[str]) -> None:
+    """Remove all in the workspace but the lock, the leases and some entries.
+
+    Only who holds it may.
+    """
+    stays, path = {LOCK, SCRATCH, LEASES, *keep}, local_path(workspace_url(url))
+    if path is None:
+        store = objects.open_store(workspace_url(url))
+        objects.delete_keys(
+            store, [key for key in objects.list_keys(store) if key.split("/")[0] not in stays]
+        )
+        return
+    for entry in list(os.scandir(path)):
+        if entry.name not in stays:
+            if entry.is_dir(follow_symlinks=False):
+                shutil.rmtree(entry.path)
+            else:
+                os.unlink(entry.path)
 
 
 def purge_workspace(url: str) -> bool:

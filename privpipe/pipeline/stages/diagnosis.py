@@ -1,0 +1,228 @@
+"""Why a release is refused, and what would pass: a diagnosis in sentences, and a configuration.
+
+Four cases: too few records judge for any method; a little more would do; the method leaks, and
+another does not; or the target itself reveals what is confidential, and nothing of the ladder
+passes. What is proposed was tried, on records that no audit judges.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from shlex import quote
+from textwrap import fill
+from typing import Any
+
+from privpipe.errors import PrivpipeError
+from privpipe.pipeline.runs.configuration_file import write_keys, write_options
+from privpipe.pipeline.runs.run import HOLDOUT, Run
+from privpipe.pipeline.runs.run_options import RunOptions
+from privpipe.pipeline.stages.gate import Complaint, find_remedies, say_score
+from privpipe.pipeline.stages.trial import (
+    ROOM,
+    WEAKEST,
+    Outlook,
+    Rung,
+    Trial,
+    draw_trial,
+    say_method,
+)
+from privpipe.sanitizers import METHODS
+from privpipe.store.access.location import join, shown
+from privpipe.store.access.objects import write_file
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """Why, and what would pass.
+
+    Parameters
+    ----------
+    case
+        "few", "near", "method" or "target".
+    text
+        In sentences.
+    following
+        What would pass, as it was tried; None where nothing did.
+    tried
+        All that was tried, best first.
+    """
+
+    case: str
+    text: str
+    following: RunOptions | None = None
+    tried: tuple[Rung, ...] = ()
+
+    def write(self, title: str) -> str:
+        """The configuration that would pass, as TOML that runs as it is."""
+        assert self.following is not None
+        return write_options(self.following, fill(f"{title} {self.text}", 96))
+
+
+def try_configured(options: RunOptions, trial: Trial) -> Rung | None:
+    """The configured method in a trial; None where it reads other things, or in many rounds."""
+    row = METHODS[options.method.name]
+    if row.releases != "rows" or options.method.in_rounds or options.method.needs() & OTHER:
+        return None
+    method = options.model_dump(mode="json")["method"]
+    return trial.try_method(method, standardise=options.collection.standardise)
+
+
+OTHER = {"attributes"}
+"""Roles of which a trial has no records."""
+
+
+def picture_trial(trial: Trial, configured: Rung | None = None) -> list[dict[str, str]]:
+    """Noise, the target itself and the raw records, and what is configured, as rows of a table."""
+    rows = []
+    for name, known in trial.measure_target().items():
+        views = {"noise": trial.noise, "configured": configured, "raw": trial.raw}
+        for view, rung in views.items():
+            mine = [one for one in rung.outlooks if one.target == name] if rung else []
+            if mine:
+                rows.append({"confidential": name, "who sees": view} | _say_outlooks(mine))
+        knows = {"gain": "0", "up to": "0", "allowed": "", "in": f"advantage {known:.2f}"}
+        if trial.schema.desired:
+            rows.append({"confidential": name, "who sees": "target"} | knows)
+    return rows
+
+
+def _say_outlooks(mine: list[Outlook]) -> dict[str, str]:
+    """The worst of a variable."""
+    worst = max(mine, key=lambda one: one.excess)
+    return {
+        "gain": f"{worst.gain:.2f}",
+        "up to": f"{worst.upper:.2f}",
+        "allowed": f"{worst.allowed:g}",
+        "in": say_score(worst.score),
+    }
+
+
+def diagnose(options: RunOptions, trial: Trial, *, refused: bool = True) -> Diagnosis:
+    """Climb down the ladder: what would pass, with these limits or with weaker ones.
+
+    Parameters
+    ----------
+    options
+        The configuration; what it says of anything but method and limits stays.
+    trial
+        Records that no audit judges.
+    refused
+        Whether the gate refused this very method: it is not proposed again.
+    """
+    limits = {key: getattr(options.gate, key) for key in WEAKEST}
+    weakest = {key: max(value, limits[key]) for key, value in WEAKEST.items()}
+    if not trial.noise.passes(weakest):
+        return Diagnosis("few", say_few(options, trial, weakest))
+    rungs = [
+        trial.try_method(method, standardise=scaled)
+        for method, scaled in trial.list_ladder()
+        if not (refused and method["name"] == options.method.name)
+    ]
+    # Within the limits that are set, else within the nearest ones that still say something.
+    for allowed in (limits, weakest):
+        if passing := [rung for rung in rungs if rung.passes(allowed)]:
+            best = _choose(passing, allowed)
+            return _propose(options, best, rungs, limits)
+    return _say_target(rungs)
+
+
+def _choose(passing: list[Rung], allowed: Mapping[str, float]) -> Rung:
+    """The first of the ladder with room to spare, of which most is left; else the farthest in."""
+
+    def fill(rung: Rung) -> float:
+        needed = rung.find_limits()
+        return max(needed[key] / max(allowed[key], 1e-6) for key in needed)
+
+    spare = [rung for rung in passing if fill(rung) <= 1 / ROOM]
+    return spare[0] if spare else min(passing, key=fill)
+
+
+def follow(options: RunOptions, rung: Rung) -> RunOptions:
+    """The configuration with the method of a rung, and limits within which it was found."""
+    method = METHODS[rung.method["name"]].options(**rung.method)
+    raised = {
+        key: value
+        for key, value in rung.find_limits().items()
+        if value > getattr(options.gate, key)
+    }
+    chosen = options.model_copy(update={"method": method})
+    chosen = chosen.change("collection", standardise=rung.standardise)
+    if chosen.release.layout != "dense":  # what only the method before could do
+        chosen = chosen.change("release", layout="dense")
+    return chosen.change("gate", **raised) if raised else chosen
+
+
+def _propose(
+    options: RunOptions, best: Rung, rungs: list[Rung], limits: Mapping[str, float]
+) -> Diagnosis:
+    raised = {k: v for k, v in best.find_limits().items() if v > limits[k]}
+    weaker = (
+        f" It needs weaker limits, which the release will state: "
+        f"{write_keys({('gate', key): value for key, value in raised.items()})}."
+        if raised
+        else ""
+    )
+    others = [rung.describe() for rung in rungs if rung is not best]
+    others_said = f" Also tried: {'; '.join(others)}." if others else ""
+    text = (
+        f"What would pass, tried on a fifth of the records, none of which judges: "
+        f"{best.describe()}.{weaker}{others_said}"
+    )
+    return Diagnosis("near" if raised else "method", text, follow(options, best), tuple(rungs))
+
+
+def say_few(options: RunOptions, trial: Trial, weakest: Mapping[str, float]) -> str:
+    """That not even noise would pass, and how many records would be enough."""
+    worst = max(trial.noise.outlooks, key=lambda one: one.upper / weakest[one.key])
+    needed = math.ceil(trial.n_audited * (ROOM * worst.upper / weakest[worst.key]) ** 2)
+    text = (
+        f"Too few records for any method: {trial.n_audited:,} would judge, and even noise reaches "
+        f"{worst.upper:.2g} in {say_score(worst.score)}. Only {weakest[worst.key]:g} or less means "
+        f"anything: about {needed:,.0f} would have to judge."
+    )
+    if options.audit.holdout < HOLDOUT:
+        text += f" First hold out half: [audit] holdout = {HOLDOUT:g}."
+    return text
+
+
+def _say_target(rungs: list[Rung]) -> Diagnosis:
+    """Nothing of the ladder passes."""
+    useful = [rung for rung in rungs if not rung.failed]
+    tried = "; ".join(rung.describe() for rung in rungs)
+    if not useful:
+        return Diagnosis("target", f"No other method could be fitted. Tried: {tried}.", None)
+    least = min(useful, key=lambda rung: rung.worst.excess)
+    worst = least.worst
+    said = (
+        f"Nothing that was tried would pass: the predicted target itself reveals {worst.target!r} "
+        f"({say_method(least.method)}: gain {worst.gain:.2f} in {say_score(worst.score)}, up to "
+        f"{worst.upper:.2f}; allowed {worst.allowed:g}). Tried: {tried}."
+    )
+    said += " Choose another target, or ingest without the columns that reveal it (--drop)."
+    return Diagnosis("target", said, None, tuple(rungs))
+
+
+FOLLOWING = "next.toml"
+"""In the folder of the report: the configuration that would pass, as it was tried."""
+
+TRIED = ("leaks", "unproven", "unknown", "utility", "constant")
+"""Complaints that another method may answer."""
+
+
+def lead_out(run: Run, findings: Mapping[str, Any], complaints: list[Complaint]) -> dict[str, Any]:
+    """What would let a release pass, tried; and the file that runs it."""
+    said, tried = [find_remedies(findings)], list[str]()
+    if complaints[0].code in TRIED and run.method.releases == "rows":
+        try:
+            trial = draw_trial(run.options, run.training, attempt=int(findings["attempt"]) + 1)
+            found = diagnose(run.options, trial)
+        except PrivpipeError as error:  # the refusal itself is what matters
+            said.append(f"No other method could be tried: {error.message}")
+        else:
+            said.append(found.text)
+            tried = [rung.describe() for rung in found.tried]
+            if found.following is not None:
+                place = join(run.report_url, FOLLOWING)
+                write_file(place, found.write(f"After run {run.run_id} was refused."))
+                said.append(f"Next: privpipe run {quote(shown(place))}")
+    return {"ways_out": " ".join(filter(None, said)), "tried": tried}

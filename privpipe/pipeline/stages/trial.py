@@ -1,0 +1,406 @@
+"""What would pass, tried on a fifth of the records, of those that no audit judges.
+
+Every method of the ladder is fitted to some of them and attacked on the others by the few
+adversaries that find most leaks. Whoever chooses by these records has learned nothing of those that
+judge: a choice by the judged ones would be an attempt, and is counted as one.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from privpipe.attacks.adversaries.attack_options import AttackOptions
+from privpipe.attacks.adversaries.auxiliary import Auxiliary
+from privpipe.attacks.adversaries.evidence import Evidence
+from privpipe.attacks.adversaries.preparation import prepare_evidence
+from privpipe.attacks.statistics.scores import EXPOSURES, Score
+from privpipe.attacks.threats.inference import plan_attacks, run_attack
+from privpipe.attacks.threats.verdicts.outcomes import Attack
+from privpipe.capabilities import FollowsTarget
+from privpipe.errors import InputError, PrivpipeError
+from privpipe.pipeline.runs.run import HOLDOUT, find_attack_options
+from privpipe.pipeline.runs.run_options import RunOptions
+from privpipe.protocols import Column, FloatArray, IntArray, Shard, ShardSchema
+from privpipe.records.memory import Records
+from privpipe.records.sampling import make_split
+from privpipe.sanitizers import METHODS
+from privpipe.sanitizers.chain import fit_standardised
+from privpipe.store.collections.collection import Collection
+from privpipe.store.keyring.registers import Attempt
+
+SHARE, LEAST, MOST = 0.2, 2_000, 20_000
+"""Of the records: a fifth, of at most so many; fewer than the least order no methods."""
+
+LEARN = 0.4
+"""Of a trial: the fit has these, the adversaries the rest."""
+
+QUICK = (
+    ("released", "quadratic"),
+    ("joined", "boosting"),
+    ("joined", "logistic"),
+    ("joined", "least_squares"),
+)
+"""Readings and adversaries that found 56 of 62 leaks in a seventh of an audit's time."""
+
+ALONE = (("released", "boosting"), ("released", "logistic"))
+"""The same where there is no target to be joined with."""
+
+WEAKEST = {"confidential_advantage_max": 0.2, "exposed_max": 0.1}
+"""Limits beyond which a verdict says too little to be proposed."""
+
+ROOM = 1.15
+"""An expected limit is so many times what the trial says: choosing the best of a ladder and the
+adversaries that a trial leaves out both make it look better than it is."""
+
+RETAINED = 0.5
+"""Of what raw records show of the target beyond a guess: less is no use of a release."""
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """What an audit of all records would about find of one variable.
+
+    Parameters
+    ----------
+    target
+        The confidential variable.
+    adversary, score
+        Of the largest expected limit, in units of what is allowed.
+    gain, lower
+        What was measured in the trial, and its lower limit.
+    upper
+        Upper limit to be expected of as many records as will judge.
+    allowed
+        Of this score.
+    """
+
+    target: str
+    adversary: str
+    score: str
+    gain: float
+    lower: float
+    upper: float
+    allowed: float
+
+    @property
+    def key(self) -> str:
+        """The key of ``[gate]`` that holds its limit."""
+        return "exposed_max" if self.score in EXPOSURES else "confidential_advantage_max"
+
+    @property
+    def excess(self) -> float:
+        return self.upper / max(self.allowed, 1e-6)
+
+
+@dataclass(frozen=True)
+class Rung:
+    """One way to release the records, as it was tried.
+
+    Parameters
+    ----------
+    method
+        The ``[method]`` table.
+    standardise
+        Whether features are standardised before.
+    outlooks
+        Of every variable and of either kind of score, the worst of each.
+    retained
+        How much of what raw records show of the target is left, in [0, 1]; NaN without a target.
+    failed
+        Why it could not be tried; else nothing.
+    """
+
+    method: Mapping[str, Any]
+    standardise: bool
+    outlooks: tuple[Outlook, ...] = ()
+    retained: float = math.nan
+    failed: str = ""
+
+    @property
+    def worst(self) -> Outlook:
+        return max(self.outlooks, key=lambda one: one.excess)
+
+    @property
+    def gain(self) -> float:
+        """The largest advantage beyond the target's that was measured."""
+        gains = [one.gain for one in self.outlooks if one.key != "exposed_max"]
+        return max(gains, default=math.nan)
+
+    @property
+    def is_useful(self) -> bool:
+        return not self.failed and not self.retained < RETAINED
+
+    def find_limits(self) -> dict[str, float]:
+        """The limits, in hundredths, within which an audit would about find it."""
+        found: dict[str, float] = {}
+        for one in self.outlooks:
+            # What is no number is within no limit.
+            is_known = math.isfinite(one.upper)
+            least = math.ceil(100 * ROOM * one.upper) / 100 if is_known else math.inf
+            found[one.key] = max(found.get(one.key, one.allowed), least)
+        return found
+
+    def passes(self, limits: Mapping[str, float] | None = None) -> bool:
+        """Whether it would, within its own limits or others."""
+        allowed = limits or {one.key: one.allowed for one in self.outlooks}
+        needed = self.find_limits()
+        return self.is_useful and all(needed[key] <= allowed[key] for key in needed)
+
+    def describe(self) -> str:
+        """In a few words."""
+        if self.failed:
+            return f"{say_method(self.method)} could not be fitted"
+        retained = (
+            "" if math.isnan(self.retained) else f", {self.retained:.0%} of the target retained"
+        )
+        return f"{say_method(self.method)} (gain {self.gain:.2f}{retained})"
+
+
+def say_method(method: Mapping[str, Any]) -> str:
+    """A method with the options that matter.
+
+    >>> say_method({"name": "minimax_least_squares", "n_filtered": 1, "ridge": 0.01})
+    'minimax_least_squares with n_filtered = 1'
+    """
+    given = {k: v for k, v in method.items() if k in ("utility_budget", "n_filtered")}
+    said = ", ".join(f"{key} = {value:.2g}" for key, value in given.items() if value is not None)
+    return f"{method['name']} with {said}" if said else str(method["name"])
+
+
+@dataclass(frozen=True, eq=False)
+class Trial:
+    """Records that no audit judges, and how what is made of them is attacked.
+
+    Parameters
+    ----------
+    learn, judge
+        Records that methods are fitted to, and those that adversaries are given.
+    schema
+        Of both.
+    groups : (n_judge,), optional
+        Whose the judging records are.
+    options
+        Limits, level and bounds of the next attempt.
+    n_audited
+        Records that its audit will be given.
+    """
+
+    learn: Shard
+    judge: Shard
+    schema: ShardSchema
+    groups: IntArray | None
+    options: AttackOptions
+    n_audited: int
+
+    def _prepare(self, released: FloatArray) -> Evidence:
+        return prepare_evidence(
+            released,
+            self.judge.confidential,
+            columns=self.schema.confidential,
+            groups=self.groups,
+            desired=Auxiliary(self.judge.desired, self.schema.desired),
+            options=self.options,
+        )
+
+    def foresee(self, released: FloatArray) -> tuple[Outlook, ...]:
+        """What the audit would find of a release of the judging records."""
+        evidence = self._prepare(released)
+        # The levels of the intervals are those of the whole plan.
+        plan = plan_attacks(evidence, self.options)
+        quick = QUICK if self.schema.desired else (*QUICK, *ALONE)
+        narrower = math.sqrt(min(1.0, len(evidence.truth) / self.n_audited))
+        found: dict[tuple[str, str], Outlook] = {}
+        for attack in plan:
+            if (attack.source, attack.adversary) not in quick:
+                continue
+            for score in run_attack(evidence, attack, self.options).deciding(self.options):
+                one = self._expect(attack, score, narrower)
+                best = found.setdefault((one.target, one.key), one)
+                if not one.excess <= best.excess:  # what is no number is the worst
+                    found[one.target, one.key] = one
+        return tuple(found.values())
+
+    def _expect(self, attack: Attack, score: Score, narrower: float) -> Outlook:
+        # Limits of what is estimated narrow with the root of the records.
+        upper = score.gain + (score.gain_upper - score.gain) * narrower
+        allowed, adversary = self.options.allowed(score.name), attack.adversary
+        return Outlook(
+            attack.target, adversary, score.name, score.gain, score.gain_lower, upper, allowed
+        )
+
+    @cached_property
+    def noise(self) -> Rung:
+        """What would be found of a release that reveals nothing."""
+        drawn = np.random.default_rng(0).standard_normal((len(self.judge.features), 1))
+        return Rung({"name": "noise"}, False, self.foresee(drawn))
+
+    @cached_property
+    def raw(self) -> Rung:
+        """What would be found of the records themselves."""
+        return Rung({"name": "raw"}, False, self.foresee(self.judge.features), retained=1.0)
+
+    def measure_target(self) -> dict[str, float]:
+        """By confidential variable, the advantage of whoever knows the target and no more."""
+        evidence = self._prepare(np.arange(len(self.judge.features))[:, None] % 2.0)
+        found = {column.name: 0.0 for column in evidence.columns}
+        for attack in plan_attacks(evidence, self.options):
+            if attack.source == "wanted":
+                scores = run_attack(evidence, attack, self.options).deciding(self.options)
+                known = [one.advantage for one in scores if one.name not in EXPOSURES]
+                found[attack.target] = max((x for x in known if math.isfinite(x)), default=0.0)
+        return found
+
+    def try_method(self, method: Mapping[str, Any], *, standardise: bool) -> Rung:
+        """Fit it to some records and attack its release of the others."""
+        row, records = METHODS[method["name"]], Records.of_shard(self.learn, self.schema)
+        try:
+            options = row.options(**method)
+            if standardise:
+                fitted = fit_standardised(row, records, options)
+            else:
+                fitted = row.fit(records, options)
+            released = fitted.apply(self.judge.features)
+            # Where a row is made of the target prediction alone the audit attacks that.
+            read = released
+            if isinstance(fitted, FollowsTarget):
+                read = fitted.predict_target(self.judge.features)
+            return Rung(method, standardise, self.foresee(read), self._measure_retained(released))
+        except (PrivpipeError, ValueError, TypeError) as error:
+            # A message of ours holds no value of a record; of others nothing is said.
+            known = error.message if isinstance(error, PrivpipeError) else type(error).__name__
+            return Rung(method, standardise, failed=known)
+
+    def _measure_retained(self, released: FloatArray) -> float:
+        """The least share that any target keeps of its advantage over a guess."""
+        if not self.schema.desired:
+            return math.nan
+        shares = []
+        for column in self.schema.desired:
+            raw, after = (self._predict(x, column) for x in (self.judge.features, released))
+            shares.append(min(1.0, max(0.0, after) / raw) if raw > 0 else 1.0)
+        return min(shares)
+
+    def _predict(self, x: FloatArray, column: Column) -> float:
+        """Best advantage over a guess by least squares and trees, trained anew."""
+        truth = self.judge.desired[:, [self.schema.desired.index(column)]]
+        given: Any = {"columns": (column,), "groups": self.groups, "options": self.options}
+        evidence, found = prepare_evidence(x, truth, **given), [0.0]
+        kind: Any = "classes" if column.is_categorical else "numbers"
+        for name in ("least_squares", "boosting"):
+            outcome = run_attack(
+                evidence, Attack(column.name, kind, "released", name), self.options
+            )
+            measured = [one for one in outcome.scores if one.name in ("accuracy", "r2")]
+            found += [one.advantage for one in measured if math.isfinite(one.advantage)]
+        return max(found)
+
+    def list_ladder(self) -> Iterator[tuple[dict[str, Any], bool]]:
+        """Three ways to release less and less, and whether features are standardised before."""
+        names = {column.name for column in self.schema.desired}
+        if not names:
+            return
+        if (budget := self.measure_variance()) > 0:
+            method = {"name": "null_space", "utility_budget": float(f"{budget:.3g}"), "ridge": 0.01}
+            yield method, False
+        # A filter of one direction preserves one target of two classes, or a number.
+        if all((column.n_categories or 2) == 2 for column in self.schema.desired):
+            yield {"name": "minimax_least_squares", "n_filtered": 1}, True
+        yield {"name": "target_only"}, False
+
+    def measure_variance(self) -> float:
+        """Variance of the target prediction: the budget that is all of it."""
+        records = Records.of_shard(self.learn, self.schema)
+        row = METHODS["null_space"]
+        try:
+            fitted: Any = row.fit(
+                records, row.options(name="null_space", utility_budget=0.0, ridge=0.01)
+            )
+        except PrivpipeError:
+            return 0.0
+        x = np.asarray(self.judge.features, np.float64)
+        predictor = np.asarray(fitted.predictor)[: x.shape[1]]
+        return float(np.var(x @ predictor, axis=0).sum())
+
+
+def draw_trial(options: RunOptions, training: Collection, *, attempt: int = 1) -> Trial:
+    """A fifth of the records, of those that no audit judges.
+
+    Parameters
+    ----------
+    options
+        Limits, level and what is held out.
+    training
+        Labelled records, with their variables.
+    attempt
+        Number of the attempt that the trial is for: later ones have less of the level.
+
+    Raises
+    ------
+    InputError
+        If they are too few, or nothing confidential is named.
+    """
+    split = make_split(options.audit.holdout, options.audit.group)
+    # As if half were held out: whoever holds out more than now has not chosen by those records.
+    share = max(split.share, HOLDOUT)
+    group = (split.group,) if split.group else ()
+    free = replace(
+        training.keeping(replace(split, share=share), "fit"),
+        confidential=(*training.confidential, *group),
+        only_finite=True,
+    )
+    n_records = training.schema_of_records.n_records
+    shard = _read(free, min(MOST, max(LEAST, math.ceil(SHARE * n_records))))
+    n = len(shard.features)
+    if n < LEAST or not training.confidential:
+        raise InputError(
+            f"A trial needs {LEAST:,} records that no audit judges and a confidential variable; "
+            f"there are {n:,}.",
+            remedy="Ingest more records.",
+            code="too-few",
+        )
+    groups = None
+    if group:
+        groups = shard.confidential[:, -1].astype(np.int64)
+        shard = replace(shard, confidential=shard.confidential[:, :-1])
+    units = np.arange(n) if groups is None else np.unique(groups, return_inverse=True)[1]
+    mark = np.random.default_rng(0).random(int(units.max()) + 1) < LEARN
+    learns = mark[units]
+    judging = None if groups is None else groups[~learns]
+    attacked = find_attack_options(options, Attempt(attempt, 0))
+    # Whoever names few adversaries for an audit is not to be advised by what these do not find.
+    names = dict.fromkeys((*attacked.adversaries, *(name for _, name in (*QUICK, *ALONE))))
+    attacked = replace(attacked, adversaries=tuple(names))
+    held = int(n_records * options.audit.holdout) or n_records
+    return Trial(
+        _take(shard, np.flatnonzero(learns)),
+        _take(shard, np.flatnonzero(~learns)),
+        training.schema,
+        judging,
+        attacked,
+        min(held, attacked.max_records),
+    )
+
+
+def _read(collection: Collection, n: int) -> Shard:
+    """At most so many records, of chunks that are evenly spread."""
+    n_chunks = collection.plan.n_chunks
+    per_chunk = max(1.0, collection.schema_of_records.n_records / n_chunks / 2)
+    n_read = min(n_chunks, max(4, math.ceil(n / per_chunk)))
+    spread = np.unique(np.linspace(0, n_chunks - 1, n_read).astype(int))
+    shards = [collection.shard(int(chunk)) for chunk in spread]
+    names = [one.name for one in fields(Shard) if one.name != "first_record"]
+    joined = {name: np.concatenate([getattr(one, name) for one in shards]) for name in names}
+    whole = Shard(**joined, first_record=-1)
+    drawn = np.random.default_rng(0).permutation(len(whole.features))[:n]
+    return _take(whole, np.sort(drawn))
+
+
+def _take(shard: Shard, rows: IntArray) -> Shard:
+    """Some records of a shard; what it does not have has no rows."""
+    arrays = {one.name: getattr(shard, one.name) for one in fields(Shard)}
+    taken = {k: v[rows] if np.size(v, 0) else v for k, v in arrays.items() if k != "first_record"}
+    return Shard(**taken, first_record=-1)

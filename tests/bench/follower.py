@@ -1,0 +1,171 @@
+"""A literal follower: does the first thing that the message says, at most three tries a pair.
+
+``python -m tests.bench.follower [PAIR ...]``: over pairs of data set, target and confidential
+variable, of the data sets in PRIVPIPE_PAPER_DATA with at least 10,000 records, it runs ``init`` and
+``run`` as a user would, and prints what was published, refused, and why. Pairs are numbers from 0.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+TRIES = 3
+LIMITS = {"confidential_advantage_max": 0.2, "exposed_max": 0.1}
+USUAL = {"confidential_advantage_max": 0.1, "exposed_max": 0.01}
+BY_GROUP = {"har": "run"}
+
+PAIRS = (
+    *(("adult", "income", secret) for secret in ("sex", "race", "marital_status", "relationship")),
+    *(("adult", "income", secret) for secret in ("native_country", "workclass", "age")),
+    *(("adult", "occupation", secret) for secret in ("sex", "income", "race")),
+    *(("adult", "hours_per_week", secret) for secret in ("sex", "income")),
+    *(("har", "moving", secret) for secret in ("upright", "young_subject")),
+    *(("har", "activity", secret) for secret in ("young_subject",)),
+    *(("school", "score", secret) for secret in ("col_0", "col_5", "col_9", "large_school")),
+    *(("school", "high_score", secret) for secret in ("col_0",)),
+)
+"""Data set, target, confidential variable: three data sets of at least 10,000 records are there."""
+
+
+def read_table(name: str) -> pd.DataFrame:
+    """A data set as a table of features and labels."""
+    folder = Path(os.environ["PRIVPIPE_PAPER_DATA"])
+    if name == "adult":
+        with gzip.open(folder / "adult.csv.gz") as file:
+            return pd.read_csv(file).drop(columns=["split"])
+    found = np.load(folder / f"{name}.npz", allow_pickle=False)
+    x = found["X"]
+    table = pd.DataFrame(x, columns=[f"col_{j}" for j in range(x.shape[1])])
+    if name == "har":
+        table = table.iloc[:, ::4].copy()  # each fourth of 561 features: the machine is small
+        table["activity"] = found["activity"].astype(str)
+        table["moving"] = np.where(found["activity"] <= 3, "yes", "no")
+        table["upright"] = np.where(found["activity"] != 6, "yes", "no")
+        table["young_subject"] = np.where(found["subject"] <= 15, "yes", "no")
+        table["run"] = found["run"]
+    else:
+        table["score"] = found["y"].astype(float)
+        table["high_score"] = np.where(found["y"] > np.median(found["y"]), "yes", "no")
+        sizes = pd.Series(found["school"]).map(pd.Series(found["school"]).value_counts())
+        table["large_school"] = np.where(sizes > sizes.median(), "yes", "no")
+    return table
+
+
+LABELS = {"har": ("activity", "moving", "upright", "young_subject", "run"), "adult": ("income",)}
+LABELS["school"] = ("score", "high_score", "large_school")
+
+
+def ingest(folder: Path, name: str, target: str, secret: str) -> None:
+    """Make the collection of a pair, with the commands of a user."""
+    table = read_table(name)
+    labels = {target, secret, *([BY_GROUP[name]] if name in BY_GROUP else [])}
+    table = table.drop(columns=[one for one in LABELS[name] if one not in labels])
+    texts = [c for c in table if c not in labels and not pd.api.types.is_numeric_dtype(table[c])]
+    table.to_csv(folder / "records.csv", index=False)
+    asked = ["--labels", ",".join(sorted(labels))]
+    if texts:
+        asked += ["--one-hot", ",".join(texts)]
+    if secret.startswith("col_"):
+        asked += ["--categorical", secret]
+    call(folder, ["ingest", "records.csv", "records.zarr", *asked])
+
+
+def call(folder: Path, words: list[str]) -> tuple[int, str]:
+    """One command of privpipe in a folder, and all that it says."""
+    environment = os.environ | {
+        "PRIVPIPE_CLUSTER__WORKERS": "0",
+        "PRIVPIPE_ACCOUNT": str(folder / "account"),
+        "PRIVPIPE_PLAIN": "1",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", "from privpipe.command import main; main()", *words],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+def follow(folder: Path, name: str, target: str, secret: str) -> dict[str, Any]:
+    """Init, run, and then the first thing that is said, until it is published or nothing is."""
+    begun = time.perf_counter()
+    ingest(folder, name, target, secret)
+    code, said = call(
+        folder, ["init", "records.zarr", "--desired", target, "--confidential", secret]
+    )
+    log = [said]
+    config = "privpipe.toml"
+    if name in BY_GROUP:
+        text = (folder / config).read_text()
+        (folder / config).write_text(
+            text.replace("# group = ", f'group = "{BY_GROUP[name]}"  # ', 1)
+        )
+    words, tries = ["run", config], 0
+    while tries < TRIES:
+        code, said = call(folder, words)
+        log.append(f"$ privpipe {shlex.join(words)}\n{said}")
+        tries += 1
+        if code == 0 or (found := re.search(r"Next: privpipe (run \S+)", said)) is None:
+            break
+        words = shlex.split(found[1])
+    (folder / "log.txt").write_text("\n".join(log))
+    options = tomllib.loads((folder / words[1]).read_text())
+    limits = USUAL | {k: v for k, v in options.get("gate", {}).items() if k in USUAL}
+    return {
+        "pair": f"{name}: {target} | {secret}",
+        "published": code == 0,
+        "tries": tries,
+        "method": options["method"]["name"],
+        "limits": limits,
+        "within": all(limits[key] <= most for key, most in LIMITS.items()),
+        "kept": read_kept(folder),
+        "why": "" if code == 0 else said.strip().splitlines()[-1][:600],
+        "seconds": round(time.perf_counter() - begun),
+    }
+
+
+def read_kept(folder: Path) -> dict[str, float | None]:
+    """What the target's scores are, raw and released."""
+    try:
+        audit = json.loads((folder / "records.release.report" / "audit.json").read_text())
+    except FileNotFoundError:
+        return {}
+    found: dict[str, float | None] = {}
+    for views in audit["desired"].values():
+        for view, values in views.items():
+            found[view] = values.get("accuracy", values.get("r2"))
+    return found
+
+
+def main() -> None:
+    chosen = [int(word) for word in sys.argv[1:]] or range(len(PAIRS))
+    results = []
+    for number in chosen:
+        with tempfile.TemporaryDirectory(prefix="privpipe-follower-") as folder:
+            results.append(follow(Path(folder), *PAIRS[number]))
+            if keep := os.environ.get("PRIVPIPE_FOLLOWER_LOGS"):
+                text = (Path(folder) / "log.txt").read_text()
+                (Path(keep) / f"pair-{number}.txt").write_text(text)
+        print(json.dumps({"number": number} | results[-1]), flush=True)
+    passed = sum(one["published"] and one["within"] for one in results)
+    print(f"published within the limits: {passed} of {len(results)}")
+
+
+if __name__ == "__main__":
+    main()
