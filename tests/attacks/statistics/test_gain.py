@@ -8,7 +8,7 @@ import pytest
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.auxiliary import Auxiliary
 from privpipe.attacks.statistics.intervals import Confidence, measure_difference_interval
-from privpipe.attacks.statistics.scores import measure_class_scores
+from privpipe.attacks.statistics.scores import Reference, measure_class_scores
 from privpipe.attacks.threats.inference import measure_attacks
 from privpipe.attacks.threats.verdicts.attack_report import AttackReport
 from privpipe.protocols import Column, FloatArray
@@ -112,7 +112,7 @@ def test_measure_class_scores__covers_the_true_gain_of_every_score(grouped: bool
         groups = np.arange(n) if grouped else None
         confidence = Confidence(0.9, groups=groups, n_replicates=60)
         mine, theirs = ((table, table) for table in tables)
-        found = measure_class_scores(truth, mine, 0, confidence, known=theirs)
+        found = measure_class_scores(truth, mine, 0, confidence, Reference(theirs))
         return {s.name: (s.gain, s.gain_lower, s.gain_upper) for s in found}
 
     true = {name: gain for name, (gain, _, _) in draw_scores(40_000).items()}
