@@ -118,7 +118,7 @@ def measure_advantage(name: str, value: float, baseline: float) -> float:
 
 
 @dataclass(frozen=True, eq=False)
-class Reference:
+class ScoredAgainst:
     """What a prediction is scored reference.
 
     Parameters
@@ -137,7 +137,7 @@ class Reference:
     cells: IntArray | None = None
 
 
-NO_REFERENCE = Reference()
+NO_REFERENCE = ScoredAgainst()
 
 Estimated = tuple[float, FloatArray]
 """A score, and each record's influence on it."""
@@ -148,7 +148,7 @@ def measure_class_scores(
     decided: Decided,
     guess: int,
     confidence: intervals.Confidence = intervals.USUAL,
-    reference: Reference = NO_REFERENCE,
+    reference: ScoredAgainst = NO_REFERENCE,
 ) -> tuple[Score, ...]:
     """Score a prediction of classes, each score with its interval and baseline.
 
@@ -264,7 +264,7 @@ def measure_number_scores(
     decided: Decided,
     guess: float,
     confidence: intervals.Confidence = intervals.USUAL,
-    reference: Reference = NO_REFERENCE,
+    reference: ScoredAgainst = NO_REFERENCE,
 ) -> tuple[Score, ...]:
     """Score a prediction of numbers, each score with its interval and baseline.
 

@@ -247,7 +247,7 @@ def score_decisions(
     """
     truth, units = target.truth[test], target.units
     confidence = _plan_confidence(target, None if units is None else units[test], level)
-    reference = scoring.Reference(known, folds, cells)
+    reference = scoring.ScoredAgainst(known, folds, cells)
     if target.n_classes is None:
         return scoring.measure_number_scores(truth, decided, guess, confidence, reference)
     codes = truth.astype(np.int64)

@@ -16,7 +16,7 @@ from privpipe.attacks.adversaries.attack_options import GROUPS, AttackOptions
 from privpipe.attacks.adversaries.evidence import Evidence, Target
 from privpipe.attacks.statistics import intervals
 from privpipe.attacks.statistics.intervals import Confidence, Interval
-from privpipe.attacks.statistics.scores import EXPOSURES, Reference, measure_number_scores
+from privpipe.attacks.statistics.scores import EXPOSURES, ScoredAgainst, measure_number_scores
 from privpipe.attacks.threats import inference
 from privpipe.attacks.threats.inference import TrainedAdversary
 from privpipe.attacks.threats.verdicts.outcomes import Attack, AttackOutcome, is_of_release
@@ -193,7 +193,7 @@ def _measure_r2(
 ) -> tuple[Interval, Interval, Interval]:
     """R squared on raw and on released records, and the difference."""
     better, *_ = measure_number_scores(
-        truth, raw.decided, raw.guess, confidence, Reference(released.decided)
+        truth, raw.decided, raw.guess, confidence, ScoredAgainst(released.decided)
     )
     worse, *_ = measure_number_scores(truth, released.decided, released.guess, confidence)
     assert better.gained is not None, "R squared is compared"
