@@ -27,7 +27,7 @@ def test_together__two_releases_that_tell_nothing_alone_tell_all() -> None:
     """The secret is whether two masks agree in size: each alone is noise."""
     random = np.random.default_rng(0)
     secret = random.integers(0, 2, N)
-    mask = random.normal(size=N) * 3
+    mask = random.normal(size=N) * 20
     first, second = mask[:, None], (mask + secret)[:, None] + 0.1 * random.normal(size=(N, 1))
     assert attack({}, second, secret) != "leaks"
     assert attack({}, first, secret) != "leaks"

@@ -115,7 +115,7 @@ def test_group_adversary__is_asked_only_of_variables_of_whole_groups() -> None:
 def test_verdict__asks_for_groups_and_for_so_many_as_decide() -> None:
     """Six judged groups asked for records, of which no number would have helped."""
     options = AttackOptions(
-        adversaries=("logistic",), max_advantage=0.5, max_exposed=0.5, n_replicates=60
+        adversaries=("logistic",), max_advantage=0.3, max_exposed=0.3, n_replicates=60
     )
 
     def attack(n_groups: int, seed: int, n_each: int = 12) -> AttackReport:
@@ -138,7 +138,7 @@ def test_verdict__asks_for_groups_and_for_so_many_as_decide() -> None:
 
 def test_verdict__says_how_many_records_must_be_judged_for_so_many_groups() -> None:
     options = AttackOptions(
-        adversaries=("logistic",), max_advantage=0.5, max_exposed=0.5, max_records=400
+        adversaries=("logistic",), max_advantage=0.3, max_exposed=0.3, max_records=400
     )
     rng, groups, kind = draw_groups(20, 20)
     x = rng.normal(size=(len(groups), 3))

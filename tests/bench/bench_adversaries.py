@@ -225,8 +225,7 @@ def _cut(
     rows: IntArray, classes: IntArray | None, options: AttackOptions
 ) -> tuple[IntArray, IntArray, IntArray]:
     """The split of the attacks, which is drawn by seed."""
-    shares = {"tune_share": options.tune_share, "test_share": options.test_share}
-    split = draw_split(rows, classes=classes, seed=options.seed, **shares)
+    split = draw_split(rows, classes=classes, seed=options.seed, tune_share=options.tune_share)
     return split.train, split.tune, split.test
 
 

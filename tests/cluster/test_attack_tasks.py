@@ -72,8 +72,8 @@ def test_distribute_attacks__reports_what_one_process_reports(client: Client) ->
     assert ours.table.drop(columns="seconds").equals(alone.table.drop(columns="seconds"))
     assert ours.decisions.equals(alone.decisions)
     assert [(e.what, e.amount) for e in heard if e.work == "attack"] == [
-        ("begins", 7),
-        *[("advances", 1)] * 7,
+        ("begins", 6),
+        *[("advances", 1)] * 6,
         ("ends", 0),
     ]
 

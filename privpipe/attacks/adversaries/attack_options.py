@@ -61,16 +61,18 @@ class AttackOptions(Options):
         under the ROC curve does not. Both hide a few records that are known for certain;
         true-positive rates do not.
     level
-        Confidence of all verdicts together (Holm over variables, Bonferroni over the attacks
-        and deciding scores of each).
+        Confidence of each verdict. "safe" needs every upper limit within what is allowed, each at
+        this level; "leaks" needs one lower limit beyond it, and these share the level (Holm over
+        variables, Bonferroni over the attacks and deciding scores of each).
     max_records
         Records drawn from the collection for the audit.
     max_bytes
         Bytes of one attacked matrix; the sample shrinks until it fits.
     max_test
         Test records each adversary predicts.
-    tune_share, test_share
-        Shares of the records that choose settings and that judge; the rest trains.
+    tune_share
+        Share of the records that do not judge a fold which choose settings, where each fold
+        chooses its own.
     min_class_records
         Classes with fewer records are too small to be judged.
     rare_classes
@@ -106,9 +108,8 @@ class AttackOptions(Options):
     level: Annotated[float, Field(gt=0, lt=1)] = 0.95
     max_records: Annotated[int, Field(ge=50)] = 30_000
     max_bytes: Annotated[int, Field(ge=1 << 20)] = 1 << 28
-    max_test: Annotated[int, Field(ge=20)] = 20_000
+    max_test: Annotated[int, Field(ge=20)] = 100_000
     tune_share: Share = 0.15
-    test_share: Share = 0.3
     min_class_records: Annotated[int, Field(ge=4)] = 10
     rare_classes: Literal["refuse", "merge"] = "merge"
     seen_records: Literal["leave_out", "train"] = "leave_out"
@@ -158,19 +159,34 @@ class AttackOptions(Options):
         """
         return 1 - (1 - self.level) / (max(n_compared, 1) * max(n_open, 1))
 
+    @property
+    def safe_level(self) -> float:
+        """Two-sided confidence of limits whose upper one alone has the level of a verdict.
+
+        Where one true gain is beyond what is allowed, its own limit must fail for "safe" to be
+        said: however many there are, the error is that of one.
+
+        References
+        ----------
+        Berger 1982, Multiparameter Hypothesis Testing and Acceptance Sampling
+        (intersection-union tests).
+        """
+        return max(1 - 2 * (1 - self.level), 1e-6)
+
     def plan_levels(self, n_compared: int, n_variables: int) -> tuple[float, ...]:
-        """The levels that sharing it step by step may need, the strictest first.
+        """The levels that sharing it step by step may need, the strictest first, then `safe_level`.
 
         Of many variables not every step is listed; `Interval.at` then takes a stricter one.
 
         >>> [round(level, 4) for level in AttackOptions().plan_levels(5, 2)]
-        [0.995, 0.99]
+        [0.995, 0.99, 0.9]
         """
         # Of many variables in steps of a fifth: every level costs limits of all scores.
         steps = [n_variables]
         while steps[-1] > 1:
             steps.append(min(steps[-1] - 1, int(0.8 * steps[-1]) + 1))
-        return tuple(self.plan_level(n_compared, n_open) for n_open in steps)
+        shared = tuple(self.plan_level(n_compared, n_open) for n_open in steps)
+        return (*shared, *[self.safe_level] * (self.safe_level < shared[-1]))
 
 
 GROUPS = "groups"
@@ -217,7 +233,7 @@ def choose_adversaries(
     if source.startswith(ALONE):
         return (table.READS_VARIABLE,)
     suited = tuple(n for n in options.adversaries if is_categorical or table.ADVERSARIES[n].numbers)
-    if source not in ("everything", "joined", "noise") and not source.startswith(JOINT):
+    if source not in ("everything", "joined", "noise", "raw") and not source.startswith(JOINT):
         return suited
     # Noise fills every bin of every feature: trees take longest there, and it is a comparison.
     # The first that is suited of each: a source that is read for comparison needs no more.

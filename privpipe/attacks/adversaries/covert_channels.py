@@ -117,9 +117,13 @@ def fit_surroundings_reader(problem: Problem) -> Fitted:
 
 
 def _fit(problem: Problem, most_factors: int) -> Fitted:
-    digits = parities.measure_digits(problem.x_train)
-    codes = find_codes(problem, digits, most_factors)
-    return problems.choose_best(problem, _train(problem, _choose_bits(problem, digits), codes))
+    # What to read is searched once for all folds that share it: the search takes longest.
+    trial = problem.trial or problems.Trial(problem)
+    if trial.best is None:
+        digits = parities.measure_digits(trial.problem.x_train)
+        codes = find_codes(trial.problem, digits, most_factors)
+        trial.best = _choose_bits(trial.problem, digits), codes
+    return problems.choose_best(problem, _train(problem, *trial.best))
 
 
 def _train(problem: Problem, bits: Features, codes: list[Features]) -> Iterator[Fitted]:

@@ -20,7 +20,7 @@ TREES = 300
 IDLE_ROUNDS = 10
 """Rounds without a smaller loss on the tuning records after which boosting stops."""
 
-FOREST_TREES, TREES_TRIED = 100, 40
+FOREST_TREES, TREES_TRIED = 40, 20
 """Trees of a forest, and of those that are tried: as many as show which is the better."""
 
 LEAST_RECORDS = (1, 5)
@@ -33,7 +33,7 @@ HIDDEN_UNITS = 100
 PENALTIES = (1e-4, 1.0)
 """Ridge of the weights, as scikit-learn takes it: divided by the records of a step."""
 
-EPOCHS = (5, 20, 60)
+EPOCHS = (5, 15, 40)
 """Passes over the training records after which training may stop."""
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.coordinates import TrainingMatrix
-from privpipe.attacks.statistics import splits
+from privpipe.attacks.statistics import folds, splits
 from privpipe.attacks.statistics.splits import RecordSplit
 from privpipe.protocols import BoolArray, Column, FloatArray, IntArray
 
@@ -274,30 +274,21 @@ class Target:
             If there are too few records or groups to train, choose and judge.
         """
         evidence, options, rows = self.evidence, self.options, self.rows
-        truth = self.truth[rows]
-        classes = truth.astype(np.int64) if self.column.is_categorical else None
-        train_only, ties = evidence.train_only, evidence.ties
+        train_only, units = evidence.train_only, evidence.ties
         # Records cut by time alone made the audit blind: an adversary learned some activities of a
         # person and was judged by others. So naming the group takes no attack on single records
         # away.
-        groups = None if evidence.groups is None or self.is_named else evidence.groups[rows]
-        # A trait is the same of all records of a group: each group judges once, by what others
-        # teach.
-        if groups is not None and train_only is None and splits.is_of_groups(groups, truth):
-            return splits.deal_groups(
-                rows, groups, classes, tune_share=options.tune_share, seed=options.seed
-            )
-        split = splits.draw_split(
+        if evidence.groups is not None and not self.is_named:
+            units = evidence.groups
+        return folds.deal_folds(
             rows,
-            classes=classes,
-            groups=groups,
-            ties=None if ties is None else ties[rows],
+            classes=self.truth[rows].astype(np.int64) if self.column.is_categorical else None,
+            strata=None if evidence.tasks is None else evidence.tasks[rows],
+            units=None if units is None else units[rows],
             train_only=None if train_only is None else train_only[rows],
             tune_share=options.tune_share,
-            test_share=options.test_share,
             seed=options.seed,
         )
-        return (split,)
 
     def split_groups(self) -> tuple[RecordSplit, ...]:
         """The splits for adversaries who know several records of one group; errors as above."""

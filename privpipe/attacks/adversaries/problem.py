@@ -70,6 +70,8 @@ class Problem:
         Number of classes; None for numbers.
     seed
         Seed of all that is drawn.
+    trial
+        Where several folds share settings: on what, and which.
     """
 
     x_train: FloatArray
@@ -78,6 +80,7 @@ class Problem:
     y_tune: FloatArray
     n_classes: int | None
     seed: int = 0
+    trial: Trial | None = None
 
     def join(self) -> Problem:
         """The same problem with the tuning records among those to train on."""
@@ -89,7 +92,9 @@ class Problem:
 
     def read(self, features: Features) -> Problem:
         """The same problem of features of the records."""
-        return replace(self, x_train=features(self.x_train), x_tune=features(self.x_tune))
+        # Settings shared by folds are those of the records as they are.
+        x_train, x_tune = features(self.x_train), features(self.x_tune)
+        return replace(self, x_train=x_train, x_tune=x_tune, trial=None)
 
     def sample(self, max_train: int, max_tune: int) -> Problem:
         """The same problem on a bounded sample; every class keeps its share, and a record."""
@@ -104,6 +109,22 @@ class Problem:
         classes = None if self.n_classes is None else y.astype(np.int64)
         rows = draw_rows(np.arange(len(y)), classes, most, self.seed)
         return x[rows], y[rows]
+
+
+@dataclass(eq=False)
+class Trial:
+    """Settings that folds share: chosen once, by records that none of these folds judges.
+
+    Parameters
+    ----------
+    problem
+        To choose them on.
+    best
+        What did best, once something was chosen: as the adversary itself keeps it.
+    """
+
+    problem: Problem
+    best: Any = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,7 +197,10 @@ def fit_tuned(problem: Problem, train: Trainer) -> Fitted:
     ConvergenceError
         If no setting gives finite decisions.
     """
-    best = choose_best(problem, train(problem, None))
+    trial = problem.trial or Trial(problem)
+    if trial.best is None:
+        trial.best = choose_best(trial.problem, train(trial.problem, None))
+    best: Fitted = trial.best
     # Of an iterative adversary the last one given back has trained to the stop that was chosen.
     *_, final = train(problem.join(), best.choice)
     return replace(final, settings=best.settings)

@@ -22,7 +22,7 @@ RIDGES = (1e-9, 1e-6, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)
 WIDTHS = (0.1, 0.3, 1.0, 3.0)
 """Kernel exponents, in units of one over the median squared distance."""
 
-LANDMARKS = 500
+LANDMARKS = 350
 
 LEAST_WIDTH = 1e-6
 """Of a kernel, in units of the mean squared distance."""

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import numpy as np
+import scipy
 
 from privpipe.protocols import BoolArray, FloatArray, IntArray
 
@@ -113,6 +114,79 @@ def weigh_areas(truth: IntArray, decision: FloatArray) -> WeightedScore:
             return np.asarray(total / defined.sum(axis=0))
 
     return mean
+
+
+def average_areas(
+    truth: IntArray, ranking: FloatArray, cells: IntArray
+) -> tuple[float, FloatArray]:
+    """Area under the ROC curve among records of one cell, and each record's influence on it.
+
+    Of several classes the mean of each against the rest. Cells count by their records; one that
+    holds a class alone compares nothing and is left out.
+
+    Parameters
+    ----------
+    truth : (n_records,)
+        Codes of the classes.
+    ranking : (n_records, n_classes)
+        How records rank for each class.
+    cells : (n_records,) or (n_records, n_classes)
+        Code of the cell of each record, or by the class that is ranked for.
+
+    Returns
+    -------
+    area
+        NaN where no cell holds two classes.
+    influence : (n_records,)
+
+    References
+    ----------
+    DeLong, DeLong and Clarke-Pearson 1988, Comparing the Areas under Two or More Correlated
+    Receiver Operating Characteristic Curves; Janes and Pepe 2009, Adjusting for Covariate Effects
+    on Classification Accuracy Using the Covariate-Adjusted ROC Curve.
+
+    Examples
+    --------
+    >>> ranking = np.array([[0, 1.0], [0, 3.0], [0, 7.0], [0, 9.0]])
+    >>> average_areas(np.array([0, 1, 0, 1]), ranking, np.array([0, 0, 1, 1]))[0]
+    1.0
+    """
+    areas, moved = list[float](), list[FloatArray]()
+    for k, (positive, value) in enumerate(_list_rankings(truth, ranking)):
+        area, influence = _average_cells(positive, value, cells if cells.ndim == 1 else cells[:, k])
+        if np.isfinite(area):
+            areas.append(area)
+            moved.append(influence)
+    if not areas:
+        return np.nan, np.zeros(len(truth))
+    return float(np.mean(areas)), np.asarray(np.mean(moved, axis=0))
+
+
+def _average_cells(
+    positive: BoolArray, value: FloatArray, cells: IntArray
+) -> tuple[float, FloatArray]:
+    order = np.argsort(cells, kind="stable")
+    found, influence, counted = 0.0, np.zeros(len(value)), 0
+    for rows in np.split(order, np.flatnonzero(np.diff(cells[order])) + 1):
+        mine = positive[rows]
+        if mine.all() or not mine.any():
+            continue
+        area, moved = _place(mine, value[rows])
+        found += len(rows) * area
+        influence[rows] = len(rows) * moved
+        counted += len(rows)
+    return (found / counted, influence / counted) if counted else (np.nan, influence)
+
+
+def _place(positive: BoolArray, value: FloatArray) -> tuple[float, FloatArray]:
+    """Area, and the influence of each record: how many of the other side it beats."""
+    same, n = np.empty(len(value)), (int((~positive).sum()), int(positive.sum()))
+    for side in (positive, ~positive):
+        same[side] = scipy.stats.rankdata(value[side])
+    beaten = scipy.stats.rankdata(value) - same
+    beaten = np.where(positive, beaten / n[0], 1 - beaten / n[1])
+    area = float(beaten[positive].mean())
+    return area, (beaten - area) / np.where(positive, n[1], n[0])
 
 
 def measure_area(truth: IntArray, decision: FloatArray) -> float:

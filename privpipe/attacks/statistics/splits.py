@@ -36,11 +36,15 @@ class RecordSplit:
         Records that choose its settings.
     test
         Records it is judged by, used for nothing else.
+    choose
+        Of those to train on, the ones with which settings are tried where several folds share
+        them; None where each fold chooses its own.
     """
 
     train: IntArray
     tune: IntArray
     test: IntArray
+    choose: IntArray | None = None
 
     @classmethod
     def of(cls, rows: IntArray, side: IntArray) -> RecordSplit:
@@ -227,55 +231,6 @@ def names_groups(groups: IntArray, truth: FloatArray | IntArray) -> bool:
         return False
     values = truth[np.unique(groups, return_index=True)[1]]
     return bool((np.unique(values, return_counts=True)[1] == 1).any())
-
-
-def deal_groups(
-    rows: IntArray, groups: IntArray, classes: IntArray | None, *, tune_share: float, seed: int
-) -> tuple[RecordSplit, ...]:
-    """Deal whole groups to folds, each class evenly; every group judges in one of them.
-
-    Parameters
-    ----------
-    rows : (n,)
-        Row numbers.
-    groups, classes : (n,)
-        Group of each row, and its class, one and the same for a group; None for numbers.
-    tune_share
-        Share of the groups that do not judge which choose settings.
-    seed
-        Seed of the dealing.
-
-    Raises
-    ------
-    InputError
-        If a class has a single group, or nothing is left to choose settings by.
-    """
-    names, first, codes = np.unique(groups, return_index=True, return_inverse=True)
-    kinds = np.zeros(len(names), np.int64) if classes is None else classes[first]
-    counts = np.unique(kinds, return_counts=True)[1]
-    # Each fold judges a group of every class, as far as there are groups.
-    n_folds = min(N_FOLDS, int(counts.min()))
-    if n_folds < 2 or counts.max() < 3:
-        raise InputError(
-            f"A class has {counts.min()} of {len(names)} groups: other groups of its class are to "
-            "be learned from, to choose settings by and to judge.",
-            remedy="Audit at least three groups of every class, or none.",
-            code="too_few_records",
-        )
-    order = np.random.default_rng(seed).permutation(len(names))
-    order = order[np.argsort(kinds[order], kind="stable")]
-    fold = np.empty(len(names), np.int64)
-    fold[order] = np.arange(len(names)) % n_folds
-    splits = []
-    for judged in range(n_folds):
-        side = np.where(fold == judged, 2, 0)
-        for kind in np.unique(kinds):
-            left = order[(kinds[order] == kind) & (fold[order] != judged)]
-            # At least one group chooses settings, and one is left to train.
-            n_tune = min(len(left) - 1, max(1, round(tune_share * len(left))))
-            side[np.roll(left, -judged)[:n_tune]] = 1
-        splits.append(RecordSplit.of(rows, side[codes]))
-    return tuple(splits)
 
 
 def cut_in_time(

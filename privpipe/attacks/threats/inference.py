@@ -6,7 +6,9 @@ see released records with their labels, and are judged on others.
 
 import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Unpack
 from weakref import WeakKeyDictionary
 
@@ -21,6 +23,7 @@ from privpipe.attacks.adversaries.coordinates import TrainingMatrix
 from privpipe.attacks.adversaries.evidence import Evidence, Target
 from privpipe.attacks.adversaries.preparation import KnownInputs, prepare_evidence
 from privpipe.attacks.statistics import scores as scoring
+from privpipe.attacks.statistics.folds import cut_cells
 from privpipe.attacks.statistics.intervals import Confidence
 from privpipe.attacks.statistics.roc import orient_ranking, sample_curve
 from privpipe.attacks.statistics.scores import Decided, Score
@@ -129,7 +132,9 @@ def measure_attacks(
     return summarise_outcomes(outcomes, plan, options, left_out=evidence.left_out, **counts)
 
 
-def run_attack(evidence: Evidence, attack: Attack, options: AttackOptions) -> AttackOutcome:
+def run_attack(
+    evidence: Evidence, attack: Attack, options: AttackOptions, *, only_first: bool = False
+) -> AttackOutcome:
     """Train and judge one adversary; whatever goes wrong makes it unknown, never safe.
 
     Parameters
@@ -140,6 +145,8 @@ def run_attack(evidence: Evidence, attack: Attack, options: AttackOptions) -> At
         Which adversary, source and variable.
     options
         Bounds, split and confidence.
+    only_first
+        As of `train_adversary`; so judge those that are no reading of the release.
 
     Returns
     -------
@@ -153,7 +160,9 @@ def run_attack(evidence: Evidence, attack: Attack, options: AttackOptions) -> At
         attack, "unknown", n_features=source.n_features, n_coordinates=source.values.shape[1]
     )
     try:
-        judge = _attack_groups if attack.source in group_inference.SOURCES else _attack
+        judge: Callable[[Target, AttackOutcome], AttackOutcome] = _attack_groups
+        if attack.source not in group_inference.SOURCES:
+            judge = partial(_attack, only_first=only_first or not is_of_release(attack.source))
         # Attacks run beside one another: on small fits OpenMP's threads wait more than they work.
         with threadpool_limits(1, user_api="openmp"):
             outcome = judge(target, outcome)
@@ -164,21 +173,30 @@ def run_attack(evidence: Evidence, attack: Attack, options: AttackOptions) -> At
     return replace(outcome, seconds=time.perf_counter() - started)
 
 
-def _attack(target: Target, outcome: AttackOutcome) -> AttackOutcome:
-    attack, known = outcome.attack, None
-    made = train_adversary(target, attack.source, attack.adversary)
+def _attack(target: Target, outcome: AttackOutcome, *, only_first: bool) -> AttackOutcome:
+    attack, known, cells = outcome.attack, None, None
+    made = train_adversary(target, attack.source, attack.adversary, only_first=only_first)
     if is_of_release(attack.source):
-        known = decide_by_desired(target, made.splits, made.tests)
+        known, cells = compare_to_desired(target, made.splits, made.tests)
     return replace(
         outcome,
         status="measured",
-        scores=score_decisions(target, made.test, made.decided, known, made.guess),
+        scores=score_decisions(
+            target, made.test, made.decided, known, made.guess, folds=made.folds, cells=cells
+        ),
         settings=made.settings,
         n_train=made.n_train,
         n_tune=made.n_tune,
         n_test=len(made.test),
         roc=sample_curve(target.truth[made.test], made.decided[1], attack.kind),
+        n_rarest=_count_rarest(target, made.test),
     )
+
+
+def _count_rarest(target: Target, test: IntArray) -> int:
+    if target.n_classes is None:
+        return 0
+    return int(np.bincount(target.truth[test].astype(np.int64), minlength=target.n_classes).min())
 
 
 def _attack_groups(target: Target, outcome: AttackOutcome) -> AttackOutcome:
@@ -206,6 +224,8 @@ def score_decisions(
     known: Decided | None,
     guess: float,
     *,
+    folds: IntArray | None = None,
+    cells: IntArray | None = None,
     level: float | None = None,
 ) -> tuple[Score, ...]:
     """Scores of what was decided of test records, by class or number, with their limits.
@@ -220,15 +240,18 @@ def score_decisions(
         What one adversary says of them, and what another does that knows less.
     guess
         What one would say without records.
+    folds, cells
+        Fold of each record, and its cell of equal target; see `folds.cut_cells`.
     level
         Of the limits; those of the audit without it.
     """
     truth, units = target.truth[test], target.units
     confidence = _plan_confidence(target, None if units is None else units[test], level)
+    reference = scoring.ScoredAgainst(known, folds, cells)
     if target.n_classes is None:
-        return scoring.measure_number_scores(truth, decided, guess, confidence, known=known)
+        return scoring.measure_number_scores(truth, decided, guess, confidence, reference)
     codes = truth.astype(np.int64)
-    return scoring.measure_class_scores(codes, decided, int(guess), confidence, known=known)
+    return scoring.measure_class_scores(codes, decided, int(guess), confidence, reference)
 
 
 def _plan_confidence(
@@ -271,13 +294,23 @@ class TrainedAdversary:
         """All records that judge, (n_test,)."""
         return np.concatenate(self.tests)
 
+    @property
+    def folds(self) -> IntArray:
+        """Fold of each of them, (n_test,)."""
+        return np.repeat(np.arange(len(self.tests)), [len(rows) for rows in self.tests])
+
+
+ENOUGH = 10_000
+"""Records from which one fold of them shows what is only compared with the release."""
+
 
 def train_adversary(
-    target: Target, source: str, name: str, *, share_train: float = 1.0
+    target: Target, source: str, name: str, *, share_train: float = 1.0, only_first: bool = False
 ) -> TrainedAdversary:
     """Train one adversary on a source of the evidence and let it decide about test records.
 
-    With `share_train` below one it has such a share of the labels that it would use.
+    With `share_train` below one it has such a share of the labels that it would use; with
+    `only_first` the first fold alone judges, where it has records enough.
 
     Raises
     ------
@@ -286,13 +319,24 @@ def train_adversary(
     """
     adversary = attack_options.find_adversary(name, ADVERSARIES)
     splits, n_classes = target.split_records(), target.n_classes
+    if only_first and target.evidence.groups is None and len(target.rows) >= ENOUGH:
+        splits = splits[:1]
     # Of several splits all judge, and the bound is of all of them.
     most = min(adversary.max_test, target.options.max_test) // len(splits)
     tests = draw_tests(target, splits, most)
     x = target.evidence.sources[source].values
     found, learners = list[Decided](), list[_Learner]()
+    trials = dict[bytes, problems.Trial]()
     for split, test in zip(splits, tests, strict=True):
         problem, scale = _pose(target, x, split)
+        if split.choose is not None:
+            # Folds that share these records share what they choose, and none is judged by them.
+            key = split.choose.tobytes()
+            if key not in trials:
+                tried = _pose(target, x, replace(split, train=split.choose))[0]
+                most = math.ceil(share_train * min(adversary.max_train, len(split.choose)))
+                trials[key] = problems.Trial(tried.sample(most, adversary.max_tune))
+            problem = replace(problem, trial=trials[key])
         # The share is of the labels that it would use, not of those that there are: half of what a
         # bounded adversary never reads would change nothing.
         most_train = math.ceil(share_train * min(adversary.max_train, len(split.train)))
@@ -333,6 +377,21 @@ _BASELINES: WeakKeyDictionary[TrainingMatrix, dict[tuple[int, int], _Learner | N
 _BASELINES = WeakKeyDictionary()
 """Who knows the desired variables, of each variable and fold: fitted once, for all attacks of a
 worker, and for the leaks that it plants in copies of the evidence."""
+
+
+def compare_to_desired(
+    target: Target, splits: tuple[RecordSplit, ...], tests: tuple[IntArray, ...]
+) -> tuple[Decided | None, IntArray | None]:
+    """What who knows the target says of test records, and the cells of equal target they are in.
+
+    None where nothing is desired; of a target that reveals nothing records have cells all the same.
+    """
+    known = decide_by_desired(target, splits, tests)
+    if (desired := target.evidence.sources.get("wanted")) is None:
+        return known, None
+    folds = np.repeat(np.arange(len(tests)), [len(rows) for rows in tests])
+    rows = np.concatenate(tests)
+    return known, cut_cells(folds, desired.values[rows], None if known is None else known[1])
 
 
 def decide_by_desired(

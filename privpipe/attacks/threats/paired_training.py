@@ -7,7 +7,7 @@ interval than two figures apart.
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from threadpoolctl import threadpool_limits
@@ -16,7 +16,7 @@ from privpipe.attacks.adversaries.attack_options import GROUPS, AttackOptions
 from privpipe.attacks.adversaries.evidence import Evidence, Target
 from privpipe.attacks.statistics import intervals
 from privpipe.attacks.statistics.intervals import Confidence, Interval
-from privpipe.attacks.statistics.scores import EXPOSURES, measure_number_scores
+from privpipe.attacks.statistics.scores import EXPOSURES, ScoredAgainst, measure_number_scores
 from privpipe.attacks.threats import inference
 from privpipe.attacks.threats.inference import TrainedAdversary
 from privpipe.attacks.threats.verdicts.outcomes import Attack, AttackOutcome, is_of_release
@@ -26,9 +26,6 @@ from privpipe.protocols import FloatArray
 
 SHARES = (0.25, 0.5, 1.0)
 """Of the labels: two doublings show whether errors shrink as a power of their number."""
-
-QUICK_REPLICATES = 50
-"""Of bootstraps whose estimates alone are used: the fewest that options allow."""
 
 
 def choose_strongest(
@@ -66,7 +63,9 @@ def measure_curve(
         Attacks of which it was the strongest: its rise is one of so many.
     """
     try:
-        return _measure_curve(evidence, attack, options, n_total, n_attacks)
+        # As attacks are run: on small fits OpenMP's threads wait more than they work.
+        with threadpool_limits(1, user_api="openmp"):
+            return _measure_curve(evidence, attack, options, n_total, n_attacks)
     except PrivpipeError as error:
         return LearningCurve(attack.target, reason=error.code)
     except Exception as error:  # a library's message may hold values, its class does not
@@ -81,17 +80,19 @@ def _measure_curve(
         inference.train_adversary(target, attack.source, attack.adversary, share_train=share)
         for share in SHARES
     ]
-    quick = replace(target, options=replace(options, n_replicates=QUICK_REPLICATES))
-    known = [inference.decide_by_desired(target, one.splits, one.tests) for one in trained]
+    full = trained[-1]
+    known, cells = inference.compare_to_desired(target, full.splits, full.tests)
     scores = [
-        inference.score_decisions(quick, one.test, one.decided, desired, one.guess)
-        for one, desired in zip(trained, known, strict=True)
+        inference.score_decisions(
+            target, one.test, one.decided, known, one.guess, folds=one.folds, cells=cells
+        )
+        for one in trained
     ]
-    followed, few, full = _list_followed(attack.kind, options), trained[0], trained[-1]
+    followed, few = _list_followed(attack.kind, options), trained[0]
     # The rise is of the same records, paired: two gains apart have limits that hide it.
     level = options.plan_level(n_attacks * len(followed))
     compared = inference.score_decisions(
-        target, full.test, full.decided, few.decided, full.guess, level=level
+        target, full.test, full.decided, few.decided, full.guess, folds=full.folds, level=level
     )
     rises = {one.name: one.gained for one in compared}
     n_labels = tuple(one.n_train for one in trained)
@@ -99,7 +100,7 @@ def _measure_curve(
     for name in followed:
         gains = tuple(next(s.gain for s in some if s.name == name) for some in scores)
         expected = expect_gain(n_labels, gains, n_total)
-        rise = math.nan if (found := rises[name]) is None else found.lower
+        rise = math.nan if (found := rises[name]) is None else found.above_nothing
         about = attack.target, attack.source, attack.adversary, name, n_labels, gains
         curves.append(LearningCurve(*about, rise, n_total, expected, options.allowed(name)))
     # The score that is nearest to withdrawing the verdict is the one to show.
@@ -109,7 +110,7 @@ def _measure_curve(
 def _list_followed(kind: str, options: AttackOptions) -> tuple[str, ...]:
     """Deciding scores that are means over records; the others where there is no such."""
     deciding = options.deciding(kind)
-    return tuple(name for name in deciding if name not in EXPOSURES) or deciding
+    return tuple(name for name in deciding if name not in EXPOSURES) or ("auc",)
 
 
 @dataclass(frozen=True)
@@ -192,7 +193,7 @@ def _measure_r2(
 ) -> tuple[Interval, Interval, Interval]:
     """R squared on raw and on released records, and the difference."""
     better, *_ = measure_number_scores(
-        truth, raw.decided, raw.guess, confidence, known=released.decided
+        truth, raw.decided, raw.guess, confidence, ScoredAgainst(released.decided)
     )
     worse, *_ = measure_number_scores(truth, released.decided, released.guess, confidence)
     assert better.gained is not None, "R squared is compared"

@@ -121,7 +121,8 @@ def measure_power(target: Target, leak: str) -> Detection:
     for share in dict.fromkeys(min(1.0, step * options.must_find) for step in STEPS):
         planted = _plant(target, leak, share)
         attack = Attack(name, target.kind, source, adversary)
-        scores = inference.run_attack(planted, attack, options).scores
+        # What one fold finds all of them find.
+        scores = inference.run_attack(planted, attack, options, only_first=True).scores
         room = _find_room([scores], attack.kind, options)
         finds |= share <= options.must_find and room > 0
         if room > ROOM:
@@ -159,9 +160,9 @@ def _find_ideal(target: Target, leak: str, share: float, room: float) -> bool:
     tests = inference.draw_tests(target, splits, options.max_test // len(splits))
     test, train = np.concatenate(tests), np.unique(np.concatenate([s.train for s in splits]))
     scale = (0.0, 1.0) if n_classes else measure_target(truth[train])
-    known = inference.decide_by_desired(target, splits, tests)
+    known, cells = inference.compare_to_desired(target, splits, tests)
+    folds = np.repeat(np.arange(len(tests)), [len(rows) for rows in tests])
     guess = guess_target(truth[train], n_classes)
-    quick = replace(target, options=replace(options, n_replicates=50))
     if known is not None:
         before = known[0]
     elif n_classes:
@@ -178,7 +179,9 @@ def _find_ideal(target: Target, leak: str, share: float, room: float) -> bool:
             decided = _know_class(leak, share, before, leaking, truth[test], drawn, random)
         else:
             decided = _know_number(leak, share, before, leaking, truth[test], scale[1], random)
-        draws.append(inference.score_decisions(quick, test, decided, known, guess))
+        draws.append(
+            inference.score_decisions(target, test, decided, known, guess, folds=folds, cells=cells)
+        )
         found = _find_room(draws, target.kind, options)
         if abs(found - room) > CLEAR:
             break

@@ -28,7 +28,7 @@ from privpipe.attacks.threats.paired_training import (
 from privpipe.attacks.threats.power import choose_planted, list_leaks, measure_power
 from privpipe.attacks.threats.two_samples import MOST_COMPARED, measure_losses_of_model
 from privpipe.attacks.threats.verdicts.attack_report import AttackReport, summarise_outcomes
-from privpipe.attacks.threats.verdicts.outcomes import Attack, AttackOutcome, is_of_release
+from privpipe.attacks.threats.verdicts.outcomes import SKIPPED, Attack, AttackOutcome, is_of_release
 from privpipe.attacks.threats.verdicts.safeguards import Detection, LearningCurve
 from privpipe.capabilities import Promises
 from privpipe.cluster.executors.executor import Event, Executor, WorkerMemory
@@ -41,6 +41,9 @@ from privpipe.protocols import IntArray, Shard
 from privpipe.records.sampling import take_records
 from privpipe.store.collections.collection import Collection
 from privpipe.store.models import open_model
+
+QUICK = {("released", "quadratic"), ("released", "boosting"), ("released", "logistic")}
+"""Source and adversary of attacks that run first, beside all that know the target."""
 
 _FIXED_BYTES = 256 << 20
 """Kernel features of one width, a block of bootstrap weights with its sums, and slack."""
@@ -115,6 +118,7 @@ def distribute_attacks(
     checkpoints: Checkpoints | None = None,
     power: bool = False,
     n_released: int = 0,
+    ends_early: bool = False,
 ) -> AttackReport:
     """Run the attacks of an audit on the workers of a cluster.
 
@@ -134,6 +138,9 @@ def distribute_attacks(
         attacked with fewer labels, to say what more would have revealed.
     n_released
         Records of the release: somebody may know the labels of all.
+    ends_early
+        Whether a certain leak ends the audit: the quick attacks run first, and what is left is
+        skipped where they show one. All attacks share the level, whether they are run or not.
 
     Returns
     -------
@@ -171,25 +178,44 @@ def distribute_attacks(
     plan = [("1", (held, measured))]
     [(_, summary)] = executor.run_tasks(describe_evidence, plan, prefix="plan_attacks")
     check_worker_memory(summary, executor.measure())
-    attacks = {attack.name: attack for attack in summary.plan}
-    tasks = {name: (attack, measured) for name, attack in attacks.items()}
-    executor.listener(Event("attack", "begins", len(attacks), "attacks"))
+    executor.listener(Event("attack", "begins", len(summary.plan), "attacks"))
     outcomes: list[AttackOutcome] = []
-    for name, found in run(run_attack, tasks, "attack"):
-        if isinstance(found, PrivpipeError):
-            # The code of the error only: its text may come from anywhere.
-            reason = f"The worker failed: {found.code}."
-            found = AttackOutcome(attacks[name], "unknown", reason=reason)
-        outcomes.append(found)
-        executor.listener(Event("attack", "advances", 1, "attacks"))
+    # Quick ones find most leaks: where nothing ends early they are the first of one wave.
+    waves = ([a for a in summary.plan if is_quick(a) == quick] for quick in (True, False))
+    for wave in waves if ends_early else [summary.plan]:
+        attacks = {attack.name: attack for attack in wave}
+        tasks = {name: (attack, measured) for name, attack in attacks.items()}
+        for name, found in run(run_attack, tasks, "attack"):
+            if isinstance(found, PrivpipeError):
+                # The code of the error only: its text may come from anywhere.
+                reason = f"The worker failed: {found.code}."
+                found = AttackOutcome(attacks[name], "unknown", reason=reason)
+            outcomes.append(found)
+            executor.listener(Event("attack", "advances", 1, "attacks"))
+        report = summarise_outcomes(
+            outcomes, summary.plan, options, left_out=summary.left_out, **summary.counts
+        )
+        if ends_early and report.verdict == "leaks":
+            skipped = set(summary.plan) - {one.attack for one in outcomes}
+            outcomes += [AttackOutcome(attack, "unknown", reason=SKIPPED) for attack in skipped]
+            executor.listener(Event("attack", "ends", unit="attacks"))
+            return summarise_outcomes(
+                outcomes, summary.plan, options, left_out=summary.left_out, **summary.counts
+            )
     executor.listener(Event("attack", "ends", unit="attacks"))
-    report = summarise_outcomes(
-        outcomes, summary.plan, options, left_out=summary.left_out, **summary.counts
-    )
     if not power:
         return report
     report = replace(report, power=_plant_leaks(run, summary, options))
     return replace(report, curves=_follow_labels(run, report, n_released))
+
+
+def is_quick(attack: Attack) -> bool:
+    """Whether an attack is among those that find most leaks in a small part of the time.
+
+    >>> is_quick(Attack("sex", "classes", "joined", "boosting"))
+    True
+    """
+    return attack.source == "joined" or (attack.source, attack.adversary) in QUICK
 
 
 def _plant_leaks(

@@ -178,7 +178,7 @@ class GateForecast:
         """What the attacks on confidential variables need."""
         n_held_out = min(n_held_out, attacked.max_records)
         # Not below the 20 records from which `plan_needed_records` searches: both reckon alike.
-        n_test = max(20, min(int(n_held_out * attacked.test_share), attacked.max_test))
+        n_test = max(20, min(n_held_out, attacked.max_test))
         columns = self.training.schema.confidential
         uneven = {name: share for name, share in self.rarest.items() if share > 0}
         # The same for all variables of so many classes of such a size.

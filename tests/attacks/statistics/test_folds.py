@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from privpipe.attacks.statistics.folds import FOLDS, cut_cells, deal_folds
 from privpipe.attacks.statistics.splits import (
     FEWEST_IN_CELL,
     cut_in_time,
-    deal_groups,
     is_of_groups,
     names_groups,
     number_stretches,
@@ -90,10 +90,10 @@ def test_cut_in_time__rare_tasks_of_a_group_are_taken_together() -> None:
 
 
 @pytest.mark.parametrize("n_women", [2, 3, 10])
-def test_deal_groups__every_group_judges_once_and_never_where_it_trains(n_women: int) -> None:
+def test_deal_folds__every_group_judges_once_and_never_where_it_trains(n_women: int) -> None:
     groups = np.repeat(np.arange(30), np.random.default_rng(2).integers(1, 9, 30))
     classes = (groups < n_women).astype(int)
-    splits = deal_groups(np.arange(len(groups)), groups, classes, tune_share=0.15, seed=4)
+    splits = deal_folds(np.arange(len(groups)), units=groups, classes=classes, seed=4)
     judged = np.concatenate([split.test for split in splits])
     assert sorted(judged) == list(range(len(groups)))
     for split in splits:
@@ -104,13 +104,45 @@ def test_deal_groups__every_group_judges_once_and_never_where_it_trains(n_women:
         assert set(classes[split.train]) == set(classes[split.test]) == {0, 1}
 
 
-def test_deal_groups__of_one_group_or_one_of_a_class_is_refused() -> None:
-    with pytest.raises(InputError, match="A class has 1 of 1 groups"):
-        deal_groups(np.arange(9), np.zeros(9, int), None, tune_share=0.2, seed=0)
-    with pytest.raises(InputError, match="A class has 1 of 4 groups"):
-        deal_groups(np.arange(4), np.arange(4), np.array([0, 0, 0, 1]), tune_share=0.2, seed=0)
-    with pytest.raises(InputError, match="A class has 2 of 4 groups"):
-        deal_groups(np.arange(4), np.arange(4), np.array([0, 0, 1, 1]), tune_share=0.2, seed=0)
+def test_deal_folds__of_one_group_or_one_of_a_class_is_refused() -> None:
+    for groups, classes in (
+        (np.zeros(9, int), None),
+        (np.arange(4), np.array([0, 0, 0, 1])),
+        (np.arange(4), np.array([0, 0, 1, 1])),
+    ):
+        with pytest.raises(InputError, match=r"A class has [12] of \d records or groups"):
+            deal_folds(np.arange(len(groups)), units=groups, classes=classes)
+
+
+def test_deal_folds__shares_settings_that_no_record_it_judges_has_chosen() -> None:
+    random = np.random.default_rng(5)
+    classes, strata = (random.random(4000) < 0.2).astype(int), random.integers(0, 3, 4000)
+    splits = deal_folds(np.arange(4000), classes=classes, strata=strata)
+    assert len(splits) == FOLDS
+    assert sorted(np.concatenate([split.test for split in splits])) == list(range(4000))
+    for split in splits:
+        assert split.choose is not None
+        assert not set(split.test) & {*split.choose, *split.tune, *split.train}
+        assert set(split.choose) <= set(split.train)
+        cells = classes[split.test] * 3 + strata[split.test]
+        np.testing.assert_allclose(
+            np.bincount(cells), np.bincount(classes * 3 + strata) / 5, rtol=0.1
+        )
+    assert len({split.choose.tobytes() for split in splits if split.choose is not None}) == 2
+
+
+def test_cut_cells__are_of_a_fold_and_a_target_or_of_what_it_predicts() -> None:
+    random = np.random.default_rng(6)
+    folds, few = random.integers(0, 2, 1000), random.integers(0, 3, (1000, 1)).astype(float)
+    cells = cut_cells(folds, few, None)
+    assert len(np.unique(cells)) == 6
+    many = random.normal(size=(1000, 1))
+    assert (cut_cells(folds, many, None) == folds).all()
+    bins = cut_cells(folds, many, many[:, 0] ** 2)
+    for cell in np.unique(bins):
+        assert np.ptp(folds[bins == cell]) == 0
+        assert 40 <= (bins == cell).sum() <= 60
+    assert cut_cells(folds, many, np.repeat(many, 3, axis=1)).shape == (1000, 3)
 
 
 def test_number_stretches__are_of_one_group_and_task_without_a_break() -> None:

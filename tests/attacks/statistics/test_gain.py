@@ -7,8 +7,9 @@ import pytest
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.auxiliary import Auxiliary
+from privpipe.attacks.statistics.folds import cut_cells
 from privpipe.attacks.statistics.intervals import Confidence, measure_difference_interval
-from privpipe.attacks.statistics.scores import measure_class_scores
+from privpipe.attacks.statistics.scores import Score, ScoredAgainst, measure_class_scores
 from privpipe.attacks.threats.inference import measure_attacks
 from privpipe.attacks.threats.verdicts.attack_report import AttackReport
 from privpipe.protocols import Column, FloatArray
@@ -112,7 +113,7 @@ def test_measure_class_scores__covers_the_true_gain_of_every_score(grouped: bool
         groups = np.arange(n) if grouped else None
         confidence = Confidence(0.9, groups=groups, n_replicates=60)
         mine, theirs = ((table, table) for table in tables)
-        found = measure_class_scores(truth, mine, 0, confidence, known=theirs)
+        found = measure_class_scores(truth, mine, 0, confidence, ScoredAgainst(theirs))
         return {s.name: (s.gain, s.gain_lower, s.gain_upper) for s in found}
 
     true = {name: gain for name, (gain, _, _) in draw_scores(40_000).items()}
@@ -122,3 +123,41 @@ def test_measure_class_scores__covers_the_true_gain_of_every_score(grouped: bool
         for name, (_, lower, upper) in draw_scores(400).items():
             missed[name] += not lower <= true[name] <= upper
     assert max(missed.values()) <= runs * 0.1 + 3 * np.sqrt(runs * 0.09), missed
+
+
+def _draw_income(random: np.random.Generator, n: int) -> tuple[np.ndarray, np.ndarray]:
+    """Target and secret, which the target alone reveals in part."""
+    target = (random.random(n) < 0.24).astype(int)
+    return target, (random.random(n) < np.where(target == 1, 0.15, 0.387)).astype(int)
+
+
+def _score(target: np.ndarray, secret: np.ndarray, value: np.ndarray) -> dict[str, Score]:
+    folds = np.random.default_rng(8).permutation(len(secret)) % 5
+    cells = cut_cells(folds, target[:, None].astype(float), None)
+    table = np.column_stack([-value, value])
+    found = measure_class_scores(
+        secret, (table, table), 0, Confidence(0.9), ScoredAgainst(None, folds, cells)
+    )
+    return {one.name: one for one in found}
+
+
+def test_measure_class_scores__who_knows_the_target_alone_gains_nothing() -> None:
+    """Though its area is far above a half: within a cell all records rank alike."""
+    target, secret = _draw_income(np.random.default_rng(0), 20_000)
+    found = _score(target, secret, -1.0 * target)
+    assert found["auc"].advantage_lower > 0.15
+    assert found["auc"].gain == 0.0
+    for name in ("tpr_at_0.001", "tpr_at_0.01"):
+        assert found[name].gain_lower <= 0 <= found[name].gain_upper < 0.005
+
+
+def test_measure_class_scores__records_exposed_within_one_cell_stay_the_surest_claims() -> None:
+    """Two in a hundred, all of one target: ranks within cells would leave them a share of that."""
+    random = np.random.default_rng(1)
+    target, secret = _draw_income(random, 20_000)
+    value, open_ = random.normal(size=20_000), (random.random(20_000) < 0.02 / 0.24) & (target == 1)
+    value[open_] = 40.0 * (2 * secret[open_] - 1)
+    found = _score(target, secret, value)
+    assert found["auc"].gain_upper < 0.1
+    assert found["tpr_at_0.01"].gain_lower > 0.01
+    assert found["tpr_at_0.001"].gain_lower > 0.01

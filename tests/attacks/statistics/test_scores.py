@@ -7,15 +7,15 @@ import pytest
 from sklearn import metrics
 
 from privpipe.attacks.statistics.intervals import Confidence, Interval
-from privpipe.attacks.statistics.roc import GRID, sample_curve, weigh_areas
+from privpipe.attacks.statistics.roc import GRID, average_areas, sample_curve, weigh_areas
 from privpipe.attacks.statistics.scores import (
     Score,
     balance_confusion,
+    count_confusion,
     harmonise_confusion,
     measure_advantage,
     measure_class_scores,
     measure_number_scores,
-    weigh_confusion,
 )
 
 AUC = 3  # of the scores of classes
@@ -29,16 +29,37 @@ def guesses() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return truth, decision, random.integers(0, 4, (5, 300)).astype(float)
 
 
-def test_weigh_confusion__agrees_with_sklearn_under_any_weights(guesses) -> None:
-    truth, decision, weights = guesses
+def test_count_confusion__agrees_with_sklearn(guesses) -> None:
+    truth, decision, _ = guesses
     said = decision.argmax(axis=1)
-    counts = weigh_confusion(truth, said, 3)(weights)
-    for w, count in zip(weights, counts, strict=True):
-        np.testing.assert_allclose(count, metrics.confusion_matrix(truth, said, sample_weight=w))
-    balanced = [metrics.balanced_accuracy_score(truth, said, sample_weight=w) for w in weights]
-    f1 = [metrics.f1_score(truth, said, sample_weight=w, average="macro") for w in weights]
-    np.testing.assert_allclose(balance_confusion(counts), balanced)
-    np.testing.assert_allclose(harmonise_confusion(counts), f1)
+    counts = count_confusion(truth, said, 3)
+    np.testing.assert_array_equal(counts, metrics.confusion_matrix(truth, said))
+    assert balance_confusion(counts) == pytest.approx(metrics.balanced_accuracy_score(truth, said))
+    f1 = metrics.f1_score(truth, said, average="macro")
+    assert harmonise_confusion(counts) == pytest.approx(f1)
+
+
+def test_average_areas__of_one_cell_is_the_area_and_its_influence_the_slope(guesses) -> None:
+    """What one more of a record would change, found by weighing it more."""
+    truth, decision, _ = guesses
+    area, influence = average_areas(truth, decision, np.zeros(300, int))
+    weigh = weigh_areas(truth, decision)
+    more = np.ones((300, 300)) + 1e-4 * np.eye(300)
+    assert area == pytest.approx(weigh(np.ones((1, 300)))[0])
+    np.testing.assert_allclose(influence, (weigh(more) - area) / 1e-4, atol=1e-6)
+    assert abs(influence.sum()) < 1e-12
+
+
+def test_average_areas__compares_no_records_of_different_cells() -> None:
+    """Cells whose rankings are apart, as of two adversaries, and of different shares."""
+    random = np.random.default_rng(3)
+    truth = np.r_[random.integers(0, 2, 200), random.random(200) < 0.1].astype(int)
+    value = random.normal(size=400)
+    cells = np.arange(400) // 200
+    apart = value + 100 * cells
+    found = [average_areas(truth, np.column_stack([-one, one]), cells)[0] for one in (value, apart)]
+    assert found[0] == found[1]
+    assert np.isnan(average_areas(truth, np.column_stack([-value, value]), truth)[0])
 
 
 def test_weigh_areas__agrees_with_sklearn_with_ties_and_weights(guesses) -> None:
@@ -79,7 +100,7 @@ def test_measure_class_scores__states_estimates_and_baselines(guesses) -> None:
     )
     assert [s.interval.method for s in grouped] == [
         "grouped_wilson",
-        *["grouped_bootstrap"] * 3,
+        *["grouped_influence"] * 3,
         *["grouped_ranks"] * 2,
     ]
 

@@ -10,14 +10,10 @@ import pytest
 from scipy import stats
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
+from privpipe.attacks.statistics.exposure import measure_exposure
 from privpipe.attacks.statistics.intervals import Confidence, Interval, measure_hits_interval
 from privpipe.attacks.statistics.roc import orient_ranking
-from privpipe.attacks.statistics.scores import (
-    Score,
-    measure_class_scores,
-    measure_exposure,
-    measure_number_scores,
-)
+from privpipe.attacks.statistics.scores import Score, measure_class_scores, measure_number_scores
 from privpipe.attacks.threats.inference import measure_attacks
 from privpipe.attacks.threats.verdicts.detectable_effect import count_compared
 from privpipe.attacks.threats.verdicts.judgement import LeftOut, decide_variables
@@ -119,9 +115,9 @@ def test_decide_variables__one_attack_that_failed_makes_it_unknown() -> None:
 
 
 def test_decide_variables__asks_for_more_records_than_there_were() -> None:
-    found = [decide(seed, 9000, ("nothing",))[0] for seed in (3, 6)]  # chance shows a little
+    found = [decide(seed, 1000, ("nothing",))[0] for seed in (3, 6)]  # chance shows a little
     assert [one.verdict for one in found] == ["unproven", "unproven"]
-    assert all(one.n_needed > 9000 for one in found)
+    assert all(one.n_needed > 1000 for one in found)
 
 
 @pytest.mark.parametrize("n_records", [200, 500])
@@ -224,7 +220,7 @@ def test_decide_variables__says_why_with_every_figure() -> None:
     (leaky,) = decide_variables([_outcome("<b>", 700, options, 1)], options, n_records=5000)
     for figure in ("'<b>' leaks", "accuracy of 0.7", "guessing 0.5", "advantage of 0.4", "0.1"):
         assert figure in leaky.reason
-    (close,) = decide_variables([_outcome("b", 520, options, 1)], options, n_records=5000)
+    (close,) = decide_variables([_outcome("b", 525, options, 1)], options, n_records=5000)
     assert close.verdict == "unproven"
     assert 1500 < close.n_needed < 6000
     left_out = decide_variables([], options, [LeftOut("c", "too rare.")])

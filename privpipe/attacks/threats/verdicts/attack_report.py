@@ -292,5 +292,5 @@ def find_leakage(
             best.gain_lower,
             best.gain_upper,
             options.allowed(best.name),
-            best.gain_lower > 0,
+            best.is_more,
         )

@@ -1,10 +1,11 @@
 """Judgement: from the scores of all attacks to one verdict per variable, with its reason.
 
 Every variable is tested twice, and each test has its own error. "leaks" needs a score whose
-lower limit exceeds what is allowed, "safe" needs every upper limit within it. Limits are held
-against the gain: the advantage beyond knowing the target, which the release is to
-preserve. The level is shared over variables by Holm's steps, over the attacks and scores of each by
-Bonferroni.
+lower limit exceeds what is allowed: one of many may do so by chance, so the level is shared over
+variables by Holm's steps, over the attacks and scores of each by Bonferroni. "safe" needs every
+upper limit within it: one true gain beyond it fails by its own limit, so nothing is shared. Limits
+are held against the gain: the advantage beyond knowing the target, which the release is to
+preserve.
 """
 
 import math
@@ -18,6 +19,9 @@ from privpipe.attacks.statistics.scores import Score
 from privpipe.attacks.threats.verdicts import outcomes as results
 from privpipe.attacks.threats.verdicts.detectable_effect import count_compared, plan_needed_groups
 from privpipe.numerics.limits import Figure, say_limits
+
+FEWEST_RARE = 1000
+"""Records of the rarest class below which few audits decide at the usual limits."""
 
 SCORE_WORDS = {
     "accuracy": "an accuracy",
@@ -88,6 +92,11 @@ class _Case:
         return sum(o.status == "unknown" for o in self.on_release)
 
     @property
+    def n_skipped(self) -> int:
+        """Attacks that were not run, since a variable leaks for certain."""
+        return sum(o.reason == results.SKIPPED for o in self.on_release)
+
+    @property
     def n_compared(self) -> int:
         return count_compared(len(self.on_release), self.outcomes[0].attack.kind, self.options)
 
@@ -101,22 +110,27 @@ class _Case:
         """What there is of what more of would decide: records, or groups where they are alike."""
         return self.groups.n_groups if self.groups and not self.is_named else self.n_records
 
-    def found(self, n_open: int) -> list[_Found]:
-        """Deciding scores on the release, with limits for so many undecided variables."""
+    def found(self, n_open: int | None = None) -> list[_Found]:
+        """Deciding scores on the release, with limits for so many undecided variables.
+
+        Without a number with those of "safe", each of which has the whole level.
+        """
         # Bonferroni over attacks and scores, Holm over the variables that are still undecided: the
         # fewer these are, the less strict the level, and the narrower the limits.
-        level = self.options.plan_level(self.n_compared, n_open)
+        options = self.options
+        level = options.plan_level(self.n_compared, n_open) if n_open else options.safe_level
         return [
-            _Found(o, s.at(level), self.options.allowed(s.name))
+            _Found(o, s.at(level), options.allowed(s.name))
             for o in self.on_release
-            for s in o.deciding(self.options)
+            for s in o.deciding(options)
         ]
 
     def leaks(self, n_open: int) -> bool:
         return any(one.gain.exceeds(one.allowed) for one in self.found(n_open))
 
-    def is_safe(self, n_open: int) -> bool:
-        found = self.found(n_open)
+    @property
+    def is_safe(self) -> bool:
+        found = self.found()
         # An attack that failed may have been the one that leaks: the others cannot answer for it.
         known = bool(found) and not self.n_unknown
         return known and all(one.gain.within(one.allowed) for one in found)
@@ -168,13 +182,14 @@ def decide_variables(
 
     Notes
     -----
-    Guarantee: where all intervals hold at their levels, the probability that any variable within
-    its limits is said to leak is at most ``(1 - level) / 2``, and so is the probability that any
-    beyond them is said to be safe.
+    Guarantee: where limits hold at their levels, the probability that any variable within what is
+    allowed is said to leak is at most ``(1 - level) / 2``. A variable with a gain beyond it is said
+    to be safe with probability at most ``1 - level``, and so is a release with such a variable.
 
     References
     ----------
-    Holm 1979, A Simple Sequentially Rejective Multiple Test Procedure.
+    Holm 1979, A Simple Sequentially Rejective Multiple Test Procedure; Berger 1982,
+    Multiparameter Hypothesis Testing and Acceptance Sampling.
     """
     by_target: dict[str, list[results.AttackOutcome]] = {}
     for outcome in outcomes:
@@ -182,11 +197,8 @@ def decide_variables(
     cases = [
         _Case(target, tuple(mine), options, n_records, groups) for target, mine in by_target.items()
     ]
-    # Two families of verdicts, each stepped down by itself: half of the error is for variables
-    # called leaking wrongly, half for those called safe wrongly.
     leaking = _step_down(cases, _Case.leaks)
-    safe = _step_down(cases, _Case.is_safe)
-    decided = [_decide(case, leaking, safe, len(cases)) for case in cases]
+    decided = [_decide(case, leaking) for case in cases]
     return (*decided, *(_decline(one, options) for one in left_out))
 
 
@@ -202,24 +214,19 @@ def _step_down(cases: Sequence[_Case], holds: Callable[[_Case, int], bool]) -> d
         found |= {case.target: n_open for case in new}
 
 
-def _decide(
-    case: _Case, leaking: dict[str, int], safe: dict[str, int], n_cases: int
-) -> results.Decision:
+def _decide(case: _Case, leaking: dict[str, int]) -> results.Decision:
     verdict: results.Verdict
     if case.target in leaking:
-        verdict, n_open = "leaks", leaking[case.target]
-        judged = [one for one in case.found(n_open) if one.gain.exceeds(one.allowed)]
+        verdict, found = "leaks", case.found(leaking[case.target])
+        judged = [one for one in found if one.gain.exceeds(one.allowed)]
         best = max(judged, key=lambda one: one.score.gain_lower - one.allowed, default=None)
-    elif case.target in safe:
-        verdict, n_open = "safe", safe[case.target]
-        best = max(case.found(n_open), key=lambda one: one.excess, default=None)
+    elif case.is_safe:
+        verdict, best = "safe", max(case.found(), key=lambda one: one.excess, default=None)
     else:
-        # What is neither is shown at the level of the step of "safe" that it failed.
-        n_open = max(1, n_cases - len(safe))
-        best = max(case.found(n_open), key=lambda one: one.rank, default=None)
+        best = max(case.found(), key=lambda one: one.rank, default=None)
         is_known = best is not None and math.isfinite(best.excess) and not case.n_unknown
         verdict = "unproven" if is_known else "unknown"
-    needed = _count_needed(case, n_open) if verdict == "unproven" else math.nan
+    needed = _count_needed(case) if verdict == "unproven" else math.nan
     return results.Decision(
         target=case.target,
         verdict=verdict,
@@ -248,7 +255,7 @@ def _describe(found: _Found) -> dict[str, Any]:
     return about | {"source": attack.source, "strongest": attack.adversary, "allowed": allowed}
 
 
-def _count_needed(case: _Case, n_open: int) -> float:
+def _count_needed(case: _Case) -> float:
     """Records or groups with which every upper limit would about reach what is allowed.
 
     The distance of a limit from the estimate shrinks with the root of their number. Of few groups
@@ -256,9 +263,9 @@ def _count_needed(case: _Case, n_open: int) -> float:
     behind an estimate, so many are needed as show it of a guess. NaN where an estimate is not
     within what is allowed: more would rather prove a leak.
     """
-    planned = {} if case.groups is None else _plan_groups(case, case.groups, n_open)
+    planned = {} if case.groups is None else _plan_groups(case, case.groups)
     needed, n_units = 0.0, case.n_units
-    for one in case.found(n_open):
+    for one in case.found():
         score, allowed = one.score, one.allowed
         # Of few groups the score itself is cut off by 1, so that its upper limit understates the
         # distance.
@@ -278,7 +285,7 @@ def _count_needed(case: _Case, n_open: int) -> float:
     return math.ceil(needed) if math.isfinite(needed) else math.nan
 
 
-def _plan_groups(case: _Case, groups: GroupCounts, n_open: int) -> dict[str, float]:
+def _plan_groups(case: _Case, groups: GroupCounts) -> dict[str, float]:
     """Groups that a guess needs, by score; records of those that the variable names."""
     shares = groups.shares.get(case.target, ())
     is_class = case.outcomes[0].attack.kind == "classes"
@@ -286,9 +293,8 @@ def _plan_groups(case: _Case, groups: GroupCounts, n_open: int) -> dict[str, flo
         case.options,
         n_attacks=len(case.on_release),
         n_classes=max(2, len(shares)) if is_class else None,
-        n_variables=n_open,
+        n_variables=1,
         shares=shares,
-        judged=1.0 if case.target in groups.traits else case.options.test_share,
     )
     if not case.is_named:
         return needed
@@ -301,6 +307,11 @@ def _plan_groups(case: _Case, groups: GroupCounts, n_open: int) -> dict[str, flo
 def _explain(case: _Case, verdict: results.Verdict, best: _Found | None, needed: float) -> str:
     """Variable, adversary, score, estimate, limits and what is allowed, in a sentence."""
     if case.n_unknown and verdict == "unknown":
+        if case.n_unknown == case.n_skipped:
+            return (
+                f"{case.target!r} was not judged to the end: {case.n_unknown} of "
+                f"{len(case.on_release)} attacks were skipped, since another variable leaks."
+            )
         why = next(o.reason for o in case.on_release if o.status == "unknown")
         return (
             f"{case.target!r} is unknown: {case.n_unknown} of {len(case.on_release)} attacks "
@@ -322,12 +333,21 @@ def _explain(case: _Case, verdict: results.Verdict, best: _Found | None, needed:
         f"{say_limits(score.advantage_lower, score.advantage_upper, allowed)})"
         f"{gain}; allowed {allowed:g}"
     )
+    if verdict == "leaks" and case.n_skipped:
+        text += f". A certain leak ends the audit: {case.n_skipped} attacks were skipped"
     if verdict != "unproven":
         return text + "."
+    if 0 < (rarest := _count_rarest(case)) < FEWEST_RARE:
+        text += f". Its rarest class has {rarest:,} records: too few, below {FEWEST_RARE:,}"
     if not math.isfinite(needed):
         more = "groups" if case.groups and not case.is_named else "records"
         return f"{text}. The estimate exceeds the limit; more {more} will probably not help."
     return f"{text}. {_say_needed(case, needed)}"
+
+
+def _count_rarest(case: _Case) -> int:
+    """Records of the rarest class among those that judge; 0 where that is not known."""
+    return min((o.n_rarest for o in case.on_release if o.n_rarest), default=0)
 
 
 def _say_needed(case: _Case, needed: float) -> str:

@@ -21,6 +21,9 @@ OF_RELEASE = ("released", "everything", "bits", "surroundings", "joined", "group
 """Sources that are readings of the release; see `Evidence`. So are those of one variable by itself
 and those that join an earlier release."""
 
+SKIPPED = "The attack was skipped: a variable leaks for certain."
+"""Reason of an attack that an audit which ended early did not run."""
+
 SCORED = (
     *("baseline", "advantage", "advantage_lower", "advantage_upper"),
     *("gain", "gain_lower", "gain_upper"),
@@ -67,6 +70,8 @@ class AttackOutcome:
         Time taken.
     roc
         True-positive rates at the false-positive rates `roc.GRID`; none when unknown.
+    n_rarest
+        Records of the rarest class among those that judged it; 0 of a number.
     """
 
     attack: Attack
@@ -81,6 +86,7 @@ class AttackOutcome:
     n_coordinates: int = 0
     seconds: float = 0.0
     roc: tuple[float, ...] = ()
+    n_rarest: int = 0
 
     @property
     def is_known(self) -> bool:

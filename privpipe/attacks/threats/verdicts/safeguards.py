@@ -157,8 +157,9 @@ def _list_lower(raw: list[AttackOutcome], options: AttackOptions) -> Iterator[fl
         deciding = outcome.deciding(options)
         # One success of many tries is expected by chance: the tries share the level.
         level = options.plan_level(len(raw) * len(options.deciding(outcome.attack.kind)))
-        found = (score.at(level).advantage_lower for score in deciding)
-        yield from filter(math.isfinite, found)
+        found = (score.at(level) for score in deciding)
+        # No gain is counted of raw records: `is_more` is of the advantage.
+        yield from (one.advantage_lower if one.is_more else 0.0 for one in found)
 
 
 def hold_to_power(
@@ -202,9 +203,7 @@ def hold_to_group_control(
     ]
     # In the split that judges the release: a control by other records could pass where these
     # cannot.
-    revealed = any(
-        score.advantage_lower > 0 for outcome in controls for score in outcome.deciding(options)
-    )
+    revealed = any(score.is_more for outcome in controls for score in outcome.deciding(options))
     if not controls or revealed or decision.verdict == "leaks":
         return decision
     reason = (

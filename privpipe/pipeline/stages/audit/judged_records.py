@@ -160,7 +160,14 @@ def attack_variables(
     known = run.checkpoints
     try:
         report = distribute_attacks(
-            executor, sample, options=options, checkpoints=known, power=True, n_released=n_released
+            executor,
+            sample,
+            options=options,
+            checkpoints=known,
+            power=True,
+            n_released=n_released,
+            # What is not gated is measured whole; a leak keeps any other release from going out.
+            ends_early=run.options.gate.enforce,
         )
     except (InputError, MemoryBudgetError) as error:
         return report_nothing(str(error))

@@ -1,0 +1,232 @@
+"""True-positive rates at few false positives: the few records that are known for certain.
+
+Averages hide them: here the adversary claims a class only where it is surest (Carlini et al. 2022,
+Membership Inference Attacks From First Principles).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import starmap
+
+import numpy as np
+import scipy
+
+from privpipe.attacks.statistics import intervals
+from privpipe.protocols import BoolArray, FloatArray, IntArray
+
+
+def measure_exposure(
+    truth: IntArray,
+    ranking: FloatArray,
+    false_positive: float,
+    confidence: intervals.Confidence = intervals.USUAL,
+    *,
+    cells: IntArray | None = None,
+) -> intervals.Interval:
+    """True-positive rate at a false-positive rate, over all claims "this record is of class c".
+
+    Every record is claimed for every class, most certainly where its ranking exceeds the class's
+    median most. A claim of the true class is positive, any other negative; of two classes either
+    may be the one that shows. The negative claims of a class weigh together as much as its
+    positive ones, and what is unknown ranks in random order, so that a release that reveals nothing
+    has a rate equal to the false-positive rate, however uneven the classes.
+
+    Parameters
+    ----------
+    truth : (n_records,)
+        Codes of the true classes, 0 .. n_classes - 1.
+    ranking : (n_records, n_classes)
+        The larger, the likelier the class, on one scale but for an offset per class. Of two
+        classes their difference counts.
+    false_positive
+        Share of negative claims that may be made.
+    confidence
+        Level, and groups; numbers of claims of these become effective ones. Its seed orders ties.
+    cells : (n_records,) or (n_records, n_classes), optional
+        Of records among which a ranking counts, as of one fold and target, or by the class that is
+        claimed: medians and weights are those of a cell, so that what sets cells apart claims
+        nothing.
+
+    Returns
+    -------
+    Interval
+        NaN where there is no negative claim.
+
+    Notes
+    -----
+    Two things are uncertain: where the threshold of the given rate lies (order statistics of the
+    negative claims) and how many positive claims exceed it (Clopper and Pearson). The distances
+    of both from the estimate are joined by their squares, as Zou and Donner do.
+
+    Rankings of cells stay on one scale: a few exposed records that share a cell are the surest
+    claims of all.
+
+    References
+    ----------
+    Zou and Donner 2008, Construction of Confidence Limits About Effect Measures; Janes and Pepe
+    2009 (cells).
+
+    Examples
+    --------
+    >>> truth = np.arange(4000) % 2
+    >>> sure = np.where(np.arange(4000) < 200, truth - 0.5, 0.0)
+    >>> found = measure_exposure(truth, np.column_stack([-sure, sure]), 0.001)
+    >>> 0.045 < found.estimate < 0.055, found.lower > 0.03, found.upper < 0.07
+    (True, True, True)
+    """
+    if len(np.unique(truth)) < 2:
+        return confidence.find(np.nan, lambda _: (np.nan, np.nan), "ranks")
+    where = np.zeros(len(truth), np.int64) if cells is None else cells
+    claims = _rank_claims(truth, ranking, where, false_positive, confidence)
+    return confidence.find(claims.estimate, claims.limits, "ranks")
+
+
+def plan_null_exposure(n_records: int, n_classes: int, rate: float, level: float) -> float:
+    """Upper limit of the exposure of a release that reveals nothing, beyond the rate itself.
+
+    Parameters
+    ----------
+    n_records
+        Test records, of classes of one size.
+    n_classes, rate, level
+        As `measure_exposure`.
+    """
+    n_negative = n_records * (n_classes - 1)
+    steps = np.arange(n_negative + 1)
+    above = np.asarray(np.round(steps * (n_records / n_negative)), np.int64)
+    real = float(n_records), float(n_negative)
+    claims = _Claims(above, steps / n_negative, n_records, rate, *real)
+    return (claims.limits(level)[1] - rate) / (1 - rate)
+
+
+@dataclass(frozen=True, eq=False)
+class _Claims:
+    """Positive claims above each negative one, and how many independent ones they are worth.
+
+    Parameters
+    ----------
+    above : (n_negative + 1,)
+        Positive claims above the j-th highest negative one; none above the 0-th.
+    weight : (n_negative + 1,)
+        Share of the negative claims down to the j-th.
+    n_positive
+        Positive claims.
+    allowed
+        False-positive rate.
+    real_positive, real_negative
+        Effective numbers of claims.
+    """
+
+    above: IntArray
+    weight: FloatArray
+    n_positive: int
+    allowed: float
+    real_positive: float
+    real_negative: float
+
+    def rate(self, j: int) -> float:
+        """True-positive rate with the threshold at the j-th highest negative claim."""
+        return float(self.above[min(max(j, 0), len(self.above) - 1)]) / self.n_positive
+
+    @property
+    def estimate(self) -> float:
+        return self.rate(int(np.searchsorted(self.weight, self.allowed + _ROUNDING, "right")))
+
+    def vary(self, tail: float) -> tuple[float, float]:
+        """How far below and above the estimate the rate lies where the threshold may be."""
+        early, late = self._thresholds(tail)
+        found = self.estimate
+        return max(0.0, found - self.rate(early)), max(0.0, self.rate(late) - found)
+
+    def limits(self, level: float) -> tuple[float, float]:
+        found = self.estimate
+        below, above = self.vary((1 - level) / 2)
+        # Of an effective number of claims, which need not be whole.
+        low, high = intervals.limit_exactly(found * self.real_positive, self.real_positive, level)
+        lower = found - np.hypot(below, found - low)
+        upper = found + np.hypot(above, high - found)
+        return max(0.0, float(lower)), min(1.0, float(upper))
+
+    def _thresholds(self, tail: float) -> tuple[int, int]:
+        """Negative claims by which the rate is surely not yet, and surely reached."""
+        n = max(1, int(self.real_negative))
+        fewest = int(scipy.stats.binom.ppf(tail, n, self.allowed))
+        if scipy.stats.binom.cdf(fewest, n, self.allowed) > tail:
+            fewest -= 1  # the j-th lies beyond the rate when fewer than j negatives are within
+        most = int(scipy.stats.binom.isf(tail, n, self.allowed)) + 1
+        early = np.searchsorted(self.weight, (fewest + 1) / n + _ROUNDING, "right") - 1
+        late = np.searchsorted(self.weight, min(most / n, 1.0) - _ROUNDING, "left")
+        return int(early), int(late)
+
+
+_ROUNDING = 1e-9
+"""Of sums of weights."""
+
+
+LEAST_NEAR = 20
+"""Negative claims near the threshold whose weights are looked at, at least."""
+
+
+def _rank_claims(
+    truth: IntArray,
+    ranking: FloatArray,
+    cells: IntArray,
+    allowed: float,
+    confidence: intervals.Confidence,
+) -> _Claims:
+    """All claims of records of at least two classes."""
+    n, k = ranking.shape
+    if k == 2:
+        margin = ranking[:, 1] - ranking[:, 0]
+        # Of two classes one number ranks for both: who is surely not the one is surely the other.
+        ranking = np.column_stack([-margin, margin])
+    is_true = truth[:, None] == np.arange(k)
+    where = np.broadcast_to(cells[:, None] if cells.ndim == 1 else cells, (n, k))
+    columns = zip(ranking.T, is_true.T, where.T, strict=True)
+    centred, shares = map(np.column_stack, zip(*starmap(_centre, columns), strict=True))
+    place = _order(centred, confidence.seed)
+    order = np.argsort(-place[~is_true])
+    negative = place[~is_true][order]
+    # The negative claims of a class weigh together as much as its positive ones.
+    shares = (shares / n)[~is_true][order]
+    above = np.concatenate([[0], n - np.searchsorted(np.sort(place[is_true]), negative)])
+    weight = np.concatenate([[0.0], np.cumsum(shares)])
+    end = int(np.searchsorted(weight[1:], allowed + _ROUNDING, "right"))
+    # A threshold is as uncertain as the claims near it weigh: those far below may weigh less.
+    near = shares[: max(LEAST_NEAR, end)]
+    real = float(near.sum() / (near @ near)) if near.any() else float(len(negative))
+    claims = _Claims(above, weight, n, allowed, float(n), real)
+    if confidence.groups is None:
+        return claims
+    made = place > negative[min(end, len(negative) - 1)]
+    codes, n_groups = intervals.code_groups(confidence.groups, n)
+    subject = np.broadcast_to(codes[:, None], (n, k))[~is_true]
+    # Records of one subject are alike: their claims are worth fewer independent ones.
+    alike = intervals.plan_effective(made[~is_true], subject, n_groups) / len(negative)
+    effective = intervals.plan_effective(made[is_true], codes, n_groups)
+    return replace(claims, real_positive=effective, real_negative=real * alike)
+
+
+def _centre(
+    value: FloatArray, is_true: BoolArray, cells: IntArray
+) -> tuple[FloatArray, FloatArray]:
+    """Rankings for one class less the median of their cell, and what a negative claim weighs."""
+    _, codes, sizes = np.unique(cells, return_inverse=True, return_counts=True)
+    order, ends = np.lexsort([value, codes]), np.cumsum(sizes)
+    low, high = (order[ends - sizes + half] for half in ((sizes - 1) // 2, sizes // 2))
+    middle = (value[low] + value[high]) / 2
+    positive = np.bincount(codes, is_true)
+    odds = positive / np.maximum(sizes - positive, 1)
+    # Where a cell holds one class alone nothing is claimed: it would be right for no reason.
+    mixed = (positive > 0) & (positive < sizes)
+    return np.where(mixed[codes], value - middle[codes], -np.inf), odds[codes]
+
+
+def _order(values: FloatArray, seed: int) -> IntArray:
+    """Place of every claim among all, the surest last, equal ones in random order."""
+    flat = values.ravel()
+    place = np.empty(flat.size, np.int64)
+    # Ties in random order: in that of the records a sorted collection would seem exposed.
+    place[np.lexsort((np.random.default_rng(seed).random(flat.size), flat))] = np.arange(flat.size)
+    return place.reshape(values.shape)

@@ -1,0 +1,204 @@
+"""Folds: every record judges once, by adversaries that did not see it, and cells of equal target.
+
+Who knows the target alone is to gain nothing. So records are compared within cells, of one fold and
+one value of the target: there the target ranks no one before another, and nothing need be
+subtracted (Janes and Pepe 2009, Adjusting for Covariate Effects on Classification Accuracy).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import scipy
+
+from privpipe.attacks.statistics.splits import RecordSplit
+from privpipe.errors import InputError
+from privpipe.protocols import BoolArray, FloatArray, IntArray
+
+FOLDS = 5
+
+BINS = 10
+"""Cells of a fold where the target has many values: so many bins of what it predicts."""
+
+MOST_VALUES = 12
+"""Values of the target up to which each is a cell of its own."""
+
+LEAST_IN_CELL = 20
+"""Records of a cell on average, below which folds are compared with one another."""
+
+TRIED_SHARE, FEWEST_TRIED = 0.25, 50
+"""Share of the folds that choose settings for others by which these are chosen, and the fewest
+units of a class there; with fewer each fold chooses for itself."""
+
+_TRIALS = 50
+"""Deals of the groups tried before folds are given up."""
+
+
+def deal_folds(
+    rows: IntArray,
+    *,
+    classes: IntArray | None = None,
+    strata: IntArray | None = None,
+    units: IntArray | None = None,
+    train_only: BoolArray | None = None,
+    tune_share: float = 0.15,
+    seed: int = 0,
+) -> tuple[RecordSplit, ...]:
+    """Deal records to folds, evenly over classes and strata; a unit never falls into two sets.
+
+    Settings of an adversary are chosen once for several folds, by records of other folds than
+    these: no record that judges has had a say in them. Where records are too few for that, each
+    fold chooses for itself.
+
+    Parameters
+    ----------
+    rows : (n_records,)
+        Row numbers to deal.
+    classes, strata : (n_records,), optional
+        Class of each of these rows, and what else folds are to hold evenly.
+    units : (n_records,), optional
+        Subject, or set of equal records, of each of these rows; it goes where its first record
+        would.
+    train_only : (n_records,), optional
+        True for rows that may train and tune but not judge.
+    tune_share
+        Share of what does not judge that chooses settings.
+    seed
+        Seed of the deal.
+
+    Raises
+    ------
+    InputError
+        If there are too few units, or no deal leaves every class to learn from in every fold.
+
+    Examples
+    --------
+    >>> splits = deal_folds(np.arange(100), classes=np.arange(100) % 2)
+    >>> len(splits), sorted(np.concatenate([s.test for s in splits])) == list(range(100))
+    (5, True)
+    """
+    kinds = np.zeros(len(rows), np.int64) if classes is None else classes
+    units = np.arange(len(rows)) if units is None else units
+    _, first, codes = np.unique(units, return_index=True, return_inverse=True)
+    judges = np.ones(len(first), np.bool_)
+    if train_only is not None:
+        judges[codes[train_only]] = False
+        if (judges[codes] != ~train_only).any():
+            raise InputError(
+                "Some groups have records on both sides of the given train and test records.",
+                remedy="Give test records of subjects of their own, or no groups.",
+                code="groups_straddle",
+            )
+    # Units of several classes have none, and are dealt at random until every fold sees all.
+    whole = bool((kinds[first][codes] == kinds).all())
+    mine = kinds[first] if whole else np.zeros(len(first), np.int64)
+    n_folds = _count_folds(mine, judges)
+    wide = np.zeros(len(first), np.int64) if strata is None else strata[first]
+    sizes, random = np.bincount(codes), np.random.default_rng(seed)
+    for _ in range(1 if whole else _TRIALS):
+        # Within a class and stratum the largest first: folds are then about alike.
+        order = np.lexsort([random.random(len(first)), -sizes, wide, mine])
+        fold = np.full(len(first), -1)
+        judged = order[judges[order]]
+        fold[judged] = np.arange(len(judged)) % n_folds
+        sides = list(_share_settings(order, fold, mine, n_folds)) or [
+            np.where(fold == k, 2, 0) + _draw_evenly(order[fold[order] != k], mine, tune_share, k)
+            for k in range(n_folds)
+        ]
+        if all(
+            len(np.unique(kinds[np.isin(side, (0, 4))[codes]])) == len(np.unique(kinds))
+            for side in sides
+        ):
+            return tuple(_split(rows, side[codes]) for side in sides)
+    raise InputError(
+        "No deal of groups or equal records, or with the given test records, leaves every class "
+        f"to learn from in every fold ({len(rows)} records).",
+        remedy="Group by a finer unit, use more groups, or leave the rare classes out.",
+        code="split_confines_classes",
+    )
+
+
+def _split(rows: IntArray, side: IntArray) -> RecordSplit:
+    """By side: 0 and 4 train, 1 and 5 choose, 2 judge; 4 and 5 are those of shared settings."""
+    choose = rows[side == 4] if (side == 4).any() else None
+    return RecordSplit(rows[side % 4 == 0], rows[side % 4 == 1], rows[side == 2], choose)
+
+
+def _count_folds(mine: IntArray, judges: BoolArray) -> int:
+    """Folds that the units of the rarest class allow; InputError where these are too few."""
+    kinds, counts = np.unique(mine, return_counts=True)
+    fewest = int(np.bincount(np.searchsorted(kinds, mine[judges]), minlength=len(kinds)).min())
+    if fewest < (2 if judges.all() else 1) or counts.max() < 3:
+        raise InputError(
+            f"A class has {fewest} of {len(mine)} records or groups that judge: others of its "
+            "class are to be learned from, to choose settings by and to judge.",
+            remedy="Audit at least three records, or groups, of every class.",
+            code="too_few_records",
+        )
+    return min(FOLDS, fewest)
+
+
+def _draw_evenly(order: IntArray, mine: IntArray, share: float, turn: int) -> IntArray:
+    """1 of a share of the units in an order, class by class, 0 of all others, (n_units,)."""
+    drawn = np.zeros(len(mine), np.int64)
+    for kind in np.unique(mine[order]):
+        left = order[mine[order] == kind]
+        # At least one chooses settings, and one is left to train.
+        n = min(len(left) - 1, max(1, round(share * len(left))))
+        drawn[np.roll(left, -turn)[(np.arange(n) * len(left)) // max(n, 1)]] = 1
+    return drawn
+
+
+def _share_settings(
+    order: IntArray, fold: IntArray, mine: IntArray, n_folds: int
+) -> Iterator[IntArray]:
+    """Sides of the units in each fold, where the last folds choose for the first, and these for
+    the last; nothing where they are too few for that."""
+    half, parts = n_folds // 2, list[IntArray]()
+    for givers in (fold >= n_folds - half, (fold >= 0) & (fold < half)):
+        drawn = _draw_evenly(order[givers[order]], mine, TRIED_SHARE, 0)
+        parts.append(np.where(givers, 4 + drawn, 0))
+    fewest = np.bincount(mine[parts[0] == 5], minlength=int(mine.max()) + 1)
+    if fewest.min() < FEWEST_TRIED:
+        return
+    for k in range(n_folds):
+        yield np.where(fold == k, 2, parts[0] if k < n_folds - half else parts[1])
+
+
+def cut_cells(folds: IntArray, desired: FloatArray, known: FloatArray | None) -> IntArray:
+    """Cells of one fold and equal target; of a target of many values, of what it predicts.
+
+    Parameters
+    ----------
+    folds : (n_records,)
+        Fold of each record.
+    desired : (n_records, n_columns)
+        True desired variables.
+    known : (n_records, n_classes) or (n_records,), optional
+        What is predicted, or how it ranks, of who knows these and no more.
+
+    Returns
+    -------
+    cells : (n_records,) or (n_records, n_classes)
+        The latter where bins of each class's ranking are cells.
+    """
+    values: IntArray = np.unique(desired, axis=0, return_inverse=True)[1].ravel()
+    if values.max(initial=0) >= MOST_VALUES:
+        if known is None:
+            return folds
+        if known.ndim == 2 and known.shape[1] > 2:
+            return np.column_stack([_cut_bins(folds, column) for column in known.T])
+        values = _cut_bins(folds, known if known.ndim == 1 else known[:, 1] - known[:, 0])
+    both = np.asarray(folds * (values.max(initial=0) + 1) + values, np.int64)
+    return both if len(both) >= LEAST_IN_CELL * len(np.unique(both)) else values
+
+
+def _cut_bins(folds: IntArray, known: FloatArray) -> IntArray:
+    """Bins of a ranking, equally filled in each fold; ties are in one."""
+    bins = np.empty(len(known), np.int64)
+    for fold in np.unique(folds):
+        rows = folds == fold
+        ranks = scipy.stats.rankdata(known[rows]) / (int(rows.sum()) + 1)
+        bins[rows] = (ranks * BINS).astype(np.int64)
+    return bins
