@@ -1,10 +1,13 @@
 """``privpipe ingest``, ``append`` and ``withdraw``: records come to a collection, parts go."""
 
+import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import fsspec
 from pydantic import TypeAdapter
 
 from privpipe.errors import InputError, OptionError
@@ -71,7 +74,7 @@ def ingest_command(
     options = _choose(
         chunk_mib, layout, dtype=dtype or None, min_category_count=min_category_count, schema=plan
     )
-    with showing("ingest") as listen:
+    with listing_places(place), showing("ingest") as listen:
         made = ingest(source, dest, options, listen=listen)
     statistics = read_statistics(dest)
     say(f"{shown(dest)}: {describe(made)}")
@@ -82,6 +85,24 @@ def ingest_command(
     for name, lost in statistics.binning.items():
         say(describe_binning(name, lost))
     return list_counts(made, statistics)
+
+
+@contextmanager
+def listing_places(schema: str) -> Iterator[None]:
+    """Whatever is wrong in more places than a message names is listed in a file beside a schema."""
+    problem: InputError
+    try:
+        yield
+        return
+    except InputError as error:
+        if len(error.details) < 2:
+            raise
+        problem = error
+    place = f"{schema.removesuffix(ENDING)}.errors.json"
+    with fsspec.open(place, "w") as file:
+        json.dump(list(problem.details), file, indent=1)
+    problem.remedy = f"{problem.remedy} All {len(problem.details):,} places: {shown(place)}."
+    raise problem
 
 
 def _name_schema(dest: str) -> str:

@@ -97,6 +97,9 @@ def test_ingest__zeros_that_would_be_lost_are_refused_with_all_rows(tmp_path, co
     assert (code, found["code"]) == (3, "lost-zero")
     assert found["details"] == [{"column": "zip", "row": 5}, {"column": "zip", "row": 6}]
     assert "00137" not in out + err
+    listed = (tmp_path / "c.errors.json").read_text()
+    assert json.loads(listed) == found["details"]
+    assert f"2 places: {tmp_path / 'c.errors.json'}" in found["remedy"]
     for more in ("--features", "--categorical"):
         dest = tmp_path / f"{more}.zarr"
         assert command("ingest", path, dest, "--labels", "a", more, "zip")[0] == 0
