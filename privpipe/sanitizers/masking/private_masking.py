@@ -336,9 +336,8 @@ def _find_range(bound: Mapping[str, tuple[float, float]], name: str) -> tuple[fl
     if name not in bound and ANY not in bound:
         raise OptionError(
             f"[method] bound has no range of {name!r}.",
-            remedy=f'Give the least and largest value that it may have, as bound = {{"{name}" = '
-            '[0, 120]}, or "*" for all that are not named; from public knowledge, not from these '
-            "records.",
+            remedy=f'Give its least and largest value, as bound = {{"{name}" = [0, 120]}}, or one '
+            'for all others, named "*". Take them from public knowledge, not from these records.',
             code="bound",
         )
     low, high = bound.get(name, bound.get(ANY, (0.0, 0.0)))
