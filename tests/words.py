@@ -75,7 +75,8 @@ def read_pages() -> Iterator[tuple[Path, str]]:
         yield from ((path, path.read_text()) for path in pages)
     for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md"):
         yield ROOT / name, (ROOT / name).read_text()
-    for path in sorted((ROOT / "privpipe").rglob("*.j2")):
+    written = (ROOT / "privpipe").rglob("*.j2"), (ROOT / "privpipe").glob("report/templates/*.yaml")
+    for path in sorted(path for paths in written for path in paths):
         yield path, path.read_text()
 
 
