@@ -233,8 +233,6 @@ TRANSFORMERS = {
     "PrivacyLds": "privacy_lds",
     "PcaFilter": "pca",
     "RandomFilter": "rand",
-    "Ppls": "ppls",
-    "Ddd": "ddd",
 }
 """Transformers by name, and the method of each."""
 

@@ -63,7 +63,6 @@ REQUIRED = {
     "minimax": {"inner_tolerance": 1e-4},
     "pca": {"n_filtered": 1},
     "rand": {"n_filtered": 1},
-    "ppls": {"n_filtered": 1},
 }
 UNSUITED = {
     "privacy_mapping": "reads attributes",

@@ -31,8 +31,6 @@ GIVEN: dict[str, dict[str, Any]] = {
     "privacy_lds": {},
     "pca": {"n_filtered": 2},
     "rand": {"n_filtered": 2},
-    "ppls": {"n_filtered": 2},
-    "ddd": {},
     "noisy": {"epsilon": 8.0, "threshold": 2.5, "centre": False},
 }
 """Options of the methods whose figure shows what a classifier still reads."""

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
+from flows.reproduce.hamm_compared import PplsOptions, fit_ddd_filter, fit_ppls_filter
 from flows.reproduce.paper_adversaries import measure_accuracy, measure_papers_accuracy
 from flows.reproduce.steps import expect_steps, step
 from privpipe.errors import FormatError, OptionError, StoreError
@@ -24,13 +25,10 @@ from privpipe.records.memory import Records
 from privpipe.sanitizers.minimax.baselines import (
     LeastSquaresOptions,
     PcaOptions,
-    PplsOptions,
     PrivacyLdsOptions,
     RandOptions,
-    fit_ddd_filter,
     fit_least_squares_filter,
     fit_pca_filter,
-    fit_ppls_filter,
     fit_privacy_lds_filter,
     fit_rand_filter,
 )

@@ -9,6 +9,7 @@ from typing import Any
 from privpipe.protocols import Method, RecordMap
 from privpipe.sanitizers import mapping, masking, minimax, null_space
 from privpipe.sanitizers.chain import Chain, Standardiser
+from privpipe.sanitizers.minimax.linear_filter import MaskFilter
 from privpipe.sanitizers.noise.fit_noisy import list_methods
 from privpipe.sanitizers.null_space.laplace import LaplaceMechanism
 
@@ -25,6 +26,7 @@ _MAPS: tuple[type[RecordMap], ...] = (
     *(each for method in METHODS.values() for each in method.maps),
     Chain,
     Standardiser,
+    MaskFilter,  # of stored models: the method that made them is in the papers' reproductions
     LaplaceMechanism,  # what null-space cleaning is compared with, no method of its own
 )
 

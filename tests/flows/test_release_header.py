@@ -164,8 +164,7 @@ def test_release__holds_no_figure_that_its_public_page_does_not(
     write_standard(source, 403, chunk_rows=50)
     wanted = {"null_space": "height", "null_space_targeted": "height", "masking": "height"}
     given = dict(EXAMPLES[name].options)
-    hidden = "late" if name == "ddd" else "party"
-    named = {"desired": [wanted.get(name, "late")], "confidential": [hidden]}
+    named = {"desired": [wanted.get(name, "late")], "confidential": ["party"]}
     if name == "privacy_mapping":
         named = {"desired": [], "confidential": []}
     if name == "noisy":

@@ -15,7 +15,7 @@ from privpipe.pipeline.runs.history import list_differences, read_attempts
 from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.pipeline.stages.diagnosis import diagnose, picture_trial, try_configured
 from privpipe.pipeline.stages.gate import say_decision
-from privpipe.pipeline.stages.trial import Outlook, Rung, Trial, draw_trial
+from privpipe.pipeline.stages.trial import Outlook, Rung, TrialRecords, draw_trial
 from privpipe.records.sampling import make_split
 from privpipe.sanitizers import METHODS
 from privpipe.store.collections.collection import Collection, open_collection
@@ -52,7 +52,7 @@ def open_training(options: RunOptions) -> Collection:
     return open_collection(section.path, desired=section.desired, confidential=section.confidential)
 
 
-def draw(options: RunOptions) -> Trial:
+def draw(options: RunOptions) -> TrialRecords:
     return draw_trial(options, open_training(options))
 
 

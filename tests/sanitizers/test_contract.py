@@ -15,6 +15,7 @@ import pytest
 from pydantic import TypeAdapter
 
 import tests.methods
+from flows.reproduce.hamm_compared import fit_ddd_filter
 from privpipe.cluster.pass_checkpoints import KNOWN
 from privpipe.errors import InputError, OptionError
 from privpipe.numerics.random.streams import KeyedStream
@@ -23,7 +24,7 @@ from privpipe.records.memory import Records
 from privpipe.sanitizers import METHODS, RECORD_MAPS
 from privpipe.sanitizers.chain import Chain, fit_standardiser
 from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping
-from privpipe.sanitizers.minimax.baselines import PcaOptions, fit_ddd_filter, fit_pca_filter
+from privpipe.sanitizers.minimax.baselines import PcaOptions, fit_pca_filter
 from privpipe.sanitizers.minimax.custom_filter import (
     MinimaxCustomOptions,
     fit_minimax_custom_filter,
@@ -95,7 +96,8 @@ def make_noisy() -> RecordMap:
     """A filter that is no linear one, behind discrete noise."""
     method = METHODS["noisy"]
     given = {"name": "noisy", "epsilon": 1.0, "noise": "discrete", "threshold": 5.0}
-    given |= {"centre": False, "order": "noise_then_filter", "filter": {"name": "ddd"}}
+    within = {"name": "minimax_neural", "n_hidden": (3, 2), "max_iterations": 2}
+    given |= {"centre": False, "order": "noise_then_filter", "filter": within}
     options = make_options(method.options, given | {"allow_data_bound": True}, "noisy")
     return method.fit(make_classes(), options)
 

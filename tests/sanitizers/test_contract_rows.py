@@ -60,10 +60,9 @@ def urls(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     return found[0], found[1]
 
 
-def open_for(name: str, url: str) -> Collection:
-    confidential = ["late"] if name == "ddd" else ["party"]
+def open_for(url: str) -> Collection:
     return open_collection(
-        url, desired=["late"], confidential=confidential, attributes=PROFILES, public=True
+        url, desired=["late"], confidential=["party"], attributes=PROFILES, public=True
     )
 
 
@@ -73,7 +72,7 @@ def fit(
     """As the training stage does."""
     method, row = METHODS[name], EXAMPLES[name]
     options = make_options(method.options, {"name": name, **row.options}, name)
-    shards = ShardedCollection(open_for(name, url), executor or Executor(), checkpoints=checkpoints)
+    shards = ShardedCollection(open_for(url), executor or Executor(), checkpoints=checkpoints)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return method.fit(shards, options, **row.more)

@@ -33,7 +33,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
     },
     "pca": {"n_filtered": 2},
     "rand": {"n_filtered": 2},
-    "ppls": {"n_filtered": 2},
     "masking": {"n_surrogates": 20, "clip": 2.2},
     "masking_private": {
         "epsilon": 9.0,
@@ -74,7 +73,7 @@ def fit(name: str, more: dict[str, Any], *, lacks: str = "", keep: Any = slice(N
         x[keep],
         **{role: values[keep] for role, values in given.items()},
         attributes=codes[keep],
-        categorical=names if name in ("privacy_mapping", "ddd") else (),
+        categorical=names if name == "privacy_mapping" else (),
         n_shards=3,
     )
     method = METHODS[name]
@@ -112,7 +111,7 @@ def test_fit__learns_from_the_records_that_its_row_says(
     others, whole = fit(name, more, keep=~GONE)[0], fit(name, more)[0]
     # Two predictors, each of its own records; scales of all records and a regression of some.
     in_part = (asked and (len(sets) > 1 or name == "masking")) or completed
-    if is_same(whole, others):  # a mask of DDD, a random projection: labels decide too little
+    if is_same(whole, others):  # a random projection: labels decide too little
         assert is_same(fitted, whole)
         return
     assert is_same(fitted, whole) == (not asked and not completed)

@@ -18,7 +18,6 @@ MORE = {
     "null_space_targeted": {"utility_budget": 0.1},
     "pca": {"n_filtered": 1},
     "rand": {"n_filtered": 1},
-    "ppls": {"n_filtered": 1},
     "minimax": {"max_iterations": 1},
     "minimax_neural": {"max_iterations": 1},
     "minimax_own": {

@@ -19,7 +19,6 @@ GIVEN = {
     "minimax": {"n_filtered": 1, "max_iterations": 3},
     "minimax_least_squares": {"n_filtered": 1},
     "pca": {"n_filtered": 2},
-    "ppls": {"n_filtered": 1},
     "privacy_lds": {"n_filtered": 1},
 }
 

@@ -84,7 +84,6 @@ def test_methods__that_do_not_weigh_refuse_weights_in_memory() -> None:
     options = {
         "pca": {"n_filtered": 2},
         "privacy_lds": {"n_filtered": 1},
-        "ppls": {"n_filtered": 1},
         "minimax_neural": {"n_hidden": (4, 2)},
         "masking": {"n_surrogates": 20},
         "masking_private": {"epsilon": 1.0, "delta": 1e-3, "n_surrogates": 9, "bound": {}},

@@ -22,7 +22,7 @@ from privpipe.pipeline.stages.trial import (
     WEAKEST,
     Outlook,
     Rung,
-    Trial,
+    TrialRecords,
     draw_trial,
     say_method,
 )
@@ -58,7 +58,7 @@ class Diagnosis:
         return write_options(self.following, fill(f"{title} {self.text}", 96))
 
 
-def try_configured(options: RunOptions, trial: Trial) -> Rung | None:
+def try_configured(options: RunOptions, trial: TrialRecords) -> Rung | None:
     """The configured method in a trial; None where it reads other things, or in many rounds."""
     row = METHODS[options.method.name]
     if row.releases != "rows" or options.method.in_rounds or options.method.needs() & OTHER:
@@ -71,7 +71,7 @@ OTHER = {"attributes"}
 """Roles of which a trial has no records."""
 
 
-def picture_trial(trial: Trial, configured: Rung | None = None) -> list[dict[str, str]]:
+def picture_trial(trial: TrialRecords, configured: Rung | None = None) -> list[dict[str, str]]:
     """Noise, the target itself and the raw records, and what is configured, as rows of a table."""
     rows = []
     for name, known in trial.measure_target().items():
@@ -97,7 +97,7 @@ def _say_outlooks(mine: list[Outlook]) -> dict[str, str]:
     }
 
 
-def diagnose(options: RunOptions, trial: Trial, *, refused: bool = True) -> Diagnosis:
+def diagnose(options: RunOptions, trial: TrialRecords, *, refused: bool = True) -> Diagnosis:
     """Climb down the ladder: what would pass, with these limits or with weaker ones.
 
     Parameters
@@ -171,7 +171,7 @@ def _propose(
     return Diagnosis("near" if raised else "method", text, follow(options, best), tuple(rungs))
 
 
-def say_few(options: RunOptions, trial: Trial, weakest: Mapping[str, float]) -> str:
+def say_few(options: RunOptions, trial: TrialRecords, weakest: Mapping[str, float]) -> str:
     """That not even noise would pass, and how many records would be enough."""
     worst = max(trial.noise.outlooks, key=lambda one: one.upper / weakest[one.key])
     needed = math.ceil(trial.n_audited * (ROOM * worst.upper / weakest[worst.key]) ** 2)

@@ -172,7 +172,7 @@ def say_method(method: Mapping[str, Any]) -> str:
 
 
 @dataclass(frozen=True, eq=False)
-class Trial:
+class TrialRecords:
     """Records that no audit judges, and how what is made of them is attacked.
 
     Parameters
@@ -326,7 +326,7 @@ class Trial:
         return float(np.var(x @ predictor, axis=0).sum())
 
 
-def draw_trial(options: RunOptions, training: Collection, *, attempt: int = 1) -> Trial:
+def draw_trial(options: RunOptions, training: Collection, *, attempt: int = 1) -> TrialRecords:
     """A fifth of the records, of those that no audit judges.
 
     Parameters
@@ -375,7 +375,7 @@ def draw_trial(options: RunOptions, training: Collection, *, attempt: int = 1) -
     names = dict.fromkeys((*attacked.adversaries, *(name for _, name in (*QUICK, *ALONE))))
     attacked = replace(attacked, adversaries=tuple(names))
     held = int(n_records * options.audit.holdout) or n_records
-    return Trial(
+    return TrialRecords(
         _take(shard, np.flatnonzero(learns)),
         _take(shard, np.flatnonzero(~learns)),
         training.schema,

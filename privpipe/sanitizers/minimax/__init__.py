@@ -62,7 +62,5 @@ METHODS = (
     as_method(baselines.PrivacyLdsOptions, baselines.fit_privacy_lds_filter),
     as_method(baselines.PcaOptions, baselines.fit_pca_filter),
     as_method(baselines.RandOptions, baselines.fit_rand_filter),
-    as_method(baselines.PplsOptions, baselines.fit_ppls_filter),
-    as_method(baselines.DddOptions, baselines.fit_ddd_filter, baselines.MaskFilter),
 )
 """The rows of this wing."""

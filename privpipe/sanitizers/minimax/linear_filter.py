@@ -106,6 +106,46 @@ class LinearFilter(FeatureFilter):
         return np.asarray(records @ self.weights + self.offset)
 
 
+@described(facts_of_map)
+@dataclass(frozen=True, eq=False)
+class MaskFilter(FeatureFilter):
+    """Multiplies every feature by a number between 0 and 1.
+
+    No method fits one any more; those that are stored open and apply.
+
+    Parameters
+    ----------
+    mask : (n_features,)
+    stopped
+        Why the fit ended: "progress", "gradient" or "iterations".
+
+    Examples
+    --------
+    >>> MaskFilter(np.array([1.0, 0.0]), "progress").apply(np.array([[2.0, 3.0]]))
+    array([[2., 0.]])
+    """
+
+    kind: ClassVar[str] = "mask_filter"
+    keeps_features: ClassVar[bool] = True
+
+    mask: FloatArray
+    stopped: str
+
+    @property
+    def n_features_in(self) -> int:
+        return len(self.mask)
+
+    n_features_out = n_features_in
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """None: whoever standardises the released features undoes the mask."""
+        return promise_nothing("ddd")
+
+    def map_records(self, records: FloatArray) -> FloatArray:
+        return np.asarray(records * self.mask)
+
+
 @dataclass(frozen=True, eq=False)
 class TrainingRecord:
     """How training went: what every trained map holds of it.

@@ -12,23 +12,25 @@ from sklearn.decomposition import PCA
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
+from flows.reproduce.hamm_compared import (
+    PplsOptions,
+    find_ppls_directions,
+    fit_ddd_filter,
+    fit_ppls_filter,
+    measure_fisher,
+)
 from privpipe import Records
 from privpipe.errors import InputError, OptionError
 from privpipe.sanitizers.minimax import METHODS
 from privpipe.sanitizers.minimax.baselines import (
     LeastSquaresOptions,
     PcaOptions,
-    PplsOptions,
     PrivacyLdsOptions,
     RandOptions,
-    find_ppls_directions,
-    fit_ddd_filter,
     fit_least_squares_filter,
     fit_pca_filter,
-    fit_ppls_filter,
     fit_privacy_lds_filter,
     fit_rand_filter,
-    measure_fisher,
 )
 from tests.sanitizers.labelled_data import draw_labelled
 
@@ -176,8 +178,7 @@ def test_fit_ddd_filter__refuses_more_than_two_classes() -> None:
 @pytest.mark.parametrize("method", METHODS[3:], ids=lambda method: method.name)
 @pytest.mark.filterwarnings("ignore:n_filtered is")
 def test_method_row__does_not_depend_on_the_sharding(method: Any) -> None:
-    fields = {"name": method.name} | ({"n_filtered": 2} if method.name not in {"ddd"} else {})
-    options = method.options(**fields)
+    options = method.options(n_filtered=2)
     x = draw_labelled(400, n_private=2)[0]
     whole, cut = (method.fit(_records(n_shards=n), options) for n in (1, 6))
     np.testing.assert_allclose(cut.apply(x), whole.apply(x), atol=1e-5)

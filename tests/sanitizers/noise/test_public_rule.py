@@ -85,7 +85,6 @@ def _required(name: str) -> dict[str, Any]:
     """Options without which there is no row."""
     return {
         "pca": {"n_filtered": 2},
-        "ppls": {"n_filtered": 2},
         "minimax_neural": {"n_hidden": (4, 2)},
         "null_space": {"utility_budget": 0.1},
         "null_space_targeted": {"utility_budget": 0.1},

@@ -22,7 +22,6 @@ FEW = ShardSchema(3, (Column("shop", 6),), (Column("sex", 2),), public=True)
 FLAT: dict[str, dict[str, Any]] = {
     "pca": {"n_filtered": 4},
     "rand": {"n_filtered": 4},
-    "ppls": {"n_filtered": 4},
     "privacy_lds": {"n_filtered": 4},
     "minimax_least_squares": {"n_filtered": 4},
     "minimax": {"n_filtered": 4},
