@@ -7,15 +7,12 @@ Working Party, Opinion 05/2014).
 """
 
 from collections.abc import Mapping
-from functools import cache
-from importlib.resources import files
 from typing import Any
 
-import yaml
 from jinja2 import Environment, StrictUndefined
 
 from privpipe.report import audit_text, first_screen, tables
-from privpipe.report.page import PageSection, render_page
+from privpipe.report.page import PageSection, read_texts, render_page
 from privpipe.report.release_sections import COMPARED
 
 Findings = Mapping[str, Any]
@@ -42,7 +39,7 @@ def describe_sheet(findings: Findings) -> dict[str, Any]:
     found = [
         {"number": number, "title": one["title"], "maps_to": one["maps_to"]}
         | {"entries": [_fill(name, says, findings) for name, says in one["entries"].items()]}
-        for number, one in enumerate(_read_fields(), start=1)
+        for number, one in enumerate(read_texts("officer_sheet.yaml"), start=1)
     ]
     by_run = sum(any(entry["by"] == "run" for entry in one["entries"]) for one in found)
     return {
@@ -89,14 +86,6 @@ def render_officer_page(findings: Findings, *, version: str = "") -> str:
         facts={"Yours to write, in [about]": missing},
         version=version,
     )
-
-
-@cache
-def _read_fields() -> list[dict[str, Any]]:
-    content: list[dict[str, Any]] = yaml.safe_load(
-        files("privpipe.report").joinpath("templates/officer_sheet.yaml").read_text("utf-8")
-    )
-    return content
 
 
 def _fill(name: str, source: Mapping[str, str], findings: Findings) -> dict[str, str]:

@@ -16,7 +16,14 @@ from privpipe.protocols import FloatArray
 from privpipe.report import audit_text, suppression
 from privpipe.report import release_sections as sections
 from privpipe.report.first_screen import make_first_screen, name_size, say_line
-from privpipe.report.page import PageSection, Picture, render_markdown, render_page, tabled
+from privpipe.report.page import (
+    PageSection,
+    Picture,
+    read_texts,
+    render_markdown,
+    render_page,
+    tabled,
+)
 from privpipe.report.style import MARKERS, THEMES, ThemeName, draw_themes, finish_figure, new_figure
 from privpipe.report.tables import format_number, summarise_attacks
 
@@ -73,14 +80,8 @@ def scale_losses(
     return {name: at[f"loss_{name}"] / guess for name, guess in zip(tasks, baselines, strict=True)}
 
 
-STOPPED = {
-    "iterations": "after the most iterations allowed",
-    "progress": "where Phi hardly fell any more",
-    "gradient": "where the gradient vanished",
-    "held_out": "when Phi on held-out records had stopped falling",
-    "line_search": "where no step lowered Phi",
-    "inner": "where an inner problem was not solved: the best filter before it is released",
-}
+TEXTS = read_texts("release_page.yaml")
+"""Meanings of terms, why training stopped, and what is not promised."""
 
 
 def list_training(findings: Mapping[str, Any], *, drawn: bool = True) -> Iterator[PageSection]:
@@ -116,9 +117,10 @@ def list_training(findings: Mapping[str, Any], *, drawn: bool = True) -> Iterato
         }
         for name, guess in zip(tasks, baselines.tolist(), strict=True)
     ]
+    stopped = TEXTS["stopped"].get(found["stopped"], found["stopped"])
     text = (
         f"{len(history) - 1} iterations in {int(at['rounds'][-1])} rounds over the training "
-        f"records; it stopped {STOPPED.get(found['stopped'], found['stopped'])}. A confidential "
+        f"records; it stopped {stopped}. A confidential "
         "loss at that of a constant guess says that the adversary trained against finds nothing."
         f"{_say_bound(found['bound'], at['phi'])}"
     )
@@ -150,37 +152,6 @@ MOST_FIGURES = 30
 # What was not measured may be worse than what was.
 WORST = ("leaks", "unknown", "unproven", "not protected", "safe")
 
-GLOSSARY = {
-    "accuracy": "share of records whose class is predicted rightly",
-    "auc": "area under the ROC curve: how often a record of a class ranks above one of another; "
-    "a half is guessing",
-    "advantage": "share of the way from guessing (0) to knowing (1)",
-    "gain": "how much better than someone who knows only the target; limits count it",
-    "size": "a word for the gain: negligible below .05, small below .1, moderate below .25",
-    "tpr at 0.01": "true-positive rate at 1 % false positives: who is exposed when one false "
-    "claim in a hundred is accepted",
-    "at least": "lower confidence limit; all limits of all verdicts hold together",
-    "at most": "upper confidence limit; all limits of all verdicts hold together",
-    "allowed": "the limit of the gate",
-    "linkable": "whoever holds the raw records finds the released ones that belong to them",
-    "e_utility": "squared change of the target's prediction for a record",
-    "equal noise": "the raw records with Laplace noise under which the target's prediction works "
-    "as well as from the release: what plain noise would hide",
-    "complete privacy": "share of records whose confidential label is predicted no better than "
-    "from the mean record",
-    "Detection power": "share of records of the smallest planted leak that 19 of 20 such audits "
-    "find",
-    "not gated": "published whatever the audit found",
-    "not protected": "given away by what the release is: no attack that fails could show more",
-}
-
-NOT_PROMISED = (
-    "The audit speaks of the adversaries that are named, of a sample of this size, and of this "
-    "confidence; a stronger adversary, or one who knows more of a person, may find more. It says "
-    "nothing of variables that were not named as confidential, nor of this release together with "
-    "others that neither [audit] earlier names nor the register beside the account of losses."
-)
-
 
 def render_release_page(findings: Mapping[str, Any], *, version: str = "") -> str:
     """The page for operators, as HTML.
@@ -199,7 +170,7 @@ def render_release_page(findings: Mapping[str, Any], *, version: str = "") -> st
         facts=_facts(findings),
         version=version,
         screen=make_first_screen(findings),
-        terms=GLOSSARY,
+        terms=TEXTS["glossary"],
     )
 
 
@@ -219,7 +190,7 @@ def render_public_page(findings: Mapping[str, Any], *, version: str = "") -> str
         facts=gated | _public_facts(findings),
         version=version,
         screen=make_first_screen(findings, public=True),
-        terms=GLOSSARY,
+        terms=TEXTS["glossary"],
     )
 
 
@@ -435,4 +406,4 @@ def _closing_sections(findings: Mapping[str, Any]) -> Iterator[PageSection]:
         limits = [{"limit": name, "value": str(value)} for name, value in gate["limits"].items()]
         yield PageSection("Limits of the gate", "", limits, folded=True)
     yield from sections.list_not_protected(findings)
-    yield PageSection("What this does not promise", NOT_PROMISED)
+    yield PageSection("What this does not promise", TEXTS["not_promised"])
