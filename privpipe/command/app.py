@@ -276,7 +276,9 @@ def ingest(
         1, help='Pool rarer categories to "(other)"; 1 pools nothing.'
     ),
     missing: Any = _names("Cells of a CSV file that mean a missing value, by comma."),
-    delimiter: str = _text("Delimiter of a CSV file; default: a comma, or as its schema says."),
+    delimiter: Any = Option(
+        None, help="Delimiter of a CSV file; default: a comma, or as its schema says."
+    ),
     schema: str = _text(
         "TOML file that says how the table is read; default: DEST.schema.toml, where there is one."
     ),

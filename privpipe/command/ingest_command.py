@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -11,7 +12,7 @@ import fsspec
 from pydantic import TypeAdapter
 
 from privpipe.errors import InputError, OptionError
-from privpipe.extras import is_installed
+from privpipe.extras import explain_missing
 from privpipe.pipeline.runs.configuration_file import read_options, read_time
 from privpipe.records.schema import CollectionSchema
 from privpipe.report.console import say, tabulate
@@ -37,7 +38,8 @@ def _choose(chunk_mib: float, layout: Mapping[str, Any], **options: Any) -> Inge
     # False of NaN, too.
     if not 0 < chunk_mib < math.inf:
         raise OptionError(f"--chunk-mib is {chunk_mib:g}.", remedy="Use a number above 0.")
-    said = {name: one for name, one in layout.items() if one}
+    # An empty delimiter is one that was given, and is refused.
+    said = {name: v for name, v in layout.items() if v or (name, v) == ("delimiter", "")}
     if "missing" in said:
         # An empty cell is missing whatever else is: a CSV file cannot write it otherwise.
         said["missing"] = ("", *said["missing"])
@@ -66,16 +68,20 @@ def ingest_command(
     """
     place = schema or _name_schema(dest)
     is_said = any(layout[name] for name in layout if name != "delimiter")
-    plan = read_schema(place) if schema or exists_file(place) else None
+    options = _choose(chunk_mib, layout, dtype=dtype or None, min_category_count=min_category_count)
+    plan, unseen = read_schema(place) if schema or exists_file(place) else None, ""
     if plan is None and (yes or table or not is_said):
-        plan = _propose(source, place, table, is_taken=yes, is_needed=yes or bool(table))
+        try:
+            plan = _propose(source, place, table, is_taken=yes, is_needed=yes or bool(table))
+        except ModuleNotFoundError as error:
+            # A table of numbers alone, or arrays, need no look.
+            unseen = f"No schema was proposed: {explain_missing(error)}"
+            if yes or table:
+                raise InputError(f"{shown(source)} was not read.", remedy=unseen) from None
         if plan is not None and not yes:
             return {"schema": shown(place), "ingested": False, **plan.encode()}
-    options = _choose(
-        chunk_mib, layout, dtype=dtype or None, min_category_count=min_category_count, schema=plan
-    )
-    with listing_places(place), showing("ingest") as listen:
-        made = ingest(source, dest, options, listen=listen)
+    with listing_places(place, unseen), showing("ingest") as listen:
+        made = ingest(source, dest, replace(options, schema=plan), listen=listen)
     statistics = read_statistics(dest)
     say(f"{shown(dest)}: {describe(made)}")
     if warning := describe_gaps(statistics):
@@ -88,13 +94,18 @@ def ingest_command(
 
 
 @contextmanager
-def listing_places(schema: str) -> Iterator[None]:
-    """Whatever is wrong in more places than a message names is listed in a file beside a schema."""
+def listing_places(schema: str, unseen: str = "") -> Iterator[None]:
+    """Whatever is wrong in more places than a message names is listed in a file beside a schema.
+
+    Where a text is refused, `unseen` says why no schema was proposed that would read it.
+    """
     problem: InputError
     try:
         yield
         return
     except InputError as error:
+        if unseen and error.code == "text-feature":
+            error.remedy = f"{error.remedy} {unseen}"
         if len(error.details) < 2:
             raise
         problem = error
@@ -116,8 +127,6 @@ def _propose(
     source: str, place: str, table: str, *, is_taken: bool, is_needed: bool
 ) -> TableSchema | None:
     """Look at a table and write its schema for review; None for arrays, which need none."""
-    if not (is_needed or is_installed("clevercsv")):
-        return None
     try:
         schema = propose_schema(source, table=table)
     except InputError as error:

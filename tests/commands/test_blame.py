@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import sys
 
 import pytest
 
@@ -72,6 +73,23 @@ def test_delimiter__must_be_one_character(tmp_path, command, mark):
     code, _, err = command("ingest", tmp_path / "s.csv", tmp_path / "c.zarr", "--delimiter", mark)
     assert code == 2
     assert "The delimiter is" in err
+
+
+def test_ingest__says_what_to_install_where_nothing_can_look_at_a_table(
+    tmp_path, command, monkeypatch
+):
+    monkeypatch.setitem(sys.modules, "clevercsv", None)
+    (tmp_path / "s.csv").write_text("a,town\n1,Ulm\n2,Bonn\n")
+    code, _, err = command("ingest", tmp_path / "s.csv", tmp_path / "c.zarr")
+    assert (code, "error[text-feature]" in err) == (3, True)
+    assert "pip install 'privpipe[cluster]'" in err
+    assert "Ulm" not in err
+    code, _, err = command("ingest", tmp_path / "s.csv", tmp_path / "c.zarr", "--yes")
+    assert code != 0
+    assert "pip install 'privpipe[cluster]'" in err
+    # What needs no look is ingested.
+    (tmp_path / "s.csv").write_text("a,b\n1,2\n2,1\n")
+    assert command("ingest", tmp_path / "s.csv", tmp_path / "c.zarr")[0] == 0
 
 
 @pytest.mark.parametrize("size", ["-3", "0", "nan", "inf", "1e300", "5000"])

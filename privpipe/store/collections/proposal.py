@@ -7,7 +7,7 @@ files are matched against it by name.
 import json
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Annotated, Any, get_args
 
 import fsspec
@@ -80,6 +80,10 @@ class FileForm:
     table: str = ""
 
 
+_SHARED = {one.name for one in fields(Dialect)} & {one.name for one in fields(FileForm)}
+"""What a schema says of a file as a dialect does, under the same name."""
+
+
 @dataclass(frozen=True)
 class TableSchema:
     """How a table is read and what its columns become.
@@ -120,19 +124,12 @@ class TableSchema:
         variables = [*uses["variable"], *(named.get("labels") or ())]
         texts = [one for one in variables if self.columns[one].kind == "text"] if variables else []
         dialect = Dialect(
-            encoding=self.file.encoding,
-            decimal=self.file.decimal,
-            thousands=self.file.thousands,
-            skip_first=self.file.skip_first,
-            skip_last=self.file.skip_last,
+            **{name: getattr(self.file, name) for name in _SHARED},
             names=() if self.file.header else tuple(self.columns),
-            trim=self.file.trim,
-            multiline=self.file.multiline,
             columns={
                 name: ColumnText(plan.kind, plan.format, plan.missing)
                 for name, plan in self.columns.items()
             },
-            table=self.file.table,
         )
         found: dict[str, Any] = {
             "features": (*uses["feature"], *(named.get("features") or ())),
@@ -285,26 +282,17 @@ def propose_schema(url: Place, *, table: str = "") -> TableSchema:
     marks = MISSING_MARKS if opened.has_text else ("",)
     file = FileForm(
         delimiter,
-        dialect.encoding,
-        dialect.decimal,
-        dialect.thousands,
-        dialect.skip_first,
-        dialect.skip_last,
-        not dialect.names,
-        dialect.trim,
-        dialect.multiline,
-        marks,
-        table=dialect.table,
+        **{name: getattr(dialect, name) for name in _SHARED},
+        header=not dialect.names,
+        missing=marks,
     )
     plans = {
         one.name: ColumnPlan(
-            one.text.kind,
-            one.use,
-            one.text.format,
-            one.text.missing,
-            one.why,
-            one.examples,
-            one.missing,
+            **vars(one.text),
+            use=one.use,
+            why=one.why,
+            examples=one.examples,
+            share_missing=one.missing,
         )
         for one in guesses
     }

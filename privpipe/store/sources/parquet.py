@@ -8,15 +8,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from privpipe.errors import FormatError
+from privpipe.store.sources.arrow_file import columns_of
 from privpipe.store.sources.reading.files import TableFile, open_input
 from privpipe.store.sources.reading.source import Form, TableColumn
-from privpipe.store.sources.reading.table_source import (
-    MOST_BATCHES,
-    SAMPLE_ROWS,
-    FileTable,
-    is_narrow,
-    kind_of,
-)
+from privpipe.store.sources.reading.table_source import MOST_BATCHES, SAMPLE_ROWS, FileTable
 
 MOST_COLUMN_BYTES = 2**29
 """Largest column of a row group, unfolded: a page is decoded whole, and may be all of it."""
@@ -32,11 +27,8 @@ class ParquetTable(FileTable):
 
     def describe(self, file: TableFile) -> tuple[TableColumn, ...]:
         """Columns as the footer declares them."""
-        return tuple(
-            TableColumn(field.name, kind_of(field.type), str(field.type), is_narrow(field.type))
-            for field in self._open(file, ()).schema_arrow
-            if not field.name.startswith(_INDEX)
-        )
+        found = columns_of(self._open(file, ()).schema_arrow)
+        return tuple(column for column in found if not column.name.startswith(_INDEX))
 
     def read(
         self, file: TableFile, columns: Sequence[TableColumn], forms: Mapping[str, Form], rows: int
