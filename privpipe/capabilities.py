@@ -7,9 +7,8 @@ has the attributes is treated accordingly, with no line changed elsewhere.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, astuple, dataclass
-from operator import add
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from dataclasses import asdict, dataclass, replace
+from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
 import numpy.typing as npt
 
@@ -51,8 +50,18 @@ class Descends(Protocol):
     """(n_tasks,): loss of the best constant guess of each."""
 
 
+@dataclass(frozen=True, eq=False)
+class AddsUp:
+    """Sums over some records, which are those over more once every field is added."""
+
+    def merge(self, other: Self) -> Self:
+        """Sums of the records of both; of whole numbers the same bits in any order."""
+        theirs = vars(other)
+        return replace(self, **{name: mine + theirs[name] for name, mine in vars(self).items()})
+
+
 @dataclass(frozen=True)
-class BoundCounts:
+class BoundCounts(AddsUp):
     """How many records a bound changed; counts alone.
 
     Parameters
@@ -68,10 +77,6 @@ class BoundCounts:
     n_records: int
     n_clipped: int
     n_overflowing: int
-
-    def merge(self, other: BoundCounts) -> BoundCounts:
-        """Counts of both."""
-        return BoundCounts(*map(add, astuple(self), astuple(other)))
 
 
 @runtime_checkable

@@ -306,8 +306,6 @@ def _find_start(
     """Parameters to start from, (n_features * width,); outputs of unit variance."""
     n_features = len(moments.mean)
     start = options.start
-    if start == "auto":
-        start = "zero" if reduced else "privacy_lds"
     if start == "zero":
         if not reduced:
             raise _no_zero()

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from privpipe.capabilities import BoundCounts, Layered, Projects
+from privpipe.capabilities import AddsUp, BoundCounts, Layered, Projects
 from privpipe.described import described, facts_of_map
 from privpipe.errors import OptionError
 from privpipe.numerics.noise import bounding
@@ -37,7 +37,7 @@ _LOWEST, _HIGHEST = -128, 128
 
 
 @dataclass(frozen=True, eq=False)
-class FilteredMean:
+class FilteredMean(AddsUp):
     """Sum of filtered records.
 
     Parameters
@@ -56,10 +56,6 @@ class FilteredMean:
         filtered = noisy.filter_features(np.asarray(shard.features, np.float64))
         return cls(len(filtered), filtered.sum(axis=0))
 
-    def merge(self, other: FilteredMean) -> FilteredMean:
-        """Of the records of both."""
-        return FilteredMean(self.n_records + other.n_records, self.total + other.total)
-
     @property
     def mean(self) -> FloatArray:
         """(n_filtered,); zeros of no records."""
@@ -68,7 +64,7 @@ class FilteredMean:
 
 
 @dataclass(frozen=True, eq=False)
-class NormCounts:
+class NormCounts(AddsUp):
     """How many filtered records have a norm of each size.
 
     Parameters
@@ -90,10 +86,6 @@ class NormCounts:
         size = (_HIGHEST - _LOWEST) * _PER_OCTAVE
         places = np.clip(np.nan_to_num(steps, nan=size, posinf=size, neginf=0), 0, size)
         return cls(np.bincount(places.astype(np.int64), minlength=size + 1))
-
-    def merge(self, other: NormCounts) -> NormCounts:
-        """Of the records of both."""
-        return NormCounts(self.counts + other.counts)
 
     def quantile(self, share: float) -> float:
         """A norm that this share of the records do not exceed, at most 1.1 % too large."""
