@@ -11,6 +11,7 @@ import pytest
 
 import privpipe.flows.comparison
 from privpipe.attacks.threats import inference
+from privpipe.attacks.threats.verdicts.outcomes import AttackOutcome
 from privpipe.command import main
 from privpipe.command.run_command import _read_values
 from privpipe.errors import OptionError, RankError
@@ -59,9 +60,12 @@ def test_compare__ranks_methods_and_goes_on_where_it_was_stopped(
         compare(options)
     monkeypatch.setattr(privpipe.flows.comparison, "_measure", measure)
     run = inference._attack
-    monkeypatch.setattr(
-        inference, "_attack", lambda target, o: attacked.append(o.attack) or run(target, o)
-    )
+
+    def note(target: Any, outcome: AttackOutcome, **given: Any) -> AttackOutcome:
+        attacked.append(outcome.attack)
+        return run(target, outcome, **given)
+
+    monkeypatch.setattr(inference, "_attack", note)
     comparison = compare(options)
     place = folder / "release.compare"
     assert json.loads((place / "compare.json").read_text()) == comparison

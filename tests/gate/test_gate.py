@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
-from privpipe.attacks.threats import inference
+from privpipe.attacks.adversaries.evidence import Evidence
+from privpipe.attacks.threats.verdicts.outcomes import SKIPPED, Attack, AttackOutcome, is_of_release
 from privpipe.cluster.passes import attack_tasks
 from privpipe.errors import GateError, OptionError, PrivpipeError
 from privpipe.pipeline.runs.approval import approve_release
@@ -80,7 +82,8 @@ def test_gate__keeps_a_leak_back_with_a_sentence_and_goes_on_with_another_limit(
         run_serially(options)
     error = caught.value
     assert (error.exit_code, error.code) == (6, "leaks")
-    (one,) = read_audit(folder)["adversaries"]["decisions"]
+    found = read_audit(folder)["adversaries"]
+    (one,) = found["decisions"]
     for part in ("'secret'", one["strongest"].replace("_", " "), f"{one['gain']:.3g}"):
         assert part in error.message
     assert f"Allowed: {one['allowed']:.3g}" in error.message
@@ -93,11 +96,26 @@ def test_gate__keeps_a_leak_back_with_a_sentence_and_goes_on_with_another_limit(
     # What leaks whatever the method has to go first; no limit is offered that says nothing.
     assert "Release without 'copy', which leaks by itself." in error.remedy
     assert "confidential_advantage_max = 1" not in error.remedy
-    monkeypatch.setattr(inference, "_attack", _never)
+    # The leak was certain after the quick attacks: it ended the audit, and the others are owed.
+    skipped = list_attacks(found, SKIPPED)
+    assert skipped
+    assert list_attacks(found, "")
+    on_release = [name for name in skipped if is_of_release(name.partition("-")[0])]
+    assert f"{len(on_release)} attacks were skipped" in one["reason"]
+    attacked, run_attack = list[str](), attack_tasks.run_attack
+
+    @wraps(run_attack)  # results are stored under its name
+    def note(evidence: Evidence, attack: Attack, options: AttackOptions) -> AttackOutcome:
+        attacked.append(attack.name)
+        return run_attack(evidence, attack, options)
+
+    monkeypatch.setattr(attack_tasks, "run_attack", note)
     monkeypatch.setattr(attack_tasks, "attack_by_name", _never)
     monkeypatch.setattr(attack_tasks, "measure_retained_utility", _never)
     limits = {"confidential_advantage_max": 1.0, "exposed_max": 1.0}
     run_serially(leaking(folder, gate=limits))
+    # What was measured is not measured again.
+    assert sorted(attacked) == sorted(skipped)
     header = open_release(str(folder / "release.zarr")).attrs["privpipe"]
     assert header["run"] == state.run_id
     assert header["audit"]["gate"]["state"] == "passed"
@@ -117,6 +135,12 @@ def test_gate__keeps_a_leak_back_with_a_sentence_and_goes_on_with_another_limit(
 
 def _never(*_: Any) -> Any:
     raise AssertionError("an attack ran again")
+
+
+def list_attacks(found: dict[str, Any], reason: str) -> list[str]:
+    """Names of the attacks whose result gives such a reason."""
+    rows = [row for row in found["table"] if row["reason"] == reason]
+    return list({f"{row['source']}-{row['adversary']}-{row['target']}" for row in rows})
 
 
 @pytest.mark.slow

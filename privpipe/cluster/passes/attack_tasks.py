@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from privpipe.attacks.adversaries import ADVERSARIES
-from privpipe.attacks.adversaries.attack_options import AttackOptions
+from privpipe.attacks.adversaries.attack_options import ALONE, AttackOptions
 from privpipe.attacks.adversaries.evidence import Evidence, LeftOut, Target
 from privpipe.attacks.adversaries.preparation import prepare_evidence
 from privpipe.attacks.statistics.splits import find_ties
@@ -215,7 +215,9 @@ def is_quick(attack: Attack) -> bool:
     >>> is_quick(Attack("sex", "classes", "joined", "boosting"))
     True
     """
-    return attack.source == "joined" or (attack.source, attack.adversary) in QUICK
+    # An included variable by itself is soon read, and one that leaks is what a refusal names first.
+    is_alone = attack.source.startswith(ALONE)
+    return is_alone or attack.source == "joined" or (attack.source, attack.adversary) in QUICK
 
 
 def _plant_leaks(
