@@ -18,7 +18,7 @@ from scipy.sparse.csgraph import connected_components
 from privpipe.errors import InputError
 from privpipe.numerics.finite import find_finite_rows
 from privpipe.numerics.random.record_hash import identify_records
-from privpipe.protocols import BoolArray, FloatArray, IntArray
+from privpipe.protocols import FloatArray, IntArray
 
 _TRIALS = 50
 """Orders of the groups tried before a split by group is given up."""
@@ -57,8 +57,6 @@ def draw_split(
     *,
     classes: IntArray | None = None,
     groups: IntArray | None = None,
-    ties: IntArray | None = None,
-    train_only: BoolArray | None = None,
     tune_share: float = 0.2,
     test_share: float = 0.3,
     seed: int = 0,
@@ -76,12 +74,6 @@ def draw_split(
         Class of each of these rows; none for numbers.
     groups : (n_records,), optional
         Subject of each of these rows.
-    ties : (n_records,), optional
-        Set of equal records of each of these rows, where no subject is known: a set stays whole,
-        and goes where its first record would.
-    train_only : (n_records,), optional
-        True for rows that may train and tune but not test; then all others test and
-        `test_share` only fixes how the rest is divided.
     tune_share, test_share
         Shares of the records (approximate with groups).
     seed
@@ -99,17 +91,11 @@ def draw_split(
     (4, 2, 4)
     """
     random = np.random.default_rng(seed)
-    may_fail = any(one is not None for one in (groups, ties, train_only))
-    for _ in range(_TRIALS if may_fail else 1):
+    for _ in range(1 if groups is None else _TRIALS):
         if groups is None:
             position = _place_records(classes, len(rows), random)
-            if ties is not None:
-                _, first, place = np.unique(ties, return_index=True, return_inverse=True)
-                position = position[first][place]
         else:
             position = _place_groups(groups, random)
-        if train_only is not None:
-            position = _move_tests(position, train_only, groups, test_share)
         side = np.digitize(position, [1 - tune_share - test_share, 1 - test_share])
         if not np.bincount(side, minlength=3).all():
             raise InputError(
@@ -123,8 +109,7 @@ def draw_split(
         ):
             return RecordSplit.of(rows, side)
     raise InputError(
-        "No split by groups or equal records, or with the given test records, leaves every class "
-        f"in both train and test ({len(rows)} records).",
+        f"No split by groups leaves every class in both train and test ({len(rows)} records).",
         remedy="Group by a finer unit, use more groups, or leave the rare classes out.",
         code="split_confines_classes",
     )
@@ -182,23 +167,6 @@ def _place_groups(groups: IntArray, random: np.random.Generator) -> np.ndarray:
     middle = np.empty(len(sizes))
     middle[order] = (ends - sizes[order] / 2) / len(groups)
     return np.asarray(middle[codes])
-
-
-def _move_tests(
-    position: np.ndarray, train_only: BoolArray, groups: IntArray | None, test_share: float
-) -> np.ndarray:
-    """Squeeze records that only train below the cut, and lift all others above it."""
-    if groups is not None and np.intersect1d(groups[train_only], groups[~train_only]).size:
-        raise InputError(
-            "Some groups have records on both sides of the given train and test records.",
-            remedy="Give test records of subjects of their own, or no groups.",
-            code="groups_straddle",
-        )
-    lowered = np.empty_like(position)
-    lowered[train_only] = position[train_only] * (1 - test_share)
-    # All others judge: the shares divide what may only train.
-    lowered[~train_only] = 1.0
-    return lowered
 
 
 N_FOLDS = 3

@@ -131,6 +131,14 @@ def test_deal_folds__shares_settings_that_no_record_it_judges_has_chosen() -> No
     assert len({split.choose.tobytes() for split in splits if split.choose is not None}) == 2
 
 
+def test_deal_folds__judges_only_what_may_not_only_train() -> None:
+    only, classes = np.arange(100) < 60, np.arange(100) % 2
+    splits = deal_folds(np.arange(100), classes=classes, train_only=only)
+    assert sorted(np.concatenate([split.test for split in splits])) == list(range(60, 100))
+    with pytest.raises(InputError, match="both sides"):
+        deal_folds(np.arange(40), units=np.arange(40) // 10, train_only=np.arange(40) < 15)
+
+
 def test_cut_cells__are_of_a_fold_and_a_target_or_of_what_it_predicts() -> None:
     random = np.random.default_rng(6)
     folds, few = random.integers(0, 2, 1000), random.integers(0, 3, (1000, 1)).astype(float)

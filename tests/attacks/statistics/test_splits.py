@@ -43,14 +43,6 @@ def test_draw_split__keeps_groups_whole(n_groups: int, seed: int) -> None:
     assert set(classes[split.train]) == set(classes[split.test]) == {0, 1}
 
 
-def test_draw_split__tests_only_what_did_not_train() -> None:
-    train_only = np.arange(100) < 60
-    split = draw_split(np.arange(100), classes=np.arange(100) % 2, train_only=train_only)
-    np.testing.assert_array_equal(split.test, np.arange(60, 100))
-    assert len(split.tune) == pytest.approx(60 * 0.2 / 0.7, abs=2)
-    check_partition(split, np.arange(100))
-
-
 def test_draw_split__depends_on_its_seed_alone() -> None:
     first, again, other = (draw_split(np.arange(50), seed=seed).test for seed in (1, 1, 2))
     np.testing.assert_array_equal(first, again)
@@ -63,8 +55,6 @@ def test_draw_split__refuses() -> None:
     with pytest.raises(InputError, match="every class in both train"):
         # The second class lives in one group: no split by group holds it on both sides.
         draw_split(np.arange(40), classes=np.arange(40) // 36, groups=np.arange(40) // 4)
-    with pytest.raises(InputError, match="both sides"):
-        draw_split(np.arange(40), groups=np.arange(40) // 10, train_only=np.arange(40) < 15)
 
 
 def test_draw_rows__keeps_shares_and_every_class() -> None:

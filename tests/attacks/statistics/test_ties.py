@@ -7,7 +7,8 @@ import numpy as np
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.evidence import Target
 from privpipe.attacks.adversaries.preparation import prepare_evidence
-from privpipe.attacks.statistics.splits import draw_split, find_ties
+from privpipe.attacks.statistics.folds import deal_folds
+from privpipe.attacks.statistics.splits import find_ties
 from privpipe.attacks.threats.inference import measure_attacks
 
 QUICK = AttackOptions(adversaries=("nearest_neighbours", "least_squares"), max_exposed=0.1)
@@ -52,17 +53,14 @@ def test_find_ties__leaves_records_of_few_profiles_to_themselves() -> None:
     assert find_ties(np.zeros((3000, 1))) is None
 
 
-def test_draw_split__keeps_ties_whole_and_classes_in_their_shares() -> None:
+def test_deal_folds__keeps_ties_whole_and_classes_in_their_shares() -> None:
     x, classes = repeat(400, 3)
     ties = find_ties(x)
     assert ties is not None
-    split = draw_split(np.arange(1200), classes=classes, ties=ties)
-    sides = [set(ties[part]) for part in (split.train, split.tune, split.test)]
-    assert sum(map(len, sides)) == 400
-    assert abs(len(split.test) - 360) < 60
-    rare = (np.arange(1200) < 24).astype(int)
-    split = draw_split(np.arange(1200), classes=rare, ties=ties)
-    assert set(rare[split.test]) == set(rare[split.train]) == {0, 1}
+    for split in deal_folds(np.arange(1200), classes=classes, units=ties):
+        sides = [set(ties[part]) for part in (split.train, split.tune, split.test)]
+        assert sum(map(len, sides)) == 400
+        assert abs(len(split.test) - 240) < 40
 
 
 def test_measure_attacks__learns_no_label_of_a_repeat_by_heart() -> None:
