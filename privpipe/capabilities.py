@@ -110,6 +110,14 @@ class Reconstructs(Protocol):
 
 
 @runtime_checkable
+class Estimates(Protocol):
+    """Lets readers of its release say something of the records, with errors that hold its noise."""
+
+    def estimate(self, of: Any, response: str | None, open_release: Callable[[], Any]) -> list[Any]:
+        """Means, covariances or a regression, by this map and, where they are read, its records."""
+
+
+@runtime_checkable
 class Spends(Protocol):
     """Spends a budget on the desired prediction, of every record or on average."""
 

@@ -13,6 +13,7 @@ from sklearn.linear_model import LogisticRegression
 import privpipe
 from privpipe.numerics.random.streams import KeyedStream
 from privpipe.sanitizers import METHODS
+from privpipe.sanitizers.masking.private_masking import fit_with_key
 from privpipe.sanitizers.options import make_options
 
 __all__ = ["DRAWN", "draw_figures"]
@@ -152,7 +153,7 @@ def _draw_private(path: Path) -> None:
         n_surrogates=60,
         bound={"*": (-3.0, 3.0), "desired_0": (-9.0, 9.0), "desired_1": (-9.0, 9.0)},
     )
-    model = privpipe.fit_masking_private(privpipe.Records(x, desired=y), options, key=bytes(32))
+    model = fit_with_key(privpipe.Records(x, desired=y), options, bytes(32))
     _draw_coefficients(x, y, model.make_records(), path)
 
 

@@ -12,8 +12,9 @@ from typing import Any, get_args
 
 import fsspec
 
-from privpipe.cluster.estimate import Quantity, estimate
+from privpipe.cluster.estimate import estimate
 from privpipe.errors import FormatError, OptionError, StoreError
+from privpipe.numerics.noise.estimates import Quantity
 from privpipe.pipeline.runs.configuration_file import read_options
 from privpipe.pipeline.runs.history import list_differences, read_attempts
 from privpipe.pipeline.stages.report_writing import write_pages

@@ -17,7 +17,7 @@ from sklearn.datasets import load_diabetes
 from privpipe.numerics.noise.gaussian import draw_discrete_gaussian
 from privpipe.numerics.random.streams import KeyedStream
 from privpipe.records.memory import Records
-from privpipe.sanitizers.masking.private_masking import MaskingPrivateOptions, fit_masking_private
+from privpipe.sanitizers.masking.private_masking import MaskingPrivateOptions, fit_with_key
 from tests.bench.bench_masking import Row, spend
 from tests.sanitizers.masking.test_private_masking import fit_adassp
 
@@ -59,7 +59,7 @@ def compare(x: np.ndarray, y: np.ndarray, epsilon: float, n_draws: int) -> tuple
         )
         try:
             records = Records(x[fit], desired=y[fit])
-            model = fit_masking_private(records, options, key=bytes([k] * 32))
+            model = fit_with_key(records, options, bytes([k] * 32))
             ours: Any = model.coefficients[:, 0]
         except ValueError:  # refused: so few records that the noise is all there is
             ours = np.append(np.zeros(x.shape[1]), 0.0)

@@ -12,14 +12,17 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
+from typing import Literal
 
 import numpy as np
 
-from privpipe.errors import InputError
+from privpipe.errors import InputError, OptionError
 from privpipe.protocols import FloatArray
 
 Blocks = Callable[[], Iterable[FloatArray]]
 """Reads all records again, some at a time, (n_records, n_columns)."""
+
+Quantity = Literal["means", "covariances", "regression"]
 
 
 @dataclass(frozen=True)
@@ -201,3 +204,16 @@ def estimate_moment_regression(
     inverse = np.linalg.inv(inner)
     spread = inverse @ (scores[: q + 1, : q + 1] + residual * inner) @ inverse
     return _list([*names[:q], "intercept"], found, np.diag(spread))
+
+
+def choose_response(response: str | None, names: Sequence[str]) -> int:
+    """Place of a response among names; of a single one it need not be named."""
+    if response is None and len(names) == 1:
+        return 0
+    if response not in names:
+        raise OptionError(
+            f"The response {response!r} is none of the release.",
+            remedy=f"Choose one of: {', '.join(names) or 'those of [release] include'}.",
+            code="estimate",
+        )
+    return names.index(response)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -11,6 +12,8 @@ import numpy as np
 from privpipe.described import described, facts_of_map
 from privpipe.errors import GuaranteeError, OptionError
 from privpipe.numerics.masking.private_moments import RepairedMoments, draw_rows
+from privpipe.numerics.noise import estimates
+from privpipe.numerics.noise.estimates import Estimate, Quantity
 from privpipe.numerics.noise.gaussian import MARGIN, find_delta
 from privpipe.protocols import FloatArray, Guarantee, RecordStream, Role, Shard, ShardSchema
 from privpipe.sanitizers.masking.masked_records import MaskedRecords
@@ -221,6 +224,46 @@ class PrivateMaskingModel:
         z, y = draw_rows(repaired, n_rows, self.seed + tile)
         features, responses = self.scale.restore(z, y)
         return np.column_stack([features, np.ones(n_rows)]), responses
+
+    def estimate(
+        self, of: Quantity, response: str | None, open_release: Callable[[], Any]
+    ) -> list[Estimate]:
+        """Of the noisy moments, which are all there is: no surrogate is read."""
+        q, names = len(self.origin), self.response_names
+        offsets = np.concatenate([self.origin, [0.0], self.response_origin])
+        units = np.concatenate([self.unit, [1.0], self.response_unit])
+        if of == "covariances":
+            raise OptionError(
+                "How far covariances of a sample are off rests on fourth moments, which were not "
+                "released.",
+                remedy="Estimate means or a regression; the model's moments hold sums of products.",
+                code="estimate",
+            )
+        if of == "means":
+            columns = [*self.feature_names[:q], *names]
+            found = estimates.estimate_moment_means(self.moments, self.deviations, columns, q)
+            places = [j for j in range(len(units)) if j != q]
+            return [
+                Estimate(one.name, one.value * units[j] + offsets[j], one.error * units[j])
+                for one, j in zip(found, places, strict=True)
+            ]
+        at = q + 1 + estimates.choose_response(response, names)
+        scaled = estimates.estimate_moment_regression(
+            self.moments, self.deviations, self.feature_names, q, at
+        )
+        return self._unscale(scaled, at - q - 1)
+
+    def _unscale(self, scaled: Sequence[Estimate], at: int) -> list[Estimate]:
+        """Slopes in the units of the records; the intercept where features are at their origins."""
+        unit = float(self.response_unit[at])
+        slopes = [
+            Estimate(one.name, one.value * unit / each, one.error * unit / each)
+            for one, each in zip(scaled[:-1], self.unit.tolist(), strict=True)
+        ]
+        last, level = scaled[-1], float(self.response_origin[at])
+        # Of features whose range has no zero in it, zero is nowhere near the records.
+        name = "response at centre" if self.origin.any() else "intercept"
+        return [*slopes, Estimate(name, last.value * unit + level, last.error * unit)]
 
     def make_records(self) -> MaskedRecords:
         """The surrogates; they cost no epsilon beyond that of the model."""

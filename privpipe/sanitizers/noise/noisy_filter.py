@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, ClassVar
@@ -12,7 +13,8 @@ import numpy.typing as npt
 from privpipe.capabilities import AddsUp, BoundCounts, Layered, Projects
 from privpipe.described import described, facts_of_map
 from privpipe.errors import OptionError
-from privpipe.numerics.noise import bounding
+from privpipe.numerics.noise import bounding, estimates
+from privpipe.numerics.noise.estimates import Estimate, Quantity
 from privpipe.numerics.noise.mechanism import Law, Mechanism, Order
 from privpipe.numerics.random.record_hash import digest_records
 from privpipe.numerics.random.streams import KEY_BYTES, KeyedStream
@@ -278,6 +280,43 @@ class NoisyFilter:
         released: FloatArray = noisy.astype(dtype, copy=False)
         return (released[0] if np.ndim(x) == 1 else released), counts
 
+    def estimate(
+        self, of: Quantity, response: str | None, open_release: Callable[[], Any]
+    ) -> list[Estimate]:
+        """Of the released records, block by block, corrected for the noise."""
+        if self.after:
+            raise OptionError(
+                "The filter came after the noise and mixed it: columns no longer have its law.",
+                remedy='Release with [method] order = "filter_then_noise".',
+                code="estimate",
+            )
+        opened = open_release()
+        width = self.n_bounded
+        names = [str(one) for one in opened.coords.get("feature", np.arange(width)).values]
+        included = [
+            str(name)
+            for name, array in opened.data_vars.items()
+            if array.ndim == 1 and np.issubdtype(array.dtype, np.floating)
+        ]
+        chosen = (
+            [included[estimates.choose_response(response, included)]] if of == "regression" else []
+        )
+        # Placing records on the grid shrank them by a factor that is known.
+        factor = self.threshold / (self.mechanism.lattice.inner * self.grid)
+        if self.bound != "hard":
+            factor = 1.0 / (self.mechanism.lattice.inner * self.grid)
+        # Without a filter, the centre that was subtracted is added again.
+        plain = not self.before and not self.projection.size and self.bound == "hard"
+        offset = -self.shift if plain else np.zeros(width)
+        noise = np.zeros(width + len(chosen))
+        noise[:width] = (factor * self.mechanism.spread) ** 2
+        blocks = partial(_read_blocks, opened, chosen, factor, offset)
+        if of == "means":
+            return estimates.estimate_means(blocks, names)
+        if of == "covariances":
+            return estimates.estimate_covariances(blocks, names, noise)
+        return estimates.estimate_regression(blocks, [*names, *chosen], noise)
+
     def bound_features(self, x: FloatArray) -> tuple[FloatArray, BoundCounts]:
         """What gets noise: filtered, centred and bounded records, (n_records, n_bounded)."""
         filtered = self.filter_features(x)
@@ -326,3 +365,21 @@ def apply_in_order(fitted: RecordMap, x: FloatArray) -> FloatArray:
     for i in range(len(x)):
         out[i] = fitted.apply(rows[i : i + 1])[0]
     return out
+
+
+BLOCK_RECORDS = 2**16
+"""Records of a release that are read at once for an estimate."""
+
+
+def _read_blocks(
+    opened: Any, chosen: Sequence[str], factor: float, offset: FloatArray
+) -> Iterator[FloatArray]:
+    """Records of a release as they were before the noise, but for it; withheld ones left out."""
+    n = opened["features"].shape[0]
+    for start in range(0, n, BLOCK_RECORDS):
+        part = slice(start, start + BLOCK_RECORDS)
+        features = np.asarray(opened["features"][part].values, np.float64) * factor + offset
+        rows = np.column_stack([features, *(opened[name][part].values for name in chosen)])
+        whole = rows[np.isfinite(rows).all(axis=1)]
+        if len(whole):
+            yield whole

@@ -20,7 +20,7 @@ from privpipe.numerics.noise.estimates import (
 from privpipe.numerics.noise.mechanism import plan_mechanism
 from privpipe.numerics.random.streams import KeyedStream
 from privpipe.records.memory import Records
-from privpipe.sanitizers.masking.private_masking import MaskingPrivateOptions, fit_masking_private
+from privpipe.sanitizers.masking.private_masking import MaskingPrivateOptions, fit_with_key
 
 SLOPES = np.array([0.4, -0.3])
 
@@ -104,7 +104,7 @@ def test_estimates__of_noisy_moments_cover(n_draws: int) -> None:
             epsilon=2.0, delta=1e-5, n_surrogates=9, bound={"*": (-0.8, 0.8)}
         )
         records = Records(rows[:, :2], desired=rows[:, 2])
-        model = fit_masking_private(records, options, key=k.to_bytes(32))
+        model = fit_with_key(records, options, k.to_bytes(32))
         found = [
             *estimate_moment_means(model.moments, model.deviations, ["a", "b", "y"], 2),
             *estimate_moment_regression(model.moments, model.deviations, ["a", "b"], 2, 3),

@@ -24,6 +24,7 @@ from privpipe.sanitizers.masking.private_masking import (
     MaskingPrivateOptions,
     add_noise,
     fit_masking_private,
+    fit_with_key,
 )
 from privpipe.sanitizers.masking.surrogates import MaskingOptions, fit_masking
 
@@ -49,8 +50,7 @@ def make(n: int = 4000, d: int = 5, seed: int = 0) -> tuple[np.ndarray, np.ndarr
 def test_fit__makes_the_same_bytes_of_any_chunks() -> None:
     x, y = make()
     one, other = (
-        fit_masking_private(Records(x, desired=y, n_shards=k), options(), key=bytes(32))
-        for k in (1, 7)
+        fit_with_key(Records(x, desired=y, n_shards=k), options(), bytes(32)) for k in (1, 7)
     )
     assert np.array_equal(one.moments, other.moments)
     assert np.array_equal(one.make_records().features, other.make_records().features)
@@ -154,7 +154,7 @@ def test_all_but_one__finds_every_record_of_masking_and_none_of_these() -> None:
     plain = fit_masking(records, MaskingOptions(n_surrogates=200))
     stream = KeyedStream(bytes(32), partition="p", first_record=0, n_records=2000)
     unsafe = draw_masked_records(plain, records, stream)
-    safe = fit_masking_private(records, options(), key=bytes(32)).make_records()
+    safe = fit_with_key(records, options(), bytes(32)).make_records()
     members, others = (np.column_stack([part, np.ones(len(part))]) for part in (x[:2000], x[2000:]))
     whole = np.column_stack([members, y[:2000]])
     found = [
@@ -172,7 +172,7 @@ def test_all_but_one__finds_every_record_of_masking_and_none_of_these() -> None:
     assert found[0].recovered.estimate > 0.99
     assert found[1].recovered.lower <= found[1].by_chance.upper
     # What is stored of them, the noisy moments, less all others: the strongest direction.
-    model = fit_masking_private(records, options(), key=bytes(32))
+    model = fit_with_key(records, options(), bytes(32))
     z, v = model.scale.clip(x[:2000], y[:2000, None])
     rows = np.column_stack([z, np.ones(2000), v])
     hits = 0
@@ -266,9 +266,7 @@ def test_regression__is_at_least_as_good_as_adassp(epsilon: float) -> None:
     z /= np.linalg.norm(z, axis=1, keepdims=True).max()
     rng, errors = np.random.default_rng(2), []
     for k in range(8):
-        model = fit_masking_private(
-            Records(x, desired=y), options(epsilon=epsilon), key=bytes([k] * 32)
-        )
+        model = fit_with_key(Records(x, desired=y), options(epsilon=epsilon), bytes([k] * 32))
         ours = np.column_stack([x, np.ones(len(x))]) @ model.coefficients[:, 0]
         theirs = z @ fit_adassp(z, y / 3, epsilon, rng) * 3
         errors.append([np.mean((ours - y) ** 2), np.mean((theirs - y) ** 2)])
