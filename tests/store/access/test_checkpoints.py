@@ -25,6 +25,7 @@ from privpipe.numerics.tsqr import TriangularFactor
 from privpipe.protocols import Shard
 from privpipe.records.sampling import DrawnSample, PartCount
 from privpipe.sanitizers.mapping.profiles import ProfileCounts
+from privpipe.sanitizers.masking.private_masking import PrivateSums
 from privpipe.sanitizers.masking.record_survey import RecordSurvey
 from privpipe.sanitizers.minimax.training.labelled_moments import (
     LabelledMoments,
@@ -54,6 +55,7 @@ VALUES = (
     JointSums((MOMENTS, UtilityLosses(3, 1 / 3, 0.5, 2, 1))),
     PartialSum(2000, MOMENTS),
     DrawnSample(Shard(ROWS), np.arange(50, dtype=np.uint64), np.arange(50), np.ones(50, int), 90),
+    PrivateSums(np.arange(9).reshape(3, 3), 5, 1, 2),
     PartCount(3, None),
     PartCount(3, 2),
     Detection("a", "bits", math.nan, "bit_reader", False),
