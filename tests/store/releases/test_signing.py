@@ -179,6 +179,7 @@ def test_sign__refuses_what_is_damaged__or_has_strange_names(release: str, key: 
 STRANGER = """
 import base64, hashlib, json, sys
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
+
 folder, key = sys.argv[1:]
 envelope = json.load(open(f"{folder}/statement.json"))
 payload, kind = base64.b64decode(envelope["payload"]), envelope["payloadType"]
