@@ -48,5 +48,5 @@ def test_run__that_leaks_fails_with_its_sentence(
     assert (results["outcome"], results["error"]["exit_code"]) == ("failed", 6)
     assert results["error"]["stage"] == "gate"
     assert not (tmp_path / "release.zarr").exists()
-    assert 'class="banner leaks"' in (report / "report.html").read_text()
-    assert "banner leaks" in (report / "public.html").read_text()
+    assert 'class="banner line leaks"' in (report / "report.html").read_text()
+    assert "banner line leaks" in (report / "public.html").read_text()
