@@ -106,8 +106,9 @@ def test_gate__keeps_a_leak_back_with_a_sentence_and_goes_on_with_another_limit(
     pages = [folder / "release.report" / name for name in ("report.html", "public.html")]
     for said in (str(header["audit"]["gate"]["sentence"]), *(one.read_text() for one in pages)):
         assert f"Weaker than usual: {told}" in said
-    assert all("<strong>safe within weaker limits</strong>" in one.read_text() for one in pages)
-    assert "safe within weaker limits" in (folder / "release.report" / "audit.md").read_text()
+    assert all("within weaker limits" in one.read_text().lower() for one in pages)
+    audit = (folder / "release.report" / "audit.md").read_text()
+    assert "safe within weaker limits" in audit.lower()
     audit = read_audit(folder)
     assert {one["status"] for one in audit["attacks"].values()} == {"measured"}
     assert "score" in audit["utility"]["wanted"]
