@@ -7,6 +7,7 @@ import json
 import shutil
 import stat
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -193,7 +194,7 @@ assert json.loads(payload)["subject"][0]["digest"]["sha256"] == sums
 
 def test_verify__needs_nothing_of_ours(release: str, public: str) -> None:
     folder = signature_url(release)
-    subprocess.run(["python", "-I", "-c", STRANGER, folder, public], check=True)
+    subprocess.run([sys.executable, "-I", "-c", STRANGER, folder, public], check=True)
     command = ["sha256sum", "--check", "--strict", "--quiet", f"{folder}/SHA256SUMS"]
     subprocess.run(command, cwd=release, check=True)
     page = (Path(signing.__file__).parents[3] / "docs/howto/verify_a_release.md").read_text()
