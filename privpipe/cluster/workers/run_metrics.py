@@ -7,7 +7,7 @@ series goes a quarter of an hour after its run has ended: their number does not 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from prometheus_client import REGISTRY, CollectorRegistry, push_to_gateway, write_to_textfile
 from prometheus_client.core import GaugeMetricFamily
@@ -64,6 +64,17 @@ class Source(Protocol):
         """Values of `Progress`."""
 
 
+@runtime_checkable
+class FleetSource(Source, Protocol):
+    """A scheduler's plugin, which also knows the workers."""
+
+    lost_workers: int
+    """Workers that went without being sent away."""
+
+    def measure_memory(self) -> float:
+        """Largest share of its memory that a worker uses."""
+
+
 class OneRun:
     """The run of this process."""
 
@@ -96,8 +107,8 @@ class RunCollector(Collector):
                 family.add_metric([*_labels(run), getattr(run, field)], 1.0)
             yield family
         yield self._date_releases(runs)
-        if self.source and not isinstance(self.source, OneRun):
-            values = (self.source.lost_workers, self.source.measure_memory())  # type: ignore[attr-defined]
+        if isinstance(self.source, FleetSource):
+            values = (self.source.lost_workers, self.source.measure_memory())
             for (name, about), value in zip(OF_ALL.items(), values, strict=True):
                 yield GaugeMetricFamily(name, about, value=float(value))
 

@@ -149,6 +149,19 @@ def test_verify__believes_no_word_of_a_statement_before_its_signature(
         verify_signature(release, public)
 
 
+def test_verify__leaves_no_bit_of_the_envelope_free(release: str, public: str) -> None:
+    path = Path(signature_url(release)) / signing.STATEMENT
+    sound = path.read_text()
+    for old, new in (
+        ('"keyid": "', '"keyid": "0'),
+        ("{", "{ "),
+        ('"payload"', '"x": 1, "payload"'),
+    ):
+        path.write_text(sound.replace(old, new, 1))
+        with pytest.raises(FormatError, match="was changed"):
+            verify_signature(release, public)
+
+
 def test_keys__another_owners_is_refused__and_none_is_in_a_message(
     release: str, public: str, key: str, tmp_path: Path
 ) -> None:
