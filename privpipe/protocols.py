@@ -78,6 +78,11 @@ class ShardSchema:
     public: bool = False
     n_records: int = 0
 
+    @property
+    def named_features(self) -> tuple[str, ...]:
+        """Names of the features, or their numbers."""
+        return self.feature_names or tuple(f"feature_{j}" for j in range(self.n_features))
+
 
 @dataclass(frozen=True, eq=False)
 class Shard:

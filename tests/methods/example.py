@@ -1,7 +1,7 @@
 """What the contract tests need to know of a method, and promises that several of them make."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from privpipe.fitted_names import schema_of
@@ -64,8 +64,8 @@ class Example:
         Whether what it fits draws.
     few
         Options of a fit on the records of `xu_records`, where these are others.
-    more
-        Further arguments of a fit that is to give the same again, as the key of its noise.
+    fit
+        A fit that gives the same again, where that of the method draws a key of its own.
     """
 
     options: Mapping[str, Any]
@@ -73,4 +73,4 @@ class Example:
     refused: tuple[tuple[str, Mapping[str, str], str], ...] = ()
     draws: bool = False
     few: Mapping[str, Any] | None = None
-    more: Mapping[str, Any] = field(default_factory=dict)
+    fit: Callable[..., RecordMap] | None = None

@@ -1,9 +1,11 @@
 """The method `masking_private`."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from privpipe.sanitizers.masking.private_masking import fit_with_key
 from tests.methods.example import TWO, Example
 
 BOUND = 'bound = {"*" = [-4, 4]}\nepsilon = 1.0\n'
@@ -36,5 +38,5 @@ EXAMPLE = Example(
             "no feature and no response",
         ),
     ),
-    more={"key": bytes(32)},
+    fit=partial(fit_with_key, key=bytes(32)),
 )

@@ -75,7 +75,7 @@ def fit(
     shards = ShardedCollection(open_for(url), executor or Executor(), checkpoints=checkpoints)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return method.fit(shards, options, **row.more)
+        return (row.fit or method.fit)(shards, options)
 
 
 Fits = Callable[[str], RecordMap]

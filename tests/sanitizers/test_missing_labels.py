@@ -80,7 +80,7 @@ def fit(name: str, more: dict[str, Any], *, lacks: str = "", keep: Any = slice(N
     options = make_options(method.options, {"name": name, **OPTIONS.get(name, {}), **more}, name)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return method.fit(records, options, **EXAMPLES[name].more), options.needs_labels()
+        return (EXAMPLES[name].fit or method.fit)(records, options), options.needs_labels()
 
 
 def is_same(one: Any, other: Any) -> bool:

@@ -131,8 +131,8 @@ def _count_folds(mine: IntArray, judges: BoolArray) -> int:
     fewest = int(np.bincount(np.searchsorted(kinds, mine[judges]), minlength=len(kinds)).min())
     if fewest < (2 if judges.all() else 1) or counts.max() < 3:
         raise InputError(
-            f"A class has {fewest} of {len(mine)} records or groups that judge: others of its "
-            "class are to be learned from, to choose settings by and to judge.",
+            f"A class has {fewest} of {len(mine)} records or groups that judge. Others of it "
+            "are to be learned from, to choose settings by and to judge.",
             remedy="Audit at least three records, or groups, of every class.",
             code="too_few_records",
         )

@@ -240,7 +240,8 @@ class MinimaxObjective:
         """Bytes of a task in a round."""
         solver = self._free[t]
         n_inputs, q = len(solver.trial), solver.trial.size
-        size = 2 * solver.trial.nbytes + self.lift_bytes[t]
+        # A product comes up for a head and a direction.
+        size = (3 if want is Want.PRODUCT else 2) * solver.trial.nbytes + self.lift_bytes[t]
         if want.is_curved:
             size += 4 * n_inputs * (n_inputs + 1)
             size += 0 if isinstance(solver, InexactSolver) else 4 * q * (q + 1)

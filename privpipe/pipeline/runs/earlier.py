@@ -326,10 +326,11 @@ def find_named_surrogates(run: Run) -> tuple[EarlierRelease, ...]:
     """
     schema = run.training.schema
     # The features of surrogates end with a bias.
-    names = schema.feature_names or tuple(f"feature_{j}" for j in range(schema.n_features))
     return tuple(
         published.open_earlier_surrogates(
-            url, feature_names=(*names, "bias"), response_names=name_targets(schema.desired)
+            url,
+            feature_names=(*schema.named_features, "bias"),
+            response_names=name_targets(schema.desired),
         )
         for url in dict.fromkeys(run.options.audit.earlier)
     )

@@ -1,11 +1,17 @@
-"""Surrogates as a value, whichever method made them."""
+"""Surrogates as a value, whichever method made them, and the base of the models that make them."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
 
 from privpipe.described import described
-from privpipe.protocols import FloatArray, Guarantee
+from privpipe.errors import OptionError
+from privpipe.protocols import FloatArray, Guarantee, RecordStream
+from privpipe.sanitizers.feature_map import FeatureMap
 
 
 def _facts(made: MaskedRecords) -> dict[str, str]:
@@ -38,3 +44,39 @@ class MaskedRecords:
     feature_names: tuple[str, ...]
     response_names: tuple[str, ...]
     guarantee: Guarantee
+
+
+class SurrogateModel(FeatureMap):
+    """Makes surrogates tile by tile, and none of a single record."""
+
+    way: ClassVar[str]
+    """How surrogates are made in Python, for a remedy."""
+
+    n_records: Any
+    tile_rows: Any
+    feature_names: Any
+    response_names: Any
+
+    @property
+    def n_features_out(self) -> int:
+        return int(self.n_features_in) + 1
+
+    @property
+    def n_tiles(self) -> int:
+        """In how many parts surrogates are made."""
+        return int(-(-self.n_records // self.tile_rows))
+
+    def apply(self, x: Any, stream: RecordStream | None = None) -> FloatArray:
+        """Raise OptionError: no surrogate belongs to a record."""
+        raise OptionError(
+            "Masking releases surrogates, which belong to no record: none can be made of one.",
+            remedy=f"Use {self.way}, or `privpipe run`.",
+            code="surrogate",
+        )
+
+    def join_tiles(self, tiles: Iterable[tuple[FloatArray, FloatArray]]) -> MaskedRecords:
+        """The surrogates of all tiles."""
+        features, responses = (np.concatenate(each) for each in zip(*tiles, strict=True))
+        return MaskedRecords(
+            features, responses, self.feature_names, self.response_names, self.guarantee
+        )

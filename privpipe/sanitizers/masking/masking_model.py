@@ -8,12 +8,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
+from privpipe.capabilities import AddsUp
 from privpipe.described import described, facts_of_map
-from privpipe.errors import InputError, OptionError
+from privpipe.errors import InputError
 from privpipe.numerics.masking.missing import complete_rows
 from privpipe.numerics.masking.sign_sums import round_to_grid, sum_with_signs
 from privpipe.numerics.random.draws import draw_uniform, sign_words
@@ -22,13 +23,12 @@ from privpipe.protocols import (
     Guarantee,
     IntArray,
     RecordStream,
-    Role,
     Shard,
     Shards,
     ShardSchema,
     WordArray,
 )
-from privpipe.sanitizers.masking.masked_records import MaskedRecords
+from privpipe.sanitizers.masking.masked_records import MaskedRecords, SurrogateModel
 from privpipe.sanitizers.masking.record_survey import code_responses
 from privpipe.sanitizers.masking.refusals import PersonLeverage, measure_person_leverage
 
@@ -37,7 +37,7 @@ BIAS = "bias"
 
 
 @dataclass(frozen=True, eq=False)
-class SignedSums:
+class SignedSums(AddsUp):
     """Sums of some records with signs of their own, exact in float64.
 
     Parameters
@@ -51,14 +51,10 @@ class SignedSums:
     sums: FloatArray
     n_records: int
 
-    def merge(self, other: SignedSums) -> SignedSums:
-        """Sums of the records of both; the same bits in any order."""
-        return SignedSums(self.sums + other.sums, self.n_records + other.n_records)
-
 
 @described(facts_of_map)
 @dataclass(frozen=True, eq=False)
-class MaskingModel:
+class MaskingModel(SurrogateModel):
     """Makes surrogates of signed sums of standardised records.
 
     Parameters
@@ -100,9 +96,8 @@ class MaskingModel:
     """
 
     kind: ClassVar[str] = "masking_model"
-    reads: ClassVar[Role] = "features"
     draws: ClassVar[bool] = True
-    keeps_features: ClassVar[bool] = True
+    way: ClassVar[str] = "privpipe.draw_masked_records for records in memory"
 
     mean: FloatArray
     scale: FloatArray
@@ -131,15 +126,6 @@ class MaskingModel:
     @property
     def n_features_in(self) -> int:
         return len(self.mean)
-
-    @property
-    def n_features_out(self) -> int:
-        return len(self.mean) + 1
-
-    @property
-    def n_tiles(self) -> int:
-        """How often all records are read."""
-        return -(-self.n_records // self.tile_rows)
 
     @property
     def coefficients(self) -> FloatArray:
@@ -174,14 +160,6 @@ class MaskingModel:
                 ("noise_level", self.noise),
                 ("share_clipped", self.share_clipped),
             ),
-        )
-
-    def apply(self, x: Any, stream: RecordStream | None = None) -> FloatArray:
-        """Raise OptionError: no surrogate belongs to a record."""
-        raise OptionError(
-            "Masking releases surrogates, which belong to no record: none can be made of one.",
-            remedy="Use privpipe.draw_masked_records for records in memory, or `privpipe run`.",
-            code="surrogate",
         )
 
     def sum_records(
@@ -366,13 +344,7 @@ def draw_masked_records(model: MaskingModel, shards: Shards, stream: RecordStrea
     for tile in range(model.n_tiles):
         sums = shards.reduce(partial(_sum_shard, model, shards.schema, stream, tile))
         parts.append(model.finish_records(sums))
-    return MaskedRecords(
-        np.concatenate([features for features, _ in parts]),
-        np.concatenate([responses for _, responses in parts]),
-        model.feature_names,
-        model.response_names,
-        model.guarantee,
-    )
+    return model.join_tiles(parts)
 
 
 def _sum_shard(

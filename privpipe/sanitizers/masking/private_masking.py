@@ -22,6 +22,7 @@ import numpy as np
 from pydantic import Field
 from pydantic.dataclasses import dataclass as options_dataclass
 
+from privpipe.capabilities import AddsUp
 from privpipe.errors import InputError, LeftOutWarning, OptionError
 from privpipe.numerics.finite import find_finite_rows
 from privpipe.numerics.masking.private_moments import repair_moments
@@ -99,7 +100,7 @@ class MaskingPrivateOptions(MethodOptions):
 
 
 @dataclass(frozen=True, eq=False)
-class PrivateSums:
+class PrivateSums(AddsUp):
     """Sums of products of some records, whole numbers; before noise, and seen by no one.
 
     Parameters
@@ -114,15 +115,6 @@ class PrivateSums:
     n_records: int
     n_left_out: int
     n_clipped: int
-
-    def merge(self, other: PrivateSums) -> PrivateSums:
-        """Sums of the records of both; the same bits in any order."""
-        return PrivateSums(
-            self.products + other.products,
-            self.n_records + other.n_records,
-            self.n_left_out + other.n_left_out,
-            self.n_clipped + other.n_clipped,
-        )
 
 
 def sum_products(shard: Shard, *, schema: ShardSchema, scale: PublicScale) -> PrivateSums:
@@ -244,7 +236,7 @@ def fit_with_key(shards: Shards, options: MaskingPrivateOptions, key: bytes) -> 
         seed=int.from_bytes(seed[:6]),
         n_records=options.n_surrogates,
         tile_rows=tile,
-        feature_names=(*name_features(schema), "bias"),
+        feature_names=(*schema.named_features, "bias"),
         response_names=name_targets(schema.desired),
     )
 
@@ -299,14 +291,9 @@ def _say_changed(sums: PrivateSums) -> None:
         )
 
 
-def name_features(schema: ShardSchema) -> tuple[str, ...]:
-    """Names of the features, or their numbers."""
-    return schema.feature_names or tuple(f"feature_{j}" for j in range(schema.n_features))
-
-
 def make_scale(options: MaskingPrivateOptions, schema: ShardSchema) -> PublicScale:
     """Origins and units of all columns, from what is public."""
-    features = [_find_range(options.bound, name) for name in name_features(schema)]
+    features = [_find_range(options.bound, name) for name in schema.named_features]
     responses = []
     for name, column in zip(name_targets(schema.desired), _repeat(schema), strict=True):
         responses.append((0.0, 1.0) if column else _find_range(options.bound, name))
@@ -358,7 +345,7 @@ def check_private(options: MaskingPrivateOptions, schema: ShardSchema) -> None:
             "no regression to keep.",
             remedy="Name at least one variable in [collection] desired, and ingest features.",
         )
-    known = {*name_features(schema), *name_targets(schema.desired), ANY}
+    known = {*schema.named_features, *name_targets(schema.desired), ANY}
     if strange := sorted(set(options.bound) - known):
         raise OptionError(
             f"[method] bound names {strange[0]!r}, which is no feature and no response.",

@@ -10,13 +10,13 @@ from typing import Any, ClassVar
 import numpy as np
 
 from privpipe.described import described, facts_of_map
-from privpipe.errors import GuaranteeError, OptionError
+from privpipe.errors import GuaranteeError
 from privpipe.numerics.masking.private_moments import RepairedMoments, draw_rows
 from privpipe.numerics.noise import estimates
 from privpipe.numerics.noise.estimates import Estimate, Quantity
 from privpipe.numerics.noise.gaussian import MARGIN, find_delta
-from privpipe.protocols import FloatArray, Guarantee, RecordStream, Role, Shard, ShardSchema
-from privpipe.sanitizers.masking.masked_records import MaskedRecords
+from privpipe.protocols import FloatArray, Guarantee, Shard, ShardSchema
+from privpipe.sanitizers.masking.masked_records import MaskedRecords, SurrogateModel
 from privpipe.sanitizers.masking.record_survey import code_responses
 
 FEATURE_SHARE, RESPONSE_SHARE = math.sqrt(2 / 3), math.sqrt(1 / 3)
@@ -83,7 +83,7 @@ class PublicScale:
 
 @described(facts_of_map)
 @dataclass(frozen=True, eq=False)
-class PrivateMaskingModel:
+class PrivateMaskingModel(SurrogateModel, PublicScale):
     """Makes surrogates of noisy second moments; it knows nothing else of any record.
 
     Parameters
@@ -114,16 +114,8 @@ class PrivateMaskingModel:
     """
 
     kind: ClassVar[str] = "private_masking_model"
-    reads: ClassVar[Role] = "features"
-    draws: ClassVar[bool] = False
-    keeps_features: ClassVar[bool] = True
+    way: ClassVar[str] = "the model's make_records"
 
-    origin: FloatArray
-    unit: FloatArray
-    response_origin: FloatArray
-    response_unit: FloatArray
-    threshold: float
-    inner: float
     moments: FloatArray
     deviations: FloatArray
     mean: FloatArray
@@ -151,36 +143,15 @@ class PrivateMaskingModel:
             )
 
     @property
-    def scale(self) -> PublicScale:
-        """Public origins and units."""
-        return PublicScale(
-            self.origin,
-            self.unit,
-            self.response_origin,
-            self.response_unit,
-            self.threshold,
-            self.inner,
-        )
-
-    @property
     def n_features_in(self) -> int:
         return len(self.origin)
-
-    @property
-    def n_features_out(self) -> int:
-        return len(self.origin) + 1
-
-    @property
-    def n_tiles(self) -> int:
-        """In how many parts surrogates are made; no record is read for any."""
-        return -(-self.n_records // self.tile_rows)
 
     @property
     def coefficients(self) -> FloatArray:
         """Least squares of the surrogates, (n_features + 1, n_responses); last the intercept."""
         slopes = self.weights / self.unit[:, None] * self.response_unit
         q = len(self.origin)
-        centre, level = self.scale.restore(self.mean[:q], self.mean[q:])
+        centre, level = self.restore(self.mean[:q], self.mean[q:])
         found: FloatArray = np.vstack([slopes, level - centre @ slopes])
         return found
 
@@ -209,20 +180,12 @@ class PrivateMaskingModel:
             ),
         )
 
-    def apply(self, x: Any, stream: RecordStream | None = None) -> FloatArray:
-        """Raise OptionError: no surrogate belongs to a record."""
-        raise OptionError(
-            "Masking releases surrogates, which belong to no record: none can be made of one.",
-            remedy="Use the model's make_records, or `privpipe run`.",
-            code="surrogate",
-        )
-
     def finish_records(self, tile: Any) -> tuple[FloatArray, FloatArray]:
         """Features with the bias, and responses, of a tile; the same whenever they are made."""
         n_rows = min(self.tile_rows, self.n_records - tile * self.tile_rows)
         repaired = RepairedMoments(self.mean, self.root, self.weights, self.residual_root)
         z, y = draw_rows(repaired, n_rows, self.seed + tile)
-        features, responses = self.scale.restore(z, y)
+        features, responses = self.restore(z, y)
         return np.column_stack([features, np.ones(n_rows)]), responses
 
     def estimate(
@@ -267,21 +230,14 @@ class PrivateMaskingModel:
 
     def make_records(self) -> MaskedRecords:
         """The surrogates; they cost no epsilon beyond that of the model."""
-        parts = [self.finish_records(tile) for tile in range(self.n_tiles)]
-        return MaskedRecords(
-            np.concatenate([features for features, _ in parts]),
-            np.concatenate([responses for _, responses in parts]),
-            self.feature_names,
-            self.response_names,
-            self.guarantee,
-        )
+        return self.join_tiles(self.finish_records(tile) for tile in range(self.n_tiles))
 
     def restore_records(
         self, shard: Shard, *, schema: ShardSchema, reads_responses: bool
     ) -> tuple[FloatArray, FloatArray]:
         """Records as they are summed up, in their own units: bounded; NaN where none is known."""
         responses = code_responses(shard, schema)
-        bounded = self.scale.clip(np.asarray(shard.features, np.float64), responses)
-        features, clipped = self.scale.restore(*bounded)
+        bounded = self.clip(np.asarray(shard.features, np.float64), responses)
+        features, clipped = self.restore(*bounded)
         made = np.column_stack([features, np.ones(len(features))])
         return made, clipped if reads_responses else responses

@@ -144,7 +144,7 @@ def fit_masking(shards: Shards, options: MaskingOptions) -> MaskingModel:
     survey = shards.reduce(partial(survey_records, schema=schema, complete=complete))
     _check_records(survey, schema, options)
     survey, centre, scale = _clip(shards, survey, options)
-    t, names = survey.n_responses, _name_features(schema)
+    t, names = survey.n_responses, schema.named_features
     share_clipped = survey.n_clipped / max(1.0, float(survey.counts[t:].sum()))
     refusals.check_clip(share_clipped)
     refusals.check_outliers(survey.furthest[t:], survey.counts[t:], names, options.n_surrogates)
@@ -227,7 +227,7 @@ def _make_model(
         share_clipped=share_clipped,
         solver=options.solver,
         stopped=found.completion.stopped,
-        feature_names=(*_name_features(schema), BIAS),
+        feature_names=(*schema.named_features, BIAS),
         response_names=name_targets(schema.desired),
     )
 
@@ -254,13 +254,9 @@ def check_masking(options: MaskingOptions, schema: ShardSchema) -> None:
         )
 
 
-def _name_features(schema: ShardSchema) -> tuple[str, ...]:
-    return schema.feature_names or tuple(f"feature_{j}" for j in range(schema.n_features))
-
-
 def _check_records(survey: RecordSurvey, schema: ShardSchema, options: MaskingOptions) -> None:
     """Raise for what the survey shows to be unfit or unsafe."""
-    t, names = survey.n_responses, _name_features(schema)
+    t, names = survey.n_responses, schema.named_features
     responses = name_targets(schema.desired)
     if survey.n_empty:
         raise InputError(

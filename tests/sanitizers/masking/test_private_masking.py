@@ -173,7 +173,7 @@ def test_all_but_one__finds_every_record_of_masking_and_none_of_these() -> None:
     assert found[1].recovered.lower <= found[1].by_chance.upper
     # What is stored of them, the noisy moments, less all others: the strongest direction.
     model = fit_with_key(records, options(), bytes(32))
-    z, v = model.scale.clip(x[:2000], y[:2000, None])
+    z, v = model.clip(x[:2000], y[:2000, None])
     rows = np.column_stack([z, np.ones(2000), v])
     hits = 0
     for row in rows[:300]:
