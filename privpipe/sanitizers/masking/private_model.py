@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from privpipe.described import described, facts_of_map
-from privpipe.errors import GuaranteeError
+from privpipe.errors import GuaranteeError, OptionError
 from privpipe.numerics.masking.private_moments import RepairedMoments, draw_rows
 from privpipe.numerics.noise import estimates
 from privpipe.numerics.noise.estimates import Estimate, Quantity
