@@ -246,7 +246,7 @@ def test_check__single_records_and_variables_share_the_level(many: Path, tmp_pat
     one = limits["apart"]
     given = {"n_attacks": one.n_intervals // 4, "n_classes": 2, "n_variables": 1}
     half, whole = (
-        plan_guess_limit(AttackOptions(level=level), one.score, 1080, **given)
+        plan_guess_limit(AttackOptions(level=level), one.score, one.n_held_out, **given)
         for level in (0.975, 0.95)
     )
     assert limits["apart"].reaches == half > whole

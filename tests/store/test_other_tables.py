@@ -156,7 +156,9 @@ def test_run__a_mapping_keeps_its_promise_on_a_table_numbered_otherwise(tmp_path
     assert measure_told(frame.secret, released) < promised
     fitted: Any = open_model(str(tmp_path / "release.model.zarr"))
     by_number = [[tables["kind"].index(kind), code] for kind, code in _number(frame)]
-    assert measure_law(fitted, np.array(by_number), frame.secret) > promised
+    # Codes taken as numbers, as they once were, tell thrice as much.
+    misread = measure_law(fitted, np.array(by_number), frame.secret)
+    assert misread > 3 * measure_told(frame.secret, released)
     assert (released["size"] == frame["size"].to_numpy()).mean() > 0.5
     assert set(released.kind) <= set(KINDS)
     found = json.loads((tmp_path / "release.report" / "audit.json").read_text())["unseen"]

@@ -233,17 +233,20 @@ def test_increment__the_switch_is_the_only_thing_that_shows_a_part(
     assert seen == [[]]
 
 
-def test_erase__finds_a_part_that_was_refused(tmp_path: Path, release_url: str) -> None:
+def test_erase__finds_a_part_that_was_refused(
+    tmp_path: Path, release_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its arrays are gone from a bucket; its model, sums and samples' key are still there."""
     append(tmp_path, "a", make_records(40)["features"][:, :3], 1)
-    with pytest.raises(GateError, match="drift"):
-        release_increment(move_release(configure(tmp_path, drift=1e-6), release_url))
+    refuse(monkeypatch)
+    with pytest.raises(GateError, match="Closed by the test"):
+        release_increment(move_release(configure(tmp_path), release_url))
     growing, out = str(tmp_path / "growing.zarr"), release_url.removesuffix("/release.zarr")
     (partition,) = read_partitions(growing)
     known = [partition.content, open_collection(partition.url(growing)).digest]
     options = ErasureOptions(roots=(out,))
     traces = find_traces(known, find_account(), [out], growing, lambda _: 0)
-    assert [one.what for one in traces.found.values()] == ["parts"]
+    assert [one.what for one in traces.found.values()] == ["parts", "report"]
     assert traces.left == []
     erase_records(growing, ChosenRecords("sign", ("1",)), options)
     assert [key for key in list_place(out) if ".ledger/" not in key] == []

@@ -87,8 +87,9 @@ def describe_formats() -> str:
     """What can be ingested, for help and errors.
 
     >>> describe_formats()
-    '.csv, .csv.gz, .parquet, .pq, .arff, .arff.gz, .npz or .zarr, or a folder of
-    csv, parquet or arff files'
+    '.csv, .csv.gz, .tsv, .tsv.gz, .zip, .data, .parquet, .pq, .arff, .arff.gz, .arrow, .feather,
+    .jsonl, .ndjson, .jsonl.gz, .ndjson.gz, .xlsx, .sqlite, .db, .duckdb, .npz or .zarr, or a
+    folder of csv, parquet, arff, arrow, json, xlsx, sqlite or duckdb files'
     """
     endings = [end for row in FORMATS for end in row.endings]
     files = [row.name for row in FORMATS if row.of_files]
