@@ -12,7 +12,7 @@ from typing import Any, ParamSpec, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from privpipe.errors import InputError
+from privpipe.errors import InputError, OptionError
 from privpipe.fitted_schema import UNKNOWN, FittedSchema, NamedCodes
 from privpipe.protocols import Column, IntArray, RecordMap, Shards
 
@@ -100,6 +100,55 @@ def by_name(fitted: Any, x: Any) -> Any:
             code="columns",
         )
     return x.sel({x.dims[1]: list(names)}) if hasattr(x, "dims") else x[list(names)]
+
+
+def giving_back(apply: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorate `apply` of a map: a table whose columns have names comes back as such a table.
+
+    A data frame of pandas or polars keeps its index and its columns' order, a labelled array its
+    dimensions and coordinates; a data frame of Dask is mapped part by part. Released columns have
+    the names of raw ones where these are kept, else ``released_0`` and so on.
+    """
+
+    @wraps(apply)
+    def apply_table(self: Any, x: Any, stream: Any = None, **more: Any) -> Any:
+        if hasattr(x, "map_partitions") and hasattr(x, "divisions"):
+            return _map_parts(self, x)
+        released = apply(self, x, stream, **more)
+        return _like(self, x, np.asarray(released)) if columns_of(x) else released
+
+    return apply_table
+
+
+def _map_parts(fitted: Any, x: Any) -> Any:
+    """A lazy data frame, whose parts do not know how many records come before them."""
+    if fitted.draws:
+        raise OptionError(
+            "The map draws by the number of each record, which a Dask data frame does not know.",
+            remedy="Use privpipe.apply_lazily with x.to_dask_array(lengths=True).",
+        )
+    example = x._meta_nonempty  # two invented records: names and types of what will come
+    return x.map_partitions(fitted.apply, meta=fitted.apply(example).iloc[:0])
+
+
+def _like(fitted: Any, x: Any, released: npt.NDArray[Any]) -> Any:
+    """Released records as a table of the kind of the raw ones."""
+    given, known = columns_of(x), names_of(fitted)
+    if fitted.keeps_features and released.shape[1] == len(given):
+        names = given
+        # They came in the map's order. Who assigns them by place gets each where it was.
+        order = [known.index(name) for name in given] if known else slice(None)
+        released = released[:, order]
+    else:
+        names = tuple(f"released_{j}" for j in range(released.shape[1]))
+    if hasattr(x, "dims"):
+        along = x.dims[1]
+        coords = {name: one for name, one in x.coords.items() if along not in one.dims}
+        return type(x)(released, {**coords, along: list(names)}, x.dims, attrs=x.attrs)
+    columns = dict(zip(names, released.T, strict=True))
+    if not hasattr(x, "index"):  # polars has none, and no numpy of objects
+        return type(x)({name: one.tolist() for name, one in columns.items()})
+    return type(x)(columns, index=x.index).infer_objects()
 
 
 def columns_of(x: Any) -> tuple[str, ...]:

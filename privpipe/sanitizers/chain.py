@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from privpipe.described import described, facts_of_map
 from privpipe.errors import InputError, OptionError
-from privpipe.fitted_names import by_name
+from privpipe.fitted_names import by_name, giving_back
 from privpipe.numerics.moments import CoMoments, measure_scale
 from privpipe.numerics.random.streams import ScopedStream
 from privpipe.promises import check_promise
@@ -121,6 +121,7 @@ class Chain:
     def n_features_out(self) -> int:
         return self.maps[-1].n_features_out
 
+    @giving_back
     def apply(self, x: Any, stream: RecordStream | None = None) -> npt.NDArray[Any]:
         """Map (n_records, n_features_in) to (n_records, n_features_out).
 

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from privpipe.errors import InputError
-from privpipe.fitted_names import by_name
+from privpipe.fitted_names import by_name, giving_back
 from privpipe.numerics.finite import find_finite_rows
 from privpipe.protocols import FloatArray, Guarantee, RecordStream, Role
 
@@ -36,6 +36,7 @@ class FeatureMap:
         """What is released of finite records in float64: (n_records, n_features_out)."""
         raise NotImplementedError
 
+    @giving_back
     def apply(self, x: npt.ArrayLike, stream: RecordStream | None = None) -> FloatArray:
         """Map records.
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pickle
 
+import dask.dataframe
 import numpy as np
 import pandas as pd
+import polars
 import pytest
 import xarray as xr
 
@@ -51,8 +53,30 @@ def test_apply__reads_a_table_by_name(tmp_path, frame, fitted):
     for known in (fitted, open_model(tmp_path / "m.zarr"), pickle.loads(pickle.dumps(fitted))):
         assert names_of(known) == tuple(NAMES)
         for order in (NAMES, NAMES[::-1], ["dose", "height", "age", "weight"]):
-            np.testing.assert_array_equal(known.apply(frame[order]), expected)
+            released = known.apply(frame[order])
+            names = order if fitted.keeps_features else released.columns
+            there = [*NAMES, *released.columns[4:]] if fitted.keeps_features else names
+            assert [*released] == [*names]
+            np.testing.assert_array_equal(released[there], expected)
     assert digest_map(fitted) == digest_map(open_model(tmp_path / "m.zarr"))
+
+
+def test_apply__gives_back_the_kind_of_table_that_it_got(frame, fitted):
+    expected = fitted.apply(frame.to_numpy())
+    frame.index = [f"p{i:02d}" for i in range(60)]
+    names = NAMES if fitted.keeps_features else ["released_0"]
+    shuffled = frame[NAMES[::-1]]
+    released = fitted.apply(shuffled)
+    assert released.index.equals(frame.index)
+    assert released.columns.tolist() == names[::-1]
+    of_polars = fitted.apply(polars.from_pandas(shuffled))
+    assert of_polars.columns == names[::-1]
+    lazily = fitted.apply(dask.dataframe.from_pandas(shuffled, npartitions=3))
+    pd.testing.assert_frame_equal(lazily.compute(), released, check_index_type=False)
+    labelled = fitted.apply(xr.DataArray(shuffled, dims=("person", "what")))
+    assert labelled.person.to_numpy().tolist() == frame.index.tolist()
+    for table in (released, of_polars, labelled.sel(what=names).to_pandas()):
+        np.testing.assert_array_equal(table[names], expected)
 
 
 def test_apply__refuses_columns_that_are_missing_or_too_many(frame, fitted):

@@ -13,7 +13,7 @@ import scipy.sparse as sp
 
 from privpipe.described import described, facts_of_map
 from privpipe.errors import InputError, OptionError
-from privpipe.fitted_names import name_codes, read_codes, schema_of
+from privpipe.fitted_names import giving_back, name_codes, read_codes, schema_of
 from privpipe.fitted_schema import UNKNOWN, NamedCodes
 from privpipe.numerics.mapping.problem.programme import CodeDistance, DistanceKind
 from privpipe.numerics.random.categorical import CategoryTable, draw_categories, tabulate_categories
@@ -176,6 +176,7 @@ class SparseMapping:
             symbols[unknown] = self._replace(distinct[unknown])
         return np.asarray(symbols[inverse.ravel()]), int(counts[unknown].sum())
 
+    @giving_back
     def apply(self, x: Any, stream: RecordStream | None = None) -> npt.NDArray[Any]:
         """Release one symbol per record, drawn by the stream's words for that record.
 

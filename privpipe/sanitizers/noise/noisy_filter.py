@@ -13,6 +13,7 @@ import numpy.typing as npt
 from privpipe.capabilities import AddsUp, BoundCounts, Layered, Projects
 from privpipe.described import described, facts_of_map
 from privpipe.errors import OptionError
+from privpipe.fitted_names import giving_back
 from privpipe.numerics.noise import bounding, estimates
 from privpipe.numerics.noise.estimates import Estimate, Quantity
 from privpipe.numerics.noise.mechanism import Law, Mechanism, Order
@@ -247,6 +248,7 @@ class NoisyFilter:
         """Lattice and law."""
         return Mechanism(self.epsilon, self.n_bounded, self.norm, self.law, self.grid)
 
+    @giving_back
     def apply(self, x: npt.ArrayLike, stream: RecordStream | None = None) -> FloatArray:
         """Release records; (n_records, n_features_out) in their floating dtype.
 

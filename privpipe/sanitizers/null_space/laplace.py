@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from privpipe.described import described, facts_of_map
 from privpipe.errors import InputError, OptionError
+from privpipe.fitted_names import giving_back
 from privpipe.numerics.null_space.knapsack import check_budget
 from privpipe.numerics.random.draws import draw_laplace
 from privpipe.promises import check_promise
@@ -104,6 +105,7 @@ class LaplaceMechanism(FeatureMap):
             assumptions="No differential privacy: the scale does not come from a sensitivity.",
         )
 
+    @giving_back
     def apply(self, x: npt.ArrayLike, stream: RecordStream | None = None) -> FloatArray:
         """Add noise; (n_records, n_features) in their floating dtype.
 

@@ -21,6 +21,7 @@ import numpy.typing as npt
 from privpipe.capabilities import UtilityPromise, UtilitySummary
 from privpipe.described import described, facts_of_map
 from privpipe.errors import GuaranteeError, OptionError, PrivacyWarning
+from privpipe.fitted_names import giving_back
 from privpipe.numerics.null_space import rounding_margin
 from privpipe.numerics.null_space.cleaning import (
     CleanedBlock,
@@ -150,6 +151,7 @@ class LinearCleaner:
         """The predictor and budget that every released record is held to."""
         return UtilityPromise(self.predictor, self.utility_budget)
 
+    @giving_back
     def apply(self, x: npt.ArrayLike, stream: RecordStream | None = None) -> FloatArray:
         """Clean records.
 
