@@ -107,7 +107,7 @@ def giving_back(apply: Callable[..., Any]) -> Callable[..., Any]:
 
     A data frame of pandas or polars keeps its index and its columns' order, a labelled array its
     dimensions and coordinates; a data frame of Dask is mapped part by part. Released columns have
-    the names of raw ones where these are kept, else ``released_0`` and so on.
+    the names of raw ones where they are the same features, else ``released_0`` and so on.
     """
 
     @wraps(apply)
