@@ -198,10 +198,11 @@ def _scan(stream: pa.NativeFile, delimiter: str) -> tuple[bool, bool]:
     while piece := stream.read(BUFFER_BYTES):
         has_quotes = has_quotes or b'"' in piece
         text = np.frombuffer(held + piece, np.uint8)
-        zeros = np.flatnonzero(text[1:-1] == ord("0")) + 1
-        # Of the few zeros alone: what follows is a digit, and a cell begins.
-        zeros = zeros[(text[zeros + 1] >= ord("0")) & (text[zeros + 1] <= ord("9"))]
-        has_zeros = has_zeros or bool(np.isin(text[zeros - 1], before).any())
+        # Bytes wrap around: a zero, then a digit, after neither a digit nor a point. Of these few
+        # alone it is asked whether a cell begins.
+        zeros = text[1:-1] == ord("0")
+        zeros &= (text[2:] - ord("0") <= 9) & (text[:-2] - ord(".") > 11)
+        has_zeros = has_zeros or bool(np.isin(text[:-2][zeros], before).any())
         if has_zeros and has_quotes:
             break
         held = (held + piece)[-2:]
