@@ -26,9 +26,10 @@ HEAD = """\
 # How privpipe understood a table. Change what is wrong, then run the same command again.
 #
 # kind: number, text, boolean or date (with its format; ISO 8601 without).
-# use:  feature, days (a date as days since 1970-01-01), indicators (a feature of 0 and 1 per
-#       category, whose names are published), variable (a target, a confidential variable, a
-#       group: never released unless included), or drop.
+# use:  feature, days (a date as days since 1970-01-01), calendar (of a date four features: year,
+#       month, weekday, days), indicators (a feature of 0 and 1 per category, whose names are
+#       published), variable (a target, a confidential variable, a group: never released unless
+#       included), or drop.
 # missing: further cells that mean a missing value. Examples are invented.
 """
 
@@ -115,7 +116,7 @@ class TableSchema:
             role that it is given there.
         """
         uses: dict[str, list[str]] = {use: [] for use in get_args(Use)}
-        roles = ("features", "labels", "one_hot", "dates", "drop")
+        roles = ("features", "labels", "one_hot", "dates", "calendar", "drop")
         chosen = {one for role in roles for one in named.get(role) or ()}
         chosen |= {one.partition("=")[0] for one in named.get("bins") or ()}
         for name, plan in self.columns.items():
@@ -136,6 +137,7 @@ class TableSchema:
             "labels": tuple(variables),
             "one_hot": (*uses["indicators"], *(named.get("one_hot") or ())),
             "dates": (*uses["days"], *(named.get("dates") or ())),
+            "calendar": (*uses["calendar"], *(named.get("calendar") or ())),
             "drop": (*uses["drop"], *(named.get("drop") or ())),
             "categorical": tuple(dict.fromkeys((*texts, *(named.get("categorical") or ())))),
         }

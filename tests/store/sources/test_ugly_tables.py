@@ -103,3 +103,21 @@ def test_ingest__of_a_damaged_table_names_the_row_and_leaves_nothing(
     path.write_bytes(whole)
     ingest(path, dest, IngestOptions(schema=schema))
     assert open_collection(str(dest)).n_records
+
+
+def test_ingest__makes_a_calendar_of_dates_as_pandas_does(tmp_path: Path) -> None:
+    """Before 1970, leap days, times of the day and a date that is missing."""
+    texts = ["1969-12-31", "2024-02-29", "2023-12-31T23:59:59", "", "1600-01-01"] * 8
+    (tmp_path / "t.csv").write_text("at,x\n" + "".join(f"{one},1\n" for one in texts))
+    schema = propose_schema(tmp_path / "t.csv")
+    plan = replace(schema.columns["at"], use="calendar")
+    schema = replace(schema, columns={**schema.columns, "at": plan})
+    made = ingest(tmp_path / "t.csv", tmp_path / "t.zarr", IngestOptions(schema=schema))
+    features = read_collection(tmp_path / "t.zarr")["features"]
+    found = pd.DataFrame(features, columns=[*made.feature_names])
+    dates = pd.Series(pd.to_datetime(texts, format="ISO8601"))
+    for part in ("year", "month", "weekday"):
+        np.testing.assert_array_equal(
+            found[f"at {part}"], getattr(dates.dt, part.replace("weekday", "day_of_week"))
+        )
+    np.testing.assert_allclose(found["at"], as_stored(dates), rtol=1e-6)

@@ -23,8 +23,9 @@ from privpipe.store.sources.reading.source import (
     TextKind,
 )
 
-Use = Literal["feature", "days", "indicators", "variable", "drop"]
-"""What a column becomes: a feature, a feature of days, features of 0 and 1, a variable, nothing."""
+Use = Literal["feature", "days", "calendar", "indicators", "variable", "drop"]
+"""What a column becomes: a feature, one of days, four of a date, one per category, a variable, or
+nothing."""
 
 MISSING_MARKS = (*MISSING_TEXT, "-", "--", "?", ".", "n.a.", "n/a", "N.A.", "#N/A", "None", "none")
 """Cells that mean a missing value wherever they are."""

@@ -72,6 +72,43 @@ def spread_texts(source: RecordSource, columns: Sequence[str], least: int = 1) -
     )
 
 
+def split_dates(source: RecordSource, columns: Sequence[str]) -> RecordSource:
+    """A source in which features that are days have year, month and weekday as features too.
+
+    Parameters
+    ----------
+    source
+        The source; NaN stays NaN.
+    columns
+        Features that are days since 1970-01-01. The month is 1 to 12, the weekday 0 for a Monday.
+    """
+    places = [source.feature_names.index(name) for name in columns]
+    made = tuple(f"{name} {part}" for name in columns for part in ("year", "month", "weekday"))
+
+    def read(rows: int, with_features: bool) -> Iterator[Block]:
+        for block in source.read(rows, with_features):
+            features = block.features
+            if with_features:
+                parts = [part for place in places for part in _split_days(features[:, place])]
+                features = np.column_stack([features, *parts]).astype(features.dtype)
+            yield replace(block, features=features)
+
+    return replace(
+        source,
+        feature_names=(*source.feature_names, *made),
+        n_features=source.n_features + len(made),
+        read=read,
+    )
+
+
+def _split_days(days: FloatArray) -> tuple[FloatArray, ...]:
+    """Year, month and weekday, (n_records,) each."""
+    missing = np.isnan(days)
+    dates = pd.DatetimeIndex(np.where(missing, 0, np.floor(days)).astype("datetime64[D]"))
+    parts = (dates.year, dates.month, dates.day_of_week)
+    return tuple(np.where(missing, np.nan, part) for part in parts)
+
+
 def _learn(
     source: RecordSource, columns: Sequence[str], least: int
 ) -> Mapping[str, tuple[str, ...]]:

@@ -269,6 +269,8 @@ class SourceLayout:
         categories become names of features, which are published.
     dates
         Tables: columns of dates or times that become features, as days since 1970-01-01.
+    calendar
+        Tables: columns of dates that become four features, year, month, weekday and days.
     bins
         Tables: columns of numbers that become categorical variables, as ``age=8`` for 8 bins of
         about as many records each, or ``age=25:40:60`` for these edges. Edges become names of
@@ -291,6 +293,7 @@ class SourceLayout:
     numeric: tuple[str, ...] = ()
     one_hot: tuple[str, ...] = ()
     dates: tuple[str, ...] = ()
+    calendar: tuple[str, ...] = ()
     bins: tuple[str, ...] = ()
     drop: tuple[str, ...] = ()
     missing: tuple[str, ...] = MISSING_TEXT
@@ -299,7 +302,7 @@ class SourceLayout:
 
     def __post_init__(self) -> None:
         """Take a single name, or a list, for a tuple of names."""
-        kinds = ("categorical", "numeric", "one_hot", "dates", "bins")
+        kinds = ("categorical", "numeric", "one_hot", "dates", "calendar", "bins")
         for name in ("features", "labels", "label_names", *kinds, "drop"):
             value = getattr(self, name)
             if value is not None:

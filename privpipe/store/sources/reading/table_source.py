@@ -28,8 +28,6 @@ from privpipe.store.sources.reading.source import (
     TableColumn,
 )
 
-MICROSECONDS = 86_400e6
-"""Of a day."""
 
 SAMPLE_ROWS, MOST_BATCHES = 4_096, 16
 """Records of a sample of a file that declares its types, and places they are taken from."""
@@ -296,7 +294,10 @@ def as_numbers(column: pa.Array) -> npt.NDArray[Any]:
         column = column.cast(pa.float64())
     elif pa.types.is_date(column.type) or pa.types.is_timestamp(column.type):
         # By microseconds: dates before 1970 and times of a day keep their fractions.
-        column = pc.divide(column.cast(pa.timestamp("us")).cast(pa.int64()), MICROSECONDS)
+        times = column.cast(pa.timestamp("us")).to_numpy(zero_copy_only=False)
+        # By numpy: Arrow refuses a quotient of whole numbers beyond 2**53, dates before 1685.
+        found: npt.NDArray[Any] = (times - np.datetime64(0, "us")) / np.timedelta64(1, "D")
+        return found
     return np.asarray(column.to_numpy(zero_copy_only=False))
 
 
