@@ -28,7 +28,6 @@ from privpipe.store.sources.reading.source import (
     TableColumn,
 )
 
-
 SAMPLE_ROWS, MOST_BATCHES = 4_096, 16
 """Records of a sample of a file that declares its types, and places they are taken from."""
 
