@@ -199,7 +199,7 @@ def _scan(stream: pa.NativeFile, delimiter: str) -> tuple[bool, bool]:
         has_quotes = has_quotes or b'"' in piece
         text = np.frombuffer(held + piece, np.uint8)
         # Bytes wrap around: a zero, then a digit, after neither a digit nor a point. Of these few
-        # alone it is asked whether a cell begins.
+        # alone it is checked that a cell begins.
         zeros = text[1:-1] == ord("0")
         zeros &= (text[2:] - ord("0") <= 9) & (text[:-2] - ord(".") > 11)
         has_zeros = has_zeros or bool(np.isin(text[:-2][zeros], before).any())
