@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import privpipe
-from privpipe.errors import OptionError, PrivpipeError, StoreError
+from privpipe.errors import IncompleteReleaseError, OptionError, PrivpipeError, StoreError
 from privpipe.flows import increment_flow
 from privpipe.store.collections.growing_collection import (
     open_whole_collection,
@@ -55,6 +55,21 @@ def test_line__another_option_begins_a_new_one_of_all_partitions(
         content = path.read_bytes() if path.is_file() else b""
         for secret in ("monday-secret", "tuesday-secret", *digests):
             assert secret.encode() not in content, path
+
+
+def test_reader__of_a_part_that_goes_meanwhile_gets_an_error_and_no_nan(tmp_path: Path) -> None:
+    """Zarr reads a missing chunk as NaN, and NaN says that a record is withheld."""
+    options = configure(tmp_path)
+    for number, name in enumerate("ab"):
+        append(tmp_path, name, RECORDS[number], number + 1)
+    assert release(options) == "published"
+    opened = open_release(options.release.path)
+    assert np.isfinite(opened.features.values).all()
+    first = min((tmp_path / "release.zarr/parts").iterdir())
+    for gone in (first / "zarr.json", first / "features", first):
+        gone.unlink() if gone.is_file() else shutil.rmtree(gone)
+        with pytest.raises(IncompleteReleaseError, match="no longer what it was"):
+            opened.features.values  # noqa: B018
 
 
 def test_incremental__what_cannot_be_released_in_parts_is_refused(tmp_path: Path) -> None:

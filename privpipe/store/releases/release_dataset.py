@@ -15,7 +15,7 @@ from xarray.backends import BackendArray
 from xarray.core import indexing
 
 from privpipe.described import described
-from privpipe.errors import InputError, StoreError
+from privpipe.errors import IncompleteReleaseError, InputError, StoreError
 from privpipe.extras import explain_missing, is_installed
 from privpipe.protocols import Guarantee
 from privpipe.report.audit_text import say_gate, say_verdict
@@ -154,9 +154,8 @@ class JoinedArray(BackendArray):
             begin = end - part.n_records
             if begin >= stop:
                 break
-            arrays = _open_part(self.url, part.id, part.root_sha256)
             some = slice(max(start, begin) - begin, min(stop, end) - begin)
-            found.append(np.asarray(arrays[self.name][some]))
+            found.append(_read_part(self.url, part, self.name, some))
         return np.asarray(np.concatenate(found)[(slice(None, None, step), *rest)])
 
 
@@ -167,6 +166,31 @@ def _cut(state: incremental.IncrementalState) -> tuple[int, ...]:
         for part in state.parts
         for start in range(0, part.n_records, state.chunk_rows)
     )
+
+
+def _read_part(url: str, part: incremental.Part, name: str, rows: slice) -> npt.NDArray[Any]:
+    """Rows of an array of a part, which may be withdrawn while readers hold the dataset.
+
+    Raises
+    ------
+    IncompleteReleaseError
+        If the part is gone, or went while it was read.
+    """
+    try:
+        arrays = _open_part(url, part.id, part.root_sha256)
+        found = np.asarray(arrays[name][rows])
+        # Zarr reads a chunk that is gone as NaN, as withheld records are. The root goes first.
+        incremental.check_part(url, part)
+    except (KeyError, FileNotFoundError, IncompleteReleaseError):
+        problem = IncompleteReleaseError(
+            f"A part of {shown(url)} is no longer what it was when the release was opened.",
+            remedy="Open the release again: a partition may have been withdrawn or replaced since. "
+            "If that fails too, `privpipe inspect --verify` says what is missing.",
+            code="part-gone",
+        )
+    else:
+        return found
+    raise problem
 
 
 # By the digest of its root: a part that was replaced under its name is opened anew, and refused.
