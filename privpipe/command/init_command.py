@@ -23,6 +23,7 @@ from privpipe.records.schema import CollectionSchema, suggest
 from privpipe.report.audit_text import ABOUT
 from privpipe.report.console import say, say_raw
 from privpipe.sanitizers import METHODS
+from privpipe.sanitizers.ladder import LAST
 from privpipe.store.arrays.layout import companion_url
 from privpipe.store.collections.collection import Collection
 from privpipe.store.collections.growing_collection import open_whole_collection
@@ -261,7 +262,7 @@ def _try_methods(
     try:
         options = RunOptions(
             collection={"path": collection, "desired": desired, "confidential": confidential},
-            method={"name": "target_only"},
+            method=LAST,
             release={"path": release},
             audit=audited,
         )

@@ -48,6 +48,7 @@ def test_shell_blocks__of_a_page_run_in_order_in_an_empty_folder(
         tmp_path / "people.csv", index=False
     )
     people.to_csv(tmp_path / "raw.csv", index=False)
+    people.assign(name="new").to_csv(tmp_path / "next.csv", index=False)
     draw_people(3000, 1).drop(columns="city").to_csv(tmp_path / "others.csv", index=False)
     BAD["rounded"][0](people).to_csv(tmp_path / "released.csv", index=False)
     monkeypatch.setenv("PRIVPIPE_ACCOUNT", str(tmp_path / "account"))

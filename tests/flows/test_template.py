@@ -39,6 +39,10 @@ def test_write_template__only_what_is_marked_is_missing(tmp_path, method):
     installed = tmp_path / "filters.py"
     installed.write_text("class Mine: ...")
     text = text.replace("filter = FILL IN", f'filter = "Mine"\nmodule = "{installed}"')
+    # What no 1 can be: a chance, and what the comment above the key shows by an example.
+    text = text.replace("delta = FILL IN", "delta = 1e-6")
+    if example := re.search(r"\{age = .*?\}", text.replace("\n# ", " ")):
+        text = text.replace("bound = FILL IN", f"bound = {example[0]}")
     filled = re.sub(r"(?m)^(\w+) = FILL IN$", r"\1 = 1", text)
     (tmp_path / "c.toml").write_text(filled.replace("[FILL IN]", '["smoker"]'))
     options = read_options(str(tmp_path / "c.toml"))

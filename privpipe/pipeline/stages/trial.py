@@ -29,6 +29,7 @@ from privpipe.records.memory import Records
 from privpipe.records.sampling import make_split
 from privpipe.sanitizers import METHODS
 from privpipe.sanitizers.chain import fit_standardised
+from privpipe.sanitizers.ladder import list_ladder
 from privpipe.store.collections.collection import Collection
 from privpipe.store.keyring.registers import Attempt
 
@@ -299,31 +300,8 @@ class TrialRecords:
         return max(found)
 
     def list_ladder(self) -> Iterator[tuple[dict[str, Any], bool]]:
-        """Three ways to release less and less, and whether features are standardised before."""
-        names = {column.name for column in self.schema.desired}
-        if not names:
-            return
-        if (budget := self.measure_variance()) > 0:
-            method = {"name": "null_space", "utility_budget": float(f"{budget:.3g}"), "ridge": 0.01}
-            yield method, False
-        # A filter of one direction preserves one target of two classes, or a number.
-        if all((column.n_categories or 2) == 2 for column in self.schema.desired):
-            yield {"name": "minimax_least_squares", "n_filtered": 1}, True
-        yield {"name": "target_only"}, False
-
-    def measure_variance(self) -> float:
-        """Variance of the target prediction: the budget that is all of it."""
-        records = Records.of_shard(self.learn, self.schema)
-        row = METHODS["null_space"]
-        try:
-            fitted: Any = row.fit(
-                records, row.options(name="null_space", utility_budget=0.0, ridge=0.01)
-            )
-        except PrivpipeError:
-            return 0.0
-        x = np.asarray(self.judge.features, np.float64)
-        predictor = np.asarray(fitted.predictor)[: x.shape[1]]
-        return float(np.var(x @ predictor, axis=0).sum())
+        """Ways to release less and less, and whether features are standardised before."""
+        return list_ladder(Records.of_shard(self.learn, self.schema), self.judge.features)
 
 
 def draw_trial(options: RunOptions, training: Collection, *, attempt: int = 1) -> TrialRecords:

@@ -75,7 +75,8 @@ class MaskingPrivateOptions(MethodOptions):
     )
     bound: dict[str, tuple[float, float]] = Field(
         description='Least and largest value of each variable, by its name or "*" for all others: '
-        "public knowledge, never read off the records, which are clipped to it. Classes need none."
+        "public knowledge, never read off the records, which are clipped to it. Classes need none: "
+        '{age = [0, 99], "*" = [-1, 1]}.'
     )
     threshold: float | None = Field(
         default=None,

@@ -15,7 +15,14 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as checked
 
 from privpipe.errors import InputError, OptionError
-from privpipe.store.access.location import Place, as_url, create_bytes, guard_read, shown
+from privpipe.store.access.location import (
+    Place,
+    as_url,
+    create_bytes,
+    guard_read,
+    local_path,
+    shown,
+)
 from privpipe.store.sources.formats import open_file_table
 from privpipe.store.sources.reading.column_guess import MISSING_MARKS, Use, guess_columns
 from privpipe.store.sources.reading.source import ColumnText, Dialect, SourceLayout, TextKind
@@ -269,6 +276,7 @@ def propose_schema(url: Place, *, table: str = "") -> TableSchema:
         If it cannot be read.
     """
     place = as_url(url)
+    local_path(place)  # refuses what no file can be called
     opened = open_file_table(place, SourceLayout(dialect=Dialect(table=table)))
     if opened is None:
         raise InputError(

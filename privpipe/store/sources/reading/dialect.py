@@ -31,6 +31,9 @@ TOTAL = re.compile(
 )
 """How a row begins that is no record, but a sum or a count of those above it."""
 
+LEAST_REPEATED = 10
+"""Cells below a first row by which it is told from a record where all is text."""
+
 DOT = re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d+)?|[+-]?\d+\.\d+")
 COMMA = re.compile(r"[+-]?\d{1,3}(\.\d{3})+(,\d+)?|[+-]?\d+,\d+")
 GROUPED = re.compile(r"[+-]?\d{1,3}([., '\u00a0\u202f])\d{3}(\1\d{3})*([.,]\d+)?")
@@ -148,6 +151,13 @@ def sniff_dialect(
     width = Counter(len(row) for _, row in rows[:200]).most_common(1)[0][0]
     first = next(i for i, (_, row) in enumerate(rows) if len(row) == width)
     names, n_names = _find_names([row for _, row in rows[first:]])
+    if n_names == 1 and not _is_header([row for _, row in rows[first:]]):
+        raise InputError(
+            f"The first row of {where} may be a record: no column tells its cells from names.",
+            remedy="Put names into a first row of their own. If it holds names, say one of them "
+            "with --labels or --drop.",
+            code="no-header",
+        )
     blanks = sum(cell != cell.strip() for _, row in rows[first:] for cell in row)
     trim = blanks > len(rows)
     # No single row of the text holds the names as they are to be.
@@ -203,6 +213,24 @@ def _find_names(rows: list[list[str]]) -> tuple[tuple[str, ...], int]:
         if any(second[j].strip() for j in range(width) if numbers[j]):
             return tuple(joined), 2
     return tuple(rows[0]), 1
+
+
+def _is_header(rows: list[list[str]]) -> bool:
+    """Whether something tells the first row from a record.
+
+    A cell that is no value heads a column of values; or columns whose cells repeat are headed by
+    cells that do not occur in them, and none by one that does.
+    """
+    is_value, told = VALUE.fullmatch, list[bool]()
+    for name, *cells in zip(*(row for row in rows if len(row) == len(rows[0])), strict=True):
+        if (
+            not is_value(name.strip())
+            and sum(bool(is_value(c.strip())) for c in cells) > len(cells) / 2
+        ):
+            return True
+        if len(cells) >= LEAST_REPEATED and 2 * len(set(cells)) <= len(cells):
+            told.append(name not in cells)
+    return bool(told) and all(told)
 
 
 def _counts(names: list[str]) -> bool:

@@ -1,0 +1,48 @@
+"""Ways to release less and less that preserve a target: what is tried where a release is refused.
+
+The order of `METHODS` says nothing of this. DESIGN.md of the pipeline says how they were chosen.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from privpipe.errors import PrivpipeError
+from privpipe.protocols import FloatArray, Shards
+from privpipe.sanitizers.null_space.algorithms import NullSpaceOptions, fit_null_space
+
+LAST: dict[str, Any] = {"name": "target_only"}
+"""The rung below which nothing is left of a target."""
+
+
+def list_ladder(records: Shards, features: FloatArray) -> Iterator[tuple[dict[str, Any], bool]]:
+    """Each rung as a ``[method]`` table, and whether features are standardised before.
+
+    Parameters
+    ----------
+    records
+        What methods are fitted to; without a target there is no ladder.
+    features : (n_records, n_features)
+        Others, by which the variance of the target prediction is measured.
+    """
+    desired = records.schema.desired
+    if not desired:
+        return
+    if (budget := measure_variance(records, features)) > 0:
+        yield {"name": "null_space", "utility_budget": float(f"{budget:.3g}"), "ridge": 0.01}, False
+    # A filter of one direction preserves one target of two classes, or a number.
+    if all((column.n_categories or 2) == 2 for column in desired):
+        yield {"name": "minimax_least_squares", "n_filtered": 1}, True
+    yield LAST, False
+
+
+def measure_variance(records: Shards, features: FloatArray) -> float:
+    """Variance of the target prediction: the budget that is all of it; 0 where none is learned."""
+    try:
+        options = NullSpaceOptions(name="null_space", utility_budget=0.0, ridge=0.01)
+        predictor = fit_null_space(records, options).predictor
+    except PrivpipeError:
+        return 0.0
+    x = np.asarray(features, np.float64)
+    return float(np.var(x @ predictor[: x.shape[1]], axis=0).sum())
