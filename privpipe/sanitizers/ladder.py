@@ -11,6 +11,7 @@ import numpy as np
 from privpipe.errors import PrivpipeError
 from privpipe.protocols import FloatArray, Shards
 from privpipe.sanitizers.null_space.algorithms import NullSpaceOptions, fit_null_space
+from privpipe.sanitizers.options import make_options
 
 LAST: dict[str, Any] = {"name": "target_only"}
 """The rung below which nothing is left of a target."""
@@ -40,7 +41,8 @@ def list_ladder(records: Shards, features: FloatArray) -> Iterator[tuple[dict[st
 def measure_variance(records: Shards, features: FloatArray) -> float:
     """Variance of the target prediction: the budget that is all of it; 0 where none is learned."""
     try:
-        options = NullSpaceOptions(name="null_space", utility_budget=0.0, ridge=0.01)
+        named = {"name": "null_space", "utility_budget": 0.0, "ridge": 0.01}
+        options = make_options(NullSpaceOptions, named, "null_space")
         predictor = fit_null_space(records, options).predictor
     except PrivpipeError:
         return 0.0

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from privpipe.store.arrays.layout import read_header
 from tests.commands.test_welcome import call
 
 N_RECORDS = 6_000
@@ -230,3 +231,20 @@ def test_init__writes_a_ridge_where_only_some_chunks_were_read(
     assert code == 0, said
     assert "The fit will probably refuse the features" in said
     assert "plan=basic, plan=plus" in said
+
+
+def test_ingest__stores_the_roles_that_the_command_line_gave(
+    source: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """By which the next file is read: its columns become what those of this one became."""
+    url = str(tmp_path / "customers.zarr")
+    call(monkeypatch, capsys, "ingest", str(source), url)
+    given = ("--labels", "gone,ill,visits", "--drop", "note,customer")
+    code, said = call(monkeypatch, capsys, "ingest", str(source), url, *given)
+    assert code == 0, said
+    table = read_header(url, "collection")["table"]["column"]
+    assert {table[name]["use"] for name in ("gone", "ill", "visits")} == {"variable"}
+    assert {table[name]["use"] for name in ("note", "customer")} == {"drop"}

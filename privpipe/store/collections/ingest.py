@@ -208,7 +208,7 @@ def _ingest_into(
         chunks,
         n_pooled=survey.n_pooled,
         binning=source.losses,
-        table=None if options.schema is None else options.schema.encode(),
+        table=None if options.schema is None else options.schema.overruled(options.layout).encode(),
     )
 
 

@@ -8,7 +8,7 @@ import json
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, Self, get_args
 
 import fsspec
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
@@ -88,6 +88,16 @@ class FileForm:
     table: str = ""
 
 
+USES: Mapping[str, Use] = {
+    "features": "feature",
+    "labels": "variable",
+    "one_hot": "indicators",
+    "dates": "days",
+    "calendar": "calendar",
+    "drop": "drop",
+}
+"""What columns become, by the field of `SourceLayout` that names them."""
+
 _SHARED = {one.name for one in fields(Dialect)} & {one.name for one in fields(FileForm)}
 """What a schema says of a file as a dialect does, under the same name."""
 
@@ -123,8 +133,7 @@ class TableSchema:
             role that it is given there.
         """
         uses: dict[str, list[str]] = {use: [] for use in get_args(Use)}
-        roles = ("features", "labels", "one_hot", "dates", "calendar", "drop")
-        chosen = {one for role in roles for one in named.get(role) or ()}
+        chosen = {one for role in USES for one in named.get(role) or ()}
         chosen |= {one.partition("=")[0] for one in named.get("bins") or ()}
         for name, plan in self.columns.items():
             if name not in chosen:
@@ -155,6 +164,15 @@ class TableSchema:
             **found,
             dialect=dialect,
         )
+
+    def overruled(self, layout: SourceLayout) -> Self:
+        """With the roles that a layout gives to columns by name, as a later file is read too."""
+        given = {name: use for role, use in USES.items() for name in getattr(layout, role) or ()}
+        columns = {
+            name: replace(plan, use=given.get(name, plan.use))
+            for name, plan in self.columns.items()
+        }
+        return replace(self, columns=columns)
 
     def encode(self) -> dict[str, Any]:
         """JSON-ready, without invented examples."""

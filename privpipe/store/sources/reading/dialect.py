@@ -153,7 +153,7 @@ def sniff_dialect(
     names, n_names = _find_names([row for _, row in rows[first:]])
     if n_names == 1 and not _is_header([row for _, row in rows[first:]]):
         raise InputError(
-            f"The first row of {where} may be a record: no column tells its cells from names.",
+            f"The first row of {where} may be a record: in no column its cell is surely a name.",
             remedy="Put names into a first row of their own. If it holds names, say one of them "
             "with --labels or --drop.",
             code="no-header",
@@ -216,12 +216,12 @@ def _find_names(rows: list[list[str]]) -> tuple[tuple[str, ...], int]:
 
 
 def _is_header(rows: list[list[str]]) -> bool:
-    """Whether something tells the first row from a record.
+    """Whether something distinguishes the first row from a record.
 
     A cell that is no value heads a column of values; or columns whose cells repeat are headed by
     cells that do not occur in them, and none by one that does.
     """
-    is_value, told = VALUE.fullmatch, list[bool]()
+    is_value, differ = VALUE.fullmatch, list[bool]()
     for name, *cells in zip(*(row for row in rows if len(row) == len(rows[0])), strict=True):
         if (
             not is_value(name.strip())
@@ -229,8 +229,8 @@ def _is_header(rows: list[list[str]]) -> bool:
         ):
             return True
         if len(cells) >= LEAST_REPEATED and 2 * len(set(cells)) <= len(cells):
-            told.append(name not in cells)
-    return bool(told) and all(told)
+            differ.append(name not in cells)
+    return bool(differ) and all(differ)
 
 
 def _counts(names: list[str]) -> bool:
