@@ -36,10 +36,8 @@ class PplsOptions(planning.TaskOptions):
     source: ClassVar[str] = "Enev et al. 2012, SensorSift, Algorithm 1"
     name: Literal["ppls"] = "ppls"
     n_filtered: Width
-    tradeoff: planning.NonNegative = Field(
-        default=1.0,
-        description="Weight of target against private covariance (1 over the paper's lambda)",
-    )
+    tradeoff: planning.NonNegative = 1.0
+    """Weight of target against private covariance (1 over the paper's lambda)"""
 
 
 def find_ppls_directions(
@@ -126,11 +124,11 @@ class DddOptions(planning.TaskOptions):
 
     source: ClassVar[str] = "Whitehill and Movellan 2012, mask-type filter"
     name: Literal["ddd"] = "ddd"
-    tradeoff: planning.Positive = Field(
-        default=1.0, description="Weight of the target's log criterion against the private one's."
-    )
+    tradeoff: planning.Positive = 1.0
+    """Weight of the target's log criterion against the private one's."""
     ridge: planning.EigenRidge = 0.1
-    max_iterations: Annotated[int, Field(ge=1, description="Most iterations of L-BFGS-B.")] = 200
+    max_iterations: Annotated[int, Field(ge=1)] = 200
+    """Most iterations of L-BFGS-B."""
 
     def check(self, schema: ShardSchema) -> None:
         """Raise InputError if a task is known to have more than two classes; see `TaskOptions`."""

@@ -7,6 +7,7 @@ message fills in have angle brackets.
 import ast
 import itertools
 import re
+import tomllib
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -67,52 +68,14 @@ GATE_REMEDY = (
     "tries before a run; `privpipe approve` publishes this release once, as overridden."
 )
 
-ELSEWHERE = (
-    Situation(
-        "leaks",
-        6,
-        "GateError",
-        "An adversary gains more than is allowed; more records do not help.",
-        GATE_REMEDY,
-    ),
-    Situation(
-        "unproven",
-        6,
-        "GateError",
-        "Limits are too wide, or an estimate is beyond what is allowed. The message says which, "
-        "and how many records would decide.",
-        GATE_REMEDY,
-    ),
-    Situation(
-        "not-protected",
-        6,
-        "GateError",
-        "Single records are given away by what the release is.",
-        'Accept that by name, with [gate] single_records = "unprotected", or choose a method '
-        "whose promise is about single records.",
-    ),
-    Situation("unknown", 6, "GateError", "Something that must be known was not.", GATE_REMEDY),
-    Situation("usage", 2, "none", "The command line is wrong.", "See `privpipe COMMAND --help`."),
-    Situation(
-        "interrupted",
-        130,
-        "none",
-        "The command was interrupted.",
-        "Run it again: an interrupted run resumes where it stopped.",
-    ),
-    Situation(
-        "internal",
-        7,
-        "PrivpipeError",
-        "Something that no one foresaw; its text is withheld, for it may hold values of records.",
-        "Run it again with --debug, on a machine whose log is private, and report what it shows.",
-    ),
-    *(
-        Situation(kind.code, 0, kind.__name__, f"A warning: {kind.__doc__}", kind.remedy)
-        for kind in errors.PrivpipeWarning.__subclasses__()
-    ),
-)
-"""What is not raised by its code: verdicts, warnings, and what the command itself says."""
+
+def _list_elsewhere() -> Iterator[Situation]:
+    """What is not raised by its code: verdicts, warnings, and what the command itself says."""
+    usual = {"exit_code": 6, "kind": "GateError", "remedy": GATE_REMEDY}
+    known = tomllib.loads(Path(__file__).with_name("situations.toml").read_text("utf-8"))
+    yield from (Situation(code, **usual | said) for code, said in known.items())
+    for kind in errors.PrivpipeWarning.__subclasses__():
+        yield Situation(kind.code, 0, kind.__name__, f"A warning: {kind.__doc__}", kind.remedy)
 
 
 def read_catalog() -> dict[str, list[Situation]]:
@@ -125,7 +88,7 @@ def read_catalog() -> dict[str, list[Situation]]:
         if "Error(" in text or f"{COMPLAINT}(" in text:
             for situation in _find_situations(ast.parse(text)):
                 found.setdefault(situation.code, set()).add(situation)
-    for situation in ELSEWHERE:
+    for situation in _list_elsewhere():
         found.setdefault(situation.code, set()).add(situation)
     return {code: sorted(found[code]) for code in sorted(found)}
 

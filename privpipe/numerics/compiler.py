@@ -33,7 +33,8 @@ def compiled(function: F) -> F:
 def can_compile() -> bool:
     """Whether the compiler is there; where it does not load, NumPy cleans alone."""
     try:
-        importlib.import_module("numba")
+        for name in ("numba", "jinja2"):  # which writes the text of the cleaner
+            importlib.import_module(name)
     except ImportError:
         return False
     return True

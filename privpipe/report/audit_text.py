@@ -1,7 +1,51 @@
-"""The audit's findings in sentences."""
+"""The audit's findings in sentences, most of them those of ``templates/sentences.yaml``."""
+
+from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from jinja2 import Environment, Template
+
+
+@cache
+def read_texts(name: str) -> Any:
+    """What a YAML file among the templates holds; it is shared, and must not be changed."""
+    import yaml
+
+    return yaml.safe_load(files("privpipe.report").joinpath(f"templates/{name}").read_text("utf-8"))
+
+
+@cache
+def sentences() -> Environment:
+    """Templates of sentences; their values are escaped where a page is rendered: they are data."""
+    # Here, not at the top: a configuration is read without templates.
+    from jinja2 import Environment, StrictUndefined
+
+    made = Environment(undefined=StrictUndefined, autoescape=False)
+    made.filters["count"] = "{:,}".format
+    made.filters["quoted"] = repr
+    made.filters["words"] = lambda name: str(name).replace("_", " ")
+    return made
+
+
+@cache
+def _compile(text: str) -> Template:
+    return sentences().from_string(text)
+
+
+def fill(text: str, given: Mapping[str, Any]) -> str:
+    """A template of a sentence, with what it names."""
+    return _compile(text).render(given).strip()
+
+
+def say(name: str, /, **given: Any) -> str:
+    """A sentence of ``templates/sentences.yaml``."""
+    return fill(read_texts("sentences.yaml")[name], given)
+
 
 ABOUT = {
     "controller": "who is responsible for the records, with an address",
@@ -31,58 +75,27 @@ def list_unwritten(declared: Mapping[str, str]) -> list[str]:
 
 def say_unknown(found: Mapping[str, int]) -> str:
     """Categories that no training record has, by column; their names are values of records."""
-    if not found:
-        return ""
-    each = [f"{n} of {name!r}" for name, n in found.items()]
-    return f"Categories that no training record has: {', '.join(each)}."
+    return say("unknown", found=found)
 
 
 def say_judged(findings: Mapping[str, Any]) -> str:
     """Which records were judged, how many, and what the adversaries' sample is of."""
-    # Surrogates are judged as a whole: no record of theirs is anyone's.
-    if "n_records" not in findings:
-        return str(findings["basis"])
-    groups = f" of {findings['n_groups']:,} groups" if findings.get("n_groups") else ""
-    sample = findings["adversaries"].get("sample_sentence")
-    return f"{findings['basis']} {findings['n_records']:,} records{groups} judged." + (
-        f" Adversaries were given a sample: {sample}." if sample else ""
-    )
+    return say("judged", found=findings)
 
 
 def say_unseen(found: Mapping[str, Any]) -> str:
     """Records released as the nearest profile the fit has seen, in words; counts alone."""
-    # A release may be empty when all is withheld.
-    share = found["n_records"] / max(1, found["n_released"])
-    return (
-        f"{found['n_records']:,} of {found['n_released']:,} released records ({share:.1%}) have a "
-        "profile that the mapping does not know; each was treated as the nearest one it knows. "
-        + say_unknown(found.get("unknown_categories", {}))
-    ).strip()
+    return say("unseen", found=found, say_unknown=say_unknown)
 
 
 def say_neighbours(found: Mapping[str, Any]) -> str:
     """The promise of differential privacy beside what a distinguishing test reached."""
-    return (
-        f"Promised is a privacy loss of {found['promised']:g} for every record. A test that "
-        f"separated two chosen records by {found['n_releases']:,} releases of each shows it is "
-        f"at least {found['epsilon_floor']:.3g}; that it is no more rests on proof alone."
-    )
+    return say("neighbours", found=found)
 
 
 def say_places(found: Mapping[str, Any]) -> str:
     """How many places were compared with the rest, and what could not be, in some sentences."""
-    missing = ", ".join(repr(name) for name in found["not_looked"])
-    if found["status"] != "measured":
-        return f"Which places reveal more than the rest is not known: {found['reason']}."
-    said = (
-        f"Each of {found['n_chunks']:,} chunks, each of {found['n_partitions']:,} partitions and "
-        f"neighbouring chunks together were compared with the rest, by single columns: "
-        f"{found['n_found']:,} places surely reveal more."
-    )
-    blind = {name: n for name, n in found["blind"].items() if n}
-    for name, n in blind.items():
-        said += f" {n:,} chunks by themselves hold too little to show a copy of {name!r}."
-    return said + (f" Of {missing} nothing is known: the released records lack it." * bool(missing))
+    return say("places", found=found)
 
 
 def say_verdict(findings: Mapping[str, Any]) -> str:
@@ -101,15 +114,7 @@ def name_verdict(findings: Mapping[str, Any]) -> str:
 
 def say_gate(findings: Mapping[str, Any]) -> str:
     """What became of the gate, in a sentence."""
-    gate = findings["gate"]
-    if gate["state"] == "passed":
-        return f"passed: every limit holds.{say_weaker(gate)}"
-    if gate["state"] == "approved":
-        by = gate["approval"]
-        return f"overridden by {by['name']} ({by['reason']}), {by['approved']}. {gate['sentence']}"
-    if gate["state"] == "not gated":
-        return f"not gated: [gate] enforce is false. {gate['sentence']}"
-    return f"failed. {gate['sentence']}"
+    return say("gate", gate=findings["gate"], say_weaker=say_weaker)
 
 
 def say_attempt(findings: Mapping[str, Any]) -> str:
@@ -128,10 +133,4 @@ def say_weaker(gate: Mapping[str, Any]) -> str:
 
 def say_proof(found: Mapping[str, Any]) -> str:
     """What is proved of the released features in place of attacks on them."""
-    return (
-        "proved: the released features reveal no more than the target prediction, of which they "
-        f"are a function by the model {found['model'][:16]}, for {found['theorem']}; verified bit "
-        f"by bit on {found['n_records']:,} records. What the target prediction itself reveals is "
-        "not proved: adversaries read it in place of the features, with the order, withheld rows "
-        "and included variables, and the limits hold for that."
-    )
+    return say("proof", found=found)

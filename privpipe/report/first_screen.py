@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from privpipe.report.audit_text import name_verdict
+from privpipe.report.audit_text import name_verdict, say
 from privpipe.report.drawings import Drawing, IntervalRow, draw_intervals
 from privpipe.report.page import FirstScreen
 from privpipe.report.tables import format_number
@@ -21,8 +21,6 @@ MOST_DRAWN = 3
 LONGEST_NAME = 24
 """Letters of a variable's name in the line; a longer one is not named there."""
 
-SIZES = ((0.05, "negligible"), (0.1, "small"), (0.25, "moderate"), (0.5, "large"))
-"""Words for a gain, each below its bound."""
 
 # Twice of guessing is what chance may show; a twentieth of all people are no exception.
 LINKABLE = 0.05
@@ -62,33 +60,16 @@ def make_first_screen(findings: Mapping[str, Any], *, public: bool = False) -> F
     )
 
 
-def name_size(gain: float | None) -> str:
-    """A word for the size of a gain.
-
-    >>> [name_size(gain) for gain in (0.01, 0.15, 0.7, None)]
-    ['negligible', 'moderate', 'very large', 'unknown']
-    """
-    if gain is None or not math.isfinite(gain):
-        return "unknown"
-    return next((word for bound, word in SIZES if gain < bound), "very large")
-
-
 def say_line(findings: Mapping[str, Any]) -> str:
     """The verdict and whether records are linkable, in at most `MOST_WORDS` words."""
     verdict = str(findings["adversaries"]["verdict"])
-    what = _name_confidential(findings, verdict)
-    stay = "stay" if what.endswith("variables") else "stays"
-    said = {
-        "safe": f"{what} {stay} within the limits",
-        "leaks": f"{what} can be inferred from the release",
-        "unproven": f"no proof that the release hides {what}",
-        "unknown": f"attacks failed, so nothing is shown of {what}",
-        "not protected": "single records can be solved for from the release",
-    }[verdict]
-    name = name_verdict(findings).capitalize()
-    linked = {True: "records are linkable", False: "", None: "linkability unmeasured"}
-    more = linked[is_linkable(findings)] if verdict != "not protected" else ""
-    return f"{name}: {said}{'; ' + more if more else ''}."
+    return say(
+        "line",
+        verdict=verdict,
+        name=name_verdict(findings),
+        what=_name_confidential(findings, verdict),
+        linkable=is_linkable(findings),
+    )
 
 
 def is_linkable(findings: Mapping[str, Any]) -> bool | None:
@@ -146,36 +127,13 @@ def _name_confidential(findings: Mapping[str, Any], verdict: str) -> str:
 
 
 def _say_released(findings: Mapping[str, Any]) -> str:
-    about = findings.get("about") or {}
-    method = str(about.get("method", "a method not named")).partition(" (")[0]
-    if not (found := findings.get("release")):
-        return f"Records cleaned by {method}."
-    included = ", ".join(found["included"]) or "no further variable"
-    return (
-        f"{found['n_records']:,} records of {found['n_features']:,} features, cleaned by {method}; "
-        f"{included} beside them."
-    )
+    return say("released", found=findings, about=findings.get("about") or {})
 
 
 def say_reliance(findings: Mapping[str, Any], *, public: bool = False) -> str:
     """Against whom the verdict holds, or why it holds against no one."""
-    found = findings["adversaries"]
-    gate = findings.get("gate") or {}
-    if found["verdict"] != "safe":
-        passed = gate.get("state") in ("approved", "not gated")
-        published = f" It was published all the same ({gate['state']})." if passed else ""
-        return f"No one: do not rely on it.{published}"
-    targets = ", ".join(findings.get("desired") or ()) or "the target"
-    if public or not found.get("table"):
-        return f"Readers without the raw records, who may know {targets}."
-    n_labels = max((row.get("n_train") or 0 for row in found["table"]), default=0)
-    names = {row["adversary"] for row in found["table"]}
-    level = found["options"]["level"]
-    return (
-        "Readers without the raw records. "
-        f"They may know {targets}, and learn from {n_labels:,} labelled records with "
-        f"{len(names)} kinds of model ({level:.1%} confidence)."
-    )
+    parts = {"adversaries": findings["adversaries"], "gate": findings.get("gate") or {}}
+    return say("reliance", found=findings, public=public, **parts)
 
 
 def list_exposed(findings: Mapping[str, Any], *, public: bool = False) -> tuple[str, ...]:
@@ -197,17 +155,9 @@ def _list_unprotected(findings: Mapping[str, Any]) -> Iterator[str]:
 
 def say_linkage(findings: Mapping[str, Any], *, public: bool = False) -> str:
     """What whoever holds the raw records finds again."""
-    linked = is_linkable(findings)
-    if linked is None:
-        return "Linkability was not measured: take records to be found again."
-    found = _find_linkage(findings)
-    assert found is not None
-    top, chance = found
-    shown = f" ({top['estimate']:.1%} of them; guessing {chance:.1%})" * (not public)
-    who = "whoever holds the raw records"
-    if linked:
-        return f"Linkable: {who} finds them again in the release{shown}."
-    return f"Linkability: {who} finds few of them again{shown}; not promised."
+    top, chance = _find_linkage(findings) or (None, None)
+    linkable = is_linkable(findings)
+    return say("linkage", linkable=linkable, public=public, top=top, chance=chance)
 
 
 def _draw_targets(findings: Mapping[str, Any]) -> Iterator[IntervalRow]:

@@ -9,10 +9,9 @@ Working Party, Opinion 05/2014).
 from collections.abc import Mapping
 from typing import Any
 
-from jinja2 import Environment, StrictUndefined
-
 from privpipe.report import audit_text, first_screen, tables
-from privpipe.report.page import PageSection, read_texts, render_page
+from privpipe.report.audit_text import fill, read_texts, sentences
+from privpipe.report.page import PageSection, render_page
 from privpipe.report.release_sections import COMPARED
 
 Findings = Mapping[str, Any]
@@ -97,8 +96,7 @@ def _fill(name: str, source: Mapping[str, str], findings: Findings) -> dict[str,
         return {"name": name, "value": value or hint, "by": by}
     parts = {key: findings.get(key) or {} for key in ("about", "parameters", "gate")}
     adversaries = findings["adversaries"]
-    template = SENTENCES.from_string(source["found"])
-    value = template.render(parts, findings=findings, adversaries=adversaries).strip()
+    value = fill(source["found"], parts | {"findings": findings, "adversaries": adversaries})
     # What a run could know and this one did not measure is no one's to write, and not filled.
     return {"name": name, "value": value or NOT_COVERED, "by": "run" if value else "no one"}
 
@@ -114,9 +112,7 @@ def _find_most_exposed(findings: Findings) -> Mapping[str, Any] | None:
     return max(mine, key=lambda row: row["gain_upper"] or 0.0, default=None)
 
 
-# Values are escaped where the page is rendered: the sheet is data too.
-SENTENCES = Environment(undefined=StrictUndefined, autoescape=False)
-SENTENCES.globals.update(
+sentences().globals.update(
     audit_text=audit_text,
     first_screen=first_screen,
     tables=tables,

@@ -8,11 +8,8 @@ import base64
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
-from importlib.resources import files
 from typing import Any
 
-import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from privpipe.errors import printable
@@ -78,12 +75,6 @@ class FirstScreen:
     reliance: str
     exposed: tuple[str, ...]
     drawing: tuple[str, Mapping[str, Any]] | None = None
-
-
-@cache
-def read_texts(name: str) -> Any:
-    """What a YAML file among the templates holds; it is shared, and must not be changed."""
-    return yaml.safe_load(files("privpipe.report").joinpath(f"templates/{name}").read_text("utf-8"))
 
 
 def tabled(

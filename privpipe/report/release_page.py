@@ -15,15 +15,9 @@ from matplotlib.figure import Figure
 from privpipe.protocols import FloatArray
 from privpipe.report import audit_text, suppression
 from privpipe.report import release_sections as sections
-from privpipe.report.first_screen import make_first_screen, name_size, say_line
-from privpipe.report.page import (
-    PageSection,
-    Picture,
-    read_texts,
-    render_markdown,
-    render_page,
-    tabled,
-)
+from privpipe.report.first_screen import make_first_screen, say_line
+from privpipe.report.page import PageSection, Picture, render_markdown, render_page, tabled
+from privpipe.report.release_sections import write_sections
 from privpipe.report.style import MARKERS, THEMES, ThemeName, draw_themes, finish_figure, new_figure
 from privpipe.report.tables import format_number, summarise_attacks
 
@@ -80,7 +74,7 @@ def scale_losses(
     return {name: at[f"loss_{name}"] / guess for name, guess in zip(tasks, baselines, strict=True)}
 
 
-TEXTS = read_texts("release_page.yaml")
+TEXTS = audit_text.read_texts("release_page.yaml")
 """Meanings of terms, why training stopped, and what is not promised."""
 
 
@@ -146,9 +140,6 @@ def _say_bound(bound: float | None, phi: Any) -> str:
 FORMAT = 1
 """Version of ``audit.json``, whose schema is ``templates/audit.schema.json``."""
 
-MOST_FIGURES = 30
-"""Variables that are drawn; of more the table is enough."""
-
 # What was not measured may be worse than what was.
 WORST = ("leaks", "unknown", "unproven", "not protected", "safe")
 
@@ -201,7 +192,7 @@ def write_audit_markdown(findings: Mapping[str, Any]) -> str:
         listed, facts = [*_list_sections(findings, drawn=False)], _facts(findings)
     else:  # the header of a release
         listed, facts = [*_list_public_sections(findings)], _public_facts(findings)
-    listed += sections.list_not_protected(findings)
+    listed += write_sections("not_protected", findings)
     return render_markdown("Audit", listed, verdict=verdict, facts=facts)
 
 
@@ -209,67 +200,39 @@ def _list_sections(findings: Mapping[str, Any], *, drawn: bool) -> Iterator[Page
     """All that is known, what decided first."""
     found = findings["adversaries"]
     ranked = _rank(found)
-    yield from _gate_sections(findings)
-    decisions = [_describe_decision(one) for one in ranked]
-    yield PageSection("What decided", _say_all(findings), decisions)
-    yield from _utility_sections(findings)
-    yield from sections.list_privacy(findings)
-    yield from sections.list_warnings(findings)
-    yield from sections.list_places(findings)
-    yield from sections.list_included(found)
+    given = {"ranked": ranked, "predictions": _list_predictions(findings)}
+    names = "gate decided utility predictions losses privacy warnings places included"
+    yield from write_sections(names, findings, **given)
     cells = found.get("table") or ()
-    for one in ranked[:MOST_FIGURES] if drawn else ():
-        if rows := [row for row in cells if row["target"] == one["target"]]:
-            yield sections.draw_variable(one["target"], rows, found)
+    worst = [one["target"] for one in ranked[: sections.MOST_FIGURES]]
+    for target in worst if drawn else ():
+        if rows := [row for row in cells if row["target"] == target]:
+            yield sections.draw_variable(target, rows, found)
     yield from sections.list_kinds(findings.get("attacks") or {})
-    yield from sections.list_power(found)
-    yield from sections.list_distortion(findings)
-    yield from sections.list_surrogate_model(findings)
+    yield from write_sections("power distortion of_surrogates explained single_records", findings)
     yield from list_training(findings, drawn=drawn)
-    yield from _attack_sections(cells, [one["target"] for one in ranked[:MOST_FIGURES]])
+    yield from _attack_sections(cells, worst)
 
 
 def _list_public_sections(findings: Mapping[str, Any]) -> Iterator[PageSection]:
     """What everybody may read."""
-    found = findings["adversaries"]
-    n_judged = suppression.find_shown_size(found)
-    rows = [
-        {
-            "variable": one["target"],
-            "verdict": one["verdict"],
-            "gain at most": suppression.coarsen_limit(one["gain_upper"], one["allowed"], n_judged),
-            "allowed": format_number(one["allowed"]),
-        }
-        for one in _rank(found)
-    ]
-    yield PageSection("What was judged", rows=rows)
-    n_records = int(findings.get("n_groups") or findings.get("n_records") or 0)
-    scores = {"accuracy": "accuracy", "r2": "R squared"}
-    predictions = [
-        {"target": name, "predicted from": view}
-        | {said: suppression.coarsen(figures.get(key), n_records) for key, said in scores.items()}
-        for name, views in findings["desired"].items()
+    yield from write_sections(
+        "judged retained",
+        findings,
+        ranked=_rank(findings["adversaries"]),
+        predictions=_list_predictions(findings),
+        n_judged=int(findings.get("n_groups") or findings.get("n_records") or 0),
+    )
+
+
+def _list_predictions(findings: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Every prediction of least squares, by what it reads."""
+    return [
+        {"role": role, "variable": name, "view": view, **figures}
+        for role in ("desired", "confidential")
+        for name, views in (findings.get(role) or {}).items()
         for view, figures in views.items()
     ]
-    text = "Shares are rounded until they reveal no small number of records."
-    yield from tabled("What is retained", _drop_empty(predictions), text)
-
-
-def _drop_empty(rows: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
-    """Without the columns in which no row has anything."""
-    used = {name for row in rows for name, cell in row.items() if cell != "-"}
-    return [{name: cell for name, cell in row.items() if name in used} for row in rows]
-
-
-def _gate_sections(findings: Mapping[str, Any]) -> Iterator[PageSection]:
-    """What closed the gate, or would have, and the remedies that were measured."""
-    gate = findings.get("gate") or {}
-    if complaints := gate.get("complaints"):
-        few = complaints[:MOST_FIGURES]
-        rows = [{"kind": one["code"], "complaint": one["reason"]} for one in few]
-        more = len(complaints) - len(few)
-        text = f"{gate['ways_out']}{f' {more} more are in audit.json.' if more else ''}"
-        yield PageSection("What the gate refuses", text, rows)
 
 
 def _facts(findings: Mapping[str, Any]) -> dict[str, str]:
@@ -325,69 +288,6 @@ def _rank(found: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return sorted(found["decisions"], key=rank)
 
 
-FIGURES = {
-    "estimate": "estimate",
-    "guessing": "baseline",
-    "advantage": "advantage",
-    "gain": "gain",
-    "at least": "gain_lower",
-    "at most": "gain_upper",
-    "allowed": "allowed",
-    "raw records": "control_advantage",
-    "equal noise": "noise_advantage",
-    "target alone": "wanted_advantage",
-}
-"""Columns of what decided, by the field of a decision that they show."""
-
-
-def _describe_decision(one: Mapping[str, Any]) -> dict[str, str]:
-    """What decided for a variable."""
-    return {
-        "variable": one["target"],
-        "verdict": one["verdict"],
-        "adversary": f"{one['strongest'].replace('_', ' ')}, {one['source']}".strip(", "),
-        "score": one["score"].replace("_", " "),
-        "size": name_size(one["gain"]),
-    } | {name: format_number(one[field]) for name, field in FIGURES.items()}
-
-
-def _say_all(findings: Mapping[str, Any]) -> str:
-    """Reasons that the gate has not said, and what the columns are."""
-    found = findings["adversaries"]
-    # Said above: the same sentence twice reads as two findings.
-    said = {one["reason"] for one in (findings.get("gate") or {}).get("complaints", ())}
-    few = [one["reason"] for one in found["decisions"][:MOST_FIGURES]]
-    sentences = " ".join(reason for reason in few if reason not in said)
-    columns = (
-        "Gain: how much better than someone who knows only the target; limits count it. The "
-        "last columns are advantages on what the release is compared with."
-    )
-    return f"{sentences} {found.get('power_sentence', '')} {columns}".strip()
-
-
-def _utility_sections(findings: Mapping[str, Any]) -> Iterator[PageSection]:
-    yield from sections.list_utility(findings)
-    scores = {"accuracy": "accuracy", "f1": "F1", "r2": "R2", "rmse": "RMSE"}
-    predictions = [
-        {"role": said, "variable": name, "prediction": view}
-        | {column: format_number(figures.get(key)) for key, column in scores.items()}
-        for role, said in (("desired", "target"), ("confidential", "confidential"))
-        for name, views in (findings.get(role) or {}).items()
-        for view, figures in views.items()
-    ]
-    text = (
-        "Every variable predicted by least squares, retrained on what is read; with what is known "
-        "from the target alone, and from nothing."
-    )
-    # Columns of numbers and of classes hardly ever apply together.
-    yield from tabled("Utility against privacy", _drop_empty(predictions), text)
-    losses = [
-        {"figure": str(name).replace("_", " "), "value": format_number(value)}
-        for name, value in (findings.get("e_utility") or {}).items()
-    ]
-    yield from tabled("Loss of utility per record (e_utility)", losses)
-
-
 def _attack_sections(
     cells: Sequence[Mapping[str, Any]], worst: Sequence[str]
 ) -> Iterator[PageSection]:
@@ -401,9 +301,5 @@ def _attack_sections(
 
 
 def _closing_sections(findings: Mapping[str, Any]) -> Iterator[PageSection]:
-    gate = findings.get("gate")
-    if gate is not None:
-        limits = [{"limit": name, "value": str(value)} for name, value in gate["limits"].items()]
-        yield PageSection("Limits of the gate", "", limits, folded=True)
-    yield from sections.list_not_protected(findings)
+    yield from write_sections("limits not_protected", findings)
     yield PageSection("What this does not promise", TEXTS["not_promised"])

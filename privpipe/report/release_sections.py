@@ -1,14 +1,16 @@
-"""Sections of a release's page, each from its part of ``audit.json``; none where it is missing."""
+"""Sections of a release's page, each of its part of ``audit.json``; none where it is missing."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 from privpipe.numerics.limits import fix_limits, say_upper
-from privpipe.report.audit_text import say_places
+from privpipe.report import suppression
+from privpipe.report.audit_text import fill, read_texts, say_places, sentences
 from privpipe.report.drawings import Curve, IntervalRow, draw_intervals, draw_roc
-from privpipe.report.page import PageSection, tabled
-from privpipe.report.tables import format_number, show_limits
+from privpipe.report.page import PageSection
+from privpipe.report.tables import format_number, name_size, show_limits
 
 WEIGHED = ("accuracy", "auc", "r2")
 """Scores that are drawn: of each attack the one whose upper limit is the largest."""
@@ -26,79 +28,43 @@ SAID = {
 MOST_ROWS = 40
 """Features whose distortion is listed, and attacks that are drawn, of each variable."""
 
-
-def list_warnings(findings: Mapping[str, Any]) -> Iterator[PageSection]:
-    """What decides nothing and should be known."""
-    if warnings := findings.get("warnings"):
-        yield PageSection("Warnings", " ".join(warnings))
+MOST_FIGURES = 30
+"""Variables that are drawn; of more the table is enough."""
 
 
-def list_places(findings: Mapping[str, Any]) -> Iterator[PageSection]:
-    """Chunks and partitions that reveal more than the rest, the worst first."""
-    if found := findings.get("places"):
-        rows = [
-            {
-                "place": one["place"],
-                "column": one["column"],
-                "confidential": one["variable"],
-                "advantage": _decimals(one["advantage"]),
-                "beyond the rest, at least": _decimals(one["excess_lower"]),
-            }
-            for one in found.get("places", ())
+def write_sections(names: str, findings: Mapping[str, Any], **given: Any) -> Iterator[PageSection]:
+    """Sections of ``templates/release_sections.yaml``, as they are described there.
+
+    Parameters
+    ----------
+    names
+        Of the sections, in order.
+    findings
+        What ``audit.json`` holds.
+    given
+        What else they are made of.
+    """
+    known = given | {"findings": findings, "found": findings["adversaries"]}
+    known |= {key: findings.get(key) or {} for key in ("gate", "surrogate")}
+    for name in names.split():
+        about = read_texts("release_sections.yaml")[name]
+        if not _compile(about.get("when", "true"))(known):
+            continue
+        cells = [
+            {column: fill(text, known | {"one": one}) for column, text in about["rows"].items()}
+            for one in _compile(about.get("each", "()"))(known)
         ]
-        yield PageSection("Place by place", say_places(found), rows)
+        nothing = ("", "-") if about.get("only_used") else ("",)
+        used = {column for row in cells for column, cell in row.items() if cell not in nothing}
+        rows = [{column: cell for column, cell in row.items() if column in used} for row in cells]
+        if rows or "when" in about:
+            text = fill(about.get("text", ""), known)
+            yield PageSection(about["title"], text, rows, about.get("folded", False))
 
 
-def list_utility(findings: Mapping[str, Any]) -> Iterable[PageSection]:
-    """Predictions of the targets, raw and released, with limits."""
-    rows = [
-        {
-            "target": name,
-            "score": f"{one['score']} ({one['predictor'].replace('_', ' ')})",
-            **{key: show_limits(one[key]) for key in ("raw", "released", "loss")},
-            "test records": f"{one['n_test']:,}",
-        }
-        if "score" in one
-        else {"target": name, "score": "-", "raw": f"unknown: {one['reason']}"}
-        for name, one in (findings.get("utility") or {}).items()
-    ]
-    text = (
-        "Each target predicted by one model, trained on raw or on released records "
-        "and judged on the same held-out ones; the intervals of the loss are paired."
-    )
-    return tabled("What is retained", rows, text)
-
-
-def list_privacy(findings: Mapping[str, Any]) -> Iterable[PageSection]:
-    """Privacy as Xu et al. measure it, by what predicts."""
-    rows = [
-        {
-            "prediction from": view,
-            "e_privacy": format_number(figures["e_privacy"], 4),
-            "complete privacy": f"{figures['complete_privacy']:.1%}",
-        }
-        for view, figures in (findings.get("privacy") or {}).items()
-    ]
-    return tabled("Privacy of Xu et al.", rows)
-
-
-def list_included(found: Mapping[str, Any]) -> Iterable[PageSection]:
-    """What every included variable reveals by itself."""
-    included = found.get("included") or ()
-    rows = [
-        {
-            "included": one["included"],
-            "confidential": one["target"],
-            "beyond the target": show_limits(one, "gain", one["allowed"]),
-            "score": one["score"].replace("_", " "),
-            "allowed": format_number(one["allowed"]),
-            "reveals more": "yes" if one["tells_more"] else "not shown",
-        }
-        for one in included
-    ]
-    revealing = sorted({one["included"] for one in included if one["tells_more"]})
-    text = f"{', '.join(revealing)} by itself reveals more than the target." * bool(revealing)
-    return tabled("Included variables by themselves", rows, text)
+@cache
+def _compile(expression: str) -> Any:
+    return sentences().compile_expression(expression, undefined_to_none=False)
 
 
 def draw_variable(
@@ -204,104 +170,7 @@ def _flatten(row: Mapping[str, Any]) -> dict[str, str]:
     return {name.replace("_", " "): cell for name, cell in cells.items()}
 
 
-def list_power(found: Mapping[str, Any]) -> Iterable[PageSection]:
-    """What of planted leaks the audit finds."""
-    rows = [
-        {
-            "confidential": one["target"],
-            "leak": one["leak"],
-            "smallest found, share of records": "none tried"
-            if one["size"] is None
-            else format_number(one["size"]),
-            "by": one["adversary"].replace("_", " "),
-            "enough": "yes" if one["finds"] else "no",
-        }
-        for one in found.get("power") or ()
-    ]
-    text = "Leaks of known size were planted in a copy of the released sample."
-    return tabled("What would have been found", rows, text, folded=True)
-
-
-def list_distortion(findings: Mapping[str, Any]) -> Iterator[PageSection]:
-    """How far each feature moved, in units of its own deviation."""
-    if found := findings.get("distortion"):
-        rows = [
-            {
-                "feature": one["feature"],
-                "root mean squared change": format_number(one["rms"]),
-                "in deviations": format_number(one["relative"]),
-            }
-            for one in found["features"][:MOST_ROWS]
-        ]
-        text = (
-            f"Change of {found['n_features']:,} features in units of their own deviation, the "
-            "largest first; least, quartiles and largest: "
-            f"{', '.join(map(format_number, found['quartiles']))}."
-        )
-        yield PageSection("Distortion", text, rows, folded=True)
-
-
-def list_surrogate_model(findings: Mapping[str, Any]) -> Iterator[PageSection]:
-    """What surrogates that are sums retain: utility on raw records that were held out, attacks."""
-    found = findings.get("surrogate")
-    if found is None:
-        return
-    utility = found["utility"]
-    if utility is None:
-        text = "What the surrogates keep was not measured: no record was held out."
-        yield PageSection("What the surrogates keep", text)
-    else:
-        text = (
-            "Ridge regression of the surrogates against that of the raw records: coefficients "
-            f"differ by eta = {utility['eta']:.4f}; on {utility['n_records']:,} raw records held "
-            "out:"
-        )
-        yield PageSection("What the surrogates keep", text, _list_errors(utility))
-        text = "Shares of variance that its answers to raw features explain."
-        rows = [
-            {"hidden": name} | _with_limits("explained", share, 3)
-            for name, share in zip(utility["hidden"], utility["explained"], strict=True)
-        ]
-        yield from tabled("What the released model reveals", rows, text, folded=True)
-    controls = found.get("controls") or {}
-    rows = [
-        {
-            "attack": name.replace("_", " "),
-            "on the release": _say_attack(one),
-            "on an unsafe control": _say_attack(controls[name]) if name in controls else "-",
-        }
-        for name, one in sorted(found["attacks"].items())
-    ]
-    text = (
-        "On an unsafe control made of the same records each must succeed. That these find nothing "
-        "says nothing of others."
-    )
-    yield PageSection("Attacks on single records", text, rows, folded=True)
-
-
-def list_not_protected(findings: Mapping[str, Any]) -> Iterator[PageSection]:
-    """What a release gives away by design; it holds no number, and so is for everybody."""
-    if found := findings.get("surrogate"):
-        rows = [{"not protected": one} for one in found["not_protected"]]
-        yield PageSection("What is not protected", "Given away by design, or not promised:", rows)
-
-
-def _list_errors(found: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Errors of both models, a row per response."""
-    names = ("responses", "rmse_masked", "rmse_raw", "ratio")
-    return [
-        {"response": name, "RMSE, surrogates": f"{masked:.4g}", "RMSE, raw records": f"{raw:.4g}"}
-        | _with_limits("ratio", ratio, 4)
-        for name, masked, raw, ratio in zip(*(found[name] for name in names), strict=True)
-    ]
-
-
-def _with_limits(name: str, found: Mapping[str, float], decimals: int) -> dict[str, str]:
-    limits = fix_limits(found["lower"], found["upper"], decimals)
-    return {name: f"{found['estimate']:.{decimals}f}", "limits": limits}
-
-
-def _say_attack(one: Mapping[str, Any]) -> str:
+def say_attack(one: Mapping[str, Any]) -> str:
     if "failed" in one:
         return f"not measured: {one['failed']}"
     # A share of one record is 0 or 1: the cosine says how near it came.
@@ -317,5 +186,16 @@ def _say_attack(one: Mapping[str, Any]) -> str:
     return f"advantage {one['advantage']:.3f}, area under the curve {one['area']['estimate']:.3f}"
 
 
-def _decimals(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}"
+sentences().filters.update(number=format_number, limits=show_limits)
+sentences().globals.update(
+    zip=zip,
+    fix_limits=fix_limits,
+    name_size=name_size,
+    say_attack=say_attack,
+    say_places=say_places,
+    coarsen=suppression.coarsen,
+    coarsen_limit=suppression.coarsen_limit,
+    find_shown_size=suppression.find_shown_size,
+    MOST_FIGURES=MOST_FIGURES,
+    MOST_ROWS=MOST_ROWS,
+)

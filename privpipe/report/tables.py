@@ -6,6 +6,20 @@ from typing import Any
 
 from privpipe.numerics.limits import fix_limits
 
+SIZES = ((0.05, "negligible"), (0.1, "small"), (0.25, "moderate"), (0.5, "large"))
+"""Words for a gain, each below its bound."""
+
+
+def name_size(gain: float | None) -> str:
+    """A word for the size of a gain.
+
+    >>> [name_size(gain) for gain in (0.01, 0.15, 0.7, None)]
+    ['negligible', 'moderate', 'very large', 'unknown']
+    """
+    if gain is None or not math.isfinite(gain):
+        return "unknown"
+    return next((word for bound, word in SIZES if gain < bound), "very large")
+
 
 def format_number(value: float | None, digits: int = 3) -> str:
     """A count in full, another number with a few significant digits; a dash where there is none.

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import scipy.linalg as sl
-from scipy import stats
+from scipy.special import chdtrc, ndtri
 
 from privpipe.protocols import FloatArray
 
@@ -111,7 +111,7 @@ def limit_dependence(
     mean, square = influences / n
     error = np.sqrt(np.maximum(square - mean**2, 0.0) / n)
     norm, correlation = np.array([covariance.norm, covariance.correlate()[0][0]])
-    upper = np.array([norm, correlation]) + stats.norm.ppf(confidence) * error
+    upper = np.array([norm, correlation]) + ndtri(confidence) * error
     return float(upper[0] ** 2), float(min(upper[1], 1.0))
 
 
@@ -119,4 +119,4 @@ def measure_chance(correlations: FloatArray, n: float, n_left: int, n_right: int
     """Probability of canonical correlations as large where there is no dependence (Bartlett)."""
     squares = np.minimum(correlations**2, 1 - 1e-12)
     statistic = -(n - 1 - (n_left + n_right + 1) / 2) * np.log1p(-squares).sum()
-    return float(stats.chi2.sf(statistic, n_left * n_right))
+    return float(chdtrc(n_left * n_right, statistic))

@@ -9,7 +9,8 @@ is read whole before it is written, so that records may be released into their o
 """
 
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
+from importlib.resources import files
 from typing import Any
 
 import numpy as np
@@ -91,7 +92,8 @@ def make_kernel(n_predictions: int, rank: int, rule: str, lifted: bool) -> Calla
     # Text, because a record's coordinates stay in registers only where their number is written out.
     # It is made of numbers alone, never of what a caller wrote; how it reads for two predictions
     # and two coordinates is stored in tests/numerics/null_space/generated_kernel.txt.
-    texts = [_write_reading(n_predictions), _write_turning(n_predictions, rank)]
+    write = partial(write_kernel, n_predictions=n_predictions, rank=rank, lifted=lifted)
+    texts = [write("read"), write("turn")]
     # Only the reading may reorder its sums; everything after the grid shows in the released bits.
     options = {"read": _READING, "turn": STRICT}
     # Functions in the order in which they call one another: numba resolves names when it compiles.
@@ -99,11 +101,11 @@ def make_kernel(n_predictions: int, rank: int, rule: str, lifted: bool) -> Calla
     if rule == "greedy":
         # Sorting and stopping early cost .2 ms of .6 for a block of 8 MiB at three coordinates, in
         # mispredicted branches: r^2 additions without a branch are faster up to 12.
-        texts.append(_write_smallest(rank))
+        texts.append(write("shrink"))
         options["shrink"] = STRICT
     else:
         space["shrink"] = {"in_order": shrink_in_order, "kkt": shrink_evenly}[rule]
-    texts.append(_write_source(n_predictions, rank, lifted))
+    texts.append(write("kernel"))
     options["kernel"] = STRICT
     return compile_text(texts, space, options, (grid_kernels,))
 
@@ -118,194 +120,25 @@ def make_lift(rank: int) -> Callable[..., None]:
         ``kernel(b, lift, centre, out)`` with b (n_records, rank), lift (rank, n_features_out)
         row by row, centre (n_features_out,) and out (n_records, n_features_out).
     """
-    text = _write_lift(rank) if rank <= UNROLLED else LONG_LIFT
+    text = write_kernel("lift", rank=rank, unrolled=rank <= UNROLLED)
     return compile_text([text], {"np": np}, {"kernel": STRICT})
 
 
 UNROLLED = 12
 """Up to this rank all coordinates of a record are lifted at once."""
 
-LONG_LIFT = """
-def kernel(b, lift, centre, out):
-    total = np.empty(out.shape[1])
-    for i in range(out.shape[0]):
-        for c in range(total.size):
-            total[c] = b[i, 0] * lift[0, c]
-        for j in range(1, b.shape[1]):
-            t = b[i, j]; d = lift[j]
-            for c in range(total.size):
-                total[c] += t * d[c]
-        for c in range(total.size):
-            out[i, c] = centre[c] + total[c]
-"""
+
+def write_kernel(function: str, **numbers: int) -> str:
+    """A function of `cleaning_kernel.jinja` for so many predictions, coordinates and such."""
+    from jinja2 import Environment, StrictUndefined
+
+    text = files("privpipe.numerics.null_space").joinpath("cleaning_kernel.jinja").read_text()
+    environment = Environment(undefined=StrictUndefined)
+    environment.filters["each"] = _write_each
+    module: Any = environment.from_string(text).make_module({"tile": TILE, **numbers})
+    return str(getattr(module, function)())
 
 
-def _write_lift(rank: int) -> str:
-    rows = "; ".join(f"d{j} = lift[{j}]" for j in range(rank))
-    take = "; ".join(f"t{j} = b[i, {j}]" for j in range(rank))
-    # One sum per feature, in the order of the coordinates: NumPy adds them in the same order.
-    total = " + ".join(f"t{j} * d{j}[c]" for j in range(rank))
-    return f"""
-def kernel(b, lift, centre, out):
-    {rows}
-    for i in range(out.shape[0]):
-        y = out[i]
-        {take}
-        for c in range(y.size):
-            y[c] = centre[c] + ({total})
-"""
-
-
-def _write_reading(n_predictions: int) -> str:
-    each = range(n_predictions)
-    rows = "; ".join(f"a{j} = predictor[{j}]" for j in each)
-    zeros = "; ".join(f"s{j} = 0.0" for j in each)
-    # All predictions while the record streams by once: reading it is what takes the time.
-    add = "\n".join(f"            s{j} += v * a{j}[c]" for j in each)
-    hold = "; ".join(f"sums[{j}, k] = s{j}" for j in each)
-    return f"""
-def read(x, start, n, predictor, weights, sums, weighed):
-    {rows}
-    for k in range(n):
-        row = x[start + k]; total = 0.0
-        {zeros}
-        for c in range(row.size):
-            v = np.float64(row[c])
-            total += abs(v) * weights[c]
-{add}
-        weighed[k] = total
-        {hold}
-"""
-
-
-def _write_turning(n_predictions: int, rank: int) -> str:
-    """As `coordinates.turn_predictions`, and the state and budget of each record, in registers."""
-    each, some = range(n_predictions), range(rank)
-    rows = "\n".join(
-        [f"    v{i} = values[{i}]; h{i} = shift[{i}]" for i in each]
-        + [f"    b{j} = b[{j}]; m{j} = margin[{j} + 2]; f{j} = lift_norms[{j}]" for j in some]
-        + [f"    w{i}_{j} = turned[{i}, {j}]" for i in each for j in some]
-    )
-    lines = ["; ".join(f"p{i} = v{i}[k] + h{i}" for i in each)]
-    lines += ["all = " + " + ".join(f"abs(p{i})" for i in each), "size[k] = all"]
-    lines += [f"t{j} = " + " + ".join(f"p{i} * w{i}_{j}" for i in each) for j in some]
-    lines += [f"b{j}[k] = t{j}" for j in some] + ["hidden = 0.0"]
-    # Of more predictions than coordinates a part may lie outside their span: no lift gives it back.
-    if n_predictions > rank:
-        for i in each:
-            explained = " + ".join(f"t{j} * w{i}_{j}" for j in some)
-            lines.append(f"r{i} = p{i} - ({explained})")
-        lines.append(f"hidden = np.sqrt({' + '.join(f'r{i} * r{i}' for i in each)})")
-    # What a record spends before anything is shrunk: rounding, the grid, and what no coordinate
-    # explains. The budget is the square of a norm, so its root less this much is left to shrink
-    # by: the triangle inequality, which every per-record bound rests on.
-    lines += ["unexplained[k] = hidden"]
-    lines += ["wide = constant + per_unit * all + hidden"]
-    lines += ["wide = wide + " + " + ".join(f"m{j} * abs(t{j})" for j in some)]
-    # A bound on the norm of the released record, from coordinates: it may leave the dtype's range.
-    lines += ["far = limits[1] + " + " + ".join(f"f{j} * abs(t{j})" for j in some)]
-    body = "\n".join(f"        {line}" for line in lines)
-    return f"""
-def turn(
-    values, shift, turned, margin, lift_norms, limits, root, b, size, unexplained, judged, left
-):
-{rows}
-    per_unit = margin[0]; constant = margin[1]
-    widest = limits[0] if root > 0 else np.inf
-    for k in range(size.size):
-{body}
-        fits = far <= limits[2] and wide <= widest
-        judged[k] = 0.0 if fits else (1.0 if all < np.inf else 2.0)
-        rest = root - wide if fits else 0.0
-        left[k] = rest * rest
-"""
-
-
-def _write_smallest(rank: int) -> str:
-    """As `shrink_in_order`, the smallest coordinate first ("greedy").
-
-    What a coordinate finds spent is summed up anew: nothing is sorted and nothing branches, so
-    that many records are done at a time.
-    """
-    each = range(rank)
-    rows = "; ".join(f"b{j} = b[{j}]; retained{j} = retained[{j}]" for j in each)
-    lines = ["; ".join(f"t{j} = b{j}[k]; c{j} = t{j} * t{j}" for j in each)]
-    for j in each:
-        smaller = [f"(c{i} if c{i} {'<=' if i < j else '<'} c{j} else 0.0)" for i in each if i != j]
-        lines += [
-            f"left = max(budget[k] - ({' + '.join(smaller) or '0.0'}), 0.0)",
-            f"rest = max(abs(t{j}) - np.sqrt(left), 0.0)",
-            f"retained{j}[k] = (0.0 if c{j} <= left else (rest if t{j} > 0 else -rest)) + 0.0",
-        ]
-    body = "\n".join(f"        {line}" for line in lines)
-    return f"""
-def shrink(b, retained, budget, room):
-    {rows}
-    for k in range(budget.size):
-{body}
-"""
-
-
-def _write_source(n_predictions: int, rank: int, lifted: bool) -> str:
-    each = range(rank)
-    rows = "; ".join(f"d{j} = lift[{j}]" for j in each)
-    # What is withheld may be corrected later, from its coordinates: the record itself may already
-    # be overwritten, since a block is released into its own place.
-    leave = "; ".join(f"measured[i, {j}] = b[{j}, k]" for j in each)
-    take = "; ".join(f"t{j} = retained[{j}, k]" for j in each)
-    if lifted:
-        total = " + ".join(f"t{j} * d{j}[c]" for j in each)
-        write = f"            for c in range(y.size):\n                y[c] = centre[c] + ({total})"
-    else:
-        write = "\n".join(f"            y[{j}] = t{j}" for j in each)
-    return f"""
-def kernel(
-    x, first, predictor, weights, numbers, turned, shift, lift, centre, root, margin,
-    lift_norms, limits, known_rows, known, out, spent, state, measured, missing
-):
-    {rows}
-    sums = np.zeros(({n_predictions}, {TILE})); values = np.zeros(({n_predictions}, {TILE}))
-    b = np.zeros(({rank}, {TILE})); retained = np.zeros(({rank}, {TILE}))
-    weighed = np.zeros({TILE}); size = np.zeros({TILE}); unexplained = np.zeros({TILE})
-    left = np.zeros({TILE}); cost = np.zeros({TILE})
-    judged = np.zeros({TILE}); n_sure = np.zeros({TILE})
-    room = np.zeros((2, {TILE}))
-    for start in range(first, x.shape[0], {TILE}):
-        n = min({TILE}, x.shape[0] - start)
-        read(x, start, n, predictor, weights, sums, weighed)
-        lost = settle(
-            x, start, n, predictor, (sums, weighed, n_sure, values), numbers, (known_rows, known),
-            missing
-        )
-        if lost > 0:
-            return start, lost
-        turn(
-            values, shift, turned, margin, lift_norms, limits, root, b, size, unexplained,
-            judged, left
-        )
-        if root > 0:
-            shrink(b, retained, left, room)
-        else:
-            for j in range({rank}):
-                for k in range({TILE}):
-                    retained[j, k] = b[j, k] + 0.0
-        for k in range({TILE}):
-            cost[k] = 0.0
-        for j in range({rank}):
-            for k in range({TILE}):
-                lost_size = b[j, k] - retained[j, k]
-                cost[k] += lost_size * lost_size
-        for k in range(n):
-            i = start + k; y = out[i]
-            state[i] = np.uint8(judged[k])
-            if judged[k] != 0:
-                spent[i] = 0.0
-                {leave}; measured[i, {rank}] = size[k]; measured[i, {rank} + 1] = unexplained[k]
-                for c in range(y.size):
-                    y[c] = np.nan
-                continue
-            spent[i] = cost[k]
-            {take}
-{write}
-    return x.shape[0], 0
-"""
+def _write_each(text: str, stop: int, joint: str = "; ", start: int = 0) -> str:
+    """A piece of text for every number."""
+    return joint.join(text.format(j=j) for j in range(start, stop))

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validat
 
 from privpipe.attacks.adversaries.attack_options import AdversaryName, AttackOptions
 from privpipe.cluster.passes.cleaning_pass import Nonfinite
-from privpipe.option_values import take_plain
+from privpipe.option_values import DescribedBelow, take_plain
 from privpipe.records.schema import suggest
 from privpipe.report.audit_text import ABOUT, LONGEST_ENTRY
 from privpipe.sanitizers import METHODS
@@ -25,12 +25,10 @@ LEAST_MEMORY = 2**28
 """Least memory of a worker, bytes: below it nothing but its libraries fits."""
 
 # Inputs stay out of errors, which are logged: a value may say something of the records.
-_FROZEN = ConfigDict(
-    extra="forbid", frozen=True, hide_input_in_errors=True, use_attribute_docstrings=True
-)
+_FROZEN = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
 
-class Section(BaseModel):
+class Section(DescribedBelow, BaseModel):
     """What all sections share: flags and numbers are no texts, as in the options of methods."""
 
     model_config = _FROZEN
@@ -240,7 +238,7 @@ class CompareEntry(Section):
     method: MethodOptions
 
 
-class RunOptions(BaseModel):
+class RunOptions(DescribedBelow, BaseModel):
     """One run: check, train, clean, audit, gate, publish."""
 
     model_config = _FROZEN

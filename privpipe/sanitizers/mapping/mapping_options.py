@@ -29,80 +29,50 @@ class PrivacyMappingOptions(MethodOptions):
     """Options of ``[method] name = "privacy_mapping"`` (SPPM)."""
 
     name: Literal["privacy_mapping"]
-    attributes: tuple[str, ...] = Field(
-        min_length=1, description="Categorical variables that are released, and changed."
-    )
-    private: tuple[str, ...] = Field(
-        min_length=1,
-        description="Categorical variables that must not be inferred from the release; of "
-        "several, their combination, or each within its own of information_budgets.",
-    )
-    distortion_budget: float = Field(
-        ge=0,
-        allow_inf_nan=False,
-        description='Largest mean distortion per record: with "hamming", changed attributes.',
-    )
-    distortion: DistanceKind = Field(
-        default="hamming",
-        description="hamming counts changed attributes; squared and absolute add up "
-        "differences of codes, for ordered categories.",
-    )
-    gap: Positive = Field(default=1e-3, description="Target of the certified gap, nats.")
-    max_posterior_odds: float | None = Field(
-        default=None,
-        gt=1,
-        allow_inf_nan=False,
-        description="No released profile multiplies the odds of two private values by more, "
-        "under the law counted.",
-    )
-    max_leakage: Positive | None = Field(
-        default=None,
-        description="Largest maximal leakage of the mapping, nats, under the law counted.",
-    )
-    information_budgets: tuple[Positive, ...] | None = Field(
-        default=None,
-        description="One budget for each variable of private, in its order: nats of mutual "
-        "information with the release, under the law counted. The largest share that any of "
-        "them takes of its budget is the least possible; a run stops where it is above 1.",
-    )
-    solver: Literal["auto", "frank_wolfe"] = Field(
-        default="auto", description="frank_wolfe is the paper's algorithm."
-    )
-    smoothing: Literal["best", "none", "dirichlet", "hierarchical"] = Field(
-        default="best",
-        description="Pseudo-records per profile: dirichlet with the private values of all "
-        "records, hierarchical with those of profiles that differ in one attribute; best takes "
-        "the one under which counts left aside are likeliest.",
-    )
-    confidence: float = Field(
-        default=0.95, gt=0, lt=1, description="Of the bounds on information and distortion."
-    )
-    held_out: float = Field(
-        default=0.5,
-        ge=0,
-        lt=1,
-        description="Share of the training records that the mapping is not fitted on, which "
-        "bound what it reveals; 0 leaves the bound over a ball around all counts.",
-    )
-    wanted_information: Positive | None = Field(
-        default=None,
-        description="Nats that the bound must not exceed: `check` says how many records that "
-        "needs, and a run whose bound is above stops.",
-    )
-    most_frequent: int | None = Field(
-        default=None, ge=1, description="Keep only so many profiles, the most frequent."
-    )
-    unseen: Literal["nearest", "refuse"] = Field(
-        default="nearest",
-        description="What becomes of records whose profile the mapping does not know: nearest "
-        "treats them as the nearest known one, and the report says how many; refuse stops.",
-    )
-    pricing: Literal["auto", "cluster", "inline"] = Field(
-        default="auto", description="Where columns are priced."
-    )
-    max_seconds: Positive | None = Field(
-        default=None, description="Time after which the best mapping so far is taken."
-    )
+    attributes: tuple[str, ...] = Field(min_length=1)
+    """Categorical variables that are released, and changed."""
+    private: tuple[str, ...] = Field(min_length=1)
+    """Categorical variables that must not be inferred from the release; of several, their
+    combination, or each within its own of information_budgets."""
+    distortion_budget: float = Field(ge=0, allow_inf_nan=False)
+    """Largest mean distortion per record: with "hamming", changed attributes."""
+    distortion: DistanceKind = "hamming"
+    """hamming counts changed attributes; squared and absolute add up differences of codes, for
+    ordered categories."""
+    gap: Positive = 1e-3
+    """Target of the certified gap, nats."""
+    max_posterior_odds: float | None = Field(default=None, gt=1, allow_inf_nan=False)
+    """No released profile multiplies the odds of two private values by more, under the law
+    counted."""
+    max_leakage: Positive | None = None
+    """Largest maximal leakage of the mapping, nats, under the law counted."""
+    information_budgets: tuple[Positive, ...] | None = None
+    """One budget for each variable of private, in its order: nats of mutual information with the
+    release, under the law counted. The largest share that any of them takes of its budget is the
+    least possible; a run stops where it is above 1."""
+    solver: Literal["auto", "frank_wolfe"] = "auto"
+    """frank_wolfe is the paper's algorithm."""
+    smoothing: Literal["best", "none", "dirichlet", "hierarchical"] = "best"
+    """Pseudo-records per profile: dirichlet with the private values of all records, hierarchical
+    with those of profiles that differ in one attribute; best takes the one under which counts left
+    aside are likeliest."""
+    confidence: float = Field(default=0.95, gt=0, lt=1)
+    """Of the bounds on information and distortion."""
+    held_out: float = Field(default=0.5, ge=0, lt=1)
+    """Share of the training records that the mapping is not fitted on, which bound what it reveals;
+    0 leaves the bound over a ball around all counts."""
+    wanted_information: Positive | None = None
+    """Nats that the bound must not exceed: `check` says how many records that needs, and a run
+    whose bound is above stops."""
+    most_frequent: int | None = Field(default=None, ge=1)
+    """Keep only so many profiles, the most frequent."""
+    unseen: Literal["nearest", "refuse"] = "nearest"
+    """What becomes of records whose profile the mapping does not know: nearest treats them as the
+    nearest known one, and the report says how many; refuse stops."""
+    pricing: Literal["auto", "cluster", "inline"] = "auto"
+    """Where columns are priced."""
+    max_seconds: Positive | None = None
+    """Time after which the best mapping so far is taken."""
 
     prices: ClassVar[bool] = True
 

@@ -55,37 +55,22 @@ class MaskingPrivateOptions(MethodOptions):
     """Options of ``[method] name = "masking_private"``."""
 
     name: Literal["masking_private"] = "masking_private"
-    epsilon: float = Field(
-        gt=0,
-        le=100,
-        allow_inf_nan=False,
-        description="Privacy loss of one record, in nats, of all surrogates together: whoever "
-        "replaces one record by another changes any outcome at most exp(epsilon)-fold, but for "
-        "a chance of delta.",
-    )
-    delta: float = Field(
-        gt=0,
-        lt=1,
-        description="That chance. Above one in as many as the records nothing is promised.",
-    )
-    n_surrogates: int = Field(
-        ge=1,
-        description="Surrogate records to release: at least the columns and two. All carry the "
-        "same noisy moments, so that more of them reveal nothing more.",
-    )
-    bound: dict[str, tuple[float, float]] = Field(
-        description='Least and largest value of each variable, by its name or "*" for all others: '
-        "public knowledge, never read off the records, which are clipped to it. Classes need none: "
-        '{age = [0, 99], "*" = [-1, 1]}.'
-    )
-    threshold: float | None = Field(
-        default=None,
-        gt=0,
-        allow_inf_nan=False,
-        description="Largest norm of a record's features in units of their bounds, public "
-        "knowledge; records beyond it are shortened. Less of it is less noise: of indicators, "
-        "the root of how many may be one. Default: the root of the number of features.",
-    )
+    epsilon: float = Field(gt=0, le=100, allow_inf_nan=False)
+    """Privacy loss of one record, in nats, of all surrogates together: whoever replaces one record
+    by another changes any outcome at most exp(epsilon)-fold, but for a chance of delta."""
+    delta: float = Field(gt=0, lt=1)
+    """That chance. Above one in as many as the records nothing is promised."""
+    n_surrogates: int = Field(ge=1)
+    """Surrogate records to release: at least the columns and two. All carry the same noisy moments,
+    so that more of them reveal nothing more."""
+    bound: dict[str, tuple[float, float]]
+    """Least and largest value of each variable, by its name or "*" for all others: public
+    knowledge, never read off the records, which are clipped to it. Classes need none:
+    {age = [0, 99], "*" = [-1, 1]}."""
+    threshold: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """Largest norm of a record's features in units of their bounds, public knowledge; records
+    beyond it are shortened. Less of it is less noise: of indicators, the root of how many may be
+    one. Default: the root of the number of features."""
 
     def needs(self) -> frozenset[Role]:
         """What the regression model predicts."""

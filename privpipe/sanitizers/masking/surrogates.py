@@ -48,41 +48,24 @@ class MaskingOptions(MethodOptions):
     """Options of ``[method] name = "masking"``."""
 
     name: Literal["masking"] = "masking"
-    n_surrogates: int = Field(
-        ge=1,
-        description="Surrogate records to release: at least the features and one. However many "
-        "or few, they carry the exact coefficients, which do not protect single records.",
-    )
-    noise_level: float | None = Field(
-        None,
-        ge=0,
-        allow_inf_nan=False,
-        description="Standard deviation of the noise of standardised features (of features as "
-        "they are, for the literal solver). Default: read off their spectrum.",
-    )
-    clip: float | None = Field(
-        None,
-        gt=0,
-        allow_inf_nan=False,
-        description="Clip features this many standard deviations from their mean. Default: "
-        "no; outlying records are refused.",
-    )
-    solver: Solver = Field(
-        "scaled",
-        description="scaled: standardised, and the model refitted on the subspace found. "
-        "literal: problem (3) of the paper as it is, which loses the model where responses "
-        "are large.",
-    )
-    missing: Literal["refuse", "complete"] = Field(
-        "refuse",
-        description="Missing entries (NaN): refuse features that have some and leave records "
-        "without responses out of the fit, or complete both by problem (5) of the paper.",
-    )
-    integers: Literal["refuse", "blur"] = Field(
-        "refuse",
-        description="Features of integers, whose signed sums lie on a lattice: refuse them, or "
-        "blur every sum by noise of four steps of the lattice, which hides no single record.",
-    )
+    n_surrogates: int = Field(ge=1)
+    """Surrogate records to release: at least the features and one. However many or few, they carry
+    the exact coefficients, which do not protect single records."""
+    noise_level: float | None = Field(None, ge=0, allow_inf_nan=False)
+    """Standard deviation of the noise of standardised features (of features as they are, for the
+    literal solver). Default: read off their spectrum."""
+    clip: float | None = Field(None, gt=0, allow_inf_nan=False)
+    """Clip features this many standard deviations from their mean. Default: no; outlying records
+    are refused."""
+    solver: Solver = "scaled"
+    """scaled: standardised, and the model refitted on the subspace found. literal: problem (3) of
+    the paper as it is, which loses the model where responses are large."""
+    missing: Literal["refuse", "complete"] = "refuse"
+    """Missing entries (NaN): refuse features that have some and leave records without responses out
+    of the fit, or complete both by problem (5) of the paper."""
+    integers: Literal["refuse", "blur"] = "refuse"
+    """Features of integers, whose signed sums lie on a lattice: refuse them, or blur every sum by
+    noise of four steps of the lattice, which hides no single record."""
 
     forgets_keys: ClassVar[bool] = True
 

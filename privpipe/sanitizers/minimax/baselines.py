@@ -62,9 +62,8 @@ class PcaOptions(MethodOptions):
     source: ClassVar[str] = f"{HAMM}, section 6.1"
     name: Literal["pca"] = "pca"
     n_filtered: Width
-    centre: bool = Field(
-        default=True, description="Subtract the training mean. False: the paper's, on raw records."
-    )
+    centre: bool = True
+    """Subtract the training mean. False: the paper's, on raw records."""
 
     scales: ClassVar[bool] = True
 
@@ -84,9 +83,8 @@ class RandOptions(MethodOptions):
     source: ClassVar[str] = f"{HAMM}, section 6.1"
     name: Literal["rand"] = "rand"
     n_filtered: Width
-    seed: int = Field(
-        default=0, ge=0, description="Of the projection; public, for it protects nothing."
-    )
+    seed: int = Field(default=0, ge=0)
+    """Of the projection; public, for it protects nothing."""
 
     scales: ClassVar[bool] = True
     learns: ClassVar[bool] = False

@@ -203,21 +203,15 @@ class MinimaxCustomOptions(FamilyOptions):
 
     source: ClassVar[str] = f"A custom filter; {HAMM}, section 4"
     name: Literal["minimax_own"] = "minimax_own"
-    filter: str = Field(
-        min_length=1,
-        description="Class of the filter: start, apply and vjp, or a torch.nn.Module. Without "
-        "module: name of an entry point privpipe.filters.",
-    )
-    module: str | None = Field(
-        default=None, description="Python file of the class. It is run, here and on the workers."
-    )
-    settings: dict[str, Setting] = Field(
-        default_factory=dict,
-        description="Keyword arguments of the class, besides the number of features.",
-    )
-    sha256: str | None = Field(
-        default=None, description="Hash that the file must have; any other content is refused."
-    )
+    filter: str = Field(min_length=1)
+    """Class of the filter: start, apply and vjp, or a torch.nn.Module. Without module: name of an
+    entry point privpipe.filters."""
+    module: str | None = None
+    """Python file of the class. It is run, here and on the workers."""
+    settings: dict[str, Setting] = Field(default_factory=dict)
+    """Keyword arguments of the class, besides the number of features."""
+    sha256: str | None = None
+    """Hash that the file must have; any other content is refused."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -49,29 +49,20 @@ class MinimaxOptions(adversary_rounds.FilterTraining):
 
     source: ClassVar[str] = f"{HAMM}, Algorithm 1 and section 4"
     name: Literal["minimax"] = "minimax"
-    n_filtered: int | None = Field(
-        default=None,
-        ge=1,
-        description="Features released. Default: the reduced form, one less than the classes "
-        "of each desired variable (one for a number), which attains the optimum of every "
-        "larger filter for linear predictors.",
-    )
-    solver: Literal["quasi_newton", "alternating"] = Field(
-        default="quasi_newton",
-        description="quasi_newton: L-BFGS on Phi in whitened features, with a line search. "
-        "alternating: the paper's Algorithm 1 verbatim, for comparison.",
-    )
+    n_filtered: int | None = Field(default=None, ge=1)
+    """Features released. Default: the reduced form, one less than the classes of each desired
+    variable (one for a number), which attains the optimum of every larger filter for linear
+    predictors."""
+    solver: Literal["quasi_newton", "alternating"] = "quasi_newton"
+    """quasi_newton: L-BFGS on Phi in whitened features, with a line search. alternating: the
+    paper's Algorithm 1 verbatim, for comparison."""
     regularisation: adversary_rounds.Ridge = 1e-6
     max_iterations: adversary_rounds.Iterations = 10
-    start: Literal["auto", "zero", "least_squares", "privacy_lds", "rand"] = Field(
-        default="auto", description="auto: zero in the reduced form, Privacy LDS otherwise."
-    )
-    starts: int = Field(
-        default=1,
-        ge=1,
-        description="Descents, from start, from other closed forms, and from random filters. Each "
-        "leaves out a fifth of the records; the one whose Phi is least on these resumes with all.",
-    )
+    start: Literal["auto", "zero", "least_squares", "privacy_lds", "rand"] = "auto"
+    """auto: zero in the reduced form, Privacy LDS otherwise."""
+    starts: int = Field(default=1, ge=1)
+    """Descents, from start, from other closed forms, and from random filters. Each leaves out a
+    fifth of the records; the one whose Phi is least on these resumes with all."""
 
     def check(self, schema: ShardSchema) -> None:
         """Raise OptionError or InputError if tasks, width or start do not suit the records."""

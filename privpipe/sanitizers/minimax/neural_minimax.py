@@ -49,32 +49,19 @@ EARLY_STOPPING = 8
 class FamilyOptions(FilterTraining):
     """What training needs besides the tasks, whatever the family of filters."""
 
-    held_out: float = Field(
-        default=0.2,
-        ge=0,
-        le=0.5,
-        description="Share of the training records that judge when to stop; 0: their Phi does.",
-    )
-    loss: str | None = Field(
-        default=None,
-        min_length=1,
-        description="Class of a custom loss, a term of Phi by the filter's outputs. "
-        "Without loss_module: name of an entry point privpipe.losses.",
-    )
-    loss_module: str | None = Field(
-        default=None, description="Python file of that class. It is run, here and on workers."
-    )
-    loss_settings: dict[str, Setting] = Field(
-        default_factory=dict,
-        description="Keyword arguments of that class, besides features and outputs.",
-    )
-    loss_weight: Positive = Field(
-        default=1.0, description="Weight of the mean of that loss in Phi."
-    )
-    loss_sha256: str | None = Field(
-        default=None,
-        description="Hash that the file of the loss must have; other content is refused.",
-    )
+    held_out: float = Field(default=0.2, ge=0, le=0.5)
+    """Share of the training records that judge when to stop; 0: their Phi does."""
+    loss: str | None = Field(default=None, min_length=1)
+    """Class of a custom loss, a term of Phi by the filter's outputs. Without loss_module: name of
+    an entry point privpipe.losses."""
+    loss_module: str | None = None
+    """Python file of that class. It is run, here and on workers."""
+    loss_settings: dict[str, Setting] = Field(default_factory=dict)
+    """Keyword arguments of that class, besides features and outputs."""
+    loss_weight: Positive = 1.0
+    """Weight of the mean of that loss in Phi."""
+    loss_sha256: str | None = None
+    """Hash that the file of the loss must have; other content is refused."""
 
     def __post_init__(self) -> None:
         _ = self.loss_code  # read once: what is checked is trained with
@@ -196,9 +183,8 @@ class MinimaxNeuralOptions(FamilyOptions):
 
     source: ClassVar[str] = f"{HAMM}, section 6.1 (Minimax 2)"
     name: Literal["minimax_neural"] = "minimax_neural"
-    n_hidden: tuple[int, ...] = Field(
-        default=(20, 10), min_length=1, description="Width of each layer; the last is released."
-    )
+    n_hidden: tuple[int, ...] = Field(default=(20, 10), min_length=1)
+    """Width of each layer; the last is released."""
 
     def check(self, schema: ShardSchema) -> None:
         """Raise OptionError or InputError if tasks or layers do not suit the records."""

@@ -39,56 +39,35 @@ class NoisyOptions(MethodOptions):
     """Options of ``[method] name = "noisy"``; `rows` adds the filters of the table."""
 
     name: Literal["noisy"] = "noisy"
-    epsilon: float = Field(
-        gt=0,
-        allow_inf_nan=False,
-        description="Privacy loss of one record, in nats: any released record is at most "
-        "exp(epsilon) times as likely from one person's record as from another's. Which are "
-        "drawn exactly depends on the coordinates; from 13.8 on (a millionfold) nothing is "
-        "called a promise.",
-    )
-    bound: Bound = Field(
-        default="hard",
-        description="With n the norm of x. hard: x / max(T, n). soft: tanh(n / T) x / n. "
-        "normalise: x / n.",
-    )
-    threshold: float | None = Field(
-        default=None,
-        gt=0,
-        allow_inf_nan=False,
-        description="T. Default: that of 95 in 100 public training records.",
-    )
-    centre: bool = Field(
-        default=True, description="Subtract the mean of the public training records first."
-    )
-    orthonormalise: bool = Field(
-        default=True,
-        description="Turn the columns of a linear filter before the noise into orthonormal "
-        "ones: every direction then has the same noise. False: keep the filter's own scales, "
-        "and directions that it stretches have less noise to bear.",
-    )
-    order: Order = Field(
-        default="filter_then_noise",
-        description="filter_then_noise (the paper's preprocessing) or noise_then_filter: the "
-        "filter sees bounded, noisy records alone.",
-    )
-    norm: Annotated[Norm, Field(description="In which records are bounded.")] = "l2"
-    noise: Law = Field(
-        default="knorm",
-        description="knorm: the paper's, density exp(-epsilon norm / 2), delta at most "
-        "2**-100. discrete: per coordinate, by comparisons of whole numbers alone, delta 0; in "
-        "the l2 norm up to 1.41 times as much noise.",
-    )
-    grid: float | None = Field(
-        default=None,
-        description="Step of released numbers, a power of two from 2**-20 to 2**-10. Default: "
-        "2**-16 of the noise.",
-    )
-    allow_data_bound: bool = Field(
-        default=False,
-        description="Release even if filter, mean or threshold are learned from records that "
-        "are not public; the release then promises nothing.",
-    )
+    epsilon: float = Field(gt=0, allow_inf_nan=False)
+    """Privacy loss of one record, in nats: any released record is at most exp(epsilon) times as
+    likely from one person's record as from another's. Which are drawn exactly depends on the
+    coordinates; from 13.8 on (a millionfold) nothing is called a promise."""
+    bound: Bound = "hard"
+    """With n the norm of x. hard: x / max(T, n). soft: tanh(n / T) x / n. normalise: x / n."""
+    threshold: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """T. Default: that of 95 in 100 public training records."""
+    centre: bool = True
+    """Subtract the mean of the public training records first."""
+    orthonormalise: bool = True
+    """Turn the columns of a linear filter before the noise into orthonormal ones: every direction
+    then has the same noise. False: keep the filter's own scales, and directions that it stretches
+    have less noise to bear."""
+    order: Order = "filter_then_noise"
+    """filter_then_noise (the paper's preprocessing) or noise_then_filter: the filter sees bounded,
+    noisy records alone."""
+    norm: Norm = "l2"
+    """In which records are bounded."""
+    noise: Law = "knorm"
+    """knorm: the paper's, density exp(-epsilon norm / 2), delta at most 2**-100. discrete: per
+    coordinate, by comparisons of whole numbers alone, delta 0; in the l2 norm up to 1.41 times as
+    much noise."""
+    grid: float | None = None
+    """Step of released numbers, a power of two from 2**-20 to 2**-10. Default: 2**-16 of the
+    noise."""
+    allow_data_bound: bool = False
+    """Release even if filter, mean or threshold are learned from records that are not public; the
+    release then promises nothing."""
     filter: Any = None
 
     @property

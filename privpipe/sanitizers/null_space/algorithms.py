@@ -15,7 +15,6 @@ from typing import Any, ClassVar, Literal, Unpack
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import Field
 from pydantic.dataclasses import dataclass as options_dataclass
 
 from privpipe.described import described, facts_of_map
@@ -39,11 +38,9 @@ class NullSpaceOptions(predictors.CleanerOptions):
     """Options of ``[method] name = "null_space"``."""
 
     name: Literal["null_space"]
-    rule: Rule = Field(
-        "greedy",
-        description="greedy: the paper's knapsack, smallest components first. kkt: maximises "
-        "the sum of removed shares, which is what Theorem 2 states.",
-    )
+    rule: Rule = "greedy"
+    """greedy: the paper's knapsack, smallest components first. kkt: maximises the sum of removed
+    shares, which is what Theorem 2 states."""
 
 
 @described(facts_of_map)
@@ -498,15 +495,12 @@ class TargetedOptions(predictors.CleanerOptions):
     """Options of ``[method] name = "null_space_targeted"``."""
 
     name: Literal["null_space_targeted"]
-    variant: Literal["null_first", "simultaneous", "printed"] = Field(
-        "null_first",
-        description="null_first: reproduces the paper's tables. simultaneous: exact for "
-        "Theorem 4. printed: the paper's coefficients to the letter, for reproductions "
-        "only; it warns, because an adversary who retrains sees nearly everything.",
-    )
-    confidential_predictor: str | None = Field(
-        None, description="File with the confidential predictor, instead of fitting it."
-    )
+    variant: Literal["null_first", "simultaneous", "printed"] = "null_first"
+    """null_first: reproduces the paper's tables. simultaneous: exact for Theorem 4. printed: the
+    paper's coefficients to the letter, for reproductions only; it warns, because an adversary who
+    retrains sees nearly everything."""
+    confidential_predictor: str | None = None
+    """File with the confidential predictor, instead of fitting it."""
 
     files_of: ClassVar[Mapping[predictors.TargetRole, str]] = {
         "desired": "predictor",

@@ -261,46 +261,30 @@ class CleanerOptions(MethodOptions):
     """Options that both algorithms of null-space cleaning have."""
 
     name: str
-    utility_budget: float = Field(
-        ge=0,
-        allow_inf_nan=False,
-        description="Largest loss of utility per record, in squared units of the desired "
-        "prediction; 0 removes the exact null space only.",
-    )
-    budget: linear_cleaner.BudgetBasis = Field(
-        "total",
-        description="total: the budget covers all desired labels together. per_label: it is "
-        "multiplied by their number, as in the paper's tables.",
-    )
+    utility_budget: float = Field(ge=0, allow_inf_nan=False)
+    """Largest loss of utility per record, in squared units of the desired prediction; 0 removes the
+    exact null space only."""
+    budget: linear_cleaner.BudgetBasis = "total"
+    """total: the budget covers all desired labels together. per_label: it is multiplied by their
+    number, as in the paper's tables."""
     ridge: Ridge = 0.0
-    intercept: Intercept = Field(
-        "separate",
-        description="separate: fitted and stored apart. augmented: a column of ones is "
-        "appended to the record and cleaned along (the paper's reading). none.",
-    )
-    centre: bool | None = Field(
-        None,
-        description="Clean deviations from the training mean. Default: true with a separate "
-        "intercept, false otherwise.",
-    )
-    representative: linear_cleaner.Representative = Field(
-        "closest",
-        description="Which record carries the released coordinates: the closest to the "
-        "centre (the paper's) or the most likely under the training covariance.",
-    )
-    on_unrepresentable: linear_cleaner.OnUnrepresentable = Field(
-        "fail",
-        description="What becomes of a record that rounding alone may carry over a positive "
-        "budget: fail, or withhold it as a row of NaN.",
-    )
-    label_coding: regression.Coding = Field(
-        "zero_one", description="Values of categorical targets: 0/1 or -1/+1."
-    )
-    predictor: str | None = Field(
-        None,
-        description="File with the desired predictor (.npy: coefficients; .npz or Zarr "
-        "group: coefficients and optionally intercept), instead of fitting it.",
-    )
+    intercept: Intercept = "separate"
+    """separate: fitted and stored apart. augmented: a column of ones is appended to the record and
+    cleaned along (the paper's reading). none."""
+    centre: bool | None = None
+    """Clean deviations from the training mean. Default: true with a separate intercept, false
+    otherwise."""
+    representative: linear_cleaner.Representative = "closest"
+    """Which record carries the released coordinates: the closest to the centre (the paper's) or the
+    most likely under the training covariance."""
+    on_unrepresentable: linear_cleaner.OnUnrepresentable = "fail"
+    """What becomes of a record that rounding alone may carry over a positive budget: fail, or
+    withhold it as a row of NaN."""
+    label_coding: regression.Coding = "zero_one"
+    """Values of categorical targets: 0/1 or -1/+1."""
+    predictor: str | None = None
+    """File with the desired predictor (.npy: coefficients; .npz or Zarr group: coefficients and
+    optionally intercept), instead of fitting it."""
 
     weighs: ClassVar[bool] = True
     files_of: ClassVar[Mapping[TargetRole, str]] = {"desired": "predictor"}

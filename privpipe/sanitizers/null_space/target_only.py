@@ -36,11 +36,9 @@ class TargetOnlyOptions(MethodOptions):
     """Options of ``[method] name = "target_only"``."""
 
     name: Literal["target_only"] = "target_only"
-    n_bins: Annotated[int, Field(ge=2, le=1000)] | None = Field(
-        default=None,  # by its name, for type checkers: the options are made without any
-        description="Release numeric targets as one of so many bins, about equally frequent, "
-        "instead of the predicted number.",
-    )
+    n_bins: Annotated[int, Field(ge=2, le=1000)] | None = None
+    """Release numeric targets as one of so many bins, about equally frequent, instead of the
+    predicted number."""
     ridge: predictors.Ridge = 0.01
 
     weighs: ClassVar[bool] = True

@@ -53,32 +53,24 @@ Iterations = Annotated[
 class FilterTraining(TaskOptions):
     """Against whom a filter is trained, and until when."""
 
-    adversary: tuple[AdversaryKind, ...] = Field(
-        default=("logistic",),
-        min_length=1,
-        description="Who the filter is trained against, one or several: logistic (the "
-        "paper's), kernel (a Gaussian kernel by Nystroem's method, on k-means of the outputs, "
-        "drawn anew every few iterations), group (knows several records of one group).",
-    )
-    group: str | None = Field(
-        default=None, description="Says whose records belong together, for the adversary group."
-    )
-    group_size: int = Field(
-        default=10, ge=2, description="Records of one group that the adversary group knows."
-    )
-    seed: Annotated[int, Field(ge=0, description="Of what is drawn: the start, adversaries.")] = 0
+    adversary: tuple[AdversaryKind, ...] = Field(default=("logistic",), min_length=1)
+    """Who the filter is trained against, one or several: logistic (the paper's), kernel (a Gaussian
+    kernel by Nystroem's method, on k-means of the outputs, drawn anew every few iterations), group
+    (knows several records of one group)."""
+    group: str | None = None
+    """Says whose records belong together, for the adversary group."""
+    group_size: int = Field(default=10, ge=2)
+    """Records of one group that the adversary group knows."""
+    seed: Annotated[int, Field(ge=0)] = 0
+    """Of what is drawn: the start, adversaries."""
     regularisation: Ridge = 1e-4
-    with_intercept: bool = Field(
-        default=True,
-        description="Predictors have an intercept. False, of linear filters: the paper's.",
-    )
+    with_intercept: bool = True
+    """Predictors have an intercept. False, of linear filters: the paper's."""
     max_iterations: Iterations = 100
-    tolerance: NonNegative = Field(
-        default=1e-5, description="Stop when an iteration lowers Phi by less than this share."
-    )
-    inner_tolerance: Positive = Field(
-        default=1e-6, description="Accuracy of the inner problems, in nats."
-    )
+    tolerance: NonNegative = 1e-5
+    """Stop when an iteration lowers Phi by less than this share."""
+    inner_tolerance: Positive = 1e-6
+    """Accuracy of the inner problems, in nats."""
 
     @field_validator("adversary", mode="before")
     @classmethod

@@ -43,33 +43,24 @@ HESSIAN_BYTES = 30_000
 class TaskOptions(MethodOptions):
     """Which tasks a filter is learned for; shared by all methods that weigh utility and privacy."""
 
-    tradeoff: NonNegative = Field(
-        default=10.0, description="Weight of utility against privacy (the paper's rho)."
-    )
+    tradeoff: NonNegative = 10.0
+    """Weight of utility against privacy (the paper's rho)."""
     desired_task: TaskKind = Field(
         default="auto",
         description="How numeric desired variables are read; auto: integers of at most "
         f"{MAX_AUTO_CLASSES} values are classes. Categorical ones are always classes.",
     )
-    confidential_task: TaskKind = Field(
-        default="auto", description="How numeric confidential variables are read."
-    )
-    desired_weights: tuple[float, ...] = Field(
-        default=(), description="Weight of each desired variable; empty: equal, summing to one."
-    )
-    confidential_weights: tuple[float, ...] = Field(
-        default=(),
-        description="Weight of each confidential variable; empty: equal, summing to one.",
-    )
-    reconstruction_weight: NonNegative = Field(
-        default=0.0,
-        description="Weight of reconstructing the features, as utility; 0 leaves it out.",
-    )
-    single_out: float | None = Field(
-        default=None,
-        description="Value (or code) of the one confidential variable to separate from the "
-        "rest: the adversary only infers whether a record is of this class.",
-    )
+    confidential_task: TaskKind = "auto"
+    """How numeric confidential variables are read."""
+    desired_weights: tuple[float, ...] = ()
+    """Weight of each desired variable; empty: equal, summing to one."""
+    confidential_weights: tuple[float, ...] = ()
+    """Weight of each confidential variable; empty: equal, summing to one."""
+    reconstruction_weight: NonNegative = 0.0
+    """Weight of reconstructing the features, as utility; 0 leaves it out."""
+    single_out: float | None = None
+    """Value (or code) of the one confidential variable to separate from the rest: the adversary
+    only infers whether a record is of this class."""
 
     scales: ClassVar[bool] = True
 
