@@ -126,7 +126,7 @@ class DddOptions(planning.TaskOptions):
     name: Literal["ddd"] = "ddd"
     tradeoff: planning.Positive = 1.0
     """Weight of the target's log criterion against the private one's."""
-    ridge: planning.EigenRidge = 0.1
+    ridge: planning.Positive = 0.1
     max_iterations: Annotated[int, Field(ge=1)] = 200
     """Most iterations of L-BFGS-B."""
 

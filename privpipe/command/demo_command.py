@@ -20,7 +20,7 @@ from privpipe.pipeline.operations.prefect_server import ephemeral_server, prepar
 from privpipe.protocols import FloatArray, IntArray
 from privpipe.records.sampling import make_split
 from privpipe.records.schema import CollectionSchema, Variable, plan_chunk_rows
-from privpipe.report.audit_text import say_gate
+from privpipe.report import audit_text
 from privpipe.report.console import say, tabulate
 from privpipe.report.first_screen import say_line
 from privpipe.sanitizers.null_space.algorithms import NullSpaceCleaner
@@ -214,7 +214,7 @@ def demo_command(out: str, records: int, workers: int) -> dict[str, Any]:
         findings = json.load(file)
     picture = draw_portrait(base)
     seconds = time.perf_counter() - begun
-    say(f"Verdict: {say_line(findings)}\nGate: {say_gate(findings)}")
+    say(f"Verdict: {say_line(findings)}\nGate: {audit_text.say_gate(findings)}")
     _say_what(findings)
     _say_where(base, picture, seconds)
     return {
@@ -231,12 +231,8 @@ def demo_command(out: str, records: int, workers: int) -> dict[str, Any]:
 def _say_what(findings: Mapping[str, Any]) -> None:
     say(tabulate(_tabulate(findings)))
     best = findings["adversaries"]["strongest"]["digit"]["released"]
-    say(
-        f"Accuracies rest on {findings['n_groups']} different scans the fit never saw; the "
-        f"adversaries' on {findings['adversaries']['n_records']}. Strongest of "
-        f"{len(AttackOptions().adversaries)} adversaries: {best['adversary']}, "
-        f"{fix_limits(best['lower'], best['upper'], 2)}."
-    )
+    limits, n = fix_limits(best["lower"], best["upper"], 2), len(AttackOptions().adversaries)
+    say(audit_text.say("demo", findings=findings, best=best, limits=limits, n_adversaries=n))
 
 
 def _tabulate(findings: Mapping[str, Any]) -> list[dict[str, str]]:

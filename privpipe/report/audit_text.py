@@ -47,21 +47,7 @@ def say(name: str, /, **given: Any) -> str:
     return fill(read_texts("sentences.yaml")[name], given)
 
 
-ABOUT = {
-    "controller": "who is responsible for the records, with an address",
-    "purpose": "what the release is for",
-    "recipients": "who gets it",
-    "source": "where the records come from, and by what right",
-    "persons": "how many people they are about, and which",
-    "period": "from when to when they were recorded",
-    "special_categories": "health, origin, belief and the like (GDPR Art. 9), or none",
-    "trust": "who sees raw records and keys",
-    "law": "under which law the promise is made",
-    "threshold_set_by": "who chose the limits of [gate], and why",
-    "residual_risk": "likelihood and severity of what is left, and measures against it",
-    "review_date": "when the decision is looked at again",
-    "advice": "what the data-protection officer advises",
-}
+ABOUT: Mapping[str, str] = read_texts("about.yaml")
 """Keys of ``[about]``: what only the controller knows, with what each is."""
 
 LONGEST_ENTRY = 1000

@@ -5,6 +5,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from privpipe.report.audit_text import say
 from privpipe.report.page import PageSection, Picture, render_page
 from privpipe.report.published_findings import say_promised
 from privpipe.report.style import MARKERS, ThemeName, draw_themes, finish_figure, new_figure
@@ -56,17 +57,6 @@ def plot_trade_off(
     return figure
 
 
-TEXT = (
-    "Every entry was trained on the same records and judged by the same adversaries on the same "
-    "held-out sample; nothing was published. The gain is the strongest adversary's over who knows "
-    "the target, of the variable that leaks most; the loss is that of the target whose prediction "
-    "loses most. An entry is on the front where no other does better in one and no worse in the "
-    "other. Limits of one entry hold jointly; differences between entries that overlap are not "
-    "shown to be differences. Choosing the best of many by one sample flatters it: its own run "
-    "judges it again."
-)
-
-
 def tabulate_comparison(comparison: Mapping[str, Any]) -> list[dict[str, str]]:
     """One row per entry: verdict, promise, gain, loss, front."""
     return [
@@ -103,7 +93,9 @@ def render_comparison(comparison: Mapping[str, Any], *, version: str = "") -> st
         drawn = draw_themes(lambda theme: plot_trade_off(known, allowed=allowed, theme=theme))
         pictures = (Picture(*drawn, "Gain against loss of every entry, with limits."),)
     sections = [
-        PageSection("Side by side", TEXT, tabulate_comparison(comparison), pictures=pictures),
+        PageSection(
+            "Side by side", say("compared"), tabulate_comparison(comparison), pictures=pictures
+        ),
         *(
             PageSection(one["label"], one.get("reason") or one.get("error", ""), folded=True)
             for one in entries

@@ -111,30 +111,16 @@ def list_training(findings: Mapping[str, Any], *, drawn: bool = True) -> Iterato
         }
         for name, guess in zip(tasks, baselines.tolist(), strict=True)
     ]
-    stopped = TEXTS["stopped"].get(found["stopped"], found["stopped"])
-    text = (
-        f"{len(history) - 1} iterations in {int(at['rounds'][-1])} rounds over the training "
-        f"records; it stopped {stopped}. A confidential "
-        "loss at that of a constant guess says that the adversary trained against finds nothing."
-        f"{_say_bound(found['bound'], at['phi'])}"
+    text = audit_text.say(
+        "learned",
+        n_iterations=len(history) - 1,
+        n_rounds=int(at["rounds"][-1]),
+        stopped=TEXTS["stopped"].get(found["stopped"], found["stopped"]),
+        bound=found["bound"],
+        gained=float(at["phi"][0] - at["phi"].min()),
+        many=len(tasks) > first.stop,
     )
-    more = " Losses beyond the tenth are in the table alone." if len(tasks) > first.stop else ""
-    yield PageSection("How it was learned", text + more, rows, True, pictures)
-
-
-def _say_bound(bound: float | None, phi: Any) -> str:
-    """What Hamm's Theorem 4 says of new records, and whether that is anything."""
-    if bound is None:
-        return ""
-    gained = float(phi[0] - phi.min())
-    said = f" On new records Phi is at most {format_number(bound)} nats higher in expectation"
-    # Theorem 4 of Hamm 2017 bounds a supremum over filters: with few records it says nothing.
-    if bound >= gained:
-        return (
-            f"{said}: more than the {format_number(gained)} that training gained, so that this "
-            "bound is vacuous; the audit judges on records that were held out."
-        )
-    return f"{said}, of the {format_number(gained)} that training gained."
+    yield PageSection("How it was learned", text, rows, True, pictures)
 
 
 FORMAT = 1

@@ -1,11 +1,11 @@
 """One look for all figures: colour-blind safe, in light and in dark, as SVG.
 
-Colours are those of Okabe and Ito (2008), brightened for the dark theme; every series has a
-marker of its own as well, so that no meaning rests on colour alone.
+Its colours are in ``templates/figures.yaml``; every series has a marker of its own as well, so that
+no meaning rests on colour alone.
 """
 
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -13,6 +13,8 @@ from typing import Any, Literal
 import matplotlib as mpl
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+from privpipe.report.audit_text import read_texts
 
 ThemeName = Literal["light", "dark"]
 
@@ -30,31 +32,11 @@ class Theme:
     text: str
     faint: str
     limit: str
-    series: tuple[str, ...]
+    series: Sequence[str]
 
 
-THEMES: dict[ThemeName, Theme] = {
-    "light": Theme(
-        background="#ffffff",
-        text="#1b1f24",
-        faint="#8a929b",
-        limit="#b3261e",
-        series=(
-            *("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#5A5A5A"),
-            *("#7B3FA0", "#8C510A", "#808000"),
-        ),
-    ),
-    "dark": Theme(
-        background="#14181d",
-        text="#e3e8ed",
-        faint="#7b8691",
-        limit="#ff8a80",
-        series=(
-            *("#56B4E9", "#FF8C4B", "#2CC79A", "#E59AC4", "#F2B632", "#8FA8FF", "#B5BCC4"),
-            *("#B57EDC", "#C49A6C", "#C8C84A"),
-        ),
-    ),
-}
+_LOOK = read_texts("figures.yaml")
+THEMES: dict[ThemeName, Theme] = {name: Theme(**one) for name, one in _LOOK["themes"].items()}
 
 
 def new_figure(
@@ -88,21 +70,8 @@ def new_figure(
 def theme_panels(theme: ThemeName) -> Iterator[Theme]:
     """Everything made within has the theme's colours."""
     look = THEMES[theme]
-    settings: dict[Any, Any] = {
-        "figure.facecolor": look.background,
-        "axes.facecolor": look.background,
-        "axes.edgecolor": look.faint,
-        "axes.labelcolor": look.text,
-        "axes.titlecolor": look.text,
-        "axes.titlesize": 11,
-        "axes.labelsize": 10,
-        "xtick.color": look.text,
-        "ytick.color": look.text,
-        "text.color": look.text,
-        "font.family": "sans-serif",
-        "font.size": 9.5,
-    }
-    with mpl.rc_context(settings):
+    colours = {name: getattr(look, which) for name, which in _LOOK["colours"].items()}
+    with mpl.rc_context(colours | _LOOK["sizes"]):
         yield look
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from privpipe.report.audit_text import say
 from privpipe.report.drawings import IntervalRow, draw_intervals
 from privpipe.report.page import FirstScreen, PageSection
 from privpipe.report.tables import format_limits, format_number
@@ -51,9 +52,8 @@ def screen_unaligned(
     )
     screen = FirstScreen(
         say_unaligned(report),
-        f"{report.n_released:,} rows, made by another tool. How it was made is not known here.",
-        f"Attackers who know {report.n_members:,} members and {report.n_controls:,} others, by "
-        f"{len(report.compared)} columns that both tables have."
+        say("unaligned_released", report=report),
+        say("unaligned", report=report)
         if report.verdict == "safe"
         else "No one: do not rely on it.",
         (
@@ -64,11 +64,7 @@ def screen_unaligned(
         ),
         drawing,
     )
-    identifiers = ", ".join(report.identifiers) or "none"
-    text = (
-        "An attack counts by how much more often it succeeds on members. "
-        f"Identifiers: {identifiers}."
-    )
+    text = say("unaligned_attacks", report=report)
     sections = [PageSection("All attacks", text, describe_attacks(report))]
     if retained:
         target = [{key: str(value) for key, value in one.items()} for one in retained]

@@ -17,7 +17,6 @@ import dask
 import yaml
 from distributed import Worker
 
-from privpipe.cluster.workers.certificates import AUTHORITY, PARTS
 from privpipe.cluster.workers.dashboard import close_pages, guard_pages
 from privpipe.cluster.workers.forking import SETTINGS, WORKER_ENVIRONMENT
 from privpipe.errors import ClusterError, PrivpipeError
@@ -28,34 +27,22 @@ from privpipe.store.arrays.layout import ROOT_DOCUMENT
 
 def describe_configuration(folder: str) -> dict[str, Any]:
     """Dask's configuration with the certificates of a folder."""
-    files = {
-        part: {"cert": f"{folder}/{part}.pem", "key": f"{folder}/{part}.key"} for part in PARTS
+    text = Path(__file__).with_name("dask.yaml").read_text("utf-8")
+    found = _name_folder(yaml.safe_load(text), folder)
+    found["distributed"] |= {
+        "nanny": {"pre-spawn-environ": dict(WORKER_ENVIRONMENT)},
+        "admin": {
+            "tick": {"interval": SETTINGS["distributed.admin.tick.interval"]},
+            "low-level-log-length": SETTINGS["distributed.admin.low-level-log-length"],
+        },
     }
-    return {
-        "distributed": {
-            "comm": {
-                "require-encryption": True,
-                "timeouts": {"connect": "60s"},
-                "tls": {"ca-file": f"{folder}/{AUTHORITY}.pem", **files},
-            },
-            # A worker that was cut off is given up, and its supervisor starts another.
-            "scheduler": {"worker-ttl": "5 minutes", "allowed-failures": 3},
-            "worker": {
-                "memory": {
-                    "target": 0.6,
-                    "spill": 0.7,
-                    "pause": 0.8,
-                    "terminate": 0.95,
-                    "spill-compression": None,
-                }
-            },
-            "nanny": {"pre-spawn-environ": dict(WORKER_ENVIRONMENT)},
-            "admin": {
-                "tick": {"interval": SETTINGS["distributed.admin.tick.interval"]},
-                "low-level-log-length": SETTINGS["distributed.admin.low-level-log-length"],
-            },
-        }
-    }
+    return dict(found)
+
+
+def _name_folder(content: Any, folder: str) -> Any:
+    if isinstance(content, dict):
+        return {name: _name_folder(one, folder) for name, one in content.items()}
+    return content.replace("FOLDER", folder) if isinstance(content, str) else content
 
 
 def write_configuration(folder: str | Path) -> Path:

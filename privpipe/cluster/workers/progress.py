@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any, Self
 from urllib.parse import urlsplit
 
@@ -258,16 +259,7 @@ class ShowProgress(SchedulerPlugin):
 
 
 # Tornado escapes all that is filled in.
-TABLE = Template("""<table>
-<tr>{% for name in heads %}<th>{{ name }}</th>{% end %}<th></th></tr>
-{% for run in runs %}
-<tr>{% for name, value in run.describe().items() %}<td>{% if name == "run" and run.link %}\
-<a href="{{ run.link }}" target="_blank">{{ value }}</a>{% else %}{{ value }}{% end %}</td>{% end %}
-<td>{% if run.total %}<progress max="{{ run.total }}" value="{{ run.done }}">{% end %}</td></tr>
-{% end %}
-</table>
-<p>{{ workers }} workers, at most {{ memory }} % of a worker's memory used, {{ lost }} lost.</p>
-""")
+TABLE = Template(Path(__file__).with_name("runs.html").read_text("utf-8"))
 PAGE = """<!doctype html>
 <title>privpipe</title>
 <style>body { font-family: sans-serif } td, th { padding: 2px 14px 2px 0; text-align: left }</style>

@@ -7,47 +7,22 @@ series goes a quarter of an hour after its run has ended: their number does not 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
+import yaml
 from prometheus_client import REGISTRY, CollectorRegistry, push_to_gateway, write_to_textfile
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-GAUGES = {
-    "privpipe_work_done": ("done", "How much of the work under way is done, in its unit."),
-    "privpipe_work_planned": ("total", "How much there is; 0 where it is not known."),
-    "privpipe_chunks_done": ("chunks_done", "Chunks of the stage that are done."),
-    "privpipe_chunks_planned": ("chunks_total", "Chunks of the stage."),
-    "privpipe_work_per_second": ("per_second", "Of the unit of the work, over the last minute."),
-    "privpipe_left_seconds": ("seconds_left", "Estimated; 0 where nothing can be said."),
-    "privpipe_failed_tasks": ("failed", "Tasks of the run that failed for good."),
-    "privpipe_retried_tasks": ("retried", "Tasks of the run that were tried again."),
-    "privpipe_withheld_records": ("withheld", "Records whose row holds nothing."),
-    "privpipe_clipped_records": ("clipped", "Records that a bound of their noise changed."),
-    "privpipe_written_bytes": ("n_bytes", "Bytes of released chunks."),
-    "privpipe_privacy_loss": (
-        "privacy_loss",
-        "Largest epsilon that a partition has lost; 0 where none counts.",
-    ),
-    "privpipe_privacy_limit": ("privacy_limit", "Epsilon that it may lose; 0 without a limit."),
-    "privpipe_heartbeat_age_seconds": ("age", "Since the driver was heard of."),
-}
+_GAUGES = yaml.safe_load(Path(__file__).with_name("gauges.yaml").read_text("utf-8"))
+GAUGES: dict[str, tuple[str, str]] = _GAUGES["runs"]
 """By name the field of a run that a gauge shows, and what it is."""
 
-WORDS = {
-    "privpipe_run_stage": ("stage", "1 for the stage of the run."),
-    "privpipe_run_state": (
-        "state",
-        "1 for running, waiting, finished, failed, interrupted, silent.",
-    ),
-    "privpipe_run_gate": ("gate", "1 for what the gate said."),
-}
+WORDS: dict[str, tuple[str, str]] = _GAUGES["words"]
 """Likewise of what is a word, which becomes a label of the field's name."""
 
-OF_ALL = {
-    "privpipe_lost_workers": "Workers that went without being sent away, of this scheduler.",
-    "privpipe_worker_memory_ratio": "Largest share of its memory that a worker uses.",
-}
+OF_ALL: dict[str, str] = _GAUGES["all"]
 RELEASED = "privpipe_last_release_timestamp_seconds"
 PROMISED = "privpipe_promised_releases"
 

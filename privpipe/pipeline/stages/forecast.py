@@ -33,6 +33,7 @@ from privpipe.pipeline.runs.run import HOLDOUT, MOST_RECORDS, Run, find_attack_o
 from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.protocols import Column, FloatArray, IntArray, Shard, Shards
 from privpipe.records.memory import Records
+from privpipe.report.audit_text import say
 from privpipe.sanitizers import METHODS
 from privpipe.store.collections.collection import Collection
 
@@ -90,16 +91,9 @@ class GateNeeds:
 
     def describe(self) -> str:
         """In a sentence."""
-        finite = math.isfinite(self.n_needed)
-        needed = f"about {self.n_needed:,.0f}" if finite else "no number of"
-        words = SCORE_WORDS.get(self.score, f"a {self.score.replace('_', ' ')}")
-        score = words.partition(" ")[2]  # without its article
-        return (
-            f"{needed} different held-out records show that an adversary's gain in "
-            f"{score} of {self.variable!r} is within {self.limit:g} (of {self.n_intervals} "
-            f"intervals that hold together); at most {self.n_held_out:,} are held out, with which "
-            f"the upper limit of even a guess is {say_upper(self.reaches, self.limit)}."
-        )
+        score = SCORE_WORDS.get(self.score, f"a {self.score.replace('_', ' ')}")
+        reaches = say_upper(self.reaches, self.limit)
+        return say("needs", needs=self, score=score, reaches=reaches, infinity=math.inf)
 
 
 @dataclass(frozen=True)

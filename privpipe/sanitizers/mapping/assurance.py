@@ -6,8 +6,11 @@ promise), and on the mean distortion. Without records held out the ball has all 
 the distortion too: one event, two means. What the fitted counts say stays beside them as `plug_in`.
 """
 
+from __future__ import annotations
+
 import math
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -15,7 +18,12 @@ from privpipe.errors import GuaranteeError
 from privpipe.numerics.mapping import held_out_information, law_bounds
 from privpipe.numerics.mapping.worst_case import measure_worst_cases
 from privpipe.protocols import FloatArray, Guarantee, IntArray, ShardSchema
-from privpipe.sanitizers.mapping.profiles import ProfileCounts, number_private, split_counts
+from privpipe.sanitizers.mapping.profiles import (
+    ProfileCounts,
+    add_rows,
+    number_private,
+    split_counts,
+)
 from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping
 
 # Per private value (Krichevsky and Trofimov): no prior of 0, and 1 / prior stays small.
@@ -44,83 +52,80 @@ def _count_cells(schema: ShardSchema, n_seen: int) -> tuple[int, float]:
 
 
 @dataclass(frozen=True, eq=False)
-class _Evidence:
-    """A mapping, the records that chose and that judge it, and what is known of their law.
+class CountedLaw:
+    """Counts of independent records of one law, of which some chose a mapping and others judge it.
 
     Parameters
     ----------
-    mapping
     joint : (n_private, n_symbols)
-    fitted, fresh, schema
-        As of `assure_mapping`.
-    values : (n_seen, n_private_variables)
-        The private values that occur.
-    prior : (n_seen,) or (n_seen + 1,)
-        Positive, of sum at most 1, from the fitted records; the last is of a value that no record
-        has, where the schema has room for one.
-    n_private, n_cells
-        That the law may have, by the schema.
+        From `fitted`, smoothed or not: what the mapping was fitted on.
+    private : (n_private, n_private_variables)
+        Its private values: all that occur among `fitted` and `fresh`, sorted.
+    fitted, fresh
+        The mapping is no function of `fresh`.
+    schema
+        Of the records: it says how many profiles and private values there may be.
     """
 
-    mapping: SparseMapping
     joint: FloatArray
+    private: IntArray
     fitted: ProfileCounts
     fresh: ProfileCounts
     schema: ShardSchema
-    values: IntArray
-    prior: FloatArray
-    n_private: int
-    n_cells: float
 
-    def table(self, counts: ProfileCounts) -> FloatArray:
+    @cached_property
+    def cells(self) -> tuple[int, float]:
+        """Private values, and cells, that the law may have, by the schema."""
+        return _count_cells(self.schema, len(self.private))
+
+    @cached_property
+    def prior(self) -> FloatArray:
+        """Positive, of sum at most 1, from the fitted records; see `find_prior`."""
+        _, place = number_private(self.fitted, self.private)
+        counts = np.bincount(place, self.fitted.counts, len(self.private)).astype(np.float64)
+        return find_prior(counts, self.cells[0])
+
+    def select_variable(self, k: int) -> CountedLaw:
+        """Of one private variable alone."""
+        values, rows = add_rows(self.joint, self.private[:, k])
+        schema = replace(self.schema, confidential=(self.schema.confidential[k],))
+        fitted, fresh = (one.select_variable(k) for one in (self.fitted, self.fresh))
+        return CountedLaw(rows, values[:, None], fitted, fresh, schema)
+
+    def table(self, mapping: SparseMapping, counts: ProfileCounts) -> FloatArray:
         """Records of each private value and symbol, unseen profiles as their nearest."""
-        table = np.zeros((len(self.prior), self.mapping.n_symbols))
+        table = np.zeros((len(self.prior), mapping.n_symbols))
         if counts.n_records:
-            _, value = number_private(counts, self.values)
-            symbols = self.mapping.find_symbols(counts.keys[:, : counts.n_attributes])
+            _, value = number_private(counts, self.private)
+            symbols = mapping.find_symbols(counts.keys[:, : counts.n_attributes])
             np.add.at(table, (value, symbols), counts.counts)
         return table
 
-    def largest_distance(self) -> float:
+    def largest_distance(self, mapping: SparseMapping) -> float:
         """Of any two profiles that the schema allows; infinite where it declares no sizes."""
         sizes = [column.n_categories for column in self.schema.attributes]
-        if self.mapping.distortion_kind == "hamming":
-            return float(self.mapping.n_features_in)
-        power = 2 if self.mapping.distortion_kind == "squared" else 1
+        if mapping.distortion_kind == "hamming":
+            return float(mapping.n_features_in)
+        power = 2 if mapping.distortion_kind == "squared" else 1
         if None in sizes:
             return math.inf
         return float(sum((size or 0) ** power for size in sizes))  # codes from -1 on
 
 
 def assure_mapping(
-    mapping: SparseMapping,
-    joint: FloatArray,
-    private: IntArray,
-    fitted: ProfileCounts,
-    fresh: ProfileCounts,
-    schema: ShardSchema,
-    *,
-    confidence: float,
-    held_out: float = 0.5,
+    mapping: SparseMapping, law: CountedLaw, *, confidence: float, held_out: float = 0.5
 ) -> SparseMapping:
     """The mapping with a promise about the law of its records.
 
     Parameters
     ----------
     mapping
-        Fitted on `joint`.
-    joint : (n_private, n_symbols)
-        From `fitted`, smoothed or not.
-    private : (n_private, n_private_variables)
-        Its private values: all that occur among `fitted` and `fresh`, sorted.
-    fitted, fresh
-        Counts of independent records; the mapping is no function of `fresh`.
-    schema
-        Of the records: it says how many profiles and private values there may be.
+        Fitted on the law's joint.
+    law
     confidence
         Of all bounds together.
     held_out
-        Share of the records that `fresh` is meant to be; 0 leaves all to the ball.
+        Share of the records that judge; 0 leaves all to the ball.
 
     Returns
     -------
@@ -132,16 +137,11 @@ def assure_mapping(
         for name, share in (_SHARES if held_out > 0 else _BALL_ALONE).items()
     }
     # The order matters: fresh records are looked at only once all shares of the miss are fixed.
-    fresh = _select_known(mapping, fresh)
-    n_private, n_cells = _count_cells(schema, len(private))
-    _, place = number_private(fitted, private)
-    counts = np.bincount(place, fitted.counts, len(private)).astype(np.float64)
-    prior = find_prior(counts, n_private)
-    law = _Evidence(mapping, joint, fitted, fresh, schema, private, prior, n_private, n_cells)
-    by_others = _bound_held_out(law, miss["held_out"])
-    ball, spent_in_ball = _bound_over_ball(law, miss["ball"])
-    spent = _bound_distortion(law, miss["distortion"])
-    worst = measure_worst_cases(joint, mapping.mapping)
+    law = replace(law, fresh=_select_known(mapping, law.fresh))
+    by_others = _bound_held_out(mapping, law, miss["held_out"])
+    ball, spent_in_ball = _bound_over_ball(mapping, law, miss["ball"])
+    spent = _bound_distortion(mapping, law, miss["distortion"])
+    worst = measure_worst_cases(law.joint, mapping.mapping)
     numbers = {
         "confidence": confidence,
         "plug_in": mapping.information,
@@ -151,8 +151,8 @@ def assure_mapping(
         "ball": ball,
         "plug_in_distortion": mapping.distortion,
         "distortion_at_most": min(spent, spent_in_ball),
-        "n_fitted": fitted.n_records,
-        "n_held_out": fresh.n_records,
+        "n_fitted": law.fitted.n_records,
+        "n_held_out": law.fresh.n_records,
         # What is left out is unbounded.
         **{name: number for name, number in worst.items() if math.isfinite(number)},
         # What a search proved of several budgets.
@@ -204,12 +204,7 @@ def forecast_needed(
 
 
 def check_target(
-    mapping: SparseMapping,
-    joint: FloatArray,
-    fitted: ProfileCounts,
-    target: float | None,
-    held_out: float,
-    schema: ShardSchema,
+    mapping: SparseMapping, law: CountedLaw, target: float | None, held_out: float
 ) -> None:
     """Refuse a mapping whose bound is above the target, and say what would do.
 
@@ -221,7 +216,9 @@ def check_target(
     if target is None or found is None or found <= target:
         return
     confidence = dict(mapping.guarantee.parameters)["confidence"]
-    needed = forecast_needed(mapping, joint, target, held_out, confidence=confidence, schema=schema)
+    needed = forecast_needed(
+        mapping, law.joint, target, held_out, confidence=confidence, schema=law.schema
+    )
     remedy = (
         f"No number of records suffices: at this distortion_budget about {mapping.lower_bound:.3g} "
         "nats remain. Raise distortion_budget or wanted_information."
@@ -230,7 +227,7 @@ def check_target(
     )
     raise GuaranteeError(
         f"the information is at most {found:.3g} nats, and wanted_information is {target:g}; "
-        f"{fitted.n_records:,} records were fitted.",
+        f"{law.fitted.n_records:,} records were fitted.",
         remedy=remedy,
         code="bound-above-wanted",
     )
@@ -259,19 +256,19 @@ def _select_known(mapping: SparseMapping, fresh: ProfileCounts) -> ProfileCounts
     return replace(fresh, keys=fresh.keys[known], counts=fresh.counts[known])
 
 
-def _bound_held_out(law: _Evidence, miss: float) -> float:
+def _bound_held_out(mapping: SparseMapping, law: CountedLaw, miss: float) -> float:
     """Bound on the information by the records that did not choose the mapping."""
-    most = math.log(law.n_private)
+    most = math.log(law.cells[0])
     # Two in each half at least.
     if law.fresh.n_records < 4 or not miss:
         return most
     parts = split_counts(law.fresh, held_out_information.SECOND_PART, "halves")
-    first, second = map(law.table, parts)
+    first, second = (law.table(mapping, part) for part in parts)
     # A row of nothing for a private value that no record has.
     rows = np.zeros((len(law.prior) - len(law.joint), law.joint.shape[1]))
     reference = held_out_information.make_reference(
         np.concatenate([law.joint, rows]),
-        law.mapping.mapping,
+        mapping.mapping,
         law.prior,
         law.fitted.n_records,
         law.fresh.n_records,
@@ -279,41 +276,41 @@ def _bound_held_out(law: _Evidence, miss: float) -> float:
     return held_out_information.bound_held_out_information(reference, first, second, miss)
 
 
-def _bound_over_ball(law: _Evidence, miss: float) -> tuple[float, float]:
+def _bound_over_ball(mapping: SparseMapping, law: CountedLaw, miss: float) -> tuple[float, float]:
     """Bounds on information and distortion over a ball.
 
     Around all counts where the schema's cells are few; else around those held out. All counts chose
     the mapping and its symbols: the ball must then hold every law on the cells that the schema
     allows. Which of the two is decided by the schema alone.
     """
-    both, n_cells = law.fitted.merge(law.fresh), law.n_cells
-    most, farthest = math.log(law.n_private), law.largest_distance()
+    both, (n_private, n_cells) = law.fitted.merge(law.fresh), law.cells
+    most, farthest = math.log(n_private), law.largest_distance(mapping)
     # By the schema and the number of records, never by what they hold: no second look.
     whole = n_cells <= both.n_records
     if not whole:
-        both, n_cells = law.fresh, law.n_private * law.mapping.n_symbols
+        both, n_cells = law.fresh, n_private * mapping.n_symbols
     if not both.n_records:
         return most, farthest
-    table = law.table(both)
-    masses = np.asarray((law.mapping.mapping @ (table / table.sum()).T).T)
+    table = law.table(mapping, both)
+    masses = np.asarray((mapping.mapping @ (table / table.sum()).T).T)
     radius = law_bounds.find_radius(int(n_cells), both.n_records, miss)
     information = min(most, law_bounds.bound_over_ball(masses, law.prior, radius))
     if not whole or not math.isfinite(farthest):
         return information, farthest
     # The ball holds laws with mass in cells that no record has: these cost the most there is.
-    spent = np.append(_measure_distances(law.mapping, both), farthest)  # and where no record is
+    spent = np.append(_measure_distances(mapping, both), farthest)  # and where no record is
     shares = np.append(both.counts / both.n_records, 0.0)
     return information, min(farthest, law_bounds.bound_mean_over_ball(spent, shares, radius))
 
 
-def _bound_distortion(law: _Evidence, miss: float) -> float:
+def _bound_distortion(mapping: SparseMapping, law: CountedLaw, miss: float) -> float:
     """Upper bound on the mean distortion of records as they are, unseen profiles included."""
-    most, fresh = law.largest_distance(), law.fresh
+    most, fresh = law.largest_distance(mapping), law.fresh
     if not fresh.n_records or not math.isfinite(most) or not miss:
         return most
-    spent = _measure_distances(law.mapping, fresh)
+    spent = _measure_distances(mapping, fresh)
     # Of a variable between 0 and `most` the variance is at most this; a guess may be any number.
-    guess = most * law.mapping.distortion
+    guess = most * mapping.distortion
     return law_bounds.bound_mean(spent, fresh.counts.astype(np.float64), most, guess, miss)
 
 

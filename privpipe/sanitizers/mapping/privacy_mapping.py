@@ -18,6 +18,7 @@ from privpipe.protocols import FloatArray, IntArray, Method, Shards, ShardSchema
 from privpipe.sanitizers.arrays import check_shards, check_unweighted, say_incomplete
 from privpipe.sanitizers.mapping import profiles
 from privpipe.sanitizers.mapping.assurance import (
+    CountedLaw,
     assure_mapping,
     check_target,
     find_prior,
@@ -95,21 +96,13 @@ def _keep_frequent(
 
 
 def assure_each_variable(
-    mapping: SparseMapping,
-    joint: FloatArray,
-    private: IntArray,
-    fitted: ProfileCounts,
-    fresh: ProfileCounts,
-    schema: ShardSchema,
-    *,
-    confidence: float,
-    held_out: float = 0.5,
+    mapping: SparseMapping, law: CountedLaw, *, confidence: float, held_out: float = 0.5
 ) -> SparseMapping:
     """The mapping with a promise about each private variable.
 
     Parameters
     ----------
-    mapping, joint, private, fitted, fresh, schema, confidence, held_out
+    mapping, law, confidence, held_out
         As of `assure_mapping`; the confidence is of all promises together.
 
     Returns
@@ -118,23 +111,15 @@ def assure_each_variable(
         Its guarantee's number bounds the information about all variables together, nats; the
         parameters `<variable>_plug_in` and `<variable>_at_most` are those of each.
     """
-    n_variables = private.shape[1]
+    n_variables = law.private.shape[1]
     # All promises hold together: a union bound over the variables and their combination.
     given = {"confidence": 1 - (1 - confidence) / (n_variables + 1), "held_out": held_out}
-    whole = assure_mapping(mapping, joint, private, fitted, fresh, schema, **given)
+    whole = assure_mapping(mapping, law, **given)
     numbers, words = dict(whole.guarantee.parameters) | {"confidence": confidence}, []
-    for k, column in enumerate(schema.confidential[:n_variables]):
-        values, rows = profiles.add_rows(joint, private[:, k])
-        information = measure_information(np.asarray(mapping.mapping @ rows.T))
-        alone = assure_mapping(
-            replace(mapping, information=information),
-            rows,
-            values[:, None],
-            fitted.select_variable(k),
-            fresh.select_variable(k),
-            replace(schema, confidential=(column,)),
-            **given,
-        ).guarantee
+    for k, column in enumerate(law.schema.confidential[:n_variables]):
+        one = law.select_variable(k)
+        information = measure_information(np.asarray(mapping.mapping @ one.joint.T))
+        alone = assure_mapping(replace(mapping, information=information), one, **given).guarantee
         numbers[f"{column.name}_plug_in"] = information
         numbers[f"{column.name}_at_most"] = float(alone.number or 0.0)
         words.append(f"{round_up(float(alone.number or 0.0))} about {column.name}")
@@ -259,19 +244,11 @@ def fit_privacy_mapping(
     private, _ = profiles.number_private(counts)
     joint, codes = prepare_joint(fitted, options, private)  # raises where nothing is known
     say_incomplete(counts.n_left_out, counts.n_records + counts.n_left_out, "private")
-    assured = (assure_mapping if options.information_budgets is None else assure_each_variable)(
-        _solve(joint, codes, private, options, price, (fitted.n_records, fresh.n_records)),
-        joint,
-        private,
-        fitted,
-        fresh,
-        shards.schema,
-        confidence=options.confidence,
-        held_out=options.held_out,
-    )
-    check_target(
-        assured, joint, fitted, options.wanted_information, options.held_out, shards.schema
-    )
+    law = CountedLaw(joint, private, fitted, fresh, shards.schema)
+    found = _solve(joint, codes, private, options, price, (fitted.n_records, fresh.n_records))
+    assure = assure_mapping if options.information_budgets is None else assure_each_variable
+    assured = assure(found, law, confidence=options.confidence, held_out=options.held_out)
+    check_target(assured, law, options.wanted_information, options.held_out)
     return assured
 
 

@@ -32,8 +32,9 @@ from privpipe.numerics.noise.mechanism import Lattice
 from privpipe.numerics.random.streams import KEY_BYTES, KeyedStream
 from privpipe.option_values import FORBID
 from privpipe.protocols import FloatArray, IntArray, Method, Role, Shard, Shards, ShardSchema
-from privpipe.sanitizers.arrays import check_shards, check_unweighted, say_incomplete
+from privpipe.sanitizers.arrays import check_shards, say_incomplete
 from privpipe.sanitizers.masking.private_model import PrivateMaskingModel, PublicScale
+from privpipe.sanitizers.masking.refusals import check_regression
 from privpipe.sanitizers.options import MethodOptions
 
 GRID = 2.0**-16
@@ -324,13 +325,7 @@ def _find_range(bound: Mapping[str, tuple[float, float]], name: str) -> tuple[fl
 
 def check_private(options: MaskingPrivateOptions, schema: ShardSchema) -> None:
     """Raise for options that no records of a schema can be masked with."""
-    check_unweighted(schema)
-    if not schema.desired or not schema.n_features:
-        raise InputError(
-            f"There is no {'numeric feature' if schema.desired else 'desired variable'}, and so "
-            "no regression to keep.",
-            remedy="Name at least one variable in [collection] desired, and ingest features.",
-        )
+    check_regression(schema)
     known = {*schema.named_features, *name_targets(schema.desired), ANY}
     if strange := sorted(set(options.bound) - known):
         raise OptionError(

@@ -16,7 +16,8 @@ import numpy as np
 
 from privpipe.errors import InputError, OptionError
 from privpipe.numerics.random.record_hash import identify_records
-from privpipe.protocols import BoolArray, FloatArray, Shard, WordArray
+from privpipe.protocols import BoolArray, FloatArray, Shard, ShardSchema, WordArray
+from privpipe.sanitizers.arrays import check_unweighted
 
 COUNTERS_PER_DIMENSION = 200
 """Persons remembered per dimension: what is forgotten is at most a two-hundredth in all."""
@@ -118,6 +119,17 @@ LARGEST_SHARE = 0.1
 Released coefficients and second moments show who holds the share s of one at a cosine of about
 ``sqrt(s)``: .32, where a record counts as found from .97 and nine tenths of it are others'.
 """
+
+
+def check_regression(schema: ShardSchema) -> None:
+    """Raise for records that have no regression to keep, or are weighted."""
+    check_unweighted(schema)
+    if not schema.desired or not schema.n_features:
+        raise InputError(
+            f"There is no {'numeric feature' if schema.desired else 'desired variable'}, and so "
+            "no regression to keep.",
+            remedy="Name at least one variable in [collection] desired, and ingest features.",
+        )
 
 
 def check_counts(n_surrogates: int, n_features: int) -> None:

@@ -21,7 +21,7 @@ from privpipe.numerics.masking.sign_sums import plan_grid
 from privpipe.numerics.moments import CoMoments, name_targets
 from privpipe.option_values import FORBID
 from privpipe.protocols import FloatArray, Method, Role, Shards, ShardSchema
-from privpipe.sanitizers.arrays import check_shards, check_unweighted, say_incomplete
+from privpipe.sanitizers.arrays import check_shards, say_incomplete
 from privpipe.sanitizers.masking import refusals
 from privpipe.sanitizers.masking.masking_model import BIAS, MaskingModel
 from privpipe.sanitizers.masking.record_survey import (
@@ -217,16 +217,7 @@ def _make_model(
 
 def check_masking(options: MaskingOptions, schema: ShardSchema) -> None:
     """Raise for options that no records of a schema can be masked with."""
-    check_unweighted(schema)
-    if not schema.desired:
-        raise InputError(
-            "There is no desired variable, and so no regression to keep.",
-            remedy="Name at least one in [collection] desired.",
-        )
-    if not schema.n_features:
-        raise InputError(
-            "The records have no numeric features to mask.", remedy="Ingest numeric features."
-        )
+    refusals.check_regression(schema)
     refusals.check_counts(options.n_surrogates, schema.n_features + 1)
     scaled = {"clip": options.clip is not None, "missing": options.missing == "complete"}
     if options.solver == "literal" and any(scaled.values()):

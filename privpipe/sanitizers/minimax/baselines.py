@@ -28,10 +28,7 @@ from privpipe.sanitizers.minimax.training.labelled_moments import (
 )
 from privpipe.sanitizers.options import MethodOptions
 
-Width = Annotated[int, Field(ge=1, description="Features released.")]
-OptionalWidth = Annotated[
-    int | None, Field(ge=1, description="Features released. Default: the informative directions.")
-]
+Width = Annotated[int, Field(ge=1)]
 Find = Callable[[Sequence[planning.Task], LabelledMoments, int, float], tuple[FloatArray, int]]
 
 
@@ -41,8 +38,10 @@ class LeastSquaresOptions(planning.TaskOptions):
 
     source: ClassVar[str] = f"{HAMM}, equations (47)-(58)"
     name: Literal["minimax_least_squares"] = "minimax_least_squares"
-    n_filtered: OptionalWidth = None
-    ridge: planning.EigenRidge = 1e-6
+    n_filtered: Width | None = None
+    """Features released. Default: the informative directions."""
+    ridge: planning.Positive = 1e-6
+    """Added to the metric of the eigenproblem, relative to its mean eigenvalue."""
 
 
 @options_dataclass(frozen=True, kw_only=True, config=FORBID)
@@ -51,8 +50,10 @@ class PrivacyLdsOptions(planning.TaskOptions):
 
     source: ClassVar[str] = f"{HAMM}, equations (59)-(62)"
     name: Literal["privacy_lds"] = "privacy_lds"
-    n_filtered: OptionalWidth = None
-    ridge: planning.EigenRidge = 1e-8
+    n_filtered: Width | None = None
+    """Features released. Default: the informative directions."""
+    ridge: planning.Positive = 1e-8
+    """Added to the metric of the eigenproblem, relative to its mean eigenvalue."""
 
 
 @options_dataclass(frozen=True, kw_only=True, config=FORBID)
@@ -62,6 +63,7 @@ class PcaOptions(MethodOptions):
     source: ClassVar[str] = f"{HAMM}, section 6.1"
     name: Literal["pca"] = "pca"
     n_filtered: Width
+    """Features released."""
     centre: bool = True
     """Subtract the training mean. False: the paper's, on raw records."""
 
@@ -83,6 +85,7 @@ class RandOptions(MethodOptions):
     source: ClassVar[str] = f"{HAMM}, section 6.1"
     name: Literal["rand"] = "rand"
     n_filtered: Width
+    """Features released."""
     seed: int = Field(default=0, ge=0)
     """Of the projection; public, for it protects nothing."""
 

@@ -26,6 +26,7 @@ from privpipe.sanitizers.minimax.linear_filter import HAMM, MinimaxFilter
 from privpipe.sanitizers.minimax.training import adversary_rounds
 from privpipe.sanitizers.minimax.training.labelled_moments import LabelledMoments, measure_radius
 from privpipe.sanitizers.minimax.training.tasks import (
+    NonNegative,
     Task,
     check_reduced_width,
     check_width,
@@ -56,7 +57,7 @@ class MinimaxOptions(adversary_rounds.FilterTraining):
     solver: Literal["quasi_newton", "alternating"] = "quasi_newton"
     """quasi_newton: L-BFGS on Phi in whitened features, with a line search. alternating: the
     paper's Algorithm 1 verbatim, for comparison."""
-    regularisation: adversary_rounds.Ridge = 1e-6
+    regularisation: NonNegative = 1e-6
     max_iterations: adversary_rounds.Iterations = 10
     start: Literal["auto", "zero", "least_squares", "privacy_lds", "rand"] = "auto"
     """auto: zero in the reduced form, Privacy LDS otherwise."""

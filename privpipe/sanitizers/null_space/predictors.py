@@ -246,14 +246,7 @@ Arrays = Mapping[str, npt.ArrayLike]
 """Of a predictor that is given instead of fitted, as its file holds them."""
 
 
-Ridge = Annotated[
-    float,
-    Field(
-        ge=0,
-        allow_inf_nan=False,
-        description="Added to the unit diagonal of the standardised features' Gram matrix.",
-    ),
-]
+Ridge = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 @options_dataclass(frozen=True, kw_only=True, config=FORBID)
@@ -268,6 +261,7 @@ class CleanerOptions(MethodOptions):
     """total: the budget covers all desired labels together. per_label: it is multiplied by their
     number, as in the paper's tables."""
     ridge: Ridge = 0.0
+    """Added to the unit diagonal of the standardised features' Gram matrix."""
     intercept: Intercept = "separate"
     """separate: fitted and stored apart. augmented: a column of ones is appended to the record and
     cleaned along (the paper's reading). none."""

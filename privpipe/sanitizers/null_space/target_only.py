@@ -40,6 +40,7 @@ class TargetOnlyOptions(MethodOptions):
     """Release numeric targets as one of so many bins, about equally frequent, instead of the
     predicted number."""
     ridge: predictors.Ridge = 0.01
+    """Added to the unit diagonal of the standardised features' Gram matrix."""
 
     weighs: ClassVar[bool] = True
 

@@ -8,6 +8,7 @@ import json
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
 from typing import Annotated, Any, Self, get_args
 
 import fsspec
@@ -29,16 +30,7 @@ from privpipe.store.sources.reading.source import ColumnText, Dialect, SourceLay
 
 ENDING = ".schema.toml"
 
-HEAD = """\
-# How privpipe understood a table. Change what is wrong, then run the same command again.
-#
-# kind: number, text, boolean or date (with its format; ISO 8601 without).
-# use:  feature, days (a date as days since 1970-01-01), calendar (of a date four features: year,
-#       month, weekday, days), indicators (a feature of 0 and 1 per category, whose names are
-#       published), variable (a target, a confidential variable, a group: never released unless
-#       included), or drop.
-# missing: further cells that mean a missing value. Examples are invented.
-"""
+HEAD = Path(__file__).with_name("schema_head.toml").read_text("utf-8")
 
 _STRICT = ConfigDict(extra="forbid", hide_input_in_errors=True)
 

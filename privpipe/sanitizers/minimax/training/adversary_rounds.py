@@ -36,17 +36,7 @@ GROUP_DEALS = 4
 RIDGE = 1e-4
 """Of every adversary but the logistic one; it also certifies how well each is solved."""
 
-Ridge = Annotated[
-    NonNegative, Field(description="Ridge of every predictor, and half of it of the filter.")
-]
-Iterations = Annotated[
-    int,
-    Field(
-        ge=0,
-        description="Most outer iterations; more fit the training records closer and let "
-        "non-linear adversaries see more.",
-    ),
-]
+Iterations = Annotated[int, Field(ge=0)]
 
 
 @options_dataclass(frozen=True, kw_only=True, config=FORBID)
@@ -63,10 +53,13 @@ class FilterTraining(TaskOptions):
     """Records of one group that the adversary group knows."""
     seed: Annotated[int, Field(ge=0)] = 0
     """Of what is drawn: the start, adversaries."""
-    regularisation: Ridge = 1e-4
+    regularisation: NonNegative = 1e-4
+    """Ridge of every predictor, and half of it of the filter."""
     with_intercept: bool = True
     """Predictors have an intercept. False, of linear filters: the paper's."""
     max_iterations: Iterations = 100
+    """Most outer iterations; more fit the training records closer and let non-linear adversaries
+    see more."""
     tolerance: NonNegative = 1e-5
     """Stop when an iteration lowers Phi by less than this share."""
     inner_tolerance: Positive = 1e-6

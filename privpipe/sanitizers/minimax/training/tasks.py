@@ -27,10 +27,6 @@ from privpipe.sanitizers.options import MethodOptions
 
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-EigenRidge = Annotated[
-    Positive,
-    Field(description="Added to the metric of the eigenproblem, relative to its mean eigenvalue."),
-]
 TaskKind = Literal["auto", "classification", "regression"]
 MAX_AUTO_CLASSES = MOST_CODES
 """A numeric variable of integers with at most so many values is read as classes."""
