@@ -4,6 +4,7 @@ import os
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, is_dataclass
+from shlex import quote
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,12 @@ from privpipe.pipeline.runs.spend import list_fleeting
 from privpipe.pipeline.runs.subject_limit import count_subjects
 from privpipe.pipeline.runs.trusted_code import list_unrun, say_changed_code
 from privpipe.pipeline.stages.check import check_stage
-from privpipe.pipeline.stages.diagnosis import diagnose, picture_trial, try_configured
+from privpipe.pipeline.stages.diagnosis import (
+    diagnose,
+    forecast_gate,
+    picture_trial,
+    try_configured,
+)
 from privpipe.pipeline.stages.forecast import GateNeeds, SampleFindings, check_sample, forecast_run
 from privpipe.pipeline.stages.trial import draw_trial
 from privpipe.records.schema import ChunkPlan, predict_chunk_memory
@@ -60,10 +66,11 @@ def check_command(config: str) -> dict[str, Any]:
             )
     if subjects is not None:
         say(f"subjects   {subjects.describe()}")
-    picture = _picture(run)
-    if picture:
-        say(tabulate(picture, title="what the audit would about find, from a fifth of the records"))
-    say("Everything that can be known without reading all records is in order.")
+    case, picture = _say_forecast(run)
+    if case == "closed":
+        say(f"All else is in order. What would pass: privpipe suggest {quote(config)}")
+    else:
+        say("Everything that can be known without reading all records is in order.")
     return {
         "collection": _summarise(run.collection),
         "training": None if run.trains_on_itself else _summarise(run.training),
@@ -74,6 +81,7 @@ def check_command(config: str) -> dict[str, Any]:
         "left_out": list_left_out(run),
         "unwritten": list_unwritten(run.options.about),
         "gate": _describe_gate(found.gate),
+        "forecast": case,
         "picture": picture,
         "profiles": None,  # what readers of other methods' answers find
         **_by_subject(found.forecast),
@@ -90,15 +98,22 @@ def check_command(config: str) -> dict[str, Any]:
     }
 
 
-def _picture(run: Run) -> list[dict[str, str]]:
-    """Noise, the target itself, raw records and what is configured; none of too few records."""
+def _say_forecast(run: Run) -> tuple[str, list[dict[str, str]]]:
+    """What the gate will say, and what is gained of noise, configured and raw records."""
     if not run.training.confidential or not run.options.audit.adversaries:
-        return []
+        return "", []
     try:
         trial = draw_trial(run.options, run.training)
-        return picture_trial(trial, try_configured(run.options, trial))
-    except PrivpipeError:  # what stops a run was said before
-        return []
+        configured = try_configured(run.options, trial)
+        picture = picture_trial(trial, configured)
+    except PrivpipeError:  # too few; what stops a run was said before
+        return "", []
+    say(tabulate(picture, title="what the audit would find about, and what [gate] allows"))
+    if configured is None:
+        return "", picture
+    case, sentence = forecast_gate(configured, trial)
+    say(f"forecast   {sentence}")
+    return case, picture
 
 
 def suggest_command(config: str, out: str = "") -> dict[str, Any]:
@@ -118,14 +133,17 @@ def suggest_command(config: str, out: str = "") -> dict[str, Any]:
     picture = picture_trial(trial, configured)
     say(tabulate(picture))
     content = {"picture": picture, "tried": [], "out": None, "case": "configured"}
-    if configured is not None and configured.passes():
-        say(f"{configured.describe()} would pass as it is configured: privpipe run {config}")
-        return content
+    if configured is not None:
+        case, sentence = forecast_gate(configured, trial)
+        say(sentence)
+        if case == "open" and configured.is_useful:
+            say(f"next     privpipe run {quote(config)}")
+            return content
     found = diagnose(options, trial, refused=configured is not None)
     say(found.text)
     if found.following is not None:
         write_new(out, found.write(f"Instead of {config}."))
-        say(f"next     privpipe run {out}")
+        say(f"next     privpipe run {quote(out)}")
     tried = [rung.describe() for rung in found.tried]
     return content | {"tried": tried, "out": out if found.following else None, "case": found.case}
 

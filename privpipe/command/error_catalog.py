@@ -15,6 +15,7 @@ from typing import Any
 
 import privpipe
 from privpipe import errors
+from privpipe.pipeline.stages.gate import REMEDIES
 from privpipe.records.schema import suggest
 from privpipe.report.console import say, tabulate
 
@@ -63,17 +64,20 @@ class Situation:
 COMPLAINT = "Complaint"
 """What the gate objects to in a release; the first one's code is the error's."""
 
-GATE_REMEDY = (
-    "Run what the message names, next.toml beside the report: it was tried. `privpipe suggest` "
-    "tries before a run; `privpipe approve` publishes this release once, as overridden."
+TRIED_REMEDY = (
+    "Where the message names next.toml beside the report, run that: it was tried. Where it says "
+    "that nothing would pass, or how many records are needed, no option of this method helps. "
+    "`privpipe suggest` tries before a run; `privpipe approve` publishes this release once, as "
+    "overridden."
 )
 
 
 def _list_elsewhere() -> Iterator[Situation]:
     """What is not raised by its code: verdicts, warnings, and what the command itself says."""
-    usual = {"exit_code": 6, "kind": "GateError", "remedy": GATE_REMEDY}
+    usual = {"exit_code": 6, "kind": "GateError"}
     known = tomllib.loads(Path(__file__).with_name("situations.toml").read_text("utf-8"))
-    yield from (Situation(code, **usual | said) for code, said in known.items())
+    for code, said in known.items():
+        yield Situation(code, **usual | {"remedy": REMEDIES.get(code, TRIED_REMEDY)} | said)
     for kind in errors.PrivpipeWarning.__subclasses__():
         yield Situation(kind.code, 0, kind.__name__, f"A warning: {kind.__doc__}", kind.remedy)
 
@@ -99,9 +103,9 @@ def _find_situations(tree: ast.AST) -> Iterator[Situation]:
             continue
         name = node.func.id if isinstance(node.func, ast.Name) else ""
         if name == COMPLAINT and isinstance(node.args[0], ast.Constant):
-            yield Situation(
-                str(node.args[0].value), 6, "GateError", _write(node.args[1]), GATE_REMEDY
-            )
+            code = str(node.args[0].value)
+            remedy = REMEDIES.get(code, TRIED_REMEDY)
+            yield Situation(code, 6, "GateError", _write(node.args[1]), remedy)
         # A class, or a choice between two.
         called = {one.id for one in ast.walk(node.func) if isinstance(one, ast.Name)}
         for kind in called & RAISED.keys():

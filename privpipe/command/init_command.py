@@ -309,8 +309,9 @@ def _suggest_budget(
         options = RunOptions(
             collection={"path": collection, "desired": desired, "confidential": confidential},
             method={"name": method, "utility_budget": 1.0},
-            release={"path": release, "nonfinite": "impute" if n_gaps else "fail"},
-            gate={"enforce": False},  # nothing is released
+            # Nothing is released, least of all where another release is.
+            release={"path": f"{release}.none", "nonfinite": "impute" if n_gaps else "fail"},
+            gate={"enforce": False},
         )
         meaning = forecast.explain_budget(check_stage(options))
     except (PrivpipeError, ValidationError):  # `check` will say what is wrong

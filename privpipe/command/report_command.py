@@ -146,28 +146,26 @@ def find_release(place: str) -> str:
 
 
 def runs_command(release: str) -> dict[str, Any]:
-    """List all attempts at a release, each with what was changed, verdict and gain."""
+    """List all attempts at a release, in the order of their runs."""
     release = find_release(release)
-    attempts, before, rows = _read_attempts(release), dict[str, Any](), list[dict[str, Any]]()
+    attempts, before = _read_attempts(release), dict[str, Any]()
+    say(
+        f"attempts at {shown(release)}, the first one first; each release counts once for the level"
+    )
     for one in attempts:
-        changed = list_differences(before, one["options"])
-        worst = _find_worst(one)
-        rows.append(
-            {
-                "run": one["run"],
-                "attempt": one["attempt"],
-                "configuration": _say_changes(changed, bool(before)),
-                "gate": one["state"],
-                "verdict": one["verdict"],
-                "gain": _say_gain(worst),
-                "target": _say_target(one),
-            }
-        )
+        say(f"{one['run']}  gate {one['state']}, {one['verdict']}; counted as {one['attempt']}")
+        for what, sentence in (
+            ("method", _say_options(one["options"]["method"])),
+            ("changed", _say_changes(list_differences(before, one["options"])) if before else ""),
+            ("gain", _say_gain(_find_worst(one))),
+            ("target", _say_target(one)),
+        ):
+            if sentence:
+                say(f"  {what:8s} {sentence}")
         before = one["options"]
-    say(tabulate(rows, title=f"attempts at {shown(release)}"))
     if len(attempts) > 1:
         two = " ".join(one["run"] for one in attempts[-2:])
-        say(f"privpipe diff {two} --release {shown(release)}  holds two side by side.")
+        say(f"next     privpipe diff {two} --release {quote(shown(release))}")
     return {"release": shown(release), "attempts": attempts}
 
 
@@ -197,10 +195,12 @@ def diff_attempts(one: str, other: str, release: str) -> dict[str, Any]:
         "gain": [_say_gain(_find_worst(one)) for one in both],
         "target": [_say_target(one) for one in both],
     }
-    rows = [
-        {"": name, one: _say_value(pair[0]), other: _say_value(pair[1])}
-        for name, pair in said.items()
-    ]
+    rows = list[dict[str, str]]()
+    for name, pair in said.items():
+        # Of what another method does not have nothing is a default.
+        lacks = name.startswith("[method]") and "[method] name" in differing
+        values = ["" if lacks and one is None else _say_value(one) for one in pair]
+        rows.append({"": name, one: values[0], other: values[1]})
     say(tabulate(rows))
     return {"attempts": list(both), "differences": differing}
 
@@ -215,10 +215,15 @@ def _read_attempts(release: str) -> list[dict[str, Any]]:
     return found
 
 
-def _say_changes(changed: dict[str, list[Any]], follows: bool) -> str:
-    """What an attempt changed; of the first one its method alone."""
-    shown_ones = changed if follows else {k: v for k, v in changed.items() if "[method]" in k}
-    return ", ".join(f"{name} = {_say_value(pair[1])}" for name, pair in shown_ones.items())
+def _say_options(method: dict[str, Any]) -> str:
+    rest = {key: value for key, value in method.items() if key != "name"}
+    return ", ".join([method["name"], *(f"{key} = {value}" for key, value in rest.items())])
+
+
+def _say_changes(changed: dict[str, list[Any]]) -> str:
+    """What an attempt changed beside its method."""
+    others = {name: pair for name, pair in changed.items() if not name.startswith("[method]")}
+    return ", ".join(f"{name} = {_say_value(pair[1])}" for name, pair in others.items())
 
 
 def _say_value(value: Any) -> str:

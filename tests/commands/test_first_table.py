@@ -248,3 +248,17 @@ def test_ingest__stores_the_roles_that_the_command_line_gave(
     table = read_header(url, "collection")["table"]["column"]
     assert {table[name]["use"] for name in ("gone", "ill", "visits")} == {"variable"}
     assert {table[name]["use"] for name in ("note", "customer")} == {"drop"}
+
+
+def test_init__suggests_a_budget_where_a_release_is_already(
+    collection: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "customers.release.zarr").mkdir()
+    (tmp_path / "customers.release.zarr" / "zarr.json").write_text("{}")
+    given = ("--desired", "gone", "--confidential", "ill", "--method", "null_space")
+    code, said = call(monkeypatch, capsys, "init", collection, str(tmp_path / "my.toml"), *given)
+    assert code == 0, said
+    assert re.search(r"(?m)^utility_budget = 0\.\d+$", (tmp_path / "my.toml").read_text())

@@ -9,12 +9,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from privpipe.command.error_catalog import read_catalog
 from privpipe.errors import GateError, InputError
 from privpipe.pipeline.runs.configuration_file import read_options
 from privpipe.pipeline.runs.history import list_differences, read_attempts
 from privpipe.pipeline.runs.run_options import RunOptions
-from privpipe.pipeline.stages.diagnosis import diagnose, picture_trial, try_configured
-from privpipe.pipeline.stages.gate import say_decision
+from privpipe.pipeline.stages.diagnosis import (
+    TRIED,
+    diagnose,
+    forecast_gate,
+    picture_trial,
+    try_configured,
+)
+from privpipe.pipeline.stages.gate import REMEDIES, Complaint, find_remedies, say_decision
 from privpipe.pipeline.stages.trial import Outlook, Rung, TrialRecords, draw_trial
 from privpipe.records.sampling import make_split
 from privpipe.sanitizers import METHODS
@@ -132,9 +139,12 @@ def test_picture__has_noise_target_raw_and_what_is_configured(tmp_path: Path) ->
     options = make(tmp_path)
     trial = draw(options)
     rows = picture_trial(trial, try_configured(options, trial))
-    gains = {row["who sees"]: float(row["gain"]) for row in rows}
-    assert set(gains) == {"noise", "configured", "raw", "target"}
+    gains = {row["who sees"]: float(row["gain"].partition(",")[0]) for row in rows}
+    assert set(gains) == {"noise", "configured", "raw", "allowed"}
     assert gains["noise"] < 0.1 < gains["raw"]
+    assert gains["allowed"] == 0.2
+    assert forecast_gate(trial.noise, trial)[0] == "open"
+    assert forecast_gate(trial.raw, trial)[0] == "closed"
 
 
 def test_draw_trial__of_too_few_records_says_how_many(tmp_path: Path) -> None:
@@ -170,6 +180,18 @@ def test_say_decision__never_speaks_of_a_score_within_its_limit() -> None:
     assert say_decision(near, 5000).endswith("5,000 records judge. About 9,000 would decide.")
     # Withdrawn for want of power: its limits hold, and nothing else may be claimed.
     assert say_decision(near | {"gain_upper": 0.15}, 5000) == "-"
+
+
+def test_find_remedies__every_complaint_of_no_ladder_has_one_and_explain_says_the_same() -> None:
+    catalog = read_catalog()
+    for code, remedy in REMEDIES.items():
+        found = {"adversaries": {"included": ()}}
+        assert find_remedies(found, [Complaint(code, "-"), Complaint(code, "-")]) == [remedy]
+        assert {one.remedy for one in catalog[code] if one.message != "-"} >= {remedy}
+    judged = {code for code, all_of in catalog.items() for one in all_of if one.kind == "GateError"}
+    assert {*TRIED, *REMEDIES} <= judged
+    for code in TRIED:
+        assert any("next.toml" in one.remedy for one in catalog[code])
 
 
 @pytest.mark.slow

@@ -17,15 +17,7 @@ from privpipe.pipeline.runs.configuration_file import write_keys, write_options
 from privpipe.pipeline.runs.run import HOLDOUT, Run
 from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.pipeline.stages.gate import Complaint, find_remedies, say_score
-from privpipe.pipeline.stages.trial import (
-    ROOM,
-    WEAKEST,
-    Outlook,
-    Rung,
-    TrialRecords,
-    draw_trial,
-    say_method,
-)
+from privpipe.pipeline.stages.trial import ROOM, WEAKEST, Rung, TrialRecords, draw_trial, say_method
 from privpipe.sanitizers import METHODS
 from privpipe.store.access.location import join, shown
 from privpipe.store.access.objects import write_file
@@ -71,30 +63,57 @@ OTHER = {"attributes"}
 """Roles of which a trial has no records."""
 
 
+GAINS = {"confidential_advantage_max": "gain", "exposed_max": "true positives"}
+"""Columns of a picture, by the key of ``[gate]`` that limits them."""
+
+
 def picture_trial(trial: TrialRecords, configured: Rung | None = None) -> list[dict[str, str]]:
-    """Noise, the target itself and the raw records, and what is configured, as rows of a table."""
-    rows = []
-    for name, known in trial.measure_target().items():
-        views = {"noise": trial.noise, "configured": configured, "raw": trial.raw}
+    """Noise, what is configured and the raw records beside the limits, as rows of a table."""
+    rows, views = [], {"noise": trial.noise, "configured": configured, "raw": trial.raw}
+    for name in dict.fromkeys(one.target for one in trial.noise.outlooks):
+        limits = dict[str, str]()
         for view, rung in views.items():
-            mine = [one for one in rung.outlooks if one.target == name] if rung else []
-            if mine:
-                rows.append({"confidential": name, "who sees": view} | _say_outlooks(mine))
-        knows = {"gain": "0", "up to": "0", "allowed": "", "in": f"advantage {known:.2f}"}
-        if trial.schema.desired:
-            rows.append({"confidential": name, "who sees": "target"} | knows)
+            mine = {one.key: one for one in rung.outlooks if one.target == name} if rung else {}
+            limits |= {key: f"{one.allowed:g}" for key, one in mine.items()}
+            said = {key: f"{one.gain:.2f}, at most {one.upper:.2f}" for key, one in mine.items()}
+            rows += [_as_row(name, view, said)] if mine else []
+        rows.append(_as_row(name, "allowed", limits))
     return rows
 
 
-def _say_outlooks(mine: list[Outlook]) -> dict[str, str]:
-    """The worst of a variable."""
-    worst = max(mine, key=lambda one: one.excess)
-    return {
-        "gain": f"{worst.gain:.2f}",
-        "up to": f"{worst.upper:.2f}",
-        "allowed": f"{worst.allowed:g}",
-        "in": say_score(worst.score),
-    }
+def _as_row(name: str, view: str, said: Mapping[str, str]) -> dict[str, str]:
+    gains = {title: said.get(key, "") for key, title in GAINS.items()}
+    return {"confidential": name, "who sees": view} | gains
+
+
+def forecast_gate(rung: Rung, trial: TrialRecords) -> tuple[str, str]:
+    """What the gate will say of what is configured: "open", "closed" or "unsure", and why.
+
+    Closed only where the sample alone proves a leak, open only with the room that a ladder leaves.
+    """
+    known = ", ".join(f"{share:.2f} of {name!r}" for name, share in trial.measure_target().items())
+    basis = f"From {len(trial.judge.features):,} records."
+    if trial.schema.desired:
+        basis += f" The target alone reveals, as an advantage: {known}."
+    if rung.failed or not rung.outlooks:
+        return "unsure", f"{rung.failed or 'nothing is attacked'}. {basis}"
+    leaking = [one for one in rung.outlooks if one.lower > one.allowed]
+    worst = max(leaking or rung.outlooks, key=lambda one: one.excess)
+    needed = rung.find_limits()
+    is_open = all(needed[one.key] <= one.allowed for one in rung.outlooks)
+    case = "closed" if leaking else "open" if is_open else "unsure"
+    return case, (
+        f"{FORECASTS[case]}: {worst.adversary.replace('_', ' ')} gains {worst.gain:.2f} of "
+        f"{worst.target!r} in {say_score(worst.score)} ({worst.lower:.2f} to {worst.upper:.2f}). "
+        f"Allowed: {worst.allowed:g}. {basis}"
+    )
+
+
+FORECASTS = {
+    "open": "The gate will probably open",
+    "closed": "The gate will probably stay closed",
+    "unsure": "The gate may open or stay closed",
+}
 
 
 def diagnose(options: RunOptions, trial: TrialRecords, *, refused: bool = True) -> Diagnosis:
@@ -211,7 +230,7 @@ TRIED = ("leaks", "unproven", "unknown", "utility", "constant")
 
 def lead_out(run: Run, findings: Mapping[str, Any], complaints: list[Complaint]) -> dict[str, Any]:
     """What would let a release pass, tried; and the file that runs it."""
-    said, tried = [find_remedies(findings)], list[str]()
+    said, tried = find_remedies(findings, complaints), list[str]()
     if complaints[0].code in TRIED and run.method.releases == "rows":
         try:
             trial = draw_trial(run.options, run.training, attempt=int(findings["attempt"]) + 1)
@@ -225,4 +244,5 @@ def lead_out(run: Run, findings: Mapping[str, Any], complaints: list[Complaint])
                 place = join(run.report_url, FOLLOWING)
                 write_file(place, found.write(f"After run {run.run_id} was refused."))
                 said.append(f"Next: privpipe run {quote(shown(place))}")
-    return {"ways_out": " ".join(filter(None, said)), "tried": tried}
+    said = said or ["No other method was tried. The report shows what decided."]
+    return {"ways_out": " ".join(said), "tried": tried}

@@ -332,14 +332,27 @@ def say_decision(decision: Mapping[str, Any], n_records: int) -> str:
     return f"{said} The estimate is within it; {n_records:,} records judge.{more}"
 
 
-def find_remedies(findings: Mapping[str, Any]) -> str:
-    """What has to go whatever the method: included variables that reveal more than is allowed."""
+REMEDIES = {
+    "membership": "Train on more records, or with a larger ridge: what fits few closely reveals "
+    "them.",
+    "place": "Look at this place of the source, or release without the column that is named.",
+    "difference": "Train on the records of the earlier run again, or on many more new ones.",
+    "not-protected": 'Accept that by name, with [gate] single_records = "unprotected", or choose a '
+    "method whose promise is about single records.",
+}
+"""By the code of a complaint that no other method of the ladder answers."""
+
+
+def find_remedies(findings: Mapping[str, Any], complaints: list[Complaint]) -> list[str]:
+    """What has to change whatever the method is."""
     leaking = dict.fromkeys(
         repr(one["included"])
         for one in findings["adversaries"].get("included", ())
         if one["gain_lower"] is not None and one["gain_lower"] > one["allowed"]
     )
-    return f"Release without {', '.join(leaking)}, which leaks by itself." if leaking else ""
+    said = [f"Release without {', '.join(leaking)}, which leaks by itself."] if leaking else []
+    codes = dict.fromkeys(one.code for one in complaints)
+    return said + [REMEDIES[code] for code in codes if code in REMEDIES]
 
 
 def _say(complaints: list[Complaint], weaker: list[str]) -> str:

@@ -32,7 +32,7 @@ TOTAL = re.compile(
 """How a row begins that is no record, but a sum or a count of those above it."""
 
 LEAST_REPEATED = 10
-"""Cells below a first row by which it is distinguished from a record where all is text."""
+"""Cells of a column of text that distinguish its name from a record's cell."""
 
 DOT = re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d+)?|[+-]?\d+\.\d+")
 COMMA = re.compile(r"[+-]?\d{1,3}(\.\d{3})+(,\d+)?|[+-]?\d+,\d+")
