@@ -13,6 +13,7 @@ from privpipe import extras
 PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
 DISTRIBUTIONS = {"prometheus_client": "prometheus-client", "yaml": "pyyaml"}
 DISTRIBUTIONS |= {"python_calamine": "python-calamine"}
+DISTRIBUTIONS |= {"opentelemetry": "opentelemetry-api", "openlineage": "openlineage-python"}
 
 
 def list_required(requirements: list[str]) -> set[str]:

@@ -23,6 +23,7 @@ from privpipe.pipeline.runs import resume, spend, trusted_code
 from privpipe.pipeline.runs.configuration_file import read_options
 from privpipe.pipeline.runs.run import Run, cluster_options
 from privpipe.pipeline.runs.run_options import RunOptions
+from privpipe.pipeline.runs.tracing import open_span, reporting_lineage
 from privpipe.pipeline.runs.watch import Watch, write_failure, write_results
 from privpipe.pipeline.stages import clean, gate, train
 from privpipe.pipeline.stages.audit.audit_stage import describe_unseen
@@ -101,8 +102,13 @@ def release_collection(
     checked
         What the check stage made of the options, where that was done before.
     """
+    name = watch.now.deployment or options.release.path.rstrip("/").rpartition("/")[2]
     try:
-        with watch.beating(options.release.path, options.privacy.most_epsilon):
+        with (
+            open_span("run", release=name),
+            reporting_lineage(options, name, watch.say),
+            watch.beating(options.release.path, options.privacy.most_epsilon),
+        ):
             outcome = _begin(options, watch, until, times, checked)
     except BaseException as error:  # Ctrl-C, too, or Prefect cancels the run
         write_failure(options.release.path, watch, error)

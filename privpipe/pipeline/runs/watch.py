@@ -24,6 +24,7 @@ from privpipe.cluster.workers.boundary import seal
 from privpipe.cluster.workers.progress import Progress, find_stage
 from privpipe.errors import PrivpipeError, printable
 from privpipe.pipeline.runs.run import now
+from privpipe.pipeline.runs.tracing import open_span
 from privpipe.report.console import PlainConsole
 from privpipe.report.work_bar import WorkBar
 from privpipe.store.access.location import join
@@ -137,7 +138,8 @@ class Watch:
         log_progress("begins", self.now)
         self._show(at_once=True)
         try:
-            yield
+            with open_span(name, run=self.now.run, release=self.now.release):
+                yield
         finally:
             self._close()
             self._show(at_once=True)  # how far it came: what advanced last may not be shown yet
