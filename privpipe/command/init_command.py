@@ -276,18 +276,25 @@ def _try_methods(
         )
     except (PrivpipeError, ValidationError):  # `check` will say what is wrong
         return None, "", {}
+    usual, final = RunOptions.model_fields["gate"].default, found.following or options
+
+    def list_weaker(chosen: RunOptions) -> dict[tuple[str, str], Any]:
+        """Limits that allow more than usual."""
+        values = {key: getattr(chosen.gate, key) for key in WEAKEST}
+        return {("gate", k): value for k, value in values.items() if value > getattr(usual, k)}
+
+    said, keys = "", {("audit", key): value for key, value in audited.items()}
     # Never weaker than what means anything without saying so.
-    weak = not trial.noise.passes(WEAKEST)
-    said = f"{say_few(options, trial, WEAKEST)} Limits that noise meets are written. " * weak
-    final = found.following or options
-    usual = RunOptions.model_fields["gate"].default
-    keys = {("audit", key): value for key, value in audited.items()}
-    keys |= {
-        ("gate", key): value
-        for key in WEAKEST
-        if (value := getattr(final.gate, key)) > getattr(usual, key)
-    }
-    return found.following, f"{said}{found.text}", keys
+    if not trial.noise.passes(WEAKEST):
+        said = f"{say_few(options, trial, WEAKEST)} Limits that noise meets are written. "
+    elif raised := list_weaker(options):
+        said = f"So few records can show no less than {write_keys(raised)}: that is written. "
+    if keys:
+        said += f"To show that, {write_keys(keys)} is written. "
+    if found.following is not None and found.following.method.name == LAST["name"]:
+        more = " It releases the predicted target and nothing else: --method writes another."
+        return found.following, f"{said}{found.text}{more}", keys | list_weaker(final)
+    return found.following, f"{said}{found.text}", keys | list_weaker(final)
 
 
 def _suggest_budget(

@@ -22,7 +22,7 @@ from privpipe.pipeline.stages.diagnosis import (
     try_configured,
 )
 from privpipe.pipeline.stages.gate import REMEDIES, Complaint, find_remedies, say_decision
-from privpipe.pipeline.stages.trial import Outlook, Rung, TrialRecords, draw_trial
+from privpipe.pipeline.stages.trial import ROOM, Outlook, Rung, TrialRecords, _read, draw_trial
 from privpipe.records.sampling import make_split
 from privpipe.sanitizers import METHODS
 from privpipe.store.collections.collection import Collection, open_collection
@@ -61,6 +61,23 @@ def open_training(options: RunOptions) -> Collection:
 
 def draw(options: RunOptions) -> TrialRecords:
     return draw_trial(options, open_training(options))
+
+
+def test_noise__is_what_limits_are_wide_and_no_accident_of_its_draw(tmp_path: Path) -> None:
+    """A draw that gains by chance moves neither limits that are written nor what is advised."""
+    options = make(tmp_path)
+    trial = draw(options)
+    wide = {one.key: one.upper for one in trial.noise.outlooks}
+    assert {one.gain for one in trial.noise.outlooks} == {0.0}
+    held = open_training(options).keeping(make_split(0.5), "held_out")
+    judged = replace(trial, judge=_read(held, N))
+    found = []
+    for seed in range(4):
+        drawn = np.random.default_rng(50 + seed).standard_normal((len(judged.judge.features), 1))
+        found += [one.upper / wide[one.key] for one in judged.foresee(drawn)]
+    # Within the room that a limit is given, which is no twice of what is needed.
+    assert max(found) < ROOM
+    assert np.mean(found) > 0.6
 
 
 @pytest.mark.parametrize("holdout", [0.0, 0.1, 0.5])
@@ -126,6 +143,22 @@ def test_diagnose__does_not_propose_the_method_that_was_refused(tmp_path: Path) 
     assert second.following is None or second.following.method.name != first.method.name
 
 
+def test_diagnose__what_is_expected_within_the_weakest_limits_may_pass(tmp_path: Path) -> None:
+    """Without room to spare it is proposed as what it is, with no limit beyond those."""
+    options = make(tmp_path)
+    trial = draw(options)
+    near = Outlook("secret", "boosting", "auc", 0.14, 0.05, 0.19, 0.2)
+    vars(trial)["noise"] = Rung({"name": "noise"}, False, (replace(near, gain=0.0, upper=0.05),))
+    tried = {"try_method": lambda method, *, standardise: Rung(method, standardise, (near,), 0.9)}
+    vars(trial).update(tried)
+    found = diagnose(options, trial)
+    assert "What may pass" in found.text
+    assert found.following is not None
+    assert found.following.gate.confidential_advantage_max == 0.2
+    near = replace(near, upper=0.21)
+    assert diagnose(options, trial).following is None
+
+
 def test_rung__useless_releases_are_never_proposed() -> None:
     good = Outlook("a", "boosting", "auc", 0.0, -0.01, 0.01, 0.1)
     assert Rung({"name": "x"}, False, (good,), 0.9).passes()
@@ -153,7 +186,7 @@ def test_draw_trial__of_too_few_records_says_how_many(tmp_path: Path) -> None:
     few = {"features": rng.normal(size=(900, 3)), "secret": rng.integers(0, 2, 900).astype(np.int8)}
     write_records(url, few)
     options = make(tmp_path)
-    with pytest.raises(InputError, match="needs 2,000 records"):
+    with pytest.raises(InputError, match="needs 1,000 records"):
         draw_trial(options, open_collection(url, confidential=("secret",)))
 
 

@@ -141,7 +141,10 @@ def diagnose(options: RunOptions, trial: TrialRecords, *, refused: bool = True) 
     for allowed in (limits, weakest):
         if passing := [rung for rung in rungs if rung.passes(allowed)]:
             best = _choose(passing, allowed)
-            return _propose(options, best, rungs, limits)
+            return _propose(options, trial, best, rungs)
+    # No room to spare: what is expected keeps within, and chance decides.
+    if near := [rung for rung in rungs if rung.passes(weakest, 1.0)]:
+        return _propose(options, trial, min(near, key=lambda rung: rung.worst.upper), rungs)
     return _say_target(rungs)
 
 
@@ -159,35 +162,40 @@ def _choose(passing: list[Rung], allowed: Mapping[str, float]) -> Rung:
 def follow(options: RunOptions, rung: Rung) -> RunOptions:
     """The configuration with the method of a rung, and limits within which it was found."""
     method = METHODS[rung.method["name"]].options(**rung.method)
-    raised = {
-        key: value
-        for key, value in rung.find_limits().items()
-        if value > getattr(options.gate, key)
-    }
     chosen = options.model_copy(update={"method": method})
     chosen = chosen.change("collection", standardise=rung.standardise)
     if chosen.release.layout != "dense":  # what only the method before could do
         chosen = chosen.change("release", layout="dense")
+    raised = list_raised(options, rung)
     return chosen.change("gate", **raised) if raised else chosen
 
 
-def _propose(
-    options: RunOptions, best: Rung, rungs: list[Rung], limits: Mapping[str, float]
-) -> Diagnosis:
-    raised = {k: v for k, v in best.find_limits().items() if v > limits[k]}
-    weaker = (
-        f" It needs weaker limits, which the release will state: "
-        f"{write_keys({('gate', key): value for key, value in raised.items()})}."
-        if raised
-        else ""
-    )
-    others = [rung.describe() for rung in rungs if rung is not best]
-    others_said = f" Also tried: {'; '.join(others)}." if others else ""
+def list_raised(options: RunOptions, rung: Rung) -> dict[str, float]:
+    """Limits that a rung needs beyond those that are set, and none that say nothing."""
+    needed = rung.find_limits()
+    set_ones = {key: getattr(options.gate, key) for key in needed}
+    most = {key: max(WEAKEST[key], limit) for key, limit in set_ones.items()}
+    return {k: min(v, most[k]) for k, v in needed.items() if v > set_ones[k]}
+
+
+def _propose(options: RunOptions, trial: TrialRecords, best: Rung, rungs: list[Rung]) -> Diagnosis:
+    raised, following = list_raised(options, best), follow(options, best)
+    limits = {key: getattr(following.gate, key) for key in WEAKEST}
+    n = len(trial.learn.features) + len(trial.judge.features)
+    is_sure = best.passes(limits)
     text = (
-        f"What would pass, tried on a fifth of the records, none of which judges: "
-        f"{best.describe()}.{weaker}{others_said}"
+        f"What {'would' if is_sure else 'may'} pass, tried on {n:,} records, none of which judges: "
+        f"{best.describe()}."
     )
-    return Diagnosis("near" if raised else "method", text, follow(options, best), tuple(rungs))
+    if not is_sure:
+        text += f" Chance decides: up to {best.worst.upper:.2f} in {say_score(best.worst.score)}"
+        text += f" is expected, {limits[best.worst.key]:g} is the most that means anything."
+    if raised:
+        said = write_keys({("gate", key): value for key, value in raised.items()})
+        text += f" It needs weaker limits, which the release will state: {said}."
+    if others := [rung.describe() for rung in rungs if rung is not best]:
+        text += f" Also tried: {'; '.join(others)}."
+    return Diagnosis("near" if raised else "method", text, following, tuple(rungs))
 
 
 def say_few(options: RunOptions, trial: TrialRecords, weakest: Mapping[str, float]) -> str:
@@ -210,8 +218,8 @@ def _say_target(rungs: list[Rung]) -> Diagnosis:
     tried = "; ".join(rung.describe() for rung in rungs)
     if not useful:
         return Diagnosis("target", f"No other method could be fitted. Tried: {tried}.", None)
-    least = min(useful, key=lambda rung: rung.worst.excess)
-    worst = least.worst
+    # The last of the ladder releases the predicted target and nothing else.
+    least, worst = useful[-1], useful[-1].worst
     said = (
         f"Nothing that was tried would pass: the predicted target itself reveals {worst.target!r} "
         f"({say_method(least.method)}: gain {worst.gain:.2f} in {say_score(worst.score)}, up to "

@@ -1,4 +1,4 @@
-"""What would pass, tried on a fifth of the records, of those that no audit judges.
+"""What would pass, tried on records that no audit judges: a fifth of all, of few more.
 
 Every method of the ladder is fitted to some of them and attacked on the others by the few
 adversaries that find most leaks. Whoever chooses by these records has learned nothing of those that
@@ -33,8 +33,8 @@ from privpipe.sanitizers.ladder import list_ladder
 from privpipe.store.collections.collection import Collection
 from privpipe.store.keyring.registers import Attempt
 
-SHARE, LEAST, MOST = 0.2, 2_000, 20_000
-"""Of the records: a fifth, of at most so many; fewer than the least order no methods."""
+SHARE, LEAST, ENOUGH, MOST = 0.2, 1_000, 8_000, 20_000
+"""Of the records: a fifth, but of few all up to `ENOUGH`; fewer than `LEAST` order no methods."""
 
 LEARN = 0.4
 """Of a trial: the fit has these, the adversaries the rest."""
@@ -56,6 +56,10 @@ WEAKEST = {"confidential_advantage_max": 0.2, "exposed_max": 0.1}
 ROOM = 1.15
 """An expected limit is so many times what the trial says: choosing the best of a ladder and the
 adversaries that a trial leaves out both make it look better than it is."""
+
+CHANCE = 1.35
+"""Of twenty adversaries the luckiest gains a third of what limits are wide, where there is nothing
+to be gained: .33 on the pupils of `school`, .24 on their tenth."""
 
 RETAINED = 0.5
 """Of what raw records show of the target beyond a guess: less is no use of a release."""
@@ -135,20 +139,20 @@ class Rung:
     def is_useful(self) -> bool:
         return not self.failed and not self.retained < RETAINED
 
-    def find_limits(self) -> dict[str, float]:
+    def find_limits(self, room: float = ROOM) -> dict[str, float]:
         """The limits, in hundredths, within which an audit would about find it."""
         found: dict[str, float] = {}
         for one in self.outlooks:
             # What is no number is within no limit.
             is_known = math.isfinite(one.upper)
-            least = math.ceil(100 * ROOM * one.upper) / 100 if is_known else math.inf
+            least = math.ceil(100 * room * one.upper) / 100 if is_known else math.inf
             found[one.key] = max(found.get(one.key, one.allowed), least)
         return found
 
-    def passes(self, limits: Mapping[str, float] | None = None) -> bool:
+    def passes(self, limits: Mapping[str, float] | None = None, room: float = ROOM) -> bool:
         """Whether it would, within its own limits or others."""
         allowed = limits or {one.key: one.allowed for one in self.outlooks}
-        needed = self.find_limits()
+        needed = self.find_limits(room)
         return self.is_useful and all(needed[key] <= allowed[key] for key in needed)
 
     def describe(self) -> str:
@@ -235,9 +239,16 @@ class TrialRecords:
 
     @cached_property
     def noise(self) -> Rung:
-        """What would be found of a release that reveals nothing."""
+        """What would be found of a release that reveals nothing: no gain, but by chance."""
         drawn = np.random.default_rng(0).standard_normal((len(self.judge.features), 1))
-        return Rung({"name": "noise"}, False, self.foresee(drawn))
+        # How wide limits are is measured; what this one draw gained is an accident of it.
+        outlooks = tuple(
+            replace(
+                one, gain=0.0, lower=one.lower - one.gain, upper=CHANCE * (one.upper - one.gain)
+            )
+            for one in self.foresee(drawn)
+        )
+        return Rung({"name": "noise"}, False, outlooks)
 
     @cached_property
     def raw(self) -> Rung:
@@ -305,7 +316,7 @@ class TrialRecords:
 
 
 def draw_trial(options: RunOptions, training: Collection, *, attempt: int = 1) -> TrialRecords:
-    """A fifth of the records, of those that no audit judges.
+    """A fifth of the records, of few more, of those that no audit judges.
 
     Parameters
     ----------
@@ -331,7 +342,7 @@ def draw_trial(options: RunOptions, training: Collection, *, attempt: int = 1) -
         only_finite=True,
     )
     n_records = training.schema_of_records.n_records
-    shard = _read(free, min(MOST, max(LEAST, math.ceil(SHARE * n_records))))
+    shard = _read(free, min(MOST, max(ENOUGH, math.ceil(SHARE * n_records))))
     n = len(shard.features)
     if n < LEAST or not training.confidential:
         raise InputError(
