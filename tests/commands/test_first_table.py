@@ -223,7 +223,7 @@ def test_init__writes_a_ridge_where_only_some_chunks_were_read(
     )
     assert code == 0, said
     assert "9 chunks" in said
-    asked = ("--desired", "gone", "--confidential", "ill")
+    asked = ("--desired", "gone", "--confidential", "ill", "--method", "null_space")
     call(monkeypatch, capsys, "init", place, str(config), *asked)
     assert "\nridge = 1e-06\n" in config.read_text()
     config.write_text(config.read_text().replace("\nridge = 1e-06\n", "\n"))
