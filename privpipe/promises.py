@@ -52,6 +52,9 @@ def check_promise(promise: Guarantee, least: Mapping[str, float], *, delta: floa
 CHARGED = ("local_dp", "central_dp")
 """Kinds of promises that are differential privacy, and that an account is charged."""
 
+RECORDS_OF_ONE = "records of one subject, at most"
+"""A parameter of a promise that is about subjects."""
+
 MEANINGLESS = math.log(1e6)
 """Epsilon from which on a guess of one in a million may become an even bet: that is no promise."""
 

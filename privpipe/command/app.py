@@ -532,6 +532,7 @@ def account(
     sketch: str | None = Option(
         None, help="A collection of before there were sketches: know its records again."
     ),
+    limit: str = _text("As [privacy] limit, 3.0 or 3.0,1e-5: how many more releases it allows."),
 ) -> None:
     """List the privacy budget that releases with differential privacy consumed, by partition."""
 

@@ -1,5 +1,7 @@
 """``privpipe account``, ``forget-key``, ``certs``, ``sign``, ``verify``: losses and keys."""
 
+import math
+from bisect import bisect_left
 from dataclasses import asdict
 from typing import Any
 
@@ -7,14 +9,15 @@ from privpipe.cluster.executors.executor import Executor
 from privpipe.cluster.passes.sketch_pass import sketch_collection
 from privpipe.cluster.workers.certificates import make_certificates
 from privpipe.cluster.workers.deployed import write_configuration
-from privpipe.errors import StoreError
+from privpipe.errors import OptionError, StoreError
+from privpipe.numerics.limits import say_upper
 from privpipe.numerics.random.record_grids import Overlap
 from privpipe.report.console import say, tabulate
 from privpipe.report.work_bar import showing
 from privpipe.store.access.location import as_url, shown
 from privpipe.store.arrays.layout import exists, read_header
 from privpipe.store.collections.collection import open_collection
-from privpipe.store.keyring.account import Account, Loss, find_account
+from privpipe.store.keyring.account import Account, Loss, TotalLoss, find_account
 from privpipe.store.keyring.keyfiles import KeyEntry
 from privpipe.store.keyring.keys import forget_key, forget_keys, list_keys, list_unreadable
 from privpipe.store.keyring.sketches import Sketches
@@ -24,7 +27,14 @@ COUNTED = ("epsilon", "delta", "n_charges", "n_open")
 """What an account counts of a partition's entries."""
 
 
-def account_command(url: str, *, sketch: str | None = None) -> dict[str, Any]:
+AT_DELTA = 1e-6
+"""At which the account says what many releases reveal together, where no limit names another."""
+
+MOST_LEFT = 100_000
+"""Further releases that are counted."""
+
+
+def account_command(url: str, *, sketch: str | None = None, limit: str = "") -> dict[str, Any]:
     """List the privacy budget that every partition consumed, by the digest of its content.
 
     Parameters
@@ -33,7 +43,16 @@ def account_command(url: str, *, sketch: str | None = None) -> dict[str, Any]:
         Of the account.
     sketch
         A collection whose records the account is to know again; read in this process.
+    limit
+        Of epsilon, or of epsilon and delta by comma: how many more releases like the dearest of
+        each partition it allows.
+
+    Raises
+    ------
+    OptionError
+        If the limit is no such.
     """
+    allowed = _read_limit(limit)
     place = as_url(find_account(url or None))
     # Before the account is read: overlaps decide which losses add up.
     sketches = Sketches(place)
@@ -51,9 +70,18 @@ def account_command(url: str, *, sketch: str | None = None) -> dict[str, Any]:
         }
         for loss in losses
     }
-    joined = {loss.partition: account.read_joined(loss.partition)[0] for loss in losses}
+    totals = {loss.partition: account.read_joined(loss.partition) for loss in losses}
+    joined = {partition: one.epsilon for partition, one in totals.items()}
+    composed = {name: one.find_epsilon(allowed[1]) for name, one in totals.items()}
+    left = {one.partition: _count_left(totals[one.partition], one, *allowed) for one in losses}
     missing = sketches.find_missing(charged)
-    _show_account(place, losses, joined, overlaps)
+    more = {
+        f"at delta {allowed[1]:g}": {
+            name: say_upper(one, digits=3) for name, one in composed.items()
+        }
+    }
+    more |= {"releases left": {name: str(n) for name, n in left.items()}} if limit else {}
+    _show_account(place, losses, joined, more, overlaps)
     if missing:
         say(f"{len(missing)} partitions without a sketch: privpipe account --sketch COLLECTION")
     return {
@@ -64,6 +92,9 @@ def account_command(url: str, *, sketch: str | None = None) -> dict[str, Any]:
                 **{name: getattr(loss, name) for name in COUNTED},
                 "entries": [asdict(entry) for entry in loss.entries],
                 "joined_epsilon": joined[loss.partition],
+                # JSON knows no infinity: no epsilon holds with this delta.
+                "composed_epsilon": one if (one := composed[loss.partition]) < math.inf else None,
+                **({"releases_left": left[loss.partition]} if limit else {}),
                 "overlaps": {other: how.mine for other, how in overlaps[loss.partition].items()},
             }
             for loss in losses
@@ -72,10 +103,35 @@ def account_command(url: str, *, sketch: str | None = None) -> dict[str, Any]:
     }
 
 
+def _read_limit(text: str) -> tuple[float, float]:
+    """Epsilon and delta; infinite, and `AT_DELTA`, where nothing is said of them."""
+    try:
+        epsilon, delta = (float(one) for one in f"{text or 'inf'},{AT_DELTA}".split(",")[:2])
+        if not (epsilon > 0 and 0 < delta < 1 and text.count(",") < 2):
+            raise ValueError
+    except ValueError:
+        raise OptionError(
+            f"--limit is {text!r}.",
+            remedy="Give an epsilon, or an epsilon and a delta by comma, as 3.0,1e-5.",
+        ) from None
+    return epsilon, delta
+
+
+def _count_left(total: TotalLoss, loss: Loss, epsilon: float, delta: float) -> int:
+    """How many more draws as dear as the dearest one of a partition a limit allows."""
+    entries = sorted(loss.charged.values(), key=lambda one: one.epsilon)
+    one = TotalLoss.of(entries[-1:])
+    if not entries:
+        return MOST_LEFT
+    tried = range(1, MOST_LEFT + 1)
+    return bisect_left(tried, True, key=lambda n: not total.add(one, n).within(epsilon, delta))
+
+
 def _show_account(
     place: str,
     losses: list[Loss],
     joined: dict[str, float],
+    more: dict[str, dict[str, str]],
     overlaps: dict[str, dict[str, Overlap]],
 ) -> None:
     if not losses:
@@ -87,6 +143,7 @@ def _show_account(
             "partition": loss.partition[:12],
             "epsilon": f"{loss.epsilon:g}",
             "with others": f"{joined[loss.partition]:g}",
+            **{heading: cells[loss.partition] for heading, cells in more.items()},
             "delta": f"{loss.delta:.3g}",
             "releases": loss.n_charges,
             "unconfirmed": loss.n_open,

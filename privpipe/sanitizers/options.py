@@ -65,6 +65,10 @@ class MethodOptions(Options):
         """The map that releases coordinates, of a fitted one."""
         raise NotImplementedError
 
+    def concentrates(self) -> float | None:
+        """Rho that a release costs; None where it is that of its epsilon, or no promise is made."""
+        return None
+
     def consumes(self) -> float | None:
         """The epsilon that each released record consumes; None without differential privacy."""
         return None

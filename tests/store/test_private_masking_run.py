@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from privpipe.command.key_commands import account_command
 from privpipe.errors import GuaranteeError, OptionError
 from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.pipeline.stages import clean
@@ -73,8 +74,14 @@ def test_run__charges_once_whatever_is_made_of_the_moments(folder: Path) -> None
     assert set(read_losses(folder)) == {(1.0, 1e-5, 1)}
     release(options(folder, "three", method={"epsilon": 0.5}, privacy={"limit": (2.0, 1e-4)}))
     assert {round(epsilon, 9) for epsilon, _, _ in read_losses(folder)} == {1.5}
+    # The sum is 2.2, and what it means together is less.
+    release(options(folder, "four", method={"epsilon": 0.7}, privacy={"limit": (2.0, 1e-4)}))
+    (found, *_) = account_command(str(folder / "account"), limit="2.0,1e-4")["partitions"]
+    assert found["joined_epsilon"] == pytest.approx(2.2)
+    assert 1.2 < found["composed_epsilon"] < 1.5
+    assert found["releases_left"] == 2
     with pytest.raises(GuaranteeError, match="above"):
-        release(options(folder, "four", method={"epsilon": 0.7}, privacy={"limit": (2.0, 1e-4)}))
+        release(options(folder, "five", method={"epsilon": 1.9}, privacy={"limit": (2.0, 1e-4)}))
 
 
 def test_run__that_was_killed_ends_with_the_same_noise_and_one_charge(

@@ -172,8 +172,9 @@ class PrivacySection(Section):
     """Folder or URL of the account of losses, by content of the partitions, and of the register of
     releases. Not set: PRIVPIPE_ACCOUNT, or a folder in the user's data folder."""
     limit: _Positive | tuple[_Positive, Annotated[float, Field(gt=0, lt=1)]] | None = None
-    """Largest sum of epsilons that any partition may lose; or the largest sums of epsilons and of
-    deltas, as [3.0, 1e-5]. Not set: no limit of epsilon, and the delta of one release."""
+    """Largest epsilon that any partition may lose; or the largest epsilon and delta, as
+    [3.0, 1e-5]. With a delta, many losses count by what they are together, where that is less than
+    their sum. Not set: no limit of epsilon, and the delta of one release."""
     ephemeral: Literal["refuse", "accept"] = "refuse"
     """Where a method with differential privacy finds its account or the keys of its draws in memory
     or in a container's own layer: refuse ends the run before anything is written; accept lets it

@@ -15,11 +15,17 @@ import fsspec
 from privpipe.errors import GuaranteeError, StoreError
 from privpipe.pipeline.runs.run import Run, Trained
 from privpipe.pipeline.runs.run_options import RunOptions
-from privpipe.promises import CHARGED
+from privpipe.promises import CHARGED, RECORDS_OF_ONE
 from privpipe.store.access.location import join, local_path, shown
 from privpipe.store.access.mounts import find_loss
 from privpipe.store.access.objects import list_keys, open_store, read_bytes
-from privpipe.store.keyring.account import MOST_DELTA, Charge, add_up_losses, find_account
+from privpipe.store.keyring.account import (
+    MOST_DELTA,
+    Charge,
+    TotalLoss,
+    add_up_losses,
+    find_account,
+)
 from privpipe.store.keyring.account_chain import AccountChain, append_link, check_chain, reaching
 from privpipe.store.keyring.keyfiles import check_keys_apart, key_folder
 from privpipe.store.keyring.keys import PartitionKeys, make_partition_keys
@@ -43,6 +49,9 @@ def check_limit(run: Run) -> None:
     epsilon, limit = run.options.method.consumes(), run.options.privacy.most_epsilon
     if epsilon is None:
         return
+    method, delta = run.options.method, float(getattr(run.options.method, "delta", 0.0))
+    more = TotalLoss.of([Charge("", "", epsilon, delta, "", method.concentrates())])
+    most_delta = run.options.privacy.most_delta or max(MOST_DELTA, delta)
     account = run.open_account()
     check_remembered(run, check_chain(account.url))
     for part in run.collection.schema_of_records.partitions:
@@ -54,8 +63,10 @@ def check_limit(run: Run) -> None:
         if limit is None or repeats:
             continue
         # Records are known again in other partitions: what was lost there counts here.
-        lost = max(loss.epsilon, account.read_joined(part.digest)[0])
-        if add_up_losses([lost, epsilon]) > limit:
+        joined = account.read_joined(part.digest)
+        lost = max(loss.epsilon, joined.epsilon)
+        concentrated = joined.add(more).concentrate(most_delta)
+        if min(add_up_losses([lost, epsilon]), concentrated) > limit:
             raise GuaranteeError(
                 f"A partition has consumed epsilon {lost:g}; another {epsilon:g} would be above "
                 f"[privacy] limit = {limit:g}.",
@@ -100,13 +111,17 @@ def _list_charges(run: Run, trained: Trained, keys: PartitionKeys | None) -> tup
     guarantee, named = trained.guarantee, {} if keys is None else keys.list_fingerprints()
     if guarantee.kind not in CHARGED or guarantee.number is None:
         return ()
+    rho: float | None = None
     if guarantee.kind == "central_dp":
+        rho = run.options.method.concentrates()
+        if rho is not None:  # of n records of a subject n times n
+            rho *= dict(guarantee.parameters).get(RECORDS_OF_ONE, 1.0) ** 2
         # The moments were drawn once, and are in the model: what is made of it again costs nothing.
         for part in run.training.schema_of_records.partitions:
             about = f"moments of {part.digest} in {trained.model_digest}"
             named[part.digest] = hashlib.sha256(about.encode()).hexdigest()
     return tuple(
-        Charge(content, fingerprint, guarantee.number, guarantee.delta, guarantee.protects)
+        Charge(content, fingerprint, guarantee.number, guarantee.delta, guarantee.protects, rho)
         for content, fingerprint in named.items()
     )
 
@@ -132,7 +147,9 @@ def reserve_loss(
         that was ever charged is missing.
     """
     charges = _list_charges(run, trained, keys)
-    account = run.open_account()
+    account, privacy = run.open_account(), run.options.privacy
+    # Without a limit of its own, delta is that of one release: a second one is a decision.
+    most_delta = privacy.most_delta or max(MOST_DELTA, trained.guarantee.delta)
     if charges:
         run.sketches.check(
             [
@@ -143,13 +160,11 @@ def reserve_loss(
         check_remembered(run, check_chain(account.url))
         # Reserved before the first chunk exists: a process that dies later has charged for what may
         # have been read, never released what was not charged. The chain then notes the new head.
-        privacy = run.options.privacy
-        # Without a limit of its own, delta is that of one release: a second one is a decision.
-        most_delta = privacy.most_delta or max(MOST_DELTA, trained.guarantee.delta)
         account.reserve(charges, run.run_id, privacy.most_epsilon, most_delta)
         append_link(account.url, "charge")
     try:
-        yield max((account.read_joined(charge.partition)[0] for charge in charges), default=0.0)
+        lost = [account.read_joined(charge.partition) for charge in charges]
+        yield max((min(one.epsilon, one.concentrate(most_delta)) for one in lost), default=0.0)
     except BaseException:  # Ctrl-C, too
         # A chunk that was written may have been copied by whoever reads the folder: it stays lost.
         if charges and not _has_written(plan):

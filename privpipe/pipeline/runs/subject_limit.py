@@ -11,6 +11,7 @@ import pandas as pd
 
 from privpipe.errors import GuaranteeError, OptionError
 from privpipe.pipeline.runs.run import Run
+from privpipe.promises import RECORDS_OF_ONE
 from privpipe.protocols import BoolArray, Guarantee, IntArray
 from privpipe.store.access.location import join
 from privpipe.store.access.objects import open_store, write_bytes
@@ -161,5 +162,5 @@ def protect_subjects(guarantee: Guarantee, found: SubjectFindings | None) -> Gua
         number=guarantee.number * n,
         delta=delta,
         protects=found.subject,
-        parameters=(*guarantee.parameters, ("records of one subject, at most", float(n))),
+        parameters=(*guarantee.parameters, (RECORDS_OF_ONE, float(n))),
     )

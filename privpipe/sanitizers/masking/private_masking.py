@@ -85,6 +85,12 @@ class MaskingPrivateOptions(MethodOptions):
         """Epsilon, once for all surrogates."""
         return self.epsilon
 
+    def concentrates(self) -> float | None:
+        """That of Gaussian noise, rounded up."""
+        return math.nextafter(0.5 / find_sigma(self.epsilon, self.delta) ** 2, math.inf) * (
+            1 + 1e-15
+        )
+
 
 @dataclass(frozen=True, eq=False)
 class PrivateSums(AddsUp):

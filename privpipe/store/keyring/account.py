@@ -8,20 +8,23 @@ counted from its reservation on, before the first chunk is written, until it is 
 that wrote nothing.
 """
 
+from __future__ import annotations
+
 import json
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from fractions import Fraction
 from functools import cached_property
-from typing import Literal, NoReturn
+from typing import Literal, NoReturn, Self
 
 import google_crc32c
 from platformdirs import user_data_path
 
 from privpipe.errors import FormatError, GuaranteeError
+from privpipe.numerics.noise.composition import convert_rho, find_rho
 from privpipe.store.access.location import join, shown
 from privpipe.store.access.objects import list_keys, open_store
 from privpipe.store.keyring import account_chain as chain
@@ -48,6 +51,9 @@ class Charge:
         Loss of what is protected.
     protects
         "record", or the variable of the subjects.
+    rho
+        Its loss in zero-concentrated differential privacy, where that is known to hold without a
+        delta; None: that of its epsilon, but for its delta.
     """
 
     partition: str
@@ -55,6 +61,7 @@ class Charge:
     epsilon: float
     delta: float
     protects: str
+    rho: float | None = None
 
 
 @dataclass(frozen=True)
@@ -67,7 +74,7 @@ class Entry:
         Place among the entries of its partition, from 0.
     action
         "reserve", "confirm" (published) or "void" (nothing was written).
-    charge, epsilon, delta, protects
+    charge, epsilon, delta, protects, rho
         As of `Charge`.
     run
         Which run.
@@ -83,6 +90,61 @@ class Entry:
     protects: str
     run: str
     time: str
+    rho: float | None = None
+
+
+@dataclass(frozen=True)
+class TotalLoss:
+    """What several draws have cost together, rounded up.
+
+    Parameters
+    ----------
+    epsilon, delta
+        Sums: basic composition.
+    rho
+        Sum of zero-concentrated losses.
+    chance
+        Sum of the deltas but for which that sum holds.
+    """
+
+    epsilon: float = 0.0
+    delta: float = 0.0
+    rho: float = 0.0
+    chance: float = 0.0
+
+    @property
+    def basic(self) -> dict[str, float]:
+        """What basic composition adds up."""
+        return {"epsilon": self.epsilon, "delta": self.delta}
+
+    @classmethod
+    def of(cls, charges: Sequence[Charge | Entry]) -> Self:
+        """Of different draws."""
+        return cls(
+            add_up_losses(one.epsilon for one in charges),
+            add_up_losses(one.delta for one in charges),
+            add_up_losses(find_rho(o.epsilon) if o.rho is None else o.rho for o in charges),
+            add_up_losses(one.delta for one in charges if one.rho is None),
+        )
+
+    def add(self, other: TotalLoss, times: int = 1) -> TotalLoss:
+        """Both, the other so many times."""
+        mine, theirs = asdict(self), asdict(other)
+        more = {name: add_up_losses([theirs[name] * times]) for name in theirs}
+        return TotalLoss(*(add_up_losses([mine[name], more[name]]) for name in mine))
+
+    def concentrate(self, delta: float) -> float:
+        """Epsilon at a delta, by adding up what is concentrated; infinite at deltas like none."""
+        return convert_rho(self.rho, delta - self.chance) if delta > MOST_DELTA else math.inf
+
+    def within(self, limit: float, delta: float) -> bool:
+        """Whether one of both sums is within a limit of epsilon and of delta."""
+        return self.find_epsilon(delta) <= limit
+
+    def find_epsilon(self, delta: float) -> float:
+        """The smaller epsilon of both that holds with a delta; infinite where none does."""
+        basic = self.epsilon if self.delta <= delta else math.inf
+        return min(basic, self.concentrate(delta))
 
 
 @dataclass(frozen=True)
@@ -155,8 +217,8 @@ def add_up_losses(losses: Iterable[float]) -> float:
     )
 
 
-def join_losses(losses: Sequence[Loss], meet: Callable[[str, str], bool]) -> tuple[float, float]:
-    """Most that a person in several partitions has lost: epsilon and delta, rounded up.
+def join_losses(losses: Sequence[Loss], meet: Callable[[str, str], bool]) -> TotalLoss:
+    """Most that a person in several partitions has lost, rounded up.
 
     Parameters
     ----------
@@ -170,8 +232,8 @@ def join_losses(losses: Sequence[Loss], meet: Callable[[str, str], bool]) -> tup
     --------
     >>> entries = [Entry(0, "reserve", c, 10.0, 0.0, "record", r, "") for c, r in ("ax", "by")]
     >>> one, other = (Loss(entry.charge, (entry,)) for entry in entries)
-    >>> join_losses([one, other], lambda a, b: True)
-    (20.0, 0.0)
+    >>> join_losses([one, other], lambda a, b: True).epsilon
+    20.0
     """
     # A person in two partitions that meet pays in both; one who is in one of several that do not
     # meet pays in one of them, and which is not known: the dearest.
@@ -179,12 +241,15 @@ def join_losses(losses: Sequence[Loss], meet: Callable[[str, str], bool]) -> tup
     for loss in losses:
         for entry in loss.charged.values():
             by_run.setdefault(entry.run, {}).setdefault(loss.partition, []).append(entry)
-    held: list[Entry] = []
+    held, concentrated = list[Entry](), list[Entry]()
     for of_run in by_run.values():
         groups = _group(list(of_run), meet)
         charged = [[entry for one in group for entry in of_run[one]] for group in groups]
+        # By either measure the dearest: which of them decides is not known yet.
         held += max(charged, key=lambda group: add_up_losses(entry.epsilon for entry in group))
-    return add_up_losses(e.epsilon for e in held), add_up_losses(e.delta for e in held)
+        concentrated += max(charged, key=lambda group: TotalLoss.of([*group]).rho)
+    # Added up at once: each sum is rounded up.
+    return replace(TotalLoss.of(concentrated), **TotalLoss.of(held).basic)
 
 
 def _group(partitions: list[str], meet: Callable[[str, str], bool]) -> list[list[str]]:
@@ -212,8 +277,8 @@ class Account:
     url: str
     ties: Ties = field(default_factory=Ties)
 
-    def read_joined(self, partition: str) -> tuple[float, float]:
-        """Epsilon and delta that a record of a partition has lost at most, there and elsewhere."""
+    def read_joined(self, partition: str) -> TotalLoss:
+        """What a record of a partition has lost at most, there and elsewhere."""
         others = self.ties.relatives(partition)
         # Files are not people: an account by content alone was evaded by one changed digit.
         return join_losses([self.read(one) for one in (partition, *others)], self.ties.meet)
@@ -248,7 +313,8 @@ class Account:
             for loss, charge in zip(losses, charges, strict=True):
                 if charge.charge in loss.charged:
                     continue
-                if limit is not None and self.read_joined(charge.partition)[0] > limit:
+                lost = self.read_joined(charge.partition)
+                if limit is not None and min(lost.epsilon, lost.concentrate(most_delta)) > limit:
                     self._refuse(charge, limit)
         except BaseException:
             # Whatever stopped us, a kill by the keyboard too: what was not written is not owed.
@@ -282,34 +348,43 @@ class Account:
     ) -> None:
         if charge.charge in loss.charged:
             return
+        said = ""
+        if limit is not None and most_delta > MOST_DELTA:
+            more = TotalLoss.of([charge])
+            there = TotalLoss.of([*loss.charged.values()]), self.read_joined(charge.partition)
+            # Many small losses are less together than their sum; see `numerics.noise.composition`.
+            composed = max(one.add(more).concentrate(most_delta) for one in there)
+            if composed <= limit:
+                return
+            said = f" As concentrated losses all are epsilon {composed:.3g} at that delta."
         lost_delta = loss.delta
         # Of tiny deltas no sum of any collection is near the limit: the others are not read.
         if charge.delta > MOST_DELTA:
-            lost_delta = max(lost_delta, self.read_joined(charge.partition)[1])
+            lost_delta = max(lost_delta, self.read_joined(charge.partition).delta)
         if (delta := add_up_losses([lost_delta, charge.delta])) > most_delta:
             raise GuaranteeError(
                 f"Partition {charge.partition[:12]} would have lost delta {delta:.2g} in "
                 f"{loss.n_charges + 1} releases, a chance that nothing holds; allowed is at most "
-                f"{most_delta:.2g}.",
+                f"{most_delta:.2g}.{said}",
                 remedy='Repeat an earlier release, which costs nothing; or use noise = "discrete", '
                 "whose delta is 0. Or decide on both sums, as [privacy] limit = [3.0, 1e-5].",
                 code="account-exhausted",
             )
         if limit is None:
             return
-        lost = max(loss.epsilon, self.read_joined(charge.partition)[0])
+        lost = max(loss.epsilon, self.read_joined(charge.partition).epsilon)
         if add_up_losses([lost, charge.epsilon]) > limit:
-            self._refuse(charge, limit)
+            self._refuse(charge, limit, said)
 
-    def _refuse(self, charge: Charge, limit: float) -> NoReturn:
-        loss, joined = self.read(charge.partition), self.read_joined(charge.partition)[0]
+    def _refuse(self, charge: Charge, limit: float, said: str = "") -> NoReturn:
+        loss, joined = self.read(charge.partition), self.read_joined(charge.partition).epsilon
         others = list(self.ties.relatives(charge.partition))
         elsewhere = f" (of it {loss.epsilon:g} itself, the rest in {len(others)} partitions with "
         elsewhere += "records of it)"
         raise GuaranteeError(
             f"Partition {charge.partition[:12]} has spent epsilon {max(joined, loss.epsilon):g}"
             f"{elsewhere if others else f' in {loss.n_charges} releases'}; another "
-            f"{charge.epsilon:g} would be above the limit of {limit:g}.",
+            f"{charge.epsilon:g} would be above the limit of {limit:g}.{said}",
             remedy="Repeat an earlier release, which costs nothing; or decide on another "
             "[privacy] limit. `privpipe account` lists what was lost.",
             code="account-exhausted",
@@ -332,7 +407,7 @@ class Account:
         for partition in partitions:
             for e in self.read(partition).entries:
                 if e.run == run and e.action == "reserve":
-                    charge = Charge(partition, e.charge, e.epsilon, e.delta, e.protects)
+                    charge = Charge(partition, e.charge, e.epsilon, e.delta, e.protects, e.rho)
                     self.record("confirm", [charge], run)
 
     def read(self, partition: str) -> Loss:
@@ -356,7 +431,7 @@ class Account:
                     name == f"{partition}/{chain.number_name(number)}" and entry.number == number
                 )
                 # "not >=" and not "<": a NaN is damage, too.
-                if not (numbered and entry.epsilon >= 0):
+                if not (numbered and entry.epsilon >= 0 and (entry.rho or 0.0) >= 0):
                     raise ValueError
             except (ValueError, KeyError, TypeError, AttributeError):
                 raise _damaged(shown(join(self.url, partition)), number) from None
@@ -379,6 +454,8 @@ class Account:
         # The partition is the folder; within the entry it would be said twice.
         said = asdict(charge) | {"number": number, "action": action, "run": run, "time": time}
         partition = said.pop("partition")
+        # What is not known is not said: such an entry is as it always was.
+        said = {name: one for name, one in said.items() if one is not None}
         content = json.dumps(said, sort_keys=True)
         sealed = {"crc32c": google_crc32c.value(content.encode()), "entry": content}
         return chain.create_entry(

@@ -3,18 +3,31 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import threading
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from privpipe.errors import FormatError, GuaranteeError, StoreError
-from privpipe.store.keyring.account import Account, Charge, add_up_losses, find_account
+from privpipe.command.key_commands import account_command
+from privpipe.errors import FormatError, GuaranteeError, OptionError, StoreError
+from privpipe.numerics.noise.composition import convert_rho, find_rho
+from privpipe.numerics.noise.gaussian import find_sigma
+from privpipe.store.keyring.account import (
+    Account,
+    Charge,
+    Entry,
+    Loss,
+    add_up_losses,
+    find_account,
+    join_losses,
+)
 
 
 def charge(epsilon: float = 1.0, name: str = "a", partition: str = "p") -> Charge:
@@ -53,6 +66,84 @@ def test_reserve__over_the_limit_of_one_partition_charges_none(tmp_path: Path) -
     with pytest.raises(GuaranteeError):
         account.reserve([charge(name="b"), charge(name="b", partition="full")], "r2", 1.0)
     assert account.read("p").epsilon == 0.0
+
+
+def masked(night: int, partition: str = "p") -> Charge:
+    rho = find_rho(1 / find_sigma(0.1, 1e-6))
+    return Charge(partition, f"night {night}", 0.1, 1e-6, "record", rho)
+
+
+def test_reserve__adds_up_many_small_losses_by_what_is_concentrated(tmp_path: Path) -> None:
+    """Thirty nights at .1 are a loss of .67, not 3; and the filter stops where .7 ends."""
+    account = Account(str(tmp_path))
+    for night in range(30):
+        account.reserve([masked(night)], f"r{night}", 0.7, 1e-6)
+    assert account.read("p").epsilon > 2.9
+    rho = 30 * find_rho(1 / find_sigma(0.1, 1e-6))
+    assert 0.66 < account.read_joined("p").concentrate(1e-6) < 0.67
+    assert account.read_joined("p").concentrate(1e-6) >= convert_rho(rho, 1e-6)
+
+    def fill() -> None:
+        for night in range(30, 90):
+            account.reserve([masked(night)], f"r{night}", 0.7, 1e-5)
+
+    with pytest.raises(GuaranteeError, match=r"As concentrated losses all are epsilon 0\.7"):
+        fill()
+    held = account.read("p").n_charges
+    assert convert_rho(held / 30 * rho, 1e-5) <= 0.7 < convert_rho((held + 1) / 30 * rho, 1e-5)
+
+
+def test_reserve__without_a_delta_nothing_is_concentrated(tmp_path: Path) -> None:
+    """The least delta stands for none: only sums hold then."""
+    account = Account(str(tmp_path))
+    account.reserve([charge(0.5)], "r1", 0.6)
+    with pytest.raises(GuaranteeError, match=r"would be above the limit of 0\.6"):
+        account.reserve([charge(0.11, "b")], "r2", 0.6)
+
+
+def test_reserve__draws_of_before_count_by_their_epsilon_but_for_their_delta(
+    tmp_path: Path,
+) -> None:
+    account = Account(str(tmp_path))
+    for night in range(400):
+        pure = Charge("p", f"night {night}", 0.02, 1e-9, "record")
+        account.reserve([pure], f"r{night}", 2.5, 1e-5)
+    total = account.read_joined("p")
+    assert total.chance == pytest.approx(4e-7)
+    assert total.concentrate(1e-5) < 2.5 < 7.9 < total.epsilon
+    # What may fail already is taken from what may fail in all.
+    assert total.concentrate(4e-7) == math.inf
+    entry = json.loads(next((tmp_path / "p").glob("*.json")).read_text())
+    assert "rho" not in json.loads(entry["entry"])
+
+
+def test_account_command__says_what_is_left(tmp_path: Path, capsys: Any) -> None:
+    account = Account(str(tmp_path))
+    for night in range(30):
+        account.reserve([masked(night)], f"r{night}", 3.0, 1e-6)
+    (one,) = account_command(str(tmp_path), limit="0.7,1e-6")["partitions"]
+    assert one["joined_epsilon"] > 2.9
+    assert 0.66 < one["composed_epsilon"] < 0.67
+    assert one["releases_left"] == 2  # 32 are .69, 33 are .703
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "0.667" in shown
+    # At a delta below its own no sum holds of a draw that is known by its epsilon alone.
+    account.reserve([Charge("q", "a", 1.0, 1e-5, "record")], "r", None, 1e-5)
+    found = {each["partition"]: each for each in account_command(str(tmp_path))["partitions"]}
+    assert found["q"]["composed_epsilon"] is None
+    for wrong in ("x", "1,2", "-1", "1,1e-6,3", "1,0"):
+        with pytest.raises(OptionError, match="--limit is"):
+            account_command(str(tmp_path), limit=wrong)
+
+
+def test_join_losses__of_partitions_that_meet_adds_rho_up() -> None:
+    def loss(partition: str, run: str) -> Loss:
+        entry = Entry(0, "reserve", partition + run, 0.1, 1e-6, "record", run, "", 0.001)
+        return Loss(partition, (entry,))
+
+    pair = [loss("p", "r"), loss("q", "r")]
+    assert join_losses(pair, lambda a, b: True).rho == pytest.approx(0.002)
+    assert join_losses(pair, lambda a, b: False).rho == 0.001
 
 
 def test_void__gives_back_only_what_nobody_else_holds(tmp_path: Path) -> None:
