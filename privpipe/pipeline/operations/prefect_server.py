@@ -182,6 +182,7 @@ def serve(time_limit: float) -> tuple[str, Path]:
     make_certificates(place, days=DAYS)
     url = f"https://127.0.0.1:{listener.getsockname()[1]}/api"
     process = _start(listener, place)
+    threading.Thread(target=_refuse_when_dead, args=(process, listener), daemon=True).start()
     # Last in, first out: by then `end_servers` has given it time to end by itself.
     _OPENED.callback(process.wait)
     _OPENED.callback(process.kill)
@@ -198,6 +199,16 @@ def serve(time_limit: float) -> tuple[str, Path]:
         remedy=NO_OWN_SERVER,
         code="prefect",
     )
+
+
+def _refuse_when_dead(process: subprocess.Popen[bytes], listener: socket.socket) -> None:
+    """Let requests fail at once when the server is gone, with the port still taken.
+
+    Connections would wait in the socket's queue until each request's time is over.
+    """
+    process.wait()
+    with suppress(OSError):  # closed, as the run has ended
+        listener.shutdown(socket.SHUT_RDWR)
 
 
 def _start(listener: socket.socket, folder: Path) -> subprocess.Popen[bytes]:
@@ -312,7 +323,7 @@ def end_servers() -> None:
         servers = [child for child in psutil.Process().children() if is_server(child)]
         for server in servers:
             with suppress(psutil.Error):
-                server.terminate()
+                server.send_signal(signal.SIGUSR1)  # others reach the whole group; see there
         for server in psutil.wait_procs(servers, timeout=ENDING)[1]:
             with suppress(psutil.Error):
                 server.kill()

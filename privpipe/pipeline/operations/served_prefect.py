@@ -5,13 +5,19 @@ socket was bound by the run before anything else was started, so no one else can
 certificate in FOLDER is one that only the run knows how to check.
 """
 
+import os
+import signal
 import socket
 import sys
 from pathlib import Path
+from types import FrameType
 
 
 def main(application: str, number: str, folder: str) -> None:
-    """Serve until a signal ends it.
+    """Serve until the run that started it says so, or is gone.
+
+    A signal to the whole group (Ctrl-C, ``timeout``, systemd) reaches server and run alike. Were the
+    server the first to end, the run would wait for it at each last message, for half an hour.
 
     Parameters
     ----------
@@ -24,6 +30,13 @@ def main(application: str, number: str, folder: str) -> None:
     """
     import uvicorn
 
+    run = os.getppid()
+
+    class Server(uvicorn.Server):
+        def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+            if os.getppid() != run:
+                super().handle_exit(sig, frame)
+
     place = Path(folder)
     config = uvicorn.Config(
         application,
@@ -35,7 +48,9 @@ def main(application: str, number: str, folder: str) -> None:
     )
     # Of its true family: uvicorn's own --fd calls it a Unix socket, and asyncio then leaves Nagle's
     # algorithm on, which delays each small answer by 40 ms.
-    uvicorn.Server(config).run(sockets=[socket.socket(fileno=int(number))])
+    server = Server(config)
+    signal.signal(signal.SIGUSR1, lambda *_: setattr(server, "should_exit", True))
+    server.run(sockets=[socket.socket(fileno=int(number))])
 
 
 if __name__ == "__main__":
