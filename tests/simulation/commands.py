@@ -483,7 +483,8 @@ COMMANDS: dict[str, Command] = {
         _release_parts,
         {"g.zarr": "growing", "p.zarr": "parts"},
         weight=1,
-        free=("account/",),
+        # A part that is judged, killed and made again was judged twice, and both are noted.
+        free=("account/", "/attempt-"),
     ),
     "run-more": Command(
         _hold_more,

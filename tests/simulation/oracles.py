@@ -43,7 +43,7 @@ _TIME = re.compile(rb"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?(\+00:00|Z| UTC)?
 _SECONDS = re.compile(rb'"(seconds|wall|cpu|elapsed)[a-z_]*": [0-9.e-]+')
 _TOKEN = re.compile(r"(?<![0-9a-f])[0-9a-f]{8,64}(?![0-9a-f])")
 _SAID = re.compile(rb'"(?:state|n_records)": [^\n]*')
-TEXTS = (".json", ".html", ".md", ".toml", ".svg")
+TEXTS = (".json", ".html", ".md", ".toml", ".svg", ".yaml")
 _UNFINISHED = re.compile(r"\.partial$|/\.[^/]*\.json\.[0-9a-f]{16}$|/\.[^/]*\.new$")
 """What a kill in the middle of a write leaves beside the object: no key, nothing that is read."""
 

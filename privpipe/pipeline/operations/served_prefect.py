@@ -16,8 +16,8 @@ from types import FrameType
 def main(application: str, number: str, folder: str) -> None:
     """Serve until the run that started it says so, or is gone.
 
-    A signal to the whole group (Ctrl-C, ``timeout``, systemd) reaches server and run alike. Were the
-    server the first to end, the run would wait for it at each last message, for half an hour.
+    A signal to the whole group (Ctrl-C, ``timeout``, systemd) reaches server and run alike. Were
+    the server the first to end, the run would wait for it at each last message, half an hour.
 
     Parameters
     ----------
