@@ -7,13 +7,13 @@ values of records.
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import urlsplit
 
 from opentelemetry import trace
 
 from privpipe.extras import explain_missing
-from privpipe.pipeline.runs.run import now
 from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.store.access.location import local_path
 from privpipe.store.arrays.layout import companion_url
@@ -114,7 +114,11 @@ def _plan_events(options: RunOptions, job: str) -> Callable[[str], None]:
 
     def emit(state: str) -> None:
         kind = event_v2.RunState[state]
-        client.emit(event_v2.RunEvent(eventType=kind, eventTime=now(), **about))
+        client.emit(
+            event_v2.RunEvent(
+                eventType=kind, eventTime=datetime.now(UTC).isoformat(timespec="seconds"), **about
+            )
+        )
 
     return emit
 
