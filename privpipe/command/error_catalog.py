@@ -97,8 +97,28 @@ def read_catalog() -> dict[str, list[Situation]]:
     return {code: sorted(found[code]) for code in sorted(found)}
 
 
+class _Constants(ast.NodeTransformer):
+    """Puts texts and numbers that have a name where the name is used."""
+
+    def __init__(self, tree: ast.AST) -> None:
+        found: dict[str, list[ast.expr]] = {}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Assign):
+                for name in (one.id for one in node.targets if isinstance(one, ast.Name)):
+                    found.setdefault(name, []).append(node.value)
+        # What is assigned twice is one thing here and another there.
+        self.known = {
+            name: values[0]
+            for name, values in found.items()
+            if len(values) == 1 and isinstance(values[0], ast.Constant)
+        }
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        return self.known.get(node.id, node)
+
+
 def _find_situations(tree: ast.AST) -> Iterator[Situation]:
-    for node in ast.walk(tree):
+    for node in ast.walk(_Constants(tree).visit(tree)):
         if not isinstance(node, ast.Call) or not node.args:
             continue
         name = node.func.id if isinstance(node.func, ast.Name) else ""
@@ -145,13 +165,13 @@ def _fill(node: ast.expr | None) -> str:
     match node:
         case None:
             return ""
-        case ast.Constant(value=str(text)):
-            return text
+        case ast.Constant(value=str() | int() | float() as value):
+            return f"{value:,}" if type(value) is int else str(value)
         case ast.JoinedStr(values=parts):
             return "".join(map(_fill, parts))
         case ast.FormattedValue(value=value):
             return _fill(value)
-        case ast.BinOp(left=left, right=right):
+        case ast.BinOp(left=left, op=ast.Add(), right=right):
             return _fill(left) + _fill(right)
         case ast.IfExp(body=body):
             return _fill(body)
@@ -164,7 +184,10 @@ def _fill(node: ast.expr | None) -> str:
     return f"<{plain[0].replace('_', ' ')}>" if plain else "…"
 
 
-HELPERS = ("shown", "join", "sorted", "map", "str", "len", "repr", "type", "max", "min", "suggest")
+HELPERS = (
+    *("shown", "join", "sorted", "map", "str", "len", "repr", "type", "max", "min", "suggest"),
+    *("quote", "rstrip", "fromkeys", "round_in", "describe"),
+)
 """Functions that write what is filled in."""
 
 
@@ -201,7 +224,7 @@ def _show(code: str, situations: list[Situation]) -> None:
     for situation in situations:
         kind = "" if situation.kind == "none" else f"   ({situation.kind} in Python)"
         say("", f"  {situation.message}{kind}")
-        if situation.remedy:
+        if not re.fullmatch("(<[^<>]*>)?", situation.remedy):  # else the message alone knows it
             # No one types angle brackets: what a message fills in is in capitals.
             filled = re.sub("<([^<>]+)>", lambda found: found[1].upper(), situation.remedy)
             say(f"  -> {filled}", style="green")

@@ -243,6 +243,8 @@ def init_command(
         elif gate:
             say(_explain_gate(schema.n_records, gate))
         todo = "" if complete else f"fill in what is marked {FILL_IN}, then: "
+        if said and proposed is None:  # nothing passed, and running it would say so at length
+            todo += "the gate would refuse it. Where you change it: "
         say(f"{out}: method {method}; {todo}privpipe check {out}, privpipe run {out}")
     return {"path": out, "complete": complete, "text": text}
 
