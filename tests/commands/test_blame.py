@@ -44,6 +44,15 @@ def test_csv_of_text_alone__has_names_where_its_cells_repeat(tmp_path, command):
     assert (code, out, "error[no-header]" in err) == (3, "", True)
 
 
+@pytest.mark.parametrize(("n_texts", "is_said"), [(2, False), (3, True)])
+def test_ingest__says_that_texts_are_no_features(tmp_path, command, n_texts, is_said):
+    names = ",".join(f"t{j}" for j in range(n_texts))
+    rows = [f"{i % 9},{','.join('xyz'[(i + j) % 3] for j in range(n_texts))}" for i in range(40)]
+    (tmp_path / "s.csv").write_text("\n".join([f"age,{names}", *rows]) + "\n")
+    code, out, _ = command("ingest", tmp_path / "s.csv", tmp_path / "c.zarr")
+    assert (code, 'use = "indicators" makes features' in out) == (0, is_said)
+
+
 def test_csv_folder__tells_nothing_of_a_second_file_without_names(tmp_path, command):
     folder = tmp_path / "t"
     folder.mkdir()
