@@ -92,7 +92,7 @@ def _measure_accuracy(
 ) -> list[float]:
     """Accuracy of each label, which is said to be of classes: nothing is left to a guess."""
     found = {name: np.unique(values, return_inverse=True) for name, values in labels.items()}
-    options = AttackOptions(adversaries=("logistic",), seen_records="train", n_replicates=50)
+    options = AttackOptions(adversaries=("logistic",), seen_records="train")
     report = measure_attacks(
         x,
         np.column_stack([codes for _, codes in found.values()]),

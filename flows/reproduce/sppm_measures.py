@@ -109,9 +109,7 @@ def attack_drawn_records(
     codes = np.stack([np.unique(c, return_inverse=True)[1].ravel() for c in mapping.codes.T], 1)
     released = codes[mapping.find_symbols(mapping.apply(mapping.codes[symbols], stream))]
     columns = [Column(f"attribute {k}", int(c.max()) + 1) for k, c in enumerate(codes.T)]
-    options = AttackOptions(
-        adversaries=("naive_bayes", "logistic"), decides=("auc",), n_replicates=50, seed=seed
-    )
+    options = AttackOptions(adversaries=("naive_bayes", "logistic"), decides=("auc",), seed=seed)
     report = measure_attacks(released, private, features=columns, options=options)
     rows = report.table[(report.table["score"] == "auc") & (report.table["source"] == "released")]
     return dict(zip(rows["adversary"], rows["estimate"].astype(float), strict=True))

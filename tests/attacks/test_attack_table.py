@@ -20,7 +20,7 @@ from privpipe.attacks.threats.attack_table import (
 )
 from privpipe.errors import InputError
 
-OPTIONS = AttackOptions(adversaries=("least_squares",), n_replicates=50)
+OPTIONS = AttackOptions(adversaries=("least_squares",))
 
 
 def make_sample(n: int = 240) -> Sample:

@@ -15,7 +15,7 @@ from privpipe.attacks.threats.inference import measure_attacks, plan_attacks, ru
 from privpipe.attacks.threats.verdicts.attack_report import AttackReport, summarise_outcomes
 from privpipe.protocols import FloatArray
 
-QUICK = AttackOptions(adversaries=("logistic", "quadratic"), n_replicates=50)
+QUICK = AttackOptions(adversaries=("logistic", "quadratic"))
 
 
 def draw_groups(
@@ -114,9 +114,7 @@ def test_group_adversary__is_asked_only_of_variables_of_whole_groups() -> None:
 @pytest.mark.slow
 def test_verdict__asks_for_groups_and_for_so_many_as_decide() -> None:
     """Six judged groups asked for records, of which no number would have helped."""
-    options = AttackOptions(
-        adversaries=("logistic",), max_advantage=0.3, max_exposed=0.3, n_replicates=60
-    )
+    options = AttackOptions(adversaries=("logistic",), max_advantage=0.3, max_exposed=0.3)
 
     def attack(n_groups: int, seed: int, n_each: int = 12) -> AttackReport:
         rng, groups, kind = draw_groups(n_groups, n_each, seed=seed)

@@ -25,7 +25,6 @@ from privpipe.protocols import Column
 
 FAST = AttackOptions(
     adversaries=("least_squares", "logistic", "naive_bayes"),
-    n_replicates=60,
     max_advantage=0.2,
     decides=("accuracy", "auc"),
 )
@@ -155,7 +154,7 @@ def test_measure_attacks__finds_a_class_in_which_rows_are_withheld() -> None:
     secret = random.integers(0, 2, 30_000)
     released = random.normal(size=(30_000, 3))
     released[np.flatnonzero(secret)[:1500]] = np.nan
-    options = AttackOptions(adversaries=("logistic",), n_replicates=60)
+    options = AttackOptions(adversaries=("logistic",))
     report = measure_attacks(released, secret, options=options)
     decision = report.decide()[0]
     assert decision.verdict == "leaks"
@@ -173,7 +172,7 @@ def test_measure_attacks__finds_a_few_records_that_stand_open() -> None:
     released = random.normal(size=(30_000, 3))
     known = random.random(30_000) < 0.02
     released[known, 0] = 100 * (2 * secret[known] - 1)
-    options = AttackOptions(adversaries=("logistic",), n_replicates=60)
+    options = AttackOptions(adversaries=("logistic",))
     decision = measure_attacks(released, secret, options=options).decide()[0]
     assert decision.verdict == "leaks"
     averages = replace(options, decides=("accuracy", "auc"))

@@ -15,7 +15,7 @@ from privpipe.attacks.threats.verdicts.attack_report import AttackReport
 from privpipe.errors import InputError
 from privpipe.protocols import Column, FloatArray, IntArray
 
-QUICK = AttackOptions(adversaries=("logistic",), n_replicates=50)
+QUICK = AttackOptions(adversaries=("logistic",))
 
 
 def draw_people(

@@ -17,9 +17,7 @@ from privpipe.attacks.threats.verdicts.safeguards import Detection, hold_to_powe
 from privpipe.protocols import Column
 from tests.bench.audit_power import try_statement
 
-OPTIONS = AttackOptions(
-    adversaries=("logistic", "naive_bayes"), n_replicates=50, max_advantage=0.3, max_exposed=0.2
-)
+OPTIONS = AttackOptions(adversaries=("logistic", "naive_bayes"), max_advantage=0.3, max_exposed=0.2)
 
 
 def make_evidence(n: int = 3000, *, leaks: bool = False) -> Evidence:

@@ -28,7 +28,6 @@ LIMITS = AttackOptions(
     decides=("accuracy", "auc", "tpr_at_0.01"),
     max_advantage=0.15,
     max_exposed=0.05,
-    n_replicates=100,
     must_find=0.5,
 )
 

@@ -32,9 +32,7 @@ LAWS = ("classes", "grouped", "wanted", "number")
 """Kinds of collections."""
 
 OPTIONS = AttackOptions(
-    adversaries=("least_squares", "naive_bayes"),
-    decides=("accuracy", "auc", "tpr_at_0.01"),
-    n_replicates=100,
+    adversaries=("least_squares", "naive_bayes"), decides=("accuracy", "auc", "tpr_at_0.01")
 )
 
 N_RECORDS = 2400

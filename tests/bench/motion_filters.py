@@ -75,7 +75,7 @@ def measure_together(z: Any, subject: Any, activity: Any) -> float:
     Neighbours in time lie apart, and every record judges once.
     """
     names = ("least_squares", "logistic", "quadratic", "rbf", "boosting")
-    options = AttackOptions(adversaries=names, n_replicates=50)
+    options = AttackOptions(adversaries=names)
     evidence = prepare_evidence(
         z.astype(np.float32),
         subject.astype(str),

@@ -33,7 +33,7 @@ from privpipe.errors import InputError, MemoryBudgetError
 # catches warnings (a server's thread, joblib) brings back those that a fit has silenced.
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
-OPTIONS = AttackOptions(adversaries=("least_squares", "logistic", "naive_bayes"), n_replicates=60)
+OPTIONS = AttackOptions(adversaries=("least_squares", "logistic", "naive_bayes"))
 
 
 @pytest.fixture(scope="module")

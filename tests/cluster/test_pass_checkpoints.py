@@ -229,7 +229,7 @@ def test_question__has_the_same_name_in_every_process(
 def test_attacks__are_not_repeated(client: Client, checkpoints: Checkpoints) -> None:
     random = np.random.default_rng(0)
     secret = random.integers(0, 2, 300)
-    options = AttackOptions(adversaries=("least_squares", "naive_bayes"), n_replicates=60)
+    options = AttackOptions(adversaries=("least_squares", "naive_bayes"))
     evidence = partial(
         prepare_evidence, random.normal(size=(300, 3)) + secret[:, None], secret, options=options
     )

@@ -30,7 +30,7 @@ def test_measure_coordinates__finds_the_rank_of_a_null_space_release(
     released = fit_null_space_cleaner(records, utility_budget=0.01).apply(x).astype(dtype)
     found = measure_coordinates(released)
     assert found.rank == found.values.shape[1] == n_desired
-    options = AttackOptions(adversaries=("least_squares",), n_replicates=50)
+    options = AttackOptions(adversaries=("least_squares",))
     report = measure_attacks(released, y[:, n_desired], raw=x, options=options)
     assert set(report.table.query("source == 'released'")["n_coordinates"]) == {n_desired}
     assert set(report.table["status"]) == {"measured"}

@@ -20,7 +20,7 @@ def report() -> AttackReport:
     random = np.random.default_rng(0)
     secret = random.integers(0, 2, 300)
     x = random.normal(size=(300, 3)) + 987654.25 * secret[:, None]
-    options = AttackOptions(adversaries=("logistic", "least_squares"), n_replicates=50)
+    options = AttackOptions(adversaries=("logistic", "least_squares"))
     return measure_attacks(x, np.column_stack([secret, secret]), raw=x, options=options)
 
 

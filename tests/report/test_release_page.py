@@ -39,7 +39,7 @@ def findings() -> dict[str, Any]:
         secret,
         columns=[Column(NAME, 2)],
         desired=Auxiliary(random.integers(0, 2, (400, 1)).astype(float), (Column("wanted", 2),)),
-        options=AttackOptions(adversaries=("logistic", "least_squares"), n_replicates=50),
+        options=AttackOptions(adversaries=("logistic", "least_squares")),
     )
     sentence = f"{NAME!r} leaks."
     return {

@@ -83,8 +83,6 @@ class AttackOptions(Options):
         papers' protocol, in which adversaries train on them and are tested on all others.
         It flatters the release: an eraser is exact on its own training records, so that
         they teach an adversary less than fresh ones do.
-    n_replicates
-        Bootstrap replicates.
     seed
         Seed of sample, split and adversaries; no secret.
     must_find
@@ -113,7 +111,6 @@ class AttackOptions(Options):
     min_class_records: Annotated[int, Field(ge=4)] = 10
     rare_classes: Literal["refuse", "merge"] = "merge"
     seen_records: Literal["leave_out", "train"] = "leave_out"
-    n_replicates: Annotated[int, Field(ge=50)] = 400
     seed: Annotated[int, Field(ge=0)] = 0
     must_find: Annotated[float, Field(gt=0, le=1)] = MUST_FIND
     uninformative: tuple[str, ...] = ()

@@ -6,6 +6,7 @@ Membership Inference Attacks From First Principles).
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass, replace
 from itertools import starmap
 
@@ -55,17 +56,19 @@ def measure_exposure(
 
     Notes
     -----
-    Two things are uncertain: where the threshold of the given rate lies (order statistics of the
-    negative claims) and how many positive claims exceed it (Clopper and Pearson). The distances
-    of both from the estimate are joined by their squares, as Zou and Donner do.
+    Two things are uncertain: where the threshold of the given rate lies (gamma limits of a sum of
+    weights) and how many positive claims exceed it (Clopper and Pearson). The distances of both
+    from the estimate are joined by their squares, as Zou and Donner do. Where one wrong claim of a
+    rare class weighs more than the rate, nothing is known of the threshold and the lower limit is
+    0; the estimate is then too large.
 
     Rankings of cells stay on one scale: a few exposed records that share a cell are the surest
     claims of all.
 
     References
     ----------
-    Zou and Donner 2008, Construction of Confidence Limits About Effect Measures; Janes and Pepe
-    2009 (cells).
+    Zou and Donner 2008, Construction of Confidence Limits About Effect Measures; Fay and Feuer
+    1997, Confidence Intervals for Directly Standardized Rates; Janes and Pepe 2009 (cells).
 
     Examples
     --------
@@ -93,10 +96,10 @@ def plan_null_exposure(n_records: int, n_classes: int, rate: float, level: float
         As `measure_exposure`.
     """
     n_negative = n_records * (n_classes - 1)
-    steps = np.arange(n_negative + 1)
+    steps, share = np.arange(n_negative + 1), 1 / n_negative
     above = np.asarray(np.round(steps * (n_records / n_negative)), np.int64)
-    real = float(n_records), float(n_negative)
-    claims = _Claims(above, steps / n_negative, n_records, rate, *real)
+    real = float(n_records), share
+    claims = _Claims(above, steps * share, steps * share**2, n_records, rate, *real)
     return (claims.limits(level)[1] - rate) / (1 - rate)
 
 
@@ -108,56 +111,58 @@ class _Claims:
     ----------
     above : (n_negative + 1,)
         Positive claims above the j-th highest negative one; none above the 0-th.
-    weight : (n_negative + 1,)
-        Share of the negative claims down to the j-th.
+    weight, spread : (n_negative + 1,)
+        Share of the negative claims down to the j-th, and the sum of its squares by subject.
     n_positive
         Positive claims.
     allowed
         False-positive rate.
-    real_positive, real_negative
-        Effective numbers of claims.
+    real_positive
+        Effective number of positive claims.
+    heaviest
+        What one independent negative claim weighs at most.
     """
 
     above: IntArray
     weight: FloatArray
+    spread: FloatArray
     n_positive: int
     allowed: float
     real_positive: float
-    real_negative: float
+    heaviest: float
 
     def rate(self, j: int) -> float:
         """True-positive rate with the threshold at the j-th highest negative claim."""
-        return float(self.above[min(max(j, 0), len(self.above) - 1)]) / self.n_positive
+        return float(self.above[min(j, len(self.above) - 1)]) / self.n_positive
 
     @property
     def estimate(self) -> float:
         return self.rate(int(np.searchsorted(self.weight, self.allowed + _ROUNDING, "right")))
 
-    def vary(self, tail: float) -> tuple[float, float]:
-        """How far below and above the estimate the rate lies where the threshold may be."""
-        early, late = self._thresholds(tail)
-        found = self.estimate
-        return max(0.0, found - self.rate(early)), max(0.0, self.rate(late) - found)
-
     def limits(self, level: float) -> tuple[float, float]:
-        found = self.estimate
-        below, above = self.vary((1 - level) / 2)
+        found, tail = self.estimate, (1 - level) / 2
+        # Negative claims by which the rate is surely not yet, and surely reached.
+        places = range(len(self.weight))
+        early = bisect_left(places, True, key=lambda j: self._share_above(j, tail) > self.allowed)
+        late = bisect_left(places, True, key=lambda j: self._share_below(j, tail) >= self.allowed)
         # Of an effective number of claims, which need not be whole.
         low, high = intervals.limit_exactly(found * self.real_positive, self.real_positive, level)
-        lower = found - np.hypot(below, found - low)
-        upper = found + np.hypot(above, high - found)
+        lower = found - np.hypot(max(0.0, found - self.rate(early)), found - low)
+        upper = found + np.hypot(max(0.0, self.rate(late) - found), high - found)
         return max(0.0, float(lower)), min(1.0, float(upper))
 
-    def _thresholds(self, tail: float) -> tuple[int, int]:
-        """Negative claims by which the rate is surely not yet, and surely reached."""
-        n = max(1, int(self.real_negative))
-        fewest = int(scipy.stats.binom.ppf(tail, n, self.allowed))
-        if scipy.stats.binom.cdf(fewest, n, self.allowed) > tail:
-            fewest -= 1  # the j-th lies beyond the rate when fewer than j negatives are within
-        most = int(scipy.stats.binom.isf(tail, n, self.allowed)) + 1
-        early = np.searchsorted(self.weight, (fewest + 1) / n + _ROUNDING, "right") - 1
-        late = np.searchsorted(self.weight, min(most / n, 1.0) - _ROUNDING, "left")
-        return int(early), int(late)
+    def _share_above(self, j: int, tail: float) -> float:
+        """Largest share that may be behind so many negative claims (Fay and Feuer)."""
+        # One claim more, the heaviest: none of a rare class may have been seen by chance.
+        mean, spread = self.weight[j] + self.heaviest, self.spread[j] + self.heaviest**2
+        return float(scipy.stats.gamma.isf(tail, mean**2 / spread, scale=spread / mean))
+
+    def _share_below(self, j: int, tail: float) -> float:
+        """Smallest share that may be behind them."""
+        if not self.weight[j]:
+            return 0.0
+        mean, spread = self.weight[j], self.spread[j]
+        return float(scipy.stats.gamma.ppf(tail, mean**2 / spread, scale=spread / mean))
 
 
 _ROUNDING = 1e-9
@@ -165,7 +170,7 @@ _ROUNDING = 1e-9
 
 
 LEAST_NEAR = 20
-"""Negative claims near the threshold whose weights are looked at, at least."""
+"""Negative claims near the threshold whose subjects are looked at, at least."""
 
 
 def _rank_claims(
@@ -193,19 +198,29 @@ def _rank_claims(
     above = np.concatenate([[0], n - np.searchsorted(np.sort(place[is_true]), negative)])
     weight = np.concatenate([[0.0], np.cumsum(shares)])
     end = int(np.searchsorted(weight[1:], allowed + _ROUNDING, "right"))
-    # A threshold is as uncertain as the claims near it weigh: those far below may weigh less.
-    near = shares[: max(LEAST_NEAR, end)]
-    real = float(near.sum() / (near @ near)) if near.any() else float(len(negative))
-    claims = _Claims(above, weight, n, allowed, float(n), real)
+    spread = np.concatenate([[0.0], np.cumsum(shares**2)])
+    claims = _Claims(above, weight, spread, n, allowed, float(n), float(shares.max(initial=0.0)))
     if confidence.groups is None:
         return claims
-    made = place > negative[min(end, len(negative) - 1)]
     codes, n_groups = intervals.code_groups(confidence.groups, n)
-    subject = np.broadcast_to(codes[:, None], (n, k))[~is_true]
-    # Records of one subject are alike: their claims are worth fewer independent ones.
-    alike = intervals.plan_effective(made[~is_true], subject, n_groups) / len(negative)
+    subject = np.broadcast_to(codes[:, None], (n, k))[~is_true][order]
+    joint = np.concatenate([[0.0], np.cumsum(shares * (2 * _sum_before(shares, subject) + shares))])
+    # Records of one subject are alike: their claims come together.
+    near = min(max(LEAST_NEAR, end), len(negative))
+    heaviest = claims.heaviest * joint[near] / max(spread[near], np.finfo(float).tiny)
+    made = place > negative[min(end, len(negative) - 1)]
     effective = intervals.plan_effective(made[is_true], codes, n_groups)
-    return replace(claims, real_positive=effective, real_negative=real * alike)
+    return replace(claims, spread=joint, real_positive=effective, heaviest=float(heaviest))
+
+
+def _sum_before(values: FloatArray, codes: IntArray) -> FloatArray:
+    """Sum of the values of the same code before each."""
+    order = np.argsort(codes, kind="stable")
+    sums = np.cumsum(values[order]) - values[order]
+    starts = np.flatnonzero(np.diff(codes[order], prepend=-1))
+    found = np.empty(len(values))
+    found[order] = sums - np.repeat(sums[starts], np.diff(np.append(starts, len(values))))
+    return np.maximum(found, 0.0)
 
 
 def _centre(

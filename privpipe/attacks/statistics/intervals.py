@@ -1,13 +1,13 @@
-"""Intervals of proportions and, by the bootstrap, of other scores; subjects may share records.
+"""Intervals of proportions and, by influences, of other scores; subjects may share records.
 
-A bootstrap interval is formed on a scale where the score's errors are near normal, with the
-corrections that few records or groups need.
+They are formed on a scale where the score's errors are near normal, with the corrections that few
+records or groups need.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
@@ -36,7 +36,7 @@ class Interval:
     level
         Confidence of the pair of limits, between 0 and 1.
     method
-        "wilson", "exact", "bootstrap", "influence" or "ranks", with "grouped_" before it where
+        "wilson", "exact", "influence" or "ranks", with "grouped_" before it where
         intervals are over groups, "parts_wilson" or "none".
     relaxed
         Limits at lower levels, as (level, lower, upper): a procedure that shares its level over
@@ -89,8 +89,8 @@ class Confidence:
         Two-sided confidence, and lower levels at which limits are found as well.
     groups : (n_records,), optional
         Subjects that share records, any integers; then intervals are over subjects.
-    n_replicates, seed
-        Bootstrap, and the order of ties.
+    seed
+        Orders ties.
 
     Raises
     ------
@@ -101,7 +101,6 @@ class Confidence:
     level: float = 0.95
     also: Sequence[float] = ()
     groups: IntArray | None = None
-    n_replicates: int = 400
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -109,7 +108,7 @@ class Confidence:
 
     def find(self, estimate: float, limits: Limits, method: str) -> Interval:
         """The interval of an estimate from what gives its limits at a level."""
-        # Limits at lower levels are found at once: the bootstrap is not drawn again for them.
+        # Limits at lower levels are found at once: no score is stored for them.
         relaxed = tuple((one, *limits(one)) for one in sorted(self.also) if one < self.level)
         name = method if self.groups is None else f"grouped_{method}"
         return Interval(estimate, *limits(self.level), self.level, name, relaxed)
@@ -339,89 +338,11 @@ def code_groups(groups: IntArray, n_records: int) -> tuple[IntArray, int]:
 
 
 Link = Literal["identity", "logit", "log", "log_complement"]
-"""Scale on which a bootstrap interval is symmetric: x, log x/(1-x), log x, log(1-x)."""
+"""Scale on which an interval is symmetric: x, log x/(1-x), log x, log(1-x)."""
 
 EXACT = 1e-9
 """What is nearer to 1 is 1: replicates of 0 and of rounding errors are far apart as logarithms, and
 the lower limit of a perfect prediction was -1e138."""
-
-_CELLS_AT_ONCE = 200_000
-"""Replicates times records held at once (8 bytes each): they stay in a core's cache."""
-
-
-def measure_bootstrap_interval(
-    score: Callable[[FloatArray], FloatArray],
-    n_records: int,
-    confidence: Confidence = USUAL,
-    *,
-    link: Link = "identity",
-    decisive: IntArray | None = None,
-) -> Interval:
-    """Bootstrap interval of a score that is a function of record weights.
-
-    A replicate draws records (or whole groups) with replacement, which amounts to weighting
-    each by the times it was drawn. The standard deviation over replicates is taken on the
-    scale of `link`; the limits use Student's quantile with one degree of freedom less than
-    there are units and the factor ``sqrt(units / (units - 1))``, without which few units
-    give intervals that are too short. They depend smoothly on `level`, so that the high
-    levels of a multiplicity correction do not rest on a few extreme replicates.
-
-    Parameters
-    ----------
-    score
-        Takes weights (n_replicates, n_records) and returns (n_replicates,); NaN where a
-        replicate leaves it undefined.
-    n_records
-        Number of records the score speaks of.
-    confidence
-        Levels, groups, which are drawn whole, and replicates.
-    link
-        Scale of the limits: "logit" for scores within 0 and 1, "log" for positive ones,
-        "log_complement" for those below 1 such as R squared.
-    decisive : (n_classes,), optional
-        Units whose order by chance would be a perfect score, by class.
-
-    Raises
-    ------
-    InputError
-        If there are fewer than two records or groups.
-    OptionError
-        If there are fewer than 50 replicates.
-
-    Notes
-    -----
-    Where the score cannot vary (all replicates equal) the interval has no width, but for
-    `decisive`: a few units that happen to be in order are in order in every replicate.
-
-    References
-    ----------
-    Efron and Tibshirani 1993, chapters 6, 12 and 14; Hesterberg 2015, What Teachers Should
-    Know About the Bootstrap (the correction for few units).
-
-    Examples
-    --------
-    >>> values = np.arange(100.0)
-    >>> mean = lambda weights: weights @ values / weights.sum(axis=1)
-    >>> interval = measure_bootstrap_interval(mean, 100)
-    >>> interval.estimate, bool(43 < interval.lower < 45), bool(54 < interval.upper < 56)
-    (49.5, True, True)
-    """
-    groups, n_replicates = confidence.groups, confidence.n_replicates
-    if n_replicates < 50:
-        raise OptionError(f"n_replicates is {n_replicates}.", remedy="Use 50 or more.")
-    if n_records < 2:
-        raise InputError(
-            f"A bootstrap needs 2 records, got {n_records}.", remedy="Use more records."
-        )
-    codes, n_units = (None, n_records) if groups is None else code_groups(groups, n_records)
-    estimate = float(score(np.ones((1, n_records)))[0])
-    drawn = draw_weights(n_records, codes, n_units, n_replicates, confidence.seed)
-    replicates = np.concatenate([score(weights) for weights in drawn])
-    clip, (to_link, _, _) = 0.5 / n_units, _LINKS[link]
-    seen = to_link(replicates[np.isfinite(replicates)], clip)
-    spread = float(np.std(seen, ddof=1)) if len(seen) > 1 else np.nan
-    limits = _limit_on_link(estimate, spread, n_units, link, decisive)
-    return confidence.find(estimate, limits, "bootstrap")
 
 
 def measure_influence_interval(
@@ -441,12 +362,29 @@ def measure_influence_interval(
     influence : (n_records,)
         Derivative of the score by the weight of each record; they add up to 0. Those of a group
         are added.
-    confidence, link, decisive
-        As of `measure_bootstrap_interval`, whose spread this is where the score is smooth.
+    confidence
+        Levels, and groups, which are drawn whole.
+    link
+        Scale of the limits: "logit" for scores within 0 and 1, "log" for positive ones,
+        "log_complement" for those below 1 such as R squared.
+    decisive : (n_classes,), optional
+        Units whose order by chance would be a perfect score, by class.
+
+    Raises
+    ------
+    InputError
+        If there are fewer than two records or groups.
+
+    Notes
+    -----
+    Limits use Student's quantile with one degree of freedom less than there are units and the
+    factor ``sqrt(units / (units - 1))``. Where the score cannot vary the interval has no width, but
+    for `decisive`: a few units that happen to be in order say little.
 
     References
     ----------
-    Hampel 1974, The Influence Curve and its Role in Robust Estimation.
+    Hampel 1974, The Influence Curve and its Role in Robust Estimation; Hesterberg 2015, What
+    Teachers Should Know About the Bootstrap (the correction for few units).
 
     Examples
     --------
@@ -455,7 +393,8 @@ def measure_influence_interval(
     >>> bool(43 < found.lower < 45), bool(54 < found.upper < 56)
     (True, True)
     """
-    n_units = len(influence)
+    if (n_units := len(influence)) < 2:
+        raise InputError(f"An interval needs 2 records, got {n_units}.", remedy="Use more records.")
     if confidence.groups is not None:
         codes, n_units = code_groups(confidence.groups, n_units)
         influence = np.asarray(np.bincount(codes, influence, minlength=n_units))
@@ -487,32 +426,6 @@ def _limit_on_link(
         return min(lower, most), max(upper, 1 - most)
 
     return limits
-
-
-def draw_weights(
-    n_records: int, codes: IntArray | None, n_units: int, n_replicates: int, seed: int
-) -> Iterator[FloatArray]:
-    """Yield bootstrap weights, (some replicates, n_records), a bounded block at a time.
-
-    Parameters
-    ----------
-    n_records
-        Number of records.
-    codes : (n_records,), optional
-        Unit of each record, 0 .. n_units - 1; None when each record is a unit.
-    n_units
-        Number of units drawn in each replicate.
-    n_replicates, seed
-        Number of replicates and seed of the draws.
-    """
-    random = np.random.default_rng(seed)
-    # As many replicates as fit a core's cache, for a score passes over them several times.
-    at_once = max(1, _CELLS_AT_ONCE // max(n_records, n_units))
-    for start in range(0, n_replicates, at_once):
-        rows = min(at_once, n_replicates - start)
-        drawn = random.integers(0, n_units, (rows, n_units)) + np.arange(rows)[:, None] * n_units
-        counts = np.bincount(drawn.ravel(), minlength=rows * n_units).reshape(rows, n_units)
-        yield (counts if codes is None else counts[:, codes]).astype(np.float64)
 
 
 Slope = Callable[[float, float], float]

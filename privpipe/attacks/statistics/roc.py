@@ -1,13 +1,9 @@
-"""The ROC curve of an adversary that ranks records, and its area as a function of weights."""
-
-from collections.abc import Callable
+"""The ROC curve of an adversary that ranks records, and its area."""
 
 import numpy as np
 import scipy
 
 from privpipe.protocols import BoolArray, FloatArray, IntArray
-
-WeightedScore = Callable[[FloatArray], FloatArray]
 
 GRID = (0.0, 0.001, 0.003, 0.01, 0.03, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9, 1.0)
 """False-positive rates at which the curve of an attack is reported."""
@@ -92,28 +88,10 @@ def orient_ranking(truth: IntArray, ranking: FloatArray) -> FloatArray:
     signs : (n_classes,)
         1 or -1; equal for two classes, whose difference ranks.
     """
-    ones = np.ones((1, len(truth)))
-    areas = [_weigh_area(*one)(ones)[0] for one in _list_rankings(truth, ranking)]
+    one_cell = np.zeros(len(truth), np.int64)
+    areas = [_average_cells(*one, one_cell)[0] for one in _list_rankings(truth, ranking)]
     signs = np.where(np.array(areas) < 0.5, -1.0, 1.0)  # 1 where the area is undefined
     return np.array(np.broadcast_to(signs, ranking.shape[1]))
-
-
-def weigh_areas(truth: IntArray, decision: FloatArray) -> WeightedScore:
-    """Area under the ROC curve as a function of weights, ties counted half.
-
-    With two classes the area of the second against the first; with more the mean of each
-    class against the rest, over the classes that a replicate holds.
-    """
-    areas = [_weigh_area(*one) for one in _list_rankings(truth, decision)]
-
-    def mean(weights: FloatArray) -> FloatArray:
-        found = np.array([area(weights) for area in areas])
-        defined = np.isfinite(found)
-        total = np.where(defined, found, 0.0).sum(axis=0)
-        with np.errstate(invalid="ignore"):
-            return np.asarray(total / defined.sum(axis=0))
-
-    return mean
 
 
 def average_areas(
@@ -189,37 +167,11 @@ def _place(positive: BoolArray, value: FloatArray) -> tuple[float, FloatArray]:
     return area, (beaten - area) / np.where(positive, n[1], n[0])
 
 
-def measure_area(truth: IntArray, decision: FloatArray) -> float:
-    """The area of `weigh_areas` where every record counts once; a half where it is undefined.
+def measure_area(truth: IntArray, ranking: FloatArray) -> float:
+    """The area of `average_areas` of one cell; a half where it is undefined.
 
     >>> measure_area(np.array([0, 0, 1, 1]), np.array([[0.9, 0.1], [0.6, 0.4], [0.7, 0.3], [0, 1]]))
     0.75
     """
-    area = float(weigh_areas(truth, decision)(np.ones((1, len(truth))))[0])
+    area, _ = average_areas(truth, ranking, np.zeros(len(truth), np.int64))
     return area if np.isfinite(area) else 0.5
-
-
-def _weigh_area(positive: BoolArray, value: FloatArray) -> WeightedScore:
-    """Pairs won by positives, from cumulated weights at the two ends of their ties."""
-    order = np.argsort(value, kind="stable")
-    ordered, is_positive = value[order], positive[order]
-    at = np.flatnonzero(is_positive)
-    # Ties count half: both ends of each tie are summed.
-    ends = [np.searchsorted(ordered, ordered[at], side) for side in ("left", "right")]
-    passed = np.concatenate([[0], np.cumsum(is_positive)])
-
-    def area(weights: FloatArray) -> FloatArray:
-        w = weights[:, order]
-        whole, up = _cumulate(w), w[:, at]
-        ups = _cumulate(up)
-        total = ups[:, -1] * (whole[:, -1] - ups[:, -1])
-        below = sum(whole[:, end] - ups[:, passed[end]] for end in ends)
-        won = np.einsum("ij,ij->i", up, below) / 2
-        return np.asarray(np.divide(won, total, out=np.full(len(w), np.nan), where=total > 0))
-
-    return area
-
-
-def _cumulate(weights: FloatArray) -> FloatArray:
-    """Sums of the first 0, 1, ... columns."""
-    return np.pad(np.cumsum(weights, axis=1), ((0, 0), (1, 0)))

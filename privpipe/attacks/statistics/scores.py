@@ -1,4 +1,4 @@
-"""Scores of a prediction as functions of record weights, so that each can be bootstrapped.
+"""Scores of a prediction, each with the influence of every record on it.
 
 Classes: accuracy, balanced accuracy, F1 (macro), area under the ROC curve (macro, one against
 the rest). Numbers: R squared and root mean squared error. Both: true-positive rates at few false
@@ -15,13 +15,14 @@ what the release is to blame for: the gain.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
 from privpipe.attacks.statistics import intervals
 from privpipe.attacks.statistics.exposure import measure_exposure
 from privpipe.attacks.statistics.roc import average_areas, halve_numbers
-from privpipe.protocols import FloatArray, IntArray
+from privpipe.protocols import BoolArray, FloatArray, IntArray
 
 EXPOSURES = {"tpr_at_0.001": 0.001, "tpr_at_0.01": 0.01}
 """Scores that are true-positive rates, and at which false-positive rate."""
@@ -47,12 +48,16 @@ class Score:
     gained
         Advantage minus that of who knows the desired variables and no more, on the same records;
         None where nothing is desired. See `measure_class_scores`.
+    advanced
+        Advantage with limits of its own, where the baseline is drawn as the estimate is; None
+        where it is a number.
     """
 
     name: str
     interval: intervals.Interval
     baseline: float
     gained: intervals.Interval | None = None
+    advanced: intervals.Interval | None = None
 
     @property
     def gain(self) -> float:
@@ -91,10 +96,12 @@ class Score:
 
     def at(self, level: float) -> Score:
         """The same score with limits at a lower level; see `Interval.at`."""
-        gained = None if self.gained is None else self.gained.at(level)
-        return replace(self, interval=self.interval.at(level), gained=gained)
+        gained, advanced = (one and one.at(level) for one in (self.gained, self.advanced))
+        return replace(self, interval=self.interval.at(level), gained=gained, advanced=advanced)
 
     def _ends(self) -> list[float]:
+        if self.advanced is not None:
+            return [self.advanced.lower, self.advanced.upper]
         # NumPy's extremes of a limit that is no number are no numbers either.
         ends = (self.interval.lower, self.interval.upper)
         return [measure_advantage(self.name, end, self.baseline) for end in ends]
@@ -203,8 +210,36 @@ def measure_class_scores(
         within = intervals.measure_influence_interval(value, moved, confidence, decisive=decisive)
         gains["auc"] = _shift(within, 0.5)
     scores = [Score(name, found[name], baseline) for name, baseline in baselines.items()]
+    ahead = _measure_lead(truth, hits, guess, confidence)
+    scores[0] = replace(scores[0], advanced=_scale(ahead, baselines["accuracy"]))
     scores = [_add_gain(one, gains[one.name]) if one.name in gains else one for one in scores]
     return (*scores, *_measure_exposures(truth, decided[1], confidence, folds, reference.cells))
+
+
+RIVAL = 0.998
+"""Level at which a class is no longer as frequent as the majority."""
+
+
+def _measure_lead(
+    truth: IntArray, hits: BoolArray, guess: int, confidence: intervals.Confidence
+) -> intervals.Interval:
+    """How many more records are named rightly than the majority class names.
+
+    Notes
+    -----
+    The majority's share is drawn with the records: held as a number, it let .13 of audits exactly
+    at the limit pass. Where several classes may be the majority, that of the records is the luckier
+    one: the upper limit must hold against each, and shares its error among them.
+    """
+    said, groups = truth == guess, confidence.groups
+    lead = partial(intervals.limit_difference, groups=groups)
+    rivals = sum(lead(truth == k, said, level=RIVAL)[1] >= 0 for k in np.unique(truth))
+
+    def limits(level: float) -> tuple[float, float]:
+        strict = 1 - (1 - level) / max(1, rivals)
+        return lead(hits, said, level=level)[0], lead(hits, said, level=strict)[1]
+
+    return confidence.find(float(np.mean(hits) - np.mean(said)), limits, "wilson")
 
 
 def _estimate(truth: IntArray, decided: Decided, folds: IntArray) -> dict[str, Estimated]:
@@ -314,9 +349,13 @@ def _shift(interval: intervals.Interval, by: float) -> intervals.Interval:
 
 
 def _add_gain(score: Score, difference: intervals.Interval) -> Score:
+    return replace(score, gained=_scale(difference, score.baseline))
+
+
+def _scale(difference: intervals.Interval, baseline: float) -> intervals.Interval:
     """A difference of scores as one of advantages, which share their baseline."""
     # Advantages are shares of the way to knowing, and so are their differences.
-    unit = 1 / (1 - score.baseline) if score.baseline < 1 else 0.0
+    unit = 1 / (1 - baseline) if baseline < 1 else 0.0
 
     def scale(value: float) -> float:
         # Who knows the desired variables does no worse than guess: no gain is above knowing.
@@ -324,8 +363,7 @@ def _add_gain(score: Score, difference: intervals.Interval) -> Score:
 
     estimate, lower, upper = map(scale, (difference.estimate, difference.lower, difference.upper))
     relaxed = tuple((at, low * unit, scale(up)) for at, low, up in difference.relaxed)
-    gained = replace(difference, estimate=estimate, lower=lower, upper=upper, relaxed=relaxed)
-    return replace(score, gained=gained)
+    return replace(difference, estimate=estimate, lower=lower, upper=upper, relaxed=relaxed)
 
 
 def count_confusion(truth: IntArray, predicted: IntArray, n_classes: int) -> IntArray:

@@ -257,9 +257,9 @@ def score_decisions(
 def _plan_confidence(
     target: Target, units: IntArray | None, level: float | None = None
 ) -> Confidence:
-    """Limits at all levels that Holm may need: what is bootstrapped is bootstrapped once."""
+    """Limits at all levels that Holm may need."""
     strict, *also = plan_levels(target) if level is None else (level,)
-    return Confidence(strict, also, units, target.options.n_replicates, target.options.seed)
+    return Confidence(strict, also, units, target.options.seed)
 
 
 @dataclass(frozen=True, eq=False)

@@ -339,7 +339,7 @@ def measure_reconstruction(
     }
     level = options.plan_level(len(residuals))
     attacks = tuple(
-        _judge(name, residual, target, split, subject, level, seed)
+        _judge(name, residual, target, split, subject, level)
         for name, residual in residuals.items()
     )
     return ReconstructionReport(attacks, len(split.train), len(split.test))
@@ -389,16 +389,14 @@ def _judge(
     split: RecordSplit,
     subject: IntArray | None,
     level: float,
-    seed: int,
 ) -> Reconstruction:
     spread = (target[split.test] - target[split.train].mean(axis=0)) ** 2
     lost, had = (residual**2).sum(axis=1), spread.sum(axis=1)
     # A ratio of sums over records: neither Wilson nor a t interval is of it.
-    r2 = intervals.measure_bootstrap_interval(
-        lambda weights: 1 - (weights @ lost) / (weights @ had),
-        len(lost),
-        Confidence(level, groups=None if subject is None else subject[split.test], seed=seed),
-        link="log_complement",
+    rest, whole = float(lost.sum()) / float(had.sum()), float(had.sum())
+    confidence = Confidence(level, groups=None if subject is None else subject[split.test])
+    r2 = intervals.measure_influence_interval(
+        1 - rest, (rest * had - lost) / whole, confidence, link="log_complement"
     )
     total = np.maximum(spread.sum(axis=0), np.finfo(float).tiny)
     column_r2 = 1 - (residual**2).sum(axis=0) / total

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.statistics import intervals
 from privpipe.attacks.statistics.intervals import Confidence, Interval
-from privpipe.attacks.statistics.roc import GRID, sample_curve, weigh_areas
+from privpipe.attacks.statistics.roc import GRID, average_areas, sample_curve
 from privpipe.errors import InputError
 from privpipe.protocols import BoolArray, FloatArray
 
@@ -81,7 +81,7 @@ def measure_membership(
     others : (n_others,)
         The same for records of the same population that were not used.
     options
-        Two-sided confidence of each interval, and seed of the halves and of the bootstrap.
+        Two-sided confidence of each interval, and seed of the halves.
 
     Raises
     ------
@@ -113,9 +113,8 @@ def measure_membership(
     # Little surprise means a member, so that the ranking is turned.
     surprise, level = np.concatenate([inside, outside]), options.level
     ranking = np.column_stack([surprise, -surprise])
-    area = intervals.measure_bootstrap_interval(
-        weigh_areas(truth, ranking), len(truth), Confidence(level, seed=options.seed), link="logit"
-    )
+    found_area = average_areas(truth, ranking, np.zeros(len(truth), np.int64))
+    area = intervals.measure_influence_interval(*found_area, Confidence(level), link="logit")
     # The low end of the curve is what an attack on single records is judged by (Carlini et al.).
     caught = dict(zip(GRID, sample_curve(truth, ranking, "classes"), strict=True))[0.01]
     random = np.random.default_rng(options.seed)

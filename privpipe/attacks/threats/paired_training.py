@@ -165,11 +165,7 @@ def measure_retained(target: Target) -> RetainedUtility:
             inference.train_adversary(target, source, name) for source in ("raw", "released")
         )
     truth, units = target.truth[raw.test], target.units
-    confidence = Confidence(
-        options.level,
-        groups=None if units is None else units[raw.test],
-        n_replicates=options.n_replicates,
-    )
+    confidence = Confidence(options.level, groups=None if units is None else units[raw.test])
     score, measure = (
         ("accuracy", _measure_accuracy) if column.is_categorical else ("r2", _measure_r2)
     )

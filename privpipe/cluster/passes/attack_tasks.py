@@ -46,7 +46,7 @@ QUICK = {("released", "quadratic"), ("released", "boosting"), ("released", "logi
 """Source and adversary of attacks that run first, beside all that know the target."""
 
 _FIXED_BYTES = 256 << 20
-"""Kernel features of one width, a block of bootstrap weights with its sums, and slack."""
+"""Kernel features of one width, and slack."""
 
 
 def plan_attack_bytes(evidence: Evidence) -> int:

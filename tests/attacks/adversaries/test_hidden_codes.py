@@ -109,7 +109,7 @@ def test_scan__finds_the_products_of_largest_chi_square(factors: int) -> None:
 
 def _attack(x: FloatArray, truth: IntArray, source: str, **auxiliary: IntArray) -> float:
     """Lower limit of the advantage of who reads a source."""
-    options = AttackOptions(adversaries=("least_squares",), n_replicates=50)
+    options = AttackOptions(adversaries=("least_squares",))
     evidence = prepare_evidence(x, truth, auxiliary=Auxiliary(**auxiliary), options=options)
     [attack] = [one for one in plan_attacks(evidence, options) if one.source == source]
     scores = run_attack(evidence, attack, options).scores

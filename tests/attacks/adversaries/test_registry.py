@@ -42,7 +42,7 @@ def test_registry__a_row_is_all_that_an_adversary_takes(monkeypatch: pytest.Monk
     random = np.random.default_rng(0)
     secret = random.integers(0, 2, 600)
     released = random.normal(size=(600, 1)) + 4 * secret[:, None]
-    options = AttackOptions(adversaries=("first_column",), n_replicates=50)
+    options = AttackOptions(adversaries=("first_column",))
     report = measure_attacks(released, secret, options=options)
     assert report.verdict == "leaks"
     name, value = report.strongest(report.outcomes[0].attack.target, "accuracy", "released")

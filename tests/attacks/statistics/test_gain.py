@@ -115,7 +115,7 @@ def test_measure_class_scores__covers_the_true_gain_of_every_score(grouped: bool
         mine = truth + 0.6 * (known - truth) + 0.6 * random.normal(size=n)
         tables = [np.column_stack([1 - value, value]) for value in (mine, known)]
         groups = np.arange(n) if grouped else None
-        confidence = Confidence(0.9, groups=groups, n_replicates=60)
+        confidence = Confidence(0.9, groups=groups)
         mine, theirs = ((table, table) for table in tables)
         found = measure_class_scores(truth, mine, 0, confidence, ScoredAgainst(theirs))
         return {s.name: (s.gain, s.gain_lower, s.gain_upper) for s in found}
@@ -165,3 +165,24 @@ def test_measure_class_scores__records_exposed_within_one_cell_stay_the_surest_c
     assert found["auc"].gain_upper < 0.1
     assert found["tpr_at_0.01"].gain_lower > 0.01
     assert found["tpr_at_0.001"].gain_lower > 0.01
+
+
+@pytest.mark.parametrize("shares", [[0.5, 0.5], [0.34, 0.33, 0.33], [0.6, 0.4]])
+@pytest.mark.parametrize("size", [1, 3])
+def test_measure_class_scores__of_accuracy_passes_no_more_than_the_level_at_the_limit(
+    shares: list[float], size: int
+) -> None:
+    """The majority is drawn with the records, and is the luckier of two that are as frequent."""
+    random, passed, runs = np.random.default_rng(2), 0, 300
+    k = len(shares)
+    for _ in range(runs):
+        secret = random.choice(k, 1200 // size, p=shares)
+        # Told of .15, and the majority of the rest: an advantage of .15.
+        said = np.where(random.random(len(secret)) < 0.15, secret, 0)
+        groups = np.repeat(np.arange(len(secret)), size)
+        truth, table = secret[groups], np.eye(k)[said][groups]
+        guess = int(np.bincount(truth).argmax())
+        confidence = Confidence(0.9, groups=groups if size > 1 else None)
+        score = measure_class_scores(truth, (table, table), guess, confidence)[0]
+        passed += score.gain_upper < 0.15
+    assert passed <= 0.05 * runs + 3 * np.sqrt(runs * 0.05 * 0.95)

@@ -11,12 +11,11 @@ from scipy import stats
 from privpipe.attacks.statistics.intervals import (
     Confidence,
     Interval,
-    draw_weights,
-    measure_bootstrap_interval,
     measure_exact_interval,
     measure_hits_interval,
+    measure_influence_interval,
 )
-from privpipe.attacks.statistics.roc import weigh_areas
+from privpipe.attacks.statistics.roc import average_areas
 from privpipe.attacks.statistics.scores import measure_class_scores, measure_number_scores
 from privpipe.errors import InputError, OptionError
 
@@ -98,7 +97,7 @@ def test_measure_hits_interval__of_groups_covers_where_the_plain_one_does_not(
 
 
 @pytest.mark.parametrize(("n", "shift", "n_groups"), [(200, 0.5, 0), (400, 1.5, 0), (300, 0.8, 30)])
-def test_measure_bootstrap_interval__covers_areas(n: int, shift: float, n_groups: int) -> None:
+def test_measure_influence_interval__covers_areas(n: int, shift: float, n_groups: int) -> None:
     shared = 0.5 if n_groups else 0.0
     truth = float(stats.norm.cdf(shift / np.sqrt(2 * (1 + shared))))
 
@@ -108,10 +107,9 @@ def test_measure_bootstrap_interval__covers_areas(n: int, shift: float, n_groups
         groups = np.repeat(np.arange(n_groups), n // n_groups) if n_groups else None
         if groups is not None:
             value += random.normal(size=n_groups)[groups] * np.sqrt(shared)
-        score = weigh_areas(positive, np.column_stack([np.zeros(n), value]))
-        return measure_bootstrap_interval(
-            score, n, Confidence(groups=groups, n_replicates=150, seed=trial), link="logit"
-        )
+        ranking = np.column_stack([np.zeros(n), value])
+        found = average_areas(positive, ranking, np.zeros(n, np.int64))
+        return measure_influence_interval(*found, Confidence(groups=groups), link="logit")
 
     assert abs(coverage(draw, truth, 1500) - 0.95) < allowed(1500)
 
@@ -126,10 +124,7 @@ def test_measure_number_scores__intervals_cover(n: int, n_groups: int) -> None:
             truth = (truth + random.normal(size=n_groups)[groups]) / np.sqrt(2)
             error = (2 * error + random.normal(size=n_groups)[groups]) / np.sqrt(5)
         scores = measure_number_scores(
-            truth,
-            (truth + 0.7 * error,) * 2,
-            0.0,
-            Confidence(groups=groups, n_replicates=150, seed=trial),
+            truth, (truth + 0.7 * error,) * 2, 0.0, Confidence(groups=groups, seed=trial)
         )
         return tuple(score.interval for score in scores[:2])
 
@@ -144,71 +139,43 @@ def test_measure_class_scores__balanced_accuracy_and_f1_cover() -> None:
     def draw(random: np.random.Generator, trial: int) -> tuple[Interval, ...]:
         truth = (random.random(200) < 0.3).astype(int)
         said = np.where(random.random(200) < 0.8, truth, 1 - truth)
-        scores = measure_class_scores(
-            truth, (np.eye(2)[said],) * 2, 0, Confidence(n_replicates=150, seed=trial)
-        )
+        scores = measure_class_scores(truth, (np.eye(2)[said],) * 2, 0, Confidence(seed=trial))
         return tuple(score.interval for score in scores[:3])
 
     found = coverages(draw, (0.8, 0.8, f1), 1500)
     assert (np.abs(found - 0.95) < allowed(1500)).all(), found
 
 
-def test_measure_bootstrap_interval__is_wider_at_higher_levels_and_holds_the_estimate() -> None:
+def test_measure_influence_interval__is_wider_at_higher_levels_and_holds_the_estimate() -> None:
     values = np.random.default_rng(0).normal(size=200)
-
-    def mean(weights: np.ndarray) -> np.ndarray:
-        return weights @ values / weights.sum(axis=1)
-
+    mean = values.mean()
     usual, sure = (
-        measure_bootstrap_interval(mean, 200, Confidence(level)) for level in (0.95, 0.999)
+        measure_influence_interval(mean, (values - mean) / 200, Confidence(level))
+        for level in (0.95, 0.999)
     )
     assert sure.lower < usual.lower < usual.estimate < usual.upper < sure.upper
-    assert usual.estimate == pytest.approx(values.mean())
-    assert usual.upper - usual.lower == pytest.approx(2 * 1.97 * values.std() / 200**0.5, rel=0.1)
+    low, high = stats.t.interval(0.95, 199, mean, values.std(ddof=1) / 200**0.5)
+    assert (usual.lower, usual.upper) == pytest.approx((low, high))
 
 
-def test_measure_bootstrap_interval__of_few_groups_is_as_wide_as_students() -> None:
-    """The mean of five groups of equal size: Student's interval is exact, and the aim."""
+def test_measure_influence_interval__of_few_groups_is_students() -> None:
+    """The mean of five groups of equal size: Student's interval is exact."""
     values = np.array([0.0, 1.0, 1.5, 3.0, 7.0])
-    records, groups = np.repeat(values, 4), np.repeat(np.arange(5), 4)
-
-    def mean(weights: np.ndarray) -> np.ndarray:
-        return weights @ records / weights.sum(axis=1)
-
-    found = measure_bootstrap_interval(mean, 20, Confidence(groups=groups, n_replicates=6000))
+    influence, groups = np.repeat(values - values.mean(), 4) / 20, np.repeat(np.arange(5), 4)
+    found = measure_influence_interval(values.mean(), influence, Confidence(groups=groups))
     low, high = stats.t.interval(0.95, 4, values.mean(), values.std(ddof=1) / 5**0.5)
-    assert found.upper - found.lower == pytest.approx(high - low, rel=0.04)
-    assert found.lower == pytest.approx(low, abs=0.04 * (high - low))
+    assert (found.lower, found.upper) == pytest.approx((low, high))
 
 
-def test_measure_bootstrap_interval__of_a_perfect_prediction_is_one() -> None:
-    """Some replicates are exact, others err by rounding: as logarithms these are far apart."""
-    lost = np.where(np.arange(200) % 50 == 0, 1e-32, 0.0)
-
-    def explain(weights: np.ndarray) -> np.ndarray:
-        return np.asarray(1 - (weights @ lost > 2e-32) * 2.0**-52)
-
-    found = measure_bootstrap_interval(explain, 200, Confidence(0.999), link="log_complement")
-    assert found.lower > 1 - 1e-6
-    assert found.upper <= 1.0
-
-
-def test_measure_bootstrap_interval__stays_within_zero_and_one_at_the_edge() -> None:
+def test_measure_influence_interval__stays_within_what_a_score_can_be() -> None:
     positive, value = np.arange(40) % 2, (np.arange(40) % 2).astype(float)
-    perfect = measure_bootstrap_interval(
-        weigh_areas(positive, np.column_stack([0 * value, value])), 40, link="logit"
-    )
+    found = average_areas(positive, np.column_stack([0 * value, value]), np.zeros(40, np.int64))
+    perfect = measure_influence_interval(*found, link="logit", decisive=np.array([20, 20]))
     assert perfect.estimate == perfect.upper == 1.0
-
-
-def test_draw_weights__draws_whole_groups_as_often_as_there_are() -> None:
-    codes = np.array([0, 0, 1, 2, 2, 2])
-    blocks = list(draw_weights(6, codes, 3, 500, seed=3))
-    weights = np.concatenate(blocks)
-    assert weights.shape == (500, 6)
-    assert (weights[:, 0] == weights[:, 1]).all()
-    assert (weights[:, [0, 2, 3]].sum(axis=1) == 3).all()
-    assert abs(weights.mean() - 1) < 0.1
+    assert 0.8 < perfect.lower < 0.85  # 20 of one class in order by chance
+    rounded = measure_influence_interval(1 - 1e-16, np.full(200, 1e-32), link="log_complement")
+    assert rounded.lower > 1 - 1e-6
+    assert rounded.upper <= 1.0
 
 
 def test_intervals__refuse_what_has_none() -> None:
@@ -223,6 +190,4 @@ def test_intervals__refuse_what_has_none() -> None:
     with pytest.raises(InputError, match="3 entries for 2 records"):
         measure_hits_interval(np.array([True, False]), Confidence(groups=np.array([7, 7, 8])))
     with pytest.raises(InputError, match="2 records, got 1"):
-        measure_bootstrap_interval(lambda w: w[:, 0], 1)
-    with pytest.raises(OptionError, match="n_replicates is 3"):
-        measure_bootstrap_interval(lambda w: w[:, 0], 9, Confidence(n_replicates=3))
+        measure_influence_interval(1.0, np.zeros(1))

@@ -19,11 +19,7 @@ from privpipe.attacks.threats.verdicts.outcomes import Attack, Decision
 from privpipe.attacks.threats.verdicts.safeguards import LearningCurve, expect_gain, hold_to_curve
 
 QUICK = AttackOptions(
-    adversaries=("naive_bayes",),
-    max_advantage=0.3,
-    max_exposed=0.2,
-    n_replicates=60,
-    decides=("accuracy", "auc"),
+    adversaries=("naive_bayes",), max_advantage=0.3, max_exposed=0.2, decides=("accuracy", "auc")
 )
 
 

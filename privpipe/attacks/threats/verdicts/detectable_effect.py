@@ -9,29 +9,18 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypedDict, Unpack
 
-import numpy as np
 import scipy
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
-from privpipe.attacks.statistics.exposure import measure_exposure, plan_null_exposure
-from privpipe.attacks.statistics.folds import FOLDS, cut_cells
-from privpipe.attacks.statistics.intervals import (
-    Confidence,
-    limit_wilson,
-    measure_influence_interval,
-)
-from privpipe.attacks.statistics.roc import average_areas
+from privpipe.attacks.statistics.exposure import plan_null_exposure
+from privpipe.attacks.statistics.intervals import limit_wilson
 from privpipe.attacks.statistics.scores import EXPOSURES
-from privpipe.protocols import FloatArray
 
 ROOM = 1.5
 """An allowance is so many times what a mere guess comes to, so that not chance alone decides."""
 
 LIKELY = 0.8
 """How surely a mere guess is to be shown safe by what is planned."""
-
-ERR_TOGETHER = 1.42
-"""The error of an area over folds where nothing is to be learned, in those of one fixed ranking."""
 
 POWER_ROOM = 1.25
 """The same of leaks that are planted, whose limits are means of four draws."""
@@ -109,69 +98,6 @@ def plan_guess_limit(
         return min(1.0, z * z / n_test)
     guessed = max(shares, default=round(n_test / k) / n_test)
     return float((limit_wilson(guessed, n_test, z)[1] - guessed) / (1 - guessed))
-
-
-def measure_noise_limits(
-    truth: FloatArray,
-    desired: FloatArray,
-    n_records: int,
-    *,
-    options: AttackOptions,
-    n_attacks: int = 14,
-    n_draws: int = 20,
-) -> dict[str, float]:
-    """Which limits noise meets: upper limits of guesses at records like these, four times in five.
-
-    Parameters
-    ----------
-    truth : (n_sample,)
-        Codes of a confidential variable; of a number whether it is above the median.
-    desired : (n_sample, n_columns)
-        True desired variables of the same records; no columns where there are none.
-    n_records
-        Records that will judge: the sample is drawn from with replacement.
-    options
-        Level.
-    n_attacks
-        Attacks on the release, all of which must be within.
-    n_draws
-        Samples drawn.
-
-    Returns
-    -------
-    limits
-        By score: "auc" as an advantage, and true-positive rates beyond the false-positive ones.
-
-    Examples
-    --------
-    >>> truth, desired = np.arange(4000) % 2, np.arange(4000)[:, None] // 2 % 2
-    >>> found = measure_noise_limits(truth, desired, 4000, options=AttackOptions(), n_draws=3)
-    >>> 0.05 < found["auc"] < 0.2, found["tpr_at_0.01"] < 0.03
-    (True, True)
-    """
-    found: dict[str, list[float]] = {}
-    for seed in range(n_draws):
-        random = np.random.default_rng([options.seed, seed])
-        rows = random.integers(0, len(truth), n_records)
-        folds = random.permutation(n_records) % FOLDS
-        cells = cut_cells(folds, desired[rows], None)
-        drawn = np.unique(truth[rows], return_inverse=True)[1]
-        confidence = Confidence(options.safe_level)
-        # The luckiest of the guesses at one sample: all limits are to be within.
-        upper = dict.fromkeys(("auc", *EXPOSURES), -math.inf)
-        for _ in range(n_attacks):
-            ranking = random.normal(size=(n_records, int(drawn.max()) + 1))
-            area, moved = average_areas(drawn, ranking, cells)
-            # Adversaries of several folds err together where there is nothing to learn.
-            spread = ERR_TOGETHER * (area - 0.5), ERR_TOGETHER * moved
-            limit = 2 * measure_influence_interval(*spread, confidence).upper
-            upper["auc"] = max(upper["auc"], limit)
-            for name, rate in EXPOSURES.items():
-                held = measure_exposure(drawn, ranking, rate, confidence, cells=cells)
-                upper[name] = max(upper[name], (held.upper - rate) / (1 - rate))
-        for name, value in upper.items():
-            found.setdefault(name, []).append(value)
-    return {name: float(np.quantile(values, LIKELY)) for name, values in found.items()}
 
 
 def plan_needed_records(options: AttackOptions, **tried: Unpack[Tried]) -> dict[str, float]:

@@ -21,7 +21,8 @@ from privpipe.attacks.threats.verdicts.detectable_effect import count_compared, 
 from privpipe.numerics.limits import Figure, say_limits
 
 FEWEST_RARE = 1000
-"""Records of the rarest class below which few audits decide at the usual limits."""
+"""Records of the rarest class below which few audits decide at the usual limits: that is said where
+nothing was decided. It is no veto, for the limits of so few are as much wider and err no more."""
 
 SCORE_WORDS = {
     "accuracy": "an accuracy",
@@ -338,7 +339,9 @@ def _explain(case: _Case, verdict: results.Verdict, best: _Found | None, needed:
     if verdict != "unproven":
         return text + "."
     if 0 < (rarest := _count_rarest(case)) < FEWEST_RARE:
-        text += f". Its rarest class has {rarest:,} records: too few, below {FEWEST_RARE:,}"
+        text += (
+            f". Its rarest class has {rarest:,} records: below {FEWEST_RARE:,} few audits decide"
+        )
     if not math.isfinite(needed):
         more = "groups" if case.groups and not case.is_named else "records"
         return f"{text}. The estimate exceeds the limit; more {more} will probably not help."
