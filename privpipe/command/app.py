@@ -182,6 +182,7 @@ RELEASE_OR_CONFIG = Argument(
     help="Path or URL of the release, or the TOML file that it comes from."
 )
 PUBLIC = _flag("--public", "The page for everybody, without small counts.")
+FULL = _flag("--full", "Run every attack, even after one found a certain leak.")
 CHUNK_MIB = Option(8.0, help="MiB of features per chunk.")
 DEPLOYMENTS = "deploy/prefect.yaml"
 
@@ -194,6 +195,7 @@ def run(
     trust: list[str] = Option(
         [], help="SHA-256 of a file of code that the configuration names, once read."
     ),
+    full: bool = FULL,
 ) -> None:
     """Run the main job: check, train, clean, audit, gate, publish; resumes where it stopped."""
 
@@ -225,6 +227,7 @@ def audit(
     target: Any = _names("Columns to keep, of a release of another tool, by comma."),
     confidential: Any = _names("Columns to hide, of a release of another tool, by comma."),
     holdout: str = _text("A table of records that a release of another tool was not made from."),
+    full: bool = FULL,
 ) -> None:
     """Run up to the audit of what would be released, or audit a release that another tool made."""
 

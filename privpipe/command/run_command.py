@@ -2,6 +2,7 @@
 
 import tomllib
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from privpipe.command.check_command import dry_run_command
@@ -39,6 +40,7 @@ def run_command(
     *,
     trust: Sequence[str] = (),
     dry_run: bool = False,
+    full: bool = False,
 ) -> dict[str, Any]:
     """Read and check once, then run the flow with an in-process Prefect unless a server is set.
 
@@ -54,6 +56,8 @@ def run_command(
         SHA-256 of files of code that the configuration names.
     dry_run
         Only say what would be done.
+    full
+        Run every attack, even after a certain leak; those that were run before are not repeated.
 
     Returns
     -------
@@ -69,6 +73,12 @@ def run_command(
     logical_time = read_time(time) if time else None
     times = TimeSpan(read_time(since) if since else None, logical_time)
     options = read_options(config, logical_time)
+    if full and options.release.incremental:
+        raise OptionError(
+            "--full is for a release of one run; this one grows by partitions.",
+            remedy="Leave it out: the first leak of a part ends its audit.",
+            code="audit-options",
+        )
     # Code of the user's is confirmed before anything imports it.
     confirm_code(options)
     checked: Run | None = None
@@ -77,7 +87,7 @@ def run_command(
         if options.release.incremental:
             check_growing(options)
         else:
-            checked = check_stage(options)
+            checked = replace(check_stage(options), whole_audit=full)
             if read_state(options.release.path) is None and not exists(options.release.path):
                 # A first run: what a few chunks show ends it now, not after the cluster started.
                 found = check_sample(checked)
@@ -223,7 +233,13 @@ def purge_command(release: str) -> dict[str, Any]:
 
 
 def audit_command(
-    config: str, released: str, *, target: Sequence[str], confidential: Sequence[str], holdout: str
+    config: str,
+    released: str,
+    *,
+    target: Sequence[str],
+    confidential: Sequence[str],
+    holdout: str,
+    full: bool = False,
 ) -> dict[str, Any]:
     """Audit a run, or a release of another tool where one is given.
 
@@ -232,18 +248,19 @@ def audit_command(
     OptionError
         If options of the one are given for the other.
     """
-    if released:
+    if released and not full:
         from privpipe.command.foreign_audit import audit_foreign
 
         names = {"desired": target, "confidential": confidential}
         return audit_foreign(config, released, holdout=holdout, **names)
-    if target or confidential or holdout:
+    if released or target or confidential or holdout:
         raise OptionError(
-            "--target, --confidential and --holdout are for a release of another tool.",
+            "--target, --confidential and --holdout are for a release of another tool, --full is "
+            "for one of a configuration.",
             remedy="Give it: privpipe audit RAW RELEASED --holdout OTHERS --confidential NAMES.",
             code="audit-options",
         )
-    return run_command(config, until="audit")
+    return run_command(config, until="audit", full=full)
 
 
 def compare_command(config: str, vary: Sequence[str] = ()) -> dict[str, Any]:

@@ -282,8 +282,11 @@ def test_measure_attacks__gives_the_same_table_again_but_for_the_seconds() -> No
 
 
 @pytest.mark.slow
-def test_measure_attacks__covers_the_truth_of_a_useless_release() -> None:
-    """With a release that says nothing the simultaneous intervals hold a guess's score."""
+def test_measure_attacks__shows_nothing_of_a_useless_release() -> None:
+    """Errors of areas over folds are 1.42 times what intervals say, where nothing is learned.
+
+    So "more than nothing" needs a margin; folds that learn from one another also err below a half.
+    """
     held = 0
     for seed in range(40):
         random = np.random.default_rng(seed)
@@ -291,8 +294,9 @@ def test_measure_attacks__covers_the_truth_of_a_useless_release() -> None:
         report = measure_attacks(
             random.normal(size=(300, 3)), random.integers(0, 2, 300), options=options
         )
-        areas = report.table.query("score == 'auc'")
-        held += ((areas["lower"] <= 0.5) & (areas["upper"] >= 0.5)).all()
+        areas = [s for o in report.outcomes for s in o.scores if s.name == "auc"]
+        held += not any(one.is_more for one in areas)
+        assert all(one.advantage_upper < 0.35 for one in areas)
     assert held >= 36  # nominal at least .95; fewer than 36 of 40 has probability .003
 
 

@@ -1,7 +1,7 @@
 """How often audits err, in both directions: simulations with a leak of known size, or none.
 
-``python -m tests.bench.audit_errors [audits] [single grouped]`` runs all at full size and prints
-shares; the suite runs them small. Whether what a report says it would have found is found:
+``python -m tests.bench.audit_errors [audits] [law ...]`` runs 6,000 records and prints shares; the
+suite runs them small. Whether what a report says it would have found is found:
 `audit_power`. Every audit is a whole one: sample, split, adversaries, intervals, verdict.
 """
 
@@ -14,12 +14,13 @@ from dataclasses import replace
 import numpy as np
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
+from privpipe.attacks.adversaries.auxiliary import Auxiliary
 from privpipe.attacks.statistics.intervals import measure_exact_interval
 from privpipe.attacks.threats.inference import measure_attacks
 from privpipe.attacks.threats.verdicts.attack_report import AttackReport
 from privpipe.protocols import Column
 
-__all__ = ["LIMITS", "measure_false_leaks", "measure_false_safes"]
+__all__ = ["LIMITS", "measure_false_leaks", "measure_verdicts"]
 
 N_RECORDS = 1200
 
@@ -36,20 +37,44 @@ TRUTH = {"accuracy": 0.5, "auc": 0.5, "tpr_at_0.01": 0.01}
 """Scores of whatever adversary on a fair coin."""
 
 
-def audit(share: float, seed: int, *, grouped: bool, n_records: int = N_RECORDS) -> AttackReport:
-    """A release of which a share of the records tells the secret, the same of all of a subject."""
+LAWS = ("single", "grouped", "five", "rare", "target", "number")
+"""Two even classes, by record or the same of three records of a subject; five classes; two of which
+one is of a tenth; two that a target reveals in part, as income does sex; a number."""
+
+
+def audit(share: float, seed: int, *, law: str, n_records: int = N_RECORDS) -> AttackReport:
+    """A release of which a share of the records tells the secret, the same of all of a subject.
+
+    Of all others it tells another value, drawn alike. So the gain is the share, by accuracy of
+    even classes, by the area under the ROC curve of all, and by R squared of numbers.
+    """
     random = np.random.default_rng(seed)
-    subject = np.arange(n_records) // (3 if grouped else 1)
-    n = subject[-1] + 1
-    secret = random.integers(0, 2, n)
-    told = np.where(random.random(n) < share, secret, random.integers(0, 2, n))
-    released = np.column_stack([(2.0 * told - 1), random.normal(size=n)])[subject]
-    released[:, 1] += 0.1 * random.normal(size=n_records)
+    subject = np.arange(n_records) // (3 if law == "grouped" else 1)
+    n = int(subject[-1]) + 1
+    target = (random.random(n) < 0.24).astype(int)
+
+    def draw() -> np.ndarray:
+        if law == "number":
+            return random.normal(size=n)
+        if law == "target":
+            return (random.random(n) < np.where(target == 1, 0.15, 0.387)).astype(int)
+        if law == "rare":
+            return (random.random(n) < 0.1).astype(int)
+        return random.integers(0, 5 if law == "five" else 2, n)
+
+    secret, other = draw(), draw()
+    told = np.where(random.random(n) < (share**0.5 if law == "number" else share), secret, other)
+    told = told[:, None] if law == "number" else np.eye(int(secret.max()) + 1)[told]
+    released = np.column_stack([told, random.normal(size=n)])[subject]
+    released[:, -1] += 0.1 * random.normal(size=n_records)
+    n_classes = None if law == "number" else told.shape[1]
+    known = Auxiliary(target[:, None].astype(float), (Column("target", 2),))
     return measure_attacks(
         released,
         secret[subject],
-        columns=[Column("secret", 2)],
-        groups=subject if grouped else None,
+        columns=[Column("secret", n_classes)],
+        groups=subject if law == "grouped" else None,
+        desired=known if law == "target" else None,
         options=replace(LIMITS, seed=seed),
     )
 
@@ -63,7 +88,7 @@ def measure_false_leaks(n_audits: int, *, grouped: bool) -> dict[str, float]:
     """
     found: dict[str, list[bool]] = {}
     for seed in range(n_audits):
-        report = audit(0.0, seed, grouped=grouped)
+        report = audit(0.0, seed, law="grouped" if grouped else "single")
         found.setdefault("leaks", []).append(report.verdict == "leaks")
         holds, leaks = dict.fromkeys(LIMITS.decides, True), dict.fromkeys(LIMITS.decides, False)
         for score in (s for o in report.outcomes for s in o.scores if s.name in LIMITS.decides):
@@ -76,35 +101,40 @@ def measure_false_leaks(n_audits: int, *, grouped: bool) -> dict[str, float]:
     return {name: float(np.mean(values)) for name, values in found.items()}
 
 
-def measure_false_safes(n_audits: int, *, grouped: bool) -> dict[str, float]:
-    """At a true advantage of twice the limit: share of audits that say "safe".
+def measure_verdicts(
+    n_audits: int, law: str, times: float, n_records: int = N_RECORDS
+) -> dict[str, float]:
+    """At a true gain of so many times the limit: shares of audits that say "safe" and "leaks".
 
-    With ``safe SCORE``, what that score alone would say; a true-positive rate at few false alarms
-    is not twice its own limit beyond it.
+    With ``safe SCORE``, what that score alone would say: all limits are to be within, each at the
+    whole level, so that each is wrong at the limit in at most ``1 - level`` of audits.
     """
-    share, found = 2 * LIMITS.max_advantage, dict[str, list[bool]]()
+    found: dict[str, list[bool]] = {}
     for seed in range(n_audits):
-        report = audit(share, seed, grouped=grouped)
-        found.setdefault("safe", []).append(report.verdict == "safe")
-        within = dict.fromkeys(LIMITS.decides, True)
-        for score in (s for o in report.outcomes for s in o.scores if s.name in LIMITS.decides):
-            within[score.name] &= score.gain_upper <= LIMITS.allowed(score.name)
-        for name in ("accuracy", "auc"):
-            found.setdefault(f"safe {name}", []).append(within[name])
+        report = audit(times * LIMITS.max_advantage, seed, law=law, n_records=n_records)
+        for verdict in ("safe", "leaks"):
+            found.setdefault(verdict, []).append(report.verdict == verdict)
+        within = dict.fromkeys(("r2",) if law == "number" else ("accuracy", "auc"), True)
+        for one in (one for outcome in report.outcomes for one in outcome.scores):
+            if one.name in within:
+                limit = one.at(LIMITS.safe_level).gain_upper
+                within[one.name] &= limit <= LIMITS.allowed(one.name)
+        for name, holds in within.items():
+            found.setdefault(f"safe {name}", []).append(holds)
     return {name: float(np.mean(values)) for name, values in found.items()}
 
 
-def main(n_audits: int, which: Iterable[str]) -> None:
+def main(n_audits: int, laws: Iterable[str], n_records: int) -> None:
     """Print all shares, with Clopper and Pearson's limits."""
-    for grouped in (word == "grouped" for word in which):
-        word = "grouped" if grouped else "single"
-        shares = measure_false_leaks(n_audits, grouped=grouped)
-        shares |= measure_false_safes(n_audits, grouped=grouped)
-        for name, share in shares.items():
-            held = measure_exact_interval(round(share * n_audits), n_audits)
-            print(f"{word:8} {name:20} {share:.3f} ({held.lower:.3f} to {held.upper:.3f})")
+    for law in laws:
+        for times in (0.0, 1.0, 2.0):
+            shares = measure_verdicts(n_audits, law, times, n_records)
+            for name, share in shares.items():
+                held = measure_exact_interval(round(share * n_audits), n_audits)
+                limits = f"({held.lower:.3f} to {held.upper:.3f})"
+                print(f"{law:8} x {times:g} {name:14} {share:.3f} {limits}", flush=True)
 
 
 if __name__ == "__main__":
-    arguments = sys.argv[1:]
-    main(int(arguments[0]) if arguments else 500, arguments[1:] or ("single", "grouped"))
+    given = sys.argv[1:]
+    main(int(given[0]) if given else 200, given[1:] or LAWS, 6000)

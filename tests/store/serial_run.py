@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from privpipe.cluster.executors.executor import Executor
 from privpipe.cluster.passes import loaded_map
 from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.pipeline.runs.watch import Watch
+from privpipe.pipeline.stages.check import check_stage
 from privpipe.records.schema import CollectionSchema, Variable
 from privpipe.report.console import PlainConsole
 from privpipe.store.arrays import blocks
@@ -42,12 +44,14 @@ def serial_flows() -> Iterator[None]:
         yield
 
 
-def run_serially(options: RunOptions) -> str:
+def run_serially(options: RunOptions, *, full: bool = False) -> str:
     """One process that runs the job once; what a process remembers is forgotten first."""
     blocks.open_array.cache_clear()
     loaded_map.load_map.cache_clear()
     return privpipe.flows.release_flow.release_collection(
-        options, Watch(PlainConsole(file=io.StringIO()))
+        options,
+        Watch(PlainConsole(file=io.StringIO())),
+        checked=replace(check_stage(options), whole_audit=True) if full else None,
     )
 
 

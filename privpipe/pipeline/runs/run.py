@@ -51,6 +51,8 @@ class Run:
         Of a part of an incremental release: where the model and the report of its line are.
     attempt
         Which attempt at the gate this is; None before the audit.
+    whole_audit
+        Whether every attack runs, even where a leak is certain.
     """
 
     options: RunOptions
@@ -62,6 +64,7 @@ class Run:
     shared_model: str | None = None
     shared_report: str | None = None
     attempt: Attempt | None = None
+    whole_audit: bool = False
 
     @property
     def run_id(self) -> str:

@@ -335,7 +335,10 @@ def _explain(case: _Case, verdict: results.Verdict, best: _Found | None, needed:
         f"{gain}; allowed {allowed:g}"
     )
     if verdict == "leaks" and case.n_skipped:
-        text += f". A certain leak ends the audit: {case.n_skipped} attacks were skipped"
+        text += (
+            f". A certain leak ends the audit: {case.n_skipped} attacks were skipped (--full runs "
+            "them)"
+        )
     if verdict != "unproven":
         return text + "."
     if 0 < (rarest := _count_rarest(case)) < FEWEST_RARE:

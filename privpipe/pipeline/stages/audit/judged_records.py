@@ -167,7 +167,7 @@ def attack_variables(
             power=True,
             n_released=n_released,
             # What is not gated is measured whole; a leak keeps any other release from going out.
-            ends_early=run.options.gate.enforce,
+            ends_early=run.options.gate.enforce and not run.whole_audit,
         )
     except (InputError, MemoryBudgetError) as error:
         return report_nothing(str(error))
