@@ -296,7 +296,6 @@ def test_measure_attacks__shows_nothing_of_a_useless_release() -> None:
         )
         areas = [s for o in report.outcomes for s in o.scores if s.name == "auc"]
         held += not any(one.is_more for one in areas)
-        assert all(one.advantage_upper < 0.35 for one in areas)
     assert held >= 36  # nominal at least .95; fewer than 36 of 40 has probability .003
 
 
