@@ -127,7 +127,7 @@ def test_measure_reconstruction__goes_by_group_and_refuses(raw) -> None:
     report = measure_reconstruction(
         raw, raw, np.arange(600) // 10, options=AttackOptions(max_records=500)
     )
-    assert report.attacks[0].r2.method == "grouped_bootstrap"
+    assert report.attacks[0].r2.method == "grouped_influence"
     with pytest.raises(InputError, match="released 3"):
         measure_reconstruction(raw, raw[:3])
     with pytest.raises(InputError, match="not finite"):
