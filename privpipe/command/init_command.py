@@ -1,5 +1,6 @@
 """``privpipe schema`` and ``privpipe init``: what a configuration may hold, and a first one."""
 
+import math
 import textwrap
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -271,7 +272,11 @@ def _try_methods(
         training = open_whole_collection(collection, desired=desired, confidential=confidential)
         trial = draw_trial(options, training)
         # A limit that not even noise meets says nothing of a release.
-        noise = trial.noise.find_limits()
+        noise, rarest = trial.noise.find_limits(), forecast.measure_rarest(options, training)
+        for needs in forecast.GateForecast(options, training, rarest=rarest).plan_limits():
+            # Of all attacks, more than a trial runs, the luckiest decides.
+            least = min(1.0, math.ceil(100 * needs.reaches) / 100)
+            noise[needs.key] = max(noise.get(needs.key, 0.0), least)
         options = options.change("gate", **noise)
         found = diagnose(
             options, replace(trial, options=find_attack_options(options)), refused=False

@@ -81,6 +81,12 @@ class GateNeeds:
     reaches: float
 
     @property
+    def key(self) -> str:
+        """The key of ``[gate]`` that holds the limit."""
+        is_share = self.score.startswith(("tpr", "share"))
+        return "exposed_max" if is_share else "confidential_advantage_max"
+
+    @property
     def can_pass(self) -> bool:
         return self.reaches <= self.limit
 
@@ -139,12 +145,10 @@ class GateForecast:
         for _ in range(2):
             if (needs := case._find_short()) is None:
                 break
-            is_share = needs.score.startswith(("tpr", "share"))
-            key = "exposed_max" if is_share else "confidential_advantage_max"
             # In hundredths and rounded up, with room: what reveals nothing passes by more than
             # chance.
-            found["gate", key] = min(1.0, math.ceil(100 * ROOM * needs.reaches) / 100)
-            limits = case.options.change("gate", **{key: found["gate", key]})
+            found["gate", needs.key] = min(1.0, math.ceil(100 * ROOM * needs.reaches) / 100)
+            limits = case.options.change("gate", **{needs.key: found["gate", needs.key]})
             case = replace(case, options=limits)
         return found
 
