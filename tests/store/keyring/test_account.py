@@ -19,6 +19,7 @@ from privpipe.command.key_commands import account_command
 from privpipe.errors import FormatError, GuaranteeError, OptionError, StoreError
 from privpipe.numerics.noise.composition import convert_rho, find_rho
 from privpipe.numerics.noise.gaussian import find_sigma
+from privpipe.numerics.random.record_grids import Overlap
 from privpipe.store.keyring.account import (
     Account,
     Charge,
@@ -28,6 +29,7 @@ from privpipe.store.keyring.account import (
     find_account,
     join_losses,
 )
+from privpipe.store.keyring.sketches import Ties
 
 
 def charge(epsilon: float = 1.0, name: str = "a", partition: str = "p") -> Charge:
@@ -115,6 +117,18 @@ def test_reserve__draws_of_before_count_by_their_epsilon_but_for_their_delta(
     assert total.concentrate(4e-7) == math.inf
     entry = json.loads(next((tmp_path / "p").glob("*.json")).read_text())
     assert "rho" not in json.loads(entry["entry"])
+
+
+def test_reserve__of_the_same_people_in_another_partition_counts_what_was_concentrated_there(
+    tmp_path: Path,
+) -> None:
+    half = Overlap(0.5, 0.5)
+    account = Account(str(tmp_path), Ties({"p": {"q": half}, "q": {"p": half}}))
+    for night in range(32):
+        account.reserve([masked(night, "q")], f"r{night}", 0.7, 1e-6)
+    with pytest.raises(GuaranteeError, match=r"As concentrated losses all are epsilon 0\.7"):
+        account.reserve([masked(99, "p")], "r", 0.7, 1e-6)
+    assert account.read("p").n_charges == 0
 
 
 def test_account_command__says_what_is_left(tmp_path: Path, capsys: Any) -> None:
