@@ -70,29 +70,28 @@ def test_reserve__over_the_limit_of_one_partition_charges_none(tmp_path: Path) -
     assert account.read("p").epsilon == 0.0
 
 
+RHO = find_rho(1 / find_sigma(0.3, 1e-6))
+
+
 def masked(night: int, partition: str = "p") -> Charge:
-    rho = find_rho(1 / find_sigma(0.1, 1e-6))
-    return Charge(partition, f"night {night}", 0.1, 1e-6, "record", rho)
+    return Charge(partition, f"night {night}", 0.3, 1e-6, "record", RHO)
 
 
 def test_reserve__adds_up_many_small_losses_by_what_is_concentrated(tmp_path: Path) -> None:
-    """Thirty nights at .1 are a loss of .67, not 3; and the filter stops where .7 ends."""
+    """Ten nights at .3 are a loss of 1.11, not 3; and the filter stops where its limit is."""
     account = Account(str(tmp_path))
-    for night in range(30):
-        account.reserve([masked(night)], f"r{night}", 0.7, 1e-6)
+    for night in range(10):
+        account.reserve([masked(night)], f"r{night}", 1.12, 1e-6)
     assert account.read("p").epsilon > 2.9
-    rho = 30 * find_rho(1 / find_sigma(0.1, 1e-6))
-    assert 0.66 < account.read_joined("p").concentrate(1e-6) < 0.67
-    assert account.read_joined("p").concentrate(1e-6) >= convert_rho(rho, 1e-6)
-
-    def fill() -> None:
-        for night in range(30, 90):
-            account.reserve([masked(night)], f"r{night}", 0.7, 1e-5)
-
-    with pytest.raises(GuaranteeError, match=r"As concentrated losses all are epsilon 0\.7"):
-        fill()
-    held = account.read("p").n_charges
-    assert convert_rho(held / 30 * rho, 1e-5) <= 0.7 < convert_rho((held + 1) / 30 * rho, 1e-5)
+    together = account.read_joined("p").concentrate(1e-6)
+    assert together == pytest.approx(convert_rho(10 * RHO, 1e-6))
+    with pytest.raises(GuaranteeError, match=r"As concentrated losses all are epsilon 1\.17"):
+        account.reserve([masked(10)], "r10", 1.12, 1e-6)
+    # A larger delta has room for two more.
+    for night in (10, 11):
+        account.reserve([masked(night)], f"r{night}", 1.12, 1e-5)
+    with pytest.raises(GuaranteeError, match=r"As concentrated losses all are epsilon 1\.13"):
+        account.reserve([masked(12)], "r12", 1.12, 1e-5)
 
 
 def test_reserve__without_a_delta_nothing_is_concentrated(tmp_path: Path) -> None:
@@ -107,14 +106,14 @@ def test_reserve__draws_of_before_count_by_their_epsilon_but_for_their_delta(
     tmp_path: Path,
 ) -> None:
     account = Account(str(tmp_path))
-    for night in range(400):
-        pure = Charge("p", f"night {night}", 0.02, 1e-9, "record")
-        account.reserve([pure], f"r{night}", 2.5, 1e-5)
+    for night in range(30):
+        pure = Charge("p", f"night {night}", 0.2, 1e-9, "record")
+        account.reserve([pure], f"r{night}", 5.3, 1e-5)
     total = account.read_joined("p")
-    assert total.chance == pytest.approx(4e-7)
-    assert total.concentrate(1e-5) < 2.5 < 7.9 < total.epsilon
+    assert total.chance == pytest.approx(3e-8)
+    assert total.concentrate(1e-5) < 5.3 < 5.9 < total.epsilon
     # What may fail already is taken from what may fail in all.
-    assert total.concentrate(4e-7) == math.inf
+    assert total.concentrate(3e-8) == math.inf
     entry = json.loads(next((tmp_path / "p").glob("*.json")).read_text())
     assert "rho" not in json.loads(entry["entry"])
 
@@ -124,23 +123,22 @@ def test_reserve__of_the_same_people_in_another_partition_counts_what_was_concen
 ) -> None:
     half = Overlap(0.5, 0.5)
     account = Account(str(tmp_path), Ties({"p": {"q": half}, "q": {"p": half}}))
-    for night in range(32):
-        account.reserve([masked(night, "q")], f"r{night}", 0.7, 1e-6)
-    with pytest.raises(GuaranteeError, match=r"As concentrated losses all are epsilon 0\.7"):
-        account.reserve([masked(99, "p")], "r", 0.7, 1e-6)
+    for night in range(10):
+        account.reserve([masked(night, "q")], f"r{night}", 1.12, 1e-6)
+    with pytest.raises(GuaranteeError, match=r"As concentrated losses all are epsilon 1\.17"):
+        account.reserve([masked(99, "p")], "r", 1.12, 1e-6)
     assert account.read("p").n_charges == 0
 
 
 def test_account_command__says_what_is_left(tmp_path: Path, capsys: Any) -> None:
     account = Account(str(tmp_path))
-    for night in range(30):
+    for night in range(10):
         account.reserve([masked(night)], f"r{night}", 3.0, 1e-6)
-    (one,) = account_command(str(tmp_path), limit="0.7,1e-6")["partitions"]
+    (one,) = account_command(str(tmp_path), limit="1.25,1e-6")["partitions"]
     assert one["joined_epsilon"] > 2.9
-    assert 0.66 < one["composed_epsilon"] < 0.67
-    assert one["releases_left"] == 2  # 32 are .69, 33 are .703
-    shown = " ".join(capsys.readouterr().out.split())
-    assert "0.667" in shown
+    assert 1.11 < one["composed_epsilon"] < 1.12
+    assert one["releases_left"] == 2  # eleven are 1.17, twelve 1.22, thirteen 1.28
+    assert "1.12" in capsys.readouterr().out  # rounded up
     # At a delta below its own no sum holds of a draw that is known by its epsilon alone.
     account.reserve([Charge("q", "a", 1.0, 1e-5, "record")], "r", None, 1e-5)
     found = {each["partition"]: each for each in account_command(str(tmp_path))["partitions"]}
