@@ -19,10 +19,19 @@ from privpipe.pipeline.stages.diagnosis import (
     diagnose,
     forecast_gate,
     picture_trial,
+    say_order,
     try_configured,
 )
 from privpipe.pipeline.stages.gate import REMEDIES, Complaint, find_remedies, say_decision
-from privpipe.pipeline.stages.trial import ROOM, Outlook, Rung, TrialRecords, _read, draw_trial
+from privpipe.pipeline.stages.trial import (
+    ROOM,
+    Outlook,
+    Rung,
+    TrialRecords,
+    _read,
+    _take,
+    draw_trial,
+)
 from privpipe.records.sampling import make_split
 from privpipe.sanitizers import METHODS
 from privpipe.store.collections.collection import Collection, open_collection
@@ -121,6 +130,19 @@ def test_diagnose__says_that_the_target_reveals_it_where_nothing_passes(tmp_path
         rung.passes({"confidential_advantage_max": 0.2, "exposed_max": 0.1}) for rung in found.tried
     )
     assert "the predicted target itself reveals 'secret'" in found.text
+
+
+def test_diagnose__says_that_the_order_reveals_it_before_any_method(tmp_path: Path) -> None:
+    """Records sorted by the secret: whatever is released of them, their places reveal it."""
+    options = make(tmp_path)
+    trial = draw(options)
+    assert say_order(trial, {"confidential_advantage_max": 0.1, "exposed_max": 0.05}) == ""
+    rows = np.argsort(trial.judge.confidential[:, 0], kind="stable")
+    ordered = replace(trial, judge=_take(trial.judge, rows))
+    found = diagnose(options, ordered)
+    assert (found.case, found.following) == ("order", None)
+    assert found.text.startswith("The order of the records reveals 'secret'")
+    assert forecast_gate(ordered.noise, ordered)[0] == "closed"
 
 
 def test_diagnose__says_how_many_records_are_needed_where_noise_fails(tmp_path: Path) -> None:

@@ -1,8 +1,9 @@
 """Why a release is refused, and what would pass: a diagnosis in sentences, and a configuration.
 
-Four cases: too few records judge for any method; a little more would do; the method leaks, and
-another does not; or the target itself reveals what is confidential, and nothing of the ladder
-passes. What is proposed was tried, on records that no audit judges.
+Five cases: the order of the records reveals it; too few records judge for any method; a little
+more would do; the method leaks, and another does not; or the target itself reveals what is
+confidential, and nothing of the ladder passes. What is proposed was tried, on records that no audit
+judges.
 """
 
 import math
@@ -30,7 +31,7 @@ class Diagnosis:
     Parameters
     ----------
     case
-        "few", "near", "method" or "target".
+        "order", "few", "near", "method" or "target".
     text
         In sentences.
     following
@@ -97,6 +98,8 @@ def forecast_gate(rung: Rung, trial: TrialRecords) -> tuple[str, str]:
         basis += f" The target alone reveals, as an advantage: {known}."
     if rung.failed or not rung.outlooks:
         return "unsure", f"{rung.failed or 'nothing is attacked'}. {basis}"
+    if said := say_order(trial, {one.key: one.allowed for one in rung.outlooks}):
+        return "closed", f"{FORECASTS['closed']}. {said} {UNORDERED}"
     leaking = [one for one in rung.outlooks if one.lower > one.allowed]
     worst = max(leaking or rung.outlooks, key=lambda one: one.excess)
     needed = rung.find_limits()
@@ -130,6 +133,8 @@ def diagnose(options: RunOptions, trial: TrialRecords, *, refused: bool = True) 
     """
     limits = {key: getattr(options.gate, key) for key in WEAKEST}
     weakest = {key: max(value, limits[key]) for key, value in WEAKEST.items()}
+    if said := say_order(trial, limits):
+        return Diagnosis("order", f"{said} No method can pass. {UNORDERED}")
     if not trial.noise.passes(weakest):
         return Diagnosis("few", say_few(options, trial, weakest))
     rungs = [
@@ -196,6 +201,22 @@ def _propose(options: RunOptions, trial: TrialRecords, best: Rung, rungs: list[R
     if others := [rung.describe() for rung in rungs if rung is not best]:
         text += f" Also tried: {'; '.join(others)}."
     return Diagnosis("near" if raised else "method", text, following, tuple(rungs))
+
+
+UNORDERED = "Shuffle the rows of the source, ingest them again, then run."
+
+
+def say_order(trial: TrialRecords, limits: Mapping[str, float]) -> str:
+    """That the order of the records surely reveals more than is allowed; nothing where not."""
+    leaking = [one for one in trial.order.outlooks if one.lower > limits[one.key]]
+    if not leaking:
+        return ""
+    worst = max(leaking, key=lambda one: one.excess)
+    return (
+        f"The order of the records reveals {worst.target!r}: {worst.adversary} gains "
+        f"{worst.gain:.2f} in {say_score(worst.score)} ({worst.lower:.2f} to {worst.upper:.2f}). "
+        f"Allowed: {limits[worst.key]:g}."
+    )
 
 
 def say_few(options: RunOptions, trial: TrialRecords, weakest: Mapping[str, float]) -> str:

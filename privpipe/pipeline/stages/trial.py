@@ -251,6 +251,12 @@ class TrialRecords:
         return Rung({"name": "noise"}, False, outlooks)
 
     @cached_property
+    def order(self) -> Rung:
+        """What the order of the records reveals, which every release of rows has."""
+        places = np.arange(len(self.judge.features), dtype=np.float64)
+        return Rung({"name": "order"}, False, self.foresee(places[:, None]))
+
+    @cached_property
     def raw(self) -> Rung:
         """What would be found of the records themselves."""
         return Rung({"name": "raw"}, False, self.foresee(self.judge.features), retained=1.0)
