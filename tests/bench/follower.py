@@ -4,12 +4,12 @@
 variable, of the data sets in PRIVPIPE_PAPER_DATA with at least 10,000 records, it runs ``init`` and
 ``run`` as a user would, and prints what was published, refused, and why. Pairs are numbers from 0.
 
-What was seen of seven pairs; the other thirteen were not run. Published at the first try: 0 (limits
-.14 / .05) and 1 (.1 / .02). "Nothing passes" was said of 7, 15 and 18; of the last two the last of
-the ladder was tried within .2 / .1, and refused. Refused at the first try: 19, whose records stand in
-the order of their schools, which no trial had looked at; and 6, where the audit would not have found
-a planted leak, which no trial looks at yet. Pupils in that order have to be shuffled, says `init`, and
-"high_score | large_school" was published at the first try after that.
+What was seen of seven pairs, while advice was being mended; thirteen were not run, the bar of 14
+of 20 is open. Published at the first try: 0 (by hand, limits .14 / .05) and 1 (.1 / .02). "Nothing
+passes" was said of 7, 15 and 18; of the last two the last of the ladder was refused within .2 / .1,
+for the order of the records. Refused at the first try: 19, for that order, which no trial looked
+at, and 6, where the audit would not have found a planted leak, which no trial looks at yet. Since
+then the order is named first: "high_score | large_school" was published at the first try, shuffled.
 """
 
 from __future__ import annotations
