@@ -158,7 +158,7 @@ def _choose(passing: list[Rung], allowed: Mapping[str, float]) -> Rung:
 
     def fill(rung: Rung) -> float:
         needed = rung.find_limits()
-        return max(needed[key] / max(allowed[key], 1e-6) for key in needed)
+        return max((needed[key] / max(allowed[key], 1e-6) for key in needed), default=math.inf)
 
     spare = [rung for rung in passing if fill(rung) <= 1 / ROOM]
     return spare[0] if spare else min(passing, key=fill)
