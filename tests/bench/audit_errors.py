@@ -6,7 +6,9 @@ suite runs them small. Whether what a report says it would have found is found:
 
 Seen at 6,000 records, exactly at the limit: two classes of subjects of three records "safe" .010,
 "leaks" .010 of 200 (by the area alone .050 safe, by accuracy alone .030); five classes "safe" 0,
-"leaks" .03 of 100 (area .040). With the majority's share held as a number accuracy alone was .23.
+"leaks" .03 of 100 (area .040); numbers "safe" .08 of 100 (.035 to .152: more audits must decide),
+"leaks" .01. At twice the limit, subjects: "safe" 0 and "leaks" 1 of 60. With the majority's share
+held as a number accuracy alone was .23.
 """
 
 from __future__ import annotations
