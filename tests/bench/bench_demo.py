@@ -42,7 +42,7 @@ HERE = Path(sys.executable).with_name("privpipe")
 
 def run(small: bool) -> list[Row]:
     """Seconds of each stage, here and of the base; and the audit against train and clean."""
-    n_records = N_ORIGINALS * (1 if small else int(os.environ.get("PRIVPIPE_REPEATS", REPEATS)))
+    n_records = N_ORIGINALS * (10 if small else int(os.environ.get("PRIVPIPE_REPEATS", REPEATS)))
     base = os.environ.get("PRIVPIPE_BASE")
     commands = {"here": HERE} | ({"base": Path(base, ".venv/bin/privpipe")} if base else {})
     found = measure_demos(commands, n_records, workers=0 if small else 2, rounds=1 if small else 3)
