@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
@@ -140,44 +139,12 @@ def test_gate__closed_for_lack_of_groups_asks_for_groups(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PRIVPIPE_GATE__ENFORCE", "true")
-    write(tmp_path, shift=3.0)
+    write(tmp_path, n_subjects=120, shift=3.0)
     config = configure(tmp_path, group='group = "subject"', gate=LIMITS, confidential='["gender"]')
     with pytest.raises(GateError) as closed:
         run_command(config)
     sentence = closed.value.message
     assert "'gender' is unproven" in sentence
-    assert "held-out groups of 'subject' instead of" in sentence
-    assert "held-out records instead of" not in sentence
+    assert re.search(r"more groups of 'subject' than \d+ or adversaries are needed", sentence)
     page = (tmp_path / "release.report" / "report.html").read_text()
-    assert "held-out groups of" in page
-    assert "held-out records instead of" not in page
-
-
-@pytest.mark.slow
-def test_audit__of_as_many_groups_as_the_gate_asked_for_is_not_unproven_for_lack_of_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PRIVPIPE_GATE__ENFORCE", "true")
-    given = {"group": 'group = "subject"', "gate": LIMITS, "confidential": '["gender"]'}
-    write(tmp_path, shift=3.0)
-    with pytest.raises(GateError) as closed:
-        run_command(configure(tmp_path, **given))
-    asked = re.search(r"([\d,]+) held-out groups of", closed.value.message)
-    assert asked is not None
-    needed = int(asked[1].replace(",", ""))
-    more = tmp_path / "more"
-    more.mkdir()
-    write(more, n_subjects=int(needed / 0.5), n_each=10, chunk_bytes=1 << 20, shift=3.0)
-    config = configure(more, **given)
-    run_command(config, until="audit")
-    found = json.loads((more / "release.report" / "audit.json").read_text())["adversaries"]
-    assert found["n_groups"] > 0.9 * needed
-    rows = [one for one in found["table"] if one["score"] in found["options"]["decides"]]
-    released = [one for one in rows if one["source"] in ("released", "everything", "groups")]
-    assert released
-    assert all(one["gain_upper"] <= 0.5 for one in released)
-    # What needs no fit to be found is; a leak that these adversaries cannot read asks for others.
-    unfitted = [one for one in found["power"] if one["leak"] in ("advantage", "certain")]
-    assert all(one["finds"] for one in unfitted)
-    (decided,) = found["decisions"]
-    assert "the limits would decide" not in decided["reason"]
+    assert "more groups of" in page
