@@ -187,6 +187,7 @@ def test_rung__useless_releases_are_never_proposed() -> None:
     assert not Rung({"name": "x"}, False, (good,), 0.4).passes()
     assert not Rung({"name": "x"}, False, (replace(good, upper=float("nan")),), 0.9).passes()
     assert not Rung({"name": "x"}, False, failed="no").passes()
+    assert not Rung({"name": "x"}, False, (), 0.9).passes()
 
 
 @pytest.mark.slow

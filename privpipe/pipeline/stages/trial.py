@@ -153,7 +153,8 @@ class Rung:
         """Whether it would, within its own limits or others."""
         allowed = limits or {one.key: one.allowed for one in self.outlooks}
         needed = self.find_limits(room)
-        return self.is_useful and all(needed[key] <= allowed[key] for key in needed)
+        # Of what nothing was measured nothing is known.
+        return self.is_useful and bool(needed) and all(needed[key] <= allowed[key] for key in needed)
 
     def describe(self) -> str:
         """In a few words."""

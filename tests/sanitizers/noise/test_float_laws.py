@@ -7,6 +7,7 @@ imports, and of what is called when every row of `METHODS` releases records.
 from __future__ import annotations
 
 import ast
+import inspect
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -136,7 +137,8 @@ def watch_calls() -> Iterator[set[str]]:
     """Names of the float laws that were called, by whatever name they were imported."""
     codes = {
         draws.draw_laplace.__code__: "draw_laplace",
-        LaplaceMechanism.apply.__code__: "LaplaceMechanism",
+        # Within its decorator, which the methods `apply` of all maps share.
+        inspect.unwrap(LaplaceMechanism.apply).__code__: "LaplaceMechanism",
     }
     called: set[str] = set()
 
