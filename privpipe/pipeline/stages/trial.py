@@ -154,7 +154,8 @@ class Rung:
         allowed = limits or {one.key: one.allowed for one in self.outlooks}
         needed = self.find_limits(room)
         # Of what nothing was measured nothing is known.
-        return self.is_useful and bool(needed) and all(needed[key] <= allowed[key] for key in needed)
+        within = all(needed[key] <= allowed[key] for key in needed)
+        return self.is_useful and bool(needed) and within
 
     def describe(self) -> str:
         """In a few words."""
