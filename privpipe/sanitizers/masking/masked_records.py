@@ -30,9 +30,9 @@ class MaskedRecords:
 
     Parameters
     ----------
-    features : (n_surrogates, n_features + 1)
+    features : (n_rows, n_features + 1)
         The last is the bias feature: regress without an intercept of your own.
-    responses : (n_surrogates, n_responses)
+    responses : (n_rows, n_responses)
         ``features @ coefficients``: they hold the model and no residual.
     feature_names, response_names
     guarantee
