@@ -61,6 +61,7 @@ def test_run__is_a_span_with_one_for_each_stage_and_a_job_with_its_datasets(
     }
     begun, ended = read(events)
     assert (begun["eventType"], ended["eventType"]) == ("START", "COMPLETE")
+    assert begun["producer"] == "urn:privpipe"
     assert begun["run"]["runId"] == ended["run"]["runId"]
     assert [one["name"] for one in ended["inputs"]] == [str(tmp_path / "records.zarr")]
     made = [str(tmp_path / name) for name in ("release.zarr", "release.model.zarr")]

@@ -18,7 +18,7 @@ from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.store.access.location import local_path
 from privpipe.store.arrays.layout import companion_url
 
-PRODUCER = "https://pypi.org/project/privpipe"
+PRODUCER = "urn:privpipe"
 
 SET_UP_BY = ("OPENLINEAGE_URL", "OPENLINEAGE_CONFIG", "OPENLINEAGE__TRANSPORT__TYPE")
 """Variables of the environment by which OpenLineage's client finds who listens."""

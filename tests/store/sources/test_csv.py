@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from privpipe.errors import FormatError, GuessWarning, InputError, StoreError
 from privpipe.store.collections.ingest import IngestOptions, ingest
 from privpipe.store.collections.writing import read_statistics
+from privpipe.store.sources import csv_table
 from privpipe.store.sources.reading import delimited
 from privpipe.store.sources.reading.source import SourceLayout
 from tests.store.tables import read_collection
@@ -133,3 +136,21 @@ def test_ingest__a_row_longer_than_a_block_is_told(tmp_path, monkeypatch):
     monkeypatch.setattr(delimited, "BLOCK_BYTES", 64)
     with pytest.raises(FormatError, match="a row of more than"):
         ingest_text(tmp_path, "a,b\n1,2\n1," + "2" * 300 + "\n")
+
+
+@pytest.mark.parametrize("mark", [",", ";", "\t", "|", ":"])
+def test_scan__finds_a_cell_that_begins_with_zeros_wherever_it_is(
+    mark: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a regular expression does, with pieces that end anywhere: a code keeps its zero."""
+    monkeypatch.setattr(csv_table, "BUFFER_BYTES", 7)
+    rng = np.random.default_rng(3)
+    cells = ["1.05", "0.5", "10", "0", "-0.03", "1e05", "100.007", "2.00", "a0b"]
+    begins = re.compile(rb"(?:^|[\n\r\"+\- " + re.escape(mark).encode() + rb"])0[0-9]")
+    for code in ["007", "-05", '"012"', "+00", None]:
+        rows = [[*rng.choice(cells, 3)] for _ in range(20)]
+        if code is not None:
+            rows[int(rng.integers(20))][int(rng.integers(3))] = code
+        text = "".join(f"{mark.join(row)}\n" for row in rows).encode()
+        found, _ = csv_table._scan(pa.BufferReader(text), mark)
+        assert found == bool(begins.search(text)) == (code is not None), code
