@@ -196,7 +196,8 @@ def test_readme__names_the_licence_that_there_is() -> None:
 def test_readme__the_picture_says_what_the_page_of_a_demo_says() -> None:
     """Its words stand in the picture's file: another word, or limit of the demo, and it is stale.
 
-    Take it again from the page of a `privpipe demo`, 1180 pixels wide at a scale of 0.7.
+    Take it again from the page of a `privpipe demo`, 1180 pixels wide at a scale of 0.7. What the
+    strongest adversaries name of a hundred digits, as that demo printed it, is in the file as well.
     """
     given = tomllib.loads(CONFIGURATION.format(folder="demo", workers=1))
     options = RunOptions(**given)
@@ -204,4 +205,9 @@ def test_readme__the_picture_says_what_the_page_of_a_demo_says() -> None:
     name = name_verdict({"adversaries": {"verdict": "safe"}, "gate": gate})
     with Image.open(ROOT / "docs" / "_static" / "report.png") as picture:
         assert picture.info["Description"] == f"{name}.{say_weaker(gate)}"
+        strongest = re.fullmatch(r"raw (\d+), released (\d+)", picture.info["Strongest"])
         assert picture.width >= 800
+    assert strongest is not None
+    said = " ".join((ROOT / "README.md").read_text().split())
+    raw, released = strongest.groups()
+    assert f"the strongest attack names {raw} in 100, of released ones {released}." in said

@@ -118,11 +118,3 @@ def test_first_screen__of_an_audit_of_an_older_version_is_there(findings: dict[s
     assert "not measured" in screen.exposed[0]
     assert "null_space" in screen.released
     assert "linkability unmeasured" in render_release_page(findings)
-
-
-def test_readme__says_of_digits_what_the_audit_of_the_demo_found(findings: dict[str, Any]) -> None:
-    """The shares that README names, from the audit of the demo that is stored here."""
-    strongest = findings["adversaries"]["strongest"]["digit"]
-    raw, released = (round(100 * strongest[view]["estimate"]) for view in ("raw", "released"))
-    said = " ".join((Path(__file__).parents[2] / "README.md").read_text().split())
-    assert f"the strongest attack names {raw} in 100, of released ones {released}." in said

@@ -31,7 +31,7 @@ class Diagnosis:
     Parameters
     ----------
     case
-        "order", "few", "near", "method" or "target".
+        "order", "unmeasured", "few", "near", "method" or "target".
     text
         In sentences.
     following
@@ -135,6 +135,8 @@ def diagnose(options: RunOptions, trial: TrialRecords, *, refused: bool = True) 
     weakest = {key: max(value, limits[key]) for key, value in WEAKEST.items()}
     if said := say_order(trial, limits):
         return Diagnosis("order", f"{said} No method can pass. {UNORDERED}")
+    if not trial.noise.outlooks:
+        return Diagnosis("unmeasured", "Nothing could be tried: no adversary could be trained.")
     if not trial.noise.passes(weakest):
         return Diagnosis("few", say_few(options, trial, weakest))
     rungs = [
@@ -235,7 +237,7 @@ def say_few(options: RunOptions, trial: TrialRecords, weakest: Mapping[str, floa
 
 def _say_target(rungs: list[Rung]) -> Diagnosis:
     """Nothing of the ladder passes."""
-    useful = [rung for rung in rungs if not rung.failed]
+    useful = [rung for rung in rungs if rung.outlooks and not rung.failed]
     tried = "; ".join(rung.describe() for rung in rungs)
     if not useful:
         return Diagnosis("target", f"No other method could be fitted. Tried: {tried}.", None)
