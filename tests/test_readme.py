@@ -102,8 +102,8 @@ CLAIMS = {
     "test_run_pipeline__publishes_a_release_that_keeps_its_promise",
     "Above, digits as": "flows/test_demo_scans.py",
     "A form reader": "flows/test_demo_scans.py",
-    "Which other digit": "report/test_first_screen.py::"
-    "test_readme__says_of_digits_what_the_audit_of_the_demo_found",
+    "Which other digit": "test_readme.py::"
+    "test_readme__the_picture_says_what_the_page_of_a_demo_says",
     "[Which method?]": "test_readme.py::"
     "test_readme__names_targets_of_make_and_files_that_there_are",
     "In one table:": "test_readme.py::test_readme__names_in_its_choice_methods_that_there_are",
