@@ -14,7 +14,7 @@ from privpipe.fitted_names import schema_of
 from privpipe.fitted_schema import match_columns
 from privpipe.numerics.moments import CoMoments
 from privpipe.pipeline.runs.run import Run
-from privpipe.pipeline.runs.run_options import RunOptions, TrainingOptions
+from privpipe.pipeline.runs.run_options import RunOptions, TrainingSection
 from privpipe.pipeline.runs.trusted_code import confirm_code
 from privpipe.pipeline.stages.check import check_stage
 from privpipe.pipeline.stages.increment_check import DriftReference, check_drift, measure_drift
@@ -64,7 +64,7 @@ def check_application(
     options = options.model_copy(
         update={
             "collection": options.collection.model_copy(update={"path": incoming}),
-            "training": TrainingOptions(path=training, public=_is_public(options)),
+            "training": TrainingSection(path=training, public=_is_public(options)),
             "audit": options.audit.model_copy(
                 # What no label judges is answered for by name, as in a configuration.
                 update={"vouched": tuple(dict.fromkeys((*options.audit.vouched, *vouch)))}

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from privpipe.flows.release_flow import run_pipeline
-from privpipe.pipeline.runs.run_options import AuditOptions
+from privpipe.pipeline.runs.run_options import AuditSection
 from privpipe.records.schema import CollectionSchema, Partition, Variable
 from privpipe.store.collections.writing import write_collection
 
@@ -132,7 +132,7 @@ def test_audit__names_a_variable_too_rare_and_judges_the_others(audited) -> None
     assert "not attacked" in decisions["rare"]["reason"]
     for key in ("holdout", "max_records"):
         assert key in decisions["rare"]["reason"]
-        assert key in AuditOptions.model_fields
+        assert key in AuditSection.model_fields
 
 
 @pytest.mark.slow

@@ -82,6 +82,6 @@ def test_write_template__unknown_names_are_told():
 def test_run_options__have_a_json_schema_with_a_description_of_every_key():
     schema = RunOptions.model_json_schema()
     json.dumps(schema)
-    for name in ("CollectionOptions", "ReleaseOptions", "AuditOptions", "ClusterSection"):
+    for name in ("CollectionSection", "ReleaseSection", "AuditSection", "ClusterSection"):
         assert all("description" in item for item in schema["$defs"][name]["properties"].values())
     assert set(schema["required"]) >= {"collection", "method", "release"}

@@ -12,7 +12,7 @@ import pytest
 from pydantic import ValidationError
 
 from privpipe.errors import GateError
-from privpipe.pipeline.runs.run_options import AuditOptions
+from privpipe.pipeline.runs.run_options import AuditSection
 from tests.gate.leaky_runs import make_leaky_options, make_records, write_records
 from tests.store.serial_run import run_serially, serial_flows
 
@@ -52,7 +52,7 @@ def test_attempts__are_counted_printed_and_share_the_level(tmp_path: Path) -> No
         said = (tmp_path / "release.report" / name).read_text()
         assert "Attempt 2 at a release of these records" in said
     with pytest.raises(ValidationError, match="seed"):
-        AuditOptions(**{"seed": 3})
+        AuditSection(**{"seed": 3})
 
 
 @pytest.mark.slow

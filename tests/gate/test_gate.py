@@ -19,7 +19,7 @@ from privpipe.errors import GateError, OptionError, PrivpipeError
 from privpipe.pipeline.runs.approval import approve_release
 from privpipe.pipeline.runs.resume import is_published
 from privpipe.pipeline.runs.run import find_attack_options
-from privpipe.pipeline.runs.run_options import AuditOptions, GateSection, RunOptions
+from privpipe.pipeline.runs.run_options import AuditSection, GateSection, RunOptions
 from privpipe.pipeline.stages.check import check_stage
 from privpipe.pipeline.stages.forecast import GateNeeds, SampleFindings
 from privpipe.pipeline.stages.gate import check_gated, judge_findings, list_weaker_limits
@@ -342,7 +342,7 @@ def test_weaker_limits__are_all_that_ask_less_than_the_defaults() -> None:
     audit: dict[str, Any] = {"max_records": 500, "holdout": 0.05, "group": "person"}
     told = list_weaker_limits(RunOptions(**base, audit=audit))
     assert sorted(one.partition(" ")[0] for one in told) == sorted(audit)
-    assert AuditOptions().max_records == AttackOptions().max_records
+    assert AuditSection().max_records == AttackOptions().max_records
 
 
 def test_find_attack_options__has_the_defaults_of_the_audit() -> None:

@@ -40,7 +40,7 @@ class Section(DescribedBelow, BaseModel):
         return take_plain(cls.model_fields[str(info.field_name)].annotation, value)
 
 
-class CollectionOptions(Section):
+class CollectionSection(Section):
     """``[collection]``: the records to sanitise."""
 
     path: str
@@ -59,7 +59,7 @@ class CollectionOptions(Section):
     by themselves."""
 
 
-class TrainingOptions(Section):
+class TrainingSection(Section):
     """``[training]``: labelled records to learn from; the collection itself by default."""
 
     path: str
@@ -69,7 +69,7 @@ class TrainingOptions(Section):
     promise of privacy. Local differential privacy needs it."""
 
 
-class ReleaseOptions(Section):
+class ReleaseSection(Section):
     """``[release]``: where the release goes and what it holds beside the features."""
 
     path: str
@@ -120,7 +120,7 @@ class ClusterSection(Section):
         return text
 
 
-class AuditOptions(Section):
+class AuditSection(Section):
     """``[audit]``: which labelled training records are held out to judge the release."""
 
     holdout: Annotated[float, Field(ge=0, lt=1)] = 0.1
@@ -243,13 +243,13 @@ class RunOptions(DescribedBelow, BaseModel):
     """One run: check, train, clean, audit, gate, publish."""
 
     model_config = _FROZEN
-    collection: CollectionOptions
-    training: TrainingOptions | None = None
+    collection: CollectionSection
+    training: TrainingSection | None = None
     method: MethodOptions
-    release: ReleaseOptions
+    release: ReleaseSection
     privacy: PrivacySection = PrivacySection()
     cluster: ClusterSection = ClusterSection()
-    audit: AuditOptions = AuditOptions()
+    audit: AuditSection = AuditSection()
     gate: GateSection = GateSection()
     compare: tuple[CompareEntry, ...] = ()
     about: dict[str, str] = {}

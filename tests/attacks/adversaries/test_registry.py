@@ -13,7 +13,7 @@ from privpipe.attacks.adversaries import ADVERSARIES, Adversary
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.problem import Fitted, Problem
 from privpipe.attacks.threats.inference import measure_attacks
-from privpipe.pipeline.runs.run_options import AuditOptions, RunOptions
+from privpipe.pipeline.runs.run_options import AuditSection, RunOptions
 
 
 def fit_first_column(problem: Problem) -> Fitted:
@@ -33,10 +33,10 @@ def test_registry__a_row_is_all_that_an_adversary_takes(monkeypatch: pytest.Monk
     )
     # An audit that names no adversaries is the same as before.
     assert "first_column" not in AttackOptions().adversaries
-    assert "first_column" not in AuditOptions().adversaries
+    assert "first_column" not in AuditSection().adversaries
     assert len(AttackOptions().adversaries) == len(ADVERSARIES) - 1
-    assert AuditOptions(adversaries=("first_column",)).adversaries == ("first_column",)
-    schema = RunOptions.model_json_schema()["$defs"]["AuditOptions"]["properties"]["adversaries"]
+    assert AuditSection(adversaries=("first_column",)).adversaries == ("first_column",)
+    schema = RunOptions.model_json_schema()["$defs"]["AuditSection"]["properties"]["adversaries"]
     assert schema["items"]["enum"] == list(ADVERSARIES)
 
     random = np.random.default_rng(0)
@@ -53,7 +53,7 @@ def test_registry__a_row_is_all_that_an_adversary_takes(monkeypatch: pytest.Monk
 
 def test_registry__a_name_outside_the_table_is_refused_by_the_configuration() -> None:
     with pytest.raises(ValidationError, match="no such adversary"):
-        AuditOptions(adversaries=("oracle",))
+        AuditSection(adversaries=("oracle",))
 
 
 def test_registry__no_list_of_names_stands_elsewhere() -> None:
