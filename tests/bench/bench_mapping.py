@@ -124,7 +124,6 @@ def run(small: bool = False) -> list[Row]:
         bound_the_law("random", 5_000 if small else 200_000),
         bound_the_law("issue: 288 profiles", 5_000 if small else 200_000),
         bound_the_law("ordered, absolute, three", 2_000),
-        bound_the_law("ordered, absolute, three", 2_000, held_out=0.0),
         limit_odds((4, 3) if small else (6, 5, 4)),
         *([] if small else promise_on_adult()),
     ]

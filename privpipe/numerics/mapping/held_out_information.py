@@ -22,16 +22,18 @@ symbol is released costs c - d, not c: only posteriors are paid for in full. The
 foreseen by the fitted records; the fresh ones check them, and where they fall short the whole form
 is multiplied by what is missing.
 
-chi is bounded by two parts of the fresh records. With the first one's gradient w of the form, the
-second measures ``<w, e>``, whose excess over chi is ``<w - w_true, e> = <w_true, p1 - p>``: a mean
-of one function over the first part, of variance at most C chi with ``C = max c p / m``, and never
-more than ``1.5 chi + max(c + d (P / M - 1)) + sum m / 2`` below its expectation (Bernstein). A
-floor under every ``m_ai`` keeps C small; too high a floor is itself an error that is measured, so
-the best of some is taken by the fitted law.
+chi is bounded by two parts of the fresh records. With the first one's gradient w1 of the form, the
+second measures ``<w1, e>``, which is chi beyond ``<w, p1 - p>``: a mean of one function over the
+first part, the true gradient w, of second moment at most C chi with ``C = max c p / m``, and never
+more than ``max(c + d (P / M - 1))`` below 0. Both errors pass through one exponential: for a tilt
+fixed by the fitted records, its expectation is at most 1 for the first part (Bernstein) and, given
+that, for the second (Fan, Grama and Liu 2015, by what is measured of its spread). So chances are
+spent once, and errors add up as their squares do. A floor under every ``m_ai`` keeps C small; too
+high a floor is itself an error that is measured, so the best of some is taken by the fitted law.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import scipy.sparse as sp
@@ -40,12 +42,12 @@ from privpipe.numerics.mapping.law_bounds import bound_mean, bound_shares
 from privpipe.protocols import BoolArray, FloatArray
 
 # How the chance to fail is shared; all of it is `miss`.
-_PARTS = {"mean": 0.2, "cross": 0.2, "noise": 0.4, "cells": 0.2}
-# Of the fresh records: what the second part measures has the smaller variance of the two.
-SECOND_PART = 0.4
+_PARTS = {"mean": 0.2, "form": 0.6, "cells": 0.2}
+# Of the fresh records: what the second part measures has by far the smaller variance of the two.
+SECOND_PART = 0.3
 # Fresh records under every cell of the reference, and expected at least of a symbol of S: the best
 # pair is taken. Without any symbol the bound is the entropy of the private value.
-_FLOORS = (0.1, 2.0, 5.0, 10.0)
+_FLOORS = (0.1, 2.0, 3.5, 5.0, 7.0, 10.0)
 _LEAST_EXPECTED = (1.0, 4.0, 10.0, 30.0, math.inf)
 # A ratio is foreseen as if so many of the fresh records were seen: both it and the reference err.
 _FORESEEN = 0.3
@@ -73,6 +75,8 @@ class Reference:
         The coefficients c and d of the quadratic form, 0 where a symbol is rare.
     prior : (n_private,)
         Of the private values, all positive; their sum is at most 1.
+    foreseen
+        Of the form, what fresh records are expected to measure: see `_foresee_form`.
     """
 
     joint: FloatArray
@@ -82,6 +86,7 @@ class Reference:
     cells: FloatArray
     symbols: FloatArray
     prior: FloatArray
+    foreseen: tuple[float, float, float] = 0.0, 0.0, 1.0
 
     @property
     def totals(self) -> FloatArray:
@@ -199,7 +204,11 @@ def _find_reference(
             common = n_fresh * released.sum(axis=0) >= least
             weights = np.where(common, cells, 0.0), np.where(common, symbols, 0.0)
             one = Reference(joint, mapping, masses, common, *weights, prior)
-            expected = _expect_bound(one, released, squares, limits, n_fitted, n_fresh)
+            if common.any():
+                shares = tuple(limit[..., common] for limit in limits)
+                form = _foresee_form(one, released, squares, shares, n_fitted, n_fresh)
+                one = replace(one, foreseen=form)
+            expected = _expect_bound(one, limits, n_fresh)
             if best is None or expected < best[0]:
                 best = expected, one
     assert best is not None
@@ -227,14 +236,24 @@ def _find_coefficients(
     return cells, _divide_by_square(np.maximum(highest / masses.sum(axis=0), 1.0))
 
 
-def _expect_bound(
+def _foresee_form(
     reference: Reference,
     released: FloatArray,
     squares: FloatArray,
     limits: tuple[FloatArray, ...],
     n_fitted: float,
     n: float,
-) -> float:
+) -> tuple[float, float, float]:
+    """chi, the second moment of its measured gradient, and C, if the law is the fitted one."""
+    # The error of the reference: of its floor, and of the fitted records.
+    off = np.where(reference.common, released - reference.masses, 0.0)
+    error = _measure_form(reference, off**2, off.sum(axis=0) ** 2)
+    noise = _measure_form(reference, squares, squares.sum(axis=0))
+    chi = error + noise / max(n_fitted, 1.0)
+    return chi, chi + noise / ((1 - SECOND_PART) * n), _limit_gradient(reference, limits)[0]
+
+
+def _expect_bound(reference: Reference, limits: tuple[FloatArray, ...], n: float) -> float:
     """About what the bound will be if the law is the fitted one."""
     mean = reference.expect(reference.gains)
     log = math.log(1 / _EXPECTED_MISS)
@@ -242,15 +261,11 @@ def _expect_bound(
     found += math.sqrt(2 * log * reference.measure_variance(mean) / n)
     if not reference.common.any():
         return found
-    # The error of the reference: of its floor, and of the fitted records.
-    off = np.where(reference.common, released - reference.masses, 0.0)
-    error = _measure_form(reference, off**2, off.sum(axis=0) ** 2)
-    noise = _measure_form(reference, squares, squares.sum(axis=0))
-    chi = error + noise / max(n_fitted, 1.0)
-    first, second = (1 - SECOND_PART) * n, SECOND_PART * n
-    cross = chi + math.sqrt(2 * log * (chi + noise / first) / second)
     known = tuple(limit[..., reference.common] for limit in limits)
-    return found + _bound_form(reference, cross, known, n, _EXPECTED_MISS)
+    chi, spread, _ = reference.foreseen
+    measured = chi, spread, _limit_gradient(reference, known)[1]
+    sizes = (1 - SECOND_PART) * n, SECOND_PART * n
+    return found + _bound_form(reference, measured, known, sizes, _EXPECTED_MISS)
 
 
 def _measure_form(reference: Reference, cells: FloatArray, symbols: FloatArray) -> float:
@@ -282,68 +297,88 @@ def bound_held_out_information(
     Notes
     -----
     Guarantee: the information is at most the bound with probability ``1 - miss``, whatever the law
-    of the records, as long as they are independent; see the head of this module. Means are bounded
-    by betting (`bound_mean`), the noise by Bernstein's inequality for variables bounded
-    on one side (Boucheron, Lugosi and Massart 2013, Theorem 2.10), single cells by Hoeffding 1963.
+    of the records, as long as they are independent; see the head of this module. The mean is
+    bounded by betting (`bound_mean`), the form by Bernstein's inequality for variables bounded on
+    one side (Boucheron, Lugosi and Massart 2013, Theorem 2.10) and by that of Fan, Grama and Liu
+    (2015, Exponential inequalities for martingales), single cells by Hoeffding 1963.
     """
     most = math.log(len(first))
     n_first, n_second = float(first.sum()), float(second.sum())
     # Nothing can be measured: the entropy of the private value is the bound that always holds.
     if min(n_first, n_second) < 2:
         return most
-    parts = {name: share * miss for name, share in _PARTS.items()}
     revealed, both = reference.expect(reference.gains), first + second
     spread = reference.measure_variance(revealed)
     # Both parts measure the mean: its function was fixed by the fitted records alone.
-    mean = bound_mean(revealed, both, float(revealed.max()), spread, parts["mean"])
+    mean = bound_mean(revealed, both, float(revealed.max()), spread, _PARTS["mean"] * miss)
     if not reference.common.any():
         return min(most, mean)
     # w of the first part, which the second part measures: independent, and so without bias.
     weights = reference.differentiate(reference.release(first / n_first))
-    measured = reference.expect(weights)
-    spread = reference.measure_variance(measured)
-    reached = bound_mean(measured, second, float(measured.max()), spread, parts["cross"])
-    # <w, m> is known; what was measured is <w, p>.
-    cross = reached - float((weights * reference.masses).sum())
+    function = reference.expect(weights)
+    # From a centre that the second part has not moved, and farthest above it.
+    centre = float((reference.joint * function).sum())
+    spread = float((second * (function - centre) ** 2).sum()) / n_second
+    # <w, m> is known; what is measured is <w, p>.
+    cross = float((second * function).sum()) / n_second - float((weights * reference.masses).sum())
+    measured = cross, spread, max(float(function.max()) - centre, 1e-300)
     shares = reference.release(both / both.sum())[:, reference.common]
     limits = _limit_shares(shares, n_first + n_second, miss)
-    divergence = _bound_form(reference, cross, limits, n_first + n_second, miss)
+    divergence = _bound_form(reference, measured, limits, (n_first, n_second), miss)
     return min(most, max(0.0, mean + divergence))
 
 
+def _limit_gradient(reference: Reference, limits: tuple[FloatArray, ...]) -> tuple[float, float]:
+    """C, and how far the true gradient may be below 0."""
+    cells, symbols = reference.cells[:, reference.common], reference.symbols[reference.common]
+    masses, totals = reference.masses[:, reference.common], reference.totals[reference.common]
+    away = np.maximum(limits[2] / totals - 1, 0.0)
+    return float((cells * limits[0] / masses).max()), float((cells + symbols * away).max())
+
+
 def _bound_form(
-    reference: Reference, cross: float, limits: tuple[FloatArray, ...], n: float, miss: float
+    reference: Reference,
+    measured: tuple[float, float, float],
+    limits: tuple[FloatArray, ...],
+    sizes: tuple[float, float],
+    miss: float,
 ) -> float:
-    """Upper bound on the divergence, from one on ``<w, e>`` and those on shares in S."""
+    """Upper bound on the divergence; infinite where records are too few for the tilt.
+
+    Parameters
+    ----------
+    reference
+    measured
+        ``<w1, e>``, mean square of its terms about their centre, and the farthest above it.
+    limits
+        Of shares in S.
+    sizes
+        Records of the two parts.
+    miss
+    """
     common = reference.common
     cells, symbols = reference.cells[:, common], reference.symbols[common]
-    masses, totals = reference.masses[:, common], reference.totals[common]
-    true_cells, true_symbols = _find_coefficients(masses, limits)
+    true_cells, true_symbols = _find_coefficients(reference.masses[:, common], limits)
     # Of the form as foreseen, so much bounds the divergence in every symbol.
     short = max(
         1.0,
         float((true_cells / cells).max()),
         float(((true_cells - true_symbols) / (cells - symbols)).max()),
     )
-    ratio = float((cells * limits[0] / masses).max())
-    # The mean itself is chi + <w_true, m>, and the latter at most (chi + sum m) / 2 (Cauchy).
-    away = np.maximum(limits[2] / totals - 1, 0.0)
-    low = float((cells + symbols * away).max() + totals.sum() / 2)
-    log = math.log(1 / (_PARTS["noise"] * miss))
-    return short * _solve_noise(cross, ratio, low, (1 - SECOND_PART) * n, log)
-
-
-def _solve_noise(cross: float, ratio: float, low: float, n: float, log: float) -> float:
-    """The largest x with ``x <= cross + sqrt(2 ratio x log / n) + (low + 1.5 x) log / (3 n)``."""
-    # Bernstein's linear term holds x itself: solved for x, it divides by what is left of 1.
-    keep = 1 - log / (2 * n)
-    if keep <= 0:
+    (cross, spread, highest), (first, second) = measured, sizes
+    ratio, lowest = _limit_gradient(reference, limits)
+    log = math.log(1 / (_PARTS["form"] * miss))
+    # The tilt that is best if all is as foreseen; no number of the fresh records is in it.
+    chi, foreseen, most = reference.foreseen
+    slope = most / (2 * first)
+    per_tilt = slope + math.sqrt(slope**2 + (foreseen / (2 * second) + slope * chi) / log)
+    tilt = min(1 / per_tilt, second / most)
+    away, near = tilt * lowest / (3 * first), tilt * highest / second
+    if away >= 1 or near >= 1:
         return math.inf
-    linear = math.sqrt(2 * ratio * log / n) / keep
-    constant = (cross + low * log / (3 * n)) / keep
-    if constant <= -(linear**2) / 4:
-        return 0.0
-    return ((linear + math.sqrt(linear**2 + 4 * constant)) / 2) ** 2
+    keep = 1 - tilt * ratio / (2 * first * (1 - away))
+    reached = cross + log / tilt + tilt * spread / (2 * second * (1 - near))
+    return short * max(reached, 0.0) / keep if keep > 0 else math.inf
 
 
 def _divide_by_square(x: FloatArray) -> FloatArray:

@@ -1,9 +1,8 @@
 """What a fitted mapping promises about the law of its records, not about their counts.
 
-The chance to fail is shared among three bounds, which hold together: on the information from
-records held out, on the information over a ball around the counts (the smaller of the two is the
-promise), and on the mean distortion. Without records held out the ball has all of it, and bounds
-the distortion too: one event, two means. What the fitted counts say stays beside them as `plug_in`.
+The chance to fail is shared by two bounds, which hold together: on the information and on the mean
+distortion, both from records held out. Without these nothing judges the mapping, and both say the
+most there is. What the fitted counts say stays beside them as `plug_in`.
 """
 
 from __future__ import annotations
@@ -29,26 +28,8 @@ from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping
 # Per private value (Krichevsky and Trofimov): no prior of 0, and 1 / prior stays small.
 _PRIOR_RECORDS = 0.5
 # How the chance to fail is shared among the bounds that are all computed.
-_SHARES = {"held_out": 0.6, "ball": 0.2, "distortion": 0.2}
-# Where no record is held out.
-_BALL_ALONE = {"held_out": 0.0, "ball": 1.0, "distortion": 0.0}
+_SHARES = {"held_out": 0.8, "distortion": 0.2}
 _UNIT = "nats of mutual information between private value and released symbol"
-
-
-def _count_cells(schema: ShardSchema, n_seen: int) -> tuple[int, float]:
-    """Private values that a law may have, and pairs of one with a profile.
-
-    From the schema alone, never from what the records hold: the ball's radius is proven for a
-    number of cells fixed beforehand. A missing attribute counts as a value; infinitely many cells
-    where an attribute declares no size, the values seen where a private variable declares none.
-    """
-    sizes = [column.n_categories for column in schema.confidential]
-    declared = 0 if None in sizes else math.prod(size or 0 for size in sizes)
-    n_private = max(n_seen, declared)
-    profiles = [column.n_categories for column in schema.attributes]
-    if None in profiles:
-        return n_private, math.inf
-    return n_private, float(n_private * math.prod((size or 0) + 1 for size in profiles))
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,17 +54,25 @@ class CountedLaw:
     fresh: ProfileCounts
     schema: ShardSchema
 
-    @cached_property
-    def cells(self) -> tuple[int, float]:
-        """Private values, and cells, that the law may have, by the schema."""
-        return _count_cells(self.schema, len(self.private))
+    @property
+    def n_private(self) -> int:
+        """Private values that the law may have, by the schema; those seen where it declares none."""
+        sizes = [column.n_categories for column in self.schema.confidential]
+        declared = 0 if None in sizes else math.prod(size or 0 for size in sizes)
+        return max(len(self.private), declared)
 
     @cached_property
     def prior(self) -> FloatArray:
         """Positive, of sum at most 1, from the fitted records; see `find_prior`."""
         _, place = number_private(self.fitted, self.private)
         counts = np.bincount(place, self.fitted.counts, len(self.private)).astype(np.float64)
-        return find_prior(counts, self.cells[0])
+        return find_prior(counts, self.n_private)
+
+    @property
+    def padded(self) -> FloatArray:
+        """The joint with a row of nothing for a private value that no record has."""
+        rows = np.zeros((len(self.prior) - len(self.joint), self.joint.shape[1]))
+        return np.concatenate([self.joint, rows])
 
     def select_variable(self, k: int) -> CountedLaw:
         """Of one private variable alone."""
@@ -125,21 +114,17 @@ def assure_mapping(
     confidence
         Of all bounds together.
     held_out
-        Share of the records that judge; 0 leaves all to the ball.
+        Share of the records that judge; at 0 nothing is promised but the most there is.
 
     Returns
     -------
     mapping
         Its guarantee's number is the bound on the information, nats; the parameters say the rest.
     """
-    miss = {
-        name: share * (1 - confidence)
-        for name, share in (_SHARES if held_out > 0 else _BALL_ALONE).items()
-    }
+    miss = {name: share * (1 - confidence) for name, share in _SHARES.items()}
     # The order matters: fresh records are looked at only once all shares of the miss are fixed.
     law = replace(law, fresh=_select_known(mapping, law.fresh))
     by_others = _bound_held_out(mapping, law, miss["held_out"])
-    ball, spent_in_ball = _bound_over_ball(mapping, law, miss["ball"])
     spent = _bound_distortion(mapping, law, miss["distortion"])
     worst = measure_worst_cases(law.joint, mapping.mapping)
     numbers = {
@@ -148,9 +133,8 @@ def assure_mapping(
         "optimum_at_least": max(0.0, mapping.lower_bound),
         "n_released": len(np.unique(mapping.released)),
         "held_out": by_others,
-        "ball": ball,
         "plug_in_distortion": mapping.distortion,
-        "distortion_at_most": min(spent, spent_in_ball),
+        "distortion_at_most": spent,
         "n_fitted": law.fitted.n_records,
         "n_held_out": law.fresh.n_records,
         # What is left out is unbounded.
@@ -158,17 +142,11 @@ def assure_mapping(
         # What a search proved of several budgets.
         **{name: n for name, n in mapping.guarantee.parameters if name.startswith("budget_")},
     }
-    return replace(mapping, guarantee=_promise(min(by_others, ball), confidence, numbers))
+    return replace(mapping, guarantee=_promise(by_others, confidence, numbers))
 
 
 def forecast_needed(
-    mapping: SparseMapping,
-    joint: FloatArray,
-    target: float,
-    held_out: float,
-    *,
-    confidence: float,
-    schema: ShardSchema | None,
+    mapping: SparseMapping, joint: FloatArray, target: float, held_out: float
 ) -> float | None:
     """About how many training records bring the bound of such a mapping down to `target`.
 
@@ -180,10 +158,7 @@ def forecast_needed(
     target
         Nats.
     held_out
-        Share of the records that is held out; 0 takes the ball around all.
-    confidence
-    schema
-        Of the records; only the ball needs it.
+        Share of the records that is held out, positive.
 
     Returns
     -------
@@ -192,14 +167,8 @@ def forecast_needed(
     """
     used = joint[joint.sum(axis=1) > 0]
     prior = used.sum(axis=1)
-    if held_out > 0 or schema is None:
-        needed = held_out_information.find_needed_records(
-            used, mapping.mapping, prior, target, held_out
-        )
-    else:
-        masses = np.asarray((mapping.mapping @ used.T).T)
-        cells, miss = _count_cells(schema, len(used))[1], 1 - confidence
-        needed = law_bounds.find_needed_records_of_ball(masses, prior, target, cells, miss)
+    given = used, mapping.mapping, prior, target, held_out
+    needed = held_out_information.find_needed_records(*given)
     return needed if math.isfinite(needed) else None
 
 
@@ -215,10 +184,7 @@ def check_target(
     found = mapping.guarantee.number
     if target is None or found is None or found <= target:
         return
-    confidence = dict(mapping.guarantee.parameters)["confidence"]
-    needed = forecast_needed(
-        mapping, law.joint, target, held_out, confidence=confidence, schema=law.schema
-    )
+    needed = forecast_needed(mapping, law.joint, target, held_out)
     remedy = (
         f"No number of records suffices: at this distortion_budget about {mapping.lower_bound:.3g} "
         "nats remain. Raise distortion_budget or wanted_information."
@@ -258,49 +224,16 @@ def _select_known(mapping: SparseMapping, fresh: ProfileCounts) -> ProfileCounts
 
 def _bound_held_out(mapping: SparseMapping, law: CountedLaw, miss: float) -> float:
     """Bound on the information by the records that did not choose the mapping."""
-    most = math.log(law.cells[0])
+    most = math.log(law.n_private)
     # Two in each half at least.
     if law.fresh.n_records < 4 or not miss:
         return most
     parts = split_counts(law.fresh, held_out_information.SECOND_PART, "halves")
     first, second = (law.table(mapping, part) for part in parts)
-    # A row of nothing for a private value that no record has.
-    rows = np.zeros((len(law.prior) - len(law.joint), law.joint.shape[1]))
     reference = held_out_information.make_reference(
-        np.concatenate([law.joint, rows]),
-        mapping.mapping,
-        law.prior,
-        law.fitted.n_records,
-        law.fresh.n_records,
+        law.padded, mapping.mapping, law.prior, law.fitted.n_records, law.fresh.n_records
     )
     return held_out_information.bound_held_out_information(reference, first, second, miss)
-
-
-def _bound_over_ball(mapping: SparseMapping, law: CountedLaw, miss: float) -> tuple[float, float]:
-    """Bounds on information and distortion over a ball.
-
-    Around all counts where the schema's cells are few; else around those held out. All counts chose
-    the mapping and its symbols: the ball must then hold every law on the cells that the schema
-    allows. Which of the two is decided by the schema alone.
-    """
-    both, (n_private, n_cells) = law.fitted.merge(law.fresh), law.cells
-    most, farthest = math.log(n_private), law.largest_distance(mapping)
-    # By the schema and the number of records, never by what they hold: no second look.
-    whole = n_cells <= both.n_records
-    if not whole:
-        both, n_cells = law.fresh, n_private * mapping.n_symbols
-    if not both.n_records:
-        return most, farthest
-    table = law.table(mapping, both)
-    masses = np.asarray((mapping.mapping @ (table / table.sum()).T).T)
-    radius = law_bounds.find_radius(int(n_cells), both.n_records, miss)
-    information = min(most, law_bounds.bound_over_ball(masses, law.prior, radius))
-    if not whole or not math.isfinite(farthest):
-        return information, farthest
-    # The ball holds laws with mass in cells that no record has: these cost the most there is.
-    spent = np.append(_measure_distances(mapping, both), farthest)  # and where no record is
-    shares = np.append(both.counts / both.n_records, 0.0)
-    return information, min(farthest, law_bounds.bound_mean_over_ball(spent, shares, radius))
 
 
 def _bound_distortion(mapping: SparseMapping, law: CountedLaw, miss: float) -> float:
@@ -338,8 +271,8 @@ def _promise(number: float, confidence: float, numbers: dict[str, float]) -> Gua
         number=number,
         unit=_UNIT,
         scope="in expectation",
-        theorem="held-out bound by betting (Waudby-Smith and Ramdas 2024) on a variational form of "
-        "the information, or the worst law of a likelihood ball (Agrawal 2020, Theorem 1.2)",
+        theorem="held-out bound by betting (Waudby-Smith and Ramdas 2024) and by exponential "
+        "inequalities (Fan, Grama and Liu 2015) on a variational form of the information",
         assumptions="Records, those fitted, held out and released, are independent draws of one "
         "law.",
         parameters=tuple(numbers.items()),

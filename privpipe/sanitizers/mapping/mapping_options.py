@@ -60,7 +60,7 @@ class PrivacyMappingOptions(MethodOptions):
     """Of the bounds on information and distortion."""
     held_out: float = Field(default=0.5, ge=0, lt=1)
     """Share of the training records that the mapping is not fitted on, which bound what it reveals;
-    0 leaves the bound over a ball around all counts."""
+    with 0 nothing judges it, and the bound is the most there is."""
     wanted_information: Positive | None = None
     """Nats that the bound must not exceed: `check` says how many records that needs, and a run
     whose bound is above stops."""

@@ -337,14 +337,7 @@ def _forecast(preview: Preview, options: PrivacyMappingOptions) -> ProfileForeca
         gap=max(options.gap, 0.1 * target),
         max_seconds=_FORECAST_SECONDS,
     )
-    needed = forecast_needed(
-        mapping,
-        joint,
-        target,
-        options.held_out,
-        confidence=options.confidence,
-        schema=None if options.held_out else preview.read_labelled()[1].schema,
-    )
+    needed = forecast_needed(mapping, joint, target, options.held_out)
     return replace(found, wanted_information=target, n_needed=needed)
 
 
@@ -361,7 +354,13 @@ def check_mapping(options: PrivacyMappingOptions, schema: ShardSchema) -> None:
 
 
 def check_programme(options: PrivacyMappingOptions) -> None:
-    """Raise OptionError for options that require two programmes at once."""
+    """Raise OptionError for options that do not go together."""
+    if options.wanted_information is not None and not options.held_out:
+        raise OptionError(
+            "wanted_information is about records that judge the mapping, and held_out is 0.",
+            remedy="Set held_out = 0.5, or leave wanted_information out.",
+            code="nothing-judges",
+        )
     if options.information_budgets is None:
         return
     check_budgets(options.information_budgets, len(options.private))

@@ -12,12 +12,7 @@ from privpipe.numerics.mapping.held_out_information import (
     find_needed_records,
     make_reference,
 )
-from privpipe.numerics.mapping.law_bounds import (
-    bound_mean,
-    bound_over_ball,
-    bound_shares,
-    find_radius,
-)
+from privpipe.numerics.mapping.law_bounds import bound_mean, bound_shares
 from privpipe.numerics.mapping.worst_case import measure_worst_cases
 
 DRAWS = 400
@@ -61,35 +56,6 @@ def test_bound_shares__both_sides() -> None:
     assert (bound_shares(seen, 300, 0.1, upper=True) < 0.1).sum() <= allowed
     assert (bound_shares(seen, 300, 0.1, upper=False) > 0.1).sum() <= allowed
     assert (bound_shares(np.zeros(1), 300, 0.1, upper=True) < 0.01).all()
-
-
-@pytest.mark.parametrize("n_cells", [2, 20, 200])
-def test_find_radius__the_law_is_in_the_ball(n_cells: int) -> None:
-    rng, n, miss = np.random.default_rng(4), 500, 0.1
-    law = rng.dirichlet(np.ones(n_cells))
-    counts = rng.multinomial(n, law, DRAWS) / n
-    with np.errstate(divide="ignore", invalid="ignore"):
-        terms = np.where(counts > 0, counts * np.log(counts / law), 0.0)
-    outside = int((terms.sum(axis=1) > find_radius(n_cells, n, miss)).sum())
-    assert outside <= stats.binom.ppf(0.9999, DRAWS, miss)
-
-
-def test_bound_over_ball__is_above_every_law_of_the_ball() -> None:
-    rng = np.random.default_rng(5)
-    for _ in range(30):
-        centre = rng.dirichlet(np.full(12, 0.7)).reshape(2, 6)
-        radius = float(rng.choice([1e-3, 1e-2, 0.1]))
-        prior = 0.9 * centre.sum(axis=1) + 0.05
-        bound = bound_over_ball(centre, prior / prior.sum(), radius)
-        assert bound >= min(measure(centre), np.log(2)) - 1e-12
-        for _ in range(200):  # laws on the way to random ones, as far as the ball reaches
-            other, low, high = rng.dirichlet(np.full(12, 0.2)).reshape(2, 6), 0.0, 1.0
-            for _ in range(30):
-                step = 0.5 * (low + high)
-                law = (1 - step) * centre + step * other
-                inside = (centre * np.log(centre / law)).sum() <= radius
-                low, high = (step, high) if inside else (low, step)
-            assert measure((1 - low) * centre + low * other) <= bound + 1e-12
 
 
 def test_bound_held_out__is_tight_with_many_records_and_says_how_many_it_needs() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from privpipe import fit_privacy_mapping
-from privpipe.errors import GuaranteeError
+from privpipe.errors import GuaranteeError, OptionError
 from privpipe.protocols import Shard
 from privpipe.sanitizers.mapping.privacy_mapping import METHOD
 from tests.laws_of_records import RecordLaw, make_laws
@@ -66,12 +66,6 @@ def test_forecast__says_it_before_the_run() -> None:
     assert "out of reach" in beyond.describe()
 
 
-def test_fit__without_records_held_out_the_number_needed_is_the_balls() -> None:
-    law = make_laws()["ordered, absolute, three"]
-    changes = {"held_out": 0.0, "wanted_information": 0.06}
-    with pytest.raises(GuaranteeError) as error:
-        fit(law, 2_000, **changes)
-    needed = int(re.findall(r"About ([\d,]+)", str(error.value.remedy))[0].replace(",", ""))
-    assert fit(law, int(1.5 * needed), **changes) <= 0.06
-    with pytest.raises(GuaranteeError):
-        fit(law, needed // 2, **changes)
+def test_check_programme__wants_records_that_judge() -> None:
+    with pytest.raises(OptionError, match="held_out is 0"):
+        fit(make_laws()["random"], 2_000, held_out=0.0, wanted_information=0.06)
