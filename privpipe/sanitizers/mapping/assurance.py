@@ -56,7 +56,7 @@ class CountedLaw:
 
     @property
     def n_private(self) -> int:
-        """Private values that the law may have, by the schema; those seen where it declares none."""
+        """Private values that the law may have, by the schema, or those seen."""
         sizes = [column.n_categories for column in self.schema.confidential]
         declared = 0 if None in sizes else math.prod(size or 0 for size in sizes)
         return max(len(self.private), declared)
@@ -142,7 +142,7 @@ def assure_mapping(
         # What a search proved of several budgets.
         **{name: n for name, n in mapping.guarantee.parameters if name.startswith("budget_")},
     }
-    return replace(mapping, guarantee=_promise(by_others, confidence, numbers))
+    return replace(mapping, guarantee=_promise(by_others, confidence, numbers, mapping.stopped))
 
 
 def forecast_needed(
@@ -264,7 +264,9 @@ def _mean_distance(mapping: SparseMapping, symbol: int, original: IntArray) -> f
     return float(mapping.probabilities[pairs] @ distances)
 
 
-def _promise(number: float, confidence: float, numbers: dict[str, float]) -> Guarantee:
+def _promise(
+    number: float, confidence: float, numbers: dict[str, float], stopped: str
+) -> Guarantee:
     level = f"{confidence:.4g}".removeprefix("0")
     return Guarantee(
         kind="information_bound",
@@ -277,8 +279,9 @@ def _promise(number: float, confidence: float, numbers: dict[str, float]) -> Gua
         "law.",
         parameters=tuple(numbers.items()),
         statement=f"at most {round_up(number)} nats with confidence {level} about the law of "
-        f"these records (the fitted counts alone would say {numbers['plug_in']:.3g}, and "
-        f"{numbers['optimum_at_least']:.3g} is the least within the distortion budget)",
+        f"these records ({numbers['plug_in']:.3g} under the fitted counts, at most "
+        f"{numbers['plug_in'] - numbers['optimum_at_least']:.2g} above the least within the "
+        f"distortion budget; the search ended with: {stopped})",
     )
 
 

@@ -1,6 +1,5 @@
 """The method "privacy_mapping": SPPM fitted on records, one row of the table of methods."""
 
-import time
 import warnings
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -14,6 +13,7 @@ from privpipe.fitted_names import keep_names
 from privpipe.numerics.mapping.held_out_information import expect_held_out_bound
 from privpipe.numerics.mapping.problem.pair_pricing import PriceOracle
 from privpipe.numerics.mapping.problem.programme import CodeDistance, measure_information
+from privpipe.numerics.mapping.problem.search_progress import read_clock
 from privpipe.protocols import FloatArray, IntArray, Method, Shards, ShardSchema
 from privpipe.sanitizers.arrays import check_shards, check_unweighted, say_incomplete
 from privpipe.sanitizers.mapping import profiles
@@ -160,7 +160,7 @@ def _solve(
         return solve_constrained_mapping(
             *problem, max_posterior_odds=odds, max_leakage=leakage, **given
         )
-    began = time.monotonic()
+    began = read_clock()
     found = solve_privacy_mapping(*problem, solver=options.solver, **given)
     if options.solver != "auto":
         return found
@@ -180,7 +180,7 @@ def _solve(
         joint,
         lambda mapping: expect_held_out_bound(joint, mapping, prior, *n_records),
         gap=options.gap,
-        max_seconds=given["max_seconds"] - (time.monotonic() - began),
+        max_seconds=given["max_seconds"] - (read_clock() - began),
     )
 
 

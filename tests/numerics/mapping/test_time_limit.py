@@ -21,7 +21,9 @@ from tests.numerics.test_mapping_pricing import make_problem, random_duals
 
 
 def set_clock(monkeypatch: pytest.MonkeyPatch, clock: object) -> None:
-    monkeypatch.setattr(search_progress, "time", SimpleNamespace(monotonic=clock))
+    monkeypatch.setattr(
+        search_progress, "time", SimpleNamespace(monotonic=clock, process_time=clock)
+    )
 
 
 @pytest.mark.slow

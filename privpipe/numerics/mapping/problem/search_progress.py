@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -12,6 +13,25 @@ from privpipe.numerics.mapping.problem.programme import Duals, MappingProblem, P
 
 # Share of a column's mass, or of the budget, that rounding may explain.
 _LOST = 1e-12
+
+
+_waited = [0.0]
+
+
+def read_clock() -> float:
+    """Seconds of this process's processors, and those that it waited for workers.
+
+    What others do on the machine takes nothing from a limit.
+    """
+    return time.process_time() + _waited[0]
+
+
+@contextmanager
+def waiting() -> Iterator[None]:
+    """Of what waits for workers all seconds count."""
+    begun = time.monotonic() - time.process_time()
+    yield
+    _waited[0] += max(time.monotonic() - time.process_time() - begun, 0.0)
 
 
 @dataclass(frozen=True)
@@ -47,7 +67,7 @@ class SearchProgress:
     gap
         Target of the difference between information and lower bound, nats.
     max_seconds
-        Time after which no new round begins, and inner solves end at their next step.
+        After which no new round begins, and inner solves end at their next step; may be moved.
     on_round
         Called after each round with this object; a solve that may be interrupted stores its
         plan and duals there and is started again from them.
@@ -64,7 +84,7 @@ class SearchProgress:
 
     def __post_init__(self) -> None:
         problem = self.problem
-        self._start = time.monotonic()
+        self._start = read_clock()
         columns = np.arange(problem.n_columns)
         self.plan = measure_plan(problem, problem.stay, columns, problem.mass)
         zeros = np.zeros((problem.n_symbols, problem.n_private))
@@ -72,8 +92,8 @@ class SearchProgress:
 
     @property
     def seconds(self) -> float:
-        """Seconds since the start."""
-        return time.monotonic() - self._start
+        """Seconds since the start; see `read_clock`."""
+        return read_clock() - self._start
 
     @property
     def reached(self) -> float:

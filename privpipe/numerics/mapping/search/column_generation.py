@@ -21,7 +21,7 @@ from privpipe.numerics.mapping.problem.ordered_pricing import (
 )
 from privpipe.numerics.mapping.problem.pair_pricing import PriceOracle, Prices, PricingQuestion
 from privpipe.numerics.mapping.problem.programme import Duals, MappingProblem
-from privpipe.numerics.mapping.problem.search_progress import OutOfTime, SearchProgress
+from privpipe.numerics.mapping.problem.search_progress import OutOfTime, SearchProgress, waiting
 from privpipe.protocols import FloatArray, IntArray
 
 # Of a piece of a round in this process: less than a tenth of a second.
@@ -56,7 +56,8 @@ class TimedPricing:
             return self._in_pieces(problem, question)
         self._check(self._slowest)
         begun = self.progress.seconds
-        prices = self.price(problem, question)
+        with waiting():
+            prices = self.price(problem, question)
         self._slowest = max(self._slowest, self.progress.seconds - begun)
         return prices
 

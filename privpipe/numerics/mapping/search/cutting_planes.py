@@ -13,7 +13,6 @@ The least is over all pairs, by the oracle that prices any mapping; pairs that u
 programme. The programme itself is HiGHS's.
 """
 
-import time
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,6 +23,7 @@ from privpipe.errors import ConvergenceError
 from privpipe.numerics.mapping.problem import programme
 from privpipe.numerics.mapping.problem.pair_pricing import PriceOracle, PricingQuestion, sum_prices
 from privpipe.numerics.mapping.problem.programme import Duals, MappingProblem, Pairs
+from privpipe.numerics.mapping.problem.search_progress import read_clock
 from privpipe.protocols import FloatArray, IntArray
 
 # Pairs up to which a programme holds all of them, so that nothing must be priced in.
@@ -98,12 +98,12 @@ def search_constrained(
     max_seconds
         After which no new round begins; the programme under way is given up.
     """
-    began, best = time.monotonic(), -np.inf
+    began, best = read_clock(), -np.inf
     joined = pairs = _first_pairs(problem)
     tangents, stopped = _first_tangents(problem), "rounds"
     duals, solution = Duals(np.zeros((problem.n_symbols, problem.n_private)), 0.0), None
     for number in range(_ROUNDS):
-        seconds = max_seconds - (time.monotonic() - began)
+        seconds = max_seconds - (read_clock() - began)
         solved = _solve_programme(problem, limits, joined, tangents, seconds)
         if solved is None:
             stopped = "time limit"
@@ -122,7 +122,7 @@ def search_constrained(
         if float(np.sum(solution.masses * tangents[-1])) - best <= gap:
             stopped = "gap reached"
             break
-        if time.monotonic() - began > max_seconds:
+        if read_clock() - began > max_seconds:
             stopped = "time limit"
             break
     if solution is None:

@@ -12,7 +12,6 @@ there are variables, whose duals are the next weights (Kelley 1960). Of the mixt
 programme names the shares are measured anew: mixing lowers them further.
 """
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -26,6 +25,7 @@ from privpipe.errors import ConvergenceError, OptionError
 from privpipe.numerics.mapping.certificate import certify_mapping
 from privpipe.numerics.mapping.problem.pair_pricing import PriceOracle
 from privpipe.numerics.mapping.problem.programme import DistanceKind, measure_information
+from privpipe.numerics.mapping.problem.search_progress import read_clock
 from privpipe.protocols import FloatArray, IntArray
 from privpipe.sanitizers.mapping.profiles import add_rows
 from privpipe.sanitizers.mapping.solving.solve import list_columns, solve_privacy_mapping
@@ -33,6 +33,9 @@ from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping, UnseenPoli
 
 # Two or three variables took about five.
 _ROUNDS = 60
+# While it is open whether the least share is above 1, the width becomes so much smaller, down to a
+# share that rounds to 1.
+_NARROWER, _NARROWEST = 0.25, 1e-5
 
 
 def solve_budgeted_mapping(
@@ -62,7 +65,8 @@ def solve_budgeted_mapping(
     information_budgets : (n_variables,)
         Nats, positive.
     gap
-        Target of the certified gap, in nats of the variable of the largest budget.
+        Target of the certified gap, in nats of the variable of the largest budget. The search
+        continues beyond it while it is open whether any mapping keeps to the budgets.
 
     Returns
     -------
@@ -109,9 +113,9 @@ def solve_budgeted_mapping(
     weights = np.full(len(budgets), 1 / len(budgets))
     best: sp.csc_array | None = None
     lower, likeliest, last = 0.0, weights, None
-    width, began, stopped = gap / float(budgets.max()), time.monotonic(), "no further progress"
+    width, began, stopped = gap / float(budgets.max()), read_clock(), "no further progress"
     for number in range(_ROUNDS):
-        left = max_seconds - (time.monotonic() - began)
+        left = max_seconds - (read_clock() - began)
         if best is not None and left < np.inf and left <= max_seconds / 4:
             stopped = "time limit"
             break
@@ -126,7 +130,7 @@ def solve_budgeted_mapping(
             price=price,
             start=last,
             # Half of what is left, so that a last round cannot take all.
-            max_seconds=left / 2,
+            max_seconds=max(left / 2, np.finfo(float).tiny),
             unseen=unseen,
         )
         if best is None or scale * last.lower_bound > lower:
@@ -137,8 +141,11 @@ def solve_budgeted_mapping(
         best = mixture if best is None else _step(shares, best, mixture)
         upper = shares.largest(best)
         if upper - lower <= width:
-            stopped = "gap reached"
-            break
+            if not lower <= 1 < upper or width <= _NARROWEST:
+                stopped = "gap reached"
+                break
+            # Whether any mapping keeps to the budgets is open: that is decided first of all.
+            width *= _NARROWER
         # Far from the last useful weights the programme guesses: every other round stays nearer.
         weights = proposed if number % 2 == 0 else 0.5 * (proposed + likeliest)
     assert best is not None, "the first round has no limit"
@@ -165,7 +172,7 @@ def _check_shares(upper: float, lower: float, distortion_budget: float) -> None:
     if lower > 1:
         raise OptionError(
             f"no mapping of mean distortion {distortion_budget:g} keeps to information_budgets: "
-            f"the information about some variable is at least {lower:.4g} times its budget.",
+            f"the information about some variable is at least {lower:.6g} times its budget.",
             remedy=f"Multiply the budgets by {1.001 * upper:.4g}, or raise distortion_budget.",
             code="budgets-need-distortion",
         )

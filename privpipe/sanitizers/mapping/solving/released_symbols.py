@@ -8,7 +8,6 @@ alone, for falling numbers of them and within the same distortion, and the mappi
 """
 
 import math
-import time
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -17,6 +16,7 @@ import scipy.sparse as sp
 
 from privpipe.numerics.mapping.mapping_search import search_mapping
 from privpipe.numerics.mapping.problem.programme import CodeDistance, MappingProblem, MatrixDistance
+from privpipe.numerics.mapping.problem.search_progress import read_clock
 from privpipe.protocols import FloatArray, IntArray
 from privpipe.sanitizers.mapping.alphabet import prepare_alphabet
 from privpipe.sanitizers.mapping.solving.solve import certify_plan, list_columns
@@ -62,7 +62,7 @@ def charge_symbols(
     """
     if mapping.stopped in ("perfect privacy", "nothing to hide"):
         return mapping
-    began, best, least = time.monotonic(), mapping, expect_bound(mapping.mapping)
+    began, best, least = read_clock(), mapping, expect_bound(mapping.mapping)
     alphabet = prepare_alphabet(
         joint, mapping.codes, mapping.distortion_kind, mapping.distortion_budget
     )
@@ -71,7 +71,7 @@ def charge_symbols(
     size, worse = min(problem.n_columns, _MOST_PAIRS / problem.n_columns / _STEP), 0
     while worse <= _WORSE:
         size *= _STEP
-        left = max_seconds - (time.monotonic() - began)
+        left = max_seconds - (read_clock() - began)
         if size < 2 or left <= 0:
             break
         chosen = np.sort(problem.stay[heaviest[: int(size)]])

@@ -1,9 +1,7 @@
 """solve_privacy_mapping: from a joint distribution and codes to a certified SparseMapping."""
 
-import math
-import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -14,57 +12,49 @@ from privpipe.errors import ConvergenceError, InputError, OptionError
 from privpipe.numerics.mapping.certificate import MappingCertificate, certify_mapping
 from privpipe.numerics.mapping.mapping_search import search_mapping
 from privpipe.numerics.mapping.problem import pair_pricing, programme
-from privpipe.numerics.mapping.problem.ordered_pricing import is_ordered
 from privpipe.numerics.mapping.problem.pair_pricing import PriceOracle, PricingQuestion
 from privpipe.numerics.mapping.problem.programme import Duals
-from privpipe.numerics.mapping.problem.search_progress import SearchProgress
+from privpipe.numerics.mapping.problem.search_progress import SearchProgress, read_clock
 from privpipe.numerics.mapping.search.frank_wolfe import search_frank_wolfe
-from privpipe.protocols import Guarantee, IntArray
+from privpipe.protocols import FloatArray, Guarantee
 from privpipe.sanitizers.mapping.alphabet import Alphabet, Distortion, prepare_alphabet
 from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping, UnseenPolicy
 
-# Symbols that are certified to forecast the seconds of more.
-_PILOT = 4096
-
+# Of the limit: what a forecast of the certificate may take, and when it is made anew.
+_FORECAST, _AGAIN = 0.01, 0.2
+# Columns that are priced for it at most.
+_MOST_COLUMNS = 512
 # Of a forecast of seconds.
-_MARGIN = 1.2
+_MARGIN = 1.1
 # Of the limit: a search without time has nothing to certify.
 _MOST = 0.5
 
 
-def forecast_certificate(alphabet: Alphabet, max_seconds: float) -> float:
-    """Seconds of a limit that are left to the certificate; none of an infinite one.
+def forecast_certificate(alphabet: Alphabet, duals: Duals, max_seconds: float) -> float:
+    """Seconds of a limit that the certificate of these potentials will take.
 
-    Certifies the identity on some of the symbols and grows that with the square; where symbols are
-    ordered with the power of 1.5, since a column looks at about sqrt(n) / 8 runs of them.
+    Some columns are priced with them, all the others without mass: a column's work depends on the
+    potentials, which let it pass over most symbols or over hardly any.
     """
-    if not math.isfinite(max_seconds):
-        return 0.0
-    n, pilot = len(alphabet.order), min(len(alphabet.order), _PILOT)
-    _measure(alphabet, min(n, 64))  # compiles, or loads what is compiled
-    ordered = is_ordered(alphabet.problem)
-    seconds = _measure(alphabet, pilot) * (n / pilot) ** (1.5 if ordered else 2.0)
+    n, number, last, now = len(alphabet.order), 2, 0.0, 0.0
+    while number <= min(n, _MOST_COLUMNS) and now <= _FORECAST * max_seconds:
+        rows = np.linspace(0, n - 1, number).astype(np.int64)
+        joint = np.zeros_like(alphabet.joint)
+        joint[:, rows] = alphabet.joint[:, rows] + np.finfo(np.float64).tiny
+        clock = read_clock()
+        certify_mapping(
+            joint / joint.sum(),
+            alphabet.codes,
+            sparse.eye_array(n, format="csc"),
+            multiplier=duals.multiplier / alphabet.unit,
+            potentials=_give_back_potentials(alphabet, duals),
+            distortion=alphabet.distortion,
+            distortion_budget=0.0,
+        )
+        last, now, number = now, read_clock() - clock, 2 * number
+    # The last doubling added a quarter of `number` columns; what all have in common is in `now`.
+    seconds = now + max(now - last, 0.0) * n / max(number / 4, 1.0)
     return float(min(_MARGIN * seconds, _MOST * max_seconds))
-
-
-def _measure(alphabet: Alphabet, n_symbols: int) -> float:
-    """Seconds of certifying the identity on some symbols, evenly drawn."""
-    rows: IntArray = np.linspace(0, len(alphabet.order) - 1, n_symbols).astype(np.int64)
-    joint = alphabet.joint[:, rows] + np.finfo(np.float64).tiny
-    distortion = alphabet.distortion
-    if isinstance(distortion, np.ndarray):
-        distortion = distortion[np.ix_(rows, rows)]
-    began = time.perf_counter()
-    certify_mapping(
-        joint / joint.sum(),
-        alphabet.codes[rows],
-        sparse.eye_array(n_symbols, format="csc"),
-        multiplier=1.0,
-        potentials=np.zeros((n_symbols, len(joint))),
-        distortion=distortion,
-        distortion_budget=0.0,
-    )
-    return time.perf_counter() - began
 
 
 Solver = Literal["auto", "frank_wolfe"]
@@ -124,9 +114,10 @@ def solve_privacy_mapping(
         solve, a near budget, last year's joint. They are normalised for this joint, so that a
         start can cost time but never change what is promised.
     max_seconds
-        Time that the whole solve takes, its certificate included, which is forecast and gets at
-        most half of it. Near the end no round begins that would not fit, and inner solves end at
-        their next step. The best mapping so far is returned; with too little time, the identity.
+        Seconds of processors and of waiting for workers that the whole solve takes. Its certificate
+        is forecast by the potentials of the search, and gets at most half of them. Near the end no
+        round begins that would not fit, and inner solves end at their next step. The best mapping
+        so far is returned; with too little time, the identity.
     on_round
         Called after each round with the search's progress.
     unseen
@@ -172,19 +163,18 @@ def solve_privacy_mapping(
     """
     check_solve_options(distortion_budget, gap, solver, n_steps, max_seconds)
     alphabet = prepare_alphabet(joint, codes, distortion, distortion_budget)
-    began = time.monotonic()
-    # The certificate first: without it nothing is returned.
-    max_seconds -= forecast_certificate(alphabet, max_seconds)
+    began = read_clock()
     problem = replace(alphabet.problem, budget=_searchable_budget(alphabet))
     beginning = None if start is None else _read_start(alphabet, start)
     limit = _solve_limit(alphabet, gap)
     if limit is not None:
         progress, stopped = limit
     else:
+        watch = _Watch(alphabet, began, max_seconds, on_round)
         given: dict[str, Any] = {
             "gap": gap,
-            "max_seconds": max(max_seconds - (time.monotonic() - began), np.finfo(float).tiny),
-            "on_round": on_round,
+            "max_seconds": watch.leave_time(SearchProgress(problem, gap)),
+            "on_round": watch,
             "price": price,
         }
         try:
@@ -202,6 +192,33 @@ def solve_privacy_mapping(
         if problem.budget > alphabet.problem.budget:  # only moves that cost nothing are left
             progress.plan = programme.keep_free_pairs(alphabet.problem, progress.plan)
     return store_plan(alphabet, progress, stopped, unseen)
+
+
+@dataclass(eq=False)
+class _Watch:
+    """Leaves the certificate its time, by potentials as a search finds them."""
+
+    alphabet: Alphabet
+    began: float
+    max_seconds: float
+    on_round: Callable[[SearchProgress], None] | None
+    _next: float = 0.0
+
+    def __call__(self, progress: SearchProgress) -> None:
+        if self.on_round is not None:
+            self.on_round(progress)
+        if read_clock() - self.began >= self._next < np.inf:
+            progress.max_seconds = progress.seconds + self.leave_time(progress)
+
+    def leave_time(self, progress: SearchProgress) -> float:
+        """Seconds from now that are a search's."""
+        if not np.isfinite(self.max_seconds):
+            self._next = np.inf
+            return np.inf
+        needed = forecast_certificate(self.alphabet, progress.duals, self.max_seconds)
+        spent = read_clock() - self.began
+        self._next = spent + _AGAIN * self.max_seconds
+        return max(self.max_seconds - spent - needed, np.finfo(float).tiny)
 
 
 def solve_tradeoff(
@@ -340,12 +357,10 @@ def store_plan(
     symbols = alphabet.order[np.concatenate([plan.symbols, idle])]
     columns = alphabet.order[np.concatenate([problem.stay[plan.columns], idle])]
     shares = np.concatenate([plan.weights / problem.mass[plan.columns], np.ones(len(idle))])
-    potentials = np.zeros((n, alphabet.n_private))
-    potentials[np.ix_(alphabet.order, alphabet.private)] = progress.duals.potentials
     found = SparseMapping(
         codes=alphabet.codes,
         **list_columns(sparse.csc_array((shares, (symbols, columns)), shape=(n, n))),
-        potentials=potentials,
+        potentials=_give_back_potentials(alphabet, progress.duals),
         multiplier=progress.duals.multiplier / alphabet.unit,
         information=plan.information,
         lower_bound=progress.bound,
@@ -366,6 +381,13 @@ def store_plan(
         guarantee=_promise(plan.information),
     )
     return certify_plan(alphabet, found, progress.gap)
+
+
+def _give_back_potentials(alphabet: Alphabet, duals: Duals) -> FloatArray:
+    """In the user's symbols and private values."""
+    potentials = np.zeros((len(alphabet.order), alphabet.n_private))
+    potentials[np.ix_(alphabet.order, alphabet.private)] = duals.potentials
+    return potentials
 
 
 def list_columns(mapping: sparse.csc_array) -> dict[str, Any]:
