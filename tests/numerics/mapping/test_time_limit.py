@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import time
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
+from privpipe.numerics.mapping.certificate import certify_mapping
 from privpipe.numerics.mapping.mapping_search import search_mapping
 from privpipe.numerics.mapping.problem import search_progress
 from privpipe.numerics.mapping.problem.pair_pricing import Prices, PricingQuestion, price_in_memory
 from privpipe.numerics.mapping.problem.programme import MappingProblem
-from privpipe.numerics.mapping.problem.search_progress import OutOfTime, SearchProgress
+from privpipe.numerics.mapping.problem.search_progress import (
+    OutOfTime,
+    SearchProgress,
+    read_clock,
+    waiting,
+)
 from privpipe.numerics.mapping.search import column_generation
 from privpipe.numerics.mapping.search.column_generation import TimedPricing
 from privpipe.numerics.mapping.search.frank_wolfe import search_frank_wolfe
+from privpipe.sanitizers.mapping.solving import solve
 from tests.cluster.test_replies import make_categorical
 from tests.numerics.test_mapping_pricing import make_problem, random_duals
 
@@ -83,3 +91,35 @@ def test_timed_pricing__does_not_ask_an_oracle_for_what_would_come_too_late(
     with pytest.raises(OutOfTime):
         timed(problem, question)
     assert asked == pytest.approx([0.4, 0.8])
+
+
+def test_read_clock__counts_workers_that_are_waited_for_and_no_other_sleep() -> None:
+    begun = read_clock()
+    time.sleep(0.2)
+    assert read_clock() - begun < 0.15
+    with waiting():
+        time.sleep(0.2)
+    assert read_clock() - begun >= 0.2
+
+
+def test_solve__forecasts_the_certificate_by_potentials_of_the_search(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Those of nothing let every column pass over all symbols: no forecast at all."""
+    seen: list[np.ndarray] = []
+
+    def spy(*given: Any, **named: Any) -> Any:
+        seen.append(named["potentials"])
+        return certify_mapping(*given, **named)
+
+    rng = np.random.default_rng(1)
+    joint = rng.dirichlet(np.ones(2), 300).T * rng.exponential(size=300)
+    monkeypatch.setattr(solve, "certify_mapping", spy)
+    # Rounds are so short that without this none would ask again.
+    monkeypatch.setattr(solve, "_AGAIN", 0.0)
+    codes = np.arange(300)[:, None]
+    mapping = solve.solve_privacy_mapping(
+        joint / joint.sum(), codes, "absolute", distortion_budget=9.0, gap=1e-5, max_seconds=60.0
+    )
+    assert not seen[0].any()
+    assert any(np.array_equal(one, mapping.potentials) for one in seen[:-1])
