@@ -16,7 +16,11 @@ from privpipe.attacks.statistics.intervals import (
     measure_influence_interval,
 )
 from privpipe.attacks.statistics.roc import average_areas
-from privpipe.attacks.statistics.scores import measure_class_scores, measure_number_scores
+from privpipe.attacks.statistics.scores import (
+    ScoredAgainst,
+    measure_class_scores,
+    measure_number_scores,
+)
 from privpipe.errors import InputError, OptionError
 
 Draw = Callable[[np.random.Generator, int], Interval]
@@ -191,3 +195,39 @@ def test_intervals__refuse_what_has_none() -> None:
         measure_hits_interval(np.array([True, False]), Confidence(groups=np.array([7, 7, 8])))
     with pytest.raises(InputError, match="2 records, got 1"):
         measure_influence_interval(1.0, np.zeros(1))
+
+
+def test_measure_number_scores__shrinking_lowers_no_upper_limit() -> None:
+    random = np.random.default_rng(2)
+    truth = random.normal(size=500)
+    said = 0.15 * truth + 0.36 * random.normal(size=500)
+
+    def find(scale: float) -> Interval:
+        return measure_number_scores(truth, (scale * said, said), 0.0)[0].interval
+
+    whole, shrunk = find(1.0), find(0.5)
+    assert shrunk.estimate < whole.estimate - 0.02
+    assert shrunk.lower < whole.lower
+    assert shrunk.upper == pytest.approx(whole.upper)
+    assert find(-1.0).upper < whole.estimate / 2  # an order is not turned
+
+
+@pytest.mark.slow
+def test_measure_number_scores__what_a_fit_loses_is_no_safety() -> None:
+    """Folds that shrink their slopes, at a true R squared of .15: too low an upper limit is rare."""
+    passed = [0, 0]
+    for seed in range(400):
+        random = np.random.default_rng(seed)
+        truth, fold = random.normal(size=1500), np.arange(1500) % 5
+        told = np.where(random.random(1500) < 0.15**0.5, truth, random.normal(size=1500))
+        said = np.empty(1500)
+        for k in range(5):
+            slope, mean = np.polyfit(told[fold != k], truth[fold != k], 1)
+            said[fold == k] = mean + slope / 1.1 * told[fold == k]
+        for j, folds in enumerate((fold, None)):
+            reference = ScoredAgainst(folds=folds)
+            r2 = measure_number_scores(truth, (said, said), 0.0, Confidence(0.9), reference)[0]
+            passed[j] += r2.interval.upper <= 0.15
+            assert r2.interval.lower <= r2.interval.estimate
+    # 400 at .05 say 30 or more once in a thousand times; the scale of all folds alone is not enough.
+    assert passed[0] <= 30 <= passed[1] + 5
