@@ -22,6 +22,7 @@ from privpipe.pipeline.stages.trial import WEAKEST, draw_trial
 from privpipe.protocols import Method
 from privpipe.records.schema import CollectionSchema, suggest
 from privpipe.report.audit_text import ABOUT
+from privpipe.report.audit_text import say as say_sentence
 from privpipe.report.console import say, say_raw
 from privpipe.sanitizers import METHODS
 from privpipe.sanitizers.ladder import LAST
@@ -383,16 +384,8 @@ def _count_gaps(collection: str, method: str) -> int:
 
 def _explain_gate(n_records: int, gate: Mapping[tuple[str, str], Any]) -> str:
     """Why keys of the gate are not their defaults."""
-    if all(section == "audit" for section, _ in gate):
-        return (
-            "The limits of the gate can only be shown with more held-out records than usual: "
-            f"{write_keys(gate)} is written."
-        )
-    return (
-        f"{n_records:,} records are too few, for classes as rare as these, to show the usual "
-        "limits of the gate. Weaker ones are written, and will be reported in the release: "
-        f"{write_keys(gate)}. For stricter limits, take more records."
-    )
+    is_audit = all(section == "audit" for section, _ in gate)
+    return say_sentence("raised", is_audit=is_audit, n=n_records, keys=write_keys(gate))
 
 
 def _differ_in_scale(collection: Collection) -> bool:

@@ -187,7 +187,7 @@ def _list_sections(findings: Mapping[str, Any], *, drawn: bool) -> Iterator[Page
     found = findings["adversaries"]
     ranked = _rank(found)
     given = {"ranked": ranked, "predictions": _list_predictions(findings)}
-    names = "gate decided utility predictions losses privacy warnings places included"
+    names = "gate decided utility predictions losses privacy warnings groups places included"
     yield from write_sections(names, findings, **given)
     cells = found.get("table") or ()
     worst = [one["target"] for one in ranked[: sections.MOST_FIGURES]]

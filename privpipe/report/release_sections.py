@@ -7,7 +7,7 @@ from typing import Any
 
 from privpipe.numerics.limits import fix_limits, say_upper
 from privpipe.report import suppression
-from privpipe.report.audit_text import fill, read_texts, say_places, sentences
+from privpipe.report.audit_text import fill, read_texts, say, say_places, sentences
 from privpipe.report.drawings import Curve, IntervalRow, draw_intervals, draw_roc
 from privpipe.report.page import PageSection
 from privpipe.report.tables import format_number, name_size, show_limits
@@ -171,19 +171,8 @@ def _flatten(row: Mapping[str, Any]) -> dict[str, str]:
 
 
 def say_attack(one: Mapping[str, Any]) -> str:
-    if "failed" in one:
-        return f"not measured: {one['failed']}"
-    # A share of one record is 0 or 1: the cosine says how near it came.
-    if one.get("n_attacked") == 1:
-        hit = "found" if one["recovered"]["estimate"] else "not found"
-        return f"{hit} (cosine {one['cosine']:.2f})"
-    if "recovered" in one:
-        mine, chance = one["recovered"], one["by_chance"]
-        return (
-            f"{mine['estimate']:.1%} of {one['n_attacked']} records recovered (at most "
-            f"{say_upper(100 * mine['upper'])}%); by chance {chance['estimate']:.1%}"
-        )
-    return f"advantage {one['advantage']:.3f}, area under the curve {one['area']['estimate']:.3f}"
+    """What came of an attack on single records, in a line."""
+    return say("attack", one=one, say_upper=say_upper)
 
 
 sentences().filters.update(number=format_number, limits=show_limits)

@@ -33,7 +33,10 @@ def attack(share: float, *, wants: bool = True, seed: int = 0) -> AttackReport:
 
 def test_included__the_one_that_tells_is_named_and_the_other_is_not() -> None:
     report = attack(0.5)
-    assert {one.included: one.is_shown for one in report.leakage} == {"size": False, "place": True}
+    assert {one["included"]: one["tells_more"] for one in report.leakage} == {
+        "size": False,
+        "place": True,
+    }
     assert report.verdict == "leaks"
     alone = [o for o in report.outcomes if o.attack.source == "alone: place"]
     assert max(s.gain_lower for s in alone[0].scores) > 0.2
@@ -54,15 +57,17 @@ def test_included__what_only_repeats_the_wanted_answer_tells_no_more() -> None:
         options=QUICK,
     )
     (told,) = report.leakage
-    assert not told.is_shown
-    assert told.gain_upper < 0.05
+    assert not told["tells_more"]
+    assert told["gain_upper"] < 0.05
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("wants", [True, False])
 def test_included__noise_is_seldom_named(wants: bool) -> None:
     """Limits hold together: of 20 audits of noise about one may name a variable by chance."""
-    named = [any(one.is_shown for one in attack(0, wants=wants, seed=s).leakage) for s in range(20)]
+    named = [
+        any(one["tells_more"] for one in attack(0, wants=wants, seed=s).leakage) for s in range(20)
+    ]
     assert sum(named) <= 3
 
 

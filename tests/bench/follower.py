@@ -19,6 +19,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -76,9 +77,12 @@ LABELS = {"har": ("activity", "moving", "upright", "young_subject", "run"), "adu
 LABELS["school"] = ("score", "high_score", "large_school")
 
 
-def ingest(folder: Path, name: str, target: str, secret: str) -> None:
-    """Make the collection of a pair, with the commands of a user."""
+def ingest(folder: Path, name: str, target: str, secret: str, *, shuffled: bool = False) -> None:
+    """Make the collection of a pair, with the commands of a user; of shuffled rows when told to."""
     table = read_table(name)
+    if shuffled:
+        table = table.sample(frac=1.0, random_state=0)
+        shutil.rmtree(folder / "records.zarr")
     labels = {target, secret, *([BY_GROUP[name]] if name in BY_GROUP else [])}
     table = table.drop(columns=[one for one in LABELS[name] if one not in labels])
     texts = [c for c in table if c not in labels and not pd.api.types.is_numeric_dtype(table[c])]
@@ -111,22 +115,27 @@ def call(folder: Path, words: list[str]) -> tuple[int, str]:
 
 def follow(folder: Path, name: str, target: str, secret: str) -> dict[str, Any]:
     """Init, run, and then the first thing that is said, until it is published or nothing is."""
-    begun = time.perf_counter()
+    begun, config, tries = time.perf_counter(), "privpipe.toml", 0
+    first = ["init", "records.zarr", "--desired", target, "--confidential", secret]
     ingest(folder, name, target, secret)
-    code, said = call(
-        folder, ["init", "records.zarr", "--desired", target, "--confidential", secret]
-    )
+    code, said = call(folder, first)
     log = [said]
-    config = "privpipe.toml"
+    if "Shuffle the rows of the source" in said:
+        (folder / config).unlink()
+        ingest(folder, name, target, secret, shuffled=True)
+        code, said = call(folder, first)
+        log.append(f"(shuffled)\n{said}")
+        tries = 1
     if name in BY_GROUP:
         text = (folder / config).read_text()
         (folder / config).write_text(
             text.replace("# group = ", f'group = "{BY_GROUP[name]}"  # ', 1)
         )
-    words, tries, is_nothing = ["run", config], 0, "the gate would refuse it" in said
+    words, is_nothing = ["run", config], "the gate would refuse it" in said
     if is_nothing:  # what is said is tried: the last of the ladder, within the weakest limits
         write_last(folder / config)
-    while tries < (1 if is_nothing else TRIES):
+    last = tries + 1 if is_nothing else TRIES
+    while tries < last:
         code, said = call(folder, words)
         log.append(f"$ privpipe {shlex.join(words)}\n{said}")
         tries += 1

@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from privpipe.attacks.threats.verdicts.outcomes import Decision
+from privpipe.attacks.threats.verdicts.safeguards import MISSED, withdraw_safe
 from privpipe.command.error_catalog import read_catalog
 from privpipe.errors import GateError, InputError
 from privpipe.pipeline.runs.configuration_file import read_options
@@ -17,8 +19,10 @@ from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.pipeline.stages.diagnosis import (
     TRIED,
     diagnose,
+    find_blind,
     forecast_gate,
     picture_trial,
+    say_few,
     say_order,
     try_configured,
 )
@@ -232,10 +236,57 @@ def test_say_decision__never_speaks_of_a_score_within_its_limit() -> None:
         "'sex' leaks: boosting on all that is released and the target gains 0.64"
     )
     assert said.endswith("Allowed: 0.19. More records will not help.")
-    near = one | {"verdict": "unproven", "gain": 0.1, "gain_lower": 0.0, "n_needed": 9000.0}
-    assert say_decision(near, 5000).endswith("5,000 records judge. About 9,000 would decide.")
+    near = one | {"verdict": "unproven", "gain": 0.1, "gain_lower": 0.0}
+    needed = "With about 9 held-out groups instead of 5 the limits would decide."
+    assert say_decision(near, 5000).endswith("within it; 5,000 records judge.")
+    assert say_decision(near | {"needed": needed}, 5000).endswith(f"5,000 records judge. {needed}")
     # Withdrawn for want of power: its limits hold, and nothing else may be claimed.
     assert say_decision(near | {"gain_upper": 0.15}, 5000) == "-"
+
+
+@pytest.mark.parametrize(
+    ("size", "reason", "proposed"),
+    [
+        (0.4, "", 0.4),
+        (None, "", None),  # none that was tried was found
+        (0.8, "", None),
+        (0.4, "'age' is unproven: its limit is beyond what is allowed.", None),
+    ],
+)
+def test_find_blind__writes_the_leak_that_would_be_found(
+    size: float | None, reason: str, proposed: float | None, tmp_path: Path
+) -> None:
+    options = make(tmp_path).change("gate", must_find=0.2)
+    lost = withdraw_safe(
+        Decision("age", "safe", "'age' is safe: all."), "But " + f"{MISSED} of 0.2 (bits)."
+    )
+    found = {
+        "decisions": [
+            {"verdict": "unproven", "reason": reason or lost.reason},
+            {"verdict": "safe", "reason": "'sex' is safe."},
+        ],
+        "power": [{"size": size, "finds": False}, {"size": 0.1, "finds": True}],
+    }
+    blind = find_blind(options, {"adversaries": found})
+    assert (blind is None) == (proposed is None)
+    if blind is not None:
+        assert blind.following is not None
+        assert blind.following.gate.must_find == proposed
+        assert "of 0.2 of the records. It finds one of 0.4" in blind.text
+        assert tomllib.loads(blind.write("x"))["gate"]["must_find"] == proposed
+
+
+def test_say_few__of_groups_counts_groups(tmp_path: Path) -> None:
+    options = make(tmp_path)
+    trial = draw(options)
+    n = len(trial.judge.features)
+    grouped = replace(trial, groups=np.arange(n) // 100, n_audited=n)
+    weakest = {"confidential_advantage_max": 0.2, "exposed_max": 0.1}
+    said = say_few(options.change("audit", group="person"), grouped, weakest)
+    assert f"Too few groups of 'person' for any method: {n // 100:,} would judge" in said
+    assert f"Too few records for any method: {trial.n_audited:,} would" in say_few(
+        options, trial, weakest
+    )
 
 
 def test_find_remedies__every_complaint_of_no_ladder_has_one_and_explain_says_the_same() -> None:

@@ -162,6 +162,14 @@ class Evidence:
         """Bytes of the arrays."""
         return self.truth.nbytes + sum(source.values.nbytes for source in self.sources.values())
 
+    def take(self, rows: IntArray) -> Evidence:
+        """Some of the records."""
+        sources = {k: replace(v, values=v.values[rows]) for k, v in self.sources.items()}
+        names = ("truth", "groups", "train_only", "places", "tasks", "ties")
+        given = {name: getattr(self, name) for name in names}
+        some: dict[str, Any] = {k: None if v is None else v[rows] for k, v in given.items()}
+        return replace(self, sources=sources, **some)
+
     def counts(self) -> dict[str, Any]:
         """The numbers of records and groups, by the names an `AttackReport` gives them."""
         names = ("n_records", "n_given", "n_withheld", "n_seen", "coverage")

@@ -63,6 +63,8 @@ class Published:
         released, else made anew by their models.
     compares_noise
         Whether the records with noise of equal utility are attacked as well.
+    only
+        Variable and code of the records that are drawn; None of all.
     """
 
     included: tuple[str, ...] = ()
@@ -72,6 +74,7 @@ class Published:
     group: str | None = None
     earlier: tuple[EarlierRelease, ...] = ()
     compares_noise: bool = False
+    only: tuple[str, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -105,6 +108,8 @@ class Drawing:
         """Of the words, those that may be among the smallest of all; 1 where all may be."""
         # Six deviations of a binomial count: too few are hardly ever drawn, and then
         # `widen` draws again.
+        if self.published.only is not None:  # of how many is not known
+            return 1.0
         n_needed = self.most + 6 * math.sqrt(self.most) + 16
         if self.published.group is not None:
             n_needed *= GROUP_SLACK
@@ -156,6 +161,9 @@ def draw_chunk(drawing: Drawing, chunk: int) -> DrawnSample:
         labels = _read_labels(collection, chunk, collection.confidential)
         # Labels first: features are the larger part, and most records are not drawn.
         labelled = ~np.isnan(labels).all(axis=1) if labels.shape[1] else np.ones(len(rows), bool)
+        if published.only is not None:
+            name, code = published.only
+            labelled &= _read_labels(collection, chunk, (name,))[:, 0] == code
         words = _draw_words(drawing, rows, chunk)
         chosen = np.flatnonzero(labelled & (words <= _threshold(drawing.share)))
         if not len(chosen):

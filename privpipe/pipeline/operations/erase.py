@@ -9,7 +9,7 @@ import getpass
 import hashlib
 import json
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -21,6 +21,7 @@ from privpipe.pipeline.operations import record_removal
 from privpipe.pipeline.operations.record_removal import ChosenRecords, ErasureSurvey
 from privpipe.pipeline.operations.traces import Trace, Traces, find_traces
 from privpipe.pipeline.runs.run import now
+from privpipe.report.audit_text import read_texts
 from privpipe.store.access import workspace
 from privpipe.store.access.generation_log import blank_older, publish_generation
 from privpipe.store.access.location import local_path, shown
@@ -35,16 +36,7 @@ from privpipe.store.releases import incremental_release as incremental
 from privpipe.store.releases.incremental_release import IncrementalState, PrivateLedger
 
 # Said in every certificate: who reads it must not take it for more than it is.
-LEFT_BEHIND = (
-    "the source that the collection was ingested from",
-    "backups, snapshots, versions that a bucket keeps, and blocks that a disk has not used again",
-    "copies of releases and models that readers took, and exports that no register noted and no "
-    "root holds",
-    "other places than the roots that were looked through and the releases that the register knows",
-    "names that other records share: of partitions, features and categories, edges of bins",
-    "registers of releases, attempts, losses and exports, which hold digests, counts and places",
-    "findings about many records: in headers of parts that stay and in the private ledger",
-)
+LEFT_BEHIND: Sequence[str] = read_texts("words.yaml")["left_behind"]
 """What no command reaches, or what stays on purpose."""
 
 # A run that begins after the collection changed cannot read the records: few rounds suffice.

@@ -20,22 +20,13 @@ from privpipe.errors import OptionError
 from privpipe.option_values import admits, reading_only
 from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.records.schema import suggest
+from privpipe.report.audit_text import read_texts
 from privpipe.sanitizers import METHODS
 
 MOST_BYTES = 2**20
 """Of a configuration; the rest is not read, and its syntax is refused."""
 
-REMOVED = {
-    "release.anew": "`privpipe approve` opens a gate once; [audit] disowned names lost releases",
-    "cluster.performance_report": "the dashboard shows tasks, memory and profiles of a run",
-    "audit.seed": "it is a hash of what is released, so that no seed is tried until one is lucky",
-    "audit.decides": "all scores are held against the limits of [gate]",
-    "audit.unreachable": "[audit] disowned names earlier releases of which no one has a copy",
-    "audit.coefficients": "those of the surrogates are their own least squares",
-    "gate.linkage_max": "run `privpipe audit`, read what linkage finds, then `privpipe publish`",
-    "gate.require": "run `privpipe audit`, read what was measured, then `privpipe publish`",
-    "gate.previous": "`privpipe compare` holds methods side by side, and reports have their gains",
-}
+REMOVED: Mapping[str, str] = read_texts("words.yaml")["removed"]
 """Keys of older versions, and what to do instead."""
 
 

@@ -15,10 +15,12 @@ from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.capabilities import UtilitySummary
 from privpipe.cluster.pass_checkpoints import Checkpoints
 from privpipe.cluster.workers.connection import ClusterOptions
+from privpipe.errors import OptionError
 from privpipe.fitted_schema import FittedSchema
 from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.protocols import FloatArray, Guarantee, Method
 from privpipe.records.sampling import Split
+from privpipe.records.schema import CollectionSchema
 from privpipe.store.access.location import join, local_path, shown
 from privpipe.store.access.workspace import RunState, workspace_url
 from privpipe.store.arrays.blocks import Receipt
@@ -270,6 +272,32 @@ def find_attack_options(options: RunOptions, attempt: Attempt | None = None) -> 
         max_exposed=gate.exposed_max,
         must_find=gate.must_find,
     )
+
+
+MOST_GROUPS = 64
+"""Groups that are named: each is an audit of its own."""
+
+
+def list_groups(options: RunOptions, schema: CollectionSchema) -> list[tuple[str, str, int]]:
+    """Variable, category and code of each group that ``[about] groups`` names.
+
+    Raises
+    ------
+    InputError, OptionError
+        If there is no such variable, or it has no categories or too many.
+    """
+    names = [one.strip() for one in options.about.get("groups", "").split(",") if one.strip()]
+    found = list[tuple[str, str, int]]()
+    for name in names:
+        categories = schema.variable(name).categories
+        found += [(name, str(label), code) for code, label in enumerate(categories or ())]
+        if categories is None or len(found) > MOST_GROUPS:
+            raise OptionError(
+                f"[about] groups names {name!r}, which makes {len(found)} groups; each is "
+                f"audited by itself, and {MOST_GROUPS} at most.",
+                remedy="Name variables with a few categories.",
+            )
+    return found
 
 
 def cluster_options(options: RunOptions) -> ClusterOptions:

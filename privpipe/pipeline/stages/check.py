@@ -10,7 +10,7 @@ from privpipe.cluster.passes.sample_drawing import GROUP_SLACK
 from privpipe.cluster.workers import connection, dashboard
 from privpipe.errors import GuaranteeError, InputError, OptionError, StoreError
 from privpipe.pipeline.runs import earlier, resume, spend, subject_limit, trusted_code
-from privpipe.pipeline.runs.run import Run, find_attack_options, now
+from privpipe.pipeline.runs.run import Run, find_attack_options, list_groups, now
 from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.pipeline.stages.forecast import check_gate, refuse_constant
 from privpipe.protocols import Method, Role
@@ -226,6 +226,7 @@ def _check_labels(run: Run) -> None:
         raise refuse_constant(alone)
     if group is not None:
         run.training.schema_of_records.variable(group)
+    list_groups(run.options, run.training.schema_of_records)
     read_as_group = next((one.name for one in schema.groups), group)
     if audit.holdout > 0 and read_as_group != group:
         raise OptionError(

@@ -13,12 +13,24 @@ from shlex import quote
 from textwrap import fill
 from typing import Any
 
+import numpy as np
+
+from privpipe.attacks.threats.verdicts.safeguards import MISSED
 from privpipe.errors import PrivpipeError
 from privpipe.pipeline.runs.configuration_file import write_keys, write_options
 from privpipe.pipeline.runs.run import HOLDOUT, Run
 from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.pipeline.stages.gate import Complaint, find_remedies, say_score
-from privpipe.pipeline.stages.trial import ROOM, WEAKEST, Rung, TrialRecords, draw_trial, say_method
+from privpipe.pipeline.stages.trial import (
+    ROOM,
+    WEAKEST,
+    Outlook,
+    Rung,
+    TrialRecords,
+    draw_trial,
+    say_method,
+)
+from privpipe.report.audit_text import read_texts, say
 from privpipe.sanitizers import METHODS
 from privpipe.store.access.location import join, shown
 from privpipe.store.access.objects import write_file
@@ -31,7 +43,7 @@ class Diagnosis:
     Parameters
     ----------
     case
-        "order", "unmeasured", "few", "near", "method" or "target".
+        "order", "unmeasured", "few", "near", "method", "blind" or "target".
     text
         In sentences.
     following
@@ -92,10 +104,7 @@ def forecast_gate(rung: Rung, trial: TrialRecords) -> tuple[str, str]:
 
     Closed only where the sample alone proves a leak, open only with the room that a ladder leaves.
     """
-    known = ", ".join(f"{share:.2f} of {name!r}" for name, share in trial.measure_target().items())
-    basis = f"From {len(trial.judge.features):,} records."
-    if trial.schema.desired:
-        basis += f" The target alone reveals, as an advantage: {known}."
+    basis = say("forecast_basis", n=len(trial.judge.features), known=trial.measure_target())
     if rung.failed or not rung.outlooks:
         return "unsure", f"{rung.failed or 'nothing is attacked'}. {basis}"
     if said := say_order(trial, {one.key: one.allowed for one in rung.outlooks}):
@@ -105,18 +114,10 @@ def forecast_gate(rung: Rung, trial: TrialRecords) -> tuple[str, str]:
     needed = rung.find_limits()
     is_open = all(needed[one.key] <= one.allowed for one in rung.outlooks)
     case = "closed" if leaking else "open" if is_open else "unsure"
-    return case, (
-        f"{FORECASTS[case]}: {worst.adversary.replace('_', ' ')} gains {worst.gain:.2f} of "
-        f"{worst.target!r} in {say_score(worst.score)} ({worst.lower:.2f} to {worst.upper:.2f}). "
-        f"Allowed: {worst.allowed:g}. {basis}"
-    )
+    return case, f"{FORECASTS[case]}: {say_gain(worst)} {basis}"
 
 
-FORECASTS = {
-    "open": "The gate will probably open",
-    "closed": "The gate will probably stay closed",
-    "unsure": "The gate may open or stay closed",
-}
+FORECASTS: Mapping[str, str] = read_texts("words.yaml")["forecasts"]
 
 
 def diagnose(options: RunOptions, trial: TrialRecords, *, refused: bool = True) -> Diagnosis:
@@ -188,20 +189,16 @@ def list_raised(options: RunOptions, rung: Rung) -> dict[str, float]:
 def _propose(options: RunOptions, trial: TrialRecords, best: Rung, rungs: list[Rung]) -> Diagnosis:
     raised, following = list_raised(options, best), follow(options, best)
     limits = {key: getattr(following.gate, key) for key in WEAKEST}
-    n = len(trial.learn.features) + len(trial.judge.features)
-    is_sure = best.passes(limits)
-    text = (
-        f"What {'would' if is_sure else 'may'} pass, tried on {n:,} records, none of which judges: "
-        f"{best.describe()}."
+    text = say(
+        "proposal",
+        is_sure=best.passes(limits),
+        n=len(trial.learn.features) + len(trial.judge.features),
+        best=best,
+        score=say_score(best.worst.score),
+        limit=limits[best.worst.key],
+        raised=write_keys({("gate", key): value for key, value in raised.items()}),
+        others=[rung.describe() for rung in rungs if rung is not best],
     )
-    if not is_sure:
-        text += f" Chance decides: up to {best.worst.upper:.2f} in {say_score(best.worst.score)}"
-        text += f" is expected, {limits[best.worst.key]:g} is the most that means anything."
-    if raised:
-        said = write_keys({("gate", key): value for key, value in raised.items()})
-        text += f" It needs weaker limits, which the release will state: {said}."
-    if others := [rung.describe() for rung in rungs if rung is not best]:
-        text += f" Also tried: {'; '.join(others)}."
     return Diagnosis("near" if raised else "method", text, following, tuple(rungs))
 
 
@@ -214,25 +211,26 @@ def say_order(trial: TrialRecords, limits: Mapping[str, float]) -> str:
     if not leaking:
         return ""
     worst = max(leaking, key=lambda one: one.excess)
-    return (
-        f"The order of the records reveals {worst.target!r}: {worst.adversary} gains "
-        f"{worst.gain:.2f} in {say_score(worst.score)} ({worst.lower:.2f} to {worst.upper:.2f}). "
-        f"Allowed: {limits[worst.key]:g}."
-    )
+    return f"The order of the records reveals {worst.target!r}: {say_gain(worst)}"
+
+
+def say_gain(one: Outlook) -> str:
+    """Who gains how much, by which score, and what is allowed of it."""
+    return say("gain", one=one, score=say_score(one.score))
 
 
 def say_few(options: RunOptions, trial: TrialRecords, weakest: Mapping[str, float]) -> str:
     """That not even noise would pass, and how many records would be enough."""
     worst = max(trial.noise.outlooks, key=lambda one: one.upper / weakest[one.key])
-    needed = math.ceil(trial.n_audited * (ROOM * worst.upper / weakest[worst.key]) ** 2)
-    text = (
-        f"Too few records for any method: {trial.n_audited:,} would judge, and even noise reaches "
-        f"{worst.upper:.2g} in {say_score(worst.score)}. Only {weakest[worst.key]:g} or less means "
-        f"anything: about {needed:,.0f} would have to judge."
-    )
-    if options.audit.holdout < HOLDOUT:
-        text += f" First hold out half: [audit] holdout = {HOLDOUT:g}."
-    return text
+    # Records of a group are alike: groups are what there are few of.
+    kind, n = "records", trial.n_audited
+    if trial.groups is not None:
+        kind = f"groups of {options.audit.group!r}"
+        n = round(n * len(np.unique(trial.groups)) / len(trial.groups))
+    needed = math.ceil(n * (ROOM * worst.upper / weakest[worst.key]) ** 2)
+    more = HOLDOUT if options.audit.holdout < HOLDOUT else 0
+    given = {"score": say_score(worst.score), "limit": weakest[worst.key], "more": more}
+    return say("few", n=n, kind=kind, worst=worst, needed=needed, **given)
 
 
 def _say_target(rungs: list[Rung]) -> Diagnosis:
@@ -242,21 +240,32 @@ def _say_target(rungs: list[Rung]) -> Diagnosis:
     if not useful:
         return Diagnosis("target", f"No other method could be fitted. Tried: {tried}.", None)
     # The last of the ladder releases the predicted target and nothing else.
-    least, worst = useful[-1], useful[-1].worst
-    said = (
-        f"Nothing that was tried would pass: the predicted target itself reveals {worst.target!r} "
-        f"({say_method(least.method)}: gain {worst.gain:.2f} in {say_score(worst.score)}, up to "
-        f"{worst.upper:.2f}; allowed {worst.allowed:g}). Tried: {tried}."
-    )
-    said += " Choose another target, or ingest without the columns that reveal it (--drop)."
+    least = useful[-1]
+    given = {"worst": least.worst, "score": say_score(least.worst.score), "tried": tried}
+    said = say("nothing_passes", method=say_method(least.method), **given)
     return Diagnosis("target", said, None, tuple(rungs))
 
 
 FOLLOWING = "next.toml"
 """In the folder of the report: the configuration that would pass, as it was tried."""
 
+LARGEST_FOUND = 0.5
+"""An audit that misses a larger leak shows nothing."""
+
 TRIED = ("leaks", "unproven", "unknown", "utility", "constant")
 """Complaints that another method may answer."""
+
+
+def find_blind(options: RunOptions, findings: Mapping[str, Any]) -> Diagnosis | None:
+    """The same with a larger planted leak to be found, where that alone keeps the gate closed."""
+    found, must_find = findings["adversaries"], options.gate.must_find
+    missed = [one for one in found.get("power") or () if not one["finds"]]
+    size = max((one["size"] or math.inf for one in missed), default=math.inf)
+    bad = [one for one in found["decisions"] if one["verdict"] != "safe"]
+    if size > LARGEST_FOUND or not all(MISSED in one["reason"] for one in bad):
+        return None
+    text = say("blind", must_find=must_find, size=size)
+    return Diagnosis("blind", text, options.change("gate", must_find=size))
 
 
 def lead_out(run: Run, findings: Mapping[str, Any], complaints: list[Complaint]) -> dict[str, Any]:
@@ -265,7 +274,7 @@ def lead_out(run: Run, findings: Mapping[str, Any], complaints: list[Complaint])
     if complaints[0].code in TRIED and run.method.releases == "rows":
         try:
             trial = draw_trial(run.options, run.training, attempt=int(findings["attempt"]) + 1)
-            found = diagnose(run.options, trial)
+            found = find_blind(run.options, findings) or diagnose(run.options, trial)
         except PrivpipeError as error:  # the refusal itself is what matters
             said.append(f"No other method could be tried: {error.message}")
         else:

@@ -372,18 +372,14 @@ class SampleFindings:
         """A sentence where the fit will probably refuse the features; else nothing."""
         if self.meaning is None or not self.meaning.dependence:
             return ""
-        return (
-            f"The fit will probably refuse the features: {self.meaning.dependence} Set [method] "
-            "ridge = 1e-6."
-        )
+        return say("dependence", meaning=self.meaning)
 
     @property
     def warning(self) -> str:
         """A sentence where the gate will hardly open, or by chance alone; else nothing."""
         if self.gate is None or self.gate.has_room:
             return ""
-        how = "may stay closed by chance" if self.gate.can_pass else "will hardly open"
-        return f"The gate {how}: {self.gate.describe()} So many records can show: {self.instead}."
+        return say("gate_warning", gate=self.gate, instead=self.instead)
 
 
 def check_sample(run: Run) -> SampleFindings:

@@ -21,6 +21,7 @@ from privpipe.pipeline.runs.run import Cleaned, Run
 from privpipe.pipeline.runs.run_options import GateSection, RunOptions, Section
 from privpipe.pipeline.runs.spend import is_promised_across_runs
 from privpipe.pipeline.stages.report_writing import write_report
+from privpipe.report.audit_text import read_texts, say
 from privpipe.store.arrays.blocks import digest_receipts
 from privpipe.store.keyring.account_chain import Kind, append_link
 from privpipe.store.releases.release_writing import ReleasePlan, drop_refused, read_ledger
@@ -41,7 +42,7 @@ class Complaint:
     ----------
     code
         "leaks", "unproven", "unknown", "not-protected", "membership", "utility", "constant",
-        "place" or "difference".
+        "place", "group" or "difference".
     reason
         In a sentence: what, both numbers.
     """
@@ -169,6 +170,7 @@ def judge_findings(findings: Mapping[str, Any], section: GateSection) -> list[Co
         *_judge_adversaries(findings["adversaries"], section),
         *([Complaint("constant", CONSTANT)] if findings.get("constant") else ()),
         *_judge_places(findings, section.confidential_advantage_max),
+        *_judge_groups(findings.get("groups") or {}),
         *_judge_utility(findings, section.utility_loss_max),
         *(() if members is None else _judge_membership(members, section)),
         *(Complaint("difference", said) for said in findings.get("differences", ())),
@@ -194,12 +196,15 @@ def _judge_places(findings: Mapping[str, Any], limit: float) -> Iterator[Complai
         yield Complaint("place", f"Which places reveal more is unknown: {found['reason']}.")
     for one in found.get("places", ()):
         if not one["excess_lower"] <= limit:  # so written that NaN does not pass
-            yield Complaint(
-                "place",
-                f"In {one['place']} {one['column']} reveals {one['variable']!r} with an advantage "
-                f"of {one['advantage']:.3g}, surely {one['excess_lower']:.3g} beyond the rest of "
-                f"the release; allowed {limit:g}.",
-            )
+            yield Complaint("place", say("place", one=one, limit=limit))
+
+
+def _judge_groups(found: Mapping[str, Any]) -> Iterator[Complaint]:
+    """Variables that leak of a group, whose name is a value of its records and is not said."""
+    for row in found.get("rows", ()):
+        if row["verdict"] == "leaks":
+            where = f"In one of {found['n_groups']} groups, which the officer's page names,"
+            yield Complaint("group", f"{where} {say_decision(row, row['n_records'])}")
 
 
 def check_places(found: Mapping[str, Any], section: GateSection) -> None:
@@ -282,21 +287,11 @@ def _judge_membership(found: Mapping[str, Any], section: GateSection) -> Iterato
 
     worst = max(report["differences"], key=exceed, default=None)
     if worst and not (figure := Figure.read(worst, "advantage")).within(limit := allow(worst)):
-        reveals = "reveals" if figure.exceeds(limit) else "may reveal"
-        yield Complaint(
-            "membership",
-            f"The model {reveals} whom it learned from: {worst['adversary'].replace('_', ' ')} has "
-            f"by {SCORE_WORDS[worst['score']]} an advantage of {figure.say(limit)}; allowed "
-            f"{limit:g}.",
-        )
+        given = {"score": SCORE_WORDS[worst["score"]], "figure": figure, "limit": limit}
+        yield Complaint("membership", say("membership", worst=worst, **given))
 
 
-SHORT_SCORES = {
-    "auc": "AUC",
-    "r2": "R squared",
-    "tpr_at_0.001": "true positives at 0.1 %",
-    "tpr_at_0.01": "true positives at 1 %",
-}
+SHORT_SCORES: Mapping[str, str] = read_texts("words.yaml")["short_scores"]
 """Scores as a sentence with their numbers names them."""
 
 
@@ -311,35 +306,17 @@ def say_score(score: str) -> str:
 
 def say_decision(decision: Mapping[str, Any], n_records: int) -> str:
     """A verdict on a variable: the score that decides, its limits, and what is allowed of it."""
-    name, verdict = decision["target"], decision["verdict"]
     found = [decision.get(key) for key in ("gain", "gain_lower", "gain_upper", "allowed")]
-    gain, lower, upper, allowed = (math.nan if one is None else float(one) for one in found)
+    lower, upper, allowed = (math.nan if one is None else float(one) for one in found[1:])
     # Where every limit holds something else withdrew "safe", and the reason says what.
-    if verdict not in ("leaks", "unproven") or None in found or upper <= allowed:
+    if decision["verdict"] not in ("leaks", "unproven") or None in found or upper <= allowed:
         return str(decision["reason"])
-    who = f"{str(decision['strongest']).replace('_', ' ')} on {say_source(decision['source'])}"
-    said = (
-        f"{name!r} {'leaks' if verdict == 'leaks' else 'is unproven'}: {who} gains {gain:.3g} "
-        f"in {say_score(decision['score'])} ({say_limits(lower, upper, allowed)}). "
-        f"Allowed: {allowed:g}."
-    )
-    if verdict == "leaks":
-        return f"{said} More records will not help."
-    if gain >= allowed:
-        return f"{said} The estimate itself is beyond it: more records would rather prove a leak."
-    needed = decision.get("n_needed")
-    more = f" About {needed:,.0f} would decide." if needed and math.isfinite(needed) else ""
-    return f"{said} The estimate is within it; {n_records:,} records judge.{more}"
+    given = {"score": say_score(decision["score"]), "source": say_source(decision["source"])}
+    given["limits"] = say_limits(lower, upper, allowed)
+    return say("decision", one=decision, n_records=n_records, **given)
 
 
-REMEDIES = {
-    "membership": "Train on more records, or with a larger ridge: what fits few closely reveals "
-    "them.",
-    "place": "Look at this place of the source, or release without the column that is named.",
-    "difference": "Train on the records of the earlier run again, or on many more new ones.",
-    "not-protected": 'Accept that by name, with [gate] single_records = "unprotected", or choose a '
-    "method whose promise is about single records.",
-}
+REMEDIES: Mapping[str, str] = read_texts("words.yaml")["remedies"]
 """By the code of a complaint that no other method of the ladder answers."""
 
 
@@ -356,12 +333,7 @@ def find_remedies(findings: Mapping[str, Any], complaints: list[Complaint]) -> l
 
 
 def _say(complaints: list[Complaint], weaker: list[str]) -> str:
-    if not complaints:
-        less = f" Weaker than usual: {'; '.join(weaker)}." if weaker else ""
-        return f"The gate is open: every limit holds.{less}"
-    shown = " ".join(one.reason for one in complaints[:3])
-    more = f" {len(complaints) - 3} further complaints are in the report." * (len(complaints) > 3)
-    return f"The gate stays closed. {shown}{more}"
+    return say("refusal", complaints=[one.reason for one in complaints], weaker=weaker)
 
 
 def digest_case(

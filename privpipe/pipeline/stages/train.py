@@ -3,6 +3,7 @@
 Before it the sources are proved: what a run reads is what was ingested.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from os.path import abspath
@@ -21,6 +22,7 @@ from privpipe.pipeline.runs.earlier import find_earlier, find_model
 from privpipe.pipeline.runs.run import Run, Trained, list_versions, now
 from privpipe.pipeline.runs.subject_limit import count_subjects, protect_subjects
 from privpipe.protocols import RecordMap, Shard
+from privpipe.report.audit_text import read_texts
 from privpipe.sanitizers.chain import fit_standardised
 from privpipe.store import models
 from privpipe.store.access.location import join, local_path
@@ -183,13 +185,7 @@ def _check_public(run: Run, ties: Ties) -> None:
         )
 
 
-WORDS = {
-    "ingest": "proved: every chunk that was read is the one that was ingested, by its receipt",
-    "digest": "proved: it has no receipts; every byte was read once and matched its digest, and "
-    "every chunk that was read later is one of those",
-    "noted": "not proved: its digest covers no more than the lengths of chunks; every chunk that "
-    "was read is the one that stood there when the run began",
-}
+WORDS: Mapping[str, str] = read_texts("words.yaml")["receipts"]
 
 
 def has_receipts(run: Run) -> bool:

@@ -27,6 +27,7 @@ from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.protocols import Column, FloatArray, IntArray, Shard, ShardSchema
 from privpipe.records.memory import Records
 from privpipe.records.sampling import make_split
+from privpipe.report.audit_text import say
 from privpipe.sanitizers import METHODS
 from privpipe.sanitizers.chain import fit_standardised
 from privpipe.sanitizers.ladder import list_ladder
@@ -159,12 +160,7 @@ class Rung:
 
     def describe(self) -> str:
         """In a few words."""
-        if self.failed:
-            return f"{say_method(self.method)} could not be fitted"
-        retained = (
-            "" if math.isnan(self.retained) else f", {self.retained:.0%} of the target retained"
-        )
-        return f"{say_method(self.method)} (gain {self.gain:.2f}{retained})"
+        return say("rung", one=self, method=say_method(self.method), nan=math.isnan(self.retained))
 
 
 def say_method(method: Mapping[str, Any]) -> str:

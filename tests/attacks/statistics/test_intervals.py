@@ -214,7 +214,7 @@ def test_measure_number_scores__shrinking_lowers_no_upper_limit() -> None:
 
 @pytest.mark.slow
 def test_measure_number_scores__what_a_fit_loses_is_no_safety() -> None:
-    """Folds that shrink their slopes, at a true R squared of .15: too low an upper limit is rare."""
+    """Folds that shrink their slopes, at a true R squared of .15: too low a limit is rare."""
     passed = [0, 0]
     for seed in range(400):
         random = np.random.default_rng(seed)
@@ -229,5 +229,5 @@ def test_measure_number_scores__what_a_fit_loses_is_no_safety() -> None:
             r2 = measure_number_scores(truth, (said, said), 0.0, Confidence(0.9), reference)[0]
             passed[j] += r2.interval.upper <= 0.15
             assert r2.interval.lower <= r2.interval.estimate
-    # 400 at .05 say 30 or more once in a thousand times; the scale of all folds alone is not enough.
+    # 400 at .05 say 30 or more once in a thousand times; one scale of all folds is not enough.
     assert passed[0] <= 30 <= passed[1] + 5

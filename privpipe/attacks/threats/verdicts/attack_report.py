@@ -6,7 +6,7 @@ How scores become verdicts is in `judgement`. A variable with an attack that fai
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,6 @@ from privpipe.attacks.statistics.roc import GRID
 from privpipe.attacks.statistics.scores import Score
 from privpipe.attacks.threats.verdicts import outcomes as results
 from privpipe.attacks.threats.verdicts import safeguards
-from privpipe.attacks.threats.verdicts.detectable_effect import count_compared
 from privpipe.attacks.threats.verdicts.judgement import decide_variables
 from privpipe.described import described
 from privpipe.errors import InputError
@@ -156,9 +155,22 @@ class AttackReport:
         return safeguards.hold_to_curve(decision, self.curves)
 
     @property
-    def leakage(self) -> tuple[IncludedLeakage, ...]:
-        """What each included variable by itself reveals of each confidential one."""
-        return tuple(find_leakage(self.outcomes, self.decide(), self.options))
+    def leakage(self) -> tuple[dict[str, Any], ...]:
+        """What each included variable by itself reveals of each confidential one.
+
+        By the deciding score of the largest lower limit; all limits hold together. ``tells_more``
+        is true where it reveals more than the desired variables.
+        """
+        found = list[dict[str, Any]]()
+        for outcome in self.outcomes:
+            attack, scores = outcome.attack, outcome.deciding(self.options)
+            if attack.source.startswith(ALONE) and scores:
+                best = max(scores, key=lambda one: one.gain_lower)
+                row = results.describe_score(best) | {"allowed": self.options.allowed(best.name)}
+                named = {"included": attack.source.removeprefix(ALONE), "target": attack.target}
+                kept = ("score", "gain", "gain_lower", "gain_upper", "allowed")
+                found.append(named | {k: row[k] for k in kept} | {"tells_more": best.is_more})
+        return tuple(found)
 
     @property
     def reason(self) -> str:
@@ -194,7 +206,7 @@ class AttackReport:
                     if outcome.roc
                 ],
             },
-            "included": [one.as_row() for one in self.leakage],
+            "included": list(self.leakage),
             "table": [row for outcome in self.outcomes for row in outcome.rows()],
         }
         return json.dumps(results.without_nan(document), allow_nan=False, indent=1)
@@ -219,78 +231,3 @@ def summarise_outcomes(
         for attack in plan
     )
     return AttackReport(tuple(ordered), options, **counts)
-
-
-@dataclass(frozen=True)
-class IncludedLeakage:
-    """What one included variable reveals of one confidential variable.
-
-    Parameters
-    ----------
-    included, target
-        The two variables.
-    score
-        Deciding score whose lower limit is the largest beside what is allowed of it.
-    gain, gain_lower, gain_upper
-        What it reveals beyond the desired variables (all, if there are none), with limits that
-        hold jointly with all others of the audit.
-    allowed
-        Largest gain allowed of this score.
-    is_shown
-        Whether it reveals more than the desired variables: its lower limit is above nothing.
-    """
-
-    included: str
-    target: str
-    score: str
-    gain: float
-    gain_lower: float
-    gain_upper: float
-    allowed: float
-    is_shown: bool
-
-    def as_row(self) -> dict[str, Any]:
-        """As reports store it, whose last key is older than its name here."""
-        return {"tells_more" if k == "is_shown" else k: v for k, v in asdict(self).items()}
-
-
-def find_leakage(
-    outcomes: Sequence[results.AttackOutcome],
-    decisions: Iterable[results.Decision],
-    options: AttackOptions,
-) -> Iterator[IncludedLeakage]:
-    """Of every included variable and every confidential one, in the order of the outcomes.
-
-    Parameters
-    ----------
-    outcomes
-        Of all attacks.
-    decisions
-        Variables that were judged; they share the level.
-    options
-        Level and deciding scores.
-    """
-    n_variables = len({one.target for one in decisions if one.n_compared})
-    for outcome in outcomes:
-        attack = outcome.attack
-        scores = outcome.deciding(options)
-        if not attack.source.startswith(ALONE) or not scores:
-            continue
-        n_attacks = sum(
-            one.attack.target == attack.target and results.is_of_release(one.attack.source)
-            for one in outcomes
-        )
-        # These limits are read beside all others, so the level is shared with them all.
-        n_compared = count_compared(n_attacks, attack.kind, options)
-        level = options.plan_level(n_compared, n_variables)
-        best = max((one.at(level) for one in scores), key=lambda one: one.gain_lower)
-        yield IncludedLeakage(
-            attack.source.removeprefix(ALONE),
-            attack.target,
-            best.name,
-            best.gain,
-            best.gain_lower,
-            best.gain_upper,
-            options.allowed(best.name),
-            best.is_more,
-        )

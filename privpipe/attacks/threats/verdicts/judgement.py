@@ -239,6 +239,7 @@ def _decide(case: _Case, leaking: dict[str, int]) -> results.Decision:
         level=case.options.level,
         n_unknown=case.n_unknown,
         n_needed=needed,
+        needed=_say_needed(case, needed) if math.isfinite(needed) else "",
         **({} if best is None else _describe(best)),
     )
 

@@ -155,6 +155,8 @@ class Decision:
     n_needed
         Records, or groups where they have some, that would about decide an unproven variable;
         else NaN.
+    needed
+        The same in a sentence.
     """
 
     target: str
@@ -183,6 +185,7 @@ class Decision:
     n_labels: int = 0
     gain_slope: float = math.nan
     n_needed: float = math.nan
+    needed: str = ""
 
     def as_row(self) -> dict[str, Any]:
         """As reports store it: one key is of a time with another name for desired variables."""

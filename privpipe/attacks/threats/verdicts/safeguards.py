@@ -16,6 +16,8 @@ from privpipe.attacks.adversaries.evidence import GroupCounts
 from privpipe.attacks.threats.verdicts.outcomes import AttackOutcome, Decision
 from privpipe.numerics.limits import say_lower
 
+MISSED = "the audit would not have found a planted leak"
+
 EXPONENTS = np.linspace(0.25, 1.0, 61)
 """Of the power of the labels with which errors shrink; see `expect_gain`."""
 
@@ -184,7 +186,7 @@ def hold_to_power(
     more = "records" if groups is None else f"{groups.say()} than {groups.n_groups:,}"
     return withdraw_safe(
         decision,
-        f"But the audit would not have found a planted leak of {must_find:.3g} of the records "
+        f"But {MISSED} of {must_find:.3g} of the records "
         f"({', '.join(missed)}): more {more} or adversaries are needed.",
     )
 

@@ -24,7 +24,9 @@ from privpipe.numerics.limits import say_limits
 from privpipe.pipeline.runs.earlier import Earlier, find_earlier
 from privpipe.pipeline.runs.run import Run, Trained, find_attack_options, find_training
 from privpipe.pipeline.stages.audit import judged_records
+from privpipe.pipeline.stages.audit.audit_groups import audit_groups
 from privpipe.records.sampling import Part
+from privpipe.report.audit_text import say
 from privpipe.store.collections.collection import Collection
 from privpipe.store.keyring.keys import list_keys
 from privpipe.store.models import open_model
@@ -46,7 +48,8 @@ def attack_release(
     Returns
     -------
     findings
-        ``adversaries``, the report of the inference attacks with what was planted; ``proof``, by
+        ``adversaries``, the report of the inference attacks with what was planted; ``groups``, the
+        worst-off; ``proof``, by
         what theorem released features were not attacked but their target predictions; ``attacks``,
         the other attacks by name; ``utility``, desired predictions with limits; ``warnings``,
         sentences that decide nothing.
@@ -65,8 +68,11 @@ def attack_release(
         n_records = adversaries["n_given"] - adversaries["n_withheld"]
         proof = {"theorem": theorem, "model": trained.model_digest, "n_records": n_records}
     draws = _warn_of_draws(run, earlier.releases)
+    # A leak of all records keeps the gate closed whatever is found of some.
+    leaks = adversaries["verdict"] == "leaks" and not run.whole_audit
     return {
         "adversaries": adversaries,
+        "groups": None if leaks else audit_groups(run, executor, sources),
         "proof": proof,
         "attacks": attacks,
         "utility": utility,
@@ -173,10 +179,7 @@ def find_other_draws(run: Run, earlier: tuple[EarlierRelease, ...]) -> tuple[str
 def _warn_of_draws(run: Run, earlier: tuple[EarlierRelease, ...]) -> list[str]:
     if not (others := find_other_draws(run, earlier)):
         return []
-    return [
-        f"The key folder knows of other draws for these records (runs {', '.join(others)}). If one "
-        "was released, name it in [audit] earlier: who holds both joins them."
-    ]
+    return [say("draws", runs=", ".join(others))]
 
 
 def warn_of_drift(attacks: Mapping[str, Any]) -> list[str]:
@@ -187,12 +190,7 @@ def warn_of_drift(attacks: Mapping[str, Any]) -> list[str]:
     best = found["report"]["strongest"]
     if best["advantage_lower"] <= DRIFT:
         return []
-    return [
-        f"Drift: {best['adversary'].replace('_', ' ')} distinguishes records of the release from "
-        f"those that judged it with {best['score']} {best['estimate']:.3g} "
-        f"({say_limits(best['lower'], best['upper'])}): the verdict speaks of other records "
-        "than are released."
-    ]
+    return [say("drift", best=best, limits=say_limits(best["lower"], best["upper"]))]
 
 
 def _measure_reports(

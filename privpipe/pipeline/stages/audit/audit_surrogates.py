@@ -37,36 +37,19 @@ from privpipe.pipeline.runs.run import MOST_RECORDS, Run, Trained, find_attack_o
 from privpipe.pipeline.stages.audit.judged_records import attack_variables, report_nothing
 from privpipe.protocols import FloatArray
 from privpipe.records.sampling import Part
+from privpipe.report.audit_text import read_texts
 from privpipe.store.arrays.blocks import read_block
 from privpipe.store.collections.collection import Collection
 from privpipe.store.releases.published import EarlierRelease
 from privpipe.store.releases.release_writing import ReleasePlan
 
-NOT_PROTECTED = (
-    "single records: the coefficients are exact, so that whoever knows all other records solves "
-    "for the one that is left, whatever the number of surrogates",
-    "the records by which two releases differ: whoever has a release with and one without a record "
-    "solves for it, and knows no other",
-    "second moments of the records, their means and their approximate number",
-    "all records, from whoever retained P or its key; both are destroyed when the release is "
-    "published",
-    "anything in the sense of differential privacy",
-)
+NOT_PROTECTED: Sequence[str] = read_texts("words.yaml")["not_protected"]
 """What the report says is not protected."""
 
-PROTECTED_TO_EPSILON = (
-    "single records beyond epsilon and delta: the release changes the odds of any belief of one at "
-    "most exp(epsilon)-fold, but for a chance of delta",
-    "several records of one person, unless [privacy] subject names whose they are",
-    "what holds of all records: means, second moments and the regression are released, with noise",
-    "figures of this audit, which are measured on raw records without noise",
-)
+PROTECTED_TO_EPSILON: Sequence[str] = read_texts("words.yaml")["protected_to_epsilon"]
 """The same of noisy moments."""
 
-UNNAMED = (
-    "whatever the responses and the features reveal of a person: no variable is named as "
-    "confidential, and none was judged"
-)
+UNNAMED: str = read_texts("words.yaml")["unnamed"]
 """The same, where nothing is confidential."""
 
 OF_COEFFICIENTS = ("all_but_one",)

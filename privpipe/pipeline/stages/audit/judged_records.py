@@ -17,6 +17,7 @@ from privpipe.cluster.passes.attack_tasks import distribute_attacks
 from privpipe.errors import InputError, MemoryBudgetError
 from privpipe.pipeline.runs.run import Run, find_training
 from privpipe.records.sampling import Split, make_split
+from privpipe.report.audit_text import say
 from privpipe.store.collections.collection import Collection
 from privpipe.store.releases.release_writing import ReleasePlan
 
@@ -84,31 +85,16 @@ def _list_shown(run: Run) -> Iterator[tuple[str, str]]:
 
 def describe_basis(run: Run) -> str:
     """Which records were judged, in a sentence or two."""
-    share = run.options.audit.holdout
     if find_labelled(run) is not None:
-        which = "the released records themselves, none of which the fit saw"
-        if find_test(run) is not None:
-            return f"Judged on {which} (half trains the attack, half is judged)."
-        return f"Judged on {which}; predictions on training records cleaned alike."
-    which = "the released records" if run.trains_on_itself else "training records cleaned alike"
-    if find_training(run) != run.training.digest:
-        return (
-            f"Judged on {which}, by the model of an earlier release of nearly the same records, "
-            "which is learned once: it may have seen some of those that judge it."
-        )
-    more = "" if run.trains_on_itself else _say_unjudged(run)
-    if not share:
-        return f"Judged on {which} the map was fitted to: optimistic for both sides.{more}"
-    grouped = f", whole groups of {run.split.group!r}" if run.split.group else ""
-    return (
-        f"Judged on {which} that the fit never saw ({share:.0%} held out{grouped}; half trains "
-        f"the attack, half is judged).{more}"
+        return say("basis_labelled", tested=find_test(run) is not None)
+    return say(
+        "basis",
+        on_itself=run.trains_on_itself,
+        learned_elsewhere=find_training(run) != run.training.digest,
+        share=run.options.audit.holdout,
+        group=run.split.group,
+        unjudged=() if run.trains_on_itself else [name for name, _ in _list_shown(run)],
     )
-
-
-def _say_unjudged(run: Run) -> str:
-    names = ", ".join(name for name, _ in _list_shown(run))
-    return f" No released record was judged: nothing is known of {names} of the release."
 
 
 def _has(run: Run, names: tuple[str, ...], *, alike: bool = False) -> bool:
