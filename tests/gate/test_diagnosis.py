@@ -149,6 +149,19 @@ def test_diagnose__says_that_the_order_reveals_it_before_any_method(tmp_path: Pa
     assert forecast_gate(ordered.noise, ordered)[0] == "closed"
 
 
+@pytest.mark.parametrize(
+    ("lower", "upper", "is_said"), [(0.02, 0.25, True), (0.02, 0.15, False), (-0.01, 0.25, False)]
+)
+def test_say_order__a_weak_leak_is_named_where_it_closes_the_gate(
+    lower: float, upper: float, is_said: bool, tmp_path: Path
+) -> None:
+    trial = draw(make(tmp_path))
+    weak = Outlook("secret", "boosting", "auc", 0.1, lower, upper, 0.2)
+    vars(trial)["order"] = Rung({"name": "order"}, False, (weak,))
+    limits = {"confidential_advantage_max": 0.2, "exposed_max": 0.1}
+    assert ("The order of the records reveals 'secret'" in say_order(trial, limits)) == is_said
+
+
 def test_diagnose__says_how_many_records_are_needed_where_noise_fails(tmp_path: Path) -> None:
     options = make(tmp_path)
     trial = draw(options)
@@ -283,7 +296,7 @@ def test_say_few__of_groups_counts_groups(tmp_path: Path) -> None:
     grouped = replace(trial, groups=np.arange(n) // 100, n_audited=n)
     weakest = {"confidential_advantage_max": 0.2, "exposed_max": 0.1}
     said = say_few(options.change("audit", group="person"), grouped, weakest)
-    assert f"Too few groups of 'person' for any method: {n // 100:,} would judge" in said
+    assert f"Too few groups of 'person' for any method: {-(-n // 100)} would judge" in said
     assert f"Too few records for any method: {trial.n_audited:,} would" in say_few(
         options, trial, weakest
     )
