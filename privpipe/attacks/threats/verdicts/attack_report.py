@@ -168,8 +168,8 @@ class AttackReport:
                 best = max(scores, key=lambda one: one.gain_lower)
                 row = results.describe_score(best) | {"allowed": self.options.allowed(best.name)}
                 named = {"included": attack.source.removeprefix(ALONE), "target": attack.target}
-                kept = ("score", "gain", "gain_lower", "gain_upper", "allowed")
-                found.append(named | {k: row[k] for k in kept} | {"tells_more": best.is_more})
+                fields = ("score", "gain", "gain_lower", "gain_upper", "allowed")
+                found.append(named | {k: row[k] for k in fields} | {"tells_more": best.is_more})
         return tuple(found)
 
     @property
