@@ -13,6 +13,7 @@ from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.preparation import prepare_evidence
 from privpipe.attacks.threats.inference import measure_attacks, plan_attacks, run_attack
 from privpipe.attacks.threats.verdicts.attack_report import AttackReport, summarise_outcomes
+from privpipe.pipeline.stages.gate import say_decision
 from privpipe.protocols import FloatArray
 
 QUICK = AttackOptions(adversaries=("logistic", "quadratic"))
@@ -124,6 +125,9 @@ def test_verdict__asks_for_groups_and_for_so_many_as_decide() -> None:
     (few,) = attack(20, seed=1).decide()
     assert few.verdict == "unproven"
     assert f"With about {few.n_needed:,.0f} held-out groups instead of 20" in few.reason
+    # The gate's sentence is of groups, too: it counted records.
+    assert few.needed in say_decision(few.as_row(), n_records=400)
+    assert few.needed.startswith(f"With about {few.n_needed:,.0f} held-out groups instead of 20")
     assert "more records of the same groups would not help" in few.reason
     assert "records instead" not in few.reason
     (same,) = attack(20, seed=1, n_each=36).decide()

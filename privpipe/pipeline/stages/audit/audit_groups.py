@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
-from privpipe.attacks.threats.verdicts.outcomes import without_nan
+from privpipe.attacks.threats.verdicts.outcomes import WORST_FIRST, without_nan
 from privpipe.attacks.threats.worst_off import OUTLIERS, RAREST, measure_group
 from privpipe.cluster.executors.executor import Executor
 from privpipe.cluster.pass_checkpoints import Checkpoints, recall
@@ -53,7 +53,9 @@ def audit_groups(run: Run, executor: Executor, sources: AuditSources) -> dict[st
             one = {"unknown": [{"reason": one.code}]}
         for key, rows in one.items():
             found[key] += [{"group": group, "of": of} | row for row in rows]
-    found["rows"].sort(key=lambda row: -(row["gain_lower"] or 0.0))
+    found["rows"].sort(
+        key=lambda row: (WORST_FIRST.index(row["verdict"]), -(row["gain_lower"] or 0.0))
+    )
     return found
 
 
