@@ -394,7 +394,8 @@ def test_attack_report__has_the_stated_schema_and_json() -> None:
     assert " ".join(report.decisions.columns) == (
         "target verdict reason source strongest score estimate lower upper baseline advantage "
         "advantage_lower advantage_upper gain gain_lower gain_upper allowed control_advantage "
-        "noise_advantage wanted_advantage n_compared level n_unknown n_labels gain_slope n_needed"
+        "noise_advantage wanted_advantage n_compared level n_unknown n_labels gain_slope n_needed "
+        "needed"
     )
     for frame in (report.table, report.decisions):
         kinds = {name: str(dtype) for name, dtype in frame.dtypes.items()}
