@@ -4,12 +4,13 @@
 variable, of the data sets in PRIVPIPE_PAPER_DATA with at least 10,000 records, it runs ``init`` and
 ``run`` as a user would, and prints what was published, refused, and why. Pairs are numbers from 0.
 
-What was seen of seven pairs, while advice was being mended; thirteen were not run, the bar of 14
-of 20 is open. Published at the first try: 0 (by hand, limits .14 / .05) and 1 (.1 / .02). "Nothing
-passes" was said of 7, 15 and 18; of the last two the last of the ladder was refused within .2 / .1,
-for the order of the records. Refused at the first try: 19, for that order, which no trial looked
-at, and 6, where the audit would not have found a planted leak, which no trial looks at yet. Since
-then the order is named first: "high_score | large_school" was published at the first try, shuffled.
+Where a message says to shuffle the source, it does, and begins anew: that is a try.
+
+What was seen of eight pairs; twelve were not run, the bar of 14 of 20 is open. Published: 0 (by
+hand, limits .14 / .05) and 1 (.1 / .02) at the first try; 19 (.1 / .02) at the second, shuffled.
+Before the follower shuffled, 15, 16 and 19 were refused for the order of the schools. "Nothing
+passes" was said of 7 and 18. Of 12 too few subjects judge: 30 people. 6 was refused where the audit
+missed a planted leak; a refusal now writes the size that it finds, and 6 was not run again.
 """
 
 from __future__ import annotations
