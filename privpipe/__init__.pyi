@@ -72,6 +72,8 @@ from privpipe.sanitizers.null_space.laplace import LaplaceMechanism as LaplaceMe
 from privpipe.sanitizers.null_space.leace import fit_leace_eraser as fit_leace_eraser
 from privpipe.sanitizers.null_space.target_only import fit_target_only as fit_target_only
 from privpipe.store.collections.collection import open_collection as open_collection
+from privpipe.store.collections.frame_collection import from_dask as from_dask
+from privpipe.store.collections.frame_collection import from_xarray as from_xarray
 from privpipe.store.collections.ingest import IngestOptions as IngestOptions
 from privpipe.store.collections.ingest import ingest as ingest
 from privpipe.store.collections.proposal import TableSchema as TableSchema

@@ -10,6 +10,7 @@
         ConvergenceError              7  an iterative solver stopped short
       StoreError                      4  a store cannot be read or written
         FormatError                   4  it is not what it says it is
+          SourceError                 3  likewise of what is to be ingested
         IncompleteReleaseError        4  chunks are missing, damaged or doubled
       ClusterError                    5  the cluster cannot do the work
       MemoryBudgetError               5  the plan needs more memory than the workers have
@@ -18,6 +19,7 @@
 
 `PrivacyWarning` is a warning: the request is done, but protects less than it seems to.
 `GuessWarning` and `LeftOutWarning` are too: something was guessed, or is left out, and is named.
+`FormerKeyWarning` names the key that an older one became.
 
 No message holds a value of a record, and none a control character. A message names the thing,
 what was wrong with it, what is allowed, and the remedy; `code` is a stable name for machines,
@@ -151,6 +153,13 @@ class LeftOutWarning(PrivpipeWarning):
     remedy = "Nothing to do where it is not needed."
 
 
+class FormerKeyWarning(PrivpipeWarning):
+    """A configuration has a key of an older version, which is read as the one that it became."""
+
+    code = "former-key"
+    remedy = "Write the new key that the warning names."
+
+
 class OptionError(PrivpipeError, ValueError, code="option", exit_code=2):
     """An option, argument or configuration file is wrong."""
 
@@ -185,6 +194,10 @@ class StoreError(PrivpipeError, code="store", exit_code=4):
 
 class FormatError(StoreError, code="format"):
     """A store is not of the kind, format or version it should be."""
+
+
+class SourceError(FormatError, code="format", exit_code=3):
+    """A source that is to be ingested is damaged, or no table or array such as its name says."""
 
 
 class IncompleteReleaseError(StoreError, code="incomplete"):

@@ -7,35 +7,11 @@ command, flows and pages with ``privpipe[flows]``.
 
 import importlib
 import sys
+import tomllib
 from importlib.util import find_spec
+from pathlib import Path
 
-EXTRAS = {
-    "cluster": (
-        "bokeh",
-        "clevercsv",
-        "dask",
-        "distributed",
-        "jinja2",
-        "numba",
-        "prometheus_client",
-        "pyarrow",
-        "yaml",
-    ),
-    "flows": (
-        "fastapi",
-        "matplotlib",
-        "opentelemetry",
-        "prefect",
-        "psutil",
-        "rich",
-        "sqlalchemy",
-        "typer",
-    ),
-    "lineage": ("openlineage",),
-    "s3": ("s3fs",),
-    "tables": ("duckdb", "python_calamine"),
-    "torch": ("torch",),
-}
+EXTRAS = tomllib.loads(Path(__file__).with_name("extras.toml").read_text("utf-8"))
 """Packages by import name; the requirements are in pyproject.toml."""
 
 

@@ -5,9 +5,12 @@ the fitted map is `map_` and can be stored with `privpipe.write_model` as any ot
 """
 
 import re
+import tomllib
 from collections.abc import Mapping
 from dataclasses import fields, replace
+from functools import partial
 from inspect import Parameter, Signature
+from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -22,7 +25,7 @@ from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from privpipe.errors import InputError, OptionError
-from privpipe.fitted_names import with_schema
+from privpipe.fitted_names import columns_of, with_schema
 from privpipe.fitted_schema import FittedSchema
 from privpipe.protocols import Guarantee, Method, RecordMap
 from privpipe.records.memory import Records
@@ -82,7 +85,7 @@ class RecordSanitizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]  #
         Parameters
         ----------
         X : (n_records, n_features)
-            Records.
+            Records; of Dask (with `y` and `confidential`) they are read part by part.
         y : (n_records,) or (n_records, n_desired)
             Desired variables: numbers, or classes as text or booleans.
         confidential : (n_records,) or (n_records, n_confidential), optional
@@ -99,8 +102,10 @@ class RecordSanitizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]  #
         InputError
             If a variable that the method needs is missing, or records do not fit.
         """
-        x, target = _validate(self, X, y=y, multi_output=True, ensure_min_samples=2)
         method, options = self._read_options()
+        lazy, x, target = hasattr(X, "dask"), X, y
+        if not lazy:
+            x, target = _validate(self, X, y=y, multi_output=True, ensure_min_samples=2)
         roles = {"desired": target, "confidential": confidential}
         missing = sorted(role for role in options.needs() if roles.get(role) is None)
         if missing:
@@ -109,7 +114,13 @@ class RecordSanitizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]  #
                 remedy="Give y for desired, confidential for confidential.",
                 code="missing-variable",
             )
-        records = Records(x, desired=_as_values(target), confidential=_as_values(confidential))
+        if lazy:
+            records: Any = _collect(X, roles)
+            self.n_features_in_ = records.schema.n_features
+            if names := columns_of(X):
+                self.feature_names_in_ = np.array(names, object)
+        else:
+            records = Records(x, desired=_as_values(target), confidential=_as_values(confidential))
         names = tuple(getattr(self, "feature_names_in_", ()))
         schema = replace(records.schema, feature_names=names)
         self.map_: RecordMap = with_schema(method.fit(records, options), FittedSchema.of(schema))
@@ -139,8 +150,14 @@ class RecordSanitizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]  #
             If the map draws: release such records with the pipeline, which keeps the key.
         """
         check_is_fitted(self)
-        x = _validate(self, X, reset=False)
-        return self.map_.apply(x)
+        if not hasattr(X, "dask"):
+            return self.map_.apply(_validate(self, X, reset=False))
+        # As lazy as it is. Of an extra, as Dask.
+        from privpipe.cluster.lazy import apply_lazily
+
+        lazy: Any = X
+        apply: Any = self.map_.apply if columns_of(lazy) else partial(apply_lazily, self.map_)
+        return apply(lazy)  # type: ignore[no-any-return]  # a collection, as it was
 
     def get_feature_names_out(self, input_features: npt.ArrayLike | None = None) -> Any:
         """Names of the released features: the raw ones where their number stays."""
@@ -222,18 +239,7 @@ class MethodSanitizer(RecordSanitizer):
         return sorted(one.name for one in found if one.name != "name")
 
 
-TRANSFORMERS = {
-    "NullSpaceCleaner": "null_space",
-    "TargetedNullSpaceCleaner": "null_space_targeted",
-    "Leace": "leace",
-    "TargetOnly": "target_only",
-    "MinimaxFilter": "minimax",
-    "MinimaxNeuralFilter": "minimax_neural",
-    "LeastSquaresMinimaxFilter": "minimax_least_squares",
-    "PrivacyLds": "privacy_lds",
-    "PcaFilter": "pca",
-    "RandomFilter": "rand",
-}
+TRANSFORMERS = tomllib.loads(Path(__file__).with_name("sklearn.toml").read_text("utf-8"))
 """Transformers by name, and the method of each."""
 
 
@@ -327,6 +333,28 @@ def _validate(estimator: RecordSanitizer, x: npt.ArrayLike, **checks: Any) -> An
     for quoted in (r"(?s)array=.*?\.\n", r"(?s)(?<=could not convert string to float).*"):
         message = re.sub(quoted, "", message)
     raise InputError(message, code="shape")
+
+
+def _collect(x: Any, roles: Mapping[str, Any]) -> Any:
+    """Dask's arrays or frames as a collection, which computes them part by part."""
+    import xarray as xr
+
+    from privpipe.store.collections.frame_collection import from_xarray
+
+    given = {"features": x} | {role: one for role, one in roles.items() if one is not None}
+    arrays = {
+        role: one.to_dask_array(lengths=True) if hasattr(one, "to_dask_array") else one
+        for role, one in given.items()
+    }
+    dims = {role: ("record", role)[: one.ndim] for role, one in arrays.items()}
+    found: Any = {role: (dims[role], one) for role, one in arrays.items()}
+    # A column is a variable, a matrix one for each of its columns.
+    names: Any = {
+        role: [f"{role}_{j}" for j in range(one.shape[1])] if one.ndim > 1 else [role]
+        for role, one in arrays.items()
+        if role != "features"
+    }
+    return from_xarray(xr.Dataset(found), **names)
 
 
 def _as_values(values: npt.ArrayLike | None) -> npt.NDArray[Any] | None:

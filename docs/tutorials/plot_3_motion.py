@@ -59,7 +59,7 @@ shell("privpipe ingest motion.npz motion.zarr --categorical subject,run")
 # %%
 # By groups, on a cluster
 # -----------------------
-# ``group`` names the variable whose equal values stay together. ``workers = 2`` starts two worker
+# ``subject`` names the variable whose equal values stay together. ``workers = 2`` starts two worker
 # processes; a cluster that runs already would be named by its address.
 
 shell(
@@ -67,7 +67,7 @@ shell(
     "--release release.zarr"
 )
 choose("ridge", "0.001")
-choose("group", '"run"')
+choose("subject", '"run"')
 choose("holdout", "0.5")
 choose("workers", "2")
 choose("confidential_advantage_max", "0.6")

@@ -2,8 +2,10 @@
 
 import functools
 import inspect as signatures
+import tomllib
 from collections.abc import Callable
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -12,6 +14,9 @@ from typer.core import TyperGroup
 
 from privpipe.store.sources.formats import describe_formats
 
+HELP = tomllib.loads(Path(__file__).with_name("help.toml").read_text("utf-8"))
+"""Texts of a line or more, by command and option."""
+
 START, RUN, LOOK, OTHER = "Start", "Run", "Look and share", "More"
 """Headings of the help in their order; commands that name none come last."""
 
@@ -19,10 +24,7 @@ FIRST = ("demo", "ingest", "init", "check", "run")
 """Commands in the order in which they are needed; others as they are written."""
 
 # Refused by name, not unknown: scripts of version 0.1 learn where their command is.
-MOVED = {
-    "frontier": "Use `privpipe compare CONFIG --vary n_filtered=2,5,10 --vary tradeoff=1,10`.",
-    "tradeoff": "Use `privpipe compare CONFIG --vary distortion_budget=0,0.1,0.2`.",
-}
+MOVED = HELP["moved"]
 """Commands of version 0.1 that `compare` has taken in; the names go with version 0.3."""
 
 
@@ -62,19 +64,14 @@ class HeadedCommands(TyperGroup):
 app = typer.Typer(
     name="privpipe",
     cls=HeadedCommands,
-    help="Sanitise very large record collections: the target is still predicted, what is "
-    "confidential is not.",
+    help=HELP["privpipe"],
     no_args_is_help=True,
     add_completion=True,
     # Typer's own tracebacks print the values of local variables.
     pretty_exceptions_enable=False,
     # Names of files in a message are no markup.
     rich_markup_mode=None,
-    epilog="Exit codes: 0 done, 2 command line or configuration, 3 data, 4 storage, 5 cluster or "
-    "memory, 6 guarantee or gate, 7 anything else, 130 interrupted. With --json stdout holds one "
-    'JSON document, also on failure: {"error": {code, exit_code, message, remedy}}. '
-    "--plain anywhere on the line, or PRIVPIPE_PLAIN=1, writes as for a log: no colour, no bar, no "
-    "frames. --debug shows tracebacks, which may hold values of records.",
+    epilog=HELP["epilog"],
 )
 
 TARGETS: dict[str, str] = {}
@@ -192,9 +189,7 @@ def run(
     config: str = CONFIG,
     dry_run: bool = _flag("--dry-run", "Only say what would be read, needed and written."),
     time: str = _text("What {logical_time} in [release] path means (ISO 8601)."),
-    trust: list[str] = Option(
-        [], help="SHA-256 of a file of code that the configuration names, once read."
-    ),
+    trust: list[str] = Option([], help=HELP["run_trust"]),
     full: bool = FULL,
 ) -> None:
     """Run the main job: check, train, clean, audit, gate, publish; resumes where it stopped."""
@@ -203,9 +198,10 @@ def run(
 @_calls("run_command:apply_command", RUN)
 def apply(
     model: str = Argument(help="The model beside a published release, path or URL."),
-    source: str = Argument(help="The next file, with the columns of the first; or a collection."),
-    dest: str = Argument(help="Where the release will be: .zarr, or .parquet to export it too."),
+    source: str = Argument(help=HELP["apply_source"]),
+    dest: str = Argument(help=HELP["apply_dest"]),
     vouch: Any = _names("As [audit] vouched: what no label judges and you answer for, by comma."),
+    stdout: bool = _flag("--stdout", HELP["apply_stdout"]),
 ) -> None:
     """Clean the next file with the model of a release: names matched, drift limited, audited."""
 
@@ -265,26 +261,14 @@ def ingest(
     label_file: str = _text("Mulan's XML list of labels; default: the one beside the .arff."),
     categorical: Any = _names("Variables that are categorical."),
     numeric: Any = _names("Variables that are numeric."),
-    one_hot: Any = _names(
-        "Columns of text that become features of 0 and 1, one per category, by comma; "
-        "names of categories become names of features, which are published."
-    ),
+    one_hot: Any = _names(HELP["ingest_one_hot"]),
     dates: Any = _names("Columns of dates that become features, as days since 1970-01-01."),
-    bins: Any = _names(
-        "Columns of numbers that become categories, by comma: age=8 for 8 bins of about "
-        "as many records each, age=25:40:60 for these edges; edges are published."
-    ),
+    bins: Any = _names(HELP["ingest_bins"]),
     drop: Any = _names("Columns to leave out, such as identifiers."),
-    min_category_count: int = Option(
-        1, help='Pool rarer categories to "(other)"; 1 pools nothing.'
-    ),
+    min_category_count: int = Option(1, help=HELP["ingest_min_category_count"]),
     missing: Any = _names("Cells of a CSV file that mean a missing value, by comma."),
-    delimiter: Any = Option(
-        None, help="Delimiter of a CSV file; default: a comma, or as its schema says."
-    ),
-    schema: str = _text(
-        "TOML file that says how the table is read; default: DEST.schema.toml, where there is one."
-    ),
+    delimiter: Any = Option(None, help=HELP["ingest_delimiter"]),
+    schema: str = _text(HELP["ingest_schema"]),
     yes: bool = _flag("--yes", "Take the schema that is proposed without a review."),
     table: str = _text("Sheet of a workbook or table of a database, where there are several."),
     dtype: str = _text("float32 or float64."),
@@ -299,13 +283,10 @@ def ingest(
 @_calls("inspect_command:export_command", LOOK)
 def export(
     release: str = Argument(help="A published release, path or URL."),
-    out: str = Argument(
-        help=".parquet file to write, or folder/ for a file per partition that the release keeps; "
-        "path or fsspec URL."
-    ),
+    out: str = Argument(help=HELP["export_out"]),
     verify: bool = _flag("--verify", "First read every byte and check it."),
 ) -> None:
-    """Write a release as Parquet, streaming."""
+    """Write a release as Parquet or CSV, streaming."""
 
 
 @_calls("report_command:estimate_command", LOOK)
@@ -327,10 +308,7 @@ def schema() -> None:
 def init(
     collection: str = Argument(help="The collection to sanitise, path or URL."),
     out: str = Argument("privpipe.toml", help="TOML file to write; - prints it."),
-    method: str = _text(
-        "Method whose options are written; default: what suits the variables named.",
-        autocompletion=_complete_method,
-    ),
+    method: str = _text(HELP["init_method"], autocompletion=_complete_method),
     desired: Any = _names("Variables to keep, by comma."),
     confidential: Any = _names("Variables to hide, by comma."),
     release: str = _text("Where the release will be."),
@@ -382,9 +360,7 @@ def report(release: str = RELEASE_OR_CONFIG, public: bool = PUBLIC) -> None:
 def diff(
     source: str = Argument(help="The collection that was cleaned, path or URL; or a run's name."),
     release: str = Argument(help="Its release, path or URL; or another run's name."),
-    of: str = _text(
-        "Of two attempts: their release, or its TOML file.", "privpipe.toml", param="--release"
-    ),
+    of: str = _text(HELP["diff_of"], "privpipe.toml", param="--release"),
 ) -> None:
     """Say per column how much a release changed, or how two attempts at it differ."""
 
@@ -400,14 +376,7 @@ def open_(release: str = RELEASE, public: bool = PUBLIC) -> None:
 
 
 @_calls("run_command:compare_command", LOOK)
-def compare(
-    config: str = CONFIG,
-    vary: list[str] = Option(
-        [],
-        help="Values of an option of the methods, as utility_budget=0.01,0.1: every one is "
-        "compared; several options: every combination.",
-    ),
-) -> None:
+def compare(config: str = CONFIG, vary: list[str] = Option([], help=HELP["compare_vary"])) -> None:
     """Compare the methods of [[compare]], or budgets of one: privacy against utility, as a page.
 
     Nothing is published. Interrupted, it resumes when it is called again.
@@ -416,9 +385,7 @@ def compare(
 
 @_calls("error_catalog:explain_command")
 def explain(
-    code: str = Argument(
-        "", help="The code of error[CODE]; none lists all.", autocompletion=_complete_code
-    ),
+    code: str = Argument("", help=HELP["explain_code"], autocompletion=_complete_code),
 ) -> None:
     """Say when an error is raised, and what to do."""
 
@@ -497,13 +464,8 @@ def withdraw(
 @_calls("erase_command:erase_command")
 def erase(
     collection: str = Argument(help="In one piece or growing, path or URL."),
-    where: str = _text(
-        'Which records: "name == value", or "name in FILE" with a value a line, which no '
-        "history of commands holds."
-    ),
-    under: list[str] = Option(
-        [], help="Look through all below; default: the folder of the collection."
-    ),
+    where: str = _text(HELP["erase_where"]),
+    under: list[str] = Option([], help=HELP["erase_under"]),
     account: str = _text("Where the register of releases is; default: PRIVPIPE_ACCOUNT."),
     name: str = _text("Who erases, for the certificate."),
     dry_run: bool = _flag("--dry-run", "Only say what would go, and what would be left."),
@@ -532,9 +494,7 @@ def certs(
 @_calls("key_commands:account_command")
 def account(
     url: str = Argument("", help="Folder or URL of the account; default: PRIVPIPE_ACCOUNT."),
-    sketch: str | None = Option(
-        None, help="A collection of before there were sketches: know its records again."
-    ),
+    sketch: str | None = Option(None, help=HELP["account_sketch"]),
     limit: str = _text("As [privacy] limit, 3.0 or 3.0,1e-5: how many more releases it allows."),
 ) -> None:
     """List the privacy budget that releases with differential privacy consumed, by partition."""

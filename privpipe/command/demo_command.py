@@ -257,15 +257,7 @@ def _figure(found: Mapping[str, float] | None) -> str:
 
 
 def _say_where(base: str, picture: str, seconds: float) -> None:
-    say(
-        f"release  {base}/release.zarr\nmodel    {base}/release.model.zarr\n"
-        f"report   {base}/release.report/report.html\npicture  {picture}\n"
-        f"Took {seconds:.0f} s. Look at it, then take records of your own:",
-        f"  {_call()} open {base}/release.zarr",
-        f"  {_call()} ingest people.csv people.zarr --labels TARGET,SECRET",
-        f"  {_call()} init people.zarr my.toml --desired TARGET --confidential SECRET",
-        f"  {_call()} run my.toml",
-    )
+    say(audit_text.say("demo_where", base=base, picture=picture, seconds=seconds, call=_call()))
 
 
 def _call() -> str:

@@ -1,6 +1,7 @@
 """``privpipe erase``: records leave a collection and all that was made of them and can be found."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import fsspec
@@ -10,6 +11,7 @@ from privpipe.pipeline.operations.erase import ErasureOptions, erase_records, pl
 from privpipe.pipeline.operations.record_removal import ChosenRecords
 from privpipe.report.console import say
 from privpipe.store.access.location import local_path, shown
+from privpipe.store.collections.writing import read_uses
 
 
 def erase_command(
@@ -29,6 +31,8 @@ def erase_command(
         If it is not said which records.
     """
     chosen = _read_chosen(where)
+    if chosen.name == "subject":  # as [collection] names whose a record is, whatever its column
+        chosen = replace(chosen, name=read_uses(collection).get("subject", "subject"))
     options = ErasureOptions(account, tuple(under), name)
     plan = plan_erasure if dry_run else erase_records
     found = plan(collection, chosen, options)

@@ -25,18 +25,6 @@ RAISED = {
     if isinstance(kind, type) and issubclass(kind, errors.PrivpipeError)
 }
 
-EXIT_CODES = {
-    0: "a warning: the command continues",
-    2: "command line or configuration",
-    3: "data",
-    4: "storage",
-    5: "cluster or memory",
-    6: "guarantee or gate",
-    7: "anything else",
-    130: "interrupted",
-}
-"""What an exit code says."""
-
 
 @dataclass(frozen=True, order=True)
 class Situation:
@@ -72,11 +60,19 @@ TRIED_REMEDY = (
 )
 
 
+def _read(name: str) -> dict[str, Any]:
+    """Texts of the command in a file beside this one."""
+    return tomllib.loads(Path(__file__).with_name(f"{name}.toml").read_text("utf-8"))
+
+
+EXIT_CODES = {int(code): text for code, text in _read("help")["exit_codes"].items()}
+"""What an exit code says."""
+
+
 def _list_elsewhere() -> Iterator[Situation]:
     """What is not raised by its code: verdicts, warnings, and what the command itself says."""
     usual = {"exit_code": 6, "kind": "GateError"}
-    known = tomllib.loads(Path(__file__).with_name("situations.toml").read_text("utf-8"))
-    for code, said in known.items():
+    for code, said in _read("situations").items():
         yield Situation(code, **usual | {"remedy": REMEDIES.get(code, TRIED_REMEDY)} | said)
     for kind in errors.PrivpipeWarning.__subclasses__():
         yield Situation(kind.code, 0, kind.__name__, f"A warning: {kind.__doc__}", kind.remedy)

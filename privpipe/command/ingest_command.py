@@ -15,6 +15,7 @@ from privpipe.errors import InputError, OptionError
 from privpipe.extras import explain_missing
 from privpipe.pipeline.runs.configuration_file import read_options, read_time
 from privpipe.records.schema import CollectionSchema
+from privpipe.report import audit_text
 from privpipe.report.console import say, tabulate
 from privpipe.report.work_bar import showing
 from privpipe.store.access.location import exists_file, local_path, shown
@@ -195,13 +196,7 @@ def describe_gaps(statistics: WriteStatistics) -> str:
 
 def describe_binning(name: str, lost: BinningLoss) -> str:
     """A sentence on what bins lost; means over records, no value of one."""
-    within = [f"{nats:.2g} nats about {other}" for other, nats in lost.information.items()]
-    text = (
-        f"{name}: {lost.n_bins} bins, chosen by {lost.n_chosen:,} records. A value is on average "
-        f"{lost.distance:.3g} from the median of its bin; {lost.share:.1%} of the variance is "
-        "within bins."
-    )
-    return f"{text} Within bins, too: {', '.join(within)}." if within else text
+    return audit_text.say("binning", name=name, lost=lost)
 
 
 def say_variables(schema: CollectionSchema, statistics: WriteStatistics) -> None:

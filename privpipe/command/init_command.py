@@ -29,7 +29,7 @@ from privpipe.sanitizers.ladder import LAST
 from privpipe.store.arrays.layout import companion_url
 from privpipe.store.collections.collection import Collection
 from privpipe.store.collections.growing_collection import open_whole_collection
-from privpipe.store.collections.writing import read_statistics
+from privpipe.store.collections.writing import read_statistics, read_uses
 
 WIDTH = 96
 FILL_IN = "FILL IN"
@@ -111,7 +111,7 @@ def _write_section(
             yield from _comment(f"{n_gaps:,} records have cells that are missing or not finite.")
         # Whether surrogates are sums of records, with their exact coefficients.
         if name == "single_records" and any(hasattr(one, "sum_records") for one in method.maps):
-            yield from _comment(_UNPROTECTED)
+            yield from _comment(say_sentence("init_unprotected"))
             default = "unprotected"
         if chosen:
             yield f"{sign}{name} = {write_value(chosen)}"
@@ -123,22 +123,9 @@ def _write_section(
             yield f"{sign}# {name} = {write_value(default)}"
 
 
-_UNPROTECTED = (
-    "THIS METHOD DOES NOT PROTECT SINGLE RECORDS. The gate stays closed until you accept that: "
-    "take the sign # away from the next line if no one who may get the release knows the other "
-    "records, or nothing in a record needs protection. The acceptance is printed in the release."
-)
-
-
 def _explain_weaker(section: str, default: Any) -> str:
     """Why a key of the gate is not its default, for who has to answer for it."""
-    if section == "audit":
-        return f"More than usual ({default}): with fewer held out, the gate could not open."
-    return (
-        f"WEAKER THAN THE DEFAULT, {default}: not even what reveals nothing could be shown "
-        "to keep within the default with so few records of such classes. A release that passes is "
-        "only known to reveal no more than this; take more records to show less."
-    )
+    return say_sentence("init_held_out" if section == "audit" else "init_weaker", usual=default)
 
 
 def _comment(text: str) -> list[str]:
@@ -200,25 +187,32 @@ def init_command(
     chosen, method = method, method or suited
     release = release or companion_url(collection, "release.zarr")
     n_gaps = _count_gaps(collection, method)
-    budget, first = _suggest_budget(collection, release, method, desired, confidential, n_gaps)
-    gate = _suggest_gate(collection, method, desired, confidential)
+    uses = read_uses(collection)
+    records = {
+        "path": collection,
+        "desired": desired,
+        "confidential": confidential,
+        "subject": uses.get("subject"),
+    }
+    budget, first = _suggest_budget(records, release, method, n_gaps)
+    gate = _suggest_gate(records, method)
     proposed, said = None, ""
     if desired and confidential and not chosen:
-        proposed, said, limits = _try_methods(collection, release, desired, confidential, gate)
+        proposed, said, limits = _try_methods(records, release, gate)
         gate = limits if said else gate
     if proposed is not None:
         method, budget = str(proposed.method.name), None
         first = {k: v for k, v in asdict(proposed.method).items() if v is not None}
         suited = method
         values = first
+    weighs = method in METHODS and METHODS[method].options.weighs
     standardise = method in METHODS and METHODS[method].options.scales and _differ_in_scale(opened)
     if proposed is not None:
         standardise = proposed.collection.standardise
     suggested = values if method == suited and values else first
-    given = {
-        ("collection", "path"): collection,
-        ("collection", "desired"): list(desired),
-        ("collection", "confidential"): list(confidential),
+    given: dict[tuple[str, str], Any] = {
+        **{("collection", name): value for name, value in records.items()},
+        ("collection", "weights"): uses.get("weights") if weighs else None,
         ("collection", "standardise"): standardise,
         ("release", "path"): release,
         ("release", "nonfinite"): "impute" if n_gaps else None,
@@ -252,11 +246,7 @@ def init_command(
 
 
 def _try_methods(
-    collection: str,
-    release: str,
-    desired: Sequence[str],
-    confidential: Sequence[str],
-    gate: Mapping[tuple[str, str], Any],
+    records: Mapping[str, Any], release: str, gate: Mapping[tuple[str, str], Any]
 ) -> tuple[RunOptions | None, str, dict[tuple[str, str], Any]]:
     """What would pass, tried: its configuration, what is said of it, and keys of audit and gate.
 
@@ -265,12 +255,9 @@ def _try_methods(
     audited = {key: value for (section, key), value in gate.items() if section == "audit"}
     try:
         options = RunOptions(
-            collection={"path": collection, "desired": desired, "confidential": confidential},
-            method=LAST,
-            release={"path": release},
-            audit=audited,
+            collection=records, method=LAST, release={"path": release}, audit=audited
         )
-        training = open_whole_collection(collection, desired=desired, confidential=confidential)
+        training = _open_labelled(records)
         trial = draw_trial(options, training)
         # A limit that not even noise meets says nothing of a release.
         noise, rarest = trial.noise.find_limits(), forecast.measure_rarest(options, training)
@@ -305,24 +292,28 @@ def _try_methods(
     return found.following, f"{said}{found.text}", keys | list_weaker(final)
 
 
+def _open_labelled(records: Mapping[str, Any]) -> Collection:
+    named = {role: records[role] for role in ("desired", "confidential")}
+    return open_whole_collection(records["path"], **named)
+
+
 def _suggest_budget(
-    collection: str,
-    release: str,
-    method: str,
-    desired: Sequence[str],
-    confidential: Sequence[str],
-    n_gaps: int,
+    records: Mapping[str, Any], release: str, method: str, n_gaps: int
 ) -> tuple[float | None, dict[str, Any]]:
     """1 % of the variance of the target prediction, to two digits, and what else the fit needs.
 
     A small ridge where the features of a few chunks depend on one another, as columns of 0 and 1
     made of one column do, or do not vary. Nothing where that is unknown.
     """
-    if method not in METHODS or "utility_budget" not in _options_of(method) or not desired:
+    if (
+        method not in METHODS
+        or "utility_budget" not in _options_of(method)
+        or not records["desired"]
+    ):
         return None, {}
     try:
         options = RunOptions(
-            collection={"path": collection, "desired": desired, "confidential": confidential},
+            collection=records,
             method={"name": method, "utility_budget": 1.0},
             # Nothing is released, least of all where another release is.
             release={"path": f"{release}.none", "nonfinite": "impute" if n_gaps else "fail"},
@@ -338,9 +329,7 @@ def _suggest_budget(
     return float(f"{SHARE * meaning.variance:.2g}"), first
 
 
-def _suggest_gate(
-    collection: str, method: str, desired: Sequence[str], confidential: Sequence[str]
-) -> dict[tuple[str, str], Any]:
+def _suggest_gate(records: Mapping[str, Any], method: str) -> dict[tuple[str, str], Any]:
     """Limits that can be shown, where those of the gate cannot; none where that is unknown.
 
     They depend on how many records there are and how rare the classes, on no option of a method;
@@ -351,16 +340,16 @@ def _suggest_gate(
     try:
         chosen: dict[str, Any] = {"name": method}
         if "n_surrogates" in _options_of(method):  # the fewest: how many does not matter here
-            found = open_whole_collection(collection)
+            found = open_whole_collection(records["path"])
             chosen["n_surrogates"] = found.schema_of_records.n_features + 1
         elif METHODS[method].releases == "rows":  # any of rows: options do not matter
             chosen["name"] = next(one.name for one in METHODS.values() if _needs_nothing(one))
         options = RunOptions(
-            collection={"path": collection, "desired": desired, "confidential": confidential},
+            collection=records,
             method=chosen,
-            release={"path": companion_url(collection, "release.zarr")},
+            release={"path": companion_url(records["path"], "release.zarr")},
         )
-        training = open_whole_collection(collection, desired=desired, confidential=confidential)
+        training = _open_labelled(records)
         rarest = forecast.measure_rarest(options, training)
         return forecast.GateForecast(options, training, rarest=rarest).suggest()
     except (PrivpipeError, ValidationError):  # `check` will say what is wrong

@@ -32,6 +32,13 @@ def printing_to_stderr() -> Iterator[None]:
         os.close(saved)
 
 
+@contextmanager
+def talking_on_stderr() -> Iterator[None]:
+    """The same for what is said to people, which `printing_to_stderr` leaves out."""
+    with printing_to_stderr(), open(2, "w", closefd=False) as stream, redirect_stdout(stream):
+        yield
+
+
 def print_document(content: Any) -> None:
     """Print the one document of a command; who stops reading early, as `head`, has had enough."""
     try:

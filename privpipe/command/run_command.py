@@ -1,11 +1,20 @@
 """``privpipe run`` and its parts, ``compare``, ``status``, ``approve`` and ``purge``: releases."""
 
+import hashlib
+import os
+import shutil
+import sys
 import tomllib
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
+from tempfile import NamedTemporaryFile
 from typing import Any
 
+import fsspec
+
 from privpipe.command.check_command import dry_run_command
+from privpipe.command.output import talking_on_stderr
 from privpipe.command.report_command import find_release
 from privpipe.errors import GateError, OptionError
 from privpipe.pipeline.operations.prefect_server import ephemeral_server, prepare_prefect
@@ -22,11 +31,11 @@ from privpipe.pipeline.stages.forecast import check_sample
 from privpipe.pipeline.stages.increment_check import TimeSpan, check_growing
 from privpipe.report.console import say, tabulate
 from privpipe.store.access.generation_log import newest_kind
-from privpipe.store.access.location import shown
+from privpipe.store.access.location import local_path, shown
 from privpipe.store.access.workspace import has_workspace, is_held, purge_workspace, read_state
 from privpipe.store.arrays.layout import companion_url, exists, has_root, read_header
 from privpipe.store.collections.growing_collection import purge_collection
-from privpipe.store.releases.export import export_release
+from privpipe.store.releases.export import export_release, is_folder
 from privpipe.store.releases.incremental_release import purge_parts
 
 EVERYTHING = TimeSpan()
@@ -123,19 +132,52 @@ def run_flow(
     return read_results(options.release.path)
 
 
-def apply_command(model: str, source: str, dest: str, vouch: Sequence[str] = ()) -> dict[str, Any]:
-    """Clean the next file with a stored model; called again it does what is missing, or nothing."""
-    release = dest if dest.rstrip("/").endswith(".zarr") else f"{dest.rpartition('.')[0]}.zarr"
+def apply_command(
+    model: str, source: str, dest: str, vouch: Sequence[str] = (), *, stdout: bool = False
+) -> dict[str, Any]:
+    """Clean the next file with a stored model; called again it does what is missing, or nothing.
+
+    With `stdout` all messages go to stderr, and the exported file to stdout as well.
+    """
+    is_whole = dest.rstrip("/").endswith(".zarr")
+    if stdout and is_whole:
+        raise OptionError("--stdout needs a file.", remedy="Name a .csv or .parquet file as DEST.")
+    release = dest if is_whole else f"{dest.rpartition('.')[0]}.zarr"
+    _ = is_whole or is_folder(dest)  # refuses what cannot be written before anything is done
     prepare_prefect()
     # After Prefect is prepared: flows import it.
     from privpipe.flows.apply_flow import check_application
 
-    options, checked = check_application(model, source, release, vouch)
-    results, n_written = run_flow(options, checked, dest), None
-    if dest != release:
-        n_written = export_release(release, dest)
-        say(f"export   {shown(dest)}: {n_written:,} records")
-    return {**results, "model": shown(model), "source": shown(source), "exported": n_written}
+    with talking_on_stderr() if stdout else nullcontext():
+        given = _store_stdin(release) if source == "-" else source
+        options, checked = check_application(model, given, release, vouch)
+        results, n_written = run_flow(options, checked, dest), None
+        if not is_whole:
+            n_written = export_release(release, dest)
+            say(f"export   {shown(dest)}: {n_written:,} records")
+    if stdout:
+        with fsspec.open(dest, "rb") as file:
+            shutil.copyfileobj(file, sys.stdout.buffer)
+    return {**results, "model": shown(model), "source": shown(given), "exported": n_written}
+
+
+def _store_stdin(release: str) -> str:
+    """Standard input as a private file beside a release, named by its content."""
+    stem = local_path(release)
+    if stem is None:
+        raise OptionError("- reads stdin to a file beside DEST.", remedy="Name a local DEST.")
+    first, digest = sys.stdin.buffer.read(2**20), hashlib.sha256()
+    with NamedTemporaryFile(dir=os.path.dirname(stem) or ".", delete=False) as file:
+        piece = first
+        while piece:
+            digest.update(piece)
+            file.write(piece)
+            piece = sys.stdin.buffer.read(2**20)
+    kind = "parquet" if first.startswith(b"PAR1") else "csv"
+    path = f"{stem.removesuffix('.zarr')}.{digest.hexdigest()[:12]}.{kind}"
+    # The same file stays: when it was written is part of what it is known by.
+    os.unlink(file.name) if os.path.exists(path) else os.rename(file.name, path)
+    return path
 
 
 def resume_command(config: str) -> dict[str, Any]:

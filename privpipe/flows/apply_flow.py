@@ -24,7 +24,7 @@ from privpipe.store.access.location import local_path, shown
 from privpipe.store.arrays.layout import exists, has_root, read_header, read_kind
 from privpipe.store.collections.collection import Collection, open_collection
 from privpipe.store.collections.ingest import IngestOptions, ingest
-from privpipe.store.collections.proposal import TableSchema, decode_schema
+from privpipe.store.collections.proposal import VARIABLE_USES, TableSchema, decode_schema
 from privpipe.store.models import open_model, read_model_header
 from privpipe.store.sources.formats import open_file_table
 from privpipe.store.sources.reading.source import SourceLayout
@@ -126,7 +126,7 @@ def _read_as(training: str, source: str) -> IngestOptions:
     opened = open_file_table(source, table.layout())
     here = {column.name for column in opened.columns} if opened else set(table.columns)
     # A file to come carries no labels, and need not: features it must have, and what it includes.
-    columns = {n: c for n, c in table.columns.items() if n in here or c.use != "variable"}
+    columns = {n: c for n, c in table.columns.items() if n in here or c.use not in VARIABLE_USES}
     return IngestOptions(schema=TableSchema(table.file, columns), dtype=schema.dtype)
 
 

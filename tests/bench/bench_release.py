@@ -213,10 +213,15 @@ def _timed(options: RunOptions) -> float:
 
 def _options(source: str, release: str) -> RunOptions:
     return RunOptions(
-        collection={"path": source, "desired": ["zero"], "confidential": ["digit"]},
+        collection={
+            "path": source,
+            "desired": ["zero"],
+            "confidential": ["digit"],
+            "subject": "original",
+        },
         method={"name": "null_space", "utility_budget": 0.01, "ridge": 0.01},
         release={"path": release},
-        audit={"holdout": 0.5, "group": "original", "adversaries": []},
+        audit={"holdout": 0.5, "adversaries": []},
         gate={"enforce": False},
     )
 

@@ -131,7 +131,7 @@ def follow(folder: Path, name: str, target: str, secret: str) -> dict[str, Any]:
     if name in BY_GROUP:
         text = (folder / config).read_text()
         (folder / config).write_text(
-            text.replace("# group = ", f'group = "{BY_GROUP[name]}"  # ', 1)
+            text.replace("# subject = ", f'subject = "{BY_GROUP[name]}"  # ', 1)
         )
     words, is_nothing = ["run", config], "the gate would refuse it" in said
     if is_nothing:  # what is said is tried: the last of the ladder, within the weakest limits

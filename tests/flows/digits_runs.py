@@ -40,6 +40,7 @@ CONFIGURATION = """
 path = "{source}"
 desired = ["zero"]
 confidential = ["digit"]
+subject = "original"
 [method]
 name = "null_space"
 utility_budget = 0.01
@@ -48,7 +49,6 @@ ridge = 0.01
 path = "{release}"
 [audit]
 holdout = 0.2
-group = "original"
 {audit}
 [gate]
 enforce = false
@@ -95,10 +95,15 @@ def write_source(path: Path) -> None:
 
 def make_options(source: Path, folder: Path, **release: Any) -> RunOptions:
     return RunOptions(
-        collection={"path": str(source), "desired": ["zero"], "confidential": ["digit"]},
+        collection={
+            "path": str(source),
+            "desired": ["zero"],
+            "confidential": ["digit"],
+            "subject": "original",
+        },
         method={"name": "null_space", "utility_budget": 0.01, "ridge": 0.01},
         release={"path": str(folder / "release.zarr"), **release},
-        audit={"holdout": 0.2, "group": "original", "adversaries": ["least_squares"]},
+        audit={"holdout": 0.2, "adversaries": ["least_squares"]},
         gate={"enforce": False},
         cluster={"workers": 2, "dashboard": "127.0.0.1:0"},
     )

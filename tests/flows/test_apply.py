@@ -112,3 +112,27 @@ def test_apply__refuses_what_the_model_was_not_made_for(model, tmp_path) -> None
     assert "run" in read_model_header(model)
     with pytest.raises(OptionError, match="does not know the run"):
         run_command.apply_command(bare, far, str(tmp_path / "b.zarr"))
+
+
+def test_apply__reads_stdin_and_writes_stdout_for_pipes(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: Any
+) -> None:
+    """Twice: the second call finds the same file, and releases nothing anew."""
+    text = write_european(make_people(400, 5), tmp_path / "next.csv").read_bytes()
+    dest = str(tmp_path / "next.release.csv")
+    for attempt in range(2):
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text)))
+        if attempt:
+            (tmp_path / "next.release.csv").unlink()
+            monkeypatch.setattr(run_command, "run_flow", lambda *_: {})
+        run_command.apply_command(model, "-", dest, ("order",), stdout=True)
+        written, said = capfdbinary.readouterr()
+        assert written == Path(dest).read_bytes()
+        assert b"drift" in said
+        assert pd.read_csv(io.BytesIO(written)).shape == (400, 5)
+    [spooled] = tmp_path.glob("next.release.????????????.csv")
+    assert spooled.stat().st_mode & 0o077 == 0
+    with pytest.raises(OptionError, match="--stdout needs a file"):
+        run_command.apply_command(model, "-", str(tmp_path / "x.zarr"), stdout=True)
+    with pytest.raises(OptionError, match="does not end in"):
+        run_command.apply_command(model, "-", str(tmp_path / "x.xlsx"))

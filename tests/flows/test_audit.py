@@ -71,7 +71,11 @@ def test_check_promise__compares_where_both_speak_of_the_same_records() -> None:
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
     write_standard(str(tmp_path / "records.zarr"), 300)
-    return check_stage(read_options(configure(tmp_path, audit='holdout = 0.3\ngroup = "person"')))
+    return check_stage(
+        read_options(
+            configure(tmp_path, desired='["income"]\nsubject = "person"', audit="holdout = 0.3")
+        )
+    )
 
 
 def test_count_parts__reads_the_collection_once(run: Run) -> None:

@@ -34,6 +34,7 @@ CONFIGURATION = """
 path = "{source}"
 desired = ["wanted"]
 confidential = ["disease", "income"]
+subject = "serial"
 
 [method]
 name = "null_space"
@@ -46,7 +47,6 @@ include = ["site"]
 
 [audit]
 holdout = 0.4
-group = "serial"
 adversaries = ["least_squares", "logistic", "rbf", "boosting", "network"]
 
 [cluster]

@@ -122,7 +122,7 @@ def test_subject__is_known_whatever_the_features_are(bench: Bench) -> None:
     x, _ = make_standard(N)
     write_people(bench, "first", x)
     write_people(bench, "later", make_standard(N, seed=3)[0])  # the same people, measured anew
-    named = PUBLIC | {"privacy": 'subject = "person"'}
+    named = PUBLIC | {"subject": 'subject = "person"'}
     bench.release("first", rows="first", **named)
     bench.release("later", rows="later", **named)
     assert read_account() == [2.0, 2.0]

@@ -24,6 +24,7 @@ CONFIGURATION = """
 path = "{folder}/records.zarr"
 desired = {desired}
 confidential = {confidential}
+{group}
 [method]
 {method}
 [release]
@@ -31,7 +32,6 @@ path = "{folder}/release.zarr"
 include = {include}
 [audit]
 holdout = 0.5
-{group}
 adversaries = ["least_squares", "logistic"]
 [gate]
 {gate}
@@ -140,7 +140,9 @@ def test_gate__closed_for_lack_of_groups_asks_for_groups(
 ) -> None:
     monkeypatch.setenv("PRIVPIPE_GATE__ENFORCE", "true")
     write(tmp_path, n_subjects=120, shift=3.0)
-    config = configure(tmp_path, group='group = "subject"', gate=LIMITS, confidential='["gender"]')
+    config = configure(
+        tmp_path, group='subject = "subject"', gate=LIMITS, confidential='["gender"]'
+    )
     with pytest.raises(GateError) as closed:
         run_command(config)
     sentence = closed.value.message

@@ -57,11 +57,18 @@ class Bench:
         self._patch.setenv("PRIVPIPE_KEYS", str(self.folder / name))
 
     def configure(self, name: str, **given: Any) -> str:
-        said = {"epsilon": 1.0, "rows": 70, "method": "", "privacy": "", "filter": FILTER}
+        said = {
+            "epsilon": 1.0,
+            "rows": 70,
+            "method": "",
+            "privacy": "",
+            "subject": "",
+            "filter": FILTER,
+        }
         said |= {"public": "true", "nonfinite": "fail", "training": "public"} | given
         text = (
             f'[collection]\npath = "{self.places}/{said["rows"]}.zarr"\n'
-            f'desired = ["late"]\nconfidential = ["party"]\n'
+            f'desired = ["late"]\nconfidential = ["party"]\n{said["subject"]}\n'
             f'[training]\npath = "{self.places}/{said["training"]}.zarr"\n'
             f"public = {said['public']}\n"
             f'[method]\nname = "noisy"\nepsilon = {said["epsilon"]}\n{said["method"]}\n'
@@ -153,8 +160,7 @@ def test_release__is_on_the_grid_and_says_what_it_promises(bench: Bench) -> None
 
 def test_subject__further_records_are_withheld_and_the_promise_is_multiplied(bench: Bench) -> None:
     """`party` has three values: each is a subject of about two hundred records."""
-    said = 'subject = "party"\nrecords_per_subject = 4'
-    release = bench.release("one", privacy=said)
+    release = bench.release("one", subject='subject = "party"', privacy="records_per_subject = 4")
     guarantee = bench.header("one")["guarantee"]
     assert (guarantee["number"], guarantee["protects"]) == (4.0, "party")
     kept = release["released"].values == 1
@@ -219,7 +225,7 @@ def test_failure__what_wrote_nothing_is_given_back_and_what_wrote_is_not(
             OptionError, "codes, drawn at random",
         ),
         ({"filter": '[method.filter]\nname = "nothing"\n'}, OptionError, "filter. name is missing"),
-        ({"privacy": 'subject = "nobody"'}, PrivpipeError, "nobody"),
+        ({"subject": 'subject = "nobody"'}, PrivpipeError, "nobody"),
     ],
 )  # fmt: skip
 def test_check__refuses_before_anything_is_read(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from privpipe.errors import OptionError
+from privpipe.errors import FormerKeyWarning, OptionError
 from privpipe.pipeline.runs.configuration_file import read_options
 from privpipe.pipeline.runs.run_options import RunOptions
 
@@ -100,3 +100,25 @@ def test_digest_options__ignores_the_cluster_and_how_a_release_is_judged(tmp_pat
     assert digest != read(tmp_path, GOOD.replace("holdout = 0.1", "holdout = 0.2")).digest()
     assert digest == read(tmp_path, GOOD.replace("workers = 2", "workers = 7")).digest()
     assert digest != read(tmp_path, GOOD.replace("0.01", "0.02")).digest()
+
+
+@pytest.mark.parametrize("old", ['[audit]\ngroup = "p"\n', '[privacy]\nsubject = "p"\n'])
+def test_read_options__reads_the_subject_of_an_older_file_and_says_what_to_write(
+    tmp_path: Path, old: str
+) -> None:
+    base = GOOD.replace("[audit]\n", old if "audit" in old else f"{old}[audit]\n")
+    with pytest.warns(FormerKeyWarning, match=r"is read as \[collection\] subject, .* write that"):
+        options = read(tmp_path, base)
+    assert options.collection.subject == "p"
+    # A run that an older version began is resumed: the digest that it had.
+    assert options.digest()[:16] == "4c9ac8ed4afc4afa"
+    assert (
+        options.digest()
+        == read(tmp_path, GOOD.replace("desired", 'subject = "p"\ndesired')).digest()
+    )
+
+
+def test_read_options__refuses_two_subjects_that_differ(tmp_path: Path) -> None:
+    text = GOOD.replace("[audit]\n", '[privacy]\nsubject = "p"\n[audit]\ngroup = "household"\n')
+    with pytest.raises(OptionError, match=r"(?s)16:1: subject is no.*the larger unit.*18:1: group"):
+        read(tmp_path, text)

@@ -28,6 +28,7 @@ CONFIGURATION = """
 path = "{folder}/windows.zarr"
 desired = ["activity"]
 confidential = ["sex"]
+subject = "subject"
 [method]
 name = "minimax_own"
 module = "{folder}/convolution.py"
@@ -42,7 +43,6 @@ kernels = {kernels}
 path = "{folder}/release.zarr"
 [audit]
 holdout = 0.4
-group = "subject"
 adversaries = ["least_squares", "logistic"]
 [gate]
 enforce = false

@@ -88,7 +88,11 @@ def test_run_pipeline__publishes_a_release_that_keeps_its_promise(tmp_path: Path
     assert not (tmp_path / ".release.zarr.privpipe").exists()
     root = tmp_path / "release.zarr"
     assert stat.S_IMODE(root.stat().st_mode) & 0o077 == 0  # what workers wrote
-    assert sorted(zarr.open_group(str(root), mode="r").array_keys()) == ["features", "person"]
+    assert sorted(zarr.open_group(str(root), mode="r").array_keys()) == [
+        "feature",
+        "features",
+        "person",
+    ]
     run_pipeline(config)  # again: nothing to do
     with pytest.raises(StoreError, match="exists and was not made by this configuration"):
         run_pipeline(configure(tmp_path, audit="holdout = 0.4"))
@@ -163,11 +167,11 @@ def test_run_pipeline__audits_repeats_as_the_originals(tmp_path: Path) -> None:
         write_digits(str(folder / "records.zarr"), repeats * N_ORIGINALS)
         config = configure(
             folder,
-            desired='["zero"]',
+            desired='["zero"]\nsubject = "original"',
             confidential='["digit"]',
             method='name = "null_space"\nutility_budget = 0.01\nridge = 0.01',
             include="[]",
-            audit=f'holdout = 0.5\ngroup = "original"\n{LINEAR}',
+            audit=f"holdout = 0.5\n{LINEAR}",
         )
         run_pipeline(config)
         found.append(read_findings(folder))
@@ -186,7 +190,7 @@ def test_run_pipeline__audits_repeats_as_the_originals(tmp_path: Path) -> None:
         ({"include": '["features"]'}, OptionError, "raw values are never released"),
         ({"desired": '["heigth"]'}, InputError, "did you mean 'height'"),
         ({"desired": "[]"}, OptionError, "needs .collection. desired"),
-        ({"audit": 'holdout = 0.1\ngroup = "famly"'}, InputError, "no variable 'famly'"),
+        ({"desired": '["height"]\nsubject = "famly"'}, InputError, "no variable 'famly'"),
     ],
 )
 def test_check__refuses_before_a_cluster_is_touched(

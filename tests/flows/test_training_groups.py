@@ -16,6 +16,7 @@ CONFIGURATION = """
 path = "{folder}/windows.zarr"
 desired = ["activity"]
 confidential = ["sex"]
+{whose}
 [method]
 name = "minimax"
 adversary = ["logistic", "group"]
@@ -26,7 +27,6 @@ max_iterations = 7
 path = "{folder}/release.zarr"
 [audit]
 holdout = 0.4
-{audit}
 adversaries = ["least_squares", "logistic"]
 [gate]
 enforce = false
@@ -36,17 +36,17 @@ workers = 0
 
 
 def configure(
-    folder: Path, *, group: str = "subject", size: int = 5, audit: str = 'group = "subject"'
+    folder: Path, *, group: str = "subject", size: int = 5, whose: str = 'subject = "subject"'
 ) -> str:
     folder.mkdir(exist_ok=True)
     write_windows(str(folder / "windows.zarr"), draw_windows(24, 15), 100)
     config = folder / "run.toml"
-    config.write_text(CONFIGURATION.format(folder=folder, group=group, size=size, audit=audit))
+    config.write_text(CONFIGURATION.format(folder=folder, group=group, size=size, whose=whose))
     return str(config)
 
 
 def test_check__a_group_across_the_held_out_split_is_refused(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="held out by 'record'"):
-        check_stage(read_options(configure(tmp_path, audit="")))
+        check_stage(read_options(configure(tmp_path, whose="")))
     with pytest.raises(InputError, match=r"subjec\b"):
         check_stage(read_options(configure(tmp_path / "other", group="subjec")))

@@ -66,7 +66,9 @@ def make_options(source: str, release: str, **more: Any) -> RunOptions:
     )
 
 
-def write_small_collection(url: str, *, n_records: int = N_RECORDS, seed: int = 7) -> None:
+def write_small_collection(
+    url: str, *, n_records: int = N_RECORDS, seed: int = 7, feature_names: tuple[str, ...] = ()
+) -> None:
     """Records of 5 features; a desired, a confidential and an includable variable."""
     random = np.random.default_rng(seed)
     features = random.normal(size=(n_records, N_FEATURES)) + np.arange(5)
@@ -82,6 +84,7 @@ def write_small_collection(url: str, *, n_records: int = N_RECORDS, seed: int = 
             Variable("secret", "int8", ("no", "yes")),
             Variable("place", "int8", ("here", "there", "nowhere")),
         ),
+        feature_names=feature_names,
     )
     place = random.integers(0, 3, n_records).astype(np.int8)
     write_collection(

@@ -98,15 +98,17 @@ def test_publish__an_empty_folder_of_a_killed_publishing_is_filled(
 def test_publish__goes_on_over_receipts_of_a_killed_publishing(
     plan: ReleasePlan, receipts: dict[int, Receipt], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    named = {"feature_names": [f"f{j}" for j in range(plan.arrays[0].shape[1])]}
     with monkeypatch.context() as patch:
         patch.setattr(
-            "privpipe.store.releases.release_writing.root_document", lambda _: raise_killed()
+            "privpipe.store.releases.release_writing.root_document", lambda *_: raise_killed()
         )
         with pytest.raises(OSError, match="killed"):
-            publish_release(plan, receipts, {})
-    assert (Path(plan.data_url) / "receipts" / "crc32c" / "zarr.json").exists()
+            publish_release(plan, receipts, named)
+    for name in ("receipts/crc32c", "feature"):
+        assert (Path(plan.data_url) / name / "zarr.json").exists()
     check_foreign(plan)
-    publish_release(plan, receipts, {})
+    publish_release(plan, receipts, named)
     check_release(plan.url, verify=True)
 
 

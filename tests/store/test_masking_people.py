@@ -52,7 +52,7 @@ def release(source: Path, name: str = "release", **sections: Any) -> dict[str, A
     """Run it, and what the audit found."""
     place = source.parent / f"{name}.zarr"
     given: dict[str, Any] = {
-        "collection": {"path": str(source), "desired": ["score"]},
+        "collection": {"path": str(source), "desired": ["score"]} | sections.pop("collection", {}),
         "method": {"name": "masking", "n_surrogates": 900} | sections.pop("method", {}),
         "release": {"path": str(place)},
         "audit": {"holdout": 0.2} | sections.pop("audit", {}),
@@ -213,5 +213,5 @@ def test_release__a_person_repeated_is_refused_and_their_subject_tells_them_apar
     ingest(str(path), str(source), IngestOptions(layout=layout, categorical=("subject",)))
     with pytest.raises(InputError, match="Records that are equal hold") as caught:
         release(source)
-    assert "[privacy] subject" in str(caught.value.remedy)
-    assert release(source, privacy={"subject": "subject"})["surrogate"]["attacks"]
+    assert "[collection] subject" in str(caught.value.remedy)
+    assert release(source, collection={"subject": "subject"})["surrogate"]["attacks"]

@@ -7,6 +7,7 @@ survive a fork, and Python 3.11.0 lets every user of the machine reach the fork 
 """
 
 import sys
+from pathlib import Path
 from typing import Any
 
 import dask
@@ -37,20 +38,7 @@ SETTINGS = {
 }
 """Of scheduler and workers, local or deployed."""
 
-MODULES = (
-    "distributed.nanny",
-    "numba",
-    "privpipe.cluster.passes.cleaning_pass",
-    "privpipe.cluster.passes.attack_tasks",
-    "privpipe.cluster.passes.evidence_sample",
-    "privpipe.cluster.passes.reduce",
-    "privpipe.cluster.passes.proof_pass",
-    "privpipe.attacks.moment_audit",
-    "privpipe.attacks.adversaries.covert_channels",
-    "privpipe.attacks.adversaries.estimators",
-    "privpipe.attacks.adversaries.linear",
-    "privpipe.attacks.adversaries.ridges",
-)
+MODULES = tuple(Path(__file__).with_name("preloaded.txt").read_text("utf-8").split())
 """What the work of a run imports on workers."""
 
 PRELOADED = f"{__package__}.preloaded"

@@ -26,20 +26,7 @@ from distributed.http.utils import RequestHandler
 from tornado.template import Template
 
 from privpipe.cluster.workers import run_metrics
-
-WORKS = {
-    "prove_chunk": "prove",
-    "clean_chunk": "clean",
-    "sum_reference": "drift",
-    "sum_drift": "drift",
-    "sum_moments": "train",
-    "ask_shards": "train",
-    "price_columns": "train",
-    "sum_audit": "audit",
-    "attack": "audit",
-    "publish": "publish",
-}
-"""The stage of work whose name begins so."""
+from privpipe.cluster.workers.run_metrics import WORKS
 
 PLUGIN = "privpipe-progress"
 """Name of the plugin of the scheduler that holds the progress of runs."""
@@ -64,7 +51,7 @@ def find_stage(work: str) -> str:
     >>> find_stage("clean_chunk"), find_stage("whatever a user wrote")
     ('clean', 'other')
     """
-    return next((WORKS[name] for name in WORKS if work.startswith(name)), "other")
+    return next((stage for name, stage in WORKS.items() if work.startswith(name)), "other")
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,9 @@ GAUGES: dict[str, tuple[str, str]] = _GAUGES["runs"]
 WORDS: dict[str, tuple[str, str]] = _GAUGES["words"]
 """Likewise of what is a word, which becomes a label of the field's name."""
 
+WORKS: dict[str, str] = _GAUGES["works"]
+"""The stage of work whose name begins so."""
+
 OF_ALL: dict[str, str] = _GAUGES["all"]
 RELEASED = "privpipe_last_release_timestamp_seconds"
 PROMISED = "privpipe_promised_releases"

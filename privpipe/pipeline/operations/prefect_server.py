@@ -20,6 +20,7 @@ import subprocess
 import sys
 import threading
 import time
+import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -38,18 +39,7 @@ from privpipe.cluster.workers.listener_owner import guard_address, is_loopback
 from privpipe.errors import ClusterError, OptionError, PrivpipeError
 from privpipe.report.console import say
 
-SETTINGS = {
-    # The in-process server needs minutes on a small and busy machine; 20 s is the default.
-    "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "300",
-    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-    "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
-    # Errors are shown once, by the command, without a traceback.
-    "PREFECT_LOGGING_LEVEL": "CRITICAL",
-    "PREFECT_LOGGING_SERVER_LEVEL": "CRITICAL",
-    "PREFECT_RESULTS_PERSIST_BY_DEFAULT": "false",
-    "DO_NOT_TRACK": "1",
-}
-
+SETTINGS = tomllib.loads(Path(__file__).with_name("prefect.toml").read_text("utf-8"))
 
 NO_OWN_SERVER = (
     "Run again; or raise PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS; or start "

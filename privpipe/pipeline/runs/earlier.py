@@ -210,7 +210,7 @@ def digest_learned(run: Run) -> str:
         "nonfinite": run.options.release.nonfinite,
         "features": run.training.schema_of_records.feature_names,
         "n_features": run.training.schema_of_records.n_features,
-        "holdout": [audit.holdout, audit.group],
+        "holdout": [audit.holdout, collection.subject],
     }
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 

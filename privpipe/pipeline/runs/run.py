@@ -19,7 +19,7 @@ from privpipe.errors import OptionError
 from privpipe.fitted_schema import FittedSchema
 from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.protocols import FloatArray, Guarantee, Method
-from privpipe.records.sampling import Split
+from privpipe.records.sampling import Split, make_split
 from privpipe.records.schema import CollectionSchema
 from privpipe.store.access.location import join, local_path, shown
 from privpipe.store.access.workspace import RunState, workspace_url
@@ -136,6 +136,11 @@ class Run:
         return FittedSchema.of(self.training.schema, included)
 
     @property
+    def released_subject(self) -> str | None:
+        """Variable that says whose each released record is; None where none does."""
+        return _find_subject(self.options, self.collection)
+
+    @property
     def sketches(self) -> Sketches:
         """Who the records are, whatever their file: beside the account."""
         return Sketches(find_account(self.options.privacy.account))
@@ -151,6 +156,16 @@ class Run:
     def read_files(self) -> dict[str, Any]:
         """The arrays of every file that the method's options name."""
         return {name: read_predictor(url) for name, url in self.options.method.files().items()}
+
+
+def split_by_subject(options: RunOptions, training: Collection) -> Split:
+    """The split of an audit: by subject where the training records say whose they are."""
+    return make_split(options.audit.holdout, _find_subject(options, training))
+
+
+def _find_subject(options: RunOptions, collection: Collection) -> str | None:
+    known = (one.name for one in collection.schema_of_records.variables)
+    return next((name for name in known if name == options.collection.subject), None)
 
 
 @dataclass(frozen=True)

@@ -9,13 +9,15 @@ import functools
 import hashlib
 import json
 import operator
+import warnings
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from dask.utils import parse_bytes
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from privpipe.attacks.adversaries.attack_options import AdversaryName, AttackOptions
 from privpipe.cluster.passes.cleaning_pass import Nonfinite
+from privpipe.errors import FormerKeyWarning
 from privpipe.option_values import DescribedBelow, take_plain
 from privpipe.records.schema import suggest
 from privpipe.report.audit_text import ABOUT, LONGEST_ENTRY
@@ -52,6 +54,11 @@ class CollectionSection(Section):
     weights: str | None = None
     """Numeric variable of the training records: how often each counts in the fit (null-space
     cleaning and LEACE). The audit counts every record once."""
+    subject: str | None = None
+    """Variable that says whose a record is: a person, a device, the original of repeats; one name
+    is one subject in all collections of an account. All records of a subject are on one side of
+    the split, count as one in intervals, and consume epsilon once each. Not set: each record is of
+    another."""
     standardise: bool = False
     """Learn from, and clean, features less their mean, in standard deviations, both of the training
     records; stored with the model, so that records to come are standardised likewise. For
@@ -125,8 +132,6 @@ class AuditSection(Section):
 
     holdout: Annotated[float, Field(ge=0, lt=1)] = 0.1
     """Share of the training records never seen by the fit."""
-    group: str | None = None
-    """Variable whose equal values stay on one side (subject, original)."""
     adversaries: tuple[AdversaryName, ...] = AttackOptions().adversaries
     """Who attacks a sample of the held-out records beside least squares."""
     max_records: Annotated[int, Field(ge=50)] = AttackOptions().max_records
@@ -162,9 +167,6 @@ _Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 class PrivacySection(Section):
     """``[privacy]``: what every promise of differential privacy is charged to."""
 
-    subject: str | None = None
-    """Variable that names a record's subject: a person with several records consumes epsilon once
-    for each. Not set: the promise is about single records."""
     records_per_subject: Annotated[int | None, Field(ge=1)] = None
     """Records of one subject that are released at most; further ones are withheld, in the order of
     the collection. Not set: as many as there are."""
@@ -239,6 +241,10 @@ class CompareEntry(Section):
     method: MethodOptions
 
 
+FORMER = {"audit": "group", "privacy": "subject"}
+"""Keys of older versions by section, which ``[collection] subject`` became."""
+
+
 class RunOptions(DescribedBelow, BaseModel):
     """One run: check, train, clean, audit, gate, publish."""
 
@@ -254,6 +260,25 @@ class RunOptions(DescribedBelow, BaseModel):
     compare: tuple[CompareEntry, ...] = ()
     about: dict[str, str] = {}
     """What only the controller knows, for the officer's page."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_former(cls, content: Any) -> Any:
+        """Read `FORMER` keys as the subject; where names differ, none is, and they are refused."""
+        tables = {k: dict(v) for k, v in dict(content).items() if isinstance(v, dict)}
+        old = {f"[{s}] {k}": tables[s].pop(k) for s, k in FORMER.items() if k in tables.get(s, ())}
+        named = (*old.values(), tables.get("collection", {}).get("subject"))
+        given = [one for one in named if one is not None]
+        if not old or any(one != given[0] for one in given):
+            return content
+        if given:
+            tables.setdefault("collection", {})["subject"] = given[0]
+            message = (
+                f"{' and '.join(old)} is read as [collection] subject, which names whose a record "
+                "is: write that, and delete the old line."
+            )
+            warnings.warn(message, FormerKeyWarning, stacklevel=2)
+        return content | tables
 
     @field_validator("about")
     @classmethod
@@ -275,6 +300,20 @@ class RunOptions(DescribedBelow, BaseModel):
         changed = getattr(self, section).model_copy(update=keys)
         return self.model_copy(update={section: changed})
 
+    @property
+    def counts_subjects(self) -> bool:
+        """Whether it matters how many records a subject has."""
+        promises = self.method.consumes() is not None
+        return promises or self.privacy.records_per_subject is not None
+
+    def name_subject(self) -> dict[str, dict[str, Any]]:
+        """The split and the subject, for digests, where versions with two keys had them."""
+        subject, audit = self.collection.subject, self.audit
+        return {
+            "audit": {"holdout": audit.holdout, "group": subject},
+            "privacy": {"subject": subject if self.counts_subjects else None},
+        }
+
     def digest(self) -> str:
         """SHA-256 of everything in the configuration that can change the released records.
 
@@ -287,7 +326,8 @@ class RunOptions(DescribedBelow, BaseModel):
         # run that an older version began has the digest that it had then.
         if not self.collection.standardise:
             del content["collection"]["standardise"]
-        counted = {"subject", "records_per_subject"}
-        content["privacy"] = self.privacy.model_dump(mode="json", include=counted)
-        content["audit"] = self.audit.model_dump(mode="json", include={"holdout", "group"})
+        del content["collection"]["subject"]
+        content["privacy"] = {"records_per_subject": self.privacy.records_per_subject}
+        for section, keys in self.name_subject().items():
+            content[section] = content.get(section, {}) | keys
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

@@ -92,20 +92,20 @@ class SubjectFindings:
 
 def check_subjects(run: Run) -> None:
     """Raise OptionError or InputError if the variable of the subjects cannot be used."""
-    privacy = run.options.privacy
-    if privacy.subject is not None:
-        run.collection.schema_of_records.variable(privacy.subject)
-    elif privacy.records_per_subject is not None:
+    subject = run.options.collection.subject
+    if subject is not None and (run.options.counts_subjects or run.split.group is None):
+        run.collection.schema_of_records.variable(subject)
+    elif subject is None and run.options.privacy.records_per_subject is not None:
         raise OptionError(
             "[privacy] records_per_subject is given, but no subject.",
-            remedy="Name the variable of the subjects as [privacy] subject.",
+            remedy="Name the variable of the subjects as [collection] subject.",
         )
 
 
 def count_subjects(run: Run) -> SubjectFindings | None:
     """Read the variable of the subjects, chunk by chunk; None where none is named."""
-    name, most = run.options.privacy.subject, run.options.privacy.records_per_subject
-    if name is None:
+    name, most = run.options.collection.subject, run.options.privacy.records_per_subject
+    if name is None or not run.options.counts_subjects:
         return None
     largest, n_subjects, n_withheld = 0, 0, 0
     for counts, rest in _walk(run, name):
@@ -117,7 +117,7 @@ def count_subjects(run: Run) -> SubjectFindings | None:
 
 def write_withheld(run: Run) -> str | None:
     """Which records of each chunk are withheld, as bits in the workspace; None if none may be."""
-    name = run.options.privacy.subject
+    name = run.options.collection.subject
     if name is None or run.options.privacy.records_per_subject is None:
         return None
     place = join(workspace_url(run.release_url), "withheld")

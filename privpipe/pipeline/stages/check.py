@@ -10,11 +10,10 @@ from privpipe.cluster.passes.sample_drawing import GROUP_SLACK
 from privpipe.cluster.workers import connection, dashboard
 from privpipe.errors import GuaranteeError, InputError, OptionError, StoreError
 from privpipe.pipeline.runs import earlier, resume, spend, subject_limit, trusted_code
-from privpipe.pipeline.runs.run import Run, find_attack_options, list_groups, now
+from privpipe.pipeline.runs.run import Run, find_attack_options, list_groups, now, split_by_subject
 from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.pipeline.stages.forecast import check_gate, refuse_constant
 from privpipe.protocols import Method, Role
-from privpipe.records.sampling import make_split
 from privpipe.report.audit_text import say_unknown
 from privpipe.sanitizers import METHODS
 from privpipe.store.access.location import join, local_path, shown
@@ -56,7 +55,7 @@ def check_stage(options: RunOptions) -> Run:
         method=method,
         collection=collection,
         training=training,
-        split=make_split(options.audit.holdout, options.audit.group),
+        split=split_by_subject(options, training),
         state=RunState(
             # Short, since it is in every Dask key and receipt: it distinguishes the runs that meet
             # on one scheduler or in one account, and need not be a secret.
@@ -70,6 +69,7 @@ def check_stage(options: RunOptions) -> Run:
         ),
     )
     _check_public(run)
+    subject_limit.check_subjects(run)
     _check_labels(run)
     method.check(options.method, training.schema)
     for name in options.release.include:
@@ -79,7 +79,6 @@ def check_stage(options: RunOptions) -> Run:
     _check_outputs(run)
     check_gate(run)
     spend.check_limit(run)
-    subject_limit.check_subjects(run)
     earlier.find_earlier(run)  # last: it opens other releases
     return run
 
@@ -219,20 +218,17 @@ def _check_public(run: Run) -> None:
 
 def _check_labels(run: Run) -> None:
     """A class that is alone is known from the metadata, and groups are on one side of the split."""
-    schema, audit = run.training.schema, run.options.audit
-    group = audit.group
+    schema, group = run.training.schema, run.split.group
     columns = (*schema.desired, *schema.confidential, *schema.groups)
     if alone := [c.name for c in columns if c.n_categories is not None and c.n_categories < 2]:
         raise refuse_constant(alone)
-    if group is not None:
-        run.training.schema_of_records.variable(group)
     list_groups(run.options, run.training.schema_of_records)
     read_as_group = next((one.name for one in schema.groups), group)
-    if audit.holdout > 0 and read_as_group != group:
+    if run.split.share > 0 and read_as_group != group:
         raise OptionError(
             f"[method] group is {read_as_group!r}, and records are held out by "
             f"{group or 'record'!r}: a group would be trained against and judged.",
-            remedy=f'Set [audit] group = "{read_as_group}".',
+            remedy=f'Set [collection] subject = "{read_as_group}".',
             code="group_split",
         )
 
@@ -323,7 +319,7 @@ def _check_folder(run: Run, path: str) -> None:
         # by chunk, raw and released, with more of each chunk where groups, of any size, are drawn
         # as a whole: a chunk may bring more than its share.
         most = find_attack_options(run.options).plan_sample(schema.n_records, schema.n_features)
-        drawn = most * (GROUP_SLACK if audit.group is not None else 1)
+        drawn = most * (GROUP_SLACK if run.split.group is not None else 1)
         of_record = 2 * schema.n_features * n_bytes + SAMPLE_COLUMNS * 8
         needed += 2 * min(drawn, schema.n_records) * of_record
     # What an interrupted run has written already needs no more room.

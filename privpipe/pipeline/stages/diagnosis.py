@@ -226,7 +226,7 @@ def say_few(options: RunOptions, trial: TrialRecords, weakest: Mapping[str, floa
     # Records of a group are alike: groups are what there are few of.
     kind, n = "records", trial.n_audited
     if trial.groups is not None:
-        kind = f"groups of {options.audit.group!r}"
+        kind = f"groups of {options.collection.subject!r}"
         n = round(n * len(np.unique(trial.groups)) / len(trial.groups))
     needed = math.ceil(n * (ROOM * worst.upper / weakest[worst.key]) ** 2)
     more = HOLDOUT if options.audit.holdout < HOLDOUT else 0

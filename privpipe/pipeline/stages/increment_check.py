@@ -97,7 +97,9 @@ def find_history(options: RunOptions) -> History:
     if not options.collection.standardise:  # as before there was such a key
         del content["collection"]["standardise"]
     content["release"] = options.release.model_dump(mode="json", exclude={"path"})
-    content["audit"] = options.audit.model_dump(mode="json", include={"holdout", "group"})
+    del content["collection"]["subject"]
+    for section, keys in options.name_subject().items():
+        content[section] = content.get(section, {}) | keys
     content["training"] = training.digest
     del content["privacy"]["ephemeral"]  # says nothing of what is released
     digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

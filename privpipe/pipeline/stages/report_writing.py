@@ -62,13 +62,12 @@ def describe_run(run: Run, trained: Trained) -> dict[str, str]:
 def describe_parameters(run: Run) -> dict[str, Any]:
     """What a user chose, for the officer's sheet: no path, no value of a record."""
     chosen = asdict(run.options.method)
-    privacy = run.options.privacy
     # Tables of a method are values of its own kind, and too long for a sheet; files are places.
     plain = {name: v for name, v in chosen.items() if isinstance(v, str | int | float)}
     return {
         "method": {name: v for name, v in plain.items() if "module" not in name and v != ""},
-        "subject": privacy.subject,
-        "records_per_subject": privacy.records_per_subject,
+        "subject": run.options.collection.subject,
+        "records_per_subject": run.options.privacy.records_per_subject,
     }
 
 

@@ -114,9 +114,8 @@ def _is_alike(fitted: RecordMap, url: str, run: Run) -> bool:
 
 def _shards(run: Run, executor: Executor) -> ShardedCollection:
     training = run.training
-    subject = run.options.privacy.subject or run.split.group
-    if run.method.releases == "surrogate" and subject is not None:  # one person, one leverage
-        training = replace(training, groups=(subject,))
+    if run.method.releases == "surrogate" and run.split.group:  # one person, one leverage
+        training = replace(training, groups=(run.split.group,))
     return ShardedCollection(
         training.keeping(run.split, "fit"), executor, checkpoints=run.checkpoints
     )
@@ -158,7 +157,7 @@ def sketch_records(run: Run, executor: Executor) -> None:
         If records to protect are said to be public.
     """
     sketches, records = run.sketches, run.collection
-    subject = run.options.privacy.subject
+    subject = run.released_subject
     sketch_collection(executor, records, sketches, variables=records.attributes, subject=subject)
     if not run.trains_on_itself:
         sketch_collection(executor, run.training, sketches, variables=run.training.attributes)

@@ -22,11 +22,10 @@ from privpipe.attacks.threats.inference import plan_attacks, run_attack
 from privpipe.attacks.threats.verdicts.outcomes import Attack
 from privpipe.capabilities import FollowsTarget
 from privpipe.errors import InputError, PrivpipeError
-from privpipe.pipeline.runs.run import HOLDOUT, find_attack_options
+from privpipe.pipeline.runs.run import HOLDOUT, find_attack_options, split_by_subject
 from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.protocols import Column, FloatArray, IntArray, Shard, ShardSchema
 from privpipe.records.memory import Records
-from privpipe.records.sampling import make_split
 from privpipe.report.audit_text import say
 from privpipe.sanitizers import METHODS
 from privpipe.sanitizers.chain import fit_standardised
@@ -336,7 +335,7 @@ def draw_trial(options: RunOptions, training: Collection, *, attempt: int = 1) -
     InputError
         If they are too few, or nothing confidential is named.
     """
-    split = make_split(options.audit.holdout, options.audit.group)
+    split = split_by_subject(options, training)
     # As if half were held out: whoever holds out more than now has not chosen by those records.
     share = max(split.share, HOLDOUT)
     group = (split.group,) if split.group else ()

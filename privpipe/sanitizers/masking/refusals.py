@@ -262,7 +262,7 @@ def check_persons(
             "Mask more people, or leave out records of the person who has most"
             if is_named
             else "Where equal records are of different people, name the variable that says whose "
-            "each is as [privacy] subject; else leave repetitions out"
+            "each is as [collection] subject; else leave repetitions out"
         )
         raise InputError(
             f"{who} {found.largest:.3f} of all directions of the features, or of a response; "

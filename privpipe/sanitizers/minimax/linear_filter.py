@@ -1,7 +1,10 @@
 """The frozen maps of linear filters: drawn, from a closed form, or learned in rounds."""
 
+import tomllib
 from dataclasses import dataclass
-from typing import ClassVar
+from functools import cache
+from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -11,31 +14,13 @@ from privpipe.sanitizers.feature_map import FeatureMap
 
 HAMM = "Hamm 2017, Minimax Filter, JMLR 18"
 
-_ADVERSARIES = "Adversaries are of the family trained against; audit the release with others."
-_NO_ADVERSARY = "What it hides is found out by the audit alone."
+UNKNOWN = ("None", "What it hides is found out by the audit alone.")
 
-_GROUNDS: dict[str, tuple[str, str]] = {
-    "minimax": (
-        "None in advance. Hamm, JMLR 2017, Theorem 4 bounds the loss on new records of the global "
-        "minimiser, which no descent certifies",
-        _ADVERSARIES,
-    ),
-    "minimax_least_squares": (
-        "Hamm, JMLR 2017, equations (47)-(58): of all linear filters of this width the least "
-        "trade-off of squared losses, on the training records",
-        _ADVERSARIES,
-    ),
-    "privacy_lds": (
-        "Hamm, JMLR 2017, equations (59)-(62): orthogonal to the differences of the private "
-        "classes' means, of the training records",
-        _NO_ADVERSARY,
-    ),
-    "ppls": ("None: covariances are traded, no adversary is modelled", _NO_ADVERSARY),
-    "ddd": ("None: a mask is undone by dividing through it wherever it is not zero", _NO_ADVERSARY),
-    "pca": ("None: principal components hide nothing on purpose", _NO_ADVERSARY),
-    "rand": ("None: a random projection hides nothing on purpose", _NO_ADVERSARY),
-}
-"""What is known of each method's filters, and under which assumption."""
+
+@cache
+def _read_grounds() -> Any:
+    """What is known of each method's filters, and under which assumption."""
+    return tomllib.loads(Path(__file__).with_name("grounds.toml").read_text("utf-8"))
 
 
 def promise_nothing(method: str) -> Guarantee:
@@ -46,7 +31,7 @@ def promise_nothing(method: str) -> Guarantee:
     method
         Name of the method that made the filter; of an unknown one nothing is known.
     """
-    theorem, assumptions = _GROUNDS.get(method, ("None", _NO_ADVERSARY))
+    theorem, assumptions = _read_grounds().get(method, UNKNOWN)
     return Guarantee("none", None, "nats", "in expectation", theorem, assumptions)
 
 

@@ -39,6 +39,8 @@ RELEASED = "released"
 """Variable of a release that may withhold records: 1 where the record was released, else 0."""
 ROOT_DOCUMENT = "zarr.json"
 SEAL = "sha256"
+NAMES = "feature"
+"""Array of a release that names its features, as the dimension is called."""
 
 
 @dataclass(frozen=True)
@@ -111,31 +113,57 @@ def array_documents(arrays: Sequence[ArrayPlan]) -> dict[str, bytes]:
     return read_many(memory, [key for key in list_keys(memory) if key != ROOT_DOCUMENT])
 
 
-def root_document(attributes: Mapping[str, Any]) -> bytes:
+def name_documents(names: Sequence[str]) -> dict[str, bytes]:
+    """Key and content of the coordinate that names features, as xarray reads it; none of none."""
+    memory = MemoryStore()
+    if names:
+        made = zarr.create_array(
+            memory, name=NAMES, shape=(len(names),), dtype=str, dimension_names=["feature"]
+        )
+        made[:] = np.array(names, object)
+    return read_many(memory, list_keys(memory, f"{NAMES}/"))
+
+
+def consolidate(documents: Mapping[str, bytes]) -> dict[str, Any]:
+    """Descriptions of all arrays, so that readers of Zarr open them by the root document alone."""
+    last = f"/{ROOT_DOCUMENT}"
+    found = {key: one for key, one in sorted(documents.items()) if key.endswith(last)}
+    return {key.removesuffix(last): json.loads(one) for key, one in found.items()}
+
+
+def root_document(
+    attributes: Mapping[str, Any], consolidated: Mapping[str, Any] | None = None
+) -> bytes:
     """Content of the root's ``zarr.json`` with the given ``privpipe`` attributes, sealed.
 
-    The seal is a SHA-256 over the attributes: it notices damage, not forgery.
+    The seal is a SHA-256 over all that is given: it notices damage, not forgery.
     """
     # NaN is no JSON: other readers of Zarr would refuse the document.
     plain = json.dumps(attributes, allow_nan=False)
-    document = {
+    sealed = plain if consolidated is None else plain + json.dumps(consolidated)
+    document: dict[str, Any] = {
         "zarr_format": 3,
         "node_type": "group",
         "attributes": {
-            "privpipe": {**attributes, SEAL: hashlib.sha256(plain.encode()).hexdigest()}
+            "privpipe": {**attributes, SEAL: hashlib.sha256(sealed.encode()).hexdigest()}
         },
     }
+    if consolidated is not None:
+        inline = {"kind": "inline", "must_understand": False, "metadata": consolidated}
+        document["consolidated_metadata"] = inline
     return json.dumps(document, indent=1, allow_nan=False).encode()
 
 
 def is_sealed(content: bytes) -> bool:
     """Whether every byte of a root document is as `root_document` wrote it."""
     try:
-        attributes = dict(json.loads(content)["attributes"]["privpipe"])
+        document = json.loads(content)
+        attributes = dict(document["attributes"]["privpipe"])
         attributes.pop(SEAL)
         # Made anew and compared whole: every byte is covered, not the attributes alone.
-        return root_document(attributes) == content
-    except (ValueError, KeyError, TypeError):
+        consolidated = document.get("consolidated_metadata", {}).get("metadata")
+        return root_document(attributes, consolidated) == content
+    except (ValueError, KeyError, TypeError, AttributeError):
         return False
 
 
@@ -149,11 +177,12 @@ def digest_documents(documents: Mapping[str, bytes]) -> str:
     return sha.hexdigest()
 
 
-FORMAT_VERSIONS = {"collection": (1,), "model": (1, 2, 3), "release": (1, 2)}
+FORMAT_VERSIONS = {"collection": (1,), "model": (1, 2, 3), "release": (1, 2, 3)}
 """Versions that are read, the one that is written last.
 
 2: guarantees have delta, whom they protect, and parameters; maps may hold maps. 3: models know
-what they were fitted on by name, and their digest covers it.
+what they were fitted on by name, and their digest covers it; releases have the names of their
+features as a coordinate, and all descriptions in their root document.
 """
 
 PROMISED_BY = {

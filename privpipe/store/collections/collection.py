@@ -375,8 +375,15 @@ def open_collection(
         collection = _describe(url, header)
         sealed_arrays.check_chunks(collection.sealed)
     named = zip(_ROLES, (desired, confidential, attributes, groups), strict=True)
-    roles: dict[str, Any] = {role: as_names(names) for role, names in named}
-    collection = replace(collection, weights=weights, public=public, **roles)
+    return in_roles(collection, weights, public=public, **dict(named))
+
+
+def in_roles(
+    collection: Collection, weights: str | None = None, *, public: bool = False, **roles: Any
+) -> Collection:
+    """The same collection with variables in roles; see `open_collection`."""
+    named: dict[str, Any] = {role: as_names(names) for role, names in roles.items()}
+    collection = replace(collection, weights=weights, public=public, **named)
     _ = collection.schema  # names are checked here
     about = None if weights is None else collection.schema_of_records.variable(weights)
     if about is not None and about.categories is not None:

@@ -7,6 +7,7 @@ writes chunk by chunk. Memory does not grow with the source.
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
+from os import PathLike
 from typing import Any
 
 import numpy as np
@@ -20,9 +21,10 @@ from privpipe.store.arrays.layout import FEATURES
 from privpipe.store.arrays.sealed_arrays import collection_arrays
 from privpipe.store.collections.collection import open_collection
 from privpipe.store.collections.proposal import TableSchema
-from privpipe.store.collections.survey import Coder, fit_survey, survey_source
+from privpipe.store.collections.survey import Coder, Survey, fit_survey, survey_source
 from privpipe.store.collections.writing import Chunk, write_held
 from privpipe.store.sources.formats import open_source
+from privpipe.store.sources.frames import open_frame
 from privpipe.store.sources.reading.recoding import parse_bins
 from privpipe.store.sources.reading.source import Block, RecordSource, SourceLayout, unstable
 
@@ -90,7 +92,7 @@ class IngestOptions:
 
 
 def ingest(
-    source_url: Place,
+    source_url: Place | Any,
     dest_url: Place,
     options: IngestOptions | None = None,
     *,
@@ -103,7 +105,8 @@ def ingest(
     ----------
     source_url
         A file, a folder of files, Hive partitions included, or a group of arrays in one of
-        `privpipe.store.sources.formats.FORMATS`; a local path or an fsspec URL.
+        `privpipe.store.sources.formats.FORMATS`; a local path or an fsspec URL. Or a Dask data
+        frame, or a dataset of xarray, which are computed part by part.
     dest_url
         Where the collection will be; nothing may be there yet.
     options
@@ -143,11 +146,19 @@ def ingest(
     file of a folder, or a Hive folder) is a run of records of its own.
     """
     options = options or IngestOptions()
-    source_url, dest_url = as_url(source_url), as_url(dest_url)
-    _check_options(options)
-    source = open_source(source_url, options.whole_layout, min_category_count=options.least_count)
+    dest_url = as_url(dest_url)
+    check_options(options)
+    layout, where = options.whole_layout, "The frame"
+    if isinstance(source_url, str | PathLike):
+        source_url = as_url(source_url)
+        source, where = (
+            open_source(source_url, layout, min_category_count=options.least_count),
+            shown(source_url),
+        )
+    else:
+        source = open_frame(source_url, layout)
     with hold_destination(dest_url) as work:
-        _ingest_into(dest_url, work, source, shown(source_url), options, like, listen)
+        _ingest_into(dest_url, work, source, where, options, like, listen)
     return open_collection(dest_url).schema_of_records
 
 
@@ -161,6 +172,33 @@ def _ingest_into(
     listen: Listener,
 ) -> None:
     """Both passes over a source, for who holds the destination."""
+    plan = plan_collection(_watch(source, listen, 0), where, options, like)
+    watched = _watch(source, listen, plan.schema.n_records)
+    chunks = fill_chunks(watched, plan.schema, plan.survey.coders, plan.rows)
+    write_held(
+        dest_url,
+        work,
+        plan.schema,
+        chunks,
+        n_pooled=plan.survey.n_pooled,
+        binning=source.losses,
+        table=None if options.schema is None else options.schema.overruled(options.layout).encode(),
+    )
+
+
+@dataclass(frozen=True)
+class CollectionPlan:
+    """What the first pass over a source decides: schema, codes, and records per block."""
+
+    schema: CollectionSchema
+    survey: Survey
+    rows: int
+
+
+def plan_collection(
+    source: RecordSource, where: str, options: IngestOptions, like: CollectionSchema | None = None
+) -> CollectionPlan:
+    """Survey a source, and plan the chunks of its collection; see `ingest`."""
     layout = options.whole_layout
     categorical = frozenset((*layout.categorical, *parse_bins(layout.bins)))  # bins are categories
     numeric = frozenset(layout.numeric)
@@ -175,7 +213,7 @@ def _ingest_into(
     # A table of few columns has chunks of millions of rows, and text of each is held at once.
     rows = min(chunk_rows, BLOCK_ROWS)
     survey = survey_source(
-        _watch(source, listen, 0),
+        source,
         rows,
         categorical=categorical,
         numeric=numeric,
@@ -199,17 +237,7 @@ def _ingest_into(
         feature_names=source.feature_names,
         partitions=survey.partitions,
     )
-    watched = _watch(source, listen, survey.n_records)
-    chunks = _fill_chunks(watched, schema, survey.coders, rows)
-    write_held(
-        dest_url,
-        work,
-        schema,
-        chunks,
-        n_pooled=survey.n_pooled,
-        binning=source.losses,
-        table=None if options.schema is None else options.schema.overruled(options.layout).encode(),
-    )
+    return CollectionPlan(schema, survey, rows)
 
 
 def _watch(source: RecordSource, listen: Listener, n_records: int) -> RecordSource:
@@ -242,7 +270,7 @@ def _say_guesses(coders: Sequence[Coder]) -> None:
             )
 
 
-def _fill_chunks(
+def fill_chunks(
     source: RecordSource, schema: CollectionSchema, coders: Sequence[Coder], rows: int
 ) -> Iterator[Chunk]:
     """Encode the blocks of a source and put them together to whole chunks."""
@@ -301,7 +329,7 @@ def cast_features(
     return found
 
 
-def _check_options(options: IngestOptions) -> None:
+def check_options(options: IngestOptions) -> None:
     if options.dtype not in (None, "float32", "float64"):
         raise OptionError(
             f"The dtype {options.dtype!r} is not known.", remedy="Use float32 or float64."

@@ -6,6 +6,7 @@ files are matched against it by name.
 
 import json
 import tomllib
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
@@ -25,7 +26,12 @@ from privpipe.store.access.location import (
     shown,
 )
 from privpipe.store.sources.formats import open_file_table
-from privpipe.store.sources.reading.column_guess import MISSING_MARKS, Use, guess_columns
+from privpipe.store.sources.reading.column_guess import (
+    MISSING_MARKS,
+    Use,
+    VariableUse,
+    guess_columns,
+)
 from privpipe.store.sources.reading.source import ColumnText, Dialect, SourceLayout, TextKind
 
 ENDING = ".schema.toml"
@@ -41,7 +47,7 @@ class ColumnPlan:
 
     Parameters
     ----------
-    kind, format, missing
+    kind, format, missing, order
         How its cells are read; see `ColumnText`.
     use
         What it becomes.
@@ -57,9 +63,17 @@ class ColumnPlan:
     use: Use
     format: str = ""
     missing: tuple[str, ...] = ()
+    order: tuple[str, ...] = ()
     why: str = ""
     examples: tuple[str, ...] = ()
     share_missing: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Refuse an order that orders nothing."""
+        if len(set(self.order)) < 2 if self.kind == "ordered" else self.order:
+            raise ValueError(
+                'kind = "ordered" has order = ["low", "high"], all values from the least'
+            )
 
 
 @checked(frozen=True, config=_STRICT)
@@ -86,9 +100,13 @@ USES: Mapping[str, Use] = {
     "one_hot": "indicators",
     "dates": "days",
     "calendar": "calendar",
+    "marked": "marked",
     "drop": "drop",
 }
 """What columns become, by the field of `SourceLayout` that names them."""
+
+VARIABLE_USES: tuple[str, ...] = get_args(VariableUse)
+"""What columns become that are variables."""
 
 _SHARED = {one.name for one in fields(Dialect)} & {one.name for one in fields(FileForm)}
 """What a schema says of a file as a dialect does, under the same name."""
@@ -124,24 +142,29 @@ class TableSchema:
             Fields of `SourceLayout` that take precedence: a column that one of them names has the
             role that it is given there.
         """
-        uses: dict[str, list[str]] = {use: [] for use in get_args(Use)}
+        uses: dict[str, list[str]] = defaultdict(list)
         chosen = {one for role in USES for one in named.get(role) or ()}
         chosen |= {one.partition("=")[0] for one in named.get("bins") or ()}
         for name, plan in self.columns.items():
             if name not in chosen:
                 uses[plan.use].append(name)
-        variables = [*uses["variable"], *(named.get("labels") or ())]
+        labelled = [name for use in VARIABLE_USES for name in uses[use]]
+        variables = [*labelled, *(named.get("labels") or ())]
+        numbers = [*uses["weights"], *uses["time"]]
+        numbers += [one for one in uses["subject"] if self.columns[one].kind == "number"]
         texts = [one for one in variables if self.columns[one].kind == "text"] if variables else []
         dialect = Dialect(
             **{name: getattr(self.file, name) for name in _SHARED},
             names=() if self.file.header else tuple(self.columns),
             columns={
-                name: ColumnText(plan.kind, plan.format, plan.missing)
+                name: ColumnText(plan.kind, plan.format, plan.missing, plan.order)
                 for name, plan in self.columns.items()
             },
         )
         found: dict[str, Any] = {
-            "features": (*uses["feature"], *(named.get("features") or ())),
+            "features": (*uses["feature"], *uses["marked"], *(named.get("features") or ())),
+            "marked": (*uses["marked"], *(named.get("marked") or ())),
+            "numeric": (*numbers, *(named.get("numeric") or ())),
             "labels": tuple(variables),
             "one_hot": (*uses["indicators"], *(named.get("one_hot") or ())),
             "dates": (*uses["days"], *(named.get("dates") or ())),
@@ -212,6 +235,11 @@ def decode_schema(content: Any, where: str) -> TableSchema:
         file = TypeAdapter(FileForm).validate_python(content.get("file", {}))
         columns = TypeAdapter(dict[str, ColumnPlan]).validate_python(content.get("column", {}))
         problems = [f"{key} is no key" for key in unknown]
+        problems += [
+            f"{name}: order holds what file.missing takes for missing, take it out there"
+            for name, plan in columns.items()
+            if set(plan.order) & {*file.missing, *plan.missing}
+        ]
     except ValidationError as error:
         problems = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()]
     except AttributeError:

@@ -6,6 +6,7 @@ import secrets
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import TypeAdapter
 
+from privpipe.errors import PrivpipeError
 from privpipe.records.schema import MISSING, CollectionSchema, Partition, cut_by_partition
 from privpipe.store.access.objects import open_store, write_bytes
 from privpipe.store.arrays import layout, sealed_arrays
@@ -58,6 +60,14 @@ def read_statistics(url: str) -> WriteStatistics:
     """
     found = layout.read_header(url, "collection").get("statistics", {})
     return TypeAdapter(WriteStatistics).validate_python(found)
+
+
+def read_uses(url: str) -> dict[str, str]:
+    """By role, the variable that the schema of a collection's table gives it; none without one."""
+    with suppress(PrivpipeError):  # of a growing collection there is no single one
+        columns = layout.read_header(url, "collection").get("table", {}).get("column", {})
+        return {plan["use"]: name for name, plan in columns.items()}
+    return {}
 
 
 class Tally:

@@ -12,6 +12,7 @@ import fsspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.csv as pc
 import pyarrow.parquet as pq
 import zarr
 
@@ -35,16 +36,16 @@ def export_release(
     verify: bool = False,
     listen: Callable[[int, int], None] = lambda _, __: None,
 ) -> int:
-    """Write a release as Parquet: a column per feature and variable, a row group per chunk.
+    """Write a release as Parquet or CSV: a column per feature and variable, chunk by chunk.
 
     Parameters
     ----------
     url
         The release.
     out_url
-        Path or URL of a file that ends in .parquet, or of a folder, which ends in a slash or has
-        no dot in its name: one file per partition that the release keeps, ``part-00000.parquet``
-        and so on, and ``_SUCCESS``. Nothing may be there yet.
+        Path or URL of a file that ends in .parquet or .csv, or of a folder, which ends in a slash
+        or has no dot in its name: one file per partition that the release keeps,
+        ``part-00000.parquet`` and so on, and ``_SUCCESS``. Nothing may be there yet.
     verify
         First read every stored byte and compare it with its receipt.
     listen
@@ -58,7 +59,7 @@ def export_release(
     Raises
     ------
     OptionError
-        If `out_url` is neither a .parquet file nor a folder.
+        If `out_url` is neither such a file nor a folder.
     FormatError
         If `url` is not a release: records that were not released are not exported. If a code has
         no name in the release's own table.
@@ -76,14 +77,14 @@ def export_release(
     metadata of each file as ``privpipe``.
     """
     url, out_url = as_url(url), as_url(out_url)
-    is_folder = _is_folder(out_url)
+    whole = not is_folder(out_url)
     header = check_release(url, verify=verify)
-    released = _Released(url, header, listen)
+    released = _Released(url, header, listen, is_text=whole and out_url.endswith(".csv"))
     try:
-        if is_folder:
-            _write_folder(released, header, out_url.rstrip("/"))
-        else:
+        if whole:
             _write_file(released, out_url)
+        else:
+            _write_folder(released, header, out_url.rstrip("/"))
         return released.n_records
     except OSError as error:
         problem = error.strerror or type(error).__name__
@@ -94,16 +95,16 @@ def export_release(
     )
 
 
-def _is_folder(out_url: str) -> bool:
+def is_folder(out_url: str) -> bool:
+    """Whether an export is a folder; OptionError for a file that is neither Parquet nor CSV."""
     name = out_url.rstrip("/").rpartition("/")[2]
     if out_url.endswith("/") or "." not in name:
         return True
-    if name.endswith((".parquet", ".pq")):
+    if name.endswith((".parquet", ".pq", ".csv")):
         return False
     raise OptionError(
-        f"{shown(out_url)} does not end in .parquet.",
-        remedy="Parquet is what can be written: name a .parquet file, or a folder with a slash at "
-        "its end.",
+        f"{shown(out_url)} does not end in .parquet or .csv.",
+        remedy="Name such a file, or a folder with a slash at its end, which gets .parquet files.",
     )
 
 
@@ -146,7 +147,8 @@ def _write_file(released: _Released, out_url: str) -> None:
 
 def _write_part(released: _Released, system: Any, path: str, start: int, stop: int) -> None:
     schema = released.batch(0, 1).schema  # a release has a record, a partition need not
-    with system.open(path, "wb") as file, pq.ParquetWriter(file, schema) as writer:
+    make: Any = pc.CSVWriter if released.is_text else pq.ParquetWriter
+    with system.open(path, "wb") as file, make(file, schema) as writer:
         at = start
         while at < stop:
             # At the borders of chunks: each chunk is read and decoded once.
@@ -167,12 +169,19 @@ class _Released:
         Its header, checked.
     listen
         See `export_release`.
+    is_text
+        Whether categories are written as text, not as codes with a table.
     """
 
     def __init__(
-        self, url: str, header: Mapping[str, Any], listen: Callable[[int, int], None]
+        self,
+        url: str,
+        header: Mapping[str, Any],
+        listen: Callable[[int, int], None],
+        *,
+        is_text: bool = False,
     ) -> None:
-        self.listen = listen
+        self.listen, self.is_text = listen, is_text
         self.n_records, self.chunk_rows = int(header["n_records"]), int(header["chunk_rows"])
         self._url, self._run = url, str(header["run"])
         self._basis = read_basis(url) if header.get("layout") == "factored" else None
@@ -193,7 +202,9 @@ class _Released:
             if name == FEATURES:
                 columns |= self._feature_columns(values)
             else:
-                columns[name] = _variable_column(name, values, categories)
+                made = _variable_column(name, values, categories)
+                is_coded = pa.types.is_dictionary(made.type)
+                columns[name] = made.dictionary_decode() if self.is_text and is_coded else made
         return pa.RecordBatch.from_pydict(columns).replace_schema_metadata(self._about)
 
     def _feature_columns(self, values: npt.NDArray[Any]) -> dict[str, pa.Array]:

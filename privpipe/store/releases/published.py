@@ -54,6 +54,8 @@ def _check_whole(
     documents = [f"{name}/{layout.ROOT_DOCUMENT}" for name in header["arrays"]]
     documents += list_keys(store, f"{layout.RECEIPTS}/")
     documents += list_keys(store, f"{BASIS}/")
+    if layout.NAMES not in header["arrays"]:
+        documents += list_keys(store, f"{layout.NAMES}/")
     layout.check_documents(url, tuple(documents), str(header.get("documents_sha256")))
     damaged = 0
     for number, name in enumerate(header["arrays"]):

@@ -206,6 +206,7 @@ def check_foreign(plan: ReleasePlan) -> None:
             )
     chunks = {layout.chunk_key(array, i) for array in plan.arrays for i in range(array.n_chunks)}
     known = chunks.union(plan.documents, [layout.ROOT_DOCUMENT], _receipt_documents(plan, []))
+    known |= layout.name_documents(["any"]).keys()  # as the receipts, of a publishing that ended
     found = set(objects.list_keys(store))
     # The rename would publish empty folders, too, with their names.
     ours = {str(parent) for key in known for parent in PurePosixPath(key).parents}
@@ -248,8 +249,11 @@ def publish_release(
     layout.check_output_free(plan.url)
     check_foreign(plan)  # the audit took its time
     receipt_documents = _receipt_documents(plan, receipts.values())
-    for key, content in receipt_documents.items():
+    names = header.get("feature_names") or () if _is_named(plan, header) else ()
+    written = receipt_documents | layout.name_documents(names)
+    for key, content in written.items():
         objects.write_bytes(store, key, content)
+    documents = plan.documents | written
     document = root_document(
         {
             "format": "release",
@@ -263,8 +267,9 @@ def publish_release(
             "chunk_rows": plan.chunks.chunk_rows,
             "receipts_sha256": digest_receipts(receipts.values()),
             "layout": "dense" if plan.basis is None else "factored",
-            "documents_sha256": layout.digest_documents({**plan.documents, **receipt_documents}),
-        }
+            "documents_sha256": layout.digest_documents(documents),
+        },
+        layout.consolidate(documents),
     )
     layout.check_output_free(plan.url)
     path, data = local_path(plan.url), local_path(plan.data_url)
@@ -307,6 +312,13 @@ def _copy_made(plan: ReleasePlan, progress: Callable[[int], None] | None) -> Non
             f"What is at {shown(plan.url)} is not what was proved.",
             remedy="Nothing was published. Look who else writes there, then run again.",
         )
+
+
+def _is_named(plan: ReleasePlan, header: Mapping[str, Any]) -> bool:
+    """Whether the names of a header are those of stored columns, and no array takes theirs."""
+    shapes = {array.name: array.shape for array in plan.arrays}
+    n_names = len(header.get("feature_names") or ())
+    return layout.NAMES not in shapes and shapes.get(layout.FEATURES, ())[1:] == (n_names,)
 
 
 def _receipt_documents(plan: ReleasePlan, receipts: Iterable[Receipt]) -> dict[str, bytes]:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv
 
-from privpipe.errors import FormatError, InputError
+from privpipe.errors import InputError, SourceError
 from privpipe.store.sources.reading import delimited, source
 from privpipe.store.sources.reading.files import TableFile, open_input, read_labels
 from privpipe.store.sources.reading.source import Form, TableColumn
@@ -78,7 +78,7 @@ def read_arff_header(lines: Iterable[bytes], where: str) -> ArffHeader:
 
     Raises
     ------
-    FormatError
+    SourceError
         If a line is not of the format, or there is no ``@data``; the line is named by number.
     """
     found: list[ArffAttribute] = []
@@ -94,7 +94,7 @@ def read_arff_header(lines: Iterable[bytes], where: str) -> ArffHeader:
             found.append(_read_attribute(line, f"{where}: line {number}"))
         elif (line and not line.startswith(("%", "@"))) or number > MOST_HEADER_LINES:
             break
-    raise FormatError(
+    raise SourceError(
         f"{where} declares no attributes, or has no @data line after them.",
         remedy="Check that it is an ARFF file.",
     )
@@ -103,14 +103,14 @@ def read_arff_header(lines: Iterable[bytes], where: str) -> ArffHeader:
 def _read_attribute(line: str, where: str) -> ArffAttribute:
     match = _ATTRIBUTE.match(line)
     if match is None:
-        raise FormatError(
+        raise SourceError(
             f"{where} is not a complete @attribute.", remedy="Write @attribute NAME TYPE."
         )
     name, type_ = unquote(match[1]), match[2].strip()
     kind = "nominal" if type_.startswith("{") else _KINDS.get(type_.split()[0].lower())
     end = type_.rfind("}")
     if kind is None or (kind == "nominal" and end < 0):
-        raise FormatError(
+        raise SourceError(
             f"{where} declares an attribute of a type that is not known, or values without an end.",
             remedy="Use numeric, real, integer, string, date or all values in braces: {a,b,c}.",
         )
@@ -161,7 +161,7 @@ class ArffTable(FileTable):
         lines = islice(delimited.read_lines(data, where), PEEK_LINES)
         first = b"".join(line for line in lines if line.strip())
         if first.lstrip().startswith(b"{"):
-            raise FormatError(
+            raise SourceError(
                 f"{where} has sparse rows, which are not read.",
                 remedy="Write dense ones, as Weka's filter SparseToNonSparse does, or convert it "
                 "to .csv or .npz.",

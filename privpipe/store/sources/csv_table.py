@@ -3,7 +3,7 @@
 import io
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -30,6 +30,11 @@ class CsvTable(FileTable):
 
     declares_types = False
     has_text = True
+
+    @cached_property
+    def _n_lines(self) -> dict[TableFile, int | None]:
+        """Lines of files that were looked through, where each is a row."""
+        return {}
 
     def look(self) -> tuple[str, Dialect, tuple[TableColumn, ...], pa.Table]:
         """How the first file is written, and all its cells of a sample as text."""
@@ -73,6 +78,10 @@ class CsvTable(FileTable):
         self, file: TableFile, columns: Sequence[TableColumn], forms: Mapping[str, Form], rows: int
     ) -> Iterator[pa.RecordBatch]:
         """Read columns; see `FileTable.read`."""
+        if not forms and (n_lines := self._n_lines.get(file)) is not None:
+            n_heads = 0 if self.layout.dialect.names else 1
+            yield pa.RecordBatch.from_arrays([pa.nulls(n_lines - n_heads)], [columns[0].name])
+            return
         first = {column.name: column for column in self.columns}
         types = {name: _type(form, first[name]) for name, form in forms.items()}
         # Something must be read to know how many records there are.
@@ -93,7 +102,8 @@ class CsvTable(FileTable):
             # The bytes first: hardly a file has such a cell, and parsing it anew takes four times
             # as long.
             with _open_text(self.files.system, file.path, layout.dialect) as stream:
-                has_zeros, has_quotes = _scan(stream, self._delimiter(file))
+                has_zeros, has_quotes, n_lines = _scan(stream, self._delimiter(file))
+            self._n_lines[file] = n_lines
             if has_zeros:
                 self._refuse_lost_zeros(file, looked)
             if has_quotes and not layout.dialect.multiline:
@@ -190,13 +200,23 @@ def _open_text(system: Any, path: str, dialect: Dialect) -> pa.NativeFile:
     return stream
 
 
-def _scan(stream: pa.NativeFile, delimiter: str) -> tuple[bool, bool]:
-    """Whether some cell of a text begins with a zero and a digit, and whether there are quotes."""
+def _scan(stream: pa.NativeFile, delimiter: str) -> tuple[bool, bool, int | None]:
+    """Whether some cell of a text begins with a zero and a digit, whether there are quotes, rows.
+
+    Rows are its lines, where there are no quotes, empty lines or carriage returns; else None.
+    """
     before = np.frombuffer(f'{delimiter}\n\r"+- '.encode(), np.uint8)
     has_zeros = has_quotes = False
-    held = b"\n"
+    held, n_lines, is_plain = b"\n", 0, True
     while piece := stream.read(BUFFER_BYTES):
-        has_quotes = has_quotes or b'"' in piece
+        # Names are quoted more often than cells.
+        head = (
+            0 if n_lines else piece.find(b"\n") * (piece.partition(b"\n")[0].count(b'"') % 2 == 0)
+        )
+        has_quotes = has_quotes or piece.find(b'"', max(head, 0)) >= 0
+        ends = np.frombuffer(held[-1:] + piece, np.uint8) == ord("\n")
+        n_lines += int(np.count_nonzero(ends[1:]))
+        is_plain &= b"\r" not in piece and not (ends[1:] & ends[:-1]).any()
         text = np.frombuffer(held + piece, np.uint8)
         # Bytes wrap around: a zero, then a digit, after neither a digit nor a point. Of these few
         # alone it is checked that a cell begins.
@@ -206,7 +226,8 @@ def _scan(stream: pa.NativeFile, delimiter: str) -> tuple[bool, bool]:
         if has_zeros and has_quotes:
             break
         held = (held + piece)[-2:]
-    return has_zeros, has_quotes
+    n_lines += not held.endswith(b"\n")
+    return has_zeros, has_quotes, n_lines if is_plain and not has_quotes else None
 
 
 class _InnerLines(io.RawIOBase):

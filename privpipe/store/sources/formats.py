@@ -131,6 +131,9 @@ def open_source(url: str, layout: SourceLayout, *, min_category_count: int = 1) 
         as_text = (*layout.categorical, *layout.one_hot)
         source = open_source(url, replace(layout, categorical=as_text, one_hot=()))
         return recoding.spread_texts(source, layout.one_hot, min_category_count)
+    if layout.marked:
+        found = open_source(url, replace(layout, marked=()))
+        return recoding.mark_missing(found, layout.marked)
     if layout.calendar:
         as_days = replace(layout, dates=(*layout.dates, *layout.calendar), calendar=())
         return recoding.split_dates(open_source(url, as_days), layout.calendar)

@@ -7,7 +7,7 @@ from itertools import islice
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from privpipe.errors import FormatError
+from privpipe.errors import SourceError
 from privpipe.store.sources.arrow_file import columns_of
 from privpipe.store.sources.reading.files import TableFile, open_input
 from privpipe.store.sources.reading.source import Form, TableColumn
@@ -72,7 +72,7 @@ class ParquetTable(FileTable):
             for column in map(group.column, range(group.num_columns)):
                 size = column.total_uncompressed_size
                 if size > MOST_COLUMN_BYTES and column.path_in_schema in names:
-                    raise FormatError(
+                    raise SourceError(
                         f"{self.files.describe(file)} has a row group ({number}) whose column "
                         f"{column.path_in_schema!r} unfolds from {column.total_compressed_size:,} "
                         f"to {size:,} bytes; at most {MOST_COLUMN_BYTES:,} are read at once.",

@@ -34,7 +34,7 @@ class OneOfSeveral(FileTable):
         ------
         InputError
             If none of that name is there, or none is named and there are several.
-        FormatError
+        SourceError
             If the file cannot be read.
         """
         there, name = self.guard(file, lambda: self.list_tables(file)), self.layout.dialect.table

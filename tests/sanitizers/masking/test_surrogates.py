@@ -251,7 +251,7 @@ def test_fit__equal_records_of_different_people_are_told_apart_by_their_subject(
     x, y, rows = repeat_one(300)
     with pytest.raises(InputError, match="equal") as caught:
         fit(Records(x, desired=y))
-    assert "[privacy] subject" in caught.value.remedy
+    assert "[collection] subject" in caught.value.remedy
     fit(Records(x, desired=y, groups=np.arange(len(rows))))
 
 

@@ -44,14 +44,14 @@ STOPS = """
     import sys, time
     from privpipe.store.collections import ingest as module
     from privpipe.store.collections.ingest import IngestOptions, ingest
-    fill = module._fill_chunks
+    fill = module.fill_chunks
     def slow(*given):
         for number, chunk in enumerate(fill(*given)):
             yield chunk
             if number == 2:
                 print("written", flush=True)
                 time.sleep(600)
-    module._fill_chunks = slow
+    module.fill_chunks = slow
     ingest(sys.argv[1], sys.argv[2], IngestOptions(chunk_bytes=64))
 """
 

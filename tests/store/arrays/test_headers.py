@@ -21,7 +21,7 @@ from privpipe.store.releases.release_writing import ReleasePlan, prepare_release
 from tests.store.serial_run import write_small_collection
 
 READERS = {"collection": open_collection, "model": open_model, "release": check_release}
-WRITTEN = {"collection": 1, "model": 3, "release": 2}
+WRITTEN = {"collection": 1, "model": 3, "release": 3}
 
 
 @pytest.fixture
@@ -63,7 +63,8 @@ def test_format_version__the_one_before_is_read(stored: dict[str, str], kind: st
 
 
 @pytest.mark.parametrize(
-    ("kind", "reads"), [("collection", "1"), ("model", "1 and 2 and 3"), ("release", "1 and 2")]
+    ("kind", "reads"),
+    [("collection", "1"), ("model", "1 and 2 and 3"), ("release", "1 and 2 and 3")],
 )
 @pytest.mark.parametrize("version", [0, 4, "2", None, [2]])
 def test_format_version__others_are_refused_and_named(
@@ -86,3 +87,14 @@ def test_format_2__keeps_what_a_guarantee_gained(tmp_path: Path, noise: LaplaceM
     header = read_header(url, "model")["guarantee"]
     assert (header["delta"], header["protects"]) == (1e-6, "person")
     assert header["parameters"] == [["norm", 2.0], ["slack", 0.5]]
+
+
+def test_header__a_changed_description_in_the_root_is_found(stored: dict[str, str]) -> None:
+    """Readers of Zarr believe the root's copy, which no digest of the documents covers."""
+    root = Path(stored["release"]) / "zarr.json"
+    content = json.loads(root.read_bytes())
+    assert "features" in content["consolidated_metadata"]["metadata"]
+    content["consolidated_metadata"]["metadata"]["features"]["shape"] = [4, 2]
+    root.write_bytes(json.dumps(content, indent=1).encode())
+    with pytest.raises(FormatError, match="differs from its own digest"):
+        READERS["release"](stored["release"])

@@ -166,13 +166,24 @@ def test_export_release__records_that_were_not_released_are_not_exported(tmp_pat
     assert not (tmp_path / "out.parquet").exists()
 
 
-def test_export_release__nothing_is_overwritten_and_only_parquet_is_written(tmp_path):
+@pytest.mark.parametrize("where", ["local", "memory"])
+def test_export_release__csv_holds_the_same(tmp_path, request, where):
+    place = choose_place(where, tmp_path, request)
+    url, whole = make_release(f"{place}/r.zarr", {"feature_names": ["a", "b", "c"]})
+    assert export_release(url, f"{place}/r.csv") == N
+    found = pd.read_csv(f"{place}/r.csv", dtype={"a": "f4", "b": "f4", "c": "f4"})
+    np.testing.assert_array_equal(found[["a", "b", "c"]], whole[FEATURES])
+    np.testing.assert_array_equal(found["score"], whole["score"])
+    assert found["town"].fillna("").tolist() == [["Ulm", "Köln", ""][c] for c in whole["town"]]
+
+
+def test_export_release__nothing_is_overwritten_and_only_tables_are_written(tmp_path):
     url, _ = make_release(tmp_path / "r.zarr")
     (tmp_path / "there.parquet").write_bytes(b"x")
     with pytest.raises(StoreError, match=r"there\.parquet exists"):
         export_release(url, str(tmp_path / "there.parquet"))
-    with pytest.raises(OptionError, match=r"does not end in \.parquet"):
-        export_release(url, str(tmp_path / "r.csv"))
+    with pytest.raises(OptionError, match=r"does not end in \.parquet or \.csv"):
+        export_release(url, str(tmp_path / "r.xlsx"))
     with pytest.raises(StoreError, match="cannot be made"):
         export_release(url, str(tmp_path / "there.parquet" / "x.parquet"))
     assert (tmp_path / "there.parquet").read_bytes() == b"x"

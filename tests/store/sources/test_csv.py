@@ -152,5 +152,30 @@ def test_scan__finds_a_cell_that_begins_with_zeros_wherever_it_is(
         if code is not None:
             rows[int(rng.integers(20))][int(rng.integers(3))] = code
         text = "".join(f"{mark.join(row)}\n" for row in rows).encode()
-        found, _ = csv_table._scan(pa.BufferReader(text), mark)
+        found, _, n_lines = csv_table._scan(pa.BufferReader(text), mark)
         assert found == bool(begins.search(text)) == (code is not None), code
+        assert n_lines == 20 or (n_lines is None and code == '"012"')
+
+
+@pytest.mark.parametrize(
+    ("text", "n_records"),
+    [
+        ('"a","b"\n1,2\n3,4', 2),
+        ("a,b\n1,2\n\n3,4\n", 2),
+        ("a,b\r\n1,2\r\n3,4\r\n", 2),
+        ("a,b\r1,2\r3,4", 2),
+        ('a,b\n"1",2\n3,4\n', 2),
+        ('"a\nc",b\n1,2\n', 1),
+        ("a,b\n1,2\n\n\n", 1),
+    ],
+)
+@pytest.mark.parametrize("size", [5, 2**20])
+def test_ingest__counts_the_rows_that_pyarrow_reads(
+    text: str, n_records: int, size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By lines where each is a row: quotes, empty lines and returns are left to the parser."""
+    monkeypatch.setattr(csv_table, "BUFFER_BYTES", size)
+    (tmp_path / "t.csv").write_bytes(text.encode())
+    options = IngestOptions(layout=SourceLayout(categorical=("b",)))
+    assert ingest(tmp_path / "t.csv", tmp_path / "t.zarr").n_records == n_records
+    assert ingest(tmp_path / "t.csv", tmp_path / "u.zarr", options).n_records == n_records

@@ -10,10 +10,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from privpipe.errors import PrivpipeError
+from privpipe.command.erase_command import erase_command
+from privpipe.command.init_command import init_command
+from privpipe.errors import InputError, OptionError, PrivpipeError
 from privpipe.store.collections.collection import open_collection
 from privpipe.store.collections.ingest import IngestOptions, ingest
-from privpipe.store.collections.proposal import TableSchema, propose_schema
+from privpipe.store.collections.proposal import TableSchema, propose_schema, read_schema
+from privpipe.store.collections.writing import read_uses
 from tests.store.sources.ugly_tables import SHEETS, TABLES, Table, damage
 from tests.store.tables import read_collection
 
@@ -95,7 +98,7 @@ def test_ingest__of_a_damaged_table_names_the_row_and_leaves_nothing(
         # that it was another.
         assert kind == "cut" or (kind == "flipped" and schema.file.encoding != "utf-8")
         return
-    assert error.exit_code in (3, 4)
+    assert error.exit_code == 3
     assert error.remedy
     # UTF-16 that lost a byte has no lines.
     assert "UTF-16" in name or any(w in error.message for w in ("row ", "rows ", "line "))
@@ -122,3 +125,58 @@ def test_ingest__makes_a_calendar_of_dates_as_pandas_does(tmp_path: Path) -> Non
         )
     days = dates.astype("int64").where(dates.notna()) / 86_400e6
     np.testing.assert_allclose(found["at"], days, rtol=1e-12)
+
+
+ROLES = """[column."x"]
+kind = "number"
+use = "marked"
+[column."pain"]
+kind = "ordered"
+order = ["none", "mild", "severe"]
+use = "feature"
+[column."who"]
+kind = "text"
+use = "subject"
+[column."at"]
+kind = "date"
+use = "time"
+[column."w"]
+kind = "number"
+use = "weights"
+"""
+
+
+def test_ingest__takes_what_a_schema_says_of_order_gaps_and_roles(tmp_path: Path) -> None:
+    rows = ["1,mild,p7,2024-01-02,1", ",none,p7,2024-01-01,2", "3,severe,p8,,1", "4,,p8,,1"]
+    (tmp_path / "t.csv").write_text("\n".join(["x,pain,who,at,w", *rows]) + "\n")
+    said = '[file]\nmissing = [""]\n' + ROLES
+    (tmp_path / "s.toml").write_text(said)
+    options = IngestOptions(schema=read_schema(tmp_path / "s.toml"))
+    made = ingest(tmp_path / "t.csv", tmp_path / "t.zarr", options)
+    assert made.feature_names == ("x", "pain", "x missing")
+    found = read_collection(tmp_path / "t.zarr")
+    np.testing.assert_array_equal(
+        found["features"], [[1, 1, 0], [np.nan, 0, 1], [3, 2, 0], [4, np.nan, 0]]
+    )
+    np.testing.assert_array_equal(found["at"], [19724, 19723, np.nan, np.nan])
+    assert read_uses(str(tmp_path / "t.zarr"))["subject"] == "who"
+    # `init` and `erase` read the roles.
+    given: Any = {"method": "noisy", "desired": (), "confidential": (), "release": ""}
+    text = init_command(str(tmp_path / "t.zarr"), "-", **given)["text"]
+    assert '\nsubject = "who"\n' in text
+    plan = erase_command(str(tmp_path / "t.zarr"), "subject == p7", dry_run=True)
+    assert plan["erasures"][0]["n_records"] == 2
+    (tmp_path / "t.csv").write_text("x,pain,who,at,w\n1,SECRET,p7,,1\n")
+    with pytest.raises(InputError, match="'pain' holds no category in order in row 2") as caught:
+        ingest(tmp_path / "t.csv", tmp_path / "u.zarr", options)
+    assert "SECRET" not in str(caught.value)
+    for wrong in (
+        said.replace('order = ["none", "mild", "severe"]\n', ""),
+        f"{said}order = ['a']\n",
+    ):
+        (tmp_path / "s.toml").write_text(wrong)
+        with pytest.raises(OptionError, match="all values from the least"):
+            read_schema(tmp_path / "s.toml")
+    (tmp_path / "s.toml").write_text(said.replace('[""]', '["", "none"]'))
+    with pytest.raises(OptionError, match=r"pain: order holds what file\.missing"):
+        read_schema(tmp_path / "s.toml")

@@ -9,8 +9,10 @@ preserve.
 """
 
 import math
+import tomllib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from privpipe.attacks.adversaries.attack_options import ALONE, JOINT, AttackOptions
@@ -24,27 +26,11 @@ FEWEST_RARE = 1000
 """Records of the rarest class below which few audits decide at the usual limits: that is said where
 nothing was decided. It is no veto, for the limits of so few are as much wider and err no more."""
 
-SCORE_WORDS = {
-    "accuracy": "an accuracy",
-    "balanced_accuracy": "a balanced accuracy",
-    "f1": "an F1",
-    "auc": "an area under the ROC curve",
-    "r2": "an R squared",
-    "tpr_at_0.001": "a true-positive rate at 0.1 % false positives",
-    "tpr_at_0.01": "a true-positive rate at 1 % false positives",
-}
-"""Names of scores as sentences show them."""
-
-SOURCE_WORDS = {
-    "released": "the released features",
-    "everything": "all that is released",
-    "bits": "the bits of the released values and of their order",
-    "surroundings": "the rows around each record, and how often its values occur",
-    "joined": "all that is released and the target",
-    "groups": "released records known to be of one group",
-    "raw groups": "raw records known to be of one group",
-}
-"""Names of sources as sentences show them."""
+_WORDS: dict[str, dict[str, str]] = tomllib.loads(
+    Path(__file__).with_name("words.toml").read_text("utf-8")
+)
+SCORE_WORDS, SOURCE_WORDS = _WORDS["scores"], _WORDS["sources"]
+"""Names of scores and sources as sentences show them."""
 
 
 @dataclass(frozen=True)

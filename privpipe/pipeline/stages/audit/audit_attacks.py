@@ -148,7 +148,7 @@ def describe_published(run: Run, found: Earlier) -> tuple[Published, list[LeftOu
         order=judges,
         partitions=release.partitions,
         withholds=release.nonfinite == "withhold",
-        group=run.options.audit.group,
+        group=run.split.group,
         earlier=found.releases if judges else (),
         compares_noise=bool(run.training.desired),
     )

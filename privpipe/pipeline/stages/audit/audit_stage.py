@@ -362,7 +362,7 @@ def _digest_judge(run: Run) -> str:
     usual = AttackOptions()
     measured = replace(find_attack_options(run.options).without_limits(), level=usual.level)
     audit = run.options.audit
-    judge = [asdict(measured), audit.holdout, audit.group, sorted(audit.earlier)]
+    judge = [asdict(measured), audit.holdout, run.options.collection.subject, sorted(audit.earlier)]
     return hashlib.sha256(json.dumps(judge, sort_keys=True).encode()).hexdigest()
 
 

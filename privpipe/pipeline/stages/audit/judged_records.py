@@ -28,8 +28,8 @@ def find_labelled(run: Run) -> Collection | None:
     All confidential variables must be there, and the subject where one is named; and none of the
     partitions may be one that the fit learned from.
     """
-    group = run.options.audit.group
-    needed = (*run.training.confidential, *(() if group is None else (group,)))
+    subject = run.options.collection.subject
+    needed = (*run.training.confidential, *(() if subject is None else (subject,)))
     if run.trains_on_itself or not run.training.confidential or not _has(run, needed):
         return None
     learned, released = (
@@ -53,7 +53,7 @@ def find_test(run: Run) -> tuple[Collection, Split] | None:
     names = (*run.training.desired, *run.training.confidential)
     if found is None or not _has(run, names, alike=True):
         return None
-    return found, make_split(1.0, run.options.audit.group)
+    return found, make_split(1.0, run.options.collection.subject)
 
 
 def list_unjudged(run: Run) -> list[LeftOut]:
@@ -94,18 +94,21 @@ def describe_basis(run: Run) -> str:
         share=run.options.audit.holdout,
         group=run.split.group,
         unjudged=() if run.trains_on_itself else [name for name, _ in _list_shown(run)],
+        unnamed=run.options.collection.subject is not None,
     )
 
 
 def _has(run: Run, names: tuple[str, ...], *, alike: bool = False) -> bool:
     """Whether the released records have variables of the same kinds, or of equal categories."""
-    mine = {one.name: one for one in run.collection.schema_of_records.variables}
+    mine, theirs = (
+        {variable.name: variable.categories for variable in one.schema_of_records.variables}
+        for one in (run.collection, run.training)
+    )
     for name in names:
-        theirs = run.training.schema_of_records.variable(name).categories
-        if name not in mine or (mine[name].categories is None) != (theirs is None):
+        if not {name} <= mine.keys() & theirs.keys():
             return False
         # Codes mean the category of that number: other categories, other labels.
-        if alike and mine[name].categories != theirs:
+        if (mine[name] is None) != (theirs[name] is None) or (alike and mine[name] != theirs[name]):
             return False
     return True
 

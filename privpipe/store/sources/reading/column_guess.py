@@ -4,9 +4,11 @@ Nothing in what is said is a cell: examples are invented, and those that occur a
 """
 
 import re
+import tomllib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -23,40 +25,22 @@ from privpipe.store.sources.reading.source import (
     TextKind,
 )
 
-Use = Literal["feature", "days", "calendar", "indicators", "variable", "drop"]
-"""What a column becomes: a feature, one of days, four of a date, one per category, a variable, or
-nothing."""
+VariableUse = Literal["variable", "subject", "weights", "time"]
+"""What a column that is no feature becomes, and which role it has."""
 
-MISSING_MARKS = (*MISSING_TEXT, "-", "--", "?", ".", "n.a.", "n/a", "N.A.", "#N/A", "None", "none")
+Use = Literal["feature", "days", "calendar", "marked", "indicators", "drop", VariableUse]
+"""What a column becomes: a feature, one of days, four of a date, two where gaps are marked, one per
+category, what `VariableUse` says, or nothing."""
+
+CELLS = tomllib.loads(Path(__file__).with_name("cells.toml").read_text("utf-8"))
+MISSING_MARKS: tuple[str, ...] = (*MISSING_TEXT, *CELLS["missing"])
 """Cells that mean a missing value wherever they are."""
-
-SENTINELS = ("999", "9999", "99999", "-99", "-999", "-9999", "99")
-"""Numbers that mean a missing value where they lie far from all others."""
-
-FORMATS = {
-    "%d.%m.%Y": r"\d{1,2}\.\d{1,2}\.\d{4}",
-    "%d.%m.%y": r"\d{1,2}\.\d{1,2}\.\d{2}",
-    "%m/%d/%Y": r"\d{1,2}/\d{1,2}/\d{4}",
-    "%d/%m/%Y": r"\d{1,2}/\d{1,2}/\d{4}",
-    "%Y/%m/%d": r"\d{4}/\d{1,2}/\d{1,2}",
-    "%d-%m-%Y": r"\d{1,2}-\d{1,2}-\d{4}",
-    "": r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:?\d\d)?)?",
-}
-"""Formats of dates and what they look like."""
 
 PHONE = re.compile(r"(\+|00)\d[\d ()/-]{6,}")
 CODE = re.compile(r"\d+[eE]\d+")
 MOSTLY = 0.9
 LEAST_JUDGED, MOST_PAIRED = 100, 60
 """Cells by which an identifier is known; columns of which each pair is compared."""
-
-INVENTED = {
-    "number": ("12", "3.5", "1040", "0.25", "-7"),
-    "date": ("1987-11-23", "2003-02-14", "2019-08-30"),
-    "boolean": ("yes", "no"),
-    "code": ("00731", "0452", "9b1"),
-    "text": ("alpha", "beta", "gamma", "delta"),
-}
 
 
 @dataclass(frozen=True)
@@ -163,7 +147,7 @@ def _guess_text(counts: Counter[str], dialect: Dialect) -> tuple[ColumnText, Use
 
 def _guess_date(counts: Counter[str]) -> tuple[ColumnText, Use, str, str] | None:
     n, fitting = counts.total(), dict[str, int]()
-    for form, pattern in FORMATS.items():
+    for form, pattern in CELLS["dates"].items():
         alike = [name for name in counts if re.fullmatch(pattern, name)]
         times = pd.to_datetime(
             pd.Series(alike, dtype=str), format=form or "ISO8601", errors="coerce"
@@ -220,7 +204,7 @@ def _is_key(counts: Counter[str]) -> bool:
 
 def _find_sentinels(cells: Any, text: ColumnText, dialect: Dialect) -> tuple[str, ...]:
     """Numbers such as 999 that occur several times, far beyond all others."""
-    marks = [mark for mark in SENTINELS if pc.sum(pc.equal(cells, mark)).as_py() > 1]
+    marks = [mark for mark in CELLS["sentinels"] if pc.sum(pc.equal(cells, mark)).as_py() > 1]
     values = convert_cells(cells, text, dialect, marks)[0].drop_null().to_numpy()
     if not marks or len(values) < LEAST_JUDGED:
         return ()
@@ -233,7 +217,7 @@ def _find_sentinels(cells: Any, text: ColumnText, dialect: Dialect) -> tuple[str
 
 
 def _invent(kind: str, text: ColumnText, dialect: Dialect, counts: Counter[str]) -> tuple[str, ...]:
-    examples = INVENTED[kind or text.kind]
+    examples = tuple(CELLS["invented"][kind or text.kind])
     if kind == "date" and text.format:
         examples = tuple(pd.Timestamp(one).strftime(text.format) for one in examples)
     if kind == "number":

@@ -25,7 +25,12 @@ LOST_ZERO = r"^[+-]?0[0-9]"
 ZEROS = "zeros"
 """Format of a column of numbers that may begin with zeros."""
 
-WORDS = {"number": "number", "date": "date", "boolean": "truth value"}
+WORDS = {
+    "number": "number",
+    "date": "date",
+    "boolean": "truth value",
+    "ordered": "category in order",
+}
 
 MOST_SHOWN = 12
 """Rows in a message; `details` has all."""
@@ -37,6 +42,7 @@ def needs_text(said: ColumnText, dialect: Dialect) -> bool:
         "number": bool(dialect.thousands),
         "date": bool(said.format),
         "boolean": True,
+        "ordered": True,
         "text": False,
     }
     return by_kind[said.kind] or bool(said.missing) or dialect.trim
@@ -63,7 +69,12 @@ def convert_cells(
     cells = pc.utf8_trim_whitespace(column) if dialect.trim or said.kind != "text" else column
     gone = pa.array([*said.missing, *missing], cells.type)
     cells = pc.if_else(pc.is_in(cells, gone), pa.scalar(None, cells.type), cells)
-    read = {"number": _read_numbers, "date": _read_dates, "boolean": _read_truths}
+    read = {
+        "number": _read_numbers,
+        "date": _read_dates,
+        "boolean": _read_truths,
+        "ordered": _read_order,
+    }
     found = cells if said.kind == "text" else read[said.kind](cells, said, dialect)
     bad = pc.and_(pc.is_null(found), pc.is_valid(cells))
     return found, np.flatnonzero(bad.to_numpy(zero_copy_only=False))
@@ -99,6 +110,10 @@ def _read_truths(cells: pa.Array, _: ColumnText, __: Dialect) -> pa.Array:
     words = pc.utf8_lower(cells)
     true, false = (pc.is_in(words, pa.array(known, words.type)) for known in (TRUE, FALSE))
     return pc.if_else(pc.or_(true, false), true, pa.scalar(None, pa.bool_()))
+
+
+def _read_order(cells: pa.Array, said: ColumnText, _: Dialect) -> pa.Array:
+    return pc.index_in(cells, pa.array(said.order, cells.type)).cast(pa.float32())
 
 
 def explain_cells(where: str, name: str, said: ColumnText, rows: list[int]) -> InputError:

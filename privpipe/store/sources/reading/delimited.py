@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.csv as pc
 
-from privpipe.errors import FormatError, InputError
+from privpipe.errors import InputError, SourceError
 from privpipe.store.sources.reading.roles import MOST_COLUMNS, too_wide
 
 BUFFER_BYTES = 2**20
@@ -32,7 +32,7 @@ def read_lines(open_stream: Callable[[], pa.NativeFile], where: str) -> Iterator
 
     Raises
     ------
-    FormatError
+    SourceError
         If it cannot be read, or a line is longer than `MOST_LINE_BYTES`.
     """
     try:
@@ -44,24 +44,24 @@ def read_lines(open_stream: Callable[[], pa.NativeFile], where: str) -> Iterator
             return
     except (OSError, EOFError, pa.ArrowException) as error:
         problem = type(error).__name__
-    raise FormatError(
+    raise SourceError(
         f"{where} cannot be read ({problem}).",
         remedy="The file is damaged or cut short: get it again.",
     )
 
 
-def explain_long_line(where: str) -> FormatError:
+def explain_long_line(where: str) -> SourceError:
     """A line that is no row of a table, in words."""
-    return FormatError(
+    return SourceError(
         f"{where} has a line of more than {MOST_LINE_BYTES // 2**20} MiB.",
         remedy="Check that it is a table of text; store such wide records as Parquet or .npz.",
         code="long-line",
     )
 
 
-def not_utf8(where: str) -> FormatError:
+def not_utf8(where: str) -> SourceError:
     """The error for text in another encoding."""
-    return FormatError(
+    return SourceError(
         f"{where} is not text in UTF-8.",
         remedy="Convert it, as with `iconv -f LATIN1 -t UTF-8`.",
         code="encoding",
@@ -137,7 +137,7 @@ class DelimitedText:
 
         Raises
         ------
-        InputError, FormatError
+        InputError, SourceError
             As `read`.
         """
         try:
@@ -174,7 +174,7 @@ class DelimitedText:
         InputError
             If a row has another number of cells than there are names, a cell does not fit its
             column, or there is nothing.
-        FormatError
+        SourceError
             If it is not text in UTF-8, damaged, its first row is longer than `MOST_LINE_BYTES`, or
             another is longer than a block.
         """
@@ -236,7 +236,7 @@ class DelimitedText:
         # Rows of text differ in length; Arrow refuses one that is longer than a block.
         return max(BLOCK_BYTES, 4 * len(first))
 
-    def _explain(self, message: str, names: Sequence[str]) -> InputError | FormatError:
+    def _explain(self, message: str, names: Sequence[str]) -> InputError | SourceError:
         """What went wrong, from those parts of a message that hold no cell."""
         if ragged := _RAGGED.match(message):
             row, expected, found_cells = ragged.groups()
@@ -261,17 +261,17 @@ class DelimitedText:
                 f"{self.where} is empty.", remedy="Give at least one record.", code="empty"
             )
         if "straddling" in message:
-            return FormatError(
+            return SourceError(
                 f"{self.where} has a row of more than {BLOCK_BYTES // 2**10} KiB and four times "
                 "its first one, or a quote without end.",
                 remedy="Fix the quotes, or store such wide records as Parquet.",
             )
-        return FormatError(
+        return SourceError(
             f"{self.where} cannot be read as delimited text.",
             remedy="The file is damaged, cut short or something else: write it again.",
         )
 
-    def _not_utf8(self) -> FormatError:
+    def _not_utf8(self) -> SourceError:
         return not_utf8(f"{self.where}{find_undecodable(self.open_stream, self.first_row + 1)}")
 
     def _place(self, row: str | None) -> str:

@@ -15,7 +15,7 @@ from operator import length_hint
 
 import pyarrow as pa
 
-from privpipe.errors import FormatError, InputError
+from privpipe.errors import InputError, SourceError
 from privpipe.store.sources.reading.source import Dialect
 
 HEAD_BYTES, PIECE_BYTES, MOST_PIECES = 2**18, 2**16, 48
@@ -135,7 +135,7 @@ def sniff_dialect(
     ------
     InputError
         If it is empty.
-    FormatError
+    SourceError
         If it is no text.
     """
     from clevercsv.detect import Detector
@@ -144,7 +144,7 @@ def sniff_dialect(
     if not sample.head.strip():
         raise InputError(f"{where} is empty.", remedy="Give at least one record.", code="empty")
     if "\0" in sample.head:
-        raise FormatError(f"{where} is no text.", remedy="Give its true format by its ending.")
+        raise SourceError(f"{where} is no text.", remedy="Give its true format by its ending.")
     found = Detector().detect(sample.head[:SNIFFED_CHARACTERS], delimiters=MARKS)
     delimiter = found.delimiter if found and found.delimiter in MARKS else ","
     rows = read_cells(sample.head, delimiter, 2_000)

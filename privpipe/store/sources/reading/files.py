@@ -15,7 +15,7 @@ import fsspec
 import pyarrow as pa
 from fsspec.implementations.local import LocalFileSystem
 
-from privpipe.errors import FormatError, InputError, StoreError
+from privpipe.errors import InputError, SourceError, StoreError
 from privpipe.store.access.location import explain_unreachable, shown
 from privpipe.store.sources.reading.source import ColumnKind, Form, TableColumn
 
@@ -213,7 +213,7 @@ def _open_zipped(system: Any, path: str) -> pa.NativeFile:
         problem = f"holds {len(names)} files, and is read where it holds one"
     except (BadZipFile, NotImplementedError, RuntimeError):
         problem = "cannot be read as .zip"
-    raise FormatError(
+    raise SourceError(
         f"{shown(path)} {problem}.",
         remedy="Unpack it, and ingest the file, or the folder of them.",
         code="archive",
@@ -247,7 +247,7 @@ def read_labels(system: Any, path: str) -> tuple[str, ...]:
 
     Raises
     ------
-    FormatError
+    SourceError
         If it cannot be read, or is not such a list.
     """
     names: tuple[str, ...] = ()
@@ -264,5 +264,5 @@ def read_labels(system: Any, path: str) -> tuple[str, ...]:
         problem = f"cannot be read ({error.strerror or type(error).__name__})"
         remedy = "Check the path given with --label-file."
     if not names:
-        raise FormatError(f"The label file {shown(path)} {problem}.", remedy=remedy)
+        raise SourceError(f"The label file {shown(path)} {problem}.", remedy=remedy)
     return names

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from privpipe.errors import FormatError, InputError, LeftOutWarning, OptionError, StoreError
+from privpipe.errors import InputError, LeftOutWarning, OptionError, SourceError, StoreError
 from privpipe.records.schema import explain_unknown, suggest
 from privpipe.store.access.location import guard_read, shown
 from privpipe.store.sources.reading import source
@@ -243,7 +243,7 @@ def _decode(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         return values
     with suppress(UnicodeDecodeError):  # its text quotes a value
         return np.char.decode(values, "utf-8", "strict")
-    raise FormatError(
+    raise SourceError(
         "An array of bytes is not text in UTF-8.",
         remedy="Store it as text, or leave it out with --drop.",
         code="encoding",

@@ -6,12 +6,14 @@ number alone: no record's value need be an edge.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from privpipe.errors import InputError, OptionError
@@ -82,14 +84,30 @@ def split_dates(source: RecordSource, columns: Sequence[str]) -> RecordSource:
     columns
         Features that are days since 1970-01-01. The month is 1 to 12, the weekday 0 for a Monday.
     """
-    places = [source.feature_names.index(name) for name in columns]
     made = tuple(f"{name} {part}" for name in columns for part in ("year", "month", "weekday"))
+    return _add_features(source, columns, made, _split_days)
+
+
+def mark_missing(source: RecordSource, columns: Sequence[str]) -> RecordSource:
+    """A source in which further features are 1 where some features are missing, else 0."""
+    made = tuple(f"{name} missing" for name in columns)
+    return _add_features(source, columns, made, lambda values: (np.isnan(values),))
+
+
+def _add_features(
+    source: RecordSource,
+    columns: Sequence[str],
+    made: tuple[str, ...],
+    make: Callable[[FloatArray], tuple[npt.NDArray[Any], ...]],
+) -> RecordSource:
+    """A source with features made of some features, after those that there are."""
+    places = [source.feature_names.index(name) for name in columns]
 
     def read(rows: int, with_features: bool) -> Iterator[Block]:
         for block in source.read(rows, with_features):
             features = block.features
             if with_features:
-                parts = [part for place in places for part in _split_days(features[:, place])]
+                parts = [part for place in places for part in make(features[:, place])]
                 features = np.column_stack([features, *parts]).astype(features.dtype)
             yield replace(block, features=features)
 

@@ -8,10 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from privpipe.errors import FormatError, InputError, OptionError
+from privpipe.errors import InputError, OptionError, SourceError
 from privpipe.records.schema import suggest
 from privpipe.store.access.location import MOST_NAME_BYTES
-from privpipe.store.sources.reading.source import Form, SourceLayout, SourceVariable, TableColumn
+from privpipe.store.sources.reading.source import (
+    Form,
+    Kind,
+    SourceLayout,
+    SourceVariable,
+    TableColumn,
+)
 
 MOST_COLUMNS = 2**16
 """Of a table: Arrow needs some kilobytes for each, whatever the column holds."""
@@ -78,7 +84,7 @@ def assign_roles(
         If an option names a column that is not there (with the closest), or two roles for one.
     InputError
         If a name occurs twice, a feature is not a number, or a variable neither number nor text.
-    FormatError
+    SourceError
         If there are more than `MOST_COLUMNS`.
     """
     if len(columns) > MOST_COLUMNS:
@@ -113,8 +119,7 @@ def assign_roles(
     return Roles(
         features=tuple(column.name for column in features),
         variables=tuple(
-            SourceVariable(c.name, "text" if c.name in as_text or c.kind == "other" else c.kind)
-            for c in rest
+            SourceVariable(c.name, "text" if c.name in as_text else _kind(c, layout)) for c in rest
         ),
         forms={column.name: _form(column, layout) for column in rest},
         features_dtype=np.dtype(
@@ -195,9 +200,9 @@ def check_variable_name(name: str) -> None:
         )
 
 
-def too_wide(where: str) -> FormatError:
+def too_wide(where: str) -> SourceError:
     """The error for more columns than are read."""
-    return FormatError(
+    return SourceError(
         f"{where} has more than {MOST_COLUMNS:,} columns.",
         remedy="Check the delimiter; store such wide records as one array, in .npz or Zarr.",
         code="wide",
@@ -359,6 +364,8 @@ def _check_variables(columns: Sequence[TableColumn], layout: SourceLayout, where
             problem = f"holds lists or structures ({column.type_name})"
             remedy = "Leave it out with --drop, or store one value per record."
         elif column.kind == "other" and column.name not in layout.categorical:
+            if column.is_date and column.name in layout.numeric:
+                continue
             problem = f"is neither number nor text ({column.type_name})"
             remedy = "Make it --categorical, or leave it out with --drop."
         else:
@@ -368,6 +375,13 @@ def _check_variables(columns: Sequence[TableColumn], layout: SourceLayout, where
             remedy=remedy,
             code="column-type",
         )
+
+
+def _kind(column: TableColumn, layout: SourceLayout) -> Kind:
+    """What a variable holds: dates that are numbers are days."""
+    if column.kind != "other":
+        return column.kind
+    return "number" if column.name in layout.numeric else "text"
 
 
 def _form(column: TableColumn, layout: SourceLayout) -> Form:

@@ -129,7 +129,7 @@ def unstable(problem: str) -> StoreError:
     )
 
 
-TextKind = Literal["number", "text", "boolean", "date"]
+TextKind = Literal["number", "text", "boolean", "date", "ordered"]
 """What the cells of a column mean, as a reviewed schema says."""
 
 
@@ -145,11 +145,14 @@ class ColumnText:
         Of dates, as `strftime` writes it; ISO 8601 where empty.
     missing
         Cells that mean a missing value in this column alone.
+    order
+        Cells that are read as 0, 1, 2 and so on, where the kind is "ordered".
     """
 
     kind: TextKind
     format: str = ""
     missing: tuple[str, ...] = ()
+    order: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -271,6 +274,8 @@ class SourceLayout:
         Tables: columns of dates or times that become features, as days since 1970-01-01.
     calendar
         Tables: columns of dates that become four features, year, month, weekday and days.
+    marked
+        Tables: features beside which another says, by 0 and 1, where they are missing.
     bins
         Tables: columns of numbers that become categorical variables, as ``age=8`` for 8 bins of
         about as many records each, or ``age=25:40:60`` for these edges. Edges become names of
@@ -294,6 +299,7 @@ class SourceLayout:
     one_hot: tuple[str, ...] = ()
     dates: tuple[str, ...] = ()
     calendar: tuple[str, ...] = ()
+    marked: tuple[str, ...] = ()
     bins: tuple[str, ...] = ()
     drop: tuple[str, ...] = ()
     missing: tuple[str, ...] = MISSING_TEXT
@@ -302,7 +308,7 @@ class SourceLayout:
 
     def __post_init__(self) -> None:
         """Take a single name, or a list, for a tuple of names."""
-        kinds = ("categorical", "numeric", "one_hot", "dates", "calendar", "bins")
+        kinds = ("categorical", "numeric", "one_hot", "dates", "calendar", "marked", "bins")
         for name in ("features", "labels", "label_names", *kinds, "drop"):
             value = getattr(self, name)
             if value is not None:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from privpipe.errors import FormatError, InputError, OptionError
+from privpipe.errors import InputError, OptionError, SourceError
 from privpipe.store.access.location import guard_read, shown
 from privpipe.store.sources.reading import roles, source
 from privpipe.store.sources.reading.conversions import convert_cells, explain_cells, needs_text
@@ -105,7 +105,7 @@ class FileTable:
         """What is read, or an error that quotes nothing of a damaged file."""
         return guard_read(
             read,
-            FormatError,
+            SourceError,
             f"{self.files.describe(file)} cannot be read as {self.format_name}",
             remedy="The file is damaged, cut short or something else: write it again.",
         )
@@ -193,6 +193,8 @@ def _as_said(column: TableColumn, said: ColumnText) -> TableColumn:
         return replace(
             column, kind="other", type_name=column.type_name if column.is_date else "timestamp"
         )
+    if said.kind == "ordered":
+        return replace(column, kind="number", narrow=True)
     return replace(column, kind=said.kind, narrow=column.narrow and said.kind == column.kind)
 
 
@@ -201,7 +203,7 @@ def open_table(table: FileTable) -> source.RecordSource:
 
     Raises
     ------
-    OptionError, InputError, FormatError
+    OptionError, InputError, SourceError
         If columns and options do not fit; see `assign_roles`.
     """
     if table.layout.label_names is not None:
