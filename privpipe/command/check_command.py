@@ -18,13 +18,8 @@ from privpipe.pipeline.runs.run import Run
 from privpipe.pipeline.runs.spend import list_fleeting
 from privpipe.pipeline.runs.subject_limit import count_subjects
 from privpipe.pipeline.runs.trusted_code import list_unrun, say_changed_code
+from privpipe.pipeline.stages import diagnosis
 from privpipe.pipeline.stages.check import check_stage
-from privpipe.pipeline.stages.diagnosis import (
-    diagnose,
-    forecast_gate,
-    picture_trial,
-    try_configured,
-)
 from privpipe.pipeline.stages.forecast import GateNeeds, SampleFindings, check_sample, forecast_run
 from privpipe.pipeline.stages.trial import draw_trial
 from privpipe.records.schema import ChunkPlan, predict_chunk_memory
@@ -104,14 +99,14 @@ def _say_forecast(run: Run) -> tuple[str, list[dict[str, str]]]:
         return "", []
     try:
         trial = draw_trial(run.options, run.training)
-        configured = try_configured(run.options, trial)
-        picture = picture_trial(trial, configured)
+        configured = diagnosis.try_configured(run.options, trial)
+        picture = diagnosis.picture_trial(trial, configured)
     except PrivpipeError:  # too few; what stops a run was said before
         return "", []
     say(tabulate(picture, title="what the audit would find about, and what [gate] allows"))
     if configured is None:
         return "", picture
-    case, sentence = forecast_gate(configured, trial)
+    case, sentence = diagnosis.forecast_gate(configured, trial)
     say(f"forecast   {sentence}")
     return case, picture
 
@@ -129,17 +124,17 @@ def suggest_command(config: str, out: str = "") -> dict[str, Any]:
     # Limits that no one has tried yet are no fault here: what would pass may have others.
     run = check_stage(options.change("gate", enforce=False))
     trial = draw_trial(options, run.training)
-    configured = try_configured(options, trial)
-    picture = picture_trial(trial, configured)
+    configured = diagnosis.try_configured(options, trial)
+    picture = diagnosis.picture_trial(trial, configured)
     say(tabulate(picture))
     content = {"picture": picture, "tried": [], "out": None, "case": "configured"}
     if configured is not None:
-        case, sentence = forecast_gate(configured, trial)
+        case, sentence = diagnosis.forecast_gate(configured, trial)
         say(sentence)
         if case == "open" and configured.is_useful:
             say(f"next     privpipe run {quote(config)}")
             return content
-    found = diagnose(options, trial, refused=configured is not None)
+    found = diagnosis.diagnose(options, trial, refused=configured is not None)
     say(found.text)
     if found.following is not None:
         write_new(out, found.write(f"Instead of {config}."))

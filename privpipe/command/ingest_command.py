@@ -19,15 +19,9 @@ from privpipe.report import audit_text
 from privpipe.report.console import say, tabulate
 from privpipe.report.work_bar import showing
 from privpipe.store.access.location import exists_file, local_path, shown
+from privpipe.store.collections import proposal
 from privpipe.store.collections.growing_collection import append_partition, read_partitions
 from privpipe.store.collections.ingest import IngestOptions, ingest
-from privpipe.store.collections.proposal import (
-    ENDING,
-    TableSchema,
-    propose_schema,
-    read_schema,
-    write_schema,
-)
 from privpipe.store.collections.writing import WriteStatistics, read_statistics
 from privpipe.store.keyring.account import find_account
 from privpipe.store.releases.incremental_release import withdraw_partition
@@ -70,7 +64,7 @@ def ingest_command(
     place = schema or _name_schema(dest)
     is_said = any(layout[name] for name in layout if name != "delimiter")
     options = _choose(chunk_mib, layout, dtype=dtype or None, min_category_count=min_category_count)
-    plan, unseen = read_schema(place) if schema or exists_file(place) else None, ""
+    plan, unseen = proposal.read_schema(place) if schema or exists_file(place) else None, ""
     if plan is None and (yes or table or not is_said):
         try:
             plan = _propose(source, place, table, is_taken=yes, is_needed=yes or bool(table))
@@ -110,7 +104,7 @@ def listing_places(schema: str, unseen: str = "") -> Iterator[None]:
         if len(error.details) < 2:
             raise
         problem = error
-    place = f"{schema.removesuffix(ENDING)}.errors.json"
+    place = f"{schema.removesuffix(proposal.ENDING)}.errors.json"
     with fsspec.open(place, "w") as file:
         json.dump(list(problem.details), file, indent=1)
     problem.remedy = f"{problem.remedy} All {len(problem.details):,} places: {shown(place)}."
@@ -121,15 +115,15 @@ def _name_schema(dest: str) -> str:
     """Where the schema of a collection is: beside it, or here where that is a bucket."""
     path = local_path(dest)
     stem = (path or dest).rstrip("/").removesuffix(".zarr")
-    return f"{stem if path else stem.rpartition('/')[2]}{ENDING}"
+    return f"{stem if path else stem.rpartition('/')[2]}{proposal.ENDING}"
 
 
 def _propose(
     source: str, place: str, table: str, *, is_taken: bool, is_needed: bool
-) -> TableSchema | None:
+) -> proposal.TableSchema | None:
     """Look at a table and write its schema for review; None for arrays, which need none."""
     try:
-        schema = propose_schema(source, table=table)
+        schema = proposal.propose_schema(source, table=table)
     except InputError as error:
         if error.code != "source-format" or is_needed:
             raise
@@ -157,7 +151,7 @@ def _propose(
         )
     form = {key: one for key, one in schema.encode()["file"].items() if key != "missing"}
     say(f"file: {', '.join(f'{key} {one!r}' for key, one in form.items())}")
-    write_schema(schema, place)
+    proposal.write_schema(schema, place)
     if is_taken:
         say(f"taken unseen, and written to {shown(place)}")
     else:

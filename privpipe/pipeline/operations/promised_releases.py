@@ -19,12 +19,7 @@ import fsspec
 
 from privpipe.errors import OptionError, PrivpipeError
 from privpipe.pipeline.operations.deployment_file import Deployment
-from privpipe.pipeline.runs.configuration_file import (
-    fill_time,
-    read_options,
-    read_pattern,
-    read_time,
-)
+from privpipe.pipeline.runs import configuration_file
 from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.pipeline.runs.watch import read_results
 from privpipe.store.access.location import join
@@ -135,12 +130,14 @@ def judge_promises(
         Logical times for which Prefect's server has a run that has not ended, with its state.
     now
     """
-    patterns = {config: read_pattern(config) for config in {config for _, config in due}}
+    patterns = {
+        config: configuration_file.read_pattern(config) for config in {config for _, config in due}
+    }
     if due and (options := patterns[due[-1][1]]).release.incremental:
         yield from judge_partitions(options, due[-1][0])
         return
     for time, config in due:
-        url = fill_time(patterns[config].release.path, time)
+        url = configuration_file.fill_time(patterns[config].release.path, time)
         if exists(url):
             yield Promised(time, "made")
         elif is_held(url) or time in waiting:
@@ -174,7 +171,7 @@ def judge_partitions(options: RunOptions, until: datetime) -> Iterator[Promised]
         released = {str(ledger.read(part.id).get("content")) for part in found[1].parts}
         withdrawn = frozenset(found[1].withdrawn)
     for partition in read_partitions(options.collection.path):
-        time = read_time(partition.time)
+        time = configuration_file.read_time(partition.time)
         if time > until:
             continue
         if partition.content in released or (
@@ -195,6 +192,6 @@ def find_newest(promised: Sequence[Promised], config: str) -> float:
     if not made:
         return 0.0
     with suppress(OSError, ValueError, KeyError, PrivpipeError):
-        results = read_results(read_options(config, made[-1]).release.path)
+        results = read_results(configuration_file.read_options(config, made[-1]).release.path)
         return datetime.fromisoformat(results["finished"]).timestamp()
     return made[-1].timestamp()

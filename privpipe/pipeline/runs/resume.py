@@ -6,17 +6,9 @@ from privpipe.errors import OptionError, StoreError
 from privpipe.pipeline.runs.run import Run
 from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.pipeline.runs.trusted_code import find_code, say_changed_code
+from privpipe.store.access import workspace
 from privpipe.store.access.location import shown
 from privpipe.store.access.objects import open_store, read_bytes
-from privpipe.store.access.workspace import (
-    CASE,
-    STATE,
-    RunState,
-    clear_workspace,
-    read_state,
-    workspace_url,
-    write_state,
-)
 from privpipe.store.arrays.layout import exists, read_header, read_kind
 from privpipe.store.collections.collection import Collection
 from privpipe.store.collections.proving import read_source_version
@@ -77,10 +69,10 @@ def begin_or_resume(run: Run) -> tuple[Run, bool]:
     An attempt that the gate refused makes room for the next one. Sums over the same records are
     used again: they are named by all that they depend on.
     """
-    known = read_state(run.release_url)
+    known = workspace.read_state(run.release_url)
     if known is None or _has_made_nothing(run, known):
         # Before any work: whatever is killed from here on is resumed under this identifier.
-        write_state(run.release_url, run.state)
+        workspace.write_state(run.release_url, run.state)
         return run, False
     if known.options_sha256 != run.state.options_sha256:
         if _was_refused(run.release_url):
@@ -88,9 +80,11 @@ def begin_or_resume(run: Run) -> tuple[Run, bool]:
             same = (run.state.source_fingerprint, run.state.training_fingerprint)
             keeps = (known.source_fingerprint, known.training_fingerprint) == same
             # The case last: who is killed in between finds it, and clears the rest.
-            clear_workspace(run.release_url, keep=(STATE, CASE, *("kept",) * keeps))
-            write_state(run.release_url, run.state)
-            clear_workspace(run.release_url, keep=(STATE, *("kept",) * keeps))
+            workspace.clear_workspace(
+                run.release_url, keep=(workspace.STATE, workspace.CASE, *("kept",) * keeps)
+            )
+            workspace.write_state(run.release_url, run.state)
+            workspace.clear_workspace(run.release_url, keep=(workspace.STATE, *("kept",) * keeps))
             return run, False
         changed = say_changed_code(known.code, run.state.code)
         raise OptionError(
@@ -108,10 +102,13 @@ def begin_or_resume(run: Run) -> tuple[Run, bool]:
 
 def _was_refused(url: str) -> bool:
     """Whether a gate refused what is in the workspace."""
-    return read_bytes(open_store(workspace_url(url), read_only=True), CASE) is not None
+    return (
+        read_bytes(open_store(workspace.workspace_url(url), read_only=True), workspace.CASE)
+        is not None
+    )
 
 
-def _has_made_nothing(run: Run, known: RunState) -> bool:
+def _has_made_nothing(run: Run, known: workspace.RunState) -> bool:
     """Whether another configuration was refused before it learned anything that would be lost.
 
     So that what the refusal advised can be followed. Fits of many rounds keep their steps.
@@ -147,11 +144,11 @@ def begin_stage(
 ) -> Run:
     """Record that a stage begins, with what is known by then."""
     # What is known of a run stays known: later stages do not repeat it.
-    state: RunState = replace(
+    state: workspace.RunState = replace(
         run.state,
         stage=stage,
         model_digest=model_digest or run.state.model_digest,
         n_chunks=n_chunks or run.state.n_chunks,
     )
-    write_state(run.release_url, state)
+    workspace.write_state(run.release_url, state)
     return replace(run, state=state)

@@ -19,13 +19,7 @@ from privpipe.promises import CHARGED, RECORDS_OF_ONE
 from privpipe.store.access.location import join, local_path, shown
 from privpipe.store.access.mounts import find_loss
 from privpipe.store.access.objects import list_keys, open_store, read_bytes
-from privpipe.store.keyring.account import (
-    MOST_DELTA,
-    Charge,
-    TotalLoss,
-    add_up_losses,
-    find_account,
-)
+from privpipe.store.keyring import account as accounts
 from privpipe.store.keyring.account_chain import AccountChain, append_link, check_chain, reaching
 from privpipe.store.keyring.keyfiles import check_keys_apart, key_folder
 from privpipe.store.keyring.keys import PartitionKeys, make_partition_keys
@@ -50,8 +44,10 @@ def check_limit(run: Run) -> None:
     if epsilon is None:
         return
     method, delta = run.options.method, float(getattr(run.options.method, "delta", 0.0))
-    more = TotalLoss.of([Charge("", "", epsilon, delta, "", method.concentrates())])
-    most_delta = run.options.privacy.most_delta or max(MOST_DELTA, delta)
+    more = accounts.TotalLoss.of(
+        [accounts.Charge("", "", epsilon, delta, "", method.concentrates())]
+    )
+    most_delta = run.options.privacy.most_delta or max(accounts.MOST_DELTA, delta)
     account = run.open_account()
     check_remembered(run, check_chain(account.url))
     for part in run.collection.schema_of_records.partitions:
@@ -66,7 +62,7 @@ def check_limit(run: Run) -> None:
         joined = account.read_joined(part.digest)
         lost = max(loss.epsilon, joined.epsilon)
         concentrated = joined.add(more).concentrate(most_delta)
-        if min(add_up_losses([lost, epsilon]), concentrated) > limit:
+        if min(accounts.add_up_losses([lost, epsilon]), concentrated) > limit:
             raise GuaranteeError(
                 f"A partition has consumed epsilon {lost:g}; another {epsilon:g} would be above "
                 f"[privacy] limit = {limit:g}.",
@@ -106,7 +102,9 @@ def _describe_treatment(run: Run, trained: Trained) -> str:
     return json.dumps(about, sort_keys=True)
 
 
-def _list_charges(run: Run, trained: Trained, keys: PartitionKeys | None) -> tuple[Charge, ...]:
+def _list_charges(
+    run: Run, trained: Trained, keys: PartitionKeys | None
+) -> tuple[accounts.Charge, ...]:
     """What a run takes from every partition; nothing where no differential privacy is promised."""
     guarantee, named = trained.guarantee, {} if keys is None else keys.list_fingerprints()
     if guarantee.kind not in CHARGED or guarantee.number is None:
@@ -121,7 +119,9 @@ def _list_charges(run: Run, trained: Trained, keys: PartitionKeys | None) -> tup
             about = f"moments of {part.digest} in {trained.model_digest}"
             named[part.digest] = hashlib.sha256(about.encode()).hexdigest()
     return tuple(
-        Charge(content, fingerprint, guarantee.number, guarantee.delta, guarantee.protects, rho)
+        accounts.Charge(
+            content, fingerprint, guarantee.number, guarantee.delta, guarantee.protects, rho
+        )
         for content, fingerprint in named.items()
     )
 
@@ -149,7 +149,7 @@ def reserve_loss(
     charges = _list_charges(run, trained, keys)
     account, privacy = run.open_account(), run.options.privacy
     # Without a limit of its own, delta is that of one release: a second one is a decision.
-    most_delta = privacy.most_delta or max(MOST_DELTA, trained.guarantee.delta)
+    most_delta = privacy.most_delta or max(accounts.MOST_DELTA, trained.guarantee.delta)
     if charges:
         run.sketches.check(
             [
@@ -298,7 +298,7 @@ def list_fleeting(options: RunOptions) -> list[str]:
     The account, with its registers of releases and attempts, of every run; the keys of those that
     charge it.
     """
-    places = {"account": find_account(options.privacy.account)}
+    places = {"account": accounts.find_account(options.privacy.account)}
     if is_promised_across_runs(options):
         places["key folder"] = str(key_folder())
     return [

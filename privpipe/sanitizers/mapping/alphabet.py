@@ -8,12 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from privpipe.errors import InputError, OptionError
-from privpipe.numerics.mapping.problem.programme import (
-    CodeDistance,
-    Distance,
-    MappingProblem,
-    MatrixDistance,
-)
+from privpipe.numerics.mapping.problem import programme
 from privpipe.protocols import FloatArray, IntArray
 
 CodeArray = npt.NDArray[Any]
@@ -52,7 +47,7 @@ class Alphabet:
         The private values of positive probability.
     """
 
-    problem: MappingProblem
+    problem: programme.MappingProblem
     joint: FloatArray
     codes: CodeArray
     distortion: Distortion
@@ -89,7 +84,7 @@ def prepare_alphabet(
     stay = np.flatnonzero(positive.sum(axis=0) > 0)
     mass = positive.sum(axis=0)[stay]
     distance = _build_distance(distortion, x, order, stay)
-    problem = MappingProblem(
+    problem = programme.MappingProblem(
         mass / mass.sum(),
         np.ascontiguousarray((positive[:, stay] / mass).T),
         distance,
@@ -103,7 +98,7 @@ def prepare_alphabet(
     return Alphabet(scaled, given / given.sum(), x, distortion, float(budget), unit, order, private)
 
 
-def _choose_unit(problem: MappingProblem) -> float:
+def _choose_unit(problem: programme.MappingProblem) -> float:
     """A power of two near the distortion of releasing one symbol for all.
 
     Parameters
@@ -123,7 +118,7 @@ def _choose_unit(problem: MappingProblem) -> float:
         times the smallest: float64 has no room to solve and certify such a problem.
     """
     distance = problem.distance
-    if isinstance(distance, CodeDistance) and distance.kind == "hamming":
+    if isinstance(distance, programme.CodeDistance) and distance.kind == "hamming":
         return 1.0
     with np.errstate(over="ignore", under="ignore"):
         least, largest = distance.find_extremes()
@@ -181,7 +176,7 @@ def _check_codes(x: CodeArray, n_symbols: int) -> None:
 
 def _build_distance(
     distortion: Distortion, x: CodeArray, order: IntArray, stay: IntArray
-) -> Distance:
+) -> programme.Distance:
     if not isinstance(distortion, str):
         matrix = np.asarray(distortion, dtype=np.float64)
         if matrix.shape != (len(x), len(x)):
@@ -200,11 +195,11 @@ def _build_distance(
                 remedy="Subtract each symbol's distance to itself, and lower the budget by the "
                 "mean.",
             )
-        return MatrixDistance(np.ascontiguousarray(matrix[np.ix_(order[stay], order)]))
+        return programme.MatrixDistance(np.ascontiguousarray(matrix[np.ix_(order[stay], order)]))
     if distortion not in ("hamming", "squared", "absolute"):
         raise OptionError(
             f"distortion is {distortion!r}.",
             remedy="Use 'hamming', 'squared', 'absolute' or a matrix.",
         )
     positions = x[order].astype(np.float64)
-    return CodeDistance(distortion, positions, positions[stay])  # type: ignore[arg-type]
+    return programme.CodeDistance(distortion, positions, positions[stay])  # type: ignore[arg-type]

@@ -17,12 +17,7 @@ from privpipe.errors import GuaranteeError
 from privpipe.numerics.mapping import held_out_information, law_bounds
 from privpipe.numerics.mapping.worst_case import measure_worst_cases
 from privpipe.protocols import FloatArray, Guarantee, IntArray, ShardSchema
-from privpipe.sanitizers.mapping.profiles import (
-    ProfileCounts,
-    add_rows,
-    number_private,
-    split_counts,
-)
+from privpipe.sanitizers.mapping import profiles
 from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping
 
 # Per private value (Krichevsky and Trofimov): no prior of 0, and 1 / prior stays small.
@@ -50,8 +45,8 @@ class CountedLaw:
 
     joint: FloatArray
     private: IntArray
-    fitted: ProfileCounts
-    fresh: ProfileCounts
+    fitted: profiles.ProfileCounts
+    fresh: profiles.ProfileCounts
     schema: ShardSchema
 
     @property
@@ -64,7 +59,7 @@ class CountedLaw:
     @cached_property
     def prior(self) -> FloatArray:
         """Positive, of sum at most 1, from the fitted records; see `find_prior`."""
-        _, place = number_private(self.fitted, self.private)
+        _, place = profiles.number_private(self.fitted, self.private)
         counts = np.bincount(place, self.fitted.counts, len(self.private)).astype(np.float64)
         return find_prior(counts, self.n_private)
 
@@ -76,16 +71,16 @@ class CountedLaw:
 
     def select_variable(self, k: int) -> CountedLaw:
         """Of one private variable alone."""
-        values, rows = add_rows(self.joint, self.private[:, k])
+        values, rows = profiles.add_rows(self.joint, self.private[:, k])
         schema = replace(self.schema, confidential=(self.schema.confidential[k],))
         fitted, fresh = (one.select_variable(k) for one in (self.fitted, self.fresh))
         return CountedLaw(rows, values[:, None], fitted, fresh, schema)
 
-    def table(self, mapping: SparseMapping, counts: ProfileCounts) -> FloatArray:
+    def table(self, mapping: SparseMapping, counts: profiles.ProfileCounts) -> FloatArray:
         """Records of each private value and symbol, unseen profiles as their nearest."""
         table = np.zeros((len(self.prior), mapping.n_symbols))
         if counts.n_records:
-            _, value = number_private(counts, self.private)
+            _, value = profiles.number_private(counts, self.private)
             symbols = mapping.find_symbols(counts.keys[:, : counts.n_attributes])
             np.add.at(table, (value, symbols), counts.counts)
         return table
@@ -214,7 +209,7 @@ def find_prior(counts: FloatArray, n_private: int) -> FloatArray:
     return np.asarray((given + _PRIOR_RECORDS) / total)
 
 
-def _select_known(mapping: SparseMapping, fresh: ProfileCounts) -> ProfileCounts:
+def _select_known(mapping: SparseMapping, fresh: profiles.ProfileCounts) -> profiles.ProfileCounts:
     """Records that the mapping would release; those it refuses end a run."""
     if mapping.unseen == "nearest" or not fresh.n_records:
         return fresh
@@ -228,7 +223,7 @@ def _bound_held_out(mapping: SparseMapping, law: CountedLaw, miss: float) -> flo
     # Two in each half at least.
     if law.fresh.n_records < 4 or not miss:
         return most
-    parts = split_counts(law.fresh, held_out_information.SECOND_PART, "halves")
+    parts = profiles.split_counts(law.fresh, held_out_information.SECOND_PART, "halves")
     first, second = (law.table(mapping, part) for part in parts)
     reference = held_out_information.make_reference(
         law.padded, mapping.mapping, law.prior, law.fitted.n_records, law.fresh.n_records
@@ -247,7 +242,7 @@ def _bound_distortion(mapping: SparseMapping, law: CountedLaw, miss: float) -> f
     return law_bounds.bound_mean(spent, fresh.counts.astype(np.float64), most, guess, miss)
 
 
-def _measure_distances(mapping: SparseMapping, counts: ProfileCounts) -> FloatArray:
+def _measure_distances(mapping: SparseMapping, counts: profiles.ProfileCounts) -> FloatArray:
     """Mean distortion of each cell's records, unseen profiles released as their nearest."""
     original = counts.keys[:, : counts.n_attributes]
     symbols = mapping.find_symbols(original)

@@ -16,15 +16,7 @@ from privpipe.numerics.mapping.problem.programme import CodeDistance, measure_in
 from privpipe.numerics.mapping.problem.search_progress import read_clock
 from privpipe.protocols import FloatArray, IntArray, Method, Shards, ShardSchema
 from privpipe.sanitizers.arrays import check_shards, check_unweighted, say_incomplete
-from privpipe.sanitizers.mapping import profiles
-from privpipe.sanitizers.mapping.assurance import (
-    CountedLaw,
-    assure_mapping,
-    check_target,
-    find_prior,
-    forecast_needed,
-    round_up,
-)
+from privpipe.sanitizers.mapping import assurance, profiles
 from privpipe.sanitizers.mapping.mapping_options import PrivacyMappingOptions
 from privpipe.sanitizers.mapping.profiles import ProfileCounts
 from privpipe.sanitizers.mapping.solving.budgeted import check_budgets, solve_budgeted_mapping
@@ -96,7 +88,7 @@ def _keep_frequent(
 
 
 def assure_each_variable(
-    mapping: SparseMapping, law: CountedLaw, *, confidence: float, held_out: float = 0.5
+    mapping: SparseMapping, law: assurance.CountedLaw, *, confidence: float, held_out: float = 0.5
 ) -> SparseMapping:
     """The mapping with a promise about each private variable.
 
@@ -114,16 +106,18 @@ def assure_each_variable(
     n_variables = law.private.shape[1]
     # All promises hold together: a union bound over the variables and their combination.
     given = {"confidence": 1 - (1 - confidence) / (n_variables + 1), "held_out": held_out}
-    whole = assure_mapping(mapping, law, **given)
+    whole = assurance.assure_mapping(mapping, law, **given)
     numbers, words = dict(whole.guarantee.parameters) | {"confidence": confidence}, []
     for k, column in enumerate(law.schema.confidential[:n_variables]):
         one = law.select_variable(k)
         information = measure_information(np.asarray(mapping.mapping @ one.joint.T))
-        alone = assure_mapping(replace(mapping, information=information), one, **given).guarantee
+        alone = assurance.assure_mapping(
+            replace(mapping, information=information), one, **given
+        ).guarantee
         numbers[f"{column.name}_plug_in"] = information
         numbers[f"{column.name}_at_most"] = float(alone.number or 0.0)
-        words.append(f"{round_up(float(alone.number or 0.0))} about {column.name}")
-    joint_number = round_up(float(whole.guarantee.number or 0.0))
+        words.append(f"{assurance.round_up(float(alone.number or 0.0))} about {column.name}")
+    joint_number = assurance.round_up(float(whole.guarantee.number or 0.0))
     level = f"{confidence:.4g}".removeprefix("0")
     statement = (
         f"with confidence {level} about the law of these records at most {', '.join(words)} and "
@@ -174,7 +168,7 @@ def _solve(
         )
     if not min(n_records):
         return found
-    prior = find_prior(joint.sum(axis=1) * n_records[0], len(joint))
+    prior = assurance.find_prior(joint.sum(axis=1) * n_records[0], len(joint))
     return charge_symbols(
         found,
         joint,
@@ -244,11 +238,13 @@ def fit_privacy_mapping(
     private, _ = profiles.number_private(counts)
     joint, codes = prepare_joint(fitted, options, private)  # raises where nothing is known
     say_incomplete(counts.n_left_out, counts.n_records + counts.n_left_out, "private")
-    law = CountedLaw(joint, private, fitted, fresh, shards.schema)
+    law = assurance.CountedLaw(joint, private, fitted, fresh, shards.schema)
     found = _solve(joint, codes, private, options, price, (fitted.n_records, fresh.n_records))
-    assure = assure_mapping if options.information_budgets is None else assure_each_variable
+    assure = (
+        assurance.assure_mapping if options.information_budgets is None else assure_each_variable
+    )
     assured = assure(found, law, confidence=options.confidence, held_out=options.held_out)
-    check_target(assured, law, options.wanted_information, options.held_out)
+    assurance.check_target(assured, law, options.wanted_information, options.held_out)
     return assured
 
 
@@ -337,7 +333,7 @@ def _forecast(preview: Preview, options: PrivacyMappingOptions) -> ProfileForeca
         gap=max(options.gap, 0.1 * target),
         max_seconds=_FORECAST_SECONDS,
     )
-    needed = forecast_needed(mapping, joint, target, options.held_out)
+    needed = assurance.forecast_needed(mapping, joint, target, options.held_out)
     return replace(found, wanted_information=target, n_needed=needed)
 
 

@@ -22,14 +22,8 @@ from privpipe.numerics.moments import CoMoments, name_targets
 from privpipe.option_values import FORBID
 from privpipe.protocols import FloatArray, Method, Role, Shards, ShardSchema
 from privpipe.sanitizers.arrays import check_shards, say_incomplete
-from privpipe.sanitizers.masking import refusals
+from privpipe.sanitizers.masking import record_survey, refusals
 from privpipe.sanitizers.masking.masking_model import BIAS, MaskingModel
-from privpipe.sanitizers.masking.record_survey import (
-    RecordSurvey,
-    complete_records,
-    expand_moments,
-    survey_records,
-)
 from privpipe.sanitizers.masking.refusals import PersonLeverage
 from privpipe.sanitizers.options import MethodOptions
 
@@ -124,7 +118,7 @@ def fit_masking(shards: Shards, options: MaskingOptions) -> MaskingModel:
     check_masking(options, schema)
     complete = options.missing == "complete"
     # All that can be refused is refused from this one pass, before a key is made.
-    survey = shards.reduce(partial(survey_records, schema=schema, complete=complete))
+    survey = shards.reduce(partial(record_survey.survey_records, schema=schema, complete=complete))
     _check_records(survey, schema, options)
     survey, centre, scale = _clip(shards, survey, options)
     t, names = survey.n_responses, schema.named_features
@@ -136,11 +130,15 @@ def fit_masking(shards: Shards, options: MaskingOptions) -> MaskingModel:
     loadings, noise = None, options.noise_level
     if complete and survey.n_incomplete:
         clip = options.clip or 0.0
-        loadings = complete_records(shards, survey, centre, scale, noise_level=noise, clip=clip)
+        loadings = record_survey.complete_records(
+            shards, survey, centre, scale, noise_level=noise, clip=clip
+        )
         gram, n_records, noise = loadings.gram, survey.n_records, 0.0  # they have no noise left
     else:
         say_incomplete(survey.n_incomplete, survey.n_records, "desired")
-        gram = expand_moments(survey.complete, np.ones(len(centre), bool), centre, scale)
+        gram = record_survey.expand_moments(
+            survey.complete, np.ones(len(centre), bool), centre, scale
+        )
         n_records = round(survey.complete.count)
     refusals.check_rank(survey.n_records, int(np.linalg.matrix_rank(gram[t:, t:], hermitian=True)))
     found = solve_masked_regression(
@@ -167,7 +165,7 @@ def fit_masking(shards: Shards, options: MaskingOptions) -> MaskingModel:
 def _make_model(
     schema: ShardSchema,
     options: MaskingOptions,
-    survey: RecordSurvey,
+    survey: record_survey.RecordSurvey,
     gram: FloatArray,
     found: MaskedRegression,
     loadings: FactorModel | None,
@@ -228,7 +226,9 @@ def check_masking(options: MaskingOptions, schema: ShardSchema) -> None:
         )
 
 
-def _check_records(survey: RecordSurvey, schema: ShardSchema, options: MaskingOptions) -> None:
+def _check_records(
+    survey: record_survey.RecordSurvey, schema: ShardSchema, options: MaskingOptions
+) -> None:
     """Raise for what the survey shows to be unfit or unsafe."""
     t, names = survey.n_responses, schema.named_features
     responses = name_targets(schema.desired)
@@ -271,8 +271,8 @@ def _check_records(survey: RecordSurvey, schema: ShardSchema, options: MaskingOp
 
 
 def _clip(
-    shards: Shards, survey: RecordSurvey, options: MaskingOptions
-) -> tuple[RecordSurvey, FloatArray, FloatArray]:
+    shards: Shards, survey: record_survey.RecordSurvey, options: MaskingOptions
+) -> tuple[record_survey.RecordSurvey, FloatArray, FloatArray]:
     """Survey of the clipped records, with the centre and scale that they are clipped by.
 
     An outlying record widens the scale that it is clipped by, so that is measured again until it
@@ -287,7 +287,9 @@ def _clip(
             centre, scale = survey.centre, survey.scale
         low, high = centre[t:] - options.clip * scale[t:], centre[t:] + options.clip * scale[t:]
         survey = shards.reduce(
-            partial(survey_records, schema=schema, complete=complete, low=low, high=high)
+            partial(
+                record_survey.survey_records, schema=schema, complete=complete, low=low, high=high
+            )
         )
         if np.allclose(survey.scale[t:], scale[t:], rtol=0.02):
             break
@@ -311,7 +313,7 @@ METHOD = Method(
     maps=(MaskingModel,),
     promise="surrogate records with the regression model of the raw ones; single records are not "
     "protected from whoever knows the others",
-    statistics=(RecordSurvey, CoMoments, PersonLeverage),
+    statistics=(record_survey.RecordSurvey, CoMoments, PersonLeverage),
     check=check_masking,
 )
 """Masking."""

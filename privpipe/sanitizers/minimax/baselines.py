@@ -19,17 +19,14 @@ from privpipe.option_values import FORBID
 from privpipe.protocols import FloatArray, Role, Shards, ShardSchema
 from privpipe.sanitizers.arrays import check_shards
 from privpipe.sanitizers.minimax.linear_filter import HAMM, LinearFilter
+from privpipe.sanitizers.minimax.training import labelled_moments
 from privpipe.sanitizers.minimax.training import tasks as planning
-from privpipe.sanitizers.minimax.training.labelled_moments import (
-    LabelledMoments,
-    LabelMoments,
-    measure_moments,
-    measure_tasks,
-)
 from privpipe.sanitizers.options import MethodOptions
 
 Width = Annotated[int, Field(ge=1)]
-Find = Callable[[Sequence[planning.Task], LabelledMoments, int, float], tuple[FloatArray, int]]
+Find = Callable[
+    [Sequence[planning.Task], labelled_moments.LabelledMoments, int, float], tuple[FloatArray, int]
+]
 
 
 @options_dataclass(frozen=True, kw_only=True, config=FORBID)
@@ -164,7 +161,7 @@ def fit_privacy_lds_filter(
 def _fit_directions(
     shards: Shards, options: LeastSquaresOptions | PrivacyLdsOptions, find: Find
 ) -> LinearFilter:
-    moments, tasks = measure_tasks(options, shards)
+    moments, tasks = labelled_moments.measure_tasks(options, shards)
     directions, n_informative = find(tasks, moments, options.n_filtered or 0, options.ridge)
     planning.warn_of_width(directions.shape[1], max(n_informative, 1))
     return make_centred_filter(options.name, directions, moments.mean)
@@ -181,7 +178,7 @@ def fit_pca_filter(shards: Shards, options: PcaOptions) -> LinearFilter:
     """
     check_shards(shards)
     options.check(shards.schema)
-    moments = measure_moments(shards)
+    moments = labelled_moments.measure_moments(shards)
     mean, second = moments.mean, moments.covariance
     # The paper's principal components are of raw records.
     if not options.centre:
@@ -219,7 +216,7 @@ INFORMATIVE = 1e-10
 """An eigenvalue of at most so much of the largest says nothing about the target."""
 
 
-def cross_moments(task: planning.Task, moments: LabelledMoments) -> FloatArray:
+def cross_moments(task: planning.Task, moments: labelled_moments.LabelledMoments) -> FloatArray:
     """Covariance of the features with a task's targets, ``E[x y^T]``, centred.
 
     Classes are coded one column each, 0 or 1; a number is standardised.
@@ -236,7 +233,7 @@ def cross_moments(task: planning.Task, moments: LabelledMoments) -> FloatArray:
     return _class_moments(task, label, moments)[0].T
 
 
-def between_classes(task: planning.Task, moments: LabelledMoments) -> FloatArray:
+def between_classes(task: planning.Task, moments: labelled_moments.LabelledMoments) -> FloatArray:
     """Columns B with ``B B^T`` the scatter between the classes of a task, per record (60).
 
     For a number, the part of the features' covariance that it explains.
@@ -249,7 +246,9 @@ def between_classes(task: planning.Task, moments: LabelledMoments) -> FloatArray
 
 
 def _class_moments(
-    task: planning.Task, label: LabelMoments, moments: LabelledMoments
+    task: planning.Task,
+    label: labelled_moments.LabelMoments,
+    moments: labelled_moments.LabelledMoments,
 ) -> tuple[FloatArray, FloatArray]:
     """Share of each class times the deviation of its mean, and the shares."""
     counts, means = label.counts.astype(np.float64), label.means
@@ -265,7 +264,7 @@ def _class_moments(
 
 def find_least_squares_directions(
     tasks: Sequence[planning.Task],
-    moments: LabelledMoments,
+    moments: labelled_moments.LabelledMoments,
     n_filtered: int,
     ridge: float,
     *,
@@ -318,7 +317,7 @@ def find_least_squares_directions(
 
 def find_privacy_lds(
     tasks: Sequence[planning.Task],
-    moments: LabelledMoments,
+    moments: labelled_moments.LabelledMoments,
     n_filtered: int,
     ridge: float,
     *,
@@ -352,7 +351,12 @@ def find_privacy_lds(
 
 
 def _guard(
-    moments: LabelledMoments, closed: FloatArray, taken: FloatArray, missing: int, *, fill: bool
+    moments: labelled_moments.LabelledMoments,
+    closed: FloatArray,
+    taken: FloatArray,
+    missing: int,
+    *,
+    fill: bool,
 ) -> FloatArray:
     """Principal directions that a linear adversary cannot use; others, or OptionError, if too few.
 

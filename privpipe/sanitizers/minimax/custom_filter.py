@@ -24,12 +24,6 @@ from privpipe.protocols import FloatArray, Shards, ShardSchema
 from privpipe.sanitizers.minimax.linear_filter import HAMM, FeatureFilter, TrainingRecord
 from privpipe.sanitizers.minimax.neural_minimax import FamilyOptions, train_family
 from privpipe.sanitizers.minimax.training import custom_code
-from privpipe.sanitizers.minimax.training.custom_code import (
-    CustomCode,
-    PickledTrust,
-    Setting,
-    Settings,
-)
 from privpipe.sanitizers.minimax.training.tasks import warn_of_outputs
 
 ROWS = 1024
@@ -63,7 +57,9 @@ class DeclaredFilter(Protocol):
 
 
 @lru_cache(maxsize=8)
-def build_filter(code: CustomCode, settings: Settings, n_features: int) -> DeclaredFilter:
+def build_filter(
+    code: custom_code.CustomCode, settings: custom_code.Settings, n_features: int
+) -> DeclaredFilter:
     """Make the filter of a declared class, once per process; modules of torch are wrapped."""
     kind: Any = code.load()
     names = {f"{base.__module__}.{base.__name__}" for base in kind.mro()}
@@ -91,8 +87,8 @@ class CustomFamily:
         Of its parameters, in the order of the vector.
     """
 
-    code: CustomCode
-    settings: Settings
+    code: custom_code.CustomCode
+    settings: custom_code.Settings
     n_features_in: int
     n_features_out: int
     names: tuple[str, ...]
@@ -208,7 +204,7 @@ class MinimaxCustomOptions(FamilyOptions):
     entry point privpipe.filters."""
     module: str | None = None
     """Python file of the class. It is run, here and on the workers."""
-    settings: dict[str, Setting] = Field(default_factory=dict)
+    settings: dict[str, custom_code.Setting] = Field(default_factory=dict)
     """Keyword arguments of the class, besides the number of features."""
     sha256: str | None = None
     """Hash that the file must have; any other content is refused."""
@@ -218,9 +214,9 @@ class MinimaxCustomOptions(FamilyOptions):
         _ = self.code  # read once: what is checked is trained, whatever becomes of the file
 
     @cached_property
-    def code(self) -> CustomCode:
+    def code(self) -> custom_code.CustomCode:
         """The code of the filter, as it was when the options were made."""
-        return CustomCode.read(self.filter, self.module, pinned=self.sha256)
+        return custom_code.CustomCode.read(self.filter, self.module, pinned=self.sha256)
 
     @computed_field  # type: ignore[prop-decorator]
     @property
@@ -244,7 +240,7 @@ class MinimaxCustomOptions(FamilyOptions):
 
 @described(facts_of_map)
 @dataclass(frozen=True, eq=False)
-class CustomFilter(TrainingRecord, PickledTrust, FeatureFilter):
+class CustomFilter(TrainingRecord, custom_code.PickledTrust, FeatureFilter):
     """Maps records by a trained custom filter.
 
     The map holds the code, and runs it only where it is trusted: where a configuration names the
@@ -273,7 +269,7 @@ class CustomFilter(TrainingRecord, PickledTrust, FeatureFilter):
     filter: str
     source: str
     sha256: str
-    settings: Settings
+    settings: custom_code.Settings
     n_features_in: int
     n_features_out: int
     parameter_names: tuple[str, ...]
@@ -293,7 +289,7 @@ class CustomFilter(TrainingRecord, PickledTrust, FeatureFilter):
         InputError
             If what comes out of the filter is not finite.
         """
-        code = CustomCode(self.filter, self.source, self.sha256)
+        code = custom_code.CustomCode(self.filter, self.source, self.sha256)
         code.require_trust()
         declared = build_filter(code, self.settings, self.n_features_in)
         arrays = dict(zip(self.parameter_names, self.parameters, strict=True))

@@ -16,25 +16,15 @@ from scipy.special import expit
 from privpipe.described import described, facts_of_map
 from privpipe.errors import InputError, OptionError
 from privpipe.fitted_names import keep_names
+from privpipe.numerics.minimax import filters
 from privpipe.numerics.minimax.descent import descend_quasi_newton
-from privpipe.numerics.minimax.filters import (
-    DifferentiableFilter,
-    InputScaling,
-    SigmoidFamily,
-    draw_layers,
-)
 from privpipe.numerics.minimax.spectra import whiten
 from privpipe.option_values import FORBID
 from privpipe.protocols import FloatArray, IntArray, Shards, ShardSchema
 from privpipe.sanitizers.arrays import check_shards
 from privpipe.sanitizers.minimax.linear_filter import HAMM, FeatureFilter, TrainingRecord
+from privpipe.sanitizers.minimax.training import custom_code
 from privpipe.sanitizers.minimax.training.adversary_rounds import FilterTraining, descend_in_rounds
-from privpipe.sanitizers.minimax.training.custom_code import (
-    CustomCode,
-    CustomLoss,
-    Setting,
-    check_loss,
-)
 from privpipe.sanitizers.minimax.training.tasks import Positive, Task, warn_of_outputs
 
 WHITENING = 1.0
@@ -56,7 +46,7 @@ class FamilyOptions(FilterTraining):
     an entry point privpipe.losses."""
     loss_module: str | None = None
     """Python file of that class. It is run, here and on workers."""
-    loss_settings: dict[str, Setting] = Field(default_factory=dict)
+    loss_settings: dict[str, custom_code.Setting] = Field(default_factory=dict)
     """Keyword arguments of that class, besides features and outputs."""
     loss_weight: Positive = 1.0
     """Weight of the mean of that loss in Phi."""
@@ -67,10 +57,12 @@ class FamilyOptions(FilterTraining):
         _ = self.loss_code  # read once: what is checked is trained with
 
     @cached_property
-    def loss_code(self) -> CustomCode | None:
+    def loss_code(self) -> custom_code.CustomCode | None:
         """The code of the loss, as it was when the options were made."""
         if self.loss is not None:
-            return CustomCode.read(self.loss, self.loss_module, self.loss_sha256, is_loss=True)
+            return custom_code.CustomCode.read(
+                self.loss, self.loss_module, self.loss_sha256, is_loss=True
+            )
         if self.loss_module or self.loss_settings or self.loss_sha256:
             raise OptionError(
                 "a module, settings or hash of a loss are given without its class",
@@ -90,14 +82,16 @@ class FamilyOptions(FilterTraining):
         if code is None:
             return ()
         given = tuple(sorted(self.loss_settings.items()))
-        loss = CustomLoss(code, given, schema.n_features, n_outputs, len(schema.desired))
+        loss = custom_code.CustomLoss(
+            code, given, schema.n_features, n_outputs, len(schema.desired)
+        )
         whole, weight = (0, n_outputs), self.loss_weight
         return (Task(code.name, "loss", weight=weight, columns=whole, loss=loss),)
 
     def try_loss(self, schema: ShardSchema, n_outputs: int) -> None:
         """Try the custom loss, if there is one, on drawn records; see `check_loss`."""
         for task in self.plan_loss_task(schema, n_outputs):
-            check_loss(task.loss, schema)
+            custom_code.check_loss(task.loss, schema)
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,7 +110,7 @@ class FamilyFit(TrainingRecord):
 
 def fit_minimax_family(
     shards: Shards,
-    family: DifferentiableFilter,
+    family: filters.DifferentiableFilter,
     start: FloatArray,
     options: FamilyOptions | None = None,
 ) -> FamilyFit:
@@ -153,10 +147,10 @@ def fit_minimax_family(
 def train_family(
     shards: Shards,
     tasks: tuple[Task, ...],
-    family: DifferentiableFilter,
+    family: filters.DifferentiableFilter,
     start: FloatArray,
     options: FamilyOptions,
-    scaling: InputScaling = InputScaling(),  # noqa: B008  (frozen)
+    scaling: filters.InputScaling = filters.InputScaling(),  # noqa: B008  (frozen)
 ) -> FamilyFit:
     """Descend Phi over a family, watching held-out records; see `fit_minimax_family`."""
     found, _, record = descend_in_rounds(
@@ -225,8 +219,8 @@ class NeuralFilter(FamilyFit, FeatureFilter):
         return int(self.widths[-1])
 
     @property
-    def _family(self) -> SigmoidFamily:
-        return SigmoidFamily(np.zeros(self.n_features_in), tuple(self.widths[1:].tolist()))
+    def _family(self) -> filters.SigmoidFamily:
+        return filters.SigmoidFamily(np.zeros(self.n_features_in), tuple(self.widths[1:].tolist()))
 
     @property
     def layers(self) -> list[tuple[FloatArray, FloatArray]]:
@@ -274,10 +268,10 @@ def fit_minimax_neural_filter(
     """
     options = options or MinimaxNeuralOptions()
     moments, tasks = options.measure_tasks(shards)
-    family = SigmoidFamily(moments.mean, options.n_hidden)
-    scaling = InputScaling(whiten(moments.covariance, WHITENING), options.n_hidden[0])
+    family = filters.SigmoidFamily(moments.mean, options.n_hidden)
+    scaling = filters.InputScaling(whiten(moments.covariance, WHITENING), options.n_hidden[0])
     # In whitened features, like the descent; the filter's own coordinates are what travels.
-    start = scaling.to_filter(draw_layers(family, options.seed, first=0.05, rest=0.5))
+    start = scaling.to_filter(filters.draw_layers(family, options.seed, first=0.05, rest=0.5))
     fit = train_family(shards, tasks, family, start, options, scaling)
     # The bias is changed in place, which the descent's result must not notice.
     parameters = fit.parameters.copy()

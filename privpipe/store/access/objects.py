@@ -30,14 +30,8 @@ from zarr.core.sync import sync
 from zarr.storage import FsspecStore, LocalStore, StorePath
 
 from privpipe.errors import FormatError, StoreError, printable
+from privpipe.store.access import location
 from privpipe.store.access.bounds import use_bounded_codecs
-from privpipe.store.access.location import (
-    create_bytes,
-    explain_unreachable,
-    join,
-    local_path,
-    shown,
-)
 
 
 def keep_file(path: str, content: bytes, *, replacing: bool) -> bool:
@@ -151,13 +145,13 @@ def join_inside(url: str, *names: str) -> str:
     for name in names:
         if not INSIDE.fullmatch(name):
             raise FormatError(
-                f"{shown(url)} names {printable(name, keep='')!r} as something inside it.",
+                f"{location.shown(url)} names {printable(name, keep='')!r} as something inside it.",
                 remedy="Somebody changed it: get it again from where it came.",
                 code="damaged",
             )
-    if (path := local_path(url)) is not None:
+    if (path := location.local_path(url)) is not None:
         check_plain(Path(path), "/".join(names))
-    return join(url, *names)
+    return location.join(url, *names)
 
 
 def open_store(url: str, *, read_only: bool = False) -> Store:
@@ -168,13 +162,13 @@ def open_store(url: str, *, read_only: bool = False) -> Store:
     """
     # Before any array is opened: Zarr looks up codecs for the whole process.
     use_bounded_codecs()
-    path = local_path(url)
+    path = location.local_path(url)
     if path is not None:
         return PlainFiles(path, read_only=read_only)
     try:
         return FsspecStore.from_url(url, read_only=read_only)
     except Exception as error:  # many kinds, depending on the file system
-        problem = explain_unreachable(url, error)
+        problem = location.explain_unreachable(url, error)
     raise problem
 
 
@@ -229,7 +223,7 @@ def check_plain(root: Path, key: str, remedy: str = PUT_THERE) -> int | None:
         if not (stat.S_ISDIR(mode) or stat.S_ISREG(mode)):
             what = "a link" if stat.S_ISLNK(mode) else "no regular file"
             raise StoreError(
-                f"{shown(place)} is {what}; it is not read.", remedy=remedy, code="link"
+                f"{location.shown(place)} is {what}; it is not read.", remedy=remedy, code="link"
             )
     return size
 
@@ -297,7 +291,7 @@ def write_bytes(store: Store, key: str, value: bytes) -> None:
 
 def keep_bytes(url: str, key: str, value: bytes) -> None:
     """`write_bytes` of what a power cut must not take back, as an object of a bucket never is."""
-    path = local_path(url)
+    path = location.local_path(url)
     if path is None:
         write_bytes(open_store(url), key, value)
     else:
@@ -310,9 +304,9 @@ def create_object(url: str, value: bytes) -> bool:
 
     Whole in one step: a kill leaves no half.
     """
-    path = local_path(url)
+    path = location.local_path(url)
     if path is None:
-        return create_bytes(url, value)
+        return location.create_bytes(url, value)
     # A link, not a rename: it fails where the name is taken, so that nothing is ever replaced.
     return keep_file(path, value, replacing=False)
 
@@ -340,7 +334,7 @@ def list_keys(store: Store, prefix: str = "") -> list[str]:
 
 def list_names(url: str) -> list[str]:
     """Names of what is in a folder, folders too, sorted; empty where there is none."""
-    path = local_path(url)
+    path = location.local_path(url)
     with suppress(FileNotFoundError, NotADirectoryError):
         if path is not None:
             return sorted(os.listdir(path))
@@ -365,7 +359,7 @@ def list_empty_folders(url: str) -> list[str]:
 
     They are no keys, and a rename would make them visible all the same; a bucket has none.
     """
-    path = local_path(url)
+    path = location.local_path(url)
     walked = os.walk(path) if path is not None else ()
     return sorted(
         os.path.relpath(folder, path) for folder, folders, names in walked if not folders + names
@@ -393,7 +387,7 @@ def check_no_links(url: str, *, skip: Collection[str] = ()) -> None:
     skip
         Folders directly below it that are not looked into.
     """
-    path = local_path(url)
+    path = location.local_path(url)
     for folder, folders, names in os.walk(path) if path is not None else ():
         for name in (*folders, *names):
             check_plain(
@@ -411,7 +405,7 @@ def drop_unfinished(url: str) -> None:
 
     No one else may be writing. Remote stores have none: an object is there whole or not at all.
     """
-    path = local_path(url)
+    path = location.local_path(url)
     for file in _walk_files(path) if path is not None else ():
         if file.endswith(UNFINISHED):
             os.unlink(file)
@@ -462,7 +456,7 @@ def remove_tree(url: str) -> None:
     Of a link the link itself: what it leads to is not in the place. What is removed does not come
     back with a power cut: records are, too.
     """
-    path = local_path(url)
+    path = location.local_path(url)
     if path is None:
         delete_tree(open_store(url))
         return
@@ -485,7 +479,7 @@ def use_one_thread() -> None:
 def write_file(url: str, content: str | bytes) -> None:
     """Write a file, making its folder; an existing one is replaced in one step."""
     data = content.encode() if isinstance(content, str) else content
-    path = local_path(url)
+    path = location.local_path(url)
     if path is None:
         with fsspec.open(url, "wb") as file:
             file.write(data)

@@ -11,13 +11,8 @@ import numpy.typing as npt
 
 from privpipe.records.schema import as_names
 from privpipe.store.arrays.sealed_arrays import SealedArrays
+from privpipe.store.collections import ingest as ingesting
 from privpipe.store.collections.collection import Collection, in_roles
-from privpipe.store.collections.ingest import (
-    IngestOptions,
-    check_options,
-    fill_chunks,
-    plan_collection,
-)
 from privpipe.store.collections.writing import Chunk
 from privpipe.store.sources.frames import open_frame
 
@@ -64,7 +59,9 @@ class FrameCollection(Collection):
         return np.concatenate(parts)
 
 
-def from_dask(frame: Any, *, options: IngestOptions | None = None, **roles: Any) -> Collection:
+def from_dask(
+    frame: Any, *, options: ingesting.IngestOptions | None = None, **roles: Any
+) -> Collection:
     """A Dask data frame as a collection, without storing it or holding it in memory.
 
     Parameters
@@ -88,7 +85,7 @@ def from_dask(frame: Any, *, options: IngestOptions | None = None, **roles: Any)
     InputError, OptionError
         As `ingest` and `open_collection`.
     """
-    options = options or IngestOptions()
+    options = options or ingesting.IngestOptions()
     if options.layout.labels is None:
         named = [as_names(names) for role, names in roles.items() if role != "public" and names]
         labels = tuple(dict.fromkeys(chain.from_iterable(named)))
@@ -96,17 +93,19 @@ def from_dask(frame: Any, *, options: IngestOptions | None = None, **roles: Any)
     return from_xarray(frame, options=options, **roles)
 
 
-def from_xarray(dataset: Any, *, options: IngestOptions | None = None, **roles: Any) -> Collection:
+def from_xarray(
+    dataset: Any, *, options: ingesting.IngestOptions | None = None, **roles: Any
+) -> Collection:
     """A dataset of xarray, (record, feature), as a collection; see `from_dask`.
 
     Its features are the array called features, X, x or data, or that of the options' layout; other
     arrays along the records are variables.
     """
-    options = options or IngestOptions()
-    check_options(options)
+    options = options or ingesting.IngestOptions()
+    ingesting.check_options(options)
     source = open_frame(dataset, options.whole_layout)
-    plan = plan_collection(source, "The frame", options)
-    begin = partial(fill_chunks, source, plan.schema, plan.survey.coders, plan.rows)
+    plan = ingesting.plan_collection(source, "The frame", options)
+    begin = partial(ingesting.fill_chunks, source, plan.schema, plan.survey.coders, plan.rows)
     nowhere = SealedArrays("", (), "")
     made = FrameCollection("a frame", plan.schema, "", nowhere, chunks=ChunksInTurn(begin))
     return in_roles(made, **roles)

@@ -17,21 +17,9 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as checked
 
 from privpipe.errors import InputError, OptionError
-from privpipe.store.access.location import (
-    Place,
-    as_url,
-    create_bytes,
-    guard_read,
-    local_path,
-    shown,
-)
+from privpipe.store.access import location
 from privpipe.store.sources.formats import open_file_table
-from privpipe.store.sources.reading.column_guess import (
-    MISSING_MARKS,
-    Use,
-    VariableUse,
-    guess_columns,
-)
+from privpipe.store.sources.reading import column_guess
 from privpipe.store.sources.reading.source import ColumnText, Dialect, SourceLayout, TextKind
 
 ENDING = ".schema.toml"
@@ -60,7 +48,7 @@ class ColumnPlan:
     """
 
     kind: TextKind
-    use: Use
+    use: column_guess.Use
     format: str = ""
     missing: tuple[str, ...] = ()
     order: tuple[str, ...] = ()
@@ -94,7 +82,7 @@ class FileForm:
     table: str = ""
 
 
-USES: Mapping[str, Use] = {
+USES: Mapping[str, column_guess.Use] = {
     "features": "feature",
     "labels": "variable",
     "one_hot": "indicators",
@@ -105,7 +93,7 @@ USES: Mapping[str, Use] = {
 }
 """What columns become, by the field of `SourceLayout` that names them."""
 
-VARIABLE_USES: tuple[str, ...] = get_args(VariableUse)
+VARIABLE_USES: tuple[str, ...] = get_args(column_guess.VariableUse)
 """What columns become that are variables."""
 
 _SHARED = {one.name for one in fields(Dialect)} & {one.name for one in fields(FileForm)}
@@ -253,7 +241,7 @@ def decode_schema(content: Any, where: str) -> TableSchema:
     return TableSchema(file, columns)
 
 
-def read_schema(url: Place) -> TableSchema:
+def read_schema(url: location.Place) -> TableSchema:
     """Read a schema that was reviewed.
 
     Raises
@@ -261,11 +249,11 @@ def read_schema(url: Place) -> TableSchema:
     StoreError, OptionError
         If it cannot be read, or holds something else.
     """
-    place = as_url(url)
-    text = guard_read(
+    place = location.as_url(url)
+    text = location.guard_read(
         lambda: fsspec.open(place, "rb").open().read().decode(),
         InputError,
-        f"The schema {shown(place)} cannot be read",
+        f"The schema {location.shown(place)} cannot be read",
         remedy="Check the path; it is a text in UTF-8.",
     )
     try:
@@ -274,9 +262,11 @@ def read_schema(url: Place) -> TableSchema:
         # The message gives line and column, and quotes nothing of the file's values.
         problem = _say_place(str(error))
     else:
-        return decode_schema(content, shown(place))
+        return decode_schema(content, location.shown(place))
     raise OptionError(
-        f"The schema {shown(place)} is no TOML{problem}.", remedy="Correct it.", code="schema"
+        f"The schema {location.shown(place)} is no TOML{problem}.",
+        remedy="Correct it.",
+        code="schema",
     )
 
 
@@ -286,12 +276,12 @@ def _say_place(message: str) -> str:
     return f" ({place.rstrip(')')})" if at else ""
 
 
-def write_schema(schema: TableSchema, url: Place) -> bool:
+def write_schema(schema: TableSchema, url: location.Place) -> bool:
     """Write it for review, never over another; whether it was not there."""
-    return create_bytes(as_url(url), (schema.as_toml() + "\n").encode())
+    return location.create_bytes(location.as_url(url), (schema.as_toml() + "\n").encode())
 
 
-def propose_schema(url: Place, *, table: str = "") -> TableSchema:
+def propose_schema(url: location.Place, *, table: str = "") -> TableSchema:
     """Look at a table, a sample of all parts of it, and propose how to read it.
 
     Parameters
@@ -313,21 +303,21 @@ def propose_schema(url: Place, *, table: str = "") -> TableSchema:
     StoreError
         If it cannot be read.
     """
-    place = as_url(url)
-    local_path(place)  # refuses what no file can be called
+    place = location.as_url(url)
+    location.local_path(place)  # refuses what no file can be called
     opened = open_file_table(place, SourceLayout(dialect=Dialect(table=table)))
     if opened is None:
         raise InputError(
-            f"{shown(place)} is no table.",
+            f"{location.shown(place)} is no table.",
             remedy="Name arrays with --features and --labels; a schema is for files with columns.",
             code="source-format",
         )
     delimiter, dialect, columns, sample = opened.look()
-    guesses = guess_columns(columns, sample, dialect)
+    guesses = column_guess.guess_columns(columns, sample, dialect)
     if not any(one.use != "drop" for one in guesses):
         # Of nothing but keys and constants no one could learn; better all than nothing.
         guesses = tuple(replace(one, use="variable") for one in guesses)
-    marks = MISSING_MARKS if opened.has_text else ("",)
+    marks = column_guess.MISSING_MARKS if opened.has_text else ("",)
     file = FileForm(
         delimiter,
         **{name: getattr(dialect, name) for name in _SHARED},

@@ -16,14 +16,8 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from privpipe.store.sources.reading import source
 from privpipe.store.sources.reading.conversions import FALSE, LOST_ZERO, TRUE, convert_cells
-from privpipe.store.sources.reading.source import (
-    MISSING_TEXT,
-    ColumnText,
-    Dialect,
-    TableColumn,
-    TextKind,
-)
 
 VariableUse = Literal["variable", "subject", "weights", "time"]
 """What a column that is no feature becomes, and which role it has."""
@@ -33,7 +27,7 @@ Use = Literal["feature", "days", "calendar", "marked", "indicators", "drop", Var
 category, what `VariableUse` says, or nothing."""
 
 CELLS = tomllib.loads(Path(__file__).with_name("cells.toml").read_text("utf-8"))
-MISSING_MARKS: tuple[str, ...] = (*MISSING_TEXT, *CELLS["missing"])
+MISSING_MARKS: tuple[str, ...] = (*source.MISSING_TEXT, *CELLS["missing"])
 """Cells that mean a missing value wherever they are."""
 
 PHONE = re.compile(r"(\+|00)\d[\d ()/-]{6,}")
@@ -63,7 +57,7 @@ class ColumnGuess:
     """
 
     name: str
-    text: ColumnText
+    text: source.ColumnText
     use: Use
     why: str
     examples: tuple[str, ...] = ()
@@ -71,7 +65,7 @@ class ColumnGuess:
 
 
 def guess_columns(
-    columns: Sequence[TableColumn], sample: pa.Table, dialect: Dialect
+    columns: Sequence[source.TableColumn], sample: pa.Table, dialect: source.Dialect
 ) -> tuple[ColumnGuess, ...]:
     """Guess what each column of a sample is, and name those that are functions of others."""
     found = [
@@ -87,7 +81,7 @@ def guess_columns(
     )
 
 
-def _guess_column(column: TableColumn, values: Any, dialect: Dialect) -> ColumnGuess:
+def _guess_column(column: source.TableColumn, values: Any, dialect: source.Dialect) -> ColumnGuess:
     if isinstance(values, pa.ChunkedArray):
         values = values.combine_chunks()
     if pa.types.is_dictionary(values.type):
@@ -99,7 +93,7 @@ def _guess_column(column: TableColumn, values: Any, dialect: Dialect) -> ColumnG
     present = cells.filter(pc.and_(pc.invert(is_missing), pc.is_valid(cells)))
     missing = 1 - len(present) / max(1, len(cells))
     if not len(present):
-        text = ColumnText("text")
+        text = source.ColumnText("text")
         return ColumnGuess(column.name, text, "drop", "no value in the sample", (), 1.0)
     counts = Counter(present.to_pylist())
     text, use, why, shown = _guess_text(counts, dialect)
@@ -114,38 +108,55 @@ def _guess_column(column: TableColumn, values: Any, dialect: Dialect) -> ColumnG
     return ColumnGuess(column.name, text, use, why, examples, round(missing, 4))
 
 
-def _guess_text(counts: Counter[str], dialect: Dialect) -> tuple[ColumnText, Use, str, str]:
+def _guess_text(
+    counts: Counter[str], dialect: source.Dialect
+) -> tuple[source.ColumnText, Use, str, str]:
     """How cells are read, for what, why, and what examples of them look like."""
     names, n = list(counts), counts.total()
     as_numbers = pa.array(names, pa.string())
-    numbers, bad = convert_cells(as_numbers, ColumnText("number"), dialect, ())
+    numbers, bad = convert_cells(as_numbers, source.ColumnText("number"), dialect, ())
     zeros = [name for name in names if re.match(LOST_ZERO, name)]
     digits = [name for name in names if name.isdecimal() or CODE.fullmatch(name)]
     is_code = len(digits) == len(names) and (zeros or any(map(CODE.fullmatch, names)))
     if is_code or sum(counts[name] for name in names if PHONE.fullmatch(name)) > MOSTLY * n:
         what = "leading zeros" if zeros else "digits with an e, or as of telephones"
         use: Use = "drop" if _is_key(counts) else "variable"
-        return ColumnText("text"), use, f"a code: {what}; as a number it would change", "code"
+        return (
+            source.ColumnText("text"),
+            use,
+            f"a code: {what}; as a number it would change",
+            "code",
+        )
     if date := _guess_date(counts):
         return date
     words = {name.lower() for name in names}
     if words <= {*TRUE, *FALSE} and words & {*TRUE} and words & {*FALSE} and words != {"0", "1"}:
-        return ColumnText("boolean"), "variable", "words for true and false", "boolean"
+        return source.ColumnText("boolean"), "variable", "words for true and false", "boolean"
     whole = all(float(v).is_integer() for v in numbers.drop_null().to_pylist())
     if not len(bad):
         if whole and _is_key(counts):
-            return ColumnText("number"), "drop", "another whole number in each record: a key", ""
-        return ColumnText("number"), "feature", "whole numbers" if whole else "numbers", ""
+            return (
+                source.ColumnText("number"),
+                "drop",
+                "another whole number in each record: a key",
+                "",
+            )
+        return source.ColumnText("number"), "feature", "whole numbers" if whole else "numbers", ""
     # Some cells are no numbers: their rows are refused, named by the second call.
     if sum(counts[names[i]] for i in bad) < (1 - MOSTLY) * n and not zeros:
         why = f"numbers; {len(bad)} other texts in the sample, which are refused unless `missing`"
-        return ColumnText("number"), "feature", f"{why} names them", ""
+        return source.ColumnText("number"), "feature", f"{why} names them", ""
     if _is_key(counts):
-        return ColumnText("text"), "drop", "another text in nearly every record", "text"
-    return ColumnText("text"), "variable", f"text of {len(counts):,} different values", "text"
+        return source.ColumnText("text"), "drop", "another text in nearly every record", "text"
+    return (
+        source.ColumnText("text"),
+        "variable",
+        f"text of {len(counts):,} different values",
+        "text",
+    )
 
 
-def _guess_date(counts: Counter[str]) -> tuple[ColumnText, Use, str, str] | None:
+def _guess_date(counts: Counter[str]) -> tuple[source.ColumnText, Use, str, str] | None:
     n, fitting = counts.total(), dict[str, int]()
     for form, pattern in CELLS["dates"].items():
         alike = [name for name in counts if re.fullmatch(pattern, name)]
@@ -160,7 +171,7 @@ def _guess_date(counts: Counter[str]) -> tuple[ColumnText, Use, str, str] | None
     if sum(fitting[one] for one in (form, *_others(form))) < MOSTLY * n or not fitting[form]:
         return None
     other = {"%m/%d/%Y": "%d/%m/%Y", "%d/%m/%Y": "%m/%d/%Y"}.get(form)
-    text = ColumnText("date", form)
+    text = source.ColumnText("date", form)
     if other is not None and fitting[other] == fitting[form]:
         why = "dates of which day and month cannot be distinguished: say the format, and use days"
         return text, "drop", why, "date"
@@ -173,10 +184,10 @@ def _others(form: str) -> tuple[str, ...]:
     return tuple(one for one in ("%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y", "") if one != form)
 
 
-def _guess_typed(column: TableColumn, values: Any) -> ColumnGuess:
+def _guess_typed(column: source.TableColumn, values: Any) -> ColumnGuess:
     """What a column of declared type is for."""
     missing = round(values.null_count / max(1, len(values)), 4)
-    kinds: Mapping[str, tuple[TextKind, Use, str]] = {
+    kinds: Mapping[str, tuple[source.TextKind, Use, str]] = {
         "number": ("number", "feature", "numbers"),
         "integer": ("number", "feature", "whole numbers"),
         "boolean": ("boolean", "variable", "truth values"),
@@ -187,14 +198,14 @@ def _guess_typed(column: TableColumn, values: Any) -> ColumnGuess:
     if column.is_date:
         kind, use, why = "date", "days", "dates"
     elif column.kind == "other":
-        return ColumnGuess(column.name, ColumnText(kind), use, why, (), missing)
+        return ColumnGuess(column.name, source.ColumnText(kind), use, why, (), missing)
     counts = Counter(map(str, values.drop_null().to_pylist()))
     if column.kind == "integer" and _is_key(counts):
         use, why = "drop", "another whole number in each record: a key"
     elif len(counts) == 1 and len(values) > 1:
         use, why = "drop", f"{why}; a constant in the sample"
-    examples = _invent(kind, ColumnText(kind), Dialect(), counts)
-    return ColumnGuess(column.name, ColumnText(kind), use, why, examples, missing)
+    examples = _invent(kind, source.ColumnText(kind), source.Dialect(), counts)
+    return ColumnGuess(column.name, source.ColumnText(kind), use, why, examples, missing)
 
 
 def _is_key(counts: Counter[str]) -> bool:
@@ -202,7 +213,9 @@ def _is_key(counts: Counter[str]) -> bool:
     return n >= LEAST_JUDGED and len(counts) > 0.98 * n
 
 
-def _find_sentinels(cells: Any, text: ColumnText, dialect: Dialect) -> tuple[str, ...]:
+def _find_sentinels(
+    cells: Any, text: source.ColumnText, dialect: source.Dialect
+) -> tuple[str, ...]:
     """Numbers such as 999 that occur several times, far beyond all others."""
     marks = [mark for mark in CELLS["sentinels"] if pc.sum(pc.equal(cells, mark)).as_py() > 1]
     values = convert_cells(cells, text, dialect, marks)[0].drop_null().to_numpy()
@@ -216,7 +229,9 @@ def _find_sentinels(cells: Any, text: ColumnText, dialect: Dialect) -> tuple[str
     )
 
 
-def _invent(kind: str, text: ColumnText, dialect: Dialect, counts: Counter[str]) -> tuple[str, ...]:
+def _invent(
+    kind: str, text: source.ColumnText, dialect: source.Dialect, counts: Counter[str]
+) -> tuple[str, ...]:
     examples = tuple(CELLS["invented"][kind or text.kind])
     if kind == "date" and text.format:
         examples = tuple(pd.Timestamp(one).strftime(text.format) for one in examples)

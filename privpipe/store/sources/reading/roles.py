@@ -11,13 +11,7 @@ import numpy as np
 from privpipe.errors import InputError, OptionError, SourceError
 from privpipe.records.schema import suggest
 from privpipe.store.access.location import MOST_NAME_BYTES
-from privpipe.store.sources.reading.source import (
-    Form,
-    Kind,
-    SourceLayout,
-    SourceVariable,
-    TableColumn,
-)
+from privpipe.store.sources.reading import source
 
 MOST_COLUMNS = 2**16
 """Of a table: Arrow needs some kilobytes for each, whatever the column holds."""
@@ -51,14 +45,14 @@ class Roles:
     """
 
     features: tuple[str, ...]
-    variables: tuple[SourceVariable, ...]
-    forms: Mapping[str, Form]
+    variables: tuple[source.SourceVariable, ...]
+    forms: Mapping[str, source.Form]
     features_dtype: np.dtype[np.floating]
 
 
 def assign_roles(
-    columns: Sequence[TableColumn],
-    layout: SourceLayout,
+    columns: Sequence[source.TableColumn],
+    layout: source.SourceLayout,
     labels: Sequence[str],
     where: str,
     locate: Callable[[str], str],
@@ -119,7 +113,8 @@ def assign_roles(
     return Roles(
         features=tuple(column.name for column in features),
         variables=tuple(
-            SourceVariable(c.name, "text" if c.name in as_text else _kind(c, layout)) for c in rest
+            source.SourceVariable(c.name, "text" if c.name in as_text else _kind(c, layout))
+            for c in rest
         ),
         forms={column.name: _form(column, layout) for column in rest},
         features_dtype=np.dtype(
@@ -155,7 +150,7 @@ def check_names(names: Sequence[str], where: str, labels: Mapping[str, str] | No
         )
 
 
-def check_schema(names: Iterable[str], columns: Sequence[TableColumn], where: str) -> None:
+def check_schema(names: Iterable[str], columns: Sequence[source.TableColumn], where: str) -> None:
     """Refuse a table whose columns are not those of its schema: all it lacks, all it adds.
 
     Raises
@@ -210,7 +205,11 @@ def too_wide(where: str) -> SourceError:
 
 
 def check_drift(
-    first: Sequence[TableColumn], here: Sequence[TableColumn], where: str, *, with_types: bool
+    first: Sequence[source.TableColumn],
+    here: Sequence[source.TableColumn],
+    where: str,
+    *,
+    with_types: bool,
 ) -> None:
     """Refuse a file whose columns differ from the first file's in name or, `with_types`, kind.
 
@@ -242,7 +241,9 @@ def check_drift(
         )
 
 
-def check_keys(columns: Sequence[TableColumn], features: Mapping[str, Any], where: str) -> None:
+def check_keys(
+    columns: Sequence[source.TableColumn], features: Mapping[str, Any], where: str
+) -> None:
     """Refuse features that look like keys of records: whole numbers, each another one.
 
     Parameters
@@ -289,14 +290,14 @@ def _is_key(values: Any) -> bool:
     return n >= LEAST_DIFFERENT and np.unique(values).size == n
 
 
-def _agree(first: TableColumn, here: TableColumn) -> bool:
+def _agree(first: source.TableColumn, here: source.TableColumn) -> bool:
     numbers = ("number", "integer")
     same = first.kind == here.kind or (first.kind in numbers and here.kind in numbers)
     # A column without a value has no type yet; a wider integer would lose digits in float32.
     return here.type_name == "null" or (same and (here.narrow or not first.narrow))
 
 
-def _check_known(names: Iterable[str], known: Mapping[str, TableColumn], where: str) -> None:
+def _check_known(names: Iterable[str], known: Mapping[str, source.TableColumn], where: str) -> None:
     named = [column.name for column in known.values() if column.place is None]
     for name in names:
         if name not in known:
@@ -310,7 +311,7 @@ def _check_known(names: Iterable[str], known: Mapping[str, TableColumn], where: 
             )
 
 
-def _check_apart(layout: SourceLayout, named: Sequence[str]) -> None:
+def _check_apart(layout: source.SourceLayout, named: Sequence[str]) -> None:
     pairs = {
         "a feature and a variable": set(layout.features) & set(named),
         "a feature and dropped": {*layout.features, *layout.dates} & set(layout.drop),
@@ -325,7 +326,7 @@ def _check_apart(layout: SourceLayout, named: Sequence[str]) -> None:
 
 
 def _check_features(
-    features: Sequence[TableColumn], where: str, locate: Callable[[str], str]
+    features: Sequence[source.TableColumn], where: str, locate: Callable[[str], str]
 ) -> None:
     """Refuse all that is no number at once, with what to do about each kind."""
     texts = [column for column in features if column.kind == "text"]
@@ -357,7 +358,9 @@ def _check_features(
         )
 
 
-def _check_variables(columns: Sequence[TableColumn], layout: SourceLayout, where: str) -> None:
+def _check_variables(
+    columns: Sequence[source.TableColumn], layout: source.SourceLayout, where: str
+) -> None:
     for column in columns:
         check_variable_name(column.name)
         if column.type_name.startswith(_NESTED):
@@ -377,19 +380,19 @@ def _check_variables(columns: Sequence[TableColumn], layout: SourceLayout, where
         )
 
 
-def _kind(column: TableColumn, layout: SourceLayout) -> Kind:
+def _kind(column: source.TableColumn, layout: source.SourceLayout) -> source.Kind:
     """What a variable holds: dates that are numbers are days."""
     if column.kind != "other":
         return column.kind
     return "number" if column.name in layout.numeric else "text"
 
 
-def _form(column: TableColumn, layout: SourceLayout) -> Form:
+def _form(column: source.TableColumn, layout: source.SourceLayout) -> source.Form:
     is_text = column.kind in ("text", "other", "boolean") or column.name in layout.categorical
     return "text" if is_text and column.name not in layout.numeric else "number"
 
 
-def _typed(columns: Sequence[TableColumn]) -> str:
+def _typed(columns: Sequence[source.TableColumn]) -> str:
     return _listed([f"{column.label} ({column.type_name})" for column in columns])
 
 

@@ -19,14 +19,6 @@ from privpipe.store.access.location import guard_read, shown
 from privpipe.store.sources.reading import roles, source
 from privpipe.store.sources.reading.conversions import convert_cells, explain_cells, needs_text
 from privpipe.store.sources.reading.files import TableFile, TableFiles, read_label_file
-from privpipe.store.sources.reading.source import (
-    ColumnKind,
-    ColumnText,
-    Dialect,
-    Form,
-    SourceLayout,
-    TableColumn,
-)
 
 SAMPLE_ROWS, MOST_BATCHES = 4_096, 16
 """Records of a sample of a file that declares its types, and places they are taken from."""
@@ -50,15 +42,19 @@ class FileTable:
     has_text = False
     """Whether a cell that is missing is written as a text."""
 
-    def __init__(self, files: TableFiles, layout: SourceLayout) -> None:
+    def __init__(self, files: TableFiles, layout: source.SourceLayout) -> None:
         self.files, self.layout = files, layout
 
-    def describe(self, file: TableFile) -> tuple[TableColumn, ...]:
+    def describe(self, file: TableFile) -> tuple[source.TableColumn, ...]:
         """Columns of a file."""
         raise NotImplementedError
 
     def read(
-        self, file: TableFile, columns: Sequence[TableColumn], forms: Mapping[str, Form], rows: int
+        self,
+        file: TableFile,
+        columns: Sequence[source.TableColumn],
+        forms: Mapping[str, source.Form],
+        rows: int,
     ) -> Iterator[pa.RecordBatch]:
         """Read some columns of a file.
 
@@ -81,7 +77,7 @@ class FileTable:
         """
         raise NotImplementedError
 
-    def look(self) -> tuple[str, Dialect, tuple[TableColumn, ...], pa.Table]:
+    def look(self) -> tuple[str, source.Dialect, tuple[source.TableColumn, ...], pa.Table]:
         """Delimiter, dialect, columns, and a sample of the first file."""
         file = self.files.files[0]
         columns = self.describe(file)
@@ -94,7 +90,7 @@ class FileTable:
         """Batches of a sample of all columns: the first ones, where nothing better is known."""
         columns = self.describe(file)
         kinds = {c.name: "text" if c.kind in ("text", "other") else "number" for c in columns}
-        forms = cast(Mapping[str, Form], kinds)
+        forms = cast(Mapping[str, source.Form], kinds)
         yield from islice(self.read(file, columns, forms, SAMPLE_ROWS), MOST_BATCHES)
 
     def read_labels(self) -> tuple[str, ...]:
@@ -120,7 +116,7 @@ class FileTable:
         return shown(self.files.url)
 
     @cached_property
-    def columns(self) -> tuple[TableColumn, ...]:
+    def columns(self) -> tuple[source.TableColumn, ...]:
         """Columns of the first file, and the Hive keys."""
         return self.files.add_key_columns(self._describe(self.files.files[0]))
 
@@ -131,7 +127,7 @@ class FileTable:
         """Rows of a file before its first record."""
         return 0
 
-    def _describe(self, file: TableFile) -> tuple[TableColumn, ...]:
+    def _describe(self, file: TableFile) -> tuple[source.TableColumn, ...]:
         """Columns of a file, as a schema says them where one was reviewed."""
         said = self.layout.dialect.columns
         return tuple(
@@ -139,7 +135,9 @@ class FileTable:
             for one in self.describe(file)
         )
 
-    def batches(self, forms: Mapping[str, Form], rows: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+    def batches(
+        self, forms: Mapping[str, source.Form], rows: int
+    ) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Number of the partition, and a batch of at most `rows` records with `forms` in order.
 
         Files whose columns differ from the first's are refused.
@@ -153,7 +151,7 @@ class FileTable:
                 for start in range(0, batch.num_rows, rows):
                     yield file.partition, file.add_keys(batch.slice(start, rows), forms)
 
-    def _as_text(self, forms: Mapping[str, Form]) -> dict[str, Form]:
+    def _as_text(self, forms: Mapping[str, source.Form]) -> dict[str, source.Form]:
         """Forms to read in: columns that are converted here are text until then."""
         said, dialect = self.layout.dialect.columns, self.layout.dialect
         return {
@@ -188,7 +186,7 @@ class FileTable:
             raise error
 
 
-def _as_said(column: TableColumn, said: ColumnText) -> TableColumn:
+def _as_said(column: source.TableColumn, said: source.ColumnText) -> source.TableColumn:
     if said.kind == "date":  # as Arrow names what it becomes
         return replace(
             column, kind="other", type_name=column.type_name if column.is_date else "timestamp"
@@ -230,7 +228,7 @@ def _read_blocks(
     table: FileTable, chosen: roles.Roles, rows: int, with_features: bool
 ) -> Iterator[source.Block]:
     names = chosen.features if with_features else ()
-    forms: dict[str, Form] = {**dict.fromkeys(names, "number"), **chosen.forms}
+    forms: dict[str, source.Form] = {**dict.fromkeys(names, "number"), **chosen.forms}
     if not with_features:  # of two passes the first
         numbers = [name for name, form in chosen.forms.items() if form == "number"]
         table.check_numbers([*chosen.features, *numbers])
@@ -250,14 +248,14 @@ def _read_blocks(
         yield source.Block(partition, batch.num_rows, matrix, variables)
 
 
-def kind_of(type_: Any) -> ColumnKind:
+def kind_of(type_: Any) -> source.ColumnKind:
     """What a column of an Arrow type holds.
 
     >>> kind_of(pa.int8()), kind_of(pa.dictionary(pa.int32(), pa.string())), kind_of(pa.date32())
     ('integer', 'text', 'other')
     """
     t = pa.types
-    kinds: dict[ColumnKind, tuple[Callable[[Any], bool], ...]] = {
+    kinds: dict[source.ColumnKind, tuple[Callable[[Any], bool], ...]] = {
         "boolean": (t.is_boolean,),
         "integer": (t.is_integer,),
         "number": (t.is_floating, t.is_decimal, t.is_null),
