@@ -47,3 +47,13 @@ def test_bound_generalisation_gap__falls_with_the_root_of_the_records() -> None:
     assert bound_generalisation_gap(*arguments, 400) == pytest.approx(
         10 * bound_generalisation_gap(*arguments, 40_000)
     )
+
+
+def test_bound_generalisation_gap__is_what_a_hand_computes() -> None:
+    """Two tasks, of one score and of four: complexities .08485 and .32, weighed 2 and 3, twice."""
+    bound = bound_generalisation_gap(
+        np.array([2.0, -3.0]), np.array([1.5, 2.0]), np.array([1, 4]), radius=2.0, n_records=2500
+    )
+    by_hand = 2 * (2 * (1.41421 * 1.5 * 2 / 50) + 3 * (1.41421 * 2.82843 * 2 * 2 / 50))
+    assert bound == pytest.approx(by_hand, rel=1e-4)
+    assert bound == pytest.approx(2.2594, rel=1e-4)
