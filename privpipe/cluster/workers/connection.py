@@ -28,6 +28,7 @@ from privpipe.cluster.workers import dashboard as dashboards
 from privpipe.cluster.workers.certificates import check_client_certificate
 from privpipe.cluster.workers.forking import SETTINGS, prepare_forking
 from privpipe.cluster.workers.listener_owner import guard_address, is_loopback
+from privpipe.cluster.workers.managed import start_managed
 from privpipe.cluster.workers.progress import ShowProgress, add_page
 from privpipe.errors import ClusterError, OptionError
 
@@ -101,10 +102,12 @@ class ClusterOptions:
 
     Parameters
     ----------
+    kind
+        Who starts it: "local", or a name in `MANAGERS`.
     address
-        ``tcp://`` or ``tls://`` address of a running scheduler; None starts a local cluster.
+        ``tcp://`` or ``tls://`` address of a running scheduler; None starts a cluster.
     workers
-        Worker processes of a local cluster; by default one per core.
+        Worker processes; of a local cluster by default one per core.
     memory_limit
         Memory of each local worker, as Dask writes it ("4GiB"); by default an equal share.
     dashboard
@@ -118,6 +121,7 @@ class ClusterOptions:
         one by default.
     """
 
+    kind: str = "local"
     address: str | None = None
     workers: int | None = None
     memory_limit: str = "auto"
@@ -166,6 +170,10 @@ def connect(options: ClusterOptions) -> Iterator[Client]:
         return
     add_page()  # Dask takes pages from its table when a scheduler begins to serve
     dashboards.check_dashboard(options.dashboard)
+    if options.kind != "local":
+        with _start_elsewhere(options) as client:
+            yield client
+        return
     # Before workers start: the error of multiprocessing names neither folder nor limit.
     _check_temporary_folder()
     with (
@@ -181,9 +189,6 @@ def connect(options: ClusterOptions) -> Iterator[Client]:
 @contextmanager
 def _start_cluster(options: ClusterOptions, scratch: str) -> Iterator[SpecCluster]:
     """Start scheduler and workers of one thread each on this machine, closed to everybody else."""
-    dashboard = _free_address(options.dashboard)
-    # 192 bits, new for each cluster; Dask's own prefix hides nothing: / redirects to it.
-    prefix = f"/{secrets.token_urlsafe(24)}"
     # In memory; its file exists, in a 0700 folder, while OpenSSL loads it.
     security = Security.temporary()
     common = {"host": "127.0.0.1", "protocol": "tls://", "security": security}
@@ -198,13 +203,7 @@ def _start_cluster(options: ClusterOptions, scratch: str) -> Iterator[SpecCluste
         "env": {**os.environ, **dask.config.get("distributed.nanny.pre-spawn-environ", {})},
     }
     n_workers = options.workers or os.cpu_count() or 1
-    shown = dashboard != dashboards.OFF
-    pages = {"dashboard_address": dashboards.place_of(dashboard), "http_prefix": prefix}
-    scheduler = {
-        "cls": dashboards.GuardedScheduler if shown else dashboards.PagelessScheduler,
-        "options": {**common, "port": 0, "dashboard": shown, **(pages if shown else {})},
-    }
-    link = {"distributed.dashboard.link": f"{{scheme}}://{{host}}:{{port}}{prefix}/status"}
+    scheduler, link = _plan_scheduler(options.dashboard, {**common, "port": 0})
     # `silence_logs` is about a handler of Dask's own (2026.8), which is not made where Prefect has
     # set up the root's before: everything would be on the user's terminal.
     logging.getLogger("distributed").setLevel(logging.CRITICAL)
@@ -221,10 +220,42 @@ def _start_cluster(options: ClusterOptions, scratch: str) -> Iterator[SpecCluste
         yield cluster
 
 
+def _plan_scheduler(dashboard: str, given: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
+    """Class and options of a scheduler in this process, and the setting that shows its pages."""
+    place = _free_address(dashboard)
+    # 192 bits, new for each cluster; Dask's own prefix hides nothing: / redirects to it.
+    prefix = f"/{secrets.token_urlsafe(24)}"
+    shown = place != dashboards.OFF
+    pages = {"dashboard_address": dashboards.place_of(place), "http_prefix": prefix}
+    scheduler = {
+        "cls": dashboards.GuardedScheduler if shown else dashboards.PagelessScheduler,
+        "options": {**given, "dashboard": shown, **(pages if shown else {})},
+    }
+    return scheduler, {
+        "distributed.dashboard.link": f"{{scheme}}://{{host}}:{{port}}{prefix}/status"
+    }
+
+
+@contextmanager
+def _start_elsewhere(options: ClusterOptions) -> Iterator[Client]:
+    """A cluster that another system starts, held to what is required of one by its address."""
+    scheduler, link = _plan_scheduler(options.dashboard, {})
+    with dask.config.set(link), start_managed(options.kind, options.workers, scheduler) as cluster:
+        check_address(cluster.scheduler_address)
+        with Client(cluster) as client:
+            dashboards.check_pages(client)
+            _prepare(client, options.wait_seconds)
+            check_versions(client)
+            yield client
+
+
 def check_address(address: str) -> None:
     """Refuse a scheduler that is neither on this machine nor behind TLS."""
     parts = urlsplit(address)
-    if parts.scheme == "tls" or (parts.scheme == "tcp" and is_loopback(parts.hostname or "")):
+    # That of Dask Gateway is TLS through its proxy.
+    if parts.scheme in ("tls", "gateway") or (
+        parts.scheme == "tcp" and is_loopback(parts.hostname or "")
+    ):
         return
     raise OptionError(
         f"The scheduler's address has the scheme {parts.scheme or 'none'!r}: without TLS anyone "

@@ -100,10 +100,13 @@ class ReleaseSection(Section):
 
 
 class ClusterSection(Section):
-    """``[cluster]``: workers of a local cluster, or the address of a running one."""
+    """``[cluster]``: workers here, workers that another system starts, or a running cluster."""
 
+    kind: Literal["local", "slurm", "kubernetes", "gateway", "coiled"] = "local"
+    """Who starts the workers; all but local by their own library and its section of Dask's
+    configuration (queue, memory, image)."""
     workers: Annotated[int | None, Field(ge=0)] = None
-    """Local worker processes; 0 does all work in this process."""
+    """Worker processes; 0 does all work in this process."""
     memory_limit: str = "auto"
     """Memory per local worker, as "4GiB"."""
     address: str | None = None
