@@ -47,7 +47,7 @@ from tests.bench import erasers
 Row = tuple[str, float, str, str, float, float]
 BAR = 0.02
 """What differences of three splits show of the accuracies' own error."""
-MOST = 4_000
+MOST = 2_000
 """Training records, and as many that judge."""
 
 READERS: dict[str, Callable[[int], Any]] = {

@@ -1,7 +1,6 @@
 """The ROC curve of an adversary that ranks records, and its area."""
 
 import numpy as np
-import scipy
 
 from privpipe.protocols import BoolArray, FloatArray, IntArray
 
@@ -153,28 +152,30 @@ def average_areas(
 def _average_cells(
     positive: BoolArray, value: FloatArray, cells: IntArray
 ) -> tuple[float, FloatArray]:
-    order = np.argsort(cells, kind="stable")
-    found, influence, counted = 0.0, np.zeros(len(value)), 0
-    for rows in np.split(order, np.flatnonzero(np.diff(cells[order])) + 1):
-        mine = positive[rows]
-        if mine.all() or not mine.any():
-            continue
-        area, moved = _place(mine, value[rows])
-        found += len(rows) * area
-        influence[rows] = len(rows) * moved
-        counted += len(rows)
-    return (found / counted, influence / counted) if counted else (np.nan, influence)
-
-
-def _place(positive: BoolArray, value: FloatArray) -> tuple[float, FloatArray]:
-    """Area, and the influence of each record: how many of the other side it beats."""
-    same, n = np.empty(len(value)), (int((~positive).sum()), int(positive.sum()))
-    for side in (positive, ~positive):
-        same[side] = scipy.stats.rankdata(value[side])
-    beaten = scipy.stats.rankdata(value) - same
-    beaten = np.where(positive, beaten / n[0], 1 - beaten / n[1])
-    area = float(beaten[positive].mean())
-    return area, (beaten - area) / np.where(positive, n[1], n[0])
+    """Mean area of the cells, and the influence of each record: how many of the other side it
+    beats in its cell."""
+    # All cells in one sort: a call of `rankdata` for each side of each took a third of an audit.
+    order = np.argsort(value)
+    order = order[np.argsort(cells[order], kind="stable")]
+    mine, cell, level = positive[order], cells[order], value[order]
+    begins = np.append(True, cell[1:] != cell[:-1])
+    number = np.cumsum(begins) - 1
+    ties = np.cumsum(begins | np.append(True, level[1:] != level[:-1])) - 1
+    sides = (~mine, mine)
+    in_cell, tied = (np.stack([np.bincount(of, one) for one in sides]) for of in (number, ties))
+    before = (np.cumsum(tied, axis=1) - tied)[:, ties]
+    start = (np.cumsum(in_cell, axis=1) - in_cell)[:, number]
+    compares, sizes = (in_cell > 0).all(axis=0), in_cell.sum(axis=0)
+    n = np.maximum(in_cell, 1)
+    # Whom each record has below it, ties counting half, as a share of that side of its cell.
+    below = (before - start + tied[:, ties] / 2) / n[:, number]
+    beaten = np.where(mine, below[0], 1 - below[1])
+    weights = np.where(compares, sizes, 0.0) / max(sizes[compares].sum(), 1.0)
+    areas = np.bincount(number, beaten * mine) / n[1]
+    influence = np.empty(len(value))
+    moved = (beaten - areas[number]) / np.where(mine, n[1][number], n[0][number])
+    influence[order] = weights[number] * moved
+    return (float(weights @ areas) if compares.any() else np.nan), influence
 
 
 def measure_area(truth: IntArray, ranking: FloatArray) -> float:
