@@ -262,16 +262,24 @@ def _scan(
     takes 4.2, of 8,192 records and 20 columns.
     """
     best: list[tuple[float, int, tuple[int, ...]]] = []
-    for others in combinations(range(words.shape[1] - 1 if factors > 1 else 0), factors - 1):
-        first, chosen = others[-1] + 1 if others else 0, list(others)
+    # The last factors of all products at once, two of them where there are more: a call for each
+    # third of a thousand records took longer than its words.
+    last = 1 if factors < 3 else 2
+    ends = np.array(list(combinations(range(words.shape[1]), last)))
+    tails = np.bitwise_xor.reduce(words[:, ends], axis=2)
+    tails_vary: BoolArray = np.asarray(varies[:, ends].all(axis=2))
+    for others in combinations(range(words.shape[1] - last), factors - last):
+        first = np.searchsorted(ends[:, 0], others[-1] + 1) if others else 0
+        chosen = list(others)
         joined = np.bitwise_xor.reduce(words[:, chosen], axis=1)  # zeros where there are no others
-        counted = varies[:, first:] & varies[:, chosen].all(axis=1, keepdims=True)
-        sizes = np.where(counted, cells.measure(words[:, first:] ^ joined[:, None]), 0.0)
+        counted = tails_vary[:, first:] & varies[:, chosen].all(axis=1, keepdims=True)
+        sizes = np.where(counted, cells.measure(tails[:, first:] ^ joined[:, None]), 0.0)
         least = best[-1][0] if len(best) == MOST_PARITIES else 0.0
         if sizes.max() <= least:
             continue
         largest = np.argsort(sizes, axis=None)[::-1][:MOST_PARITIES]
-        groups, columns = np.unravel_index(largest, sizes.shape)
-        found = zip(sizes.flat[largest].tolist(), groups.tolist(), columns.tolist(), strict=True)
-        best = nlargest(MOST_PARITIES, best + [(s, g, (*others, first + c)) for s, g, c in found])
+        groups, places = np.unravel_index(largest, sizes.shape)
+        columns = (tuple(map(int, (*others, *ends[first + place]))) for place in places)
+        found = zip(sizes.flat[largest].tolist(), groups.tolist(), columns, strict=True)
+        best = nlargest(MOST_PARITIES, [*best, *found])
     return [(group, columns) for size, group, columns in best if size > 0]
