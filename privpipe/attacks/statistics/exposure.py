@@ -155,14 +155,14 @@ class _Claims:
         """Largest share that may be behind so many negative claims (Fay and Feuer)."""
         # One claim more, the heaviest: none of a rare class may have been seen by chance.
         mean, spread = self.weight[j] + self.heaviest, self.spread[j] + self.heaviest**2
-        return float(scipy.stats.gamma.isf(tail, mean**2 / spread, scale=spread / mean))
+        return float(scipy.special.gammainccinv(mean**2 / spread, tail) * spread / mean)
 
     def _share_below(self, j: int, tail: float) -> float:
         """Smallest share that may be behind them."""
         if not self.weight[j]:
             return 0.0
         mean, spread = self.weight[j], self.spread[j]
-        return float(scipy.stats.gamma.ppf(tail, mean**2 / spread, scale=spread / mean))
+        return float(scipy.special.gammaincinv(mean**2 / spread, tail) * spread / mean)
 
 
 _ROUNDING = 1e-9
