@@ -111,6 +111,7 @@ CLAIMS = {
     "`privpipe audit RAW": "attacks/test_unaligned_release.py::"
     "test_audit__of_a_table_of_another_tool_writes_a_report_and_closes",
     "It attacks its": "gate/test_gate.py",
+    "Training and cleaning a billion": "bench/bench_demo.py::run",
     "Its report begins": "report/test_first_screen.py",
     "One model cleans": "operations/test_lines.py",
     "A part that carries": "operations/test_judged_parts.py",

@@ -1,6 +1,6 @@
 """Clusters that other systems start: a batch queue, Kubernetes, Dask Gateway, Coiled.
 
-Each by its own kept library, which reads all else (queue, image, project) from its section of
+Each by its own library, which reads all else (queue, image, project) from its section of
 Dask's configuration; nothing of it is repeated here.
 """
 
@@ -54,7 +54,7 @@ def start_managed(kind: str, n_workers: int | None, scheduler: Mapping[str, Any]
     try:
         make = getattr(import_module(manager.module), manager.name)
         here = {"security": True, "scheduler_cls": scheduler["cls"]}
-        # Given at all, they replace those of the configuration: its host and port stand.
+        # Options that are given replace all of the configuration's, its host and port among them.
         theirs = dask.config.get(f"jobqueue.{kind}.scheduler-options", {})
         here["scheduler_options"] = {**theirs, **scheduler["options"]}
         cluster = make(**here if manager.runs_scheduler else {})
