@@ -25,9 +25,6 @@ from privpipe.numerics.null_space.knapsack import (
 from privpipe.numerics.random.streams import KeyedStream as KeyedStream
 from privpipe.protocols import Guarantee as Guarantee
 from privpipe.records.memory import Records as Records
-from privpipe.sanitizers.mapping.exponential import (
-    fit_exponential_mechanism as fit_exponential_mechanism,
-)
 from privpipe.sanitizers.mapping.mapping_options import (
     PrivacyMappingOptions as PrivacyMappingOptions,
 )

@@ -10,6 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from flows.reproduce.exponential import fit_exponential_mechanism, keep_symbols
 from flows.reproduce.result import Cell, Reproduction, compare_cell
 from flows.reproduce.sppm_measures import (
     attack_drawn_records,
@@ -25,7 +26,6 @@ from flows.reproduce.sppm_solves import solve_curve
 from flows.reproduce.steps import expect_steps, step
 from privpipe.protocols import FloatArray, IntArray
 from privpipe.report.style import ThemeName, theme_panels
-from privpipe.sanitizers.mapping.exponential import fit_exponential_mechanism, keep_symbols
 from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping
 
 CURVE = (0.005, 0.01, 0.02, 0.03, 0.05, 0.08, 0.11, 0.14, 0.2, 0.3, 0.44)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
+from flows.reproduce.exponential import MOST_SYMBOLS, fit_exponential_mechanism, keep_symbols
 from flows.reproduce.result import Cell, Reproduction, compare_cell
 from flows.reproduce.sppm_measures import logistic_scores, release_counts, trace_roc
 from flows.reproduce.sppm_problems import count_symbols, load_movies
@@ -17,11 +18,6 @@ from flows.reproduce.sppm_solves import solve_curve
 from flows.reproduce.steps import expect_steps, step
 from privpipe.protocols import BoolArray, FloatArray, IntArray
 from privpipe.report.style import ThemeName, theme_panels
-from privpipe.sanitizers.mapping.exponential import (
-    MOST_SYMBOLS,
-    fit_exponential_mechanism,
-    keep_symbols,
-)
 from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping
 
 SHARES = (0.01, 0.02, 0.04, 0.08, 0.13, 0.22)

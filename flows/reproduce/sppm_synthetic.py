@@ -11,13 +11,13 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from flows.reproduce.exponential import fit_exponential_mechanism
 from flows.reproduce.result import Cell, Reproduction, compare_cell
 from flows.reproduce.sppm_measures import measure_neighbours
 from flows.reproduce.sppm_problems import make_toy
 from flows.reproduce.sppm_solves import solve_in_step
 from flows.reproduce.steps import expect_steps, step
 from privpipe.report.style import ThemeName, theme_panels
-from privpipe.sanitizers.mapping.exponential import fit_exponential_mechanism
 from privpipe.sanitizers.mapping.solving.solve import solve_privacy_mapping
 from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from flows.reproduce import sppm_synthetic
+from flows.reproduce.exponential import keep_symbols
 from flows.reproduce.registry import run_reproduction
 from flows.reproduce.result import Reproduction
 from flows.reproduce.sppm_census import reproduce_census
@@ -21,7 +22,6 @@ from flows.reproduce.sppm_synthetic import reproduce_synthetic
 from flows.reproduce.steps import Steps, follow_steps
 from privpipe.errors import InputError
 from privpipe.report.style import render_svg
-from privpipe.sanitizers.mapping.exponential import keep_symbols
 from privpipe.sanitizers.mapping.solving.solve import solve_privacy_mapping
 
 GENRES = ("Action", "Comedy", "Drama", "Horror", "Musical", "Romance", "Sci-Fi", "War")

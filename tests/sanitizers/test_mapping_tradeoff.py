@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from privpipe import fit_exponential_mechanism, solve_tradeoff
+from flows.reproduce.exponential import fit_exponential_mechanism, keep_symbols
+from privpipe import solve_tradeoff
 from privpipe.errors import InputError, OptionError
 from privpipe.numerics.mapping.problem.programme import measure_information
-from privpipe.sanitizers.mapping.exponential import keep_symbols
 from tests.sanitizers.mapping.solving.test_solve import check, profiles, random_joint
 
 

@@ -22,10 +22,7 @@ ARRAYS = {
 }
 """Arrays that a caller brings; a configuration names files of them instead."""
 
-OF_NO_METHOD = {"fit_exponential_mechanism"}
-"""Fits of what methods are compared with; they have no options to differ from."""
-
-PUBLIC = sorted({n for n in privpipe.__all__ if n.startswith("fit_")} - OF_NO_METHOD)
+PUBLIC = sorted(n for n in privpipe.__all__ if n.startswith("fit_"))
 
 
 def list_keywords(fit: Callable[..., Any]) -> dict[str, inspect.Parameter]:

@@ -32,8 +32,6 @@ from privpipe.sanitizers.options import make_options
 HOUSE = Path(privpipe.__file__).parent
 DRAWS, LAPLACE = draws.__name__, LaplaceMechanism.__module__
 FLOAT_LAWS = {(DRAWS, "draw_laplace"), (LAPLACE, "LaplaceMechanism")}
-OF_CODES = {"privpipe.sanitizers.mapping.exponential"}
-"""Promises `local_dp` of categorical codes: their draws compare whole numbers with thresholds."""
 
 
 @cache
@@ -99,14 +97,14 @@ def list_promising(modules: Mapping[str, ast.Module]) -> set[str]:
 
 def find_breaches(modules: Mapping[str, ast.Module]) -> set[str]:
     """Modules that promise it for floats, and reach a law of floats."""
-    promising = list_promising(modules) - OF_CODES
+    promising = list_promising(modules)
     return {name for name in promising if reach(name, modules) & FLOAT_LAWS}
 
 
 @pytest.mark.slow
 def test_imports__no_promise_for_floats_reaches_float_noise() -> None:
     modules = read_house()
-    assert list_promising(modules) == OF_CODES | {"privpipe.numerics.noise.mechanism"}
+    assert list_promising(modules) == {"privpipe.numerics.noise.mechanism"}
     assert find_breaches(modules) == set()
     wing = {n for n in modules if n.startswith(("privpipe.sanitizers.noise", "privpipe.numerics.noise"))}  # fmt: skip # noqa: E501
     assert len(wing) >= 8

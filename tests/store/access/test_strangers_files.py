@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import privpipe
+from flows.reproduce.exponential import fit_exponential_mechanism
 from privpipe.errors import (
     FormatError,
     GuaranteeError,
@@ -24,7 +25,6 @@ from privpipe.errors import (
 )
 from privpipe.protocols import Guarantee
 from privpipe.records.memory import Records
-from privpipe.sanitizers.mapping.exponential import fit_exponential_mechanism
 from privpipe.sanitizers.null_space.laplace import LaplaceMechanism
 from privpipe.store.access.objects import measure_bytes, open_store, read_bytes
 from privpipe.store.access.workspace import check_name
