@@ -265,6 +265,8 @@ def _scan(
     # The last factors of all products at once, two of them where there are more: a call for each
     # third of a thousand records took longer than its words.
     last = 1 if factors < 3 else 2
+    if words.shape[1] < factors:
+        return []
     ends = np.array(list(combinations(range(words.shape[1]), last)))
     tails = np.bitwise_xor.reduce(words[:, ends], axis=2)
     tails_vary: BoolArray = np.asarray(varies[:, ends].all(axis=2))

@@ -114,3 +114,12 @@ def _attack(x: FloatArray, truth: IntArray, source: str, **auxiliary: IntArray) 
     [attack] = [one for one in plan_attacks(evidence, options) if one.source == source]
     scores = run_attack(evidence, attack, options).scores
     return max(score.advantage_lower for score in scores if score.name == "accuracy")
+
+
+@pytest.mark.parametrize("n_columns", [1, 2, 3])
+def test_find_parities__of_fewer_columns_than_factors_are_those_of_fewer(n_columns: int) -> None:
+    rng = np.random.default_rng(0)
+    x, classes = rng.normal(size=(200, n_columns)), rng.integers(0, 2, 200)
+    found = list(parities.find_parities(x, classes, np.zeros(200, int), measure_digits(x)))
+    assert found
+    assert all(read(x).shape == (200, 1) for read in found)
