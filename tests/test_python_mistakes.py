@@ -46,7 +46,10 @@ FRAME = pd.DataFrame({"a": Y, "town": ["secret"] * 60})
             lambda: privpipe.apply_dataset(CLEANER, xr.DataArray(X)),
             "given a NullSpaceCleaner and a DataArray.*apply_lazily",
         ),
-        (lambda: privpipe.ingest(FRAME, "c.zarr"), "of type DataFrame.*to Parquet first"),
+        (
+            lambda: privpipe.ingest(FRAME, "c.zarr"),
+            "no Dask data frame.*for privpipe.Records; files for ingest",
+        ),
         (lambda: privpipe.write_model(X, "m.zarr"), "of type ndarray cannot be stored.*the fits"),
         (lambda: RecordSanitizer("nullspace").fit(X, Y), "'nullspace', did you mean 'null_space'"),
         (lambda: RecordSanitizer(options="0.1").fit(X, Y), "options is of type str.*dictionary"),

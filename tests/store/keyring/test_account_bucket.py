@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from privpipe.errors import FormatError, GuaranteeError, StoreError
-from privpipe.store.access import objects as module
+from privpipe.store.access import location as module
 from privpipe.store.keyring.account import Account, add_up_losses
 from tests.store.keyring.test_account import charge
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from privpipe.errors import FormatError
-from privpipe.store.access import objects
+from privpipe.store.access import location
 from privpipe.store.access.location import create_bytes
 from privpipe.store.keyring import account_chain as module
 from privpipe.store.keyring.account import Account
@@ -195,7 +195,7 @@ def test_append__a_lost_answer_is_one_link(place: str, monkeypatch: pytest.Monke
         create_bytes(url, value)
         return create_bytes(url, value)
 
-    monkeypatch.setattr(objects, "create_bytes", ask_twice)
+    monkeypatch.setattr(location, "create_bytes", ask_twice)
     for run in ("r1", "r2"):
         append_link(f"{place}/account", "refusal", {"run": run})
     assert [one.note["run"] for one in check_chain(f"{place}/account").links] == ["r1", "r2"]
@@ -212,7 +212,7 @@ def test_append__a_link_that_arrives_late_takes_no_place(
         raise TimeoutError
 
     with monkeypatch.context() as patch:
-        patch.setattr(objects, "create_bytes", delay)
+        patch.setattr(location, "create_bytes", delay)
         with pytest.raises(module.StoreError, match="cannot be reached"):
             append_link(f"{place}/account", "refusal", {"run": "r1"})
     chain = append_link(f"{place}/account", "refusal", {"run": "r2"})

@@ -12,7 +12,7 @@ from privpipe import PrivacyMappingOptions, Records, fit_privacy_mapping, solve_
 from privpipe.errors import ConvergenceError, OptionError
 from privpipe.numerics.mapping.problem.programme import measure_information
 from privpipe.protocols import Column, ShardSchema
-from privpipe.sanitizers.mapping import privacy_mapping
+from privpipe.sanitizers.mapping import assurance
 from privpipe.sanitizers.mapping.assurance import assure_mapping
 from privpipe.sanitizers.mapping.privacy_mapping import check_mapping
 from privpipe.sanitizers.mapping.solving.budgeted import solve_budgeted_mapping
@@ -146,7 +146,7 @@ def test_fit_privacy_mapping__promises_each_variable_apart_and_all_together(
         doubts.append(1 - confidence)
         return assure_mapping(*args, confidence=confidence, **given)
 
-    monkeypatch.setattr(privacy_mapping, "assure_mapping", watch)
+    monkeypatch.setattr(assurance, "assure_mapping", watch)
     names = [column.name for column in records.schema.confidential]
     mapping = fit_privacy_mapping(records, make_options(private=tuple(names)))
     said = dict(mapping.guarantee.parameters)
