@@ -48,7 +48,7 @@ FRAME = pd.DataFrame({"a": Y, "town": ["secret"] * 60})
         ),
         (
             lambda: privpipe.ingest(FRAME, "c.zarr"),
-            "no Dask data frame.*for privpipe.Records; files for ingest",
+            "no Dask data frame.*for privpipe.Records; files",
         ),
         (lambda: privpipe.write_model(X, "m.zarr"), "of type ndarray cannot be stored.*the fits"),
         (lambda: RecordSanitizer("nullspace").fit(X, Y), "'nullspace', did you mean 'null_space'"),
