@@ -143,10 +143,10 @@ def test_release__shows_nothing_unfinished(world: World, monkeypatch: pytest.Mon
     COMMANDS["run"].prepare(world)
     make = release_writing.root_document
 
-    def die_first(header: dict[str, Any]) -> bytes:
+    def die_first(header: dict[str, Any], *documents: Any) -> bytes:
         [data] = (world.root / ".r.zarr.privpipe").glob("**/features")
         (data.parent / ".zarr.json.0123456789abcdef.partial").write_bytes(b"{")
-        return make(header)
+        return make(header, *documents)
 
     monkeypatch.setattr(release_writing, "root_document", die_first)
     COMMANDS["run"].call(world)
