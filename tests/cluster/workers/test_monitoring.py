@@ -83,7 +83,13 @@ def test_gauges__of_file_and_scheduler_are_the_same_and_whole(
     assert in_file["privpipe_privacy_loss", ""] == 1.5
     DaskExecutor(client, NOW.run).show(NOW)
     wait_shown(client, NOW)
-    served = read_gauges(fetch(client, "metrics").decode())
+    # A worker's memory is known from its first heartbeat on.
+    deadline = time.monotonic() + 20
+    while True:
+        served = read_gauges(fetch(client, "metrics").decode())
+        if served["privpipe_worker_memory_ratio", ""] > 0 or time.monotonic() > deadline:
+            break
+        time.sleep(0.1)
     assert served.pop(("privpipe_lost_workers", "")) >= 0
     assert 0 < served.pop(("privpipe_worker_memory_ratio", "")) < 1
     assert served.pop(("privpipe_heartbeat_age_seconds", "")) < 30
