@@ -154,6 +154,25 @@ def test_erase__of_a_whole_collection_nothing_is_found_in_any_byte(whole: Path) 
     assert certificate["after"] == left.digest
 
 
+def test_erase__killed_once_the_collection_is_without_her_still_removes_what_was_made(
+    whole: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """She is in no collection any more: only what was written first says what else must go."""
+
+    def die(*_: Any) -> None:
+        raise KilledError
+
+    with monkeypatch.context() as patch:
+        patch.setattr("privpipe.pipeline.operations.erase._remove_all", die)
+        with pytest.raises(KilledError):
+            erase(whole / "w.zarr")
+    assert open_collection(str(whole / "w.zarr")).n_records == 89
+    assert any("good.zarr" in name for name in search(whole))
+    certificate = erase(whole / "w.zarr")
+    assert search(whole) == {}
+    assert "good.zarr" in {Path(one["place"]).name for one in certificate["removed"]}
+
+
 def add(folder: Path, name: str, source: str, *, replacing: bool = False) -> None:
     url = str(folder / "g.zarr")
     append_partition(source, url, name, day(len(name)), INGEST, replacing=replacing)
