@@ -342,7 +342,7 @@ def test_weaker_limits__are_all_that_ask_less_than_the_defaults() -> None:
     audit: dict[str, Any] = {"max_records": 500, "holdout": 0.05}
     base["collection"] = base["collection"] | {"subject": "person"}
     told = list_weaker_limits(RunOptions(**base, audit=audit))
-    assert sorted(one.partition(" ")[0] for one in told) == sorted([*audit, "group"])
+    assert sorted(one.partition(" ")[0] for one in told) == sorted([*audit, "subject"])
     assert AuditSection().max_records == AttackOptions().max_records
 
 

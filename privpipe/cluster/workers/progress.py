@@ -201,6 +201,10 @@ class ShowProgress(SchedulerPlugin):
         self.scheduler = scheduler
         run_metrics.serve_runs(self)
 
+    async def close(self) -> None:
+        """Called when the scheduler ends."""
+        run_metrics.end_runs(self)
+
     def log_event(self, topic: str, msg: Any) -> None:
         """Called for each event on the scheduler."""
         if topic == "all" and isinstance(msg, dict) and msg.get("action") == "remove-worker":

@@ -67,8 +67,13 @@ class OneRun:
 class RunCollector(Collector):
     """Gauges of the runs of a source."""
 
-    def __init__(self, source: Source | None = None) -> None:
-        self.source = source
+    def __init__(self, *sources: Source) -> None:
+        self.sources = list(sources)
+
+    @property
+    def source(self) -> Source | None:
+        """The last that began and has not ended."""
+        return self.sources[-1] if self.sources else None
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """Called for each scrape."""
@@ -128,7 +133,13 @@ class PromiseCollector(Collector):
 
 def serve_runs(source: Source) -> None:
     """Show them in this process's registry, which a scheduler serves at /metrics."""
-    _register().source = source
+    _register().sources.append(source)
+
+
+def end_runs(source: Source) -> None:
+    """Show those of the scheduler before: one that has ended has no workers."""
+    with suppress(ValueError):  # it was never shown
+        _register().sources.remove(source)
 
 
 @cache

@@ -361,8 +361,8 @@ LARGER = ("confidential_advantage_max", "exposed_max", "must_find", "drift_max")
 SMALLER = ("level", "holdout", "max_records")
 """Keys of [audit] of which a smaller number demands less."""
 
-NAMED = ("group", "uninformative", "vouched")
-"""By what something is not judged at all: of records of one subject, a group, which is which, of
+NAMED = ("subject", "uninformative", "vouched")
+"""By what something is not judged at all: of records of one subject, which is which, of
 variables whether raw records reveal them, of what was not judged whether it leaks."""
 
 
@@ -385,7 +385,7 @@ def list_weaker_limits(options: RunOptions) -> list[str]:
     if missing := [one for one in usual_ones if one not in audit.adversaries]:
         found.append(f"adversaries without {', '.join(missing)}")
     for name in NAMED:
-        if value := options.collection.subject if name == "group" else getattr(audit, name):
+        if value := options.collection.subject if name == "subject" else getattr(audit, name):
             shown = value if isinstance(value, str) else ", ".join(value)
             found.append(f"{name} {shown} (usually none)")
     if options.privacy.ephemeral == "accept" and is_promised_across_runs(options):

@@ -97,6 +97,18 @@ def test_gauges__of_file_and_scheduler_are_the_same_and_whole(
     assert served == in_file
 
 
+def test_gauges__of_a_scheduler_that_ended_give_way_to_those_of_the_one_before(
+    client: Client,
+) -> None:
+    DaskExecutor(client, NOW.run).show(NOW)
+    wait_shown(client, NOW)
+    with connect(ClusterOptions(workers=1, dashboard="127.0.0.1:0")) as other:
+        assert ("privpipe_worker_memory_ratio", "") in read_gauges(fetch(other, "metrics").decode())
+    served = read_gauges(fetch(client, "metrics").decode())
+    assert served["privpipe_run_stage", "clean"] == 1
+    assert served["privpipe_worker_memory_ratio", ""] > 0
+
+
 def test_runs__two_at_once_have_series_of_their_own_and_a_dead_one_is_silent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
