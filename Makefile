@@ -30,8 +30,9 @@ PYTEST := $(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder
 test: $(READY)
 	$(PYTEST) -m "not slow"
 
+# SLOW='--share 0.5 --draw WORD' runs those of half of the files, drawn by a word.
 test-slow: $(READY)
-	$(PYTEST) -m slow
+	$(PYTEST) -m slow $(SLOW)
 
 # The numerical tests once more, with the inner loops of other processors.
 test-kernels: $(READY)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -87,13 +89,29 @@ FIRST = ("papers", "flows", "cluster", "store", "bench")
 """Rooms of tests whose files run for minutes, the longest files first."""
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """How CI keeps its time: a share of the long files, another one for each commit."""
+    parser.addoption("--share", type=float, default=1.0, help="of the files that have slow tests")
+    parser.addoption("--draw", default="", help="word that draws the share, such as a commit")
+
+
+def draw_files(files: Iterable[Path], share: float, word: str) -> set[Path]:
+    """A share of some files; every process that is given the same word draws the same."""
+    order = sorted(files, key=lambda file: sha256(f"{word}{file.name}".encode()).digest())
+    return set(order[: math.ceil(share * len(order))])
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Long files first, so that the workers end together; a room's files together.
 
     What a room shares, such as a cluster, then ends when its last file has: idle, it would go on
     taking a share of the processor.
     """
     slow = {item.path for item in items if item.get_closest_marker("slow")}
+    drawn = draw_files(slow, config.option.share, config.option.draw)
+    left = [item for item in items if item.path in slow - drawn and item.get_closest_marker("slow")]
+    config.hook.pytest_deselected(items=left)
+    items[:] = [item for item in items if item not in set(left)]
 
     def place(item: pytest.Item) -> tuple[int, bool]:
         room = item.nodeid.removeprefix("tests/").partition("/")[0]
