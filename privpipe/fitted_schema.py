@@ -176,8 +176,7 @@ class Matching:
             return values
         # Missing and unknown ones, which lie below zero, are the table's last entries.
         table = np.array([*self.codes[name], UNKNOWN, -1])
-        translated: npt.NDArray[Any] = table[values]
-        return translated
+        return np.asarray(table[values])
 
     def arrange(self, features: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Features, (n_records, n_features), in the order of the fitted ones."""

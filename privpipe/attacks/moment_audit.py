@@ -362,8 +362,7 @@ def _measure_floors(
 def _classify(score: FloatArray, coding: regression.Coding) -> IntArray:
     if score.shape[1] == 1:
         return (score[:, 0] > (0.5 if coding == "zero_one" else 0.0)).astype(np.int64)
-    best: IntArray = score.argmax(axis=1)
-    return best
+    return np.asarray(score.argmax(axis=1))
 
 
 def _confusion(truth: FloatArray, guess: IntArray, column: Column) -> FloatArray:
@@ -400,8 +399,7 @@ def find_coordinates(
     eigenvalues, vectors = np.linalg.eigh(covariance)
     # The decomposition errs in proportion to the largest eigenvalue, on each processor its own way.
     floor = max(floor, ROUNDINGS * 2.0**-52 * eigenvalues.max(initial=0.0))
-    directions: FloatArray = vectors[:, eigenvalues > floor][:, ::-1]
-    return directions
+    return np.asarray(vectors[:, eigenvalues > floor][:, ::-1])
 
 
 def fit_linear_attack(

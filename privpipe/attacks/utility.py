@@ -115,8 +115,7 @@ def learn(gram: FloatArray, n_features: int) -> FloatArray:
     size = np.diag(inner)
     scale = np.sqrt(np.where(size > 0, size, np.inf))  # a feature that is never seen gets a zero
     scaled = inner / np.outer(scale, scale) + RIDGE * np.eye(n_features)
-    found: FloatArray = np.linalg.solve(scaled, cross / scale[:, None]) / scale[:, None]
-    return found
+    return np.asarray(np.linalg.solve(scaled, cross / scale[:, None]) / scale[:, None])
 
 
 def summarise_completed(shard: Shard, *, complete: CompleteRecords) -> CoMoments:

@@ -107,8 +107,7 @@ def sum_softmax_curvature(
     by_class[left, right] = by_class[right, left] = pairs
     first = np.einsum("ka,kb,ijk->aibj", basis, basis, by_class, optimize=True)
     spread = ((probabilities @ basis)[:, :, None] * inputs[:, None, :]).reshape(n, m * p)
-    hessian: FloatArray = first.reshape(m * p, m * p) - spread.T @ spread
-    return hessian
+    return np.asarray(first.reshape(m * p, m * p) - spread.T @ spread)
 
 
 def multiply_softmax_curvature(
@@ -186,8 +185,7 @@ def measure_entropy(counts: FloatArray | IntArray) -> float:
 
 def pack_symmetric(matrix: FloatArray) -> FloatArray:
     """Upper triangle of a symmetric matrix as a vector, half the bytes to send."""
-    packed: FloatArray = matrix[np.triu_indices(len(matrix))]
-    return packed
+    return np.asarray(matrix[np.triu_indices(len(matrix))])
 
 
 def unpack_symmetric(packed: FloatArray) -> FloatArray:

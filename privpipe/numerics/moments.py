@@ -119,8 +119,7 @@ class LeastSquares:
 
     def sum_terms(self, x: FloatArray) -> FloatArray:
         """Magnitudes of all that `predict` adds up, (n_records, n_targets)."""
-        terms: FloatArray = np.abs(x) @ np.abs(self.coefficients) + np.abs(self.intercept)
-        return terms
+        return np.asarray(np.abs(x) @ np.abs(self.coefficients) + np.abs(self.intercept))
 
 
 def solve_least_squares(

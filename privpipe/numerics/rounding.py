@@ -56,8 +56,7 @@ def exceeds(left: FloatArray, right: FloatArray, terms: FloatArray, n_terms: int
     array([[False]])
     """
     slack = 4 * (n_terms + 2) * float(np.finfo(np.float64).eps) * terms
-    larger: BoolArray = left - right > slack
-    return larger
+    return np.asarray(left - right > slack)
 
 
 SPLITTER = 2.0**27 + 1
@@ -89,14 +88,12 @@ def add_up(terms: FloatArray) -> FloatArray:
     while len(total) > 1:
         half = len(total) // 2
         total = np.concatenate([total[:half] + total[half : 2 * half], total[2 * half :]])
-    first: FloatArray = total[0]
-    return first
+    return np.asarray(total[0])
 
 
 def measure_columns(matrix: FloatArray) -> FloatArray:
     """Norms of the columns of (n_rows, n_columns)."""
-    norms: FloatArray = np.sqrt(add_up(matrix * matrix))
-    return norms
+    return np.asarray(np.sqrt(add_up(matrix * matrix)))
 
 
 def multiply_in_order(left: FloatArray, right: FloatArray) -> FloatArray:
@@ -139,8 +136,7 @@ def multiply_closely(left: FloatArray, right: FloatArray) -> FloatArray:
     right, right_power = _scale_columns(right)
     rows = [_add_up_closely(*_multiply_exactly(column[:, None], right)) for column in left.T]
     powers = left_power[:, None] + right_power
-    product: FloatArray = np.ldexp(np.array(rows).reshape(powers.shape), powers)
-    return product
+    return np.asarray(np.ldexp(np.array(rows).reshape(powers.shape), powers))
 
 
 def _scale_columns(matrix: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -168,5 +164,4 @@ def _add_up_closely(terms: FloatArray, rest: FloatArray) -> FloatArray:
         error = (a - (total - part)) + (b - part)
         rest = np.concatenate([rest[:half] + rest[half : 2 * half] + error, rest[2 * half :]])
         terms = np.concatenate([total, terms[2 * half :]])
-    found: FloatArray = terms[0] + rest[0]
-    return found
+    return np.asarray(terms[0] + rest[0])

@@ -136,5 +136,4 @@ def solve_triangular(
 
 
 def _factor(rows: FloatArray) -> FloatArray:
-    r: FloatArray = np.asarray(np.linalg.qr(rows, mode="r"))
-    return r
+    return np.asarray(np.asarray(np.linalg.qr(rows, mode="r")))

@@ -137,8 +137,7 @@ def standardise(columns: FloatArray) -> FloatArray:
     varying = columns[:, np.ptp(columns, axis=0) > 0] if len(columns) else columns[:, :0]
     spread: FloatArray = varying.std(axis=0)
     # A column that varies in its last bit may have a deviation that rounds to 0.
-    found: FloatArray = (varying - varying.mean(axis=0)) / np.where(spread > 0, spread, 1.0)
-    return found
+    return np.asarray((varying - varying.mean(axis=0)) / np.where(spread > 0, spread, 1.0))
 
 
 def _expand(values: FloatArray, is_categorical: bool) -> FloatArray:

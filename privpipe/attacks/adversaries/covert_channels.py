@@ -416,8 +416,7 @@ def _sum_exactly(x: FloatArray, pair: Pair, exponent: int) -> IntArray:
     one, other, sign = pair
     parts = [np.ldexp(x[:, j].astype(np.float64), STEPS - exponent) for j in (one, other)]
     whole = [np.rint(np.clip(part, -(2.0**62), 2.0**62)).astype(np.int64) for part in parts]
-    total: IntArray = whole[0] + sign * whole[1]
-    return total
+    return np.asarray(whole[0] + sign * whole[1])
 
 
 def sum_by_digit(words: IntArray, weights: FloatArray) -> FloatArray:

@@ -201,8 +201,7 @@ def _find_quantiles(values: FloatArray, shares: npt.ArrayLike) -> FloatArray:
     some = some[~np.isnan(some)]
     if not len(some):
         return np.zeros(np.size(shares))
-    found: FloatArray = some[(np.asarray(shares) * len(some)).astype(np.int64)]
-    return found
+    return np.asarray(some[(np.asarray(shares) * len(some)).astype(np.int64)])
 
 
 def _centre(classes: FloatArray, strata: IntArray) -> FloatArray:
@@ -225,8 +224,7 @@ def _inflate(centred: FloatArray) -> FloatArray:
     squares = (centred**2).sum(axis=0)
     repeated = (centred[1:] * centred[:-1]).sum(axis=0) / np.maximum(squares, 1e-300)
     r = np.clip(repeated - 2 / np.sqrt(max(1, len(centred))), 0, 1 - 1 / (len(centred) + 1))
-    inflated: FloatArray = squares * (1 + r) / (1 - r)
-    return inflated
+    return np.asarray(squares * (1 + r) / (1 - r))
 
 
 def _score_measured(x: npt.NDArray[Any], rows: IntArray, centred: FloatArray) -> FloatArray:

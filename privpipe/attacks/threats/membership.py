@@ -319,8 +319,7 @@ def _is_fine(x: FloatArray) -> BoolArray:
     # Textbook inversion gives values on no grid near zero, and which values occur reveals the input
     # (Mironov 2012).
     scaled = x.astype(np.float64) * 2.0**53
-    fine: BoolArray = np.floor(scaled) != scaled
-    return fine
+    return np.asarray(np.floor(scaled) != scaled)
 
 
 def _low_bits(x: FloatArray) -> FloatArray:
@@ -329,8 +328,7 @@ def _low_bits(x: FloatArray) -> FloatArray:
     # Numbers on a grid end in zeros, which reveal nothing: the six bits above them are read.
     used = int(np.bitwise_or.reduce(mantissas.reshape(-1)))
     shift = min(46, (used & -used).bit_length() - 1) if used else 46
-    low: FloatArray = (mantissas >> shift) & (2**_LOW_BITS - 1)
-    return low
+    return np.asarray((mantissas >> shift) & (2**_LOW_BITS - 1))
 
 
 def _measure(

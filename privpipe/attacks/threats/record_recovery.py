@@ -152,8 +152,7 @@ def measure_cosines(records: FloatArray, guesses: FloatArray) -> FloatArray:
     unit = guesses / np.where(norms > 0, norms, 1.0)
     rows = records / np.linalg.norm(records, axis=1, keepdims=True)
     products = rows @ unit.T if unit.ndim == 2 else np.einsum("ij,ikj->ik", rows, unit)
-    best: FloatArray = np.abs(products).max(axis=1)
-    return best
+    return np.asarray(np.abs(products).max(axis=1))
 
 
 def attack_all_but_one(
@@ -244,8 +243,7 @@ def _turn(gram: FloatArray, frame: FloatArray) -> FloatArray:
     """Sums of products of [features, responses] with the features in the frame."""
     turn = np.eye(len(gram))
     turn[: len(frame), : len(frame)] = frame
-    turned: FloatArray = turn @ gram @ turn.T
-    return turned
+    return np.asarray(turn @ gram @ turn.T)
 
 
 MOST_SURROGATES = 20_000
@@ -401,8 +399,7 @@ def run_control(
 def _sum(members: FloatArray, n_surrogates: int, random: np.random.Generator) -> FloatArray:
     """Signed sums of these members alone."""
     signs = random.choice([-1.0, 1.0], (len(members), n_surrogates)) / np.sqrt(n_surrogates)
-    summed: FloatArray = signs.T @ members
-    return summed
+    return np.asarray(signs.T @ members)
 
 
 def _take(members: FloatArray, n: int, random: np.random.Generator) -> FloatArray:

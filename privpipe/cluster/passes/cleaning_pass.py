@@ -270,8 +270,7 @@ def _find_allowed(job: CleaningJob, chunk: int, n_records: int) -> BoolArray:
             f"Which records of chunk {chunk} are withheld is not known.",
             remedy="Do not change a run's workspace while it works; run again.",
         )
-    allowed: BoolArray = np.unpackbits(np.frombuffer(content, np.uint8), count=n_records) == 0
-    return allowed
+    return np.asarray(np.unpackbits(np.frombuffer(content, np.uint8), count=n_records) == 0)
 
 
 def _spread(values: npt.NDArray[Any], retained: BoolArray) -> npt.NDArray[Any]:

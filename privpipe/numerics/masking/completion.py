@@ -184,8 +184,7 @@ def _lower(start: float, penalty: float, decrease: float) -> Iterator[float]:
 
 def _measure_energies(iterate: FloatArray) -> FloatArray:
     """Squared norm of every row of each block, (n_blocks, n_rows)."""
-    energies: FloatArray = np.einsum("bij,bij->bi", iterate[1], iterate[0])
-    return energies
+    return np.asarray(np.einsum("bij,bij->bi", iterate[1], iterate[0]))
 
 
 def _measure_spectrum(iterate: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -223,8 +222,7 @@ class _Problem:
         values, vectors = _measure_spectrum(moved)
         retained = values > level / self.largest
         shrunk = (values[retained] - level / self.largest) / values[retained]
-        stepped: FloatArray = (vectors[:, retained] * shrunk) @ (vectors[:, retained].T @ moved)
-        return stepped
+        return np.asarray((vectors[:, retained] * shrunk) @ (vectors[:, retained].T @ moved))
 
     def measure_gap(self, iterate: FloatArray, penalty: float) -> tuple[float, float]:
         """Objective, and its distance to the dual value of the scaled residual."""
@@ -514,8 +512,7 @@ def keep_model(gram: FloatArray, n_responses: int, basis: FloatArray) -> FloatAr
     values, vectors = np.linalg.eigh((inner + inner.T) / 2)
     retained = values > len(values) * 1e-13 * values[-1]
     inverse = (vectors[:, retained] / values[retained]) @ vectors[:, retained].T
-    coefficients: FloatArray = cross @ inverse @ basis.T
-    return coefficients
+    return np.asarray(cross @ inverse @ basis.T)
 
 
 def _span_features(directions: FloatArray) -> FloatArray:

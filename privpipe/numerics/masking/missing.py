@@ -249,8 +249,7 @@ def _balance(loadings: FloatArray, scatter: FloatArray) -> FloatArray:
     values, turn = np.linalg.eigh(scatter)
     root = turn * np.sqrt(np.maximum(values, 0.0))
     left, sizes, _ = np.linalg.svd(loadings @ root, full_matrices=False)
-    balanced: FloatArray = left * np.sqrt(sizes)
-    return balanced
+    return np.asarray(left * np.sqrt(sizes))
 
 
 def fit_factors(
@@ -367,5 +366,4 @@ def _extrapolate(
 
 def _root(moments: FloatArray) -> FloatArray:
     values, vectors = np.linalg.eigh(moments)
-    root: FloatArray = vectors * np.sqrt(np.maximum(values, COVARIANCE_NOISE * values[-1]))
-    return root
+    return np.asarray(vectors * np.sqrt(np.maximum(values, COVARIANCE_NOISE * values[-1])))

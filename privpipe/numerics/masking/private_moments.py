@@ -89,15 +89,13 @@ def _shrink(values: FloatArray, cross: FloatArray, of_features: float, noise: fl
     noises = noise**2 + of_features**2 * len(values) * prior
     spread = known**2 * prior + noises
     likeliest = int(np.argmin(np.sum(np.log(spread) + cross**2 / spread, axis=1)))
-    found: FloatArray = prior[likeliest] * known * cross / spread[likeliest]
-    return found
+    return np.asarray(prior[likeliest] * known * cross / spread[likeliest])
 
 
 def _root(covariance: FloatArray) -> FloatArray:
     """Symmetric root of the nearest matrix that is a covariance."""
     values, vectors = np.linalg.eigh(covariance)
-    root: FloatArray = (vectors * np.sqrt(np.maximum(values, 0.0))) @ vectors.T
-    return root
+    return np.asarray((vectors * np.sqrt(np.maximum(values, 0.0))) @ vectors.T)
 
 
 def draw_rows(repaired: RepairedMoments, n_rows: int, seed: int) -> tuple[FloatArray, FloatArray]:

@@ -64,8 +64,7 @@ def round_to_grid(values: FloatArray, bound: float, step: float) -> FloatArray:
             remedy="The records changed since: `privpipe purge`, then run again.",
             code="beyond-fit",
         )
-    integers: FloatArray = np.rint(values / step)
-    return integers
+    return np.asarray(np.rint(values / step))
 
 
 def sum_with_signs(integers: FloatArray, words: WordArray, n_signs: int) -> FloatArray:

@@ -114,8 +114,7 @@ def lift_likely(encoder: FloatArray, covariance: FloatArray) -> FloatArray:
             remedy='Use representative = "closest", or another training collection.',
         )
     factor = scipy.linalg.cho_factor(correlation)
-    lift: FloatArray = scipy.linalg.cho_solve(factor, (spread / scale).T).T / scale
-    return lift
+    return np.asarray(scipy.linalg.cho_solve(factor, (spread / scale).T).T / scale)
 
 
 def make_unique(w: FloatArray, s: FloatArray) -> FloatArray:
@@ -219,8 +218,7 @@ def tilt_lift(predictor: FloatArray, lift: FloatArray, confidential: FloatArray)
     if null.shape[1] == 0:
         return lift
     t = np.linalg.lstsq(confidential.T @ null, confidential.T @ lift, rcond=None)[0]
-    tilted: FloatArray = lift - null @ t
-    return tilted
+    return np.asarray(lift - null @ t)
 
 
 def diagonalise_printed(
@@ -259,8 +257,7 @@ def _range_basis(matrix: FloatArray) -> FloatArray:
     """Orthonormal basis of the columns' span, at the rank of the data's own precision."""
     scale = np.linalg.norm(matrix, axis=0)
     u, s, _ = np.linalg.svd(matrix / np.where(scale > 0, scale, 1.0), full_matrices=False)
-    basis: FloatArray = u[:, s > SAME_RANGE * s[0]]
-    return basis
+    return np.asarray(u[:, s > SAME_RANGE * s[0]])
 
 
 def _null_basis(predictor: FloatArray, confidential: FloatArray) -> FloatArray:
@@ -274,5 +271,4 @@ def _null_basis(predictor: FloatArray, confidential: FloatArray) -> FloatArray:
     if rest.size == 0:
         return np.empty((len(predictor), 0))
     left, s, _ = np.linalg.svd(rest, full_matrices=False)
-    basis: FloatArray = left[:, s > SAME_RANGE]
-    return basis
+    return np.asarray(left[:, s > SAME_RANGE])

@@ -378,8 +378,7 @@ def round_in_balance(wide: FloatArray, encoder: FloatArray, dtype: npt.DTypeLike
         total = np.where(better, other, plain)
         turned[i, records] = better
     # Adding zero turns -0.0 into 0.0: no sign of what was rounded to nothing may remain.
-    stored: FloatArray = np.ascontiguousarray(np.where(turned, far, near).T) + narrow.type(0)
-    return stored
+    return np.asarray(np.ascontiguousarray(np.where(turned, far, near).T) + narrow.type(0))
 
 
 def _square(components: FloatArray) -> FloatArray:

@@ -135,8 +135,7 @@ class MaskingModel(SurrogateModel):
         """
         slopes = self.weights[:, :-1] / self.scale * self.response_scale[:, None]
         intercept = self.weights[:, -1] * self.response_scale + self.response_mean
-        found: FloatArray = np.column_stack([slopes, intercept - slopes @ self.mean]).T
-        return found
+        return np.asarray(np.column_stack([slopes, intercept - slopes @ self.mean]).T)
 
     @property
     def guarantee(self) -> Guarantee:

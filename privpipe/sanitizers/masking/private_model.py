@@ -152,8 +152,7 @@ class PrivateMaskingModel(SurrogateModel, PublicScale):
         slopes = self.weights / self.unit[:, None] * self.response_unit
         q = len(self.origin)
         centre, level = self.restore(self.mean[:q], self.mean[q:])
-        found: FloatArray = np.vstack([slopes, level - centre @ slopes])
-        return found
+        return np.asarray(np.vstack([slopes, level - centre @ slopes]))
 
     @property
     def guarantee(self) -> Guarantee:

@@ -118,14 +118,12 @@ class RecordSurvey:
         """Which columns do not vary, or are missing throughout."""
         # A constant column far from zero varies by rounding.
         noise = (1e-13 * np.abs(self.centre)) ** 2 * self.counts
-        constant: BoolArray = self.spread <= noise
-        return constant
+        return np.asarray(self.spread <= noise)
 
     @property
     def varying_integers(self) -> BoolArray:
         """Which features are integers and vary."""
-        found: BoolArray = (self.whole & ~self.constant)[self.n_responses :]
-        return found
+        return np.asarray((self.whole & ~self.constant)[self.n_responses :])
 
     @property
     def furthest(self) -> FloatArray:
@@ -267,8 +265,7 @@ def _round_up(values: FloatArray, step: FloatArray) -> FloatArray:
     """To multiples of a step, away from zero; as they are where it is zero or nothing is known."""
     finite = np.isfinite(values) & (step > 0)
     whole = np.ceil(np.where(finite, values, 0.0) / np.where(step > 0, step, 1.0)) * step
-    rounded: FloatArray = np.where(finite, whole, values)
-    return rounded
+    return np.asarray(np.where(finite, whole, values))
 
 
 def _find_whole(rows: FloatArray, known: BoolArray) -> BoolArray:

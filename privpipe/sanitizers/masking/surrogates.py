@@ -300,8 +300,7 @@ def _whiten(gram: FloatArray) -> FloatArray:
     """What turns features into coordinates whose squares sum to the leverage."""
     values, vectors = np.linalg.eigh(gram)
     retained = values > len(values) * 1e-12 * values[-1]
-    whitening: FloatArray = vectors[:, retained] / np.sqrt(values[retained])
-    return whitening
+    return np.asarray(vectors[:, retained] / np.sqrt(values[retained]))
 
 
 METHOD = Method(

@@ -229,8 +229,7 @@ class NeuralFilter(FamilyFit, FeatureFilter):
 
     def activate(self, values: FloatArray) -> FloatArray:
         """The logistic sigmoid of each number."""
-        found: FloatArray = expit(values)
-        return found
+        return np.asarray(expit(values))
 
     def map_records(self, records: FloatArray) -> FloatArray:
         return self._family.map_records(self.parameters, records)[0]

@@ -210,8 +210,7 @@ class LinearCleaner:
     def predict(self, released: npt.ArrayLike) -> FloatArray:
         """Desired prediction of released (or augmented) records, (n_records, n_desired)."""
         x = np.asarray(released, np.float64)
-        prediction: FloatArray = x @ self.predictor + self.intercept
-        return prediction
+        return np.asarray(x @ self.predictor + self.intercept)
 
     def _clean_checked(self, x: npt.ArrayLike, overwrite_x: bool) -> CleanedBlock:
         records, dtype = as_records(self, x)

@@ -157,8 +157,7 @@ def _release(fitted: RecordMap, row: FloatArray) -> FloatArray:
     # Wide records are released less often: all releases of a record are in memory at once.
     n = min(N_RELEASES, MOST_VALUES // len(row))
     stream = KeyedStream(key, partition="neighbours", first_record=0, n_records=n)
-    released: FloatArray = fitted.apply(np.tile(row, (n, 1)), stream)
-    return released
+    return np.asarray(fitted.apply(np.tile(row, (n, 1)), stream))
 
 
 JUDGES = "audit_judge"

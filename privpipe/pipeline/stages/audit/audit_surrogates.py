@@ -161,8 +161,7 @@ def _as_json(found: record_decisions.Found) -> dict[str, Any]:
     """What came of an attack as a report stores it."""
     if isinstance(found, InputError):
         return {"failed": str(found)}
-    report: dict[str, Any] = json.loads(found.to_json())
-    return report
+    return dict(json.loads(found.to_json()))
 
 
 def _join(found: dict[str, Any], records: Sequence[Decision]) -> dict[str, Any]:
