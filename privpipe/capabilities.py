@@ -10,9 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
-import numpy.typing as npt
-
-from privpipe.protocols import FloatArray, IntArray, RecordStream, Shard, Shards, ShardSchema
+from privpipe import protocols
+from privpipe.protocols import AnyArray, FloatArray, IntArray, RecordStream, Shard, ShardSchema
 
 
 @runtime_checkable
@@ -21,7 +20,7 @@ class Measures(Protocol):
 
     def apply_measured(
         self, x: Any, stream: RecordStream | None = None, *, overwrite_x: bool = False
-    ) -> tuple[npt.NDArray[Any], Measured]:
+    ) -> tuple[AnyArray, Measured]:
         """Released records as `apply` gives them, and what that cost, bounded, or did not know.
 
         With `overwrite_x` the records are finite and not needed any more: where they fit,
@@ -167,7 +166,7 @@ class FollowsTarget(Protocol):
     def predict_target(self, x: Any) -> FloatArray:
         """Target predictions as they enter the release, (n_records, n_predictions), float64."""
 
-    def release_target(self, values: FloatArray, dtype: npt.DTypeLike) -> FloatArray:
+    def release_target(self, values: FloatArray, dtype: protocols.DTypeLike) -> FloatArray:
         """Records as readers see them, made of target predictions and of nothing else."""
 
 
@@ -233,7 +232,7 @@ class Preview:
 
     is_whole: bool
     read_training: Callable[[], Sequence[Shard]]
-    read_labelled: Callable[[], tuple[Shard, Shards]]
+    read_labelled: Callable[[], tuple[Shard, protocols.Shards]]
     read_attributes: Callable[[], IntArray]
 
 

@@ -10,11 +10,10 @@ from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from privpipe.errors import InputError, OptionError
 from privpipe.fitted_schema import UNKNOWN, FittedSchema, NamedCodes
-from privpipe.protocols import Column, IntArray, RecordMap, Shards
+from privpipe.protocols import AnyArray, Column, IntArray, RecordMap, Shards
 
 M = TypeVar("M", bound=RecordMap)
 P = ParamSpec("P")
@@ -131,7 +130,7 @@ def _map_parts(fitted: Any, x: Any) -> Any:
     return x.map_partitions(fitted.apply, meta=fitted.apply(example).iloc[:0])
 
 
-def _like(fitted: Any, x: Any, released: npt.NDArray[Any]) -> Any:
+def _like(fitted: Any, x: Any, released: AnyArray) -> Any:
     """Released records as a table of the kind of the raw ones."""
     given, known = columns_of(x), names_of(fitted)
     if fitted.keeps_features and released.shape[1] == len(given):
@@ -203,7 +202,7 @@ def read_codes(fitted: Any, x: Any) -> IntArray:
     return np.column_stack(coded)
 
 
-def name_codes(fitted: Any, codes: IntArray) -> npt.NDArray[np.object_]:
+def name_codes(fitted: Any, codes: IntArray) -> AnyArray:
     """The categories that a map's codes mean; None where they are missing."""
     schema = schema_of(fitted)
     assert schema is not None, "what was read by name is named"
@@ -215,7 +214,7 @@ def name_codes(fitted: Any, codes: IntArray) -> npt.NDArray[np.object_]:
     return np.column_stack(columns)
 
 
-def _code(values: npt.NDArray[Any], column: Column) -> IntArray:
+def _code(values: AnyArray, column: Column) -> IntArray:
     """Codes of categories; what is no text is written as an ingest writes it."""
     if column.categories is None:
         return values.astype(np.int64)

@@ -13,10 +13,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from privpipe.errors import InputError
-from privpipe.protocols import Column, IntArray, ShardSchema
+from privpipe.protocols import AnyArray, Column, IntArray, ShardSchema
 
 # Not -1: a missing value is known to be missing.
 UNKNOWN = -2
@@ -170,7 +169,7 @@ class Matching:
         """Whether the records are numbered and ordered as the fitted ones."""
         return self.order is None and not self.codes
 
-    def translate(self, name: str, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def translate(self, name: str, values: AnyArray) -> AnyArray:
         """A variable's codes as the fitted ones; of another variable as they are."""
         if name not in self.codes:
             return values
@@ -178,7 +177,7 @@ class Matching:
         table = np.array([*self.codes[name], UNKNOWN, -1])
         return np.asarray(table[values])
 
-    def arrange(self, features: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def arrange(self, features: AnyArray) -> AnyArray:
         """Features, (n_records, n_features), in the order of the fitted ones."""
         # In the layout of rows as they are read: sums over them are rounded alike.
         order = self.order

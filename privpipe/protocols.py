@@ -17,6 +17,9 @@ FloatArray = npt.NDArray[np.floating[Any]]
 IntArray = npt.NDArray[np.integer[Any]]
 BoolArray = npt.NDArray[np.bool_]
 WordArray = npt.NDArray[np.uint64]
+AnyArray = npt.NDArray[Any]
+ArrayLike = npt.ArrayLike
+DTypeLike = npt.DTypeLike
 
 Role = Literal["features", "desired", "confidential", "attributes", "groups"]
 
@@ -307,7 +310,7 @@ class RecordMap(Protocol):
     @property
     def guarantee(self) -> Guarantee: ...
 
-    def apply(self, x: Any, stream: RecordStream | None = None) -> npt.NDArray[Any]:
+    def apply(self, x: Any, stream: RecordStream | None = None) -> AnyArray:
         """Map (n_records, n_features_in) to (n_records, n_features_out).
 
         A randomised map without a stream raises OptionError; a deterministic one ignores it.

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
-import numpy.typing as npt
 
 from privpipe.attacks import moment_audit
 from privpipe.attacks.statistics.joint_sums import JointSums
@@ -21,7 +20,7 @@ from privpipe.capabilities import Spends, UtilityPromise
 from privpipe.errors import InputError, OptionError
 from privpipe.numerics import moments as regression
 from privpipe.numerics.random.streams import KeyedStream
-from privpipe.protocols import RecordMap, Shard, Shards, ShardSchema
+from privpipe.protocols import ArrayLike, RecordMap, Shard, Shards, ShardSchema
 
 Release = Callable[[Shard], Shard]
 """A shard of raw records with their releases, and with no desired variable."""
@@ -64,7 +63,7 @@ def measure_null_space_privacy(
     train: Shards,
     test: Shards,
     *,
-    desired_predictor: npt.ArrayLike | None = None,
+    desired_predictor: ArrayLike | None = None,
     label_coding: regression.Coding = "zero_one",
     noise_key: bytes | None = None,
 ) -> NullSpacePrivacy:

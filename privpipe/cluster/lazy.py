@@ -7,18 +7,17 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from privpipe.errors import InputError, OptionError
 from privpipe.fitted_names import by_name
-from privpipe.protocols import RecordMap, RecordStream
+from privpipe.protocols import AnyArray, RecordMap, RecordStream
 from privpipe.records.schema import suggest
 
 if TYPE_CHECKING:
     import dask.array as da
     import xarray as xr
 
-Block = npt.NDArray[Any]
+Block = AnyArray
 StreamOf = Callable[[int, int], RecordStream]
 """Stream of the records `start` to `stop`, such as the method `part` of a keyed stream; that one
 holds a key and works on threads of this process only."""

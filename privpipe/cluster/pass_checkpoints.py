@@ -21,7 +21,6 @@ from importlib.metadata import version
 from typing import Any, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 from dask.tokenize import TokenizationError, tokenize
 
 from privpipe.attacks.moment_audit import AuditSums, PairMoments
@@ -33,7 +32,7 @@ from privpipe.attacks.threats.verdicts.outcomes import Attack, AttackOutcome
 from privpipe.attacks.threats.verdicts.safeguards import Detection, LearningCurve
 from privpipe.attacks.utility import UtilityLosses
 from privpipe.numerics.moments import CoMoments
-from privpipe.protocols import Shard
+from privpipe.protocols import AnyArray, Shard
 from privpipe.records.sampling import DrawnSample, PartCount
 from privpipe.sanitizers import STATISTICS as OF_FITS
 from privpipe.store.access.location import local_path
@@ -136,7 +135,7 @@ def _seal(name: str, content: bytes) -> bytes:
 
 def _pack(value: Any) -> bytes:
     """JSON of the value and of its arrays' kinds, after its length; then their bytes."""
-    arrays: list[npt.NDArray[Any]] = []
+    arrays: list[AnyArray] = []
     described = _describe(value, arrays)
     # The dtype with its byte order: the next run may be on another machine.
     kinds = [[array.dtype.str, array.shape] for array in arrays]
@@ -162,7 +161,7 @@ def _unpack(content: bytes) -> Any:
         return None
 
 
-def _describe(value: Any, arrays: list[npt.NDArray[Any]]) -> Any:
+def _describe(value: Any, arrays: list[AnyArray]) -> Any:
     """JSON of a value; its arrays are appended to `arrays` and named by their number."""
     if isinstance(value, np.ndarray):
         arrays.append(value)
@@ -188,7 +187,7 @@ def _describe(value: Any, arrays: list[npt.NDArray[Any]]) -> Any:
     return value
 
 
-def _restore(document: Any, arrays: list[npt.NDArray[Any]]) -> Any:
+def _restore(document: Any, arrays: list[AnyArray]) -> Any:
     if not isinstance(document, dict):
         return document
     if "array" in document:

@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.errors import OptionError, StoreError
 from privpipe.numerics.limits import fix_limits
 from privpipe.pipeline.operations.prefect_server import ephemeral_server, prepare_prefect
-from privpipe.protocols import FloatArray, IntArray
+from privpipe.protocols import AnyArray, FloatArray, IntArray
 from privpipe.records.sampling import make_split
 from privpipe.records.schema import CollectionSchema, Variable, plan_chunk_rows
 from privpipe.report import audit_text
@@ -94,7 +93,7 @@ def write_digits(url: str, n_records: int) -> CollectionSchema:
 
 def _repeat(
     scans: FloatArray, digits: IntArray, schema: CollectionSchema
-) -> Iterator[Mapping[str, npt.NDArray[Any]]]:
+) -> Iterator[Mapping[str, AnyArray]]:
     for start in range(0, schema.n_records, schema.chunk_rows):
         stop = min(start + schema.chunk_rows, schema.n_records)
         original = np.arange(start, stop) % N_ORIGINALS

@@ -12,13 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from privpipe.errors import ClusterError
-from privpipe.pipeline.operations import health
+from privpipe.pipeline.operations import health, prefect_server
 from privpipe.pipeline.operations.deployment_file import read_automations, read_deployments
-from privpipe.pipeline.operations.prefect_server import (
-    blaming_prefect,
-    check_server,
-    prepare_prefect,
-)
 from privpipe.pipeline.operations.promised_releases import note_promises
 from privpipe.pipeline.runs.configuration_file import read_options
 from privpipe.pipeline.runs.trusted_code import list_unrun
@@ -41,12 +36,12 @@ def deploy_command(path: str) -> dict[str, Any]:
     ClusterError
         If the server does not take them.
     """
-    prepare_prefect()
+    prefect_server.prepare_prefect()
     deployments = read_deployments(path)
     companion = Path(path).with_name("automations.yaml")
     automations = read_automations(str(companion)) if companion.exists() else []
-    url = check_server()  # last: a file can be checked where no server is
-    with blaming_prefect():
+    url = prefect_server.check_server()  # last: a file can be checked where no server is
+    with prefect_server.blaming_prefect():
         for pool, queue in sorted({(one.pool, one.queue) for one in deployments}):
             _make_pool(pool)
             _make_queue(pool, queue)
@@ -136,7 +131,7 @@ def doctor_command(config: str, deployments: str) -> dict[str, Any]:
     ClusterError
         If a check fails; the message names all that did.
     """
-    prepare_prefect()
+    prefect_server.prepare_prefect()
     options = read_options(config, datetime.now(UTC))
 
     def check_configuration() -> list[health.Finding]:

@@ -9,11 +9,7 @@ import numpy as np
 import pandas as pd
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
-from privpipe.attacks.threats.unaligned_release import (
-    UnalignedReport,
-    attack_unaligned,
-    measure_retained_target,
-)
+from privpipe.attacks.threats import unaligned_release
 from privpipe.errors import GateError, OptionError
 from privpipe.report.console import say, tabulate
 from privpipe.report.page import render_page
@@ -53,7 +49,7 @@ def audit_foreign(
                 code="no-column",
             )
     usual = AttackOptions()
-    report = attack_unaligned(
+    report = unaligned_release.attack_unaligned(
         members,
         controls,
         lambda: read_table(released),
@@ -62,7 +58,10 @@ def audit_foreign(
         level=usual.level,
     )
     sample = draw_rows(read_table(released), 2 * MOST_KNOWN)
-    retained = [measure_retained_target(members, sample, controls, name) for name in desired]
+    retained = [
+        unaligned_release.measure_retained_target(members, sample, controls, name)
+        for name in desired
+    ]
     folder = f"{released.rstrip('/')}.audit"
     _write(folder, report, retained)
     say(say_unaligned(report), tabulate(describe_attacks(report)))
@@ -89,7 +88,9 @@ def draw_rows(batches: Iterator[pd.DataFrame], most: int) -> pd.DataFrame:
     return best.reset_index(drop=True)
 
 
-def _write(folder: str, report: UnalignedReport, retained: Sequence[dict[str, Any]]) -> None:
+def _write(
+    folder: str, report: unaligned_release.UnalignedReport, retained: Sequence[dict[str, Any]]
+) -> None:
     findings = json.loads(report.to_json()) | {"format_version": 1, "target": retained}
     page = render_page(
         "Release of another tool",

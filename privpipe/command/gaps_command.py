@@ -6,12 +6,8 @@ from typing import Any
 
 from privpipe.cluster.workers.run_metrics import PromiseCollector
 from privpipe.errors import ClusterError, PrivpipeError
+from privpipe.pipeline.operations import prefect_server
 from privpipe.pipeline.operations import promised_releases as promises
-from privpipe.pipeline.operations.prefect_server import (
-    blaming_prefect,
-    check_server,
-    prepare_prefect,
-)
 from privpipe.pipeline.runs.configuration_file import read_time
 from privpipe.pipeline.runs.watch import export_gauges
 from privpipe.report.console import say
@@ -40,7 +36,7 @@ def gaps_command(deployment: str, since: str, fill: bool) -> dict[str, Any]:
     ClusterError
         If there are gaps, and they are not to be filled.
     """
-    prepare_prefect()
+    prefect_server.prepare_prefect()
     now = datetime.now(UTC)
     due = promises.list_due(deployment, read_time(since) if since else None, now)
     found = list(promises.judge_promises(due, _list_waiting(deployment), now))
@@ -81,8 +77,8 @@ def _list_waiting(name: str) -> dict[datetime, str]:
     with_name = filters.DeploymentFilter.model_validate({"name": {"any_": [name]}})
     order = sorting.FlowRunSort.EXPECTED_START_TIME_DESC
     try:
-        check_server()
-        with blaming_prefect(), get_client(sync_client=True) as client:
+        prefect_server.check_server()
+        with prefect_server.blaming_prefect(), get_client(sync_client=True) as client:
             found = client.read_flow_runs(
                 flow_run_filter=runs, deployment_filter=with_name, sort=order, limit=AHEAD
             )
@@ -102,8 +98,8 @@ def _fill(name: str, gaps: list[promises.Promised]) -> list[str]:
     from prefect.client.schemas.filters import DeploymentFilter
 
     times = [f"{one.time:%Y-%m-%dT%H:%M:%SZ}" for one in gaps if one.outcome != "refused"]
-    check_server()
-    with blaming_prefect(), get_client(sync_client=True) as client:
+    prefect_server.check_server()
+    with prefect_server.blaming_prefect(), get_client(sync_client=True) as client:
         named = DeploymentFilter.model_validate({"name": {"any_": [name]}})
         [deployment] = client.read_deployments(deployment_filter=named)
         if deployment.flow_id and "incremental" in (deployment.tags or ()):

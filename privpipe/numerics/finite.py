@@ -1,14 +1,11 @@
 """Which rows are finite, at the cost of one product with a vector; rows selected without a copy."""
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 
-from privpipe.protocols import BoolArray
+from privpipe.protocols import AnyArray, BoolArray
 
 
-def find_finite_rows(x: npt.NDArray[Any]) -> BoolArray:
+def find_finite_rows(x: AnyArray) -> BoolArray:
     """Which rows hold finite numbers only, (n_rows,).
 
     What is not finite makes the sum of its row not finite; rows whose sum is finite need no
@@ -34,7 +31,7 @@ def find_finite_rows(x: npt.NDArray[Any]) -> BoolArray:
     return finite
 
 
-def find_empty_rows(x: npt.NDArray[Any]) -> BoolArray:
+def find_empty_rows(x: AnyArray) -> BoolArray:
     """Which rows hold nothing but NaN, (n_rows,), as withheld records do.
 
     Parameters
@@ -48,6 +45,6 @@ def find_empty_rows(x: npt.NDArray[Any]) -> BoolArray:
     return empty
 
 
-def keep_rows(x: npt.NDArray[Any], chosen: BoolArray) -> npt.NDArray[Any]:
+def keep_rows(x: AnyArray, chosen: BoolArray) -> AnyArray:
     """The rows that are `chosen`: the array itself where all are, else a copy."""
     return x if chosen.all() else x[chosen]

@@ -6,13 +6,11 @@ reads integers other than 0 and 1 so has guessed, and says so (`GuessWarning`).
 """
 
 import warnings
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from privpipe.errors import GuessWarning
-from privpipe.protocols import FloatArray
+from privpipe.protocols import AnyArray, FloatArray, IntArray
 
 MOST_CODES = 64
 """Most different values of integers that are read as classes."""
@@ -27,7 +25,7 @@ def are_classes(n_different: int) -> bool:
     return n_different <= MOST_CODES
 
 
-def guess_classes(values: npt.NDArray[np.integer], name: str, remedy: str) -> bool:
+def guess_classes(values: IntArray, name: str, remedy: str) -> bool:
     """Whether integers are classes; says so where they could be either.
 
     Integers below -1 are never classes.
@@ -64,7 +62,7 @@ def guess_classes(values: npt.NDArray[np.integer], name: str, remedy: str) -> bo
     return found
 
 
-def has_missing(kinds: npt.NDArray[np.integer]) -> bool:
+def has_missing(kinds: IntArray) -> bool:
     """Whether -1 means that there is no class: it is the least of at least three.
 
     >>> has_missing(np.array([-1, 1])), has_missing(np.array([-1, 0, 1]))
@@ -73,7 +71,7 @@ def has_missing(kinds: npt.NDArray[np.integer]) -> bool:
     return len(kinds) > 2 and int(kinds[0]) == -1
 
 
-def code_classes(values: npt.NDArray[Any]) -> tuple[FloatArray, int]:
+def code_classes(values: AnyArray) -> tuple[FloatArray, int]:
     """Numbers that are classes as codes in their order, NaN where missing; and how many classes.
 
     Parameters

@@ -9,14 +9,13 @@ from itertools import pairwise
 from typing import Any, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from privpipe import protocols
 from privpipe.described import described
 from privpipe.errors import InputError, OptionError
 from privpipe.fitted_names import columns_of, write_category
 from privpipe.numerics.kinds import code_classes, guess_classes
-from privpipe.protocols import Column, FloatArray, IntArray, Shard, ShardSchema
+from privpipe.protocols import AnyArray, ArrayLike, Column, FloatArray, IntArray, Shard, ShardSchema
 from privpipe.records.sampling import take_records
 from privpipe.records.schema import as_names
 from privpipe.sanitizers.feature_map import as_reals
@@ -113,13 +112,13 @@ class Records(ShardsInTurn):
 
     def __init__(
         self,
-        features: npt.ArrayLike,
+        features: ArrayLike,
         *,
-        desired: npt.ArrayLike | None = None,
-        confidential: npt.ArrayLike | None = None,
-        attributes: npt.ArrayLike | None = None,
-        groups: npt.ArrayLike | None = None,
-        weights: npt.ArrayLike | None = None,
+        desired: ArrayLike | None = None,
+        confidential: ArrayLike | None = None,
+        attributes: ArrayLike | None = None,
+        groups: ArrayLike | None = None,
+        weights: ArrayLike | None = None,
         public: bool = False,
         categorical: str | Sequence[str] = (),
         numeric: str | Sequence[str] = (),
@@ -243,7 +242,7 @@ def _check_kinds(
 
 
 def _as_columns(
-    values: npt.ArrayLike | None, role: str, n_records: int, kinds: Mapping[str, bool]
+    values: ArrayLike | None, role: str, n_records: int, kinds: Mapping[str, bool]
 ) -> tuple[FloatArray, tuple[Column, ...]]:
     table = np.empty((n_records, 0)) if values is None else _as_table(values, role, n_records)
     names = [f"{role}_{j}" for j in range(table.shape[1])]
@@ -256,9 +255,7 @@ def _as_columns(
     return stacked, tuple(column for _, column in coded)
 
 
-def _as_column(
-    values: npt.NDArray[Any], name: str, classes: bool | None
-) -> tuple[FloatArray, Column]:
+def _as_column(values: AnyArray, name: str, classes: bool | None) -> tuple[FloatArray, Column]:
     """One variable: numbers as they are, classes as codes in sorted order.
 
     Parameters
@@ -290,7 +287,7 @@ def _as_column(
     return codes.astype(np.float64), Column(name, len(kinds), tuple(map(str, kinds.tolist())))
 
 
-def _as_codes(values: npt.ArrayLike | None, n_records: int) -> tuple[IntArray, tuple[Column, ...]]:
+def _as_codes(values: ArrayLike | None, n_records: int) -> tuple[IntArray, tuple[Column, ...]]:
     """Codes of the attributes, and what is known of them by name."""
     if values is None:
         return np.empty((n_records, 0), np.int64), ()
@@ -310,7 +307,7 @@ def _as_codes(values: npt.ArrayLike | None, n_records: int) -> tuple[IntArray, t
     return np.column_stack([codes for codes, _ in coded]), tuple(one for _, one in coded)
 
 
-def _as_category(values: npt.NDArray[Any], name: str) -> tuple[IntArray, Column]:
+def _as_category(values: AnyArray, name: str) -> tuple[IntArray, Column]:
     """Codes of text in sorted order, -1 where it is missing."""
     # NaN is the only value that differs from itself.
     missing = np.array([value is None or value != value for value in values])
@@ -322,7 +319,7 @@ def _as_category(values: npt.NDArray[Any], name: str) -> tuple[IntArray, Column]
     return codes, Column(name, len(kinds), tuple(map(str, kinds)))
 
 
-def _as_weights(values: npt.ArrayLike | None, n_records: int) -> FloatArray:
+def _as_weights(values: ArrayLike | None, n_records: int) -> FloatArray:
     if values is None:
         return np.empty(0)
     weights = np.asarray(values, np.float64)
@@ -337,8 +334,8 @@ def _as_weights(values: npt.ArrayLike | None, n_records: int) -> FloatArray:
 
 
 def _as_table(
-    values: npt.ArrayLike, role: str, n_records: int, *, width: int | None = None
-) -> npt.NDArray[Any]:
+    values: ArrayLike, role: str, n_records: int, *, width: int | None = None
+) -> AnyArray:
     """A table with a row per record, and so many columns where that is said; of a vector one."""
     table = np.asarray(values)
     table = table[:, None] if table.ndim == 1 else table

@@ -12,7 +12,6 @@ from dataclasses import dataclass, fields, replace
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from privpipe.protocols import BoolArray, IntArray, Shard, WordArray
 
@@ -42,7 +41,7 @@ class Split:
     share: float
     group: str | None = None
 
-    def keep(self, part: Part, identities: npt.NDArray[np.integer]) -> BoolArray:
+    def keep(self, part: Part, identities: IntArray) -> BoolArray:
         """Mask of the records of a part.
 
         Parameters
@@ -86,7 +85,7 @@ def make_split(share: float, group: str | None = None) -> Split:
     return Split(int.from_bytes(digest, "little"), share, group)
 
 
-def _mix(values: npt.NDArray[np.uint64], key: int) -> npt.NDArray[np.uint64]:
+def _mix(values: WordArray, key: int) -> WordArray:
     """Steele, Lea and Flood's splitmix64 finaliser, twice, with the key between."""
     z = values * np.uint64(0x9E3779B97F4A7C15)
     for _ in range(2):

@@ -7,25 +7,16 @@ from functools import partial, reduce
 from typing import Any, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
+from privpipe import protocols
 from privpipe.errors import InputError, LeftOutWarning, OptionError, PrivacyWarning
 from privpipe.numerics.finite import find_finite_rows
-from privpipe.protocols import (
-    BoolArray,
-    FloatArray,
-    Oracle,
-    Shard,
-    Shards,
-    ShardSchema,
-    Statistics,
-    Sums,
-)
+from privpipe.protocols import ArrayLike, BoolArray, FloatArray, Oracle, Shard, ShardSchema, Sums
 
-S = TypeVar("S", bound=Statistics)
+S = TypeVar("S", bound=protocols.Statistics)
 
 
-def as_predictor(values: npt.ArrayLike, name: str = "predictor") -> FloatArray:
+def as_predictor(values: ArrayLike, name: str = "predictor") -> FloatArray:
     """A linear operator as a float64 matrix (n_features, n_predictions); one column if flat.
 
     Raises
@@ -49,7 +40,7 @@ def as_predictor(values: npt.ArrayLike, name: str = "predictor") -> FloatArray:
     return a
 
 
-def as_finite(values: npt.ArrayLike | None, shape: tuple[int, ...], name: str) -> FloatArray:
+def as_finite(values: ArrayLike | None, shape: tuple[int, ...], name: str) -> FloatArray:
     """A finite float64 array of that shape; zeros when none is given."""
     array = np.zeros(shape) if values is None else np.asarray(values, np.float64)
     if array.shape != shape or not np.isfinite(array).all():
@@ -102,7 +93,7 @@ class ChangedShards:
         Of what is made.
     """
 
-    inner: Shards
+    inner: protocols.Shards
     change: Callable[[Shard], Shard]
     schema: ShardSchema
 
@@ -169,7 +160,7 @@ def check_unweighted(schema: ShardSchema) -> None:
         )
 
 
-def check_confidential(values: npt.ArrayLike, predictor: FloatArray) -> FloatArray:
+def check_confidential(values: ArrayLike, predictor: FloatArray) -> FloatArray:
     """A confidential predictor that fits the desired one; warns where it is a function of it."""
     confidential = as_predictor(values, "confidential predictor")
     if len(confidential) != len(predictor):

@@ -11,24 +11,15 @@ from itertools import pairwise
 from typing import Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
+from privpipe import protocols
 from privpipe.described import described, facts_of_map
 from privpipe.errors import InputError, OptionError
 from privpipe.fitted_names import by_name, giving_back
 from privpipe.numerics.moments import CoMoments, measure_scale
 from privpipe.numerics.random.streams import ScopedStream
 from privpipe.promises import check_promise
-from privpipe.protocols import (
-    FloatArray,
-    Guarantee,
-    Method,
-    RecordMap,
-    RecordStream,
-    Role,
-    Shard,
-    Shards,
-)
+from privpipe.protocols import AnyArray, FloatArray, Guarantee, Method, RecordMap, Shard, Shards
 from privpipe.sanitizers.arrays import ChangedShards, check_training
 from privpipe.sanitizers.feature_map import FeatureMap
 
@@ -99,7 +90,7 @@ class Chain:
         check_promise(self.guarantee, least)
 
     @property
-    def reads(self) -> Role:
+    def reads(self) -> protocols.Role:
         """What the first map reads."""
         return self.maps[0].reads
 
@@ -122,7 +113,7 @@ class Chain:
         return self.maps[-1].n_features_out
 
     @giving_back
-    def apply(self, x: Any, stream: RecordStream | None = None) -> npt.NDArray[Any]:
+    def apply(self, x: Any, stream: protocols.RecordStream | None = None) -> AnyArray:
         """Map (n_records, n_features_in) to (n_records, n_features_out).
 
         Raises

@@ -4,12 +4,11 @@ from contextlib import suppress
 from typing import Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
 from privpipe.errors import InputError
 from privpipe.fitted_names import by_name, giving_back
 from privpipe.numerics.finite import find_finite_rows
-from privpipe.protocols import FloatArray, Guarantee, RecordStream, Role
+from privpipe.protocols import AnyArray, ArrayLike, FloatArray, Guarantee, RecordStream, Role
 
 
 class FeatureMap:
@@ -37,7 +36,7 @@ class FeatureMap:
         raise NotImplementedError
 
     @giving_back
-    def apply(self, x: npt.ArrayLike, stream: RecordStream | None = None) -> FloatArray:
+    def apply(self, x: ArrayLike, stream: RecordStream | None = None) -> FloatArray:
         """Map records.
 
         Parameters
@@ -66,7 +65,7 @@ class FeatureMap:
         return released[0] if np.ndim(x) == 1 else released
 
 
-def as_reals(values: Any, name: str) -> npt.NDArray[Any]:
+def as_reals(values: Any, name: str) -> AnyArray:
     """An array of real numbers; anything but floating numbers becomes float64.
 
     Raises

@@ -6,13 +6,12 @@ How the values themselves are read is the same for all options: see `privpipe.op
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 
-import numpy.typing as npt
 from pydantic import TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as options_dataclass
 
 from privpipe.errors import OptionError
 from privpipe.option_values import FORBID, Options
-from privpipe.protocols import Column, IntArray, RecordMap, Role, Shards
+from privpipe.protocols import Column, DTypeLike, IntArray, RecordMap, Role, Shards
 
 T = TypeVar("T")
 
@@ -61,7 +60,7 @@ class MethodOptions(Options):
         """Whether coordinates can be released, of which readers reconstruct records by a basis."""
         return False
 
-    def factor(self, fitted: Any, dtype: npt.DTypeLike) -> RecordMap:
+    def factor(self, fitted: Any, dtype: DTypeLike) -> RecordMap:
         """The map that releases coordinates, of a fitted one."""
         raise NotImplementedError
 

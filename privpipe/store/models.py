@@ -18,7 +18,6 @@ from typing import Any
 
 import fsspec
 import numpy as np
-import numpy.typing as npt
 import zarr
 from zarr.codecs import Crc32cCodec
 from zarr.storage import MemoryStore
@@ -27,7 +26,7 @@ from privpipe import sanitizers
 from privpipe.errors import FormatError, GuaranteeError, InputError, OptionError, PrivacyWarning
 from privpipe.fitted_names import names_of, schema_of, with_names, with_schema
 from privpipe.fitted_schema import FittedSchema
-from privpipe.protocols import Guarantee, RecordMap
+from privpipe.protocols import AnyArray, Guarantee, RecordMap
 from privpipe.store.access import location, objects
 from privpipe.store.access.objects import read_whole
 from privpipe.store.arrays import layout
@@ -69,7 +68,7 @@ def write_model(
             code="not-a-map",
         )
     layout.check_output_free(url)
-    arrays = dict[str, npt.NDArray[Any]]()
+    arrays = dict[str, AnyArray]()
     plain = _plain_fields(fitted, arrays)
     digest, schema = digest_map(fitted), schema_of(fitted)
     documents = _array_objects(arrays)
@@ -230,7 +229,7 @@ def read_model_header(url: str) -> Mapping[str, Any]:
     return layout.read_header(url, "model")
 
 
-def read_arrays(url: str, names: list[str]) -> dict[str, npt.NDArray[Any]]:
+def read_arrays(url: str, names: list[str]) -> dict[str, AnyArray]:
     """Read small arrays of a Zarr group whole."""
     store = objects.open_store(url, read_only=True)
     return location.guard_read(
@@ -244,7 +243,7 @@ def read_arrays(url: str, names: list[str]) -> dict[str, npt.NDArray[Any]]:
 def digest_map(fitted: RecordMap) -> str:
     """SHA-256 over kind, plain fields, arrays and the names of what the map was fitted on,
     independent of where and how it is stored."""
-    arrays = dict[str, npt.NDArray[Any]]()
+    arrays = dict[str, AnyArray]()
     plain = _plain_fields(fitted, arrays)
     schema = schema_of(fitted)
     # Tables in another order would relabel every record, so the digest covers their names.
@@ -260,7 +259,7 @@ def digest_map(fitted: RecordMap) -> str:
 
 
 def _plain_fields(
-    fitted: RecordMap, arrays: dict[str, npt.NDArray[Any]], place: str = ""
+    fitted: RecordMap, arrays: dict[str, AnyArray], place: str = ""
 ) -> dict[str, Any]:
     """The plain fields as JSON; arrays are added by their names."""
     plain: dict[str, Any] = {}
@@ -273,7 +272,7 @@ def _plain_fields(
     return plain
 
 
-def _to_json(value: Any, arrays: dict[str, npt.NDArray[Any]], place: str) -> Any:
+def _to_json(value: Any, arrays: dict[str, AnyArray], place: str) -> Any:
     if isinstance(value, Guarantee):
         return {"guarantee": _describe_guarantee(value)}
     if isinstance(value, tuple):
@@ -296,7 +295,7 @@ def _describe_guarantee(guarantee: Guarantee) -> dict[str, Any]:
 
 
 def _make_map(
-    kind: str, plain: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]], place: str
+    kind: str, plain: Mapping[str, Any], arrays: Mapping[str, AnyArray], place: str
 ) -> RecordMap:
     """A map from its description; KeyError where the kind is not known."""
     mine = {
@@ -308,7 +307,7 @@ def _make_map(
     return sanitizers.RECORD_MAPS[kind](**mine, **made)
 
 
-def _from_json(value: Any, arrays: Mapping[str, npt.NDArray[Any]], place: str) -> Any:
+def _from_json(value: Any, arrays: Mapping[str, AnyArray], place: str) -> Any:
     if isinstance(value, dict) and "guarantee" in value:
         return Guarantee(**value["guarantee"])
     if isinstance(value, dict) and "tuple" in value:
@@ -321,7 +320,7 @@ def _from_json(value: Any, arrays: Mapping[str, npt.NDArray[Any]], place: str) -
     return value
 
 
-def _array_objects(arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, bytes]:
+def _array_objects(arrays: Mapping[str, AnyArray]) -> dict[str, bytes]:
     memory = MemoryStore()
     group = zarr.create_group(memory)
     for name, array in arrays.items():
@@ -334,7 +333,7 @@ def _array_objects(arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, bytes]:
 NAMES = ("coefficients", "intercept")
 
 
-def read_predictor(url: str) -> dict[str, npt.NDArray[Any]]:
+def read_predictor(url: str) -> dict[str, AnyArray]:
     """Read a linear predictor.
 
     Parameters
@@ -364,7 +363,7 @@ def read_predictor(url: str) -> dict[str, npt.NDArray[Any]]:
     )
 
 
-def _read_predictor(url: str) -> dict[str, npt.NDArray[Any]]:
+def _read_predictor(url: str) -> dict[str, AnyArray]:
     if not url.endswith((".npy", ".npz")):
         group = zarr.open_group(objects.open_store(url, read_only=True), mode="r")
         return {name: np.asarray(array[...]) for name, array in group.arrays() if name in NAMES}

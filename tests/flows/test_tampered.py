@@ -14,7 +14,7 @@ import pytest
 
 from privpipe.errors import GuaranteeError
 from privpipe.flows.release_flow import run_pipeline
-from privpipe.sanitizers.null_space import linear_cleaner
+from privpipe.numerics.null_space import cleaning
 from tests.flows.test_pipeline import configure
 from tests.standard import write_standard
 
@@ -23,13 +23,13 @@ pytestmark = pytest.mark.slow
 
 def tamper(patch: pytest.MonkeyPatch, spends: float, says: float) -> None:
     """Shrink within `spends` times the budget, report `says` times what was spent."""
-    clean = linear_cleaner.clean_block
+    clean = cleaning.clean_block
 
     def clean_otherwise(x: Any, form: Any, dtype: Any, **options: Any) -> Any:
         found = clean(x, replace(form, root=form.root * spends**0.5), dtype, **options)
         return replace(found, spent=found.spent * says)
 
-    patch.setattr(linear_cleaner, "clean_block", clean_otherwise)
+    patch.setattr(cleaning, "clean_block", clean_otherwise)
 
 
 @pytest.mark.parametrize(

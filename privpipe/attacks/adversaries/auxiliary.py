@@ -12,11 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-import numpy.typing as npt
 
 from privpipe.numerics.finite import find_empty_rows
 from privpipe.numerics.random.record_hash import identify_records
-from privpipe.protocols import BoolArray, Column, FloatArray, IntArray
+from privpipe.protocols import AnyArray, BoolArray, Column, FloatArray, IntArray
 
 INDICATORS = 64
 """Categories of one variable that become indicators: all, or the most frequent."""
@@ -63,7 +62,7 @@ class Auxiliary:
     partition: IntArray | None = None
     n_variables: int | None = None
     earlier: Mapping[str, FloatArray] = field(default_factory=dict)
-    surroundings: npt.NDArray[np.float32] | None = None
+    surroundings: AnyArray | None = None
 
     def take(self, rows: IntArray) -> Auxiliary:
         """The same of some records."""
@@ -156,9 +155,7 @@ def _expand(values: FloatArray, is_categorical: bool) -> FloatArray:
     return np.column_stack(parts).astype(np.float64)
 
 
-def describe_surroundings(
-    released: npt.NDArray[np.generic], position: IntArray | None = None
-) -> npt.NDArray[np.float32]:
+def describe_surroundings(released: AnyArray, position: IntArray | None = None) -> AnyArray:
     """Auxiliary columns of every row of a block of a release.
 
     Parameters
@@ -205,7 +202,7 @@ def count_surroundings(n_columns: int, is_ordered: bool) -> int:
     return 2 * n_chosen + 1 + (2 * n_chosen + 2 + len(STRIDES) if is_ordered else 0)
 
 
-def expand_surroundings(columns: npt.NDArray[np.float32], is_ordered: bool) -> FloatArray:
+def expand_surroundings(columns: AnyArray, is_ordered: bool) -> FloatArray:
     """What an adversary reads of sampled rows: surroundings, differences, and their values.
 
     Parameters

@@ -9,10 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from privpipe.errors import InputError
-from privpipe.protocols import BoolArray, FloatArray, IntArray
+from privpipe.protocols import ArrayLike, BoolArray, FloatArray, IntArray
 
 _SAMPLE = 4096
 """Records whose singular values decide the rank."""
@@ -47,7 +46,7 @@ class TrainingMatrix:
 
 
 def measure_coordinates(
-    x: npt.ArrayLike, *, name: str = "released", max_bytes: int = 1 << 30, seed: int = 0
+    x: ArrayLike, *, name: str = "released", max_bytes: int = 1 << 30, seed: int = 0
 ) -> TrainingMatrix:
     """Standardise columns, and reduce them to the coordinates they span when rank is low.
 
@@ -136,7 +135,7 @@ def measure_sizes(x: FloatArray) -> FloatArray:
     return np.column_stack([*norms, wide.sum(axis=1), np.abs(wide).max(axis=1)]).astype(x.dtype)
 
 
-def _check_matrix(x: npt.ArrayLike, name: str) -> FloatArray:
+def _check_matrix(x: ArrayLike, name: str) -> FloatArray:
     table = np.asarray(x)
     if table.ndim != 2 or 0 in table.shape:
         raise InputError(

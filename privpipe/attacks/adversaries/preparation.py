@@ -2,10 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, TypedDict, Unpack
+from typing import TypedDict, Unpack
 
 import numpy as np
-import numpy.typing as npt
 
 from privpipe.attacks.adversaries import auxiliary as auxiliaries
 from privpipe.attacks.adversaries import coordinates
@@ -17,7 +16,7 @@ from privpipe.attacks.statistics.splits import find_ties
 from privpipe.errors import InputError
 from privpipe.numerics.finite import find_empty_rows, find_finite_rows
 from privpipe.numerics.kinds import code_classes, guess_classes
-from privpipe.protocols import BoolArray, Column, FloatArray, IntArray
+from privpipe.protocols import AnyArray, ArrayLike, BoolArray, Column, FloatArray, IntArray
 
 
 class KnownInputs(TypedDict, total=False):
@@ -55,21 +54,21 @@ class KnownInputs(TypedDict, total=False):
         nothing is said; categorical ones (see `features`) are equal by nature.
     """
 
-    raw: npt.ArrayLike | None
-    noise: npt.ArrayLike | None
+    raw: ArrayLike | None
+    noise: ArrayLike | None
     columns: Sequence[Column] | None
     features: Sequence[Column] | None
-    groups: npt.ArrayLike | None
-    seen: npt.ArrayLike | None
-    places: npt.ArrayLike | None
+    groups: ArrayLike | None
+    seen: ArrayLike | None
+    places: ArrayLike | None
     auxiliary: Auxiliary | None
     desired: Auxiliary | None
     ties: bool
 
 
 def prepare_evidence(
-    released: npt.ArrayLike,
-    confidential: npt.ArrayLike,
+    released: ArrayLike,
+    confidential: ArrayLike,
     *,
     options: AttackOptions | None = None,
     **known: Unpack[KnownInputs],
@@ -170,7 +169,7 @@ def _code_columns(
 
 
 def _read_release(
-    released: npt.NDArray[Any],
+    released: AnyArray,
     main: TrainingMatrix,
     withheld: BoolArray,
     auxiliary: Auxiliary,
@@ -205,10 +204,7 @@ def _join(main: TrainingMatrix, columns: FloatArray, n_features: int = 0) -> Tra
 
 
 def _list_numbers(
-    released: npt.NDArray[Any],
-    withheld: BoolArray,
-    auxiliary: Auxiliary,
-    features: Sequence[Column] | None,
+    released: AnyArray, withheld: BoolArray, auxiliary: Auxiliary, features: Sequence[Column] | None
 ) -> tuple[FloatArray, int]:
     """Measured and auxiliary values as they are, how large records are, and how many columns."""
     numbers = released
@@ -224,9 +220,7 @@ def _list_numbers(
     return np.hstack([wide, *sizes]), numbers.shape[1]
 
 
-def join_included(
-    released: npt.NDArray[Any], included: FloatArray | None, withheld: BoolArray
-) -> npt.NDArray[Any]:
+def join_included(released: AnyArray, included: FloatArray | None, withheld: BoolArray) -> AnyArray:
     """Rows as they are released with what is released by name; of withheld ones nothing."""
     if included is None:
         return released
@@ -268,9 +262,7 @@ def _join_desired(
     }
 
 
-def _check_rows(
-    arrays: dict[str, npt.NDArray[Any]], optional: dict[str, npt.ArrayLike | None]
-) -> None:
+def _check_rows(arrays: dict[str, AnyArray], optional: dict[str, ArrayLike | None]) -> None:
     more = {name: np.asarray(array) for name, array in optional.items() if array is not None}
     n_records = len(arrays["released"])
     for name, array in (arrays | more).items():
@@ -282,7 +274,7 @@ def _check_rows(
 
 
 def _prepare_source(
-    table: npt.NDArray[Any],
+    table: AnyArray,
     name: str,
     withheld: BoolArray,
     features: Sequence[Column] | None,
@@ -305,7 +297,7 @@ def _prepare_source(
     return replace(found, values=values)
 
 
-def _find_withheld(table: npt.NDArray[np.generic]) -> BoolArray:
+def _find_withheld(table: AnyArray) -> BoolArray:
     if table.ndim != 2 or not np.issubdtype(table.dtype, np.floating):
         return np.zeros(len(table), np.bool_)
     return find_empty_rows(table)
@@ -326,7 +318,7 @@ def _draw_rows(usable: IntArray, n_features: int, options: AttackOptions) -> Int
 
 
 def code_targets(
-    confidential: npt.ArrayLike, columns: Sequence[Column] | None
+    confidential: ArrayLike, columns: Sequence[Column] | None
 ) -> tuple[list[str], list[bool], FloatArray]:
     """Names, whether categorical, and values or codes of the confidential columns.
 
@@ -451,9 +443,7 @@ def _merge_rare(codes: IntArray, sizes: IntArray, fewest: int) -> tuple[IntArray
     return np.unique(new[codes], return_inverse=True, return_counts=True)[1:]
 
 
-def expand_codes(
-    table: npt.NDArray[np.generic], columns: Sequence[Column], name: str
-) -> npt.NDArray[np.generic]:
+def expand_codes(table: AnyArray, columns: Sequence[Column], name: str) -> AnyArray:
     """Replace each categorical column by an indicator per category, missing being one.
 
     Parameters

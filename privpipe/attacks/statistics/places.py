@@ -12,13 +12,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from privpipe.numerics.compiler import njit
-from privpipe.protocols import BoolArray, Column, FloatArray, IntArray
+from privpipe.protocols import AnyArray, ArrayLike, BoolArray, Column, FloatArray, IntArray
 
 MOST_CLASSES = 32
 """Contrasts of a variable; codes beyond are folded onto these."""
@@ -102,7 +100,7 @@ def count_codes(n_categories: int | None) -> int:
     return 1 + (MOST_BINS if n_categories is None else min(n_categories, MOST_CODES))
 
 
-def code_column(values: npt.NDArray[np.generic], n_categories: int | None) -> IntArray:
+def code_column(values: AnyArray, n_categories: int | None) -> IntArray:
     """Codes ``0 .. count_codes - 1`` of a released column of one place, 0 where it is missing."""
     if n_categories is None:
         numbers = values.astype(np.float64)
@@ -114,7 +112,7 @@ def code_column(values: npt.NDArray[np.generic], n_categories: int | None) -> In
 def sum_place(
     contrasts: Sequence[tuple[Column, FloatArray]],
     desired: Sequence[tuple[Column, FloatArray]],
-    measured: npt.NDArray[Any],
+    measured: AnyArray,
     rows: IntArray,
     codes: Sequence[tuple[IntArray, int]],
     *,
@@ -194,7 +192,7 @@ def _cut(values: FloatArray, n_bins: int) -> IntArray:
     return np.searchsorted(_find_quantiles(values, shares), values, side="left").clip(0, n_bins - 1)
 
 
-def _find_quantiles(values: FloatArray, shares: npt.ArrayLike) -> FloatArray:
+def _find_quantiles(values: FloatArray, shares: ArrayLike) -> FloatArray:
     """Quantiles by an even choice of the values that are there; none where none is."""
     # A thousand values give quantiles as well; every place would sort all of its own otherwise.
     some = np.sort(values[:: max(1, len(values) // 1024)])
@@ -227,7 +225,7 @@ def _inflate(centred: FloatArray) -> FloatArray:
     return np.asarray(squares * (1 + r) / (1 - r))
 
 
-def _score_measured(x: npt.NDArray[Any], rows: IntArray, centred: FloatArray) -> FloatArray:
+def _score_measured(x: AnyArray, rows: IntArray, centred: FloatArray) -> FloatArray:
     """(n_contrasts, 2, n_measured): each contrast by two functions of each column, within -1 to 1.
 
     With z the column from its middle, in half distances of its quartiles: z within these limits,
@@ -253,12 +251,12 @@ def _score_measured(x: npt.NDArray[Any], rows: IntArray, centred: FloatArray) ->
 # thirds of all that places cost. Reordered sums are no matter: nothing of them is released.
 @njit(cache=True, nogil=True, fastmath=True, error_model="numpy")
 def _add_scores(
-    x: npt.NDArray[np.floating],
+    x: FloatArray,
     rows: IntArray,
-    middle: npt.NDArray[np.floating],
-    inverse: npt.NDArray[np.floating],
-    weights: npt.NDArray[np.float32],
-    scores: npt.NDArray[np.float32],
+    middle: FloatArray,
+    inverse: FloatArray,
+    weights: AnyArray,
+    scores: AnyArray,
 ) -> None:
     """Add each contrast times both functions of each column."""
     d = x.shape[1]

@@ -126,7 +126,7 @@ def measure_advantage(name: str, value: float, baseline: float) -> float:
 
 @dataclass(frozen=True, eq=False)
 class ScoredAgainst:
-    """What a prediction is scored reference.
+    """What a prediction is scored against.
 
     Parameters
     ----------

@@ -11,14 +11,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from privpipe.errors import InputError
 from privpipe.numerics.finite import find_finite_rows
 from privpipe.numerics.random.record_hash import identify_records
-from privpipe.protocols import FloatArray, IntArray
+from privpipe.protocols import AnyArray, FloatArray, IntArray
 
 _TRIALS = 50
 """Orders of the groups tried before a split by group is given up."""
@@ -312,9 +311,7 @@ def _keep_apart(side: IntArray, groups: IntArray, gap: int) -> IntArray:
     return apart
 
 
-def find_ties(
-    released: npt.NDArray[np.generic], raw: npt.NDArray[np.generic] | None = None
-) -> IntArray | None:
+def find_ties(released: AnyArray, raw: AnyArray | None = None) -> IntArray | None:
     """Number the sets of records that are equal, raw or released, directly or by others.
 
     Parameters
@@ -356,7 +353,7 @@ def find_ties(
     return np.asarray(np.unique(codes, return_inverse=True)[1], np.int64)
 
 
-def has_few_profiles(table: npt.NDArray[np.generic]) -> bool:
+def has_few_profiles(table: AnyArray) -> bool:
     """Whether columns that had nothing to do with one another would have equal rows as well.
 
     Their typical rows are ``exp`` of the sum of the columns' entropies; of no more of these than
@@ -378,7 +375,7 @@ def has_few_profiles(table: npt.NDArray[np.generic]) -> bool:
     return True
 
 
-def _number_equal(table: npt.NDArray[np.generic]) -> IntArray | None:
+def _number_equal(table: AnyArray) -> IntArray | None:
     """Codes of equal rows, below the number of rows; None where no two are equal."""
     if table.ndim != 2 or not table.shape[1]:
         return None

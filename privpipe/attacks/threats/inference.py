@@ -13,7 +13,6 @@ from typing import Unpack
 from weakref import WeakKeyDictionary
 
 import numpy as np
-import numpy.typing as npt
 from threadpoolctl import threadpool_limits
 
 from privpipe.attacks.adversaries import ADVERSARIES, KNOWS_DESIRED, attack_options
@@ -33,7 +32,7 @@ from privpipe.attacks.threats.verdicts.attack_report import AttackReport, summar
 from privpipe.attacks.threats.verdicts.detectable_effect import count_compared
 from privpipe.attacks.threats.verdicts.outcomes import Attack, AttackOutcome, is_of_release
 from privpipe.errors import ConvergenceError, PrivpipeError
-from privpipe.protocols import FloatArray, IntArray
+from privpipe.protocols import ArrayLike, FloatArray, IntArray
 
 
 def plan_attacks(evidence: Evidence, options: AttackOptions) -> tuple[Attack, ...]:
@@ -72,8 +71,8 @@ def plan_levels(target: Target) -> tuple[float, ...]:
 
 
 def measure_attacks(
-    released: npt.ArrayLike,
-    confidential: npt.ArrayLike,
+    released: ArrayLike,
+    confidential: ArrayLike,
     *,
     options: AttackOptions | None = None,
     **known: Unpack[KnownInputs],

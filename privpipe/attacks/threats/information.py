@@ -12,12 +12,11 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 from scipy import special
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.errors import InputError
-from privpipe.protocols import Column, FloatArray, IntArray
+from privpipe.protocols import ArrayLike, Column, FloatArray, IntArray
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -84,8 +83,8 @@ class InformationReport:
 
 
 def measure_information(
-    codes: npt.ArrayLike,
-    classes: npt.ArrayLike,
+    codes: ArrayLike,
+    classes: ArrayLike,
     *,
     attributes: Sequence[str] = (),
     columns: Sequence[Column] = (),
@@ -229,7 +228,7 @@ def _gain(a: IntArray, b: IntArray, a_new: IntArray, b_new: IntArray) -> FloatAr
     return np.asarray(log_ratio(a_new, b_new, 0, best))
 
 
-def _as_codes(values: npt.ArrayLike, name: str) -> IntArray:
+def _as_codes(values: ArrayLike, name: str) -> IntArray:
     table = np.asarray(values)
     table = table[:, None] if table.ndim == 1 else table
     if table.ndim != 2 or not (np.issubdtype(table.dtype, np.integer) or table.dtype == np.bool_):

@@ -10,7 +10,6 @@ from dataclasses import asdict, dataclass
 from operator import itemgetter
 
 import numpy as np
-import numpy.typing as npt
 
 from privpipe.attacks.adversaries import ridges
 from privpipe.attacks.adversaries.attack_options import AttackOptions
@@ -19,7 +18,7 @@ from privpipe.attacks.statistics import intervals
 from privpipe.attacks.statistics.intervals import Confidence, Interval
 from privpipe.attacks.statistics.splits import RecordSplit, draw_split
 from privpipe.errors import InputError
-from privpipe.protocols import FloatArray, IntArray
+from privpipe.protocols import ArrayLike, FloatArray, IntArray
 
 MOST_RECORDS = 20_000
 """Records compared at most: every one with many others."""
@@ -85,8 +84,8 @@ class LinkageReport:
 
 
 def measure_linkage(
-    raw: npt.ArrayLike,
-    released: npt.ArrayLike,
+    raw: ArrayLike,
+    released: ArrayLike,
     groups: IntArray | None = None,
     *,
     options: AttackOptions | None = None,
@@ -144,7 +143,7 @@ def measure_linkage(
 
 
 def draw_pairs(
-    raw: npt.ArrayLike, released: npt.ArrayLike, options: AttackOptions
+    raw: ArrayLike, released: ArrayLike, options: AttackOptions
 ) -> tuple[FloatArray, FloatArray, IntArray]:
     """Raw and released records as arrays, and a bounded sample of their rows in random order.
 
@@ -291,9 +290,9 @@ class ReconstructionReport:
 
 
 def measure_reconstruction(
-    raw: npt.ArrayLike,
-    released: npt.ArrayLike,
-    groups: npt.ArrayLike | None = None,
+    raw: ArrayLike,
+    released: ArrayLike,
+    groups: ArrayLike | None = None,
     *,
     options: AttackOptions | None = None,
 ) -> ReconstructionReport:

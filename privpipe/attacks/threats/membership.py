@@ -14,14 +14,13 @@ from dataclasses import asdict, dataclass
 from functools import partial
 
 import numpy as np
-import numpy.typing as npt
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.statistics import intervals
 from privpipe.attacks.statistics.intervals import Confidence, Interval
 from privpipe.attacks.statistics.roc import GRID, average_areas, sample_curve
 from privpipe.errors import InputError
-from privpipe.protocols import BoolArray, FloatArray
+from privpipe.protocols import ArrayLike, BoolArray, FloatArray
 
 
 @dataclass(frozen=True)
@@ -69,7 +68,7 @@ def attack_nearest(
 
 
 def measure_membership(
-    members: npt.ArrayLike, others: npt.ArrayLike, *, options: AttackOptions | None = None
+    members: ArrayLike, others: ArrayLike, *, options: AttackOptions | None = None
 ) -> MembershipReport:
     """Distinguish members from others by how little they surprise.
 

@@ -13,14 +13,13 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import min_weight_full_bipartite_matching
 
 from privpipe.attacks.statistics.intervals import measure_exact_interval
 from privpipe.errors import InputError
-from privpipe.protocols import BoolArray, FloatArray, IntArray
+from privpipe.protocols import AnyArray, BoolArray, FloatArray, IntArray
 
 MOST_LEVELS = 50
 """Categories of a column that is compared; a text column of more is an identifier."""
@@ -277,7 +276,7 @@ class _Nearest:
 
     distance: FloatArray
     row: IntArray
-    value: npt.NDArray[Any] | None = None
+    value: AnyArray | None = None
 
 
 @dataclass
@@ -330,11 +329,7 @@ def _place_released(table: pd.DataFrame, columns: Columns, names: Sequence[str])
 
 
 def _merge(
-    best: _Nearest,
-    probes: FloatArray,
-    gallery: FloatArray,
-    first: int,
-    values: npt.NDArray[Any] | None,
+    best: _Nearest, probes: FloatArray, gallery: FloatArray, first: int, values: AnyArray | None
 ) -> None:
     """Take the rows of a block that are nearer than what is known; distances in float64."""
     p, g, w = (a.astype(np.float32) for a in (probes, *gallery))

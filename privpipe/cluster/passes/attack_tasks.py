@@ -18,13 +18,9 @@ from privpipe.attacks.adversaries.attack_options import ALONE, AttackOptions
 from privpipe.attacks.adversaries.evidence import Evidence, LeftOut, Target
 from privpipe.attacks.adversaries.preparation import prepare_evidence
 from privpipe.attacks.statistics.splits import find_ties
+from privpipe.attacks.threats import paired_training
 from privpipe.attacks.threats.attack_table import ATTACKS, Sample, run_by_name
 from privpipe.attacks.threats.inference import plan_attacks, run_attack
-from privpipe.attacks.threats.paired_training import (
-    choose_strongest,
-    measure_curve,
-    measure_retained,
-)
 from privpipe.attacks.threats.power import choose_planted, list_leaks, measure_power
 from privpipe.attacks.threats.two_samples import MOST_COMPARED, measure_losses_of_model
 from privpipe.attacks.threats.verdicts.attack_report import AttackReport, summarise_outcomes
@@ -247,10 +243,10 @@ def _follow_labels(run: Run, report: AttackReport, n_released: int) -> tuple[Lea
     for target in [one.target for one in report.decide() if one.verdict == "safe"]:
         attacks = [o.attack for o in report.outcomes if o.attack.target == target]
         n_attacks = sum(is_of_release(attack.source) for attack in attacks)
-        strongest = choose_strongest(report.outcomes, target, report.options)
+        strongest = paired_training.choose_strongest(report.outcomes, target, report.options)
         if strongest is not None:
             tasks[target] = (strongest, report.options, n_total, n_attacks)
-    found = dict(run(measure_curve, tasks, "learn"))
+    found = dict(run(paired_training.measure_curve, tasks, "learn"))
     return tuple(
         one if isinstance(one, LearningCurve) else LearningCurve(target, reason=one.code)
         for target, one in found.items()
@@ -463,7 +459,9 @@ def measure_retained_utility(sources: AuditSources, options: AttackOptions) -> l
     found: list[dict[str, Any]] = []
     for position, column in enumerate(evidence.columns):
         try:
-            found.append(asdict(measure_retained(Target(evidence, position, options))))
+            found.append(
+                asdict(paired_training.measure_retained(Target(evidence, position, options)))
+            )
         except PrivpipeError as error:
             found.append({"target": column.name, "reason": error.code})
     return found + [{"target": one.target, "reason": one.reason} for one in evidence.left_out]

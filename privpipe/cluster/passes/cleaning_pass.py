@@ -17,7 +17,6 @@ from functools import reduce
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from privpipe.capabilities import BoundCounts, MakesRecords, Measures, MixesRecords, UtilitySummary
 from privpipe.cluster.executors.executor import Event, Executor
@@ -28,7 +27,7 @@ from privpipe.errors import FormatError, InputError
 from privpipe.fitted_names import schema_of
 from privpipe.fitted_schema import NamedCodes, check_numbered_alike
 from privpipe.numerics.finite import find_empty_rows, find_finite_rows, keep_rows
-from privpipe.protocols import BoolArray, FloatArray, RecordMap, RecordStream
+from privpipe.protocols import AnyArray, BoolArray, FloatArray, RecordMap, RecordStream
 from privpipe.records.schema import MISSING
 from privpipe.store.access.objects import open_store, read_bytes
 from privpipe.store.arrays.blocks import Receipt, reading_once, write_block
@@ -38,7 +37,7 @@ from privpipe.store.keyring.keys import PartitionKeys
 from privpipe.store.releases.release_writing import ReleasePlan
 
 Nonfinite = Literal["fail", "withhold", "impute"]
-Block = dict[str, npt.NDArray[Any]]
+Block = dict[str, AnyArray]
 
 
 @dataclass(frozen=True)
@@ -189,7 +188,7 @@ MEASURED = {UtilitySummary: "utility", BoundCounts: "bounded", int: "unseen"}
 
 def _apply(
     fitted: RecordMap, x: Any, stream: RecordStream | None, **how: bool
-) -> tuple[npt.NDArray[Any], dict[str, Any]]:
+) -> tuple[AnyArray, dict[str, Any]]:
     """Released records, and what the map says of them for the receipt."""
     if not isinstance(fitted, Measures):
         return fitted.apply(x, stream), {}
@@ -236,9 +235,7 @@ def _stream(job: CleaningJob, start: int, stop: int) -> RecordStream | None:
     return None if job.keys is None else job.keys.stream(start, stop)
 
 
-def treat_nonfinite(
-    job: CleaningJob, x: npt.NDArray[Any], chunk: int
-) -> tuple[npt.NDArray[Any], BoolArray]:
+def treat_nonfinite(job: CleaningJob, x: AnyArray, chunk: int) -> tuple[AnyArray, BoolArray]:
     """Records ready for the map, and which of them may be released.
 
     Raises
@@ -273,7 +270,7 @@ def _find_allowed(job: CleaningJob, chunk: int, n_records: int) -> BoolArray:
     return np.asarray(np.unpackbits(np.frombuffer(content, np.uint8), count=n_records) == 0)
 
 
-def _spread(values: npt.NDArray[Any], retained: BoolArray) -> npt.NDArray[Any]:
+def _spread(values: AnyArray, retained: BoolArray) -> AnyArray:
     """Put rows back to their places; rows left out hold NaN, or the missing code."""
     if retained.all():
         return values

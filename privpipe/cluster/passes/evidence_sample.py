@@ -9,10 +9,8 @@ the features: whoever has the model makes the one of the other.
 """
 
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.auxiliary import Auxiliary, count_surroundings
@@ -25,7 +23,7 @@ from privpipe.cluster.passes.loaded_map import StoredMap, load_map, release_shar
 from privpipe.cluster.passes.sample_drawing import Drawing, Published, gather_sample
 from privpipe.errors import GuaranteeError, InputError
 from privpipe.numerics.finite import find_empty_rows, find_finite_rows
-from privpipe.protocols import Column, FloatArray, Shard
+from privpipe.protocols import AnyArray, Column, FloatArray, IntArray, Shard
 from privpipe.records.sampling import DrawnSample, take_records
 from privpipe.store.collections.collection import Collection
 
@@ -235,7 +233,7 @@ def measure_coverage(drawn: DrawnSample, collection: Collection) -> Coverage:
 
 def _release(
     collection: Collection, shard: Shard, model: StoredMap, published: Published
-) -> npt.NDArray[Any]:
+) -> AnyArray:
     """What a stored map makes of a shard; records that the release withholds are rows of NaN."""
     held = find_finite_rows(shard.features)
     if held.all() or not published.withholds or len(shard.attributes):
@@ -295,7 +293,7 @@ def _name_earlier(tables: FloatArray, published: Published) -> dict[str, FloatAr
     return found
 
 
-def _make_noise(shard: Shard, raw: npt.NDArray[Any], collection: Collection) -> FloatArray | None:
+def _make_noise(shard: Shard, raw: AnyArray, collection: Collection) -> FloatArray | None:
     """The records with noise of the release's utility; None where no variable is desired."""
     held = ~find_empty_rows(shard.released)
     columns = [] if collection.indicators else collection.schema.desired
@@ -304,14 +302,14 @@ def _make_noise(shard: Shard, raw: npt.NDArray[Any], collection: Collection) -> 
     return make_equal_noise(raw, shard.released, shard.desired, columns, rows=held)
 
 
-def read_groups(shard: Shard, published: Published) -> npt.NDArray[np.int64] | None:
+def read_groups(shard: Shard, published: Published) -> IntArray | None:
     """Subject of each record, numbered; those without one are of one subject."""
     if published.group is None:
         return None
     return np.asarray(np.unique(shard.confidential[:, -2], return_inverse=True)[1], np.int64)
 
 
-def fill_missing(features: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def fill_missing(features: AnyArray) -> AnyArray:
     """Raw records for the control: what is not finite becomes the column's mean."""
     known = np.isfinite(features)
     if known.all():

@@ -10,11 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from privpipe.attacks.statistics.places import PlaceSums, code_column, count_codes, sum_place
 from privpipe.cluster.pass_checkpoints import read_checkpoint, write_checkpoint
-from privpipe.protocols import BoolArray, Column, FloatArray, IntArray
+from privpipe.protocols import AnyArray, BoolArray, Column, FloatArray, IntArray
 from privpipe.records.schema import MISSING
 from privpipe.store.access.objects import list_keys, open_store
 from privpipe.store.arrays.layout import FEATURES, RELEASED, ArrayPlan
@@ -96,9 +95,7 @@ class PlaceNotes:
         read = read_columns(plan.collection.sealed, names, self._first, last)
         self._labels = {name: _find_missing(plan, name, read[name]) for name in names}
 
-    def add(
-        self, chunk: int, block: Mapping[str, npt.NDArray[np.generic]], retained: BoolArray
-    ) -> None:
+    def add(self, chunk: int, block: Mapping[str, AnyArray], retained: BoolArray) -> None:
         """Add the sums of a chunk that is written; rows that are not retained hold nothing."""
         start, stop = self._plan.collection.plan.rows(chunk)
         rows = _draw_rows(self._plan, chunk, block, retained)
@@ -157,7 +154,7 @@ def read_places(plan: PlacePlan) -> Iterator[PlaceSums]:
             yield table if new.all() else table.take(new)
 
 
-def _find_missing(plan: PlacePlan, name: str, values: npt.NDArray[np.generic]) -> FloatArray:
+def _find_missing(plan: PlacePlan, name: str, values: AnyArray) -> FloatArray:
     """Codes or numbers with NaN where they are missing."""
     numbers = values.astype(np.float64)
     if plan.find_columns([name])[0].is_categorical:
@@ -166,7 +163,7 @@ def _find_missing(plan: PlacePlan, name: str, values: npt.NDArray[np.generic]) -
 
 
 def _draw_rows(
-    plan: PlacePlan, chunk: int, block: Mapping[str, npt.NDArray[np.generic]], retained: BoolArray
+    plan: PlacePlan, chunk: int, block: Mapping[str, AnyArray], retained: BoolArray
 ) -> IntArray:
     """Records whose measured columns are read, one of each stretch; the same in every try."""
     there = None if retained.all() else np.flatnonzero(retained)

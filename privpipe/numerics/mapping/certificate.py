@@ -16,11 +16,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from privpipe.errors import InputError, OptionError
 from privpipe.numerics.compiler import njit
-from privpipe.protocols import FloatArray
+from privpipe.protocols import AnyArray, ArrayLike, FloatArray
 
 _EPS = 2.0**-52
 # Potentials below this count as this: exp of it is the least positive float64.
@@ -69,12 +68,12 @@ class MappingCertificate:
 
 
 def certify_mapping(
-    joint: npt.ArrayLike,
-    codes: npt.ArrayLike,
+    joint: ArrayLike,
+    codes: ArrayLike,
     mapping: Any,
     *,
     multiplier: float,
-    potentials: npt.ArrayLike,
+    potentials: ArrayLike,
     distortion: str | FloatArray = "hamming",
     distortion_budget: float,
 ) -> MappingCertificate:
@@ -159,7 +158,7 @@ def certify_mapping(
     )
 
 
-def _check_numbers(p: FloatArray, x: npt.NDArray[Any], g: FloatArray, sparse: Any) -> float:
+def _check_numbers(p: FloatArray, x: AnyArray, g: FloatArray, sparse: Any) -> float:
     """Refuse what is no joint, no mapping or no potentials; the largest error of a column."""
     if p.ndim != 2 or not np.isfinite(p).all() or (p < 0).any() or not p.sum() > 0:
         raise InputError(
@@ -217,7 +216,7 @@ def _normalise(g: FloatArray, prior: FloatArray) -> tuple[FloatArray, float]:
 def _price(
     p: FloatArray,
     mass: FloatArray,
-    x: npt.NDArray[Any],
+    x: AnyArray,
     g: FloatArray,
     multiplier: float,
     distortion: Any,
@@ -245,9 +244,7 @@ def _price(
     return float(total), float(size)
 
 
-def _measure_distortion(
-    x: npt.NDArray[Any], distortion: Any, sparse: Any, mass: FloatArray
-) -> float:
+def _measure_distortion(x: AnyArray, distortion: Any, sparse: Any, mass: FloatArray) -> float:
     """Mean distortion of the mapping."""
     if not isinstance(distortion, str):
         spent = np.asarray(distortion, dtype=np.float64)[sparse.col, sparse.row]

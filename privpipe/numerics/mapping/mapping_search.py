@@ -10,12 +10,8 @@ from privpipe.numerics.mapping.problem.ordered_pricing import bin_posteriors, is
 from privpipe.numerics.mapping.problem.pair_pricing import PriceOracle, PricingQuestion
 from privpipe.numerics.mapping.problem.programme import Duals, MappingProblem, thin_plan
 from privpipe.numerics.mapping.problem.search_progress import OutOfTime, SearchProgress
+from privpipe.numerics.mapping.search import column_generation
 from privpipe.numerics.mapping.search.coarse_to_fine_search import search_ordered
-from privpipe.numerics.mapping.search.column_generation import (
-    OracleExplorer,
-    TimedPricing,
-    most_named,
-)
 from privpipe.numerics.mapping.search.interior_point import polish
 from privpipe.numerics.mapping.search.smoothed_dual_search import anneal, start_state
 
@@ -81,7 +77,7 @@ def search_mapping(
 
 def _search(progress: SearchProgress, price: PriceOracle | None, start: Duals | None) -> None:
     """From the start, if there is one, and anew where that did not lead to the gap."""
-    timed = TimedPricing(progress, price)
+    timed = column_generation.TimedPricing(progress, price)
     if start is not None and not progress.stop:
         _offer_bound(progress, start, timed, "start")
         if not progress.stop:
@@ -91,7 +87,10 @@ def _search(progress: SearchProgress, price: PriceOracle | None, start: Duals | 
 
 
 def _take_route(
-    progress: SearchProgress, price: PriceOracle | None, timed: TimedPricing, start: Duals | None
+    progress: SearchProgress,
+    price: PriceOracle | None,
+    timed: column_generation.TimedPricing,
+    start: Duals | None,
 ) -> None:
     """The route for the problem; arithmetic that breaks down ends it with the best so far."""
     problem = progress.problem
@@ -115,7 +114,7 @@ def _offer_bound(progress: SearchProgress, duals: Duals, price: PriceOracle, sta
 def _search_any(progress: SearchProgress, price: PriceOracle, start: Duals | None) -> None:
     """Anneal on pairs found by pricing; an interior point where that is not near enough."""
     problem = progress.problem
-    explore = OracleExplorer(price, most_named(problem))
+    explore = column_generation.OracleExplorer(price, column_generation.most_named(problem))
     state = start_state(problem, explore, _START_TEMPERATURE, start, progress.is_late)
     small = problem.n_symbols * (problem.n_private - 1) <= _MOST_UNKNOWNS
     far = progress.gap < _ANNEALED and small

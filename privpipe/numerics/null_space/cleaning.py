@@ -17,12 +17,11 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from privpipe.numerics.compiler import can_compile
 from privpipe.numerics.null_space import knapsack, rounding_margin
 from privpipe.numerics.null_space.prediction_grid import predict_on_grid, settle_exactly
-from privpipe.protocols import BoolArray, FloatArray, IntArray
+from privpipe.protocols import BoolArray, DTypeLike, FloatArray, IntArray
 
 KERNEL_VALUES = 2**18
 """From this many values in a block on compiling pays."""
@@ -130,7 +129,7 @@ class CleanedBlock:
 def clean_block(
     x: FloatArray,
     form: LinearForm,
-    dtype: npt.DTypeLike,
+    dtype: DTypeLike,
     *,
     lifted: bool = True,
     out: FloatArray | None = None,
@@ -164,7 +163,7 @@ def clean_block(
 def clean_with_kernel(
     x: FloatArray,
     form: LinearForm,
-    dtype: npt.DTypeLike,
+    dtype: DTypeLike,
     *,
     lifted: bool = True,
     out: FloatArray | None = None,
@@ -216,7 +215,7 @@ def _settle(x: FloatArray, rows: IntArray, form: LinearForm) -> tuple[IntArray, 
 def clean_with_numpy(
     x: FloatArray,
     form: LinearForm,
-    dtype: npt.DTypeLike,
+    dtype: DTypeLike,
     *,
     lifted: bool = True,
     out: FloatArray | None = None,
@@ -246,7 +245,7 @@ def reconstruct_records(
     coordinates: FloatArray,
     lift: FloatArray,
     centre: FloatArray,
-    dtype: npt.DTypeLike,
+    dtype: DTypeLike,
     *,
     out: FloatArray | None = None,
 ) -> FloatArray:
@@ -316,7 +315,7 @@ def _correct(found: CleanedBlock, form: LinearForm) -> None:
 
 
 def _clean_tile(
-    x: FloatArray, form: LinearForm, dtype: npt.DTypeLike, lifted: bool
+    x: FloatArray, form: LinearForm, dtype: DTypeLike, lifted: bool
 ) -> tuple[FloatArray, FloatArray, BoolArray, FloatArray]:
     """Retained coordinates, what was spent, what is withheld, and what was measured of that."""
     values = predict_on_grid(x, form.predictor, form.weights, form.grid)
@@ -346,7 +345,7 @@ def _clean_tile(
     return retained, spent, withheld, measured
 
 
-def _largest(dtype: npt.DTypeLike) -> float:
+def _largest(dtype: DTypeLike) -> float:
     limit: Any = np.finfo(np.dtype(dtype)).max
     # A thousandth below the largest number: the sum that makes a record rounds, too.
     return float(limit) * (1 - 2.0**-10)

@@ -9,11 +9,10 @@ in a matrix product.
 """
 
 import numpy as np
-import numpy.typing as npt
 
 from privpipe.errors import InputError, OptionError
 from privpipe.numerics.rounding import multiply_in_order
-from privpipe.protocols import FloatArray
+from privpipe.protocols import FloatArray, IntArray
 
 
 def solve_augmented_knapsack(gain: FloatArray, cost: FloatArray, budget: float) -> FloatArray:
@@ -76,7 +75,7 @@ def solve_augmented_knapsack(gain: FloatArray, cost: FloatArray, budget: float) 
         return np.where(free, 1.0, np.sqrt(np.minimum(left / cost, 1.0)))
 
 
-def _order_by_ratio(gain: FloatArray, cost: FloatArray) -> npt.NDArray[np.intp]:
+def _order_by_ratio(gain: FloatArray, cost: FloatArray) -> IntArray:
     """Components by decreasing ``gain / cost``, free ones first, ties as they are.
 
     A quotient of floats overflows, or vanishes, where its exponent does not fit: such components

@@ -17,10 +17,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from privpipe.numerics import rounding
-from privpipe.protocols import BoolArray, FloatArray
+from privpipe.protocols import BoolArray, DTypeLike, FloatArray
 
 UNIT = 2.0**-53
 
@@ -330,7 +329,7 @@ class Balance:
     margin: RoundingMargin
 
 
-def round_in_balance(wide: FloatArray, encoder: FloatArray, dtype: npt.DTypeLike) -> FloatArray:
+def round_in_balance(wide: FloatArray, encoder: FloatArray, dtype: DTypeLike) -> FloatArray:
     """Round records to a narrow dtype, up or down, so that ``E^T e`` of their errors e is small.
 
     Each feature becomes one of the two neighbours of its value, so that no error exceeds a unit
@@ -395,7 +394,7 @@ def store_within(
     shrink: Callable[[FloatArray, FloatArray], FloatArray],
     lift: Callable[[FloatArray], FloatArray],
     balance: Balance,
-    dtype: npt.DTypeLike,
+    dtype: DTypeLike,
 ) -> tuple[FloatArray, FloatArray, BoolArray]:
     """Shrink, lift and store records so that what is stored stays within the budget.
 

@@ -23,11 +23,7 @@ from privpipe.cluster.workers.certificates import PARTS, read_certificate
 from privpipe.cluster.workers.connection import connect
 from privpipe.cluster.workers.deployed import look_around
 from privpipe.cluster.workers.listener_owner import is_loopback
-from privpipe.pipeline.operations.deployment_file import (
-    Deployment,
-    read_automations,
-    read_deployments,
-)
+from privpipe.pipeline.operations import deployment_file
 from privpipe.pipeline.operations.prefect_server import check_server
 from privpipe.pipeline.runs.run import cluster_options
 from privpipe.pipeline.runs.run_options import RunOptions
@@ -237,17 +233,17 @@ def check_deployed(path: str, automations: str) -> Iterator[Finding]:
     """Whether schedules, limits and automations on the server are those of the files."""
     url = check_server()
     by_name = {item["name"]: item for item in _list(url, "/deployments/filter")}
-    for deployment in read_deployments(path):
+    for deployment in deployment_file.read_deployments(path):
         found = by_name.get(deployment.name, {})
         yield _compare(deployment, found, path)
     watching = {item["name"] for item in _list(url, "/automations/filter") if item["enabled"]}
-    for name in (item["name"] for item in read_automations(automations)):
+    for name in (item["name"] for item in deployment_file.read_automations(automations)):
         state = "enabled" if name in watching else "not on the server, or not enabled"
         remedy = f"privpipe deploy {path}" * (name not in watching)
         yield weigh("automation", f"{name}: {state}", remedy)
 
 
-def _compare(deployment: Deployment, found: dict[str, Any], path: str) -> Finding:
+def _compare(deployment: deployment_file.Deployment, found: dict[str, Any], path: str) -> Finding:
     """A deployment of the file with what the server has under its name, empty where nothing."""
     # As the file states them; the server adds keys of its own.
     schedules = {

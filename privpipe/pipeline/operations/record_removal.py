@@ -15,10 +15,9 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from privpipe.errors import OptionError, PrivpipeError
-from privpipe.protocols import IntArray
+from privpipe.protocols import AnyArray, BoolArray, IntArray
 from privpipe.records.schema import CollectionSchema, Partition, Variable, suggest
 from privpipe.store.access import generation_log as generations
 from privpipe.store.access import objects
@@ -192,7 +191,7 @@ def _open_all(url: str) -> dict[str, tuple[Collection, bool]]:
 
 def _find_column(
     collection: Collection, chosen: ChosenRecords
-) -> tuple[Callable[[int, int], npt.NDArray[Any]], npt.NDArray[Any]]:
+) -> tuple[Callable[[int, int], AnyArray], AnyArray]:
     """How the variable or feature is read, and the values in its stored form."""
     schema, name = collection.schema_of_records, chosen.name
     names = {one.name: one for one in schema.variables}
@@ -215,7 +214,7 @@ def _find_column(
     return (lambda start, stop: collection.read(name, start, stop)), stored
 
 
-def _as_stored(chosen: ChosenRecords, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+def _as_stored(chosen: ChosenRecords, dtype: np.dtype[Any]) -> AnyArray:
     # Compared in the stored form: 0.1 as text is not the float32 that is stored.
     kind = int if dtype.kind in "iu" else float
     with suppress(ValueError, OverflowError):
@@ -250,7 +249,7 @@ def _find_lonely(
     return lonely
 
 
-def _walk(collection: Collection, rows: IntArray) -> Iterator[tuple[int, npt.NDArray[np.bool_]]]:
+def _walk(collection: Collection, rows: IntArray) -> Iterator[tuple[int, BoolArray]]:
     """First record of each chunk, and which of its records stay."""
     for chunk in range(collection.plan.n_chunks):
         start, stop = collection.plan.rows(chunk)

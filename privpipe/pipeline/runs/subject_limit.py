@@ -6,13 +6,12 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from privpipe.errors import GuaranteeError, OptionError
 from privpipe.pipeline.runs.run import Run
 from privpipe.promises import RECORDS_OF_ONE
-from privpipe.protocols import BoolArray, Guarantee, IntArray
+from privpipe.protocols import AnyArray, BoolArray, Guarantee, IntArray
 from privpipe.store.access.location import join
 from privpipe.store.access.objects import open_store, write_bytes
 from privpipe.store.access.workspace import workspace_url
@@ -21,7 +20,7 @@ Counts: TypeAlias = "pd.Series[int]"
 """Records by subject."""
 
 
-def identify_subjects(values: npt.NDArray[np.generic]) -> IntArray:
+def identify_subjects(values: AnyArray) -> IntArray:
     """A whole number per record, equal where the subject is: codes, or the bits of a number."""
     if np.issubdtype(values.dtype, np.floating):
         return (values.astype(np.float64) + 0.0).view(np.int64)  # -0.0 and 0.0 are one

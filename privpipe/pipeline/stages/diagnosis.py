@@ -20,16 +20,9 @@ from privpipe.errors import PrivpipeError
 from privpipe.pipeline.runs.configuration_file import write_keys, write_options
 from privpipe.pipeline.runs.run import HOLDOUT, Run
 from privpipe.pipeline.runs.run_options import RunOptions
+from privpipe.pipeline.stages import trial
 from privpipe.pipeline.stages.gate import Complaint, find_remedies, say_score
-from privpipe.pipeline.stages.trial import (
-    ROOM,
-    WEAKEST,
-    Outlook,
-    Rung,
-    TrialRecords,
-    draw_trial,
-    say_method,
-)
+from privpipe.pipeline.stages.trial import ROOM, WEAKEST, Outlook, Rung, TrialRecords, draw_trial
 from privpipe.report.audit_text import read_texts, say
 from privpipe.sanitizers import METHODS
 from privpipe.store.access.location import join, shown
@@ -243,7 +236,7 @@ def _say_target(rungs: list[Rung]) -> Diagnosis:
     # The last of the ladder releases the predicted target and nothing else.
     least = useful[-1]
     given = {"worst": least.worst, "score": say_score(least.worst.score), "tried": tried}
-    said = say("nothing_passes", method=say_method(least.method), **given)
+    said = say("nothing_passes", method=trial.say_method(least.method), **given)
     return Diagnosis("target", said, None, tuple(rungs))
 
 

@@ -2,17 +2,15 @@
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from privpipe.errors import InputError, OptionError
 from privpipe.numerics.mapping.problem import programme
-from privpipe.protocols import FloatArray, IntArray
+from privpipe.protocols import AnyArray, ArrayLike, FloatArray, IntArray
 
-CodeArray = npt.NDArray[Any]
-Distortion = str | npt.NDArray[np.floating]
+CodeArray = AnyArray
+Distortion = str | FloatArray
 
 _SUM_TOLERANCE = 1e-6
 # Cells of a joint below this count as empty: products of two of them are still normal float64.
@@ -68,7 +66,7 @@ class Alphabet:
 
 
 def prepare_alphabet(
-    joint: npt.ArrayLike, codes: npt.ArrayLike, distortion: Distortion, budget: float
+    joint: ArrayLike, codes: ArrayLike, distortion: Distortion, budget: float
 ) -> Alphabet:
     """Check a joint distribution, its codes and the distortion, and write the problem."""
     p, x = _check_joint(joint), np.asarray(codes)
@@ -136,7 +134,7 @@ def _choose_unit(problem: programme.MappingProblem) -> float:
     return 2.0 ** (2 * round(math.log2(typical) / 2))
 
 
-def _check_joint(joint: npt.ArrayLike) -> FloatArray:
+def _check_joint(joint: ArrayLike) -> FloatArray:
     p = np.asarray(joint, dtype=np.float64)
     if p.ndim != 2 or p.size == 0:
         raise InputError(

@@ -8,9 +8,9 @@ from functools import cached_property
 from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse as sp
 
+from privpipe import protocols
 from privpipe.described import described, facts_of_map
 from privpipe.errors import InputError, OptionError
 from privpipe.fitted_names import giving_back, name_codes, read_codes, schema_of
@@ -18,7 +18,7 @@ from privpipe.fitted_schema import UNKNOWN, NamedCodes
 from privpipe.numerics.mapping.problem.programme import CodeDistance, DistanceKind
 from privpipe.numerics.random.categorical import CategoryTable, draw_categories, tabulate_categories
 from privpipe.promises import check_promise
-from privpipe.protocols import BoolArray, FloatArray, Guarantee, IntArray, RecordStream, Role
+from privpipe.protocols import AnyArray, BoolArray, FloatArray, Guarantee, IntArray, RecordStream
 
 _NAMED: dict[str, DistanceKind] = {kind: kind for kind in get_args(DistanceKind)}
 UnseenPolicy = Literal["refuse", "nearest"]
@@ -66,7 +66,7 @@ class SparseMapping:
     """
 
     kind: ClassVar[str] = "sparse_mapping"
-    reads: ClassVar[Role] = "attributes"
+    reads: ClassVar[protocols.Role] = "attributes"
     draws: ClassVar[bool] = True
     keeps_features: ClassVar[bool] = True
 
@@ -177,7 +177,7 @@ class SparseMapping:
         return np.asarray(symbols[inverse.ravel()]), int(counts[unknown].sum())
 
     @giving_back
-    def apply(self, x: Any, stream: RecordStream | None = None) -> npt.NDArray[Any]:
+    def apply(self, x: Any, stream: RecordStream | None = None) -> AnyArray:
         """Release one symbol per record, drawn by the stream's words for that record.
 
         Parameters
@@ -210,7 +210,7 @@ class SparseMapping:
 
     def apply_measured(
         self, x: Any, stream: RecordStream | None = None, *, overwrite_x: bool = False
-    ) -> tuple[npt.NDArray[Any], int]:
+    ) -> tuple[AnyArray, int]:
         """As `apply`, and how many records were released as their nearest known symbol.
 
         Returns

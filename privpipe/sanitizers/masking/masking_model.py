@@ -12,22 +12,14 @@ from typing import ClassVar
 
 import numpy as np
 
+from privpipe import protocols
 from privpipe.capabilities import AddsUp
 from privpipe.described import described, facts_of_map
 from privpipe.errors import InputError
 from privpipe.numerics.masking.missing import complete_rows
 from privpipe.numerics.masking.sign_sums import round_to_grid, sum_with_signs
 from privpipe.numerics.random.draws import draw_uniform, sign_words
-from privpipe.protocols import (
-    FloatArray,
-    Guarantee,
-    IntArray,
-    RecordStream,
-    Shard,
-    Shards,
-    ShardSchema,
-    WordArray,
-)
+from privpipe.protocols import FloatArray, Guarantee, IntArray, RecordStream, Shard, ShardSchema
 from privpipe.sanitizers.masking.masked_records import MaskedRecords, SurrogateModel
 from privpipe.sanitizers.masking.record_survey import code_responses
 from privpipe.sanitizers.masking.refusals import PersonLeverage, measure_person_leverage
@@ -295,7 +287,7 @@ class MaskingModel(SurrogateModel):
 
 def _read_words(
     stream: RecordStream, purpose: str, words_per_record: int, places: IntArray
-) -> WordArray:
+) -> protocols.WordArray:
     """Words of some records: of a run that is mostly needed, all are cheaper than some."""
     # A run of words takes one pass of the cipher, scattered ones a block each.
     if stream.n_records <= 2 * len(places):
@@ -303,7 +295,9 @@ def _read_words(
     return stream.words_at(purpose, words_per_record, places)
 
 
-def draw_masked_records(model: MaskingModel, shards: Shards, stream: RecordStream) -> MaskedRecords:
+def draw_masked_records(
+    model: MaskingModel, shards: protocols.Shards, stream: RecordStream
+) -> MaskedRecords:
     """Draw the surrogates of records in memory.
 
     Parameters

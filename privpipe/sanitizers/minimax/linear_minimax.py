@@ -24,20 +24,14 @@ from privpipe.protocols import FloatArray, Shards, ShardSchema
 from privpipe.sanitizers.minimax import baselines
 from privpipe.sanitizers.minimax.linear_filter import HAMM, MinimaxFilter
 from privpipe.sanitizers.minimax.training import adversary_rounds
+from privpipe.sanitizers.minimax.training import tasks as planning
 from privpipe.sanitizers.minimax.training.labelled_moments import LabelledMoments, measure_radius
-from privpipe.sanitizers.minimax.training.tasks import (
-    NonNegative,
-    Task,
-    check_reduced_width,
-    check_width,
-    warn_of_width,
-)
 
 # As little as keeps its inverse finite: directions of next to no variance must not blow up.
 WHITENING = 1e-3
-"""adversary_rounds.Ridge of the whitening, relative to the mean eigenvalue."""
+"""Ridge of the whitening, relative to the mean eigenvalue."""
 START_RIDGE = 1e-8
-"""adversary_rounds.Ridge of the eigenproblems that give a starting point, likewise."""
+"""Ridge of the eigenproblems that give a starting point, likewise."""
 START_PENALTY = 0.1
 """Most that the ridge of an output may weigh where the descent starts, in nats."""
 LEARNING_RATE = 0.1
@@ -57,7 +51,7 @@ class MinimaxOptions(adversary_rounds.FilterTraining):
     solver: Literal["quasi_newton", "alternating"] = "quasi_newton"
     """quasi_newton: L-BFGS on Phi in whitened features, with a line search. alternating: the
     paper's Algorithm 1 verbatim, for comparison."""
-    regularisation: NonNegative = 1e-6
+    regularisation: planning.NonNegative = 1e-6
     max_iterations: adversary_rounds.Iterations = 10
     start: Literal["auto", "zero", "least_squares", "privacy_lds", "rand"] = "auto"
     """auto: zero in the reduced form, Privacy LDS otherwise."""
@@ -79,7 +73,7 @@ class MinimaxOptions(adversary_rounds.FilterTraining):
                 remedy="Set n_filtered to the number of features to release.",
             )
         if self.n_filtered is None:
-            check_reduced_width(schema.desired, schema.n_features)
+            planning.check_reduced_width(schema.desired, schema.n_features)
         if self.reconstruction_weight and self.start == "zero":
             raise _no_zero()
 
@@ -238,7 +232,11 @@ def _choose_descent(
 
 
 def _bound_gap(
-    shards: Shards, found: Descent, tasks: Sequence[Task], family: LinearFamily, n_records: int
+    shards: Shards,
+    found: Descent,
+    tasks: Sequence[planning.Task],
+    family: LinearFamily,
+    n_records: int,
 ) -> float:
     """Generalisation bound at the norms of the fitted predictors; -1 unless all are softmax."""
     if not all(task.is_classification and task.lift is None for task in tasks):
@@ -265,16 +263,16 @@ def _bound_gap(
 
 
 def _plan_width(
-    options: MinimaxOptions, tasks: tuple[Task, ...], n_features: int
-) -> tuple[int, tuple[Task, ...]]:
+    options: MinimaxOptions, tasks: tuple[planning.Task, ...], n_features: int
+) -> tuple[int, tuple[planning.Task, ...]]:
     """Outputs of the filter, and the tasks with fixed heads when that is the reduced form."""
     targets = [task for task in tasks if task.weight > 0 or task.role == "desired"]
     useful = sum(task.n_scores for task in targets)
     # More outputs add nothing that a linear predictor of the target could use, and show others
     # more.
     width = useful if options.n_filtered is None else options.n_filtered
-    check_width(width, n_features)
-    warn_of_width(width, useful)
+    planning.check_width(width, n_features)
+    planning.warn_of_width(width, useful)
     if width != useful or any(task.role == "features" for task in tasks):
         return width, tasks
     fixed, first = [], 0
@@ -290,7 +288,7 @@ def _plan_width(
 
 def _find_start(
     options: MinimaxOptions,
-    tasks: Sequence[Task],
+    tasks: Sequence[planning.Task],
     moments: LabelledMoments,
     width: int,
     reduced: bool,

@@ -14,7 +14,6 @@ from functools import cached_property
 from typing import Any, ClassVar, Literal, Unpack
 
 import numpy as np
-import numpy.typing as npt
 from pydantic.dataclasses import dataclass as options_dataclass
 
 from privpipe.described import described, facts_of_map
@@ -25,7 +24,7 @@ from privpipe.numerics.null_space.cleaning import CleanedBlock
 from privpipe.numerics.null_space.knapsack import solve_augmented_knapsack
 from privpipe.numerics.null_space.rounding_margin import UNIT
 from privpipe.option_values import FORBID
-from privpipe.protocols import FloatArray, Guarantee, Method, Shards
+from privpipe.protocols import ArrayLike, FloatArray, Guarantee, Method, Shards
 from privpipe.sanitizers.arrays import as_predictor, check_confidential
 from privpipe.sanitizers.null_space import linear_cleaner, predictors
 
@@ -73,7 +72,7 @@ class NullSpaceCleaner(linear_cleaner.TargetRelease):
     @classmethod
     def from_predictor(
         cls,
-        desired_predictor: npt.ArrayLike,
+        desired_predictor: ArrayLike,
         *,
         utility_budget: float,
         rule: Rule = "greedy",
@@ -169,8 +168,8 @@ class NullSpaceCleaner(linear_cleaner.TargetRelease):
 def fit_null_space_cleaner(
     shards: Shards,
     *,
-    desired_predictor: npt.ArrayLike | None = None,
-    desired_intercept: npt.ArrayLike | None = None,
+    desired_predictor: ArrayLike | None = None,
+    desired_intercept: ArrayLike | None = None,
     **choices: Any,
 ) -> NullSpaceCleaner:
     """Fit the desired predictor by least squares and make its cleaner.
@@ -302,8 +301,8 @@ class TargetedCleaner(linear_cleaner.TargetRelease):
     @classmethod
     def from_predictors(
         cls,
-        desired_predictor: npt.ArrayLike,
-        confidential_predictor: npt.ArrayLike,
+        desired_predictor: ArrayLike,
+        confidential_predictor: ArrayLike,
         *,
         utility_budget: float,
         variant: Variant = "null_first",
@@ -400,8 +399,8 @@ class PrintedCleaner(linear_cleaner.LinearCleaner):
     @classmethod
     def from_predictors(
         cls,
-        desired_predictor: npt.ArrayLike,
-        confidential_predictor: npt.ArrayLike,
+        desired_predictor: ArrayLike,
+        confidential_predictor: ArrayLike,
         *,
         utility_budget: float,
         **choices: Unpack[linear_cleaner.CleanerChoices],
@@ -516,10 +515,10 @@ class TargetedOptions(predictors.CleanerOptions):
 def fit_targeted_cleaner(
     shards: Shards,
     *,
-    desired_predictor: npt.ArrayLike | None = None,
-    desired_intercept: npt.ArrayLike | None = None,
-    confidential_predictor: npt.ArrayLike | None = None,
-    confidential_intercept: npt.ArrayLike | None = None,
+    desired_predictor: ArrayLike | None = None,
+    desired_intercept: ArrayLike | None = None,
+    confidential_predictor: ArrayLike | None = None,
+    confidential_intercept: ArrayLike | None = None,
     **choices: Any,
 ) -> linear_cleaner.LinearCleaner:
     """Fit both predictors in one pass and make the cleaner aimed at the confidential one.

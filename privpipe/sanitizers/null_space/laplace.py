@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
 from privpipe.described import described, facts_of_map
 from privpipe.errors import InputError, OptionError
@@ -18,7 +17,7 @@ from privpipe.fitted_names import giving_back
 from privpipe.numerics.null_space.knapsack import check_budget
 from privpipe.numerics.random.draws import draw_laplace
 from privpipe.promises import check_promise
-from privpipe.protocols import FloatArray, Guarantee, RecordStream
+from privpipe.protocols import ArrayLike, FloatArray, Guarantee, RecordStream
 from privpipe.sanitizers.arrays import as_predictor
 from privpipe.sanitizers.feature_map import FeatureMap, as_records, check_finite_records
 
@@ -59,7 +58,7 @@ class LaplaceMechanism(FeatureMap):
 
     @classmethod
     def from_predictor(
-        cls, desired_predictor: npt.ArrayLike, *, utility_budget: float
+        cls, desired_predictor: ArrayLike, *, utility_budget: float
     ) -> LaplaceMechanism:
         """Noise that costs as much utility, on average, as a cleaner may.
 
@@ -106,7 +105,7 @@ class LaplaceMechanism(FeatureMap):
         )
 
     @giving_back
-    def apply(self, x: npt.ArrayLike, stream: RecordStream | None = None) -> FloatArray:
+    def apply(self, x: ArrayLike, stream: RecordStream | None = None) -> FloatArray:
         """Add noise; (n_records, n_features) in their floating dtype.
 
         Raises

@@ -16,23 +16,16 @@ from functools import cached_property, partial
 from typing import Any, ClassVar, Literal, Self, TypedDict
 
 import numpy as np
-import numpy.typing as npt
 
 from privpipe.capabilities import UtilityPromise, UtilitySummary
 from privpipe.described import described, facts_of_map
 from privpipe.errors import GuaranteeError, OptionError, PrivacyWarning
 from privpipe.fitted_names import giving_back
-from privpipe.numerics.null_space import rounding_margin
-from privpipe.numerics.null_space.cleaning import (
-    CleanedBlock,
-    LinearForm,
-    clean_block,
-    reconstruct_records,
-)
+from privpipe.numerics.null_space import cleaning, rounding_margin
 from privpipe.numerics.null_space.factorisation import factor_predictor, lift_likely
 from privpipe.numerics.null_space.knapsack import check_budget
 from privpipe.numerics.null_space.prediction_grid import predict_on_grid
-from privpipe.protocols import FloatArray, Guarantee, RecordStream, Role
+from privpipe.protocols import ArrayLike, DTypeLike, FloatArray, Guarantee, RecordStream, Role
 from privpipe.sanitizers.arrays import as_finite
 from privpipe.sanitizers.feature_map import as_records, check_finite_records
 
@@ -44,10 +37,10 @@ Representative = Literal["closest", "likely"]
 class CleanerChoices(TypedDict, total=False):
     """What cleaners take beside predictors and budget; see `NullSpaceCleaner.from_predictor`."""
 
-    intercept: npt.ArrayLike | None
-    centre: npt.ArrayLike | None
+    intercept: ArrayLike | None
+    centre: ArrayLike | None
     representative: Representative
-    covariance: npt.ArrayLike | None
+    covariance: ArrayLike | None
     augmented: bool
     budget: BudgetBasis
     on_unrepresentable: OnUnrepresentable
@@ -152,7 +145,7 @@ class LinearCleaner:
         return UtilityPromise(self.predictor, self.utility_budget)
 
     @giving_back
-    def apply(self, x: npt.ArrayLike, stream: RecordStream | None = None) -> FloatArray:
+    def apply(self, x: ArrayLike, stream: RecordStream | None = None) -> FloatArray:
         """Clean records.
 
         Parameters
@@ -191,7 +184,7 @@ class LinearCleaner:
         return self.apply_measured(x)[0]
 
     def apply_measured(
-        self, x: npt.ArrayLike, stream: RecordStream | None = None, *, overwrite_x: bool = False
+        self, x: ArrayLike, stream: RecordStream | None = None, *, overwrite_x: bool = False
     ) -> tuple[FloatArray, UtilitySummary]:
         """Clean records and summarise what it cost; see `apply`.
 
@@ -207,12 +200,12 @@ class LinearCleaner:
         released = cleaned.released
         return released[0] if np.ndim(x) == 1 else released, self._summarise(cleaned)
 
-    def predict(self, released: npt.ArrayLike) -> FloatArray:
+    def predict(self, released: ArrayLike) -> FloatArray:
         """Desired prediction of released (or augmented) records, (n_records, n_desired)."""
         x = np.asarray(released, np.float64)
         return np.asarray(x @ self.predictor + self.intercept)
 
-    def _clean_checked(self, x: npt.ArrayLike, overwrite_x: bool) -> CleanedBlock:
+    def _clean_checked(self, x: ArrayLike, overwrite_x: bool) -> cleaning.CleanedBlock:
         records, dtype = as_records(self, x)
         # Of the same shape only: an augmented record is one column wider.
         fits = self.n_features_in == self.n_features_out and records.flags.writeable
@@ -238,19 +231,19 @@ class LinearCleaner:
         *,
         out: FloatArray | None = None,
         of_target: bool = False,
-    ) -> CleanedBlock:
+    ) -> cleaning.CleanedBlock:
         form = self._form(dtype)
         form = form.of_target() if of_target else form
         # What does not keep the features releases coordinates.
-        return clean_block(x, form, dtype, lifted=self.keeps_features, out=out)
+        return cleaning.clean_block(x, form, dtype, lifted=self.keeps_features, out=out)
 
-    def _form(self, dtype: np.dtype[Any]) -> LinearForm:
+    def _form(self, dtype: np.dtype[Any]) -> cleaning.LinearForm:
         n, root, found = self.n_features_in, float(np.sqrt(self.utility_budget)), self._defects
         grid = rounding_margin.plan_grid(root, self.predictor.shape[1], n)
         plan = partial(rounding_margin.plan_margin, found, root, grid, dtype)
         # What it takes to correct records of a narrow dtype; float64 needs none.
         is_narrow = np.finfo(dtype).nmant < np.finfo(np.float64).nmant
-        return LinearForm(
+        return cleaning.LinearForm(
             predictor=self.predictor[:n],
             weights=found.weights[:n],
             grid=grid,
@@ -283,7 +276,7 @@ class LinearCleaner:
         rounding *= found.predictor_norm
         return float(rounding + found.encoder + found.lift @ np.linalg.norm(self.encoder, axis=0))
 
-    def _summarise(self, cleaned: CleanedBlock) -> UtilitySummary:
+    def _summarise(self, cleaned: cleaning.CleanedBlock) -> UtilitySummary:
         released = ~cleaned.withheld
         spent = cleaned.spent[released]
         # The rounding margin is not spent; of a record within range it is far below a thousandth.
@@ -301,7 +294,7 @@ def factor_lift(
     predictor: FloatArray,
     *,
     representative: Representative = "closest",
-    covariance: npt.ArrayLike | None = None,
+    covariance: ArrayLike | None = None,
     **_: Any,
 ) -> tuple[FloatArray, FloatArray]:
     """Encoder and lift of a predictor for the record that shall carry its coordinates."""
@@ -328,9 +321,9 @@ def check_fields(
     utility_budget: float,
     *,
     budget: BudgetBasis = "total",
-    intercept: npt.ArrayLike | None = None,
-    centre: npt.ArrayLike | None = None,
-    covariance: npt.ArrayLike | None = None,
+    intercept: ArrayLike | None = None,
+    centre: ArrayLike | None = None,
+    covariance: ArrayLike | None = None,
     **fields: Any,
 ) -> dict[str, Any]:
     """Fields of a cleaner that do not depend on its basis, from what a caller chose."""
@@ -369,7 +362,7 @@ class TargetRelease(LinearCleaner):
             "computes everything after it from that value, element by element in a fixed order"
         )
 
-    def predict_target(self, x: npt.ArrayLike) -> FloatArray:
+    def predict_target(self, x: ArrayLike) -> FloatArray:
         """Values on the grid of the exact predictions ``A^T x``.
 
         Parameters
@@ -386,7 +379,7 @@ class TargetRelease(LinearCleaner):
         wide = np.asarray(records, np.float64)
         return predict_on_grid(wide, form.predictor, form.weights, form.grid)
 
-    def release_target(self, values: FloatArray, dtype: npt.DTypeLike) -> FloatArray:
+    def release_target(self, values: FloatArray, dtype: DTypeLike) -> FloatArray:
         """What is released of records of these predictions.
 
         Parameters
@@ -448,7 +441,7 @@ class FactoredCleaner(TargetRelease):
     source_theorem: str
 
     @classmethod
-    def of(cls, cleaner: LinearCleaner, released_dtype: npt.DTypeLike) -> Self:
+    def of(cls, cleaner: LinearCleaner, released_dtype: DTypeLike) -> Self:
         """The factored form of a cleaner.
 
         Parameters
@@ -491,7 +484,7 @@ class FactoredCleaner(TargetRelease):
             assumptions=f"For records made of the coordinates in {self.released_dtype}.",
         )
 
-    def reconstruct(self, coordinates: npt.ArrayLike) -> FloatArray:
+    def reconstruct(self, coordinates: ArrayLike) -> FloatArray:
         """Make records of released coordinates.
 
         Parameters
@@ -502,19 +495,19 @@ class FactoredCleaner(TargetRelease):
         -------
         released : (n_records, n_features_cleaned), in `released_dtype`
         """
-        return reconstruct_records(
+        return cleaning.reconstruct_records(
             np.asarray(coordinates, np.float64), self.lift, self.centre, self.released_dtype
         )
 
-    def predict(self, released: npt.ArrayLike) -> FloatArray:
+    def predict(self, released: ArrayLike) -> FloatArray:
         """Desired prediction of released coordinates, (n_records, n_desired)."""
         return super().predict(self.reconstruct(released))
 
-    def release_target(self, values: FloatArray, dtype: npt.DTypeLike) -> FloatArray:
+    def release_target(self, values: FloatArray, dtype: DTypeLike) -> FloatArray:
         """See `TargetRelease`; records as readers make them of the coordinates."""
         return self.reconstruct(super().release_target(values, dtype))
 
-    def _clean(self, x: FloatArray, dtype: np.dtype[Any], **how: Any) -> CleanedBlock:
+    def _clean(self, x: FloatArray, dtype: np.dtype[Any], **how: Any) -> cleaning.CleanedBlock:
         # The margin is for the records that readers will make, in their dtype; coordinates are few,
         # and no record's place is needed for them.
         return super()._clean(x, np.dtype(self.released_dtype), **{**how, "out": None})

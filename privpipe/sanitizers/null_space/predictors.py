@@ -14,26 +14,17 @@ from itertools import combinations
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 from pydantic import Field
 from pydantic.dataclasses import dataclass as options_dataclass
 
+from privpipe import protocols
 from privpipe.errors import InputError, OptionError, RankError
 from privpipe.numerics import moments as regression
 from privpipe.numerics.finite import keep_rows
 from privpipe.numerics.null_space.knapsack import check_budget
 from privpipe.numerics.tsqr import Frame, TriangularFactor, solve_triangular
 from privpipe.option_values import FORBID
-from privpipe.protocols import (
-    BoolArray,
-    Column,
-    FloatArray,
-    IntArray,
-    Role,
-    Shard,
-    Shards,
-    ShardSchema,
-)
+from privpipe.protocols import ArrayLike, BoolArray, FloatArray, Role, Shard, Shards, ShardSchema
 from privpipe.sanitizers import arrays
 from privpipe.sanitizers.null_space import linear_cleaner
 from privpipe.sanitizers.options import MethodOptions, make_options
@@ -99,7 +90,9 @@ class DesignMoments:
             regression.CoMoments.merge, found, regression.CoMoments.empty(self.n_features + width)
         )
 
-    def _columns(self, roles: tuple[TargetRole, ...], role: TargetRole | None) -> IntArray:
+    def _columns(
+        self, roles: tuple[TargetRole, ...], role: TargetRole | None
+    ) -> protocols.IntArray:
         features = np.arange(self.n_features)
         if role is None:
             return features
@@ -216,7 +209,7 @@ def summarise_triangle(
     return TriangularFactor.of_design(features, y[rows], frame, _weights(shard, rows))
 
 
-def columns_of(schema: ShardSchema, role: TargetRole) -> tuple[Column, ...]:
+def columns_of(schema: ShardSchema, role: TargetRole) -> tuple[protocols.Column, ...]:
     """The variables of a role."""
     return schema.desired if role == "desired" else schema.confidential
 
@@ -242,7 +235,7 @@ T = TypeVar("T", bound=MethodOptions)
 
 Intercept = Literal["separate", "augmented", "none"]
 
-Arrays = Mapping[str, npt.ArrayLike]
+Arrays = Mapping[str, ArrayLike]
 """Of a predictor that is given instead of fitted, as its file holds them."""
 
 
@@ -306,14 +299,12 @@ class CleanerOptions(MethodOptions):
         """Coordinates say all."""
         return True
 
-    def factor(self, fitted: Any, dtype: npt.DTypeLike) -> linear_cleaner.FactoredCleaner:
+    def factor(self, fitted: Any, dtype: protocols.DTypeLike) -> linear_cleaner.FactoredCleaner:
         """Releases coordinates."""
         return linear_cleaner.FactoredCleaner.of(fitted, dtype)
 
 
-def as_file(
-    coefficients: npt.ArrayLike | None, intercept: npt.ArrayLike | None
-) -> dict[str, npt.ArrayLike]:
+def as_file(coefficients: ArrayLike | None, intercept: ArrayLike | None) -> dict[str, ArrayLike]:
     """A predictor of the caller's as a file would bring it; empty when there is none."""
     if coefficients is None:
         return {}

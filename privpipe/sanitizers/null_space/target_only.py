@@ -9,11 +9,11 @@ from functools import partial
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
-import numpy.typing as npt
 from pydantic import Field
 from pydantic.dataclasses import dataclass as options_dataclass
 from scipy.special import ndtri
 
+from privpipe import protocols
 from privpipe.described import described, facts_of_map
 from privpipe.fitted_names import keep_names
 from privpipe.numerics.moments import count_targets
@@ -21,7 +21,7 @@ from privpipe.numerics.null_space.prediction_grid import predict_on_grid
 from privpipe.numerics.null_space.rounding_margin import plan_grid
 from privpipe.numerics.rounding import measure_columns
 from privpipe.option_values import FORBID
-from privpipe.protocols import FloatArray, Guarantee, IntArray, Method, Role, Shards
+from privpipe.protocols import ArrayLike, DTypeLike, FloatArray, Guarantee, IntArray, Method, Role
 from privpipe.sanitizers.arrays import check_shards
 from privpipe.sanitizers.feature_map import FeatureMap, as_records
 from privpipe.sanitizers.null_space import predictors
@@ -110,7 +110,7 @@ class TargetOnly(FeatureMap):
             "computed from that value alone"
         )
 
-    def predict_target(self, x: npt.ArrayLike) -> FloatArray:
+    def predict_target(self, x: ArrayLike) -> FloatArray:
         """What is released of ``A^T x``, (n_records, n_targets): class, bin or number, float64.
 
         The class and not the score behind it: who has the release and the model knows no score.
@@ -132,7 +132,7 @@ class TargetOnly(FeatureMap):
                 found[:, j] = scores[:, 0]
         return found
 
-    def release_target(self, values: FloatArray, dtype: npt.DTypeLike) -> FloatArray:
+    def release_target(self, values: FloatArray, dtype: DTypeLike) -> FloatArray:
         """The same as it is stored, (n_records, n_targets), in `dtype`."""
         return values.astype(dtype)
 
@@ -142,7 +142,9 @@ class TargetOnly(FeatureMap):
 
 
 @keep_names
-def fit_target_only(shards: Shards, options: TargetOnlyOptions | None = None) -> TargetOnly:
+def fit_target_only(
+    shards: protocols.Shards, options: TargetOnlyOptions | None = None
+) -> TargetOnly:
     """Fit the predictor of the targets by least squares, from one pass of co-moments.
 
     Parameters

@@ -19,14 +19,8 @@ import zarr
 from zarr.codecs import BloscCodec, Crc32cCodec
 from zarr.storage import MemoryStore
 
-from privpipe.errors import (
-    FormatError,
-    GuaranteeError,
-    IncompleteReleaseError,
-    PrivpipeError,
-    StoreError,
-    printable,
-)
+from privpipe import errors
+from privpipe.errors import FormatError, IncompleteReleaseError, StoreError, printable
 from privpipe.protocols import Guarantee
 from privpipe.store.access.location import explain_refusal, local_path, shown
 from privpipe.store.access.objects import list_keys, open_store, read_bytes, read_many
@@ -279,7 +273,7 @@ def using_header(url: str, expected: str) -> Iterator[None]:
     try:
         yield
         return
-    except PrivpipeError:
+    except errors.PrivpipeError:
         raise
     except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError):
         pass
@@ -296,7 +290,7 @@ def read_promise(header: Mapping[str, Any]) -> Guarantee:
     said = Guarantee(**{**given, "parameters": tuple(map(tuple, given.get("parameters", ())))})
     # A seal can be forged; whoever reads a promise believes the method that gives it.
     if said.kind != "none" and header["method"] not in PROMISED_BY.get(said.kind, ()):
-        raise GuaranteeError(
+        raise errors.GuaranteeError(
             f"A release of method {printable(str(header['method']))!r} cannot promise "
             f"{printable(said.kind)!r}.",
             remedy="Somebody changed it: get it again from where it came.",

@@ -8,7 +8,6 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import xarray as xr
 import zarr
 from xarray.backends import BackendArray
@@ -17,7 +16,7 @@ from xarray.core import indexing
 from privpipe.described import described
 from privpipe.errors import IncompleteReleaseError, InputError, StoreError
 from privpipe.extras import explain_missing, is_installed
-from privpipe.protocols import Guarantee
+from privpipe.protocols import AnyArray, Guarantee
 from privpipe.report.audit_text import say_gate, say_verdict
 from privpipe.store.access.generation_log import is_generational
 from privpipe.store.access.location import shown
@@ -141,7 +140,7 @@ class JoinedArray(BackendArray):
             key, self.shape, indexing.IndexingSupport.BASIC, self._read
         )
 
-    def _read(self, key: tuple[Any, ...]) -> npt.NDArray[Any]:
+    def _read(self, key: tuple[Any, ...]) -> AnyArray:
         """Rows of a slice or one number, from the parts that hold them."""
         rows, rest = key[0], key[1:]
         if not isinstance(rows, slice):
@@ -168,7 +167,7 @@ def _cut(state: incremental.IncrementalState) -> tuple[int, ...]:
     )
 
 
-def _read_part(url: str, part: incremental.Part, name: str, rows: slice) -> npt.NDArray[Any]:
+def _read_part(url: str, part: incremental.Part, name: str, rows: slice) -> AnyArray:
     """Rows of an array of a part, which may be withdrawn while readers hold the dataset.
 
     Raises

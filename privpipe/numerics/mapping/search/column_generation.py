@@ -13,12 +13,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from privpipe.numerics.mapping.problem import pair_pricing, programme
-from privpipe.numerics.mapping.problem.ordered_pricing import (
-    PosteriorBins,
-    bin_posteriors,
-    price_ordered,
-)
+from privpipe.numerics.mapping.problem import ordered_pricing, pair_pricing, programme
 from privpipe.numerics.mapping.problem.pair_pricing import PriceOracle, Prices, PricingQuestion
 from privpipe.numerics.mapping.problem.programme import Duals, MappingProblem
 from privpipe.numerics.mapping.problem.search_progress import OutOfTime, SearchProgress, waiting
@@ -187,15 +182,19 @@ class OrderedExplorer:
     def __call__(
         self, problem: MappingProblem, duals: Duals, levels: FloatArray | None, near: float
     ) -> Found:
-        bins = bin_posteriors(problem.posterior, self.n_bins)
+        bins = ordered_pricing.bin_posteriors(problem.posterior, self.n_bins)
         assert bins is not None, "ordered solves are only planned where the posteriors have bins"
-        prices = price_ordered(problem, PricingQuestion(duals, self.width, True, levels), bins)
+        prices = ordered_pricing.price_ordered(
+            problem, PricingQuestion(duals, self.width, True, levels), bins
+        )
         raw = _raw_bound(problem, prices, duals)
         parts = [self._near(problem, bins, prices, near)]
         best, bound = duals, max(raw, 0.0)
         if levels is not None and float(prices.slack.min()) < 0.0:
             repaired = repair_potentials(problem, prices, duals)
-            again = price_ordered(problem, PricingQuestion(repaired, self.width, True), bins)
+            again = ordered_pricing.price_ordered(
+                problem, PricingQuestion(repaired, self.width, True), bins
+            )
             parts.append(self._near(problem, bins, again, near))
             new = pair_pricing.measure_bound(problem, again, repaired)
             best, bound = (repaired, new) if new > bound else (best, bound)
@@ -203,7 +202,11 @@ class OrderedExplorer:
         return Found(best, bound, raw, symbols, columns)
 
     def _near(
-        self, problem: MappingProblem, bins: PosteriorBins, prices: Prices, near: float
+        self,
+        problem: MappingProblem,
+        bins: ordered_pricing.PosteriorBins,
+        prices: Prices,
+        near: float,
     ) -> tuple[IntArray, IntArray]:
         """Cheapest symbols and best partners, each with neighbours; columns stay in order."""
         width = prices.best.shape[1]

@@ -17,7 +17,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse as sp
 from scipy.optimize import linprog, minimize_scalar
 
@@ -26,7 +25,7 @@ from privpipe.numerics.mapping.certificate import certify_mapping
 from privpipe.numerics.mapping.problem.pair_pricing import PriceOracle
 from privpipe.numerics.mapping.problem.programme import DistanceKind, measure_information
 from privpipe.numerics.mapping.problem.search_progress import read_clock
-from privpipe.protocols import FloatArray, IntArray
+from privpipe.protocols import ArrayLike, FloatArray, IntArray
 from privpipe.sanitizers.mapping.profiles import add_rows
 from privpipe.sanitizers.mapping.solving.solve import list_columns, solve_privacy_mapping
 from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping, UnseenPolicy
@@ -39,8 +38,8 @@ _NARROWER, _NARROWEST = 0.25, 1e-5
 
 
 def solve_budgeted_mapping(
-    joint: npt.ArrayLike,
-    codes: npt.ArrayLike,
+    joint: ArrayLike,
+    codes: ArrayLike,
     distortion: DistanceKind = "hamming",
     *,
     private: IntArray,

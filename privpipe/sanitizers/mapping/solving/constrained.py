@@ -3,19 +3,14 @@
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 
 from privpipe.errors import ConvergenceError, OptionError
 from privpipe.numerics.mapping.problem import programme
 from privpipe.numerics.mapping.problem.pair_pricing import PriceOracle, price_in_memory
 from privpipe.numerics.mapping.problem.programme import MappingProblem, Plan
 from privpipe.numerics.mapping.problem.search_progress import SearchProgress
-from privpipe.numerics.mapping.search.cutting_planes import (
-    ConstrainedPlan,
-    Limits,
-    search_constrained,
-)
-from privpipe.protocols import FloatArray
+from privpipe.numerics.mapping.search import cutting_planes
+from privpipe.protocols import ArrayLike, FloatArray
 from privpipe.sanitizers.mapping.alphabet import Distortion, prepare_alphabet
 from privpipe.sanitizers.mapping.solving.solve import check_solve_options, store_plan
 from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping, UnseenPolicy
@@ -26,8 +21,8 @@ _SAFETY = 1e-12
 
 
 def solve_constrained_mapping(
-    joint: npt.ArrayLike,
-    codes: npt.ArrayLike,
+    joint: ArrayLike,
+    codes: ArrayLike,
     distortion: Distortion = "hamming",
     *,
     distortion_budget: float,
@@ -71,7 +66,7 @@ def solve_constrained_mapping(
     limits = _check_limits(max_posterior_odds, max_leakage)
     alphabet = prepare_alphabet(joint, codes, distortion, distortion_budget)
     problem = alphabet.problem
-    found = search_constrained(
+    found = cutting_planes.search_constrained(
         # Half the target: mixing until the limits hold takes some of the rest.
         problem,
         limits,
@@ -102,15 +97,17 @@ def solve_constrained_mapping(
     return replace(stored, lower_bound=bound)
 
 
-def _check_limits(odds: float | None, leakage: float | None) -> Limits:
+def _check_limits(odds: float | None, leakage: float | None) -> cutting_planes.Limits:
     if odds is not None and not 1 < odds < np.inf:
         raise OptionError(f"max_posterior_odds is {odds}.", remedy="Use a number above 1.")
     if leakage is not None and not 0 < leakage < np.inf:
         raise OptionError(f"max_leakage is {leakage} nats.", remedy="Use a positive number.")
-    return Limits(odds, leakage)
+    return cutting_planes.Limits(odds, leakage)
 
 
-def _keep_limits(problem: MappingProblem, found: ConstrainedPlan, limits: Limits) -> Plan:
+def _keep_limits(
+    problem: MappingProblem, found: cutting_planes.ConstrainedPlan, limits: cutting_planes.Limits
+) -> Plan:
     """The programme's masses made a mapping, then mixed until the limits hold exactly."""
     pairs = found.pairs
     traces = np.bincount(pairs.symbols, found.weights, problem.n_symbols)
@@ -133,10 +130,10 @@ def _keep_limits(problem: MappingProblem, found: ConstrainedPlan, limits: Limits
 
 def _find_share(
     problem: MappingProblem,
-    found: ConstrainedPlan,
+    found: cutting_planes.ConstrainedPlan,
     weights: FloatArray,
     released: FloatArray,
-    limits: Limits,
+    limits: cutting_planes.Limits,
 ) -> float:
     """How much of a release that does not look at the record brings the limits about."""
     pairs, prior = found.pairs, problem.prior

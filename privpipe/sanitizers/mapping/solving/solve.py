@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 from scipy import sparse
 
 from privpipe.errors import ConvergenceError, InputError, OptionError
@@ -16,7 +15,7 @@ from privpipe.numerics.mapping.problem.pair_pricing import PriceOracle, PricingQ
 from privpipe.numerics.mapping.problem.programme import Duals
 from privpipe.numerics.mapping.problem.search_progress import SearchProgress, read_clock
 from privpipe.numerics.mapping.search.frank_wolfe import search_frank_wolfe
-from privpipe.protocols import FloatArray, Guarantee
+from privpipe.protocols import ArrayLike, FloatArray, Guarantee
 from privpipe.sanitizers.mapping.alphabet import Alphabet, Distortion, prepare_alphabet
 from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping, UnseenPolicy
 
@@ -67,8 +66,8 @@ _LEAST_BUDGET = 1e-30
 
 
 def solve_privacy_mapping(
-    joint: npt.ArrayLike,
-    codes: npt.ArrayLike,
+    joint: ArrayLike,
+    codes: ArrayLike,
     distortion: Distortion = "hamming",
     *,
     distortion_budget: float,
@@ -222,8 +221,8 @@ class _Watch:
 
 
 def solve_tradeoff(
-    joint: npt.ArrayLike,
-    codes: npt.ArrayLike,
+    joint: ArrayLike,
+    codes: ArrayLike,
     distortion: Distortion = "hamming",
     *,
     distortion_budgets: Sequence[float],
