@@ -264,15 +264,12 @@ def check_numbered_alike(fitted: FittedSchema, schema: ShardSchema) -> None:
         raise _drifted("Records that were not matched to the model's names have reached it.")
 
 
-def _order_features(
-    fitted: FittedSchema, n_features: int, names: Sequence[str]
-) -> tuple[int, ...] | None:
+def _order_features(fitted: FittedSchema, n: int, names: Sequence[str]) -> tuple[int, ...] | None:
     if fitted.attributes:  # the map reads no feature
         return None
-    if n_features != fitted.n_features and not (fitted.feature_names and names):
+    if n != fitted.n_features and not (fitted.feature_names and names):
         raise _drifted(
-            f"The collection has {n_features} features, the training collection "
-            f"{fitted.n_features}.",
+            f"The collection has {n} features, the training collection {fitted.n_features}.",
             "Train on records of the same features.",
         )
     if tuple(names) == fitted.feature_names:

@@ -297,17 +297,15 @@ def measure_pairs(shard: Shard, *, plan: AuditPlan) -> AuditSums:
     return AuditSums(len(x), added)
 
 
-def _measure_distortion(
-    x: FloatArray, released: FloatArray, mean: FloatArray
-) -> dict[str, FloatArray]:
+def _measure_distortion(x: FloatArray, made: FloatArray, mean: FloatArray) -> dict[str, FloatArray]:
     """How far each feature moved, and how far it varies; nothing of a release of other columns."""
-    if released.shape[1] == x.shape[1] + 1:  # a column of ones that raw records lack
-        released = released[:, :-1]
-    if released.shape[1] != x.shape[1]:
+    if made.shape[1] == x.shape[1] + 1:  # a column of ones that raw records lack
+        made = made[:, :-1]
+    if made.shape[1] != x.shape[1]:
         return {}
     held = find_finite_rows(x)  # what is imputed was not there to be distorted
-    x, released = keep_rows(x, held), keep_rows(released, held)
-    moved, away = released - x, x - mean
+    x, made = keep_rows(x, held), keep_rows(made, held)
+    moved, away = made - x, x - mean
     # Column sums of squares without a squared copy of the block.
     squares = [np.einsum("ij,ij->j", table, table) for table in (moved, away)]
     counts = np.full(x.shape[1], float(len(x)))
@@ -489,10 +487,8 @@ def _find_distortion(sums: AuditSums, names: Sequence[str]) -> dict[str, Any] | 
     }
 
 
-def _find_privacy(
-    sums: AuditSums, plan: AuditPlan, view: str, level: float
-) -> dict[str, Any] | None:
-    table = sums.added.get(f"privacy/{view}")
+def _find_privacy(sums: AuditSums, plan: AuditPlan, of: str, level: float) -> dict[str, Any] | None:
+    table = sums.added.get(f"privacy/{of}")
     if table is None or not plan.schema.confidential:
         return None
     found = asdict(

@@ -147,10 +147,8 @@ def _release(shard: Shard, *, mechanism: RecordMap, key: bytes | None, part: str
             key, partition=part, first_record=shard.first_record, n_records=len(shard.features)
         )
     features = shard.features.astype(np.float64)
-    released = mechanism.apply(features, stream)
-    return replace(
-        shard, features=features, released=released, desired=np.empty((len(features), 0))
-    )
+    made = mechanism.apply(features, stream)
+    return replace(shard, features=features, released=made, desired=np.empty((len(features), 0)))
 
 
 def _learn(
@@ -172,9 +170,7 @@ def _judge(
     return JointSums((seen, moment_audit.measure_pairs(both, plan=plan), *losses))
 
 
-def _report(
-    sums: JointSums, plan: moment_audit.AuditPlan, budget: float | None
-) -> NullSpacePrivacy:
+def _report(sums: JointSums, plan: moment_audit.AuditPlan, limit: float | None) -> NullSpacePrivacy:
     seen, judged, *losses = sums.parts
     if judged.count == 0:
         raise InputError(
@@ -193,8 +189,8 @@ def _report(
         n_withheld=seen.count - judged.count,
         e_utility=None if loss is None else loss.total / loss.n_records,
         largest_e_utility=None if loss is None else loss.largest,
-        utility_budget=budget,
-        n_above_budget=None if loss is None or budget is None else loss.n_above,
+        utility_budget=limit,
+        n_above_budget=None if loss is None or limit is None else loss.n_above,
         direct=views.get("released"),
         attacked=views["retrained"],
     )

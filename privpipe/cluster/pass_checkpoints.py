@@ -139,10 +139,8 @@ def _pack(value: Any) -> bytes:
     described = _describe(value, arrays)
     # The dtype with its byte order: the next run may be on another machine.
     kinds = [[array.dtype.str, array.shape] for array in arrays]
-    document = json.dumps([described, kinds]).encode()
-    return b"".join(
-        (len(document).to_bytes(8, "little"), document, *(array.tobytes() for array in arrays))
-    )
+    text = json.dumps([described, kinds]).encode()
+    return b"".join((len(text).to_bytes(8, "little"), text, *(array.tobytes() for array in arrays)))
 
 
 def _unpack(content: bytes) -> Any:
@@ -167,19 +165,19 @@ def _describe(value: Any, arrays: list[AnyArray]) -> Any:
         arrays.append(value)
         return {"array": len(arrays) - 1}
     if isinstance(value, tuple):
-        return {"tuple": [_describe(item, arrays) for item in value]}
+        return {"tuple": [_describe(one, arrays) for one in value]}
     if isinstance(value, Mapping):
-        pairs = [[_describe(key, arrays), _describe(item, arrays)] for key, item in value.items()]
+        pairs = [[_describe(key, arrays), _describe(one, arrays)] for key, one in value.items()]
         return {"mapping": pairs}
     if is_dataclass(value):
         name = type(value).__name__
         # By a list of rows, never by what a file says: nothing of it is imported or run.
         if name not in KNOWN:
             raise UnknownClassError
-        found = {item.name: getattr(value, item.name) for item in fields(KNOWN[name])}
+        found = {one.name: getattr(value, one.name) for one in fields(KNOWN[name])}
         return {
             "class": name,
-            "fields": {field: _describe(item, arrays) for field, item in found.items()},
+            "fields": {field: _describe(one, arrays) for field, one in found.items()},
         }
     if isinstance(value, np.generic):
         arrays.append(np.asarray(value))

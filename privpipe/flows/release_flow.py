@@ -117,16 +117,14 @@ def release_collection(
     return options.release.path
 
 
-def _begin(
-    options: RunOptions, watch: Watch, until: str, times: TimeSpan, checked: Run | None
-) -> str:
-    trusted_code.confirm_code(options)
-    if options.privacy.ephemeral == "refuse":
-        fleeting = spend.list_fleeting(options)
+def _begin(given: RunOptions, watch: Watch, until: str, times: TimeSpan, ready: Run | None) -> str:
+    trusted_code.confirm_code(given)
+    if given.privacy.ephemeral == "refuse":
+        fleeting = spend.list_fleeting(given)
         watch.say(*(f"account  {one}: later runs do not know of this one" for one in fleeting))
-    if options.release.incremental:
-        return release_increment(options, watch, times)
-    return _release(options, watch, until, checked)
+    if given.release.incremental:
+        return release_increment(given, watch, times)
+    return _release(given, watch, until, ready)
 
 
 def _release(options: RunOptions, watch: Watch, until: str, checked: Run | None) -> str:

@@ -228,12 +228,10 @@ def add_sums(parts: Sequence[protocols.Sums]) -> protocols.Sums:
     )
 
 
-def _check_kinds(
-    categorical: Sequence[str], numeric: Sequence[str], columns: Sequence[Column]
-) -> None:
+def _check_kinds(classes: Sequence[str], numeric: Sequence[str], columns: Sequence[Column]) -> None:
     known = {"desired", "confidential", *(column.name for column in columns)}
-    wrong = [name for name in (*categorical, *numeric) if name not in known]
-    wrong += [name for name in categorical if name in numeric]
+    wrong = [name for name in (*classes, *numeric) if name not in known]
+    wrong += [name for name in classes if name in numeric]
     if wrong:
         raise OptionError(
             f"categorical or numeric names {wrong[0]!r}, which is no variable, or in both.",
@@ -333,15 +331,13 @@ def _as_weights(values: ArrayLike | None, n_records: int) -> FloatArray:
     return weights
 
 
-def _as_table(
-    values: ArrayLike, role: str, n_records: int, *, width: int | None = None
-) -> AnyArray:
+def _as_table(given: ArrayLike, role: str, n_records: int, *, width: int | None = None) -> AnyArray:
     """A table with a row per record, and so many columns where that is said; of a vector one."""
-    table = np.asarray(values)
+    table = np.asarray(given)
     table = table[:, None] if table.ndim == 1 else table
     if table.ndim != 2 or len(table) != n_records or width not in (None, table.shape[1]):
         raise InputError(
-            f"{role} has shape {np.shape(values)}, but features has {n_records} rows.",
+            f"{role} has shape {np.shape(given)}, but features has {n_records} rows.",
             remedy=f"Give {role} one row per record.",
         )
     return table

@@ -243,18 +243,13 @@ def expand_indicators(codes: IntArray, columns: Sequence[Column]) -> FloatArray:
     array([[0., 1., 1., 0.],
            [0., 0., 0., 1.]])
     """
-    parts = [
-        codes[:, j : j + 1] == np.arange(column.n_categories or 0)
-        for j, column in enumerate(columns)
-    ]
+    parts = [codes[:, j : j + 1] == np.arange(c.n_categories or 0) for j, c in enumerate(columns)]
     return np.concatenate(parts, axis=1).astype(np.float64)
 
 
 def name_indicators(columns: Sequence[Column]) -> tuple[str, ...]:
     """Name of each indicator: the variable and the number of the category, never its text."""
-    return tuple(
-        f"{column.name}={k}" for column in columns for k in range(column.n_categories or 0)
-    )
+    return tuple(f"{one.name}={k}" for one in columns for k in range(one.n_categories or 0))
 
 
 TARGET_CHUNK_BYTES = 8 * 2**20

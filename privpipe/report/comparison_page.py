@@ -28,8 +28,8 @@ def plot_trade_off(
         "light" or "dark".
     """
     figure, axes, look = new_figure(theme)
-    for i, one in enumerate(entries):
-        gain, loss = one["gain"], one["loss"]
+    for i, e in enumerate(entries):
+        gain, loss = e["gain"], e["loss"]
         axes.errorbar(
             gain["estimate"],
             loss["estimate"],
@@ -40,12 +40,10 @@ def plot_trade_off(
             markersize=7,
             capsize=2.5,
             elinewidth=1,
-            label=one["label"],
+            label=e["label"],
         )
     # By gain: the line between neighbours crosses no other.
-    front = sorted(
-        (one["gain"]["estimate"], one["loss"]["estimate"]) for one in entries if one["on_front"]
-    )
+    front = sorted((e["gain"]["estimate"], e["loss"]["estimate"]) for e in entries if e["on_front"])
     axes.plot(*zip(*front, strict=True), color=look.faint, linewidth=1, zorder=0, label="front")
     axes.axvline(allowed, color=look.limit, linewidth=1.4, label=f"allowed ({allowed:g})")
     axes.axvline(0.0, color=look.faint, linestyle="--", linewidth=1)

@@ -139,15 +139,13 @@ def list_kinds(attacks: Mapping[str, Any]) -> Iterator[PageSection]:
             yield PageSection(f"{title}: unknown", f"The attack failed: {found['reason']}.")
             continue
         report = found["report"]
-        tables = [
-            v for v in report.values() if isinstance(v, list) and v and isinstance(v[0], dict)
-        ]
+        lists = [v for v in report.values() if isinstance(v, list) and v and isinstance(v[0], dict)]
         text = ", ".join(
             f"{name.replace('_', ' ')} {format_number(value)}"
             for name, value in report.items()
-            if isinstance(value, int | float) and tables
+            if isinstance(value, int | float) and lists
         )
-        rows = [_flatten(row) for row in (tables[0] if tables else [report])]
+        rows = [_flatten(row) for row in (lists[0] if lists else [report])]
         yield PageSection(title, text, rows, folded=True)
 
 

@@ -126,11 +126,9 @@ def make_options(kind: type[T], given: Mapping[str, Any], method: str) -> T:
     except ValidationError as error:
         # Inputs may hold a URL with a password: what is shown is chosen below.
         found = error.errors(include_input=False)
-    problems = [
-        _describe(item["loc"], item["msg"].removeprefix("Value error, "), given) for item in found
-    ]
+    said = [_describe(one["loc"], one["msg"].removeprefix("Value error, "), given) for one in found]
     raise OptionError(
-        f"The options of {method!r} are wrong: {'; '.join(problems)}.",
+        f"The options of {method!r} are wrong: {'; '.join(said)}.",
         remedy=f"See privpipe.sanitizers' {kind.__name__}.",
     )
 

@@ -258,13 +258,11 @@ def digest_map(fitted: RecordMap) -> str:
     return sha.hexdigest()
 
 
-def _plain_fields(
-    fitted: RecordMap, arrays: dict[str, AnyArray], place: str = ""
-) -> dict[str, Any]:
+def _plain_fields(model: RecordMap, arrays: dict[str, AnyArray], place: str = "") -> dict[str, Any]:
     """The plain fields as JSON; arrays are added by their names."""
     plain: dict[str, Any] = {}
-    for item in fields(fitted):  # type: ignore[arg-type]  # a RecordMap is a dataclass
-        value = getattr(fitted, item.name)
+    for item in fields(model):  # type: ignore[arg-type]  # a RecordMap is a dataclass
+        value = getattr(model, item.name)
         if isinstance(value, np.ndarray):
             arrays[place + item.name] = value
         else:
@@ -323,10 +321,8 @@ def _from_json(value: Any, arrays: Mapping[str, AnyArray], place: str) -> Any:
 def _array_objects(arrays: Mapping[str, AnyArray]) -> dict[str, bytes]:
     memory = MemoryStore()
     group = zarr.create_group(memory)
-    for name, array in arrays.items():
-        group.create_array(
-            name, data=array, chunks=array.shape or "auto", compressors=[Crc32cCodec()]
-        )
+    for name, one in arrays.items():
+        group.create_array(name, data=one, chunks=one.shape or "auto", compressors=[Crc32cCodec()])
     return objects.read_many(memory, objects.list_keys(memory))
 
 

@@ -244,18 +244,16 @@ def _deduct(x: FloatArray, classes: IntArray, found: IntArray) -> tuple[FloatArr
     return problems.one_hot(classes.astype(np.float64), share.shape[1]) - share, strata
 
 
-def _try(
-    code: Features, x: FloatArray, excess: FloatArray, found: IntArray, tried: IntArray
-) -> float:
+def _try(code: Features, x: FloatArray, over: FloatArray, found: IntArray, test: IntArray) -> float:
     """How surely a code goes with classes of records that it was not found on, in errors."""
     columns = code(x)
     columns = columns - columns[found].mean(axis=0)
     gram = columns[found].T @ columns[found]
     # Columns of a code may be equal or constant: a sine and a cosine of one value, say.
     gram.flat[:: len(gram) + 1] += 1e-6 * max(float(np.trace(gram)), 1e-300)
-    slope = linalg.solve(gram, columns[found].T @ excess[found], assume_a="pos")
-    guess = columns[tried] @ slope
-    won = ((guess - guess.mean(axis=0)) * excess[tried]).sum(axis=1)
+    slope = linalg.solve(gram, columns[found].T @ over[found], assume_a="pos")
+    guess = columns[test] @ slope
+    won = ((guess - guess.mean(axis=0)) * over[test]).sum(axis=1)
     return float(won.sum() / max(np.sqrt((won**2).sum()), 1e-300))
 
 
@@ -363,22 +361,20 @@ def find_combs(x: FloatArray, excess: FloatArray) -> Iterator[Features]:
             yield _sharpen(pair, frequency, x, excess)
 
 
-def _find_peaks(
-    values: FloatArray, excess: FloatArray, n_places: int
-) -> Iterator[tuple[float, float]]:
+def _find_peaks(values: FloatArray, excess: FloatArray, bins: int) -> Iterator[tuple[float, float]]:
     """Size and frequency of the largest peak of many periods, and of that of few."""
     low, high = float(values.min()), float(values.max())
     if not high > low:
         return
     # Twice the range: a spectrum of the range alone has no period between two of its own.
     length = 2 * (high - low)
-    places = np.minimum(((values - low) / length * n_places).astype(np.int64), n_places - 1)
-    power = np.zeros(n_places // 2 + 1, np.float32)
+    places = np.minimum(((values - low) / length * bins).astype(np.int64), bins - 1)
+    power = np.zeros(bins // 2 + 1, np.float32)
     for column in excess.T[1:] if excess.shape[1] == 2 else excess.T:  # two classes are one
-        spectrum = scipy.fft.rfft(np.bincount(places, column, n_places).astype(np.float32))
+        spectrum = scipy.fft.rfft(np.bincount(places, column, bins).astype(np.float32))
         power += spectrum.real**2 + spectrum.imag**2
     many = 2 * FEW_TURNS
-    for first, last in ((many, n_places // 2), (1, many)):
+    for first, last in ((many, bins // 2), (1, many)):
         best = first + int(np.argmax(power[first:last]))
         yield float(power[best]), best / length
 

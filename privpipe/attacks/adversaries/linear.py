@@ -77,14 +77,12 @@ def train_margins(problem: Problem, choice: float | None) -> Iterator[Fitted]:
         # C weighs the summed loss: divided by the records a strength means the same at any number.
         strength = margin * 1000 / len(problem.x_train)
         if problem.n_classes is None:
-            model = LinearSVR(
-                C=strength, epsilon=0.1, loss="squared_epsilon_insensitive", dual=False
-            )
+            fit = LinearSVR(C=strength, epsilon=0.1, loss="squared_epsilon_insensitive", dual=False)
         else:
-            model = LinearSVC(C=strength, dual=False)
-        problems.fit_quietly(model, problem)
-        slope = np.atleast_2d(model.coef_).T
-        yield freeze_linear(slope, model.intercept_, f"C {strength:.3g}", problem.n_classes, margin)
+            fit = LinearSVC(C=strength, dual=False)
+        problems.fit_quietly(fit, problem)
+        slope = np.atleast_2d(fit.coef_).T
+        yield freeze_linear(slope, fit.intercept_, f"C {strength:.3g}", problem.n_classes, margin)
 
 
 def train_naive_bayes(problem: Problem, choice: float | None) -> Iterator[Fitted]:
@@ -108,8 +106,8 @@ def train_products(problem: Problem, choice: tuple[int, Any] | None) -> Iterator
     """
     width = problem.x_train.shape[1]
     most = sorted({min(most, width) for most in PRODUCT_DIRECTIONS})
-    for n_directions in most if choice is None else choice[:1]:
-        expand = _find_products(problem.x_train, n_directions)
+    for n_axes in most if choice is None else choice[:1]:
+        expand = _find_products(problem.x_train, n_axes)
         mapped, inner = problem.read(expand), None if choice is None else choice[1]
         candidates = (
             train_ridges(mapped, inner)
@@ -117,9 +115,7 @@ def train_products(problem: Problem, choice: tuple[int, Any] | None) -> Iterator
             else train_logistic(mapped, inner, PRODUCT_RIDGES, PRODUCT_STOPS)
         )
         best = problems.choose_best(mapped, candidates)
-        yield best.after(
-            expand, f"products of {n_directions} directions, ", (n_directions, best.choice)
-        )
+        yield best.after(expand, f"products of {n_axes} directions, ", (n_axes, best.choice))
 
 
 def _find_products(x: FloatArray, n_directions: int) -> Features:

@@ -238,9 +238,7 @@ def _join_earlier(whole: TrainingMatrix, table: FloatArray) -> TrainingMatrix:
     return _join(whole, standardise(np.column_stack([held, gone])), table.shape[1])
 
 
-def _join_desired(
-    readings: dict[str, TrainingMatrix], desired: Auxiliary
-) -> dict[str, TrainingMatrix]:
+def _join_desired(read: dict[str, TrainingMatrix], desired: Auxiliary) -> dict[str, TrainingMatrix]:
     """The desired variables alone, and all that is released with them.
 
     Who gains nothing from the release alone may gain from both: a secret that is the desired
@@ -254,7 +252,7 @@ def _join_desired(
     if not columns.shape[1]:  # one and the same value of all
         return {}
     # Joined with all that is released, for the secret may be a function of both.
-    whole = readings.get("everything", readings["released"])
+    whole = read.get("everything", read["released"])
     n_columns = len(desired.columns)
     return {
         "joined": _join(whole, columns, n_columns),

@@ -137,11 +137,9 @@ def _train_kernels(problem: Problem, choice: tuple[float, float] | None) -> Iter
     landmarks = problem.x_train[random.choice(n_train, min(LANDMARKS, n_train), replace=False)]
     for width in WIDTHS if choice is None else choice[:1]:
         features = find_features(landmarks, width * unit)
-        mapped = problem.read(features)
-        ridge = problems.choose_best(
-            mapped, train_ridges(mapped, None if choice is None else choice[1])
-        )
-        yield ridge.after(features, f"width {width:g}, ", (width, ridge.choice))
+        seen = problem.read(features)
+        best = problems.choose_best(seen, train_ridges(seen, None if choice is None else choice[1]))
+        yield best.after(features, f"width {width:g}, ", (width, best.choice))
 
 
 def find_features(landmarks: FloatArray, exponent: float) -> Features:

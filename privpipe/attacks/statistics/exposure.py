@@ -223,15 +223,13 @@ def _sum_before(values: FloatArray, codes: IntArray) -> FloatArray:
     return np.maximum(found, 0.0)
 
 
-def _centre(
-    value: FloatArray, is_true: BoolArray, cells: IntArray
-) -> tuple[FloatArray, FloatArray]:
+def _centre(value: FloatArray, true: BoolArray, cells: IntArray) -> tuple[FloatArray, FloatArray]:
     """Rankings for one class less the median of their cell, and what a negative claim weighs."""
     _, codes, sizes = np.unique(cells, return_inverse=True, return_counts=True)
     order, ends = np.lexsort([value, codes]), np.cumsum(sizes)
     low, high = (order[ends - sizes + half] for half in ((sizes - 1) // 2, sizes // 2))
     middle = (value[low] + value[high]) / 2
-    positive = np.bincount(codes, is_true)
+    positive = np.bincount(codes, true)
     odds = positive / np.maximum(sizes - positive, 1)
     # Where a cell holds one class alone nothing is claimed: it would be right for no reason.
     mixed = (positive > 0) & (positive < sizes)

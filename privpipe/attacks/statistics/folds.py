@@ -150,20 +150,18 @@ def _draw_evenly(order: IntArray, mine: IntArray, share: float, turn: int) -> In
     return drawn
 
 
-def _share_settings(
-    order: IntArray, fold: IntArray, mine: IntArray, n_folds: int
-) -> Iterator[IntArray]:
+def _share_settings(order: IntArray, fold: IntArray, mine: IntArray, n: int) -> Iterator[IntArray]:
     """Sides of the units in each fold, where the last folds choose for the first, and these for
     the last; nothing where they are too few for that."""
-    half, parts = n_folds // 2, list[IntArray]()
-    for givers in (fold >= n_folds - half, (fold >= 0) & (fold < half)):
+    half, parts = n // 2, list[IntArray]()
+    for givers in (fold >= n - half, (fold >= 0) & (fold < half)):
         drawn = _draw_evenly(order[givers[order]], mine, TRIED_SHARE, 0)
         parts.append(np.where(givers, 4 + drawn, 0))
     fewest = np.bincount(mine[parts[0] == 5], minlength=int(mine.max()) + 1)
     if fewest.min() < FEWEST_TRIED:
         return
-    for k in range(n_folds):
-        yield np.where(fold == k, 2, parts[0] if k < n_folds - half else parts[1])
+    for k in range(n):
+        yield np.where(fold == k, 2, parts[0] if k < n - half else parts[1])
 
 
 def cut_cells(folds: IntArray, desired: FloatArray, known: FloatArray | None) -> IntArray:

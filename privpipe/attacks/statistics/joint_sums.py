@@ -20,6 +20,4 @@ class JointSums:
 
     def merge(self, other: JointSums) -> JointSums:
         """The statistics of the records of both."""
-        return JointSums(
-            tuple(mine.merge(theirs) for mine, theirs in zip(self.parts, other.parts, strict=True))
-        )
+        return JointSums(tuple(a.merge(b) for a, b in zip(self.parts, other.parts, strict=True)))

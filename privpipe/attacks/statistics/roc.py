@@ -149,15 +149,13 @@ def average_areas(
     return float(np.mean(areas)), np.asarray(np.mean(moved, axis=0))
 
 
-def _average_cells(
-    positive: BoolArray, value: FloatArray, cells: IntArray
-) -> tuple[float, FloatArray]:
+def _average_cells(true: BoolArray, value: FloatArray, cells: IntArray) -> tuple[float, FloatArray]:
     """Mean area of the cells, and the influence of each record: how many of the other side it
     beats in its cell."""
     # All cells in one sort: a call of `rankdata` for each side of each took a third of an audit.
     order = np.argsort(value)
     order = order[np.argsort(cells[order], kind="stable")]
-    mine, cell, level = positive[order], cells[order], value[order]
+    mine, cell, level = true[order], cells[order], value[order]
     begins = np.append(True, cell[1:] != cell[:-1])
     number = np.cumsum(begins) - 1
     ties = np.cumsum(begins | np.append(True, level[1:] != level[:-1])) - 1

@@ -122,11 +122,9 @@ class AttackRow:
         return [name for name in self.needs if getattr(sample, name) is None]
 
 
-def _of_records(
-    name: str, needs: tuple[str, ...], *, finds: str = "", knower: str = ""
-) -> AttackRow:
+def _of_records(key: str, data: tuple[str, ...], *, finds: str = "", knower: str = "") -> AttackRow:
     """An attack on single records of a surrogate release, under its name in `record_recovery`."""
-    return AttackRow(name, f"record_recovery:attack_{name}", needs, finds, knower)
+    return AttackRow(key, f"record_recovery:attack_{key}", data, finds, knower)
 
 
 _PAIRS = ("released", "raw")

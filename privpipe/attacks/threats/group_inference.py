@@ -350,10 +350,8 @@ def pool_statistics(z: FloatArray, sets: Sets) -> FloatArray:
         mean = part.mean(axis=0)
         covariance = (part - mean).T @ (part - mean) / size
         deviations = np.sqrt(np.diag(covariance))
-        quantiles = np.quantile(part, QUANTILES, axis=0).ravel()
-        rows.append(
-            np.concatenate([mean, covariance[one, other], np.log(deviations + 0.01), quantiles])
-        )
+        cuts = np.quantile(part, QUANTILES, axis=0).ravel()
+        rows.append(np.concatenate([mean, covariance[one, other], np.log(deviations + 0.01), cuts]))
     return np.array(rows)
 
 

@@ -196,15 +196,13 @@ def measure_ranks(
         p = probes[rows].astype(np.float64)
         p_length = np.einsum("ij,ij->i", p, p)
         mine = gallery[match[rows]].astype(np.float64)
-        reference = p_length + length[match[rows]] - 2 * np.einsum("ij,ij->i", p, mine)
+        base = p_length + length[match[rows]] - 2 * np.einsum("ij,ij->i", p, mine)
         # Expanded squares lose digits: equal entries differ by rounding, and would be ranked by it.
         margin = _TIE * (p_length + length[match[rows]])
         for cols in _blocks(len(gallery), _GALLERY_AT_ONCE):
             d = p_length[:, None] + length[cols] - 2 * (p @ gallery[cols].T.astype(np.float64))
-            nearer[rows] += np.count_nonzero(d < (reference - margin)[:, None], axis=1)
-            tied[rows] += np.count_nonzero(
-                np.abs(d - reference[:, None]) <= margin[:, None], axis=1
-            )
+            nearer[rows] += np.count_nonzero(d < (base - margin)[:, None], axis=1)
+            tied[rows] += np.count_nonzero(np.abs(d - base[:, None]) <= margin[:, None], axis=1)
     # The probe's own entry is among the ties.
     return nearer + np.random.default_rng(seed).integers(0, np.maximum(tied, 1))
 
@@ -213,14 +211,12 @@ def _blocks(n: int, size: int) -> Iterator[slice]:
     return (slice(start, min(start + size, n)) for start in range(0, n, size))
 
 
-def _count_links(
-    method: str, ranks: IntArray, subject: IntArray | None, level: float
-) -> LinkageAttack:
+def _count_links(method: str, ranks: IntArray, who: IntArray | None, level: float) -> LinkageAttack:
     def share(k: int) -> Interval:
         hits = ranks < k
-        if subject is None:
+        if who is None:
             return intervals.measure_exact_interval(int(hits.sum()), len(hits), level=level)
-        return intervals.measure_hits_interval(hits, Confidence(level, groups=subject))
+        return intervals.measure_hits_interval(hits, Confidence(level, groups=who))
 
     return LinkageAttack(method, share(1), share(10), float(np.median(ranks)))
 
@@ -325,21 +321,18 @@ def measure_reconstruction(
     options = options or AttackOptions()
     x, z, order = draw_pairs(raw, released, options)
     rows, seed = np.sort(order), options.seed
-    subject = (
-        None if groups is None else np.unique(np.asarray(groups)[rows], return_inverse=True)[1]
-    )
+    who = None if groups is None else np.unique(np.asarray(groups)[rows], return_inverse=True)[1]
     # All columns, and not their coordinates: a column that others determine is rebuilt, too.
     target = _standardise(x[rows])
     source = measure_coordinates(z[rows], name="released", seed=seed).values
-    split = draw_split(np.arange(len(rows)), groups=subject, seed=seed)
+    split = draw_split(np.arange(len(rows)), groups=who, seed=seed)
     residuals = {
         "least_squares": _rebuild([source], target, split),
         "rbf": _rebuild(_lift(source, split, seed), target, split),
     }
     level = options.plan_level(len(residuals))
     attacks = tuple(
-        _judge(name, residual, target, split, subject, level)
-        for name, residual in residuals.items()
+        _judge(name, residual, target, split, who, level) for name, residual in residuals.items()
     )
     return ReconstructionReport(attacks, len(split.train), len(split.test))
 

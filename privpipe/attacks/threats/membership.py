@@ -192,11 +192,9 @@ def measure_epsilon_floor(found: Interval, false: Interval) -> float:
 
 def _best_threshold(inside: FloatArray, outside: FloatArray) -> float:
     """Where the shares at or below differ most."""
-    candidates = np.unique(np.concatenate([inside, outside]))
-    share = [
-        np.searchsorted(np.sort(v), candidates, side="right") / len(v) for v in (inside, outside)
-    ]
-    return float(candidates[np.argmax(share[0] - share[1])])
+    cuts = np.unique(np.concatenate([inside, outside]))
+    share = [np.searchsorted(np.sort(v), cuts, side="right") / len(v) for v in (inside, outside)]
+    return float(cuts[np.argmax(share[0] - share[1])])
 
 
 LEAST_RELEASES = 200
@@ -286,21 +284,19 @@ def distinguish_neighbours(
 Pair = tuple[FloatArray, FloatArray]
 
 
-def _choose_events(
-    learned: Pair, judged: Pair
-) -> Iterator[tuple[str, tuple[BoolArray, BoolArray]]]:
+def _choose_events(known: Pair, judged: Pair) -> Iterator[tuple[str, tuple[BoolArray, BoolArray]]]:
     """Events chosen on the first half, and where they happen in the second."""
-    direction = learned[0].mean(axis=0) - learned[1].mean(axis=0)
+    direction = known[0].mean(axis=0) - known[1].mean(axis=0)
     single = np.zeros_like(direction)
     single[np.argmax(np.abs(direction))] = 1.0
     for name, weights in (("mean difference", direction), ("one coordinate", single)):
-        mine, theirs, here, there = (x @ weights for x in (*learned, *judged))
+        mine, theirs, here, there = (x @ weights for x in (*known, *judged))
         cut = _best_cut(mine, theirs)
         yield f"{name}, threshold", (here >= cut, there >= cut)
-    fine = tuple(_is_fine(x) for x in (*learned, *judged))
+    fine = tuple(_is_fine(x) for x in (*known, *judged))
     column = int(np.argmax(np.abs(fine[0].mean(axis=0) - fine[1].mean(axis=0))))
     yield "finer than 2**-53", (fine[2][:, column], fine[3][:, column])
-    codes = tuple(_low_bits(x)[:, column] for x in (*learned, *judged))
+    codes = tuple(_low_bits(x)[:, column] for x in (*known, *judged))
     counts = [np.bincount(code, minlength=2**_LOW_BITS) for code in codes[:2]]
     chosen = counts[0] > counts[1]
     yield "low bits", (chosen[codes[2]], chosen[codes[3]])
@@ -330,12 +326,10 @@ def _low_bits(x: FloatArray) -> FloatArray:
     return np.asarray((mantissas >> shift) & (2**_LOW_BITS - 1))
 
 
-def _measure(
-    name: str, here: BoolArray, there: BoolArray, level: float, n_events: int
-) -> EventFloor:
+def _measure(name: str, here: BoolArray, there: BoolArray, level: float, n_all: int) -> EventFloor:
     """Both one-sided limits of an event, at their share of the error of all."""
     # Two floors of each event, one for either neighbour as the first, share the error of all.
-    risk = (1 - level) / (2 * n_events)
+    risk = (1 - level) / (2 * n_all)
     # Clopper and Pearson's limits, each wrong with probability at most half of `risk`.
     limits = partial(intervals.limit_exactly, level=1 - risk)
     found = [

@@ -161,15 +161,11 @@ def measure_retained(target: Target) -> RetainedUtility:
     column, options = target.column, target.options
     name = "logistic" if column.is_categorical else "least_squares"
     with threadpool_limits(1, user_api="openmp"):
-        raw, released = (
-            inference.train_adversary(target, source, name) for source in ("raw", "released")
-        )
+        raw, released = (inference.train_adversary(target, of, name) for of in ("raw", "released"))
     truth, units = target.truth[raw.test], target.units
     confidence = Confidence(options.level, groups=None if units is None else units[raw.test])
-    score, measure = (
-        ("accuracy", _measure_accuracy) if column.is_categorical else ("r2", _measure_r2)
-    )
-    measured = measure(truth, raw, released, confidence)
+    score, by = ("accuracy", _measure_accuracy) if column.is_categorical else ("r2", _measure_r2)
+    measured = by(truth, raw, released, confidence)
     guess = float(np.unique(truth, return_counts=True)[1].max()) / len(truth)
     guess = guess if column.is_categorical else 0.0
     return RetainedUtility(column.name, score, name, *measured, len(truth), guess)

@@ -194,17 +194,15 @@ def _draw_leaking(target: Target, share: float, random: np.random.Generator) -> 
     return np.asarray((random.random(int(groups.max()) + 1) < share)[groups])
 
 
-def _draw_others(
-    groups: IntArray | None, truth: FloatArray, random: np.random.Generator
-) -> FloatArray:
+def _draw_others(groups: IntArray | None, true: FloatArray, rng: np.random.Generator) -> FloatArray:
     """What a record without a leak is taken for: another's class, of a subject one and the same."""
-    known = ~np.isnan(truth)
-    if groups is None or not is_of_groups(groups[known], truth[known]):
-        found = truth.copy()
-        found[known] = random.permutation(truth[known])
+    known = ~np.isnan(true)
+    if groups is None or not is_of_groups(groups[known], true[known]):
+        found = true.copy()
+        found[known] = rng.permutation(true[known])
         return found
-    first = {int(group): value for group, value in zip(groups[known], truth[known], strict=True)}
-    values = random.permutation(np.array(list(first.values())))
+    first = {int(group): value for group, value in zip(groups[known], true[known], strict=True)}
+    values = rng.permutation(np.array(list(first.values())))
     table = np.full(int(groups.max()) + 1, np.nan)
     table[list(first)] = values
     return np.asarray(np.where(known, table[groups], np.nan))

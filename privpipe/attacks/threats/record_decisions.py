@@ -146,9 +146,7 @@ def _decide_earlier(name: str, found: Found, options: AttackOptions) -> Decision
     return Decision(what, "leaks", reason, "surrogates", EARLIER, level=options.level)
 
 
-def _decide(
-    name: str, found: Found | None, control: Found | None, options: AttackOptions
-) -> Decision:
+def _decide(name: str, found: Found | None, null: Found | None, options: AttackOptions) -> Decision:
     what = RECORD_ATTACKS[name]
     if found is None or isinstance(found, InputError):
         why = "it was not run" if found is None else str(found)
@@ -156,7 +154,7 @@ def _decide(
     gain, allowed = _measure(found, options)
     verdict: Verdict = "unproven"
     # An attack that fails on records made to be found shows nothing by failing on the release.
-    shown = succeeds(control, options)
+    shown = succeeds(null, options)
     if succeeds(found, options):
         verdict = "leaks"
     elif shown and gain.within(allowed):
@@ -197,13 +195,11 @@ def _find_rates(found: RecoveryReport | MembershipReport) -> tuple[Interval, Int
     return found.true_positive, found.false_positive
 
 
-def _measure(
-    found: RecoveryReport | MembershipReport, options: AttackOptions
-) -> tuple[Figure, float]:
+def _measure(done: RecoveryReport | MembershipReport, given: AttackOptions) -> tuple[Figure, float]:
     """How much more is found than by chance, and how much may be."""
-    mine, chance = (Figure(o.estimate, o.lower, o.upper) for o in _find_rates(found))
-    recovers = isinstance(found, RecoveryReport)
-    return mine.minus(chance), options.max_exposed if recovers else options.max_advantage
+    mine, chance = (Figure(o.estimate, o.lower, o.upper) for o in _find_rates(done))
+    recovers = isinstance(done, RecoveryReport)
+    return mine.minus(chance), given.max_exposed if recovers else given.max_advantage
 
 
 def _finds_farthest(found: RecoveryReport | MembershipReport, options: AttackOptions) -> bool:

@@ -134,10 +134,8 @@ def compare_samples(
     # As many of each, or to guess the larger sample would be right more often than half.
     size = min(len(first), len(second), MOST_COMPARED)
     sides = [side[random.permutation(len(side))[:size]] for side in (first, second)]
-    named = (
-        tuple(name for name in TRAINED if name in options.adversaries) or options.adversaries[:1]
-    )
-    options = replace(options, adversaries=named)
+    used = tuple(name for name in TRAINED if name in options.adversaries) or options.adversaries[:1]
+    options = replace(options, adversaries=used)
     kind, truth = Column("sample", 2), np.repeat([0, 1], size)
     report = measure_attacks(np.vstack(sides), truth, columns=[kind], options=options)
     found = [

@@ -373,14 +373,10 @@ def _link(nearest: _Nearest, is_member: BoolArray) -> Iterator[Event]:
     """Claims that a record is in it: by distance, by how it is set apart, by assignment."""
     distance = nearest.distance
     outstanding = (distance[:, 0] + TIE) / (distance[:, 1] + TIE)
-    scores = {
-        "nearest": distance[:, 0],
-        "standing out": outstanding,
-        "assignment": _assign(nearest),
-    }
+    found = {"nearest": distance[:, 0], "standing out": outstanding, "assignment": _assign(nearest)}
     # Thresholds are chosen on every other record and judged by the rest.
     judges = np.arange(len(is_member)) % 2 == 1
-    for name, score in scores.items():
+    for name, score in found.items():
         theirs = np.sort(score[~is_member & ~judges])
         few = theirs[max(int(FALSE_LINKS * len(theirs)) - 1, 0)]
         yield f"linkage: {name}", "", score < few, judges, 0

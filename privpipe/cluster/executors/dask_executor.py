@@ -183,10 +183,7 @@ def ask_blocks(
     def ask(block: list[Shard]) -> Sums:
         return add_sums([function(align(shard), aligned, **known) for shard in block])
 
-    return [
-        (number, ask(read(*shared, task) if block is None else block))
-        for number, block, task in blocks
-    ]
+    return [(n, ask(read(*shared, task) if block is None else block)) for n, block, task in blocks]
 
 
 def align(value: T) -> T:

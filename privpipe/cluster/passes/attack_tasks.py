@@ -216,18 +216,16 @@ def is_quick(attack: Attack) -> bool:
     return is_alone or attack.source == "joined" or (attack.source, attack.adversary) in QUICK
 
 
-def _plant_leaks(
-    run: Run, summary: EvidenceSummary, options: AttackOptions
-) -> tuple[Detection, ...]:
+def _plant_leaks(run: Run, drawn: EvidenceSummary, options: AttackOptions) -> tuple[Detection, ...]:
     """What the audit finds of planted leaks; one whose attack failed is not found."""
     options = replace(options.without_limits(), must_find=options.must_find)
-    tasks = {f"{leak}-{target}": (target, leak, options) for target, leak in summary.planted}
+    tasks = {f"{leak}-{target}": (target, leak, options) for target, leak in drawn.planted}
     found = dict(run(detect_leak, tasks, "plant"))
     return tuple(
         one
         if isinstance(one := found[f"{leak}-{target}"], Detection)
         else Detection(target, leak, math.nan, "", False)
-        for target, leak in summary.planted
+        for target, leak in drawn.planted
     )
 
 

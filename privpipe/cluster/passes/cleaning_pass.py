@@ -224,10 +224,8 @@ def _map_codes(job: CleaningJob, fitted: RecordMap, chunk: int) -> _Mapped:
     x = NamedCodes(job.collection.codes(start, stop), job.collection.schema.attributes)
     codes, measured = _apply(fitted, x, _stream(job, start, stop))
     dtypes = {array.name: array.dtype for array in job.plan.arrays}
-    block = {
-        name: codes[:, j].astype(dtypes[name]) for j, name in enumerate(job.collection.attributes)
-    }
-    return block, np.ones(len(codes), bool), measured
+    made = {key: codes[:, j].astype(dtypes[key]) for j, key in enumerate(job.collection.attributes)}
+    return made, np.ones(len(codes), bool), measured
 
 
 def _stream(job: CleaningJob, start: int, stop: int) -> RecordStream | None:

@@ -231,16 +231,14 @@ def measure_coverage(drawn: DrawnSample, collection: Collection) -> Coverage:
     )
 
 
-def _release(
-    collection: Collection, shard: Shard, model: StoredMap, published: Published
-) -> AnyArray:
+def _release(source: Collection, shard: Shard, model: StoredMap, published: Published) -> AnyArray:
     """What a stored map makes of a shard; records that the release withholds are rows of NaN."""
     held = find_finite_rows(shard.features)
     if held.all() or not published.withholds or len(shard.attributes):
-        return release_shard(shard, model, collection.schema)
+        return release_shard(shard, model, source.schema)
     # A map may refuse records that are not finite, and the release has withheld them.
     some = take_records(shard, np.flatnonzero(held))
-    made = release_shard(some, model, collection.schema)
+    made = release_shard(some, model, source.schema)
     released = np.full((len(held), made.shape[1]), np.nan, made.dtype)
     released[held] = made
     return released

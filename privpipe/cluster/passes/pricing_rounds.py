@@ -68,9 +68,7 @@ def unpack_prices(reply: Reply) -> pair_pricing.Prices:
 
 def _merge(replies: Sequence[Reply]) -> pair_pricing.Prices:
     # Partners are counted within the whole already.
-    return pair_pricing.merge_prices(
-        [unpack_prices(reply) for reply in replies], [0] * len(replies)
-    )
+    return pair_pricing.merge_prices([unpack_prices(one) for one in replies], [0] * len(replies))
 
 
 def merge_replies(replies: Sequence[Reply]) -> Reply:

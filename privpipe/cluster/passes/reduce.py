@@ -245,6 +245,4 @@ class _Seen:
 
 def summarise_each(seen: _Seen, *, summaries: tuple[Callable[[Shard], Any], ...]) -> JointSums:
     """Worker side: each query's statistic of its shard."""
-    return JointSums(
-        tuple(summarise(shard) for summarise, shard in zip(summaries, seen.shards, strict=True))
-    )
+    return JointSums(tuple(take(shard) for take, shard in zip(summaries, seen.shards, strict=True)))

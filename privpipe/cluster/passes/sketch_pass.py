@@ -136,15 +136,13 @@ def _sketch_partition(
     executor: Executor, part: Partition, by: SketchInput, frames: Sequence[record_grids.GridFrame]
 ) -> dict[str, WordArray]:
     """Words of a partition's records in each frame, in their order."""
-    words = {
-        frame.id: np.zeros((part.n_records, record_grids.N_GRIDS), np.uint64) for frame in frames
-    }
+    words = {one.id: np.zeros((part.n_records, record_grids.N_GRIDS), np.uint64) for one in frames}
     runs = _cut(by.collection, part)
     tasks = [(f"{part.digest[:12]}-{run.first_record:012d}", (run,)) for run in runs]
     shared = (by, tuple(frames))
     for _, (first, table) in executor.run_tasks(sketch_rows, tasks, shared=shared, prefix="sketch"):
-        for frame, rows in table.items():
-            words[frame][first : first + len(rows)] = rows
+        for one, rows in table.items():
+            words[one][first : first + len(rows)] = rows
     return words
 
 

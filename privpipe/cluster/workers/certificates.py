@@ -241,14 +241,12 @@ def _general_name(host: str) -> x509.GeneralName:
         ) from None
 
 
-def _write(
-    place: Path, name: str, key: ec.EllipticCurvePrivateKey, certificate: x509.Certificate
-) -> None:
+def _write(place: Path, name: str, key: ec.EllipticCurvePrivateKey, made: x509.Certificate) -> None:
     """Both files, each whole or not there; readers of the former pair are not disturbed."""
     secret = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
-    public = certificate.public_bytes(serialization.Encoding.PEM)
+    public = made.public_bytes(serialization.Encoding.PEM)
     for suffix, content in (("key", secret), ("pem", public)):
         temporary = place / f".{name}.{suffix}.new"
         temporary.unlink(missing_ok=True)

@@ -320,17 +320,15 @@ def _clean_tile(
     """Retained coordinates, what was spent, what is withheld, and what was measured of that."""
     values = predict_on_grid(x, form.predictor, form.weights, form.grid)
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-        b, size, unexplained = knapsack.turn_predictions(
-            values, form.defects.shift, form.defects.turn
-        )
+        b, size, rest = knapsack.turn_predictions(values, form.defects.shift, form.defects.turn)
         # Written with "not (... <= ...)": a NaN bound must withhold.
         withheld = ~(form.bound_norms(b) <= _largest(dtype))
         spent = np.zeros(len(x))
         # Without a budget nothing is promised per record, hence nothing withheld for rounding.
         if form.root > 0:
-            margin = form.margin.measure(size, unexplained, b)
+            margin = form.margin.measure(size, rest, b)
             withheld |= ~(margin <= form.widest(lifted))
-        measured = np.column_stack([b, size, unexplained])[withheld]
+        measured = np.column_stack([b, size, rest])[withheld]
         if form.root == 0:
             return b + 0.0, spent, withheld, measured
         # The triangle inequality on roots: |loss| <= |b - b~| + margin, so root - margin is left

@@ -96,10 +96,8 @@ def lift_likely(encoder: FloatArray, covariance: FloatArray) -> FloatArray:
     inner = encoder.T @ spread
     # Standardised first: eigenvalues of coordinates in different units say nothing of rank.
     scale = np.sqrt(np.maximum(np.diag(inner), 0.0))
-    floor = (
-        np.finfo(np.float64).eps * np.linalg.norm(encoder, axis=0) * np.sqrt(np.trace(covariance))
-    )
-    if (scale <= floor).any():
+    low = np.finfo(np.float64).eps * np.linalg.norm(encoder, axis=0) * np.sqrt(np.trace(covariance))
+    if (scale <= low).any():
         raise RankError(
             "A desired prediction does not vary in the training records.",
             remedy='Use representative = "closest", or another training collection.',

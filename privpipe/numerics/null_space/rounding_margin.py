@@ -438,9 +438,7 @@ def store_within(
         stored[above] = round_in_balance(wide, balance.encoder, dtype)
         missed = (stored[above] - wide).T
         # In a fixed order, as what is released follows from whether this is within the budget.
-        errors = np.array(
-            [rounding.add_up(missed * column[:, None]) for column in balance.encoder.T]
-        )
+        errors = np.array([rounding.add_up(missed * one[:, None]) for one in balance.encoder.T])
         loss[above] = np.sqrt(_square((b - retained).T - errors))
         worst[above] = np.maximum(worst[above], np.sqrt(_square(errors)))
         # Rounding differs after every shrinking: more room each time, so that this ends.

@@ -106,13 +106,11 @@ def _load_flow(entrypoint: str) -> Any:
         return None
 
 
-def _list_problems(
-    item: Mapping[str, Any], entrypoint: str, flow: Any
-) -> Iterator[tuple[str, str]]:
+def _list_problems(item: Mapping[str, Any], entry: str, flow: Any) -> Iterator[tuple[str, str]]:
     """What is wrong with a deployment, each with its remedy."""
     if flow is None:
         yield (
-            f"names the entrypoint {entrypoint!r}, which is not installed",
+            f"names the entrypoint {entry!r}, which is not installed",
             "Use privpipe.flows.deployments.release, or another flow of that module.",
         )
     known = list(inspect.signature(flow.fn).parameters)

@@ -130,14 +130,12 @@ def judge_promises(
         Logical times for which Prefect's server has a run that has not ended, with its state.
     now
     """
-    patterns = {
-        config: configuration_file.read_pattern(config) for config in {config for _, config in due}
-    }
+    patterns = {path: configuration_file.read_pattern(path) for path in {path for _, path in due}}
     if due and (options := patterns[due[-1][1]]).release.incremental:
         yield from judge_partitions(options, due[-1][0])
         return
-    for time, config in due:
-        url = configuration_file.fill_time(patterns[config].release.path, time)
+    for time, path in due:
+        url = configuration_file.fill_time(patterns[path].release.path, time)
         if exists(url):
             yield Promised(time, "made")
         elif is_held(url) or time in waiting:

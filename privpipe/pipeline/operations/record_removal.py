@@ -161,12 +161,10 @@ def end_exchange(url: str) -> None:
 
 def drop_erased(url: str) -> None:
     """Remove what the collection does not hold any more: partitions, former generations."""
-    newest = (
-        generations.read_newest(url, "collection") if generations.is_generational(url) else None
-    )
-    if newest is not None:
+    last = generations.read_newest(url, "collection") if generations.is_generational(url) else None
+    if last is not None:
         growing.drop_unnamed(url)
-        generations.blank_older(url, newest)
+        generations.blank_older(url, last)
 
 
 def digest_of(url: str) -> str:
@@ -299,10 +297,8 @@ def _make_partition(
     place = f"partitions/{secrets.token_hex(8)}"
     collection = open_collection(old.url(url))
     _write_without(collection, np.array(held.rows, np.int64), survey.codes, join(url, place))
-    made = open_collection(join(url, place)).schema_of_records
-    return [
-        replace(old, place=place, content=growing.digest_content(made), n_records=made.n_records)
-    ]
+    new = open_collection(join(url, place)).schema_of_records
+    return [replace(old, place=place, content=growing.digest_content(new), n_records=new.n_records)]
 
 
 def _take_out_whole(url: str, held: HeldRecords, codes: Mapping[str, Sequence[int]]) -> None:
@@ -355,10 +351,7 @@ def _write_without(
         chunk_rows=min(old.chunk_rows, n_records),
         partitions=_cut_again(old.partitions, rows),
     )
-    n_pooled = {
-        name: count - _count_pooled(collection, name, rows)
-        for name, count in known.n_pooled.items()
-    }
+    n_pooled = {key: n - _count_pooled(collection, key, rows) for key, n in known.n_pooled.items()}
     with hold_destination(url) as work:
         chunks = _remaining_chunks(collection, rows, schema.chunk_rows)
         write_held(url, work, schema, chunks, n_pooled=n_pooled, binning=known.binning)

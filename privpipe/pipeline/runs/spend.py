@@ -250,10 +250,8 @@ def _list_places(folder: str) -> list[str]:
     with reaching(folder):
         files, path = fsspec.core.url_to_fs(local_path(folder) or folder)
         files.invalidate_cache()
-        found = files.ls(path, detail=False) if files.isdir(path) else []
-    return [
-        join(folder, name) for name in sorted(one.rstrip("/").rpartition("/")[2] for one in found)
-    ]
+        urls = files.ls(path, detail=False) if files.isdir(path) else []
+    return [join(folder, key) for key in sorted(one.rstrip("/").rpartition("/")[2] for one in urls)]
 
 
 def _read_header(url: str) -> dict[str, Any]:

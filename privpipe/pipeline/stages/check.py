@@ -95,30 +95,28 @@ def _find_roles(options: RunOptions) -> dict[Role, tuple[str, ...]]:
     }
 
 
-def _check_method(
-    options: RunOptions, method: Method, roles: Mapping[Role, tuple[str, ...]]
-) -> None:
+def _check_method(given: RunOptions, method: Method, roles: Mapping[Role, tuple[str, ...]]) -> None:
     """The method has what the other sections need of it, and they what it needs."""
-    section = options.collection
-    if options.release.layout == "factored" and not options.method.may_factor():
+    section = given.collection
+    if given.release.layout == "factored" and not given.method.may_factor():
         raise OptionError(
             f"The method {method.name!r} has no factored layout with these options.",
             remedy='Set [release] layout = "dense", or use null_space, not algorithm 2 verbatim.',
             code="layout",
         )
-    if lacking := [role for role in sorted(options.method.needs()) if not roles.get(role)]:
+    if lacking := [role for role in sorted(given.method.needs()) if not roles.get(role)]:
         raise OptionError(
             f"The method {method.name!r} needs [collection] {lacking[0]}.",
             remedy="Name at least one variable.",
         )
-    if section.weights is not None and not options.method.weighs:
+    if section.weights is not None and not given.method.weighs:
         raise OptionError(
             f"The method {method.name!r} counts every record once; [collection] weights names "
             "a variable.",
             remedy=f"Leave weights out, or use one of: {_list_methods('weighs')}.",
             code="weights",
         )
-    if section.standardise and not options.method.scales:
+    if section.standardise and not given.method.scales:
         raise OptionError(
             f"[collection] standardise is true, and the method {method.name!r} takes features as "
             "they are, or standardises them by itself.",

@@ -139,9 +139,7 @@ def _draw(run: Run, trained: Trained, plan: ReleasePlan, executor: Executor) -> 
 
 
 @contextmanager
-def _reporting(
-    plan: ReleasePlan, done: Mapping[int, Receipt], executor: Executor
-) -> Iterator[None]:
+def _reporting(plan: ReleasePlan, done: Mapping[int, Receipt], workers: Executor) -> Iterator[None]:
     """Report that chunks are made, beginning with those that were there before."""
     n_done = sum(receipt.rows for receipt in done.values())
     total = (("chunks", float(plan.chunks.n_chunks)),)
@@ -150,12 +148,12 @@ def _reporting(
         ("found", 1.0),
         *cleaning_pass.count_receipts(done.values()),
     )
-    executor.listener(Event("clean_chunk", "begins", plan.chunks.n_records, numbers=total))
-    executor.listener(Event("clean_chunk", "advances", n_done, numbers=found))
+    workers.listener(Event("clean_chunk", "begins", plan.chunks.n_records, numbers=total))
+    workers.listener(Event("clean_chunk", "advances", n_done, numbers=found))
     try:
         yield
     finally:
-        executor.listener(Event("clean_chunk", "ends"))
+        workers.listener(Event("clean_chunk", "ends"))
 
 
 def find_done(plan: ReleasePlan, executor: Executor) -> dict[int, Receipt]:

@@ -246,10 +246,8 @@ def _plan_records(attacked: AttackOptions, n_members: int, n_others: int) -> lis
     found = bisect_left(range(MOST_RECORDS), True, key=lambda n: limit_guess(n) <= limit)
     # Records of the fit are attacked, however many are held out; of few, fewer. Where none is
     # recovered, this share of records still may be.
-    n_targets = max(
-        1, min(n_members, record_recovery.count_needed_trials(attacked.max_exposed, level))
-    )
-    recovered = measure_exact_interval(0, n_targets, level=level).upper
+    most = max(1, min(n_members, record_recovery.count_needed_trials(attacked.max_exposed, level)))
+    recovered = measure_exact_interval(0, most, level=level).upper
     enough = 0 if recovered <= attacked.max_exposed else math.inf
     traced = found if found < MOST_RECORDS else math.inf
     return [

@@ -81,10 +81,8 @@ def _say_guarantee(guarantee: Guarantee) -> str:
     """A guarantee in a line, without what says nothing."""
     number = "" if guarantee.number is None else f" {say_promised(guarantee.number)}"
     promised = guarantee.kind != "none"
-    in_words = {**dict.fromkeys(CHARGED, say_odds), "information_bound": say_nats}.get(
-        guarantee.kind
-    )
-    odds = "" if in_words is None else in_words(guarantee.number or 0)
+    say = {**dict.fromkeys(CHARGED, say_odds), "information_bound": say_nats}.get(guarantee.kind)
+    odds = "" if say is None else say(guarantee.number or 0)
     parts = [
         guarantee.statement or ("" if promised else "no promise for single records"),
         f"{guarantee.kind}{number} {guarantee.unit}".strip() if promised else "",

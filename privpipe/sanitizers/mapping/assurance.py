@@ -259,9 +259,7 @@ def _mean_distance(mapping: SparseMapping, symbol: int, original: IntArray) -> f
     return float(mapping.probabilities[pairs] @ distances)
 
 
-def _promise(
-    number: float, confidence: float, numbers: dict[str, float], stopped: str
-) -> Guarantee:
+def _promise(number: float, confidence: float, numbers: dict[str, float], ended: str) -> Guarantee:
     level = f"{confidence:.4g}".removeprefix("0")
     return Guarantee(
         kind="information_bound",
@@ -276,7 +274,7 @@ def _promise(
         statement=f"at most {round_up(number)} nats with confidence {level} about the law of "
         f"these records ({numbers['plug_in']:.3g} under the fitted counts, at most "
         f"{numbers['plug_in'] - numbers['optimum_at_least']:.2g} above the least within the "
-        f"distortion budget; the search ended with: {stopped})",
+        f"distortion budget; the search ended with: {ended})",
     )
 
 

@@ -110,11 +110,9 @@ def assure_each_variable(
     numbers, words = dict(whole.guarantee.parameters) | {"confidence": confidence}, []
     for k, column in enumerate(law.schema.confidential[:n_variables]):
         one = law.select_variable(k)
-        information = measure_information(np.asarray(mapping.mapping @ one.joint.T))
-        alone = assurance.assure_mapping(
-            replace(mapping, information=information), one, **given
-        ).guarantee
-        numbers[f"{column.name}_plug_in"] = information
+        nats = measure_information(np.asarray(mapping.mapping @ one.joint.T))
+        alone = assurance.assure_mapping(replace(mapping, information=nats), one, **given).guarantee
+        numbers[f"{column.name}_plug_in"] = nats
         numbers[f"{column.name}_at_most"] = float(alone.number or 0.0)
         words.append(f"{assurance.round_up(float(alone.number or 0.0))} about {column.name}")
     joint_number = assurance.round_up(float(whole.guarantee.number or 0.0))
@@ -136,26 +134,22 @@ def _solve(
     n_records: tuple[int, int],
 ) -> SparseMapping:
     """The mapping of the options for counts of fitted and fresh records, by its programme."""
-    given: dict[str, Any] = {
+    more: dict[str, Any] = {
         "distortion_budget": options.distortion_budget,
         "gap": options.gap,
         "max_seconds": np.inf if options.max_seconds is None else options.max_seconds,
         "unseen": options.unseen,
         "price": price,
     }
-    problem = (joint, codes, options.distortion)
+    args = (joint, codes, options.distortion)
     if (budgets := options.information_budgets) is not None:
-        return solve_budgeted_mapping(
-            *problem, private=private, information_budgets=budgets, **given
-        )
+        return solve_budgeted_mapping(*args, private=private, information_budgets=budgets, **more)
     limits = options.max_posterior_odds, options.max_leakage
     if limits != (None, None):
-        odds, leakage = limits
-        return solve_constrained_mapping(
-            *problem, max_posterior_odds=odds, max_leakage=leakage, **given
-        )
+        odds, nats = limits
+        return solve_constrained_mapping(*args, max_posterior_odds=odds, max_leakage=nats, **more)
     began = read_clock()
-    found = solve_privacy_mapping(*problem, solver=options.solver, **given)
+    found = solve_privacy_mapping(*args, solver=options.solver, **more)
     if options.solver != "auto":
         return found
     if found.stopped in ("time limit", "no further progress") and found.gap > options.gap:
@@ -174,7 +168,7 @@ def _solve(
         joint,
         lambda mapping: expect_held_out_bound(joint, mapping, prior, *n_records),
         gap=options.gap,
-        max_seconds=given["max_seconds"] - (read_clock() - began),
+        max_seconds=more["max_seconds"] - (read_clock() - began),
     )
 
 
@@ -240,10 +234,8 @@ def fit_privacy_mapping(
     say_incomplete(counts.n_left_out, counts.n_records + counts.n_left_out, "private")
     law = assurance.CountedLaw(joint, private, fitted, fresh, shards.schema)
     found = _solve(joint, codes, private, options, price, (fitted.n_records, fresh.n_records))
-    assure = (
-        assurance.assure_mapping if options.information_budgets is None else assure_each_variable
-    )
-    assured = assure(found, law, confidence=options.confidence, held_out=options.held_out)
+    how = assurance.assure_mapping if options.information_budgets is None else assure_each_variable
+    assured = how(found, law, confidence=options.confidence, held_out=options.held_out)
     assurance.check_target(assured, law, options.wanted_information, options.held_out)
     return assured
 

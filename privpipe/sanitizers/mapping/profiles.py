@@ -245,17 +245,12 @@ def choose_smoothing(
     aside = rng.binomial(np.rint(table).astype(np.int64), _LEFT_ASIDE)
     rest = table - aside
     known = rest.sum(axis=0) > 0
-    ways = [
-        Smoothing(kind, size) for kind in kinds for size in ((0.0,) if kind == "none" else sizes)
-    ]
+    ways = [Smoothing(kind, n) for kind in kinds for n in ((0.0,) if kind == "none" else sizes)]
     # Nothing to choose by.
     if len(ways) == 1 or not known.any() or not aside[:, known].sum():
         return ways[-1] if ways[-1].kind != "none" else ways[0]
-    found = [
-        Smoothing(way.kind, way.pseudo_records, _score(rest, aside, codes, known, way))
-        for way in ways
-    ]
-    return max(found, key=lambda one: one.likelihood)
+    made = [Smoothing(w.kind, w.pseudo_records, _score(rest, aside, codes, known, w)) for w in ways]
+    return max(made, key=lambda one: one.likelihood)
 
 
 def _score(

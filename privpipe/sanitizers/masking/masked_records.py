@@ -76,7 +76,5 @@ class SurrogateModel(FeatureMap):
 
     def join_tiles(self, tiles: Iterable[tuple[FloatArray, FloatArray]]) -> MaskedRecords:
         """The surrogates of all tiles."""
-        features, responses = (np.concatenate(each) for each in zip(*tiles, strict=True))
-        return MaskedRecords(
-            features, responses, self.feature_names, self.response_names, self.guarantee
-        )
+        x, y = (np.concatenate(each) for each in zip(*tiles, strict=True))
+        return MaskedRecords(x, y, self.feature_names, self.response_names, self.guarantee)

@@ -291,10 +291,8 @@ def make_scale(options: MaskingPrivateOptions, schema: ShardSchema) -> PublicSca
     for name, column in zip(name_targets(schema.desired), _repeat(schema), strict=True):
         responses.append((0.0, 1.0) if column else _find_range(options.bound, name))
     # A range with zero in it keeps its zero: indicators that are zero then add nothing to a norm.
-    origin = [0.0 if low <= 0 <= high else (low + high) / 2 for low, high in features]
-    unit = [
-        max(abs(low - at), abs(high - at)) for (low, high), at in zip(features, origin, strict=True)
-    ]
+    origin = [0.0 if a <= 0 <= b else (a + b) / 2 for a, b in features]
+    unit = [max(abs(a - at), abs(b - at)) for (a, b), at in zip(features, origin, strict=True)]
     ends = np.array(responses)
     return PublicScale(
         origin=np.array(origin),

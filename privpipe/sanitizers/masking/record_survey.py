@@ -386,11 +386,9 @@ def complete_records(
     found = missing.fit_loadings(
         request, start, set_penalty(level, n_columns, per_column), tolerance=1e-7
     )
-    values, vectors = np.linalg.eigh(found.gram / n)
+    values, axes = np.linalg.eigh(found.gram / n)
     retained = values > 1e-6 * values[-1]
-    return missing.fit_factors(
-        request, vectors[:, retained] * np.sqrt(values[retained]), level**2, n
-    )
+    return missing.fit_factors(request, axes[:, retained] * np.sqrt(values[retained]), level**2, n)
 
 
 def _make_request(

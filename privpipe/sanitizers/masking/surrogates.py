@@ -144,11 +144,9 @@ def fit_masking(shards: Shards, options: MaskingOptions) -> MaskingModel:
     found = solve_masked_regression(
         gram, t, n_records, options.n_surrogates, noise=noise, solver=options.solver
     )
-    model = _make_model(
-        schema, options, survey, gram, found, loadings, centre, scale, share_clipped
-    )
+    made = _make_model(schema, options, survey, gram, found, loadings, centre, scale, share_clipped)
     measure = partial(
-        model.measure_persons,
+        made.measure_persons,
         schema=schema,
         centre=survey.centre[:t],
         norm=np.sqrt(survey.spread[:t]),
@@ -159,7 +157,7 @@ def fit_masking(shards: Shards, options: MaskingOptions) -> MaskingModel:
     refusals.check_persons(
         persons, options.n_surrogates, clip=options.clip, is_named=bool(schema.groups)
     )
-    return model
+    return made
 
 
 def _make_model(

@@ -76,16 +76,14 @@ class FamilyOptions(FilterTraining):
         """Hash of the loss's file: part of what a run, a model and a release are of."""
         return None if self.loss_code is None else self.loss_code.sha256
 
-    def plan_loss_task(self, schema: ShardSchema, n_outputs: int) -> tuple[Task, ...]:
+    def plan_loss_task(self, schema: ShardSchema, width: int) -> tuple[Task, ...]:
         """The custom loss as a task of a filter of so many outputs, if there is one."""
         code = self.loss_code
         if code is None:
             return ()
         given = tuple(sorted(self.loss_settings.items()))
-        loss = custom_code.CustomLoss(
-            code, given, schema.n_features, n_outputs, len(schema.desired)
-        )
-        whole, weight = (0, n_outputs), self.loss_weight
+        loss = custom_code.CustomLoss(code, given, schema.n_features, width, len(schema.desired))
+        whole, weight = (0, width), self.loss_weight
         return (Task(code.name, "loss", weight=weight, columns=whole, loss=loss),)
 
     def try_loss(self, schema: ShardSchema, n_outputs: int) -> None:

@@ -58,9 +58,7 @@ class TorchFilter:
         self, parameters: Mapping[str, FloatArray], x: FloatArray, dz: FloatArray
     ) -> Mapping[str, FloatArray]:
         """Gradient of ``sum(dz * z)``; zero of a parameter that is not used."""
-        weights = {
-            name: self._to_torch(value).requires_grad_() for name, value in parameters.items()
-        }
+        weights = {name: self._to_torch(one).requires_grad_() for name, one in parameters.items()}
         # A parameter that no output uses has a slope of zero instead of none.
         slopes = torch.autograd.grad(
             self._call(weights, x),

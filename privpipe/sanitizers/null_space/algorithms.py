@@ -478,11 +478,9 @@ class PrintedCleaner(linear_cleaner.LinearCleaner):
         storing = float(np.finfo(dtype).eps) / 2
         sizes = weights @ (np.abs(self.lift) + np.abs(self.encoder))
         unseen = np.linalg.norm(self.predictor.T @ self.encoder, axis=0) * (self.cost == 0)
-        missed = np.linalg.norm(
-            self.predictor - self.encoder @ (self.lift.T @ self.predictor), axis=1
-        )
+        gap = np.linalg.norm(self.predictor - self.encoder @ (self.lift.T @ self.predictor), axis=1)
         margin: FloatArray = (
-            np.abs(x) @ (arithmetic * weights + missed)
+            np.abs(x) @ (arithmetic * weights + gap)
             + np.abs(a) @ ((arithmetic + storing) * sizes + unseen)
             + float(np.finfo(dtype).smallest_subnormal) * weights.sum()
         )

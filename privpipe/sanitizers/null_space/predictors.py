@@ -131,15 +131,13 @@ def summarise_design(
     return DesignMoments(schema.n_features, sizes, parts, len(shard.features), incomplete)
 
 
-def _summarise_rows(
-    shard: Shard, rows: BoolArray, targets: list[FloatArray]
-) -> regression.CoMoments:
-    n = shard.features.shape[1]
-    block = np.empty((int(rows.sum()), n + sum(y.shape[1] for y in targets)))
-    block[:, :n] = keep_rows(shard.features, rows)
-    if targets:
-        block[:, n:] = np.hstack([keep_rows(y, rows) for y in targets])
-    return regression.CoMoments.of(block, _weights(shard, rows), in_place=True)
+def _summarise_rows(part: Shard, rows: BoolArray, labels: list[FloatArray]) -> regression.CoMoments:
+    n = part.features.shape[1]
+    block = np.empty((int(rows.sum()), n + sum(y.shape[1] for y in labels)))
+    block[:, :n] = keep_rows(part.features, rows)
+    if labels:
+        block[:, n:] = np.hstack([keep_rows(y, rows) for y in labels])
+    return regression.CoMoments.of(block, _weights(part, rows), in_place=True)
 
 
 def fit_predictor(

@@ -183,7 +183,7 @@ def fit_target_only(
     schema = shards.schema
     moments = shards.reduce(partial(predictors.summarise_design, schema=schema, coding="zero_one"))
     moments.say_incomplete()
-    fitted = predictors.fit_predictor(
+    fit = predictors.fit_predictor(
         shards,
         "desired",
         moments=moments,
@@ -197,15 +197,13 @@ def fit_target_only(
     if options.n_bins is not None:
         n, found = schema.n_features, moments.of_role("desired")
         first = np.cumsum(widths) - widths
-        spread = np.einsum(
-            "ij,ik,kj->j", fitted.coefficients, found.scatter[:n, :n], fitted.coefficients
-        )
-        mean = found.mean[:n] @ fitted.coefficients + fitted.intercept
+        spread = np.einsum("ij,ik,kj->j", fit.coefficients, found.scatter[:n, :n], fit.coefficients)
+        mean = found.mean[:n] @ fit.coefficients + fit.intercept
         # Equally frequent under the normal law: quantiles of the records would be values of
         # records.
         at = ndtri(np.arange(1, options.n_bins) / options.n_bins)
         edges = mean[first, None] + np.sqrt(spread[first, None] / max(found.count, 1)) * at
-    return TargetOnly(fitted.coefficients, fitted.intercept, widths, is_class, edges)
+    return TargetOnly(fit.coefficients, fit.intercept, widths, is_class, edges)
 
 
 METHOD = Method(

@@ -361,9 +361,7 @@ def list_empty_folders(url: str) -> list[str]:
     """
     path = location.local_path(url)
     walked = os.walk(path) if path is not None else ()
-    return sorted(
-        os.path.relpath(folder, path) for folder, folders, names in walked if not folders + names
-    )
+    return sorted(os.path.relpath(here, path) for here, below, names in walked if not below + names)
 
 
 def measure_files(path: str) -> int:

@@ -211,10 +211,8 @@ def add_up_losses(losses: Iterable[float]) -> float:
     """
     found = list(losses)
     # fsum rounds the exact sum once, so the next float up is above it if the sum itself is not.
-    total = math.fsum(found)
-    return (
-        total if Fraction(total) >= sum(map(Fraction, found)) else math.nextafter(total, math.inf)
-    )
+    loss = math.fsum(found)
+    return loss if Fraction(loss) >= sum(map(Fraction, found)) else math.nextafter(loss, math.inf)
 
 
 def join_losses(losses: Sequence[Loss], meet: Callable[[str, str], bool]) -> TotalLoss:
@@ -343,17 +341,15 @@ class Account:
                 return not held
         raise chain.contended(self.url)
 
-    def _check_limit(
-        self, loss: Loss, charge: Charge, limit: float | None, most_delta: float
-    ) -> None:
+    def _check_limit(self, loss: Loss, charge: Charge, limit: float | None, most: float) -> None:
         if charge.charge in loss.charged:
             return
         said = ""
-        if limit is not None and most_delta > MOST_DELTA:
+        if limit is not None and most > MOST_DELTA:
             more = TotalLoss.of([charge])
             there = TotalLoss.of([*loss.charged.values()]), self.read_joined(charge.partition)
             # Many small losses are less together than their sum; see `numerics.noise.composition`.
-            composed = max(one.add(more).concentrate(most_delta) for one in there)
+            composed = max(one.add(more).concentrate(most) for one in there)
             if composed <= limit:
                 return
             said = f" As concentrated losses all are epsilon {composed:.3g} at that delta."
@@ -361,11 +357,11 @@ class Account:
         # Of tiny deltas no sum of any collection is near the limit: the others are not read.
         if charge.delta > MOST_DELTA:
             lost_delta = max(lost_delta, self.read_joined(charge.partition).delta)
-        if (delta := add_up_losses([lost_delta, charge.delta])) > most_delta:
+        if (delta := add_up_losses([lost_delta, charge.delta])) > most:
             raise GuaranteeError(
                 f"Partition {charge.partition[:12]} would have lost delta {delta:.2g} in "
                 f"{loss.n_charges + 1} releases, a chance that nothing holds; allowed is at most "
-                f"{most_delta:.2g}.{said}",
+                f"{most:.2g}.{said}",
                 remedy='Repeat an earlier release, which costs nothing; or use noise = "discrete", '
                 "whose delta is 0. Or decide on both sums, as [privacy] limit = [3.0, 1e-5].",
                 code="account-exhausted",
@@ -427,11 +423,9 @@ class Account:
                 if google_crc32c.value(outer["entry"].encode()) != outer["crc32c"]:
                     raise ValueError
                 entry = Entry(**json.loads(outer["entry"]))
-                numbered = (
-                    name == f"{partition}/{chain.number_name(number)}" and entry.number == number
-                )
+                same = name == f"{partition}/{chain.number_name(number)}" and entry.number == number
                 # "not >=" and not "<": a NaN is damage, too.
-                if not (numbered and entry.epsilon >= 0 and (entry.rho or 0.0) >= 0):
+                if not (same and entry.epsilon >= 0 and (entry.rho or 0.0) >= 0):
                     raise ValueError
             except (ValueError, KeyError, TypeError, AttributeError):
                 raise _damaged(shown(join(self.url, partition)), number) from None

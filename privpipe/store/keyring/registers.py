@@ -307,15 +307,13 @@ def note_attempt(account: str, released: str, judged: str, partitions: Collectio
     chain.append_link(account, "attempt")
     links, found = chain.read_register(account, ATTEMPTS)
     unknown = "no one knows how often these records were judged"
-    known = {
-        key: _decode(_ATTEMPT, one, account, "attempts", unknown) for key, one in found.items()
-    }
+    made = {key: _decode(_ATTEMPT, one, account, "attempts", unknown) for key, one in found.items()}
     # Entries of before the chain say their numbers themselves.
-    number = known[name].number
+    number = made[name].number
     if number is None:  # its place in the chain says it
         mine, last = set(partitions), links.places[name]
         # One that no link holds yet counts as before it: rather one too many than one too few.
-        before = [known[key].partitions for key in known if links.places.get(key, last) <= last]
+        before = [made[key].partitions for key in made if links.places.get(key, last) <= last]
         number = sum(bool(mine & held) for held in before)
     # A hash of what is released: a seed that can be chosen is tried until the verdict is "safe".
     return Attempt(number, int(released[:8], 16) % 2**31)

@@ -178,12 +178,10 @@ def decide_variables(
     Holm 1979, A Simple Sequentially Rejective Multiple Test Procedure; Berger 1982,
     Multiparameter Hypothesis Testing and Acceptance Sampling.
     """
-    by_target: dict[str, list[results.AttackOutcome]] = {}
+    by_name: dict[str, list[results.AttackOutcome]] = {}
     for outcome in outcomes:
-        by_target.setdefault(outcome.attack.target, []).append(outcome)
-    cases = [
-        _Case(target, tuple(mine), options, n_records, groups) for target, mine in by_target.items()
-    ]
+        by_name.setdefault(outcome.attack.target, []).append(outcome)
+    cases = [_Case(name, tuple(mine), options, n_records, groups) for name, mine in by_name.items()]
     leaking = _step_down(cases, _Case.leaks)
     decided = [_decide(case, leaking) for case in cases]
     return (*decided, *(_decline(one, options) for one in left_out))

@@ -276,13 +276,11 @@ def price_ordered(
     return Prices(values, near, slack, partner)
 
 
-def _price_exactly(
-    problem: MappingProblem, question: PricingQuestion, best: IntArray
-) -> FloatArray:
+def _price_exactly(problem: MappingProblem, query: PricingQuestion, best: IntArray) -> FloatArray:
     """The least costs, given symbols that may have them; `best` is put right."""
     distance: Any = problem.distance
-    g = np.ascontiguousarray(question.duals.potentials)
-    lam, square = question.duals.multiplier, distance.kind == "squared"
+    g = np.ascontiguousarray(query.duals.potentials)
+    lam, square = query.duals.multiplier, distance.kind == "squared"
     xs, xq = (np.ascontiguousarray(x[:, 0]) for x in (distance.symbols, distance.columns))
     p = np.ascontiguousarray(problem.posterior)
     costs = np.stack([_cost(p, g[at], lam, square, xq - xs[at]) for at in best.T], axis=1)

@@ -246,21 +246,21 @@ def _drop_far(
 
 def _operands(problem: MappingProblem, start: int, stop: int) -> tuple[Any, ...]:
     """The kernel's view of the distances of some columns; what it does not read is empty."""
-    distance, none = problem.distance, np.empty((0, 0))
+    codes, none = problem.distance, np.empty((0, 0))
     words = none.astype(np.uint64)
-    if not isinstance(distance, CodeDistance):
-        dense = np.ascontiguousarray(distance.block(start, stop))
+    if not isinstance(codes, CodeDistance):
+        dense = np.ascontiguousarray(codes.block(start, stop))
         return 4, words, words, none, none, dense
-    if distance.kind == "hamming":
+    if codes.kind == "hamming":
         symbols, columns = (
-            programme.pack_codes(distance.symbols),
-            programme.pack_codes(distance.columns),
+            programme.pack_codes(codes.symbols),
+            programme.pack_codes(codes.columns),
         )
         if symbols is not None and columns is not None:
             return 3, symbols, np.ascontiguousarray(columns[:, start:stop].T), none, none, none
-    x_s = np.ascontiguousarray(distance.symbols.T)
-    x_c = np.ascontiguousarray(distance.columns[start:stop])
-    return _KINDS[distance.kind], words, words, x_s, x_c, none
+    x_s = np.ascontiguousarray(codes.symbols.T)
+    x_c = np.ascontiguousarray(codes.columns[start:stop])
+    return _KINDS[codes.kind], words, words, x_s, x_c, none
 
 
 def merge_prices(parts: Sequence[Prices], starts: Sequence[int]) -> Prices:

@@ -41,24 +41,20 @@ class CoarseAlphabet:
     cell: IntArray
     column_bin: IntArray
 
-    def refine_duals(self, duals: programme.Duals) -> programme.Duals:
+    def refine_duals(self, at: programme.Duals) -> programme.Duals:
         """Interpolate the cells' potentials at the fine symbols; the multiplier stays."""
         centres, x = _positions(self.problem), _positions(self.fine)
         # Monotone cubics do not overshoot: a potential above its neighbours would weaken the bound.
-        g = np.maximum(duals.potentials, programme.LOWEST)
+        g = np.maximum(at.potentials, programme.LOWEST)
         between = scipy.interpolate.PchipInterpolator(centres, g, axis=0)
         fine = between(np.clip(x, centres[0], centres[-1]))
-        return programme.Duals(
-            programme.normalise_potentials(fine, self.fine.prior), duals.multiplier
-        )
+        return programme.Duals(programme.normalise_potentials(fine, self.fine.prior), at.multiplier)
 
-    def coarsen_duals(self, duals: programme.Duals) -> programme.Duals:
+    def coarsen_duals(self, at: programme.Duals) -> programme.Duals:
         """Fine potentials at the cells' centres; the multiplier stays."""
         centres, x = _positions(self.problem), _positions(self.fine)
-        g = np.stack([np.interp(centres, x, column) for column in duals.potentials.T], axis=1)
-        return programme.Duals(
-            programme.normalise_potentials(g, self.problem.prior), duals.multiplier
-        )
+        g = np.stack([np.interp(centres, x, column) for column in at.potentials.T], axis=1)
+        return programme.Duals(programme.normalise_potentials(g, self.problem.prior), at.multiplier)
 
     def refine_plan(self, plan: programme.Plan, spacing: int = 1) -> programme.Plan:
         """Carry coarse masses to the fine alphabet; feasible and measured there.
@@ -92,12 +88,10 @@ class CoarseAlphabet:
         prior = np.zeros(self.fine.n_symbols)
         np.add.at(prior, self.fine.stay, self.fine.mass)
         n_cells = self.problem.n_symbols
-        total = np.bincount(self.cell, prior, n_cells)
-        count = np.bincount(self.cell, minlength=n_cells)
-        empty = total[self.cell] <= 0
-        return np.where(
-            empty, 1.0 / count[self.cell], prior / np.where(total > 0, total, 1.0)[self.cell]
-        )
+        mass = np.bincount(self.cell, prior, n_cells)
+        n = np.bincount(self.cell, minlength=n_cells)
+        empty = mass[self.cell] <= 0
+        return np.where(empty, 1.0 / n[self.cell], prior / np.where(mass > 0, mass, 1.0)[self.cell])
 
 
 def _gather(target: FloatArray, spacing: int) -> FloatArray:
@@ -111,11 +105,9 @@ def _gather(target: FloatArray, spacing: int) -> FloatArray:
     return gathered
 
 
-def _monotone_coupling(
-    target: FloatArray, source: FloatArray
-) -> tuple[IntArray, IntArray, FloatArray]:
+def _monotone_coupling(goal: FloatArray, base: FloatArray) -> tuple[IntArray, IntArray, FloatArray]:
     """The coupling of two measures on the line that keeps order, up to the end of the shorter."""
-    ends, starts = np.cumsum(target), np.cumsum(source)
+    ends, starts = np.cumsum(goal), np.cumsum(base)
     # Two runs in order, which a stable sort merges. Rounding is put right with the columns' sums.
     edges = np.sort(np.concatenate([ends, starts]), kind="stable")
     edges = np.minimum(edges, min(ends[-1], starts[-1]))
@@ -161,13 +153,11 @@ def coarsen_alphabet(
     weight = np.bincount(problem.stay, problem.mass, n) + 1e-12 / n
     centres = np.bincount(cell, weight * x, n_cells) / np.bincount(cell, weight, n_cells)
     stay, column_bin = np.divmod(groups, n_bins)
-    distance = programme.CodeDistance(
-        problem.distance.kind, centres[:, None], centres[stay][:, None]
-    )
+    apart = programme.CodeDistance(problem.distance.kind, centres[:, None], centres[stay][:, None])
     coarse = programme.MappingProblem(
         np.asarray(mass / mass.sum(), dtype=np.float64),
         np.asarray(posterior / mass[:, None], dtype=np.float64),
-        distance,
+        apart,
         problem.budget,
         stay,
     )

@@ -266,21 +266,18 @@ def _solve_programme(
 
 
 def _inequalities(
-    problem: MappingProblem, limits: Limits, pairs: Pairs, tangents: FloatArray
+    problem: MappingProblem, limits: Limits, pairs: Pairs, cuts: FloatArray
 ) -> tuple[sp.csr_array, FloatArray]:
     """Rows: a tangent under each epigraph, the budget, the odds, the peaks, the leakage."""
-    n, k = tangents.shape[1:]
+    n, k = cuts.shape[1:]
     each, prior = sp.eye_array(n), problem.prior
     edges = np.arange(0, n * k + 1, k), np.arange(n * k)
     blocks: list[list[object]] = [
         [None, sp.csr_array((one.ravel(), edges[1], edges[0]), shape=(n, n * k)), -each, None, None]
-        for one in tangents
+        for one in cuts
     ]
     blocks.append([sp.csr_array(pairs.distances[None]), None, None, None, -np.ones((1, 1))])
-    right: list[FloatArray] = [
-        np.zeros(len(tangents) * n),
-        np.array([problem.budget * (1 - _SHRINK)]),
-    ]
+    right: list[FloatArray] = [np.zeros(len(cuts) * n), np.array([problem.budget * (1 - _SHRINK)])]
     if limits.odds is not None:
         a, b = np.nonzero(~np.eye(k, dtype=bool))
         ratios = np.zeros((len(a), k))

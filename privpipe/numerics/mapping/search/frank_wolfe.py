@@ -196,20 +196,18 @@ def _masses(problem: MappingProblem, plan: Plan) -> FloatArray:
     return programme.released_masses(plan.symbols, plan.weights, posterior, problem.n_symbols)
 
 
-def _line_search(problem: MappingProblem, current: Plan, pairs: Pairs, weights: FloatArray) -> Plan:
+def _line_search(problem: MappingProblem, current: Plan, pairs: Pairs, mass: FloatArray) -> Plan:
     """Equation (5), by the sign of the derivative, which costs no pairs."""
     here = _masses(problem, current)
-    used = np.flatnonzero(weights > 0)
+    used = np.flatnonzero(mass > 0)
     posterior = problem.posterior[pairs.columns[used]]
-    there = programme.released_masses(
-        pairs.symbols[used], weights[used], posterior, problem.n_symbols
-    )
+    there = programme.released_masses(pairs.symbols[used], mass[used], posterior, problem.n_symbols)
     share = _best_share(here, there)
     return programme.add_up(
         problem,
         np.concatenate([current.symbols, pairs.symbols[used]]),
         np.concatenate([current.columns, pairs.columns[used]]),
-        np.concatenate([(1 - share) * current.weights, share * weights[used]]),
+        np.concatenate([(1 - share) * current.weights, share * mass[used]]),
     )
 
 

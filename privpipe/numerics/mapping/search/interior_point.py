@@ -179,10 +179,8 @@ class SparseNewton:
         return x[:n].reshape(self._shape), x[n:]
 
 
-def _symmetric_lu(matrix: Any, order: str) -> Any:
-    return spl.splu(
-        matrix, permc_spec=order, diag_pivot_thresh=0.0, options={"SymmetricMode": True}
-    )
+def _symmetric_lu(matrix: Any, spec: str) -> Any:
+    return spl.splu(matrix, permc_spec=spec, diag_pivot_thresh=0.0, options={"SymmetricMode": True})
 
 
 def _fill_reducing_order(row: IntArray, col: IntArray, size: int) -> IntArray:

@@ -52,10 +52,8 @@ def audit_groups(run: Run, executor: Executor, sources: AuditSources) -> dict[st
         if isinstance(one := judged[number], PrivpipeError):
             one = {"unknown": [{"reason": one.code}]}
         for key, rows in one.items():
-            found[key] += [{"group": group, "of": of} | row for row in rows]
-    found["rows"].sort(
-        key=lambda row: (WORST_FIRST.index(row["verdict"]), -(row["gain_lower"] or 0.0))
-    )
+            found[key] += [{"group": group, "of": of} | r for r in rows]
+    found["rows"].sort(key=lambda r: (WORST_FIRST.index(r["verdict"]), -(r["gain_lower"] or 0.0)))
     return found
 
 
@@ -74,19 +72,17 @@ def judge_group(
     )
 
 
-def _judge(
-    sources: AuditSources, of: str, group: str, code: int | None, options: AttackOptions
-) -> str:
-    published, judged = replace(sources.published, compares_noise=False), sources.judged
+def _judge(data: AuditSources, of: str, group: str, code: int | None, given: AttackOptions) -> str:
+    published, judged = replace(data.published, compares_noise=False), data.judged
     if code is not None:
         # Those as well that the fit saw: of twenty too few are held out.
         published, judged = replace(published, only=(of, code)), judged.keeping(None, "all")
-    sources, utility = replace(sources, published=published, judged=judged), []
+    data, utility = replace(data, published=published, judged=judged), []
     try:
-        evidence = sample_evidence(sources, options, controls=group == OUTLIERS)
+        evidence = sample_evidence(data, given, controls=group == OUTLIERS)
         if code is not None and judged.desired:
-            utility = measure_retained_utility(sources, options)
+            utility = measure_retained_utility(data, given)
     except PrivpipeError as error:
         return json.dumps({"unknown": [{"reason": error.code}]})
-    rows, utility = measure_group(evidence, group, options), [u for u in utility if "score" in u]
+    rows, utility = measure_group(evidence, group, given), [u for u in utility if "score" in u]
     return json.dumps(without_nan({"rows": rows, "utility": utility}))

@@ -96,9 +96,7 @@ def _compare(places: PlacePlan, run: Run) -> dict[str, Any]:
         sums = table.add_up(place, len(chunks))
         # A chunk of few records shows nothing even of a copy: it is said of how many that is so.
         blind += (~test.finds_copies(sums)).sum(axis=0)
-        listed += _list_worst(
-            test, sums, [_name_chunk(run, int(chunk)) for chunk in chunks], names, places
-        )
+        listed += _list_worst(test, sums, [_name_chunk(run, int(c)) for c in chunks], names, places)
     for key in sorted(larger):
         listed += _list_worst(test, larger[key], [_name_larger(run, *key)], names, places)
     # By what is sure, not by the estimate, which is largest where records are fewest.

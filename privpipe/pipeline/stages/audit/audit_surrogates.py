@@ -216,16 +216,14 @@ def attack_surrogates(
         others=others,
         gram=gram,
     )
-    attacks = {
-        name: _try(run_by_name, name, sample, options) for name in (*closed, *RECORD_ATTACKS)
-    }
+    found = {name: _try(run_by_name, name, sample, options) for name in (*closed, *RECORD_ATTACKS)}
     for one in earlier:
         joined = replace(sample, earlier=one.read_surrogates(MOST_RELEASED))
-        attacks[f"{record_decisions.EARLIER}: {one.name}"] = _try(
+        found[f"{record_decisions.EARLIER}: {one.name}"] = _try(
             run_by_name, record_decisions.EARLIER, joined, options
         )
     controls = {name: _try(run_control, name, members, others, options) for name in RECORD_ATTACKS}
-    return attacks, controls
+    return found, controls
 
 
 def _read_some(

@@ -282,14 +282,12 @@ def _read_start(alphabet: Alphabet, start: SparseMapping) -> Duals:
         if fails:
             raise OptionError(f"start {what}.", remedy=f"Start from a mapping {remedy}.")
     problem = alphabet.problem
-    potentials = np.clip(start.potentials[alphabet.order][:, alphabet.private], -1e3, 1e3)
-    potentials = np.maximum(programme.normalise_potentials(potentials, problem.prior), -_FAR)
+    g = np.clip(start.potentials[alphabet.order][:, alphabet.private], -1e3, 1e3)
+    g = np.maximum(programme.normalise_potentials(g, problem.prior), -_FAR)
     # With a larger multiplier no bound above 0 is possible at all.
     most = np.log(problem.n_private) / max(problem.budget, 1e-300)
     multiplier = min(float(start.multiplier) * alphabet.unit, most)
-    return Duals(
-        np.ascontiguousarray(programme.normalise_potentials(potentials, problem.prior)), multiplier
-    )
+    return Duals(np.ascontiguousarray(programme.normalise_potentials(g, problem.prior)), multiplier)
 
 
 def _searchable_budget(alphabet: Alphabet) -> float:

@@ -375,13 +375,11 @@ def draw_lifts(
     return lifts
 
 
-def _spread_losses(
-    history: FloatArray, tasks: Sequence[Task], adversaries: Sequence[Task]
-) -> FloatArray:
+def _spread_losses(path: FloatArray, tasks: Sequence[Task], rivals: Sequence[Task]) -> FloatArray:
     """A history of the first round with the columns of the later ones."""
-    at = {task.label: history[:, 2 + j] for j, task in enumerate(tasks)}
-    losses = [at.get(task.label, np.full(len(history), task.baseline)) for task in adversaries]
-    return np.column_stack([history[:, :2], *losses, history[:, 2 + len(tasks) :]])
+    at = {task.label: path[:, 2 + j] for j, task in enumerate(tasks)}
+    losses = [at.get(task.label, np.full(len(path), task.baseline)) for task in rivals]
+    return np.column_stack([path[:, :2], *losses, path[:, 2 + len(tasks) :]])
 
 
 def _join_histories(parts: Sequence[FloatArray]) -> FloatArray:

@@ -265,22 +265,18 @@ class _TaskSums:
     def _count(self, per_record: FloatArray, fitted: BoolArray) -> None:
         self.losses += float(per_record[fitted].sum()), float(per_record[~fitted].sum())
 
-    def _bend(self, inputs: FloatArray, probabilities: FloatArray | None) -> None:
+    def _bend(self, inputs: FloatArray, shares: FloatArray | None) -> None:
         """Add a product of the Hessian, or the Hessian and its bound, of records fitted to."""
-        basis = self.task.basis if probabilities is not None else NOTHING
+        basis = self.task.basis if shares is not None else NOTHING
         if self.direction is not None:
-            assert probabilities is not None, "only heads of classes are solved by products"
-            self.slope += logistic.multiply_softmax_curvature(
-                inputs, probabilities, basis, self.direction
-            )
+            assert shares is not None, "only heads of classes are solved by products"
+            self.slope += logistic.multiply_softmax_curvature(inputs, shares, basis, self.direction)
             return
         moments = inputs.T @ inputs
         # The Hessian of squared errors is the same block for every output.
-        self.block += (
-            2 * moments if probabilities is None else logistic.bound_softmax_curvature(moments)
-        )
-        if self.hessian.size and probabilities is not None:
-            self.hessian += logistic.sum_softmax_curvature(inputs, probabilities, basis)
+        self.block += 2 * moments if shares is None else logistic.bound_softmax_curvature(moments)
+        if self.hessian.size and shares is not None:
+            self.hessian += logistic.sum_softmax_curvature(inputs, shares, basis)
 
 
 def _pack(matrix: FloatArray) -> FloatArray:
