@@ -27,8 +27,8 @@ from privpipe.store.releases.incremental_release import PARTS
 from privpipe.store.releases.release_writing import ReleasePlan
 
 
-def check_limit(run: Run) -> None:
-    """Refuse before anything is fitted what no draws of this epsilon can be.
+def check_limit(run: Run, epsilon: float) -> None:
+    """Refuse before anything is fitted what no draws of the method's epsilon can be.
 
     Whether these draws were charged before is known when the map is; a partition whose limit
     is reached and that was never charged this epsilon cannot be that case.
@@ -40,9 +40,7 @@ def check_limit(run: Run) -> None:
     StoreError
         If the account cannot be reached, or is damaged.
     """
-    epsilon, limit = run.options.method.consumes(), run.options.privacy.most_epsilon
-    if epsilon is None:
-        return
+    limit = run.options.privacy.most_epsilon
     method, delta = run.options.method, float(getattr(run.options.method, "delta", 0.0))
     more = accounts.TotalLoss.of(
         [accounts.Charge("", "", epsilon, delta, "", method.concentrates())]

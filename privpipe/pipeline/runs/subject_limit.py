@@ -135,9 +135,9 @@ def _walk(run: Run, name: str) -> Iterator[tuple[Counts, BoolArray]]:
         yield counts, rest
 
 
-def protect_subjects(guarantee: Guarantee, found: SubjectFindings | None) -> Guarantee:
+def protect_subjects(guarantee: Guarantee, found: SubjectFindings) -> Guarantee:
     """The promise for all records of a subject together, by basic composition."""
-    if found is None or guarantee.number is None:
+    if guarantee.number is None:
         return guarantee
     if guarantee.kind == "local_dp":
         n = found.n_released  # basic composition: as many draws of one subject

@@ -47,8 +47,10 @@ def check_stage(options: RunOptions) -> Run:
     else:
         dashboard.check_dashboard(options.cluster.dashboard)
     _check_method(options, method, roles)
-    _check_surrogate(options, method)
-    _check_include(options, roles)
+    if method.releases == "surrogate":
+        _check_surrogate(options, method)
+    for name in options.release.include:
+        _check_included(name, roles)
     collection, training = _open(options, method, roles)
     run = Run(
         options=options,
@@ -78,7 +80,8 @@ def check_stage(options: RunOptions) -> Run:
     _check_released(run)
     _check_outputs(run)
     check_gate(run)
-    spend.check_limit(run)
+    if (epsilon := options.method.consumes()) is not None:
+        spend.check_limit(run, epsilon)
     earlier.find_earlier(run)  # last: it opens other releases
     return run
 
@@ -131,8 +134,6 @@ def _list_methods(ability: str) -> str:
 
 def _check_surrogate(options: RunOptions, method: Method) -> None:
     """Records of no one have no variables of anyone, and none is withheld."""
-    if method.releases != "surrogate":
-        return
     release = options.release
     forbidden = {
         "[release] include": bool(release.include),
@@ -151,20 +152,19 @@ def _check_surrogate(options: RunOptions, method: Method) -> None:
         )
 
 
-def _check_include(options: RunOptions, roles: Mapping[Role, tuple[str, ...]]) -> None:
-    for name in options.release.include:
-        if name in (FEATURES, RELEASED, RECEIPTS, BASIS, *roles["attributes"]):
-            raise OptionError(
-                f"[release] include names {name!r}, which every release has by this name: its raw "
-                "values are never released.",
-                remedy="Name other variables only; rename the variable when you ingest it.",
-            )
-        if name in roles["confidential"]:
-            raise OptionError(
-                f"[release] include names the confidential variable {name!r}.",
-                remedy="A confidential variable is never released.",
-                code="confidential-included",
-            )
+def _check_included(name: str, roles: Mapping[Role, tuple[str, ...]]) -> None:
+    if name in (FEATURES, RELEASED, RECEIPTS, BASIS, *roles["attributes"]):
+        raise OptionError(
+            f"[release] include names {name!r}, which every release has by this name: its raw "
+            "values are never released.",
+            remedy="Name other variables only; rename the variable when you ingest it.",
+        )
+    if name in roles["confidential"]:
+        raise OptionError(
+            f"[release] include names the confidential variable {name!r}.",
+            remedy="A confidential variable is never released.",
+            code="confidential-included",
+        )
 
 
 def _open(

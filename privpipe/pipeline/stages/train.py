@@ -130,12 +130,13 @@ def _describe(fitted: RecordMap, run: Run, executor: Executor) -> Trained:
             code="other-model",
         )
     imputes = run.options.release.nonfinite == "impute"
+    guarantee, found = fitted.guarantee, count_subjects(run)
     read = ["n_features_in", "n_features_out", "reads", "draws", "keeps_features"]
     if isinstance(fitted, MakesRecords):
         read += ["n_records", "tile_rows", "feature_names", "response_names"]
     return Trained(
         model_digest=digest,
-        guarantee=protect_subjects(fitted.guarantee, count_subjects(run)),
+        guarantee=guarantee if found is None else protect_subjects(guarantee, found),
         mean_record=_shards(run, executor).reduce(summarise_features).mean if imputes else None,
         **{name: getattr(fitted, name) for name in read},
     )
