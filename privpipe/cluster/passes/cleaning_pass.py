@@ -142,26 +142,22 @@ def clean_chunks(job: CleaningJob, chunks: list[int]) -> list[Receipt]:
         # values.
         check_numbered_alike(schema, job.collection.schema)
     notes = None if job.places is None else PlaceNotes(job.places, chunks)
-    receipts = [_clean_chunk(job, fitted, chunk, notes) for chunk in chunks]
+    receipts = [_clean(job, fitted, chunk, notes) for chunk in chunks]
     if notes is not None:
         notes.store()
     return receipts
 
 
-def _clean_chunk(
-    job: CleaningJob, fitted: RecordMap, chunk: int, notes: PlaceNotes | None
-) -> Receipt:
+def _clean(job: CleaningJob, fitted: RecordMap, chunk: int, notes: PlaceNotes | None) -> Receipt:
     # The sample's chunk is the one that was just read, and is in memory.
     with reading_once() if job.samples else nullcontext():
-        receipt = _write_chunk(job, fitted, chunk, notes)
+        receipt = _write(job, fitted, chunk, notes)
         for drawing in job.samples:
             keep_chunk(drawing, chunk)
     return receipt
 
 
-def _write_chunk(
-    job: CleaningJob, fitted: RecordMap, chunk: int, notes: PlaceNotes | None
-) -> Receipt:
+def _write(job: CleaningJob, fitted: RecordMap, chunk: int, notes: PlaceNotes | None) -> Receipt:
     begun = time.perf_counter()
     start, stop = job.plan.chunks.rows(chunk)
     make = _map_codes if fitted.reads == "attributes" else _map_features

@@ -81,9 +81,7 @@ def show_release(
     )
 
 
-def _head(
-    run: Run, trained: Trained, cleaned: Cleaned, findings: Mapping[str, Any]
-) -> dict[str, Any]:
+def _head(run: Run, trained: Trained, cleaned: Cleaned, found: Mapping[str, Any]) -> dict[str, Any]:
     """What the release says of itself; of the source by allow-list, see store/DESIGN.md."""
     schema = run.collection.schema_of_records
     keeps = trained.keeps_features or cleaned.plan.basis is not None
@@ -104,7 +102,7 @@ def _head(
         "versions": list_versions(),
         "started": run.state.started,
         "published": now(),
-        "audit": publish_findings(findings),
+        "audit": publish_findings(found),
         "feature_names": list(names) if trained.reads == "features" and keeps else [],
         "partitions": [one.n_records for one in schema.partitions] if cut else [],
         "n_withheld": hide_small_count(cleaned.n_withheld),

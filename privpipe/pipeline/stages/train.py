@@ -113,12 +113,10 @@ def _is_alike(fitted: RecordMap, url: str, run: Run) -> bool:
 
 
 def _shards(run: Run, executor: Executor) -> ShardedCollection:
-    training = run.training
+    rows = run.training
     if run.method.releases == "surrogate" and run.split.group:  # one person, one leverage
-        training = replace(training, groups=(run.split.group,))
-    return ShardedCollection(
-        training.keeping(run.split, "fit"), executor, checkpoints=run.checkpoints
-    )
+        rows = replace(rows, groups=(run.split.group,))
+    return ShardedCollection(rows.keeping(run.split, "fit"), executor, checkpoints=run.checkpoints)
 
 
 def _describe(fitted: RecordMap, run: Run, executor: Executor) -> Trained:
