@@ -25,6 +25,7 @@ from privpipe.store.collections.ingest import IngestOptions, ingest
 from privpipe.store.collections.writing import WriteStatistics, read_statistics
 from privpipe.store.keyring.account import find_account
 from privpipe.store.releases.incremental_release import withdraw_partition
+from privpipe.store.sources.reading.roles import list_names
 from privpipe.store.sources.reading.source import BinningLoss, SourceLayout
 
 
@@ -81,10 +82,11 @@ def ingest_command(
     say(f"{shown(dest)}: {describe(made)}")
     if warning := describe_gaps(statistics):
         say(warning)
-    say(f"features: {_list_features(made)}")
+    # Names of the first features, which a release will name too.
+    say(f"features: {list_names(made.feature_names) or f'{made.n_features} without names'}")
     say_variables(made, statistics)
     for name, lost in statistics.binning.items():
-        say(describe_binning(name, lost))
+        say(audit_text.say("binning", name=name, lost=lost))
     return list_counts(made, statistics)
 
 
@@ -159,13 +161,6 @@ def _propose(
     return schema
 
 
-def _list_features(schema: CollectionSchema, most: int = 12) -> str:
-    """Names of the first features, which a release will name too."""
-    names = schema.feature_names
-    more = f" and {schema.n_features - most} more" if schema.n_features > most else ""
-    return ", ".join(names[:most]) + more if names else f"{schema.n_features} without names"
-
-
 def describe(schema: CollectionSchema) -> str:
     """One line about a collection."""
     n_chunks = -(-schema.n_records // schema.chunk_rows)
@@ -186,11 +181,6 @@ def describe_gaps(statistics: WriteStatistics) -> str:
         f"{statistics.cells_not_finite:,} cells of the features in "
         f"{statistics.records_not_finite:,} records are missing or not finite."
     )
-
-
-def describe_binning(name: str, lost: BinningLoss) -> str:
-    """A sentence on what bins lost; means over records, no value of one."""
-    return audit_text.say("binning", name=name, lost=lost)
 
 
 def say_variables(schema: CollectionSchema, statistics: WriteStatistics) -> None:

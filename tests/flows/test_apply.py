@@ -18,9 +18,10 @@ from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.pipeline.runs.watch import Watch
 from privpipe.report.console import PlainConsole
 from privpipe.store.collections.ingest import IngestOptions, ingest
-from privpipe.store.collections.proposal import ColumnPlan, FileForm, TableSchema
+from privpipe.store.collections.proposal import FileForm, TableSchema
 from privpipe.store.models import open_model, read_model_header, write_model
 from privpipe.store.releases.lazy_release import open_release
+from privpipe.store.sources.reading.column_guess import ColumnPlan
 from tests.store.serial_run import run_serially, serial_flows
 
 pytestmark = pytest.mark.slow

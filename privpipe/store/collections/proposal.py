@@ -5,6 +5,7 @@ files are matched against it by name.
 """
 
 import json
+import re
 import tomllib
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -13,58 +14,22 @@ from pathlib import Path
 from typing import Annotated, Any, Self, get_args
 
 import fsspec
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as checked
 
 from privpipe.errors import InputError, OptionError
 from privpipe.store.access import location
 from privpipe.store.sources.formats import open_file_table
 from privpipe.store.sources.reading import column_guess
-from privpipe.store.sources.reading.source import ColumnText, Dialect, SourceLayout, TextKind
+from privpipe.store.sources.reading.column_guess import STRICT, ColumnPlan
+from privpipe.store.sources.reading.source import Dialect, SourceLayout
 
 ENDING = ".schema.toml"
 
 HEAD = Path(__file__).with_name("schema_head.toml").read_text("utf-8")
 
-_STRICT = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
-
-@checked(frozen=True, config=_STRICT)
-class ColumnPlan:
-    """A column of a schema.
-
-    Parameters
-    ----------
-    kind, format, missing, order
-        How its cells are read; see `ColumnText`.
-    use
-        What it becomes.
-    why
-        Why that was proposed.
-    examples
-        Invented cells of the kind.
-    share_missing
-        Of the sample.
-    """
-
-    kind: TextKind
-    use: column_guess.Use
-    format: str = ""
-    missing: tuple[str, ...] = ()
-    order: tuple[str, ...] = ()
-    why: str = ""
-    examples: tuple[str, ...] = ()
-    share_missing: float = 0.0
-
-    def __post_init__(self) -> None:
-        """Refuse an order that orders nothing."""
-        if len(set(self.order)) < 2 if self.kind == "ordered" else self.order:
-            raise ValueError(
-                'kind = "ordered" has order = ["low", "high"], all values from the least'
-            )
-
-
-@checked(frozen=True, config=_STRICT)
+@checked(frozen=True, config=STRICT)
 class FileForm:
     """How the file of a schema is written; see `Dialect`."""
 
@@ -118,7 +83,10 @@ class TableSchema:
     @property
     def is_plain(self) -> bool:
         """Whether all columns are numbers that become features, written as usual."""
-        plain = all(one.use == "feature" and not one.missing for one in self.columns.values())
+        plain = all(
+            one.use == "feature" and not (one.missing or one.format)
+            for one in self.columns.values()
+        )
         return plain and replace(self.file, missing=(), multiline=True) == FileForm()
 
     def layout(self, **named: Any) -> SourceLayout:
@@ -144,10 +112,7 @@ class TableSchema:
         dialect = Dialect(
             **{name: getattr(self.file, name) for name in _SHARED},
             names=() if self.file.header else tuple(self.columns),
-            columns={
-                name: ColumnText(plan.kind, plan.format, plan.missing, plan.order)
-                for name, plan in self.columns.items()
-            },
+            columns={name: plan.text for name, plan in self.columns.items()},
         )
         found: dict[str, Any] = {
             "features": (*uses["feature"], *uses["marked"], *(named.get("features") or ())),
@@ -259,8 +224,8 @@ def read_schema(url: location.Place) -> TableSchema:
     try:
         content = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        # The message gives line and column, and quotes nothing of the file's values.
-        problem = _say_place(str(error))
+        # Line and column, and nothing of the file's values.
+        problem = "".join(re.findall(r" \(at .*\)$", str(error)))
     else:
         return decode_schema(content, location.shown(place))
     raise OptionError(
@@ -268,12 +233,6 @@ def read_schema(url: location.Place) -> TableSchema:
         remedy="Correct it.",
         code="schema",
     )
-
-
-def _say_place(message: str) -> str:
-    """Where TOML is wrong, as its reader says it."""
-    _, at, place = message.partition(" (at ")
-    return f" ({place.rstrip(')')})" if at else ""
 
 
 def write_schema(schema: TableSchema, url: location.Place) -> bool:
@@ -314,9 +273,9 @@ def propose_schema(url: location.Place, *, table: str = "") -> TableSchema:
         )
     delimiter, dialect, columns, sample = opened.look()
     guesses = column_guess.guess_columns(columns, sample, dialect)
-    if not any(one.use != "drop" for one in guesses):
+    if all(one.use == "drop" for one in guesses.values()):
         # Of nothing but keys and constants no one could learn; better all than nothing.
-        guesses = tuple(replace(one, use="variable") for one in guesses)
+        guesses = {name: replace(one, use="variable") for name, one in guesses.items()}
     marks = column_guess.MISSING_MARKS if opened.has_text else ("",)
     file = FileForm(
         delimiter,
@@ -324,14 +283,4 @@ def propose_schema(url: location.Place, *, table: str = "") -> TableSchema:
         header=not dialect.names,
         missing=marks,
     )
-    plans = {
-        one.name: ColumnPlan(
-            **vars(one.text),
-            use=one.use,
-            why=one.why,
-            examples=one.examples,
-            share_missing=one.missing,
-        )
-        for one in guesses
-    }
-    return TableSchema(file, plans)
+    return TableSchema(file, guesses)

@@ -3,6 +3,7 @@
 import io
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -15,7 +16,7 @@ from privpipe.errors import InputError
 from privpipe.store.sources.reading import roles
 from privpipe.store.sources.reading.conversions import LOST_ZERO, ZEROS, needs_text
 from privpipe.store.sources.reading.delimited import BUFFER_BYTES, DelimitedText
-from privpipe.store.sources.reading.dialect import read_cells, sniff_dialect
+from privpipe.store.sources.reading.dialect import HEAD_BYTES, read_cells, sniff_dialect
 from privpipe.store.sources.reading.files import TableFile, open_input
 from privpipe.store.sources.reading.source import Dialect, Form, SourceLayout, TableColumn
 from privpipe.store.sources.reading.table_source import FileTable, kind_of
@@ -60,6 +61,8 @@ class CsvTable(FileTable):
     def describe(self, file: TableFile) -> tuple[TableColumn, ...]:
         """Names of the first row, types of the first block."""
         text, dialect = self._text(file), self.layout.dialect
+        if dialect.names and dialect.skip_first:
+            self._check_order(file)
         schema = text.infer()
         # Of names that a schema says no cell was a record's.
         is_header = bool(dialect.columns) or _check_header(schema, self.layout, text.where)
@@ -73,6 +76,25 @@ class CsvTable(FileTable):
             )
             for place, field in enumerate(schema, start=1)
         )
+
+    def _check_order(self, file: TableFile) -> None:
+        """Refuse names above the records that are those of the schema in another order.
+
+        They are read by place: two rows make them, or row names have none.
+        """
+        dialect = self.layout.dialect
+        with _open_text(self.files.system, file.path, replace(dialect, skip_first=0)) as stream:
+            lines = stream.read(HEAD_BYTES).decode(errors="replace").splitlines(keepends=True)
+        above = read_cells("".join(lines[: dialect.skip_first]), self._delimiter(file), 2_000)
+        rows = [[cell.strip() for cell in row] for _, row in above[-2:]]
+        joined = [" ".join(filter(None, pair)) for pair in zip(*rows, strict=False)]
+        for found in (joined, *rows[-1:], [_unnamed(1), *(rows[-1] if rows else ())]):
+            if sorted(found) == sorted(dialect.names) and tuple(found) != dialect.names:
+                raise InputError(
+                    f"{self.files.describe(file)} has the columns of the schema in another order.",
+                    remedy="Bring them into its order: such names are read by their place.",
+                    code="column-order",
+                )
 
     def read(
         self, file: TableFile, columns: Sequence[TableColumn], forms: Mapping[str, Form], rows: int

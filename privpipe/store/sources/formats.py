@@ -137,10 +137,11 @@ def open_source(url: str, layout: SourceLayout, *, min_category_count: int = 1) 
     if layout.calendar:
         as_days = replace(layout, dates=(*layout.dates, *layout.calendar), calendar=())
         return recoding.split_dates(open_source(url, as_days), layout.calendar)
-    try:
-        return _open(url, layout)
-    except ModuleNotFoundError as error:
-        raise explain_missing(error) from None
+    from privpipe.store.sources.reading.table_source import FileTable, open_table
+
+    opened = _load_format(url, layout)
+    records: RecordSource = open_table(opened) if isinstance(opened, FileTable) else opened
+    return records
 
 
 def open_file_table(url: str, layout: SourceLayout) -> FileTable | None:
@@ -153,19 +154,8 @@ def open_file_table(url: str, layout: SourceLayout) -> FileTable | None:
     """
     from privpipe.store.sources.reading.table_source import FileTable
 
-    try:
-        opened = _load_format(url, layout)
-    except ModuleNotFoundError as error:
-        raise explain_missing(error) from None
-    return opened if isinstance(opened, FileTable) else None
-
-
-def _open(url: str, layout: SourceLayout) -> RecordSource:
-    from privpipe.store.sources.reading.table_source import FileTable, open_table
-
     opened = _load_format(url, layout)
-    source: RecordSource = open_table(opened) if isinstance(opened, FileTable) else opened
-    return source
+    return opened if isinstance(opened, FileTable) else None
 
 
 def _load_format(url: str, layout: SourceLayout) -> Any:
@@ -187,7 +177,10 @@ def _load_format(url: str, layout: SourceLayout) -> Any:
                 code="source-format",
             )
         row = next(one for one in FORMATS if one.name == place.kind)
-    return _load(row.opener)(place, layout)
+    try:
+        return _load(row.opener)(place, layout)
+    except ModuleNotFoundError as error:
+        raise explain_missing(error) from None
 
 
 def _either(names: list[str]) -> str:

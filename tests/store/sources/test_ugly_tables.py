@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -106,6 +107,57 @@ def test_ingest__of_a_damaged_table_names_the_row_and_leaves_nothing(
     path.write_bytes(whole)
     ingest(path, dest, IngestOptions(schema=schema))
     assert open_collection(str(dest)).n_records
+
+
+@pytest.mark.parametrize(
+    "name", ["two rows of header", "row names of R", "blanks and row names of R"]
+)
+def test_ingest__of_columns_in_another_order_is_refused_where_they_go_by_place(
+    name: str, tmp_path: Path
+) -> None:
+    path = make(name, tmp_path)
+    schema, text = propose_schema(path), path.read_text()
+    for mark in ",; ":
+        for quote in ('"', ""):
+            one, other = f"{quote}amount{quote}", f"{quote}count{quote}"
+            text = text.replace(one + mark + other, other + mark + one)
+            if name.startswith("two"):
+                text = text.replace(f"EUR{mark}pieces", f"pieces{mark}EUR")
+    path.write_text(text)
+    error = catch(path, tmp_path / "c.zarr", schema)
+    assert error is not None
+    assert (error.code, error.exit_code) == ("column-order", 3)
+
+
+HUNDRED = range(150)
+DOUBTFUL = {
+    "two units": ([f"{k / 7:.2f} {'$' if k % 2 else '€'}" for k in HUNDRED], "text"),
+    "a few in dollars": ([f"{k / 7:.2f} {'€' if k % 30 else '$'}" for k in HUNDRED], "refused"),
+    "a few without a unit": ([f"{k / 7:.2f}{'%' if k % 30 else ''}" for k in HUNDRED], "refused"),
+    "twice a sign": ([f"{k / 7:.2f}-" if k % 30 else "-5-" for k in HUNDRED], "refused"),
+    "brackets and a minus": ([f"({k / 7:.2f})" if k % 30 else "(5-)" for k in HUNDRED], "refused"),
+    "twice a unit": ([f"€{k / 7:.2f}" if k % 30 else "€5€" for k in HUNDRED], "refused"),
+    "telephones": ([f"(030) {k + 1_000_000}" for k in HUNDRED], "text"),
+    "ranges": ([f"{k % 7}-{k % 7 + 3}" for k in HUNDRED], "text"),
+    "codes of percent": ([f"0{k}%" for k in HUNDRED], "text"),
+    "colours": ([f"#{k % 7}f" for k in HUNDRED], "text"),
+}
+
+
+@pytest.mark.parametrize("name", DOUBTFUL)
+def test_ingest__takes_no_cell_for_a_number_that_may_be_another(name: str, tmp_path: Path) -> None:
+    cells, expected = DOUBTFUL[name]
+    path = tmp_path / "t.csv"
+    head = "#a,b\n" if name == "colours" else "a,b\n"
+    path.write_text(head + "".join(f'"{cell}",{k % 5}\n' for k, cell in enumerate(cells)))
+    schema = propose_schema(path)
+    [kind, _] = [one.kind for one in schema.columns.values()]
+    assert kind == ("text" if expected == "text" else "number")
+    error = catch(path, tmp_path / "c.zarr", schema)
+    assert (error is not None) == (expected == "refused")
+    if error is not None:
+        assert [one["row"] for one in error.details] == [2, 32, 62, 92, 122]
+        assert not re.search(r"\d\.\d", error.message)
 
 
 def test_ingest__makes_a_calendar_of_dates_as_pandas_does(tmp_path: Path) -> None:

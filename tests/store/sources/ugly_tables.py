@@ -1,4 +1,4 @@
-"""Forty tables as people have them, each with what a careful person reads from it with pandas.
+"""Fifty tables as people have them, each with what a careful person reads from it with pandas.
 
 Each is made by a script, from the same records: an amount, a count, a town, a day, a flag, a postal
 code. `careful` is the call of pandas that gets them; `edits` is what a reviewer of the schema
@@ -7,6 +7,7 @@ changes.
 
 from __future__ import annotations
 
+import csv
 import gzip
 import sqlite3
 import zipfile
@@ -70,6 +71,21 @@ def dates(form: str) -> pd.DataFrame:
 
 def worded(true: str, false: str) -> pd.DataFrame:
     return TRUTH[["amount"]].assign(flag=TRUTH["flag"].map({True: true, False: false}))
+
+
+def priced(form: str, mark: str, below: str = "") -> pd.DataFrame:
+    """Amounts with a unit; where there is a form for those below zero, each third is."""
+    texts = grouped(PLAIN, mark, ".,".replace(mark, ""))["amount"]
+    forms = [below if below and k % 3 == 0 else form for k in range(N)]
+    return PLAIN.assign(amount=[f.format(one) for f, one in zip(forms, texts, strict=True)])
+
+
+def named_rows(mark: str) -> str:
+    """As R's write.table: a first column of row names, which has no name itself."""
+    plain = PLAIN.assign(town=PLAIN["town"].str.replace('[,"]', "", regex=True))
+    plain.index = pd.Index([f"{k + 1}" for k in range(N)])
+    rows = plain.to_csv(sep=mark, header=False, index_label=False, quoting=csv.QUOTE_NONNUMERIC)
+    return mark.join(f'"{name}"' for name in plain) + "\n" + rows
 
 
 def gaps(mark: str) -> str:
@@ -139,6 +155,8 @@ QUOTED = pd.DataFrame(
     {"amount": [1.5, 2.5] * 60, "said": ['He said "no; never", then\nleft', "x"] * 60}
 )
 SENTINEL = PLAIN.assign(count=np.where(np.arange(N) % 10 == 0, 999, TRUTH["count"]))
+PERCENT = [f"{k}%" for k in TRUTH["count"]]
+SIGNED = PLAIN.assign(amount=PLAIN["amount"] * np.where(np.arange(N) % 3 == 0, -1, 1))
 CODES = pd.DataFrame({"amount": TRUTH["amount"], "part": RNG.choice(["1e5", "2e7", "300"], N)})
 AMERICAN = read(parse_dates=["day"], date_format="%m/%d/%Y")
 GERMAN = read(parse_dates=["day"], date_format="%d.%m.%Y")
@@ -228,6 +246,38 @@ TABLES: dict[str, Table] = {
         read(skipinitialspace=True),
         {"town": {"use": "variable"}},
     ),
+    "€ in names, % behind numbers": Table(
+        "t.csv",
+        written(text_of(PLAIN.rename(columns={"amount": "amount €"}).assign(count=PERCENT))),
+        lambda path: pd.read_csv(path).assign(count=PLAIN["count"]),
+    ),
+    "1.234,56 €": Table(
+        "t.csv", written(text_of(priced("{} €", "."), sep=";"), "cp1252"), lambda _: PLAIN
+    ),
+    "$1,234.56 and ($1,234.56)": Table(
+        "t.csv", written(text_of(priced("${}", ",", "(${})"))), lambda _: SIGNED
+    ),
+    "(1,5) below zero": Table(
+        "t.csv", written(text_of(priced("{}", ".", "({})"), sep=";")), lambda _: SIGNED
+    ),
+    "1.50- below zero": Table(
+        "t.csv", written(text_of(priced("{}", ",", "{}-"), sep=";")), lambda _: SIGNED
+    ),
+    "row names of R": Table(
+        "t.csv", written(named_rows(",")), lambda path: pd.read_csv(path).reset_index(drop=True)
+    ),
+    "blanks and row names of R": Table(
+        "t.data",
+        written(named_rows(" ")),
+        lambda path: pd.read_csv(path, sep=" ").reset_index(drop=True),
+    ),
+    "remarks above": Table(
+        "t.csv", written('# from Bonn, 5" wide, -\n# EUR, pieces, -\n' + COMMA), read(skiprows=2)
+    ),
+    "names in a remark": Table("t.csv", written("# of today\n#" + COMMA), read(skiprows=1)),
+    "sep= for Excel": Table(
+        "t.csv", written("sep=;\r\n" + SEMI), read(skiprows=1, sep=";", decimal=",")
+    ),
     "3,000 categories": Table("t.csv", written(text_of(MANY)), read()),
     "workbook of two sheets": Table("t.xlsx", workbook, lambda _: TRUTH, needs="python_calamine"),
     "lines of JSON": Table(
@@ -263,7 +313,8 @@ def damage(kind: str, raw: bytes) -> bytes:
     if kind == "flipped":
         return raw[:half] + bytes(b ^ 0xFF for b in raw[half : half + 9]) + raw[half + 9 :]
     lines = raw.split(b"\n")
-    middle = next(k for k in range(len(lines) // 2, len(lines)) if b'"' not in lines[k])
-    mark = max(b";\t|,", key=lambda one: lines[middle].count(bytes([one])))
+    middle = next(k for k in range(len(lines) // 2, len(lines)) if lines[k].count(b'"') in (0, 4))
+    marks = b";\t|," if b"," in raw else b" "
+    mark = max(marks, key=lambda one: lines[middle].count(bytes([one])))
     lines[middle] = lines[middle].rpartition(bytes([mark]))[0]
     return b"\n".join(lines)

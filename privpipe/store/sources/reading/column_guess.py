@@ -4,20 +4,28 @@ Nothing in what is said is a cell: examples are invented, and those that occur a
 """
 
 import re
-import tomllib
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
+from pydantic import ConfigDict
+from pydantic.dataclasses import dataclass as checked
 
 from privpipe.store.sources.reading import source
-from privpipe.store.sources.reading.conversions import FALSE, LOST_ZERO, TRUE, convert_cells
+from privpipe.store.sources.reading.conversions import (
+    BRACKETS,
+    CELLS,
+    FALSE,
+    LOST_ZERO,
+    TRUE,
+    UNIT,
+    convert_cells,
+)
 
 VariableUse = Literal["variable", "subject", "weights", "time"]
 """What a column that is no feature becomes, and which role it has."""
@@ -26,7 +34,6 @@ Use = Literal["feature", "days", "calendar", "marked", "indicators", "drop", Var
 """What a column becomes: a feature, one of days, four of a date, two where gaps are marked, one per
 category, what `VariableUse` says, or nothing."""
 
-CELLS = tomllib.loads(Path(__file__).with_name("cells.toml").read_text("utf-8"))
 MISSING_MARKS: tuple[str, ...] = (*source.MISSING_TEXT, *CELLS["missing"])
 """Cells that mean a missing value wherever they are."""
 
@@ -37,51 +44,63 @@ LEAST_JUDGED, MOST_PAIRED = 100, 60
 """Cells by which an identifier is known; columns of which each pair is compared."""
 
 
-@dataclass(frozen=True)
-class ColumnGuess:
-    """What a column was taken for.
+STRICT = ConfigDict(extra="forbid", hide_input_in_errors=True)
+
+
+@checked(frozen=True, config=STRICT)
+class ColumnPlan:
+    """A column of a schema.
 
     Parameters
     ----------
-    name
-    text
-        How its cells are read.
+    kind, format, missing, order
+        How its cells are read; see `ColumnText`.
     use
         What it becomes.
     why
-        A sentence without a value.
+        Why that was proposed: a sentence without a value.
     examples
         Invented cells of the kind.
-    missing
-        Share of the sample without a value.
+    share_missing
+        Of the sample.
     """
 
-    name: str
-    text: source.ColumnText
+    kind: source.TextKind
     use: Use
-    why: str
+    format: str = ""
+    missing: tuple[str, ...] = ()
+    order: tuple[str, ...] = ()
+    why: str = ""
     examples: tuple[str, ...] = ()
-    missing: float = 0.0
+    share_missing: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Refuse an order that orders nothing."""
+        if len(set(self.order)) < 2 if self.kind == "ordered" else self.order:
+            raise ValueError(
+                'kind = "ordered" has order = ["low", "high"], all values from the least'
+            )
+
+    @property
+    def text(self) -> source.ColumnText:
+        """How its cells are read."""
+        return source.ColumnText(self.kind, self.format, self.missing, self.order)
 
 
 def guess_columns(
     columns: Sequence[source.TableColumn], sample: pa.Table, dialect: source.Dialect
-) -> tuple[ColumnGuess, ...]:
+) -> dict[str, ColumnPlan]:
     """Guess what each column of a sample is, and name those that are functions of others."""
-    found = [
-        _guess_column(column, sample.column(column.name).combine_chunks(), dialect)
+    found = {
+        column.name: _guess_column(column, sample.column(column.name).combine_chunks(), dialect)
         for column in columns
-    ]
-    determined = _find_functions(found, sample)
-    return tuple(
-        replace(one, why=f"{one.why}; a function of {determined[one.name]}")
-        if one.name in determined
-        else one
-        for one in found
-    )
+    }
+    for name, other in _find_functions(found, sample).items():
+        found[name] = replace(found[name], why=f"{found[name].why}; a function of {other}")
+    return found
 
 
-def _guess_column(column: source.TableColumn, values: Any, dialect: source.Dialect) -> ColumnGuess:
+def _guess_column(column: source.TableColumn, values: Any, dialect: source.Dialect) -> ColumnPlan:
     if isinstance(values, pa.ChunkedArray):
         values = values.combine_chunks()
     if pa.types.is_dictionary(values.type):
@@ -93,19 +112,21 @@ def _guess_column(column: source.TableColumn, values: Any, dialect: source.Diale
     present = cells.filter(pc.and_(pc.invert(is_missing), pc.is_valid(cells)))
     missing = 1 - len(present) / max(1, len(cells))
     if not len(present):
-        text = source.ColumnText("text")
-        return ColumnGuess(column.name, text, "drop", "no value in the sample", (), 1.0)
+        return ColumnPlan("text", "drop", why="no value in the sample", share_missing=1.0)
     counts = Counter(present.to_pylist())
     text, use, why, shown = _guess_text(counts, dialect)
     if use in ("variable", "feature") and len(counts) == 1 and len(present) > 1:
         use, why = "drop", f"{why}; a constant in the sample"
+    elif column.name.startswith("unnamed_") and len(counts) == len(values):
+        use, why = "drop", f"{why}; without a name, and another in each record: names of rows"
     if text.kind == "number":
         shown = "number"
         if marks := _find_sentinels(present, text, dialect):
             text = replace(text, missing=marks)
             why = f"{why}; {', '.join(marks)} lies far from all others and is taken for missing"
     examples = _invent(shown, text, dialect, counts)
-    return ColumnGuess(column.name, text, use, why, examples, round(missing, 4))
+    about: Any = {"why": why, "examples": examples, "share_missing": round(missing, 4)}
+    return ColumnPlan(text.kind, use, text.format, text.missing, **about)
 
 
 def _guess_text(
@@ -113,47 +134,46 @@ def _guess_text(
 ) -> tuple[source.ColumnText, Use, str, str]:
     """How cells are read, for what, why, and what examples of them look like."""
     names, n = list(counts), counts.total()
-    as_numbers = pa.array(names, pa.string())
-    numbers, bad = convert_cells(as_numbers, source.ColumnText("number"), dialect, ())
+    said = source.ColumnText("number", _find_marks(counts))
+    numbers, bad = convert_cells(pa.array(names, pa.string()), said, dialect, ())
     zeros = [name for name in names if re.match(LOST_ZERO, name)]
     digits = [name for name in names if name.isdecimal() or CODE.fullmatch(name)]
     is_code = len(digits) == len(names) and (zeros or any(map(CODE.fullmatch, names)))
     if is_code or sum(counts[name] for name in names if PHONE.fullmatch(name)) > MOSTLY * n:
         what = "leading zeros" if zeros else "digits with an e, or as of telephones"
         use: Use = "drop" if _is_key(counts) else "variable"
-        return (
-            source.ColumnText("text"),
-            use,
-            f"a code: {what}; as a number it would change",
-            "code",
-        )
+        why = f"a code: {what}; as a number it would change"
+        return source.ColumnText("text"), use, why, "code"
     if date := _guess_date(counts):
         return date
     words = {name.lower() for name in names}
     if words <= {*TRUE, *FALSE} and words & {*TRUE} and words & {*FALSE} and words != {"0", "1"}:
         return source.ColumnText("boolean"), "variable", "words for true and false", "boolean"
     whole = all(float(v).is_integer() for v in numbers.drop_null().to_pylist())
+    what = "whole numbers" if whole else "numbers"
+    what += f", each as {said.format}" if said.format else ""
     if not len(bad):
         if whole and _is_key(counts):
-            return (
-                source.ColumnText("number"),
-                "drop",
-                "another whole number in each record: a key",
-                "",
-            )
-        return source.ColumnText("number"), "feature", "whole numbers" if whole else "numbers", ""
+            return said, "drop", "another whole number in each record: a key", ""
+        return said, "feature", what, ""
     # Some cells are no numbers: their rows are refused, named by the second call.
     if sum(counts[names[i]] for i in bad) < (1 - MOSTLY) * n and not zeros:
-        why = f"numbers; {len(bad)} other texts in the sample, which are refused unless `missing`"
-        return source.ColumnText("number"), "feature", f"{why} names them", ""
+        why = f"{what}; {len(bad)} other texts in the sample, which are refused unless `missing`"
+        return said, "feature", f"{why} names them", ""
     if _is_key(counts):
         return source.ColumnText("text"), "drop", "another text in nearly every record", "text"
-    return (
-        source.ColumnText("text"),
-        "variable",
-        f"text of {len(counts):,} different values",
-        "text",
-    )
+    why = f"text of {len(counts):,} different values"
+    return source.ColumnText("text"), "variable", why, "text"
+
+
+def _find_marks(counts: Counter[str]) -> str:
+    """Format of numbers by the unit that most cells have, and by brackets or a minus behind."""
+    units = Counter[str]()
+    for name, n in counts.items():
+        units.update(dict.fromkeys(UNIT.findall(name)[:1], n))
+    unit = next((one for one, n in units.most_common(1) if n > MOSTLY * counts.total()), "")
+    signed = any(re.fullmatch(r"\(.*\d.*\)|[^()]*\d\D*-", name) for name in counts)
+    return BRACKETS * signed + unit
 
 
 def _guess_date(counts: Counter[str]) -> tuple[source.ColumnText, Use, str, str] | None:
@@ -184,7 +204,7 @@ def _others(form: str) -> tuple[str, ...]:
     return tuple(one for one in ("%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y", "") if one != form)
 
 
-def _guess_typed(column: source.TableColumn, values: Any) -> ColumnGuess:
+def _guess_typed(column: source.TableColumn, values: Any) -> ColumnPlan:
     """What a column of declared type is for."""
     missing = round(values.null_count / max(1, len(values)), 4)
     kinds: Mapping[str, tuple[source.TextKind, Use, str]] = {
@@ -198,14 +218,14 @@ def _guess_typed(column: source.TableColumn, values: Any) -> ColumnGuess:
     if column.is_date:
         kind, use, why = "date", "days", "dates"
     elif column.kind == "other":
-        return ColumnGuess(column.name, source.ColumnText(kind), use, why, (), missing)
+        return ColumnPlan(kind, use, why=why, share_missing=missing)
     counts = Counter(map(str, values.drop_null().to_pylist()))
     if column.kind == "integer" and _is_key(counts):
         use, why = "drop", "another whole number in each record: a key"
     elif len(counts) == 1 and len(values) > 1:
         use, why = "drop", f"{why}; a constant in the sample"
     examples = _invent(kind, source.ColumnText(kind), source.Dialect(), counts)
-    return ColumnGuess(column.name, source.ColumnText(kind), use, why, examples, missing)
+    return ColumnPlan(kind, use, why=why, examples=examples, share_missing=missing)
 
 
 def _is_key(counts: Counter[str]) -> bool:
@@ -240,17 +260,17 @@ def _invent(
     return tuple(one for one in examples if one not in counts)[:3]
 
 
-def _find_functions(found: Sequence[ColumnGuess], sample: pa.Table) -> dict[str, str]:
+def _find_functions(found: Mapping[str, ColumnPlan], sample: pa.Table) -> dict[str, str]:
     """By column, one that determines it in the sample: both repeat, and neither is constant."""
     codes = dict[str, Any]()
     # What is left out may be of any type, lists too.
-    compared = [one for one in found if one.use in ("feature", "variable")]
-    for one in compared[:MOST_PAIRED]:
-        column = pc.dictionary_encode(sample.column(one.name).combine_chunks().cast(pa.string()))
+    compared = [name for name, one in found.items() if one.use in ("feature", "variable")]
+    for name in compared[:MOST_PAIRED]:
+        column = pc.dictionary_encode(sample.column(name).combine_chunks().cast(pa.string()))
         column = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
         n = len(column.dictionary)
         if 2 < n < sample.num_rows / 5:
-            codes[one.name] = (column.indices.fill_null(n).to_numpy().astype(np.int64), n + 1)
+            codes[name] = (column.indices.fill_null(n).to_numpy().astype(np.int64), n + 1)
     determined = dict[str, str]()
     for name, (mine, n_mine) in codes.items():
         for other, (theirs, n_theirs) in codes.items():

@@ -4,7 +4,9 @@ What does not fit is an error with its rows, all of them, and never its cells.
 """
 
 import re
+import tomllib
 from collections.abc import Iterable
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -19,11 +21,19 @@ TRUE = ("true", "t", "yes", "y", "1", "ja", "j", "oui", "o", "si", "sí", "s", "
 FALSE = ("false", "f", "no", "n", "0", "nein", "non", "falsch", "faux", "off")
 """Words for truth values, in lower case."""
 
+CELLS = tomllib.loads(Path(__file__).with_name("cells.toml").read_text("utf-8"))
+"""What cells of a text look like, for guesses."""
+
+UNIT = re.compile("|".join(map(re.escape, CELLS["units"])))
+
 LOST_ZERO = r"^[+-]?0[0-9]"
 """How a number begins that is a code: as a number it would lose its zeros."""
 
 ZEROS = "zeros"
 """Format of a column of numbers that may begin with zeros."""
+
+BRACKETS = "()"
+"""How the format of numbers begins of which (5) and 5- are less than 0; a unit may follow."""
 
 WORDS = {
     "number": "number",
@@ -38,14 +48,12 @@ MOST_SHOWN = 12
 
 def needs_text(said: ColumnText, dialect: Dialect) -> bool:
     """Whether a column is read as text first, because no reader knows how its cells are written."""
-    by_kind = {
-        "number": bool(dialect.thousands),
-        "date": bool(said.format),
-        "boolean": True,
-        "ordered": True,
-        "text": False,
+    is_plain = {
+        "number": not dialect.thousands and said.format in ("", ZEROS),
+        "date": not said.format,
+        "text": True,
     }
-    return by_kind[said.kind] or bool(said.missing) or dialect.trim
+    return not is_plain.get(said.kind, False) or bool(said.missing) or dialect.trim
 
 
 def convert_cells(
@@ -81,6 +89,8 @@ def convert_cells(
 
 
 def _read_numbers(cells: pa.Array, said: ColumnText, dialect: Dialect) -> pa.Array:
+    if said.format not in ("", ZEROS):
+        cells = _take_marks(cells, said.format)
     group, sign = re.escape(dialect.thousands), re.escape(dialect.decimal)
     grouped = rf"[0-9]{{1,3}}(?:{group}[0-9]{{3}})+|" if group else ""
     pattern = rf"^[+-]?(?:{grouped}[0-9]+)?(?:{sign}[0-9]*)?(?:[eE][+-]?[0-9]+)?$"
@@ -95,6 +105,23 @@ def _read_numbers(cells: pa.Array, said: ColumnText, dialect: Dialect) -> pa.Arr
         plain = pc.replace_substring(plain, dialect.thousands, "")
     plain = pc.replace_substring(plain, dialect.decimal, ".")
     return pc.if_else(is_number, plain, pa.scalar(None, plain.type)).cast(pa.float64())
+
+
+def _take_marks(cells: pa.Array, form: str) -> pa.Array:
+    """Numbers without the marks of their format; null where a cell lacks its unit.
+
+    A column has one unit: 5 beside 5 %, or dollars beside euros, are other numbers.
+    """
+    unit = form.removeprefix(BRACKETS)
+    if unit != form:
+        for brackets in (r"^\((.*)\)$", r"^([^()]*[0-9]\D*)-$"):
+            cells = pc.replace_substring_regex(cells, brackets, r"-\1")
+    if not unit:
+        return cells
+    before = rf"^([+-]?)\s*{re.escape(unit)}\s*|\s*{re.escape(unit)}$"
+    has_unit = pc.match_substring_regex(cells, before)
+    bare = pc.replace_substring_regex(cells, before, r"\1", max_replacements=1)
+    return pc.if_else(has_unit, bare, pa.scalar("", cells.type))
 
 
 def _read_dates(cells: pa.Array, said: ColumnText, _: Dialect) -> pa.Array:

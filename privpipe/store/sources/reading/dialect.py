@@ -16,6 +16,7 @@ from operator import length_hint
 import pyarrow as pa
 
 from privpipe.errors import InputError, SourceError
+from privpipe.store.sources.reading.conversions import UNIT
 from privpipe.store.sources.reading.source import Dialect
 
 HEAD_BYTES, PIECE_BYTES, MOST_PIECES = 2**18, 2**16, 48
@@ -30,6 +31,11 @@ TOTAL = re.compile(
     r"\W*(grand )?(total|sum|summe|gesamt\w*|insgesamt|somme|totale|suma)\b|\(\d+ \w+\)$", re.I
 )
 """How a row begins that is no record, but a sum or a count of those above it."""
+
+REMARKS = re.compile(r"(?:(?:#.*|sep=.)\r?\n)*")
+"""Lines before the first row that are none."""
+
+BLANKS = re.compile(r'"[^"\n]*"( "[^"\n]*")+\r?\n')
 
 LEAST_REPEATED = 10
 """Cells of a column of text that distinguish its name from a record's cell."""
@@ -145,11 +151,28 @@ def sniff_dialect(
         raise InputError(f"{where} is empty.", remedy="Give at least one record.", code="empty")
     if "\0" in sample.head:
         raise SourceError(f"{where} is no text.", remedy="Give its true format by its ending.")
-    found = Detector().detect(sample.head[:SNIFFED_CHARACTERS], delimiters=MARKS)
-    delimiter = found.delimiter if found and found.delimiter in MARKS else ","
-    rows = read_cells(sample.head, delimiter, 2_000)
+    remarks = REMARKS.match(sample.head)[0]  # type: ignore[index]  # always matches
+    # Where all lines begin so, they are the table: numbers of orders, or colours.
+    remarks = remarks if sample.head[len(remarks) :].strip() else ""
+    head = sample.head[len(remarks) :]
+    # Blanks separate cells where all names are in quotes and nothing else can: as R writes them.
+    marks = [" "] if BLANKS.match(head) else MARKS
+    found = Detector().detect(head[:SNIFFED_CHARACTERS], delimiters=marks)
+    delimiter = found.delimiter if found and found.delimiter in marks else ","
+    before = remarks.count("\n")
+    rows = [(n + before, row) for n, row in read_cells(head, delimiter, 2_000)]
     width = Counter(len(row) for _, row in rows[:200]).most_common(1)[0][0]
     first = next(i for i, (_, row) in enumerate(rows) if len(row) == width)
+    above = rows[first - 1][1] if first else []
+    has_values = any(map(_is_value, rows[first][1]))
+    has_row_names = has_values and len(above) == width - 1 and not any(map(_is_value, above))
+    if has_row_names:  # R writes them under no name of their own
+        first -= 1
+        rows[first] = (rows[first][0], ["", *above])
+    elif has_values and not first and (remark := re.search(r"#(.*)\n\Z", remarks)):
+        # The names may be in the last remark, as numpy writes them.
+        for _, row in read_cells(remark[0], delimiter, 1):
+            rows[:0] = [(before - 1, row)] * (len(row) == width)
     names, n_names = _find_names([row for _, row in rows[first:]])
     if n_names == 1 and not _is_header([row for _, row in rows[first:]]):
         raise InputError(
@@ -161,7 +184,7 @@ def sniff_dialect(
     blanks = sum(cell != cell.strip() for _, row in rows[first:] for cell in row)
     trim = blanks > len(rows)
     # No single row of the text holds the names as they are to be.
-    is_named = n_names != 1 or (trim and any(name != name.strip() for name in names))
+    is_named = n_names != 1 or has_row_names or (trim and any(n != n.strip() for n in names))
     skipped = first + n_names if is_named else first
     decimal, thousands = _find_number_signs(rows[first + n_names :], delimiter)
     dialect = Dialect(
@@ -193,7 +216,7 @@ def read_cells(text: str, delimiter: str, most: int) -> list[tuple[int, list[str
 
 def _find_names(rows: list[list[str]]) -> tuple[tuple[str, ...], int]:
     """Names of the columns, and how many rows hold them: none, one, or a second one of units."""
-    is_value = [[bool(VALUE.fullmatch(cell.strip())) for cell in row] for row in rows[:50]]
+    is_value = [[_is_value(cell) for cell in row] for row in rows[:50]]
     width = len(rows[0])
     below = [row for row in is_value[2:] if len(row) == width] or is_value[1:] or is_value
     numbers = [sum(row[j] for row in below) > 0.7 * len(below) for j in range(width)]
@@ -221,16 +244,22 @@ def _is_header(rows: list[list[str]]) -> bool:
     A cell that is no value heads a column of values; or columns whose cells repeat are headed by
     cells that do not occur in them, and none by one that does.
     """
-    is_value, differ = VALUE.fullmatch, list[bool]()
+    differ = list[bool]()
     for name, *cells in zip(*(row for row in rows if len(row) == len(rows[0])), strict=True):
-        if (
-            not is_value(name.strip())
-            and sum(bool(is_value(c.strip())) for c in cells) > len(cells) / 2
-        ):
+        if not _is_value(name) and sum(map(_is_value, cells)) > len(cells) / 2:
             return True
         if len(cells) >= LEAST_REPEATED and 2 * len(set(cells)) <= len(cells):
             differ.append(name not in cells)
     return bool(differ) and all(differ)
+
+
+def _bare(cell: str) -> str:
+    """A number without its unit and sign."""
+    return UNIT.sub("", cell).strip("()+- ")
+
+
+def _is_value(cell: str) -> bool:
+    return bool(VALUE.fullmatch(_bare(cell)))
 
 
 def _counts(names: list[str]) -> bool:
@@ -239,7 +268,7 @@ def _counts(names: list[str]) -> bool:
 
 def _find_number_signs(rows: list[tuple[int, list[str]]], delimiter: str) -> tuple[str, str]:
     """Decimal and thousands sign: what most cells show that show only one of the two."""
-    cells = [cell.strip() for _, row in rows for cell in row]
+    cells = [_bare(cell) for _, row in rows for cell in row]
     # 1.234 alone may be either; by itself it is decided by the cells that are not ambiguous.
     votes = Counter[str]()
     for cell in cells:

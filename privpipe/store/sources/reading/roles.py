@@ -144,7 +144,7 @@ def check_names(names: Sequence[str], where: str, labels: Mapping[str, str] | No
     twice = sorted(known.get(name, name) for name, n in Counter(names).items() if n > 1)
     if twice:
         raise InputError(
-            f"{where} has several columns named {_listed(twice)}.",
+            f"{where} has several columns named {list_names(twice)}.",
             remedy="Give each column a name of its own; --label-names gives those of a matrix.",
             code="duplicate-names",
         )
@@ -165,7 +165,7 @@ def check_schema(names: Iterable[str], columns: Sequence[source.TableColumn], wh
         "adds": [column.label for name, column in here.items() if name not in known],
     }
     if any(found.values()):
-        said = "; ".join(f"{what} {_listed(some)}" for what, some in found.items() if some)
+        said = "; ".join(f"{what} {list_names(some)}" for what, some in found.items() if some)
         raise InputError(
             f"{where} {said}, compared with its schema.",
             remedy="Give a file like the one that the schema was made for, or remove the schema.",
@@ -232,7 +232,7 @@ def check_drift(
             if not _agree(other, mine)
         ],
     }
-    wrong = [f"{what} {_listed(names)}" for what, names in problems.items() if names]
+    wrong = [f"{what} {list_names(names)}" for what, names in problems.items() if names]
     if wrong:
         raise InputError(
             f"{where} {'; '.join(wrong)}, compared with the first file.",
@@ -266,7 +266,7 @@ def check_keys(
         return
     name = shlex.quote(keys[0].label) if keys[0].place is None else "COLUMN"
     raise InputError(
-        f"{where} holds in {_listed([c.label for c in keys])} another whole number for each "
+        f"{where} holds in {list_names([c.label for c in keys])} another whole number for each "
         "record, as a record's key: a feature would carry it into model and release.",
         remedy=f"--drop {name} leaves it out; --labels {name} keeps it beside "
         "the records, released only where [release] include names it. If it is a measurement, "
@@ -303,7 +303,7 @@ def _check_known(names: Iterable[str], known: Mapping[str, source.TableColumn], 
         if name not in known:
             raise OptionError(
                 f"{where} has no column {name!r}{suggest(name, named)}.",
-                remedy=f"It has: {_listed(named)}."
+                remedy=f"It has: {list_names(named)}."
                 if named
                 else "Its first row may be a record, so that it is not shown here: put the names "
                 "of the columns into a first row of their own.",
@@ -321,7 +321,7 @@ def _check_apart(layout: source.SourceLayout, named: Sequence[str]) -> None:
     for what, both in pairs.items():
         if both:
             raise OptionError(
-                f"{_listed(sorted(both))} cannot be both {what}.", remedy="Name it once."
+                f"{list_names(sorted(both))} cannot be both {what}.", remedy="Name it once."
             )
 
 
@@ -337,7 +337,7 @@ def _check_features(
     if texts:
         # Of the first alone: finding it may take a pass over the file.
         first = locate(texts[0].name)
-        problems.append(f"text in {_listed([c.label for c in texts])}{first}")
+        problems.append(f"text in {list_names([c.label for c in texts])}{first}")
         remedies.append(
             "Make text features of 0 and 1 with --one-hot, a variable with --labels or "
             "--categorical, leave it out with --drop if it is an identifier, or name what means a "
@@ -393,10 +393,10 @@ def _form(column: source.TableColumn, layout: source.SourceLayout) -> source.For
 
 
 def _typed(columns: Sequence[source.TableColumn]) -> str:
-    return _listed([f"{column.label} ({column.type_name})" for column in columns])
+    return list_names([f"{column.label} ({column.type_name})" for column in columns])
 
 
-def _listed(names: Sequence[str], most: int = 12) -> str:
+def list_names(names: Sequence[str], most: int = 12) -> str:
     """Names for a message, cut where there are many."""
     rest = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + rest

@@ -142,7 +142,9 @@ class ColumnText:
     kind
         What they mean.
     format
-        Of dates, as `strftime` writes it; ISO 8601 where empty.
+        Of dates, as `strftime` writes it; ISO 8601 where empty. Of numbers "zeros" where they may
+        begin with zeros, else the unit that each cell has, such as "€" or "%", behind "()" where
+        (5) or 5- is less than 0.
     missing
         Cells that mean a missing value in this column alone.
     order
