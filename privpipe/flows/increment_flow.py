@@ -324,8 +324,8 @@ def _check_arrays(state: IncrementalState, plan: ReleasePlan, partition: StoredP
         raise InputError(
             f"The partition {partition.name!r} would be released with another kind or other "
             f"categories of {', '.join(map(repr, other))} than the parts before.",
-            remedy="Ingest it like the partitions before, leave the variable out of include, or "
-            "begin a new history with a training collection that has all its categories.",
+            remedy="Ingest it like the partitions before, or leave the variable out of include. "
+            "Or begin a new history with a training collection that has all its categories.",
             code="schema-drift",
         )
 

@@ -409,8 +409,8 @@ def test_run__every_crash_point_publishes_nothing_mixed_and_resumes(
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ({"release": {"include": ["score"]}}, "include speaks of single records"),
-        ({"release": {"partitions": True}}, "partitions speaks of single records"),
+        ({"release": {"include": ["score"]}}, "include is about single records"),
+        ({"release": {"partitions": True}}, "partitions is about single records"),
         ({"release": {"layout": "factored"}}, "factored"),
         ({"release": {"nonfinite": "withhold"}}, "withhold"),
         ({"release": {"nonfinite": "impute"}}, "completes missing entries itself"),

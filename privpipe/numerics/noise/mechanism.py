@@ -110,7 +110,7 @@ class Lattice:
         if not FINEST <= self.grid <= COARSEST or math.frexp(self.grid)[0] != 0.5:
             raise OptionError(
                 f"The grid is {self.grid}.",
-                remedy="Use a power of two from 2**-20 (9.5e-7) to 2**-10 (.00098).",
+                remedy="Use a power of two: 2.0**n with n from -20 to -10.",
                 code="grid",
             )
         if not 1 <= self.width <= MOST_WIDTH:

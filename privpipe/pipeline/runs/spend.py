@@ -212,13 +212,13 @@ def check_remembered(run: Run, chain: AccountChain) -> None:
         mine = recorded.get("chain") == chain.id
         if chain.knows(str(recorded.get("head"))) or not (mine or _is_charged(run, header)):
             continue
-        said = "" if mine else "or to another account for the same records, "
+        said = "" if mine else " or to another account for the same records"
         raise GuaranteeError(
             f"The account at {shown(chain.url)} does not know the release {shown(url)}, which "
-            f"was charged to it, {said}before it was restored from an older backup, begun anew, or "
+            f"was charged to it{said}. It was restored from an older backup, begun anew, or "
             "lost its newest entries.",
             remedy="Restore the newest backup of the account, or name in [privacy] account the one "
-            "that knows; nothing private is released on one that has forgotten losses.",
+            "that knows. Nothing private is released on one that has forgotten losses.",
             code="account-behind",
         )
 
@@ -277,7 +277,7 @@ def check_lasting(options: RunOptions) -> None:
             f"{'. '.join(fleeting)}. What records have lost, and by which draws, would be "
             "forgotten.",
             remedy="Name folders that last, as a volume of the container, in [privacy] account or "
-            "PRIVPIPE_ACCOUNT and in PRIVPIPE_KEYS; or, for records that no one releases again, "
+            "PRIVPIPE_ACCOUNT and in PRIVPIPE_KEYS. Or, for records that no one releases again, "
             'set [privacy] ephemeral = "accept", which counts as weaker.',
             code="ephemeral",
         )

@@ -146,7 +146,7 @@ def _check_surrogate(options: RunOptions, method: Method) -> None:
     if what := next((name for name, given in forbidden.items() if given), None):
         raise OptionError(
             f"The method {method.name!r} makes records of its own of all those that it is fitted "
-            f"to, and completes missing entries itself; {what} speaks of single records.",
+            f"to, and completes missing entries itself. But {what} is about single records.",
             remedy='Leave it out; [method] missing = "complete" completes records.',
             code="surrogate",
         )

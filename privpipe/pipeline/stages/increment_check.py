@@ -278,10 +278,10 @@ def check_drift(drift: Drift, limit: float | None, name: str) -> None:
         return
     new = f"; {drift.n_new} features vary that were constant there" if drift.n_new else ""
     raise GateError(
-        f"The partition {name!r} ({drift.n_records:,} records) may have drifted: a feature's mean "
+        f"The partition {name!r} ({drift.n_records:,} records) may have drifted. A feature's mean "
         f"is {drift.estimate:.3g}, and at most {say_upper(drift.upper, limit)}, standard "
         f"deviations from the training records; allowed are {limit:g}{new}.",
-        remedy="Nothing was published. Train on records like these (a new line of generations), "
+        remedy="Nothing was published. Train on records like these (a new history), "
         "append more records of the partition, or set [gate] drift_max.",
         code="drift",
     )

@@ -102,7 +102,7 @@ def check_enforced(url: str, rival: bytes) -> None:
     _delete(url)
     raise StoreError(
         f"The store of {shown(os.path.dirname(url))} ignores conditions: it replaced an object "
-        "that was to be written only if there was none, so two runs could write over one another.",
+        "that was to be written only if there was none. Two runs could write over one another.",
         remedy="Use a store that enforces If-None-Match, as S3 does, or a file system.",
         code="conditions-ignored",
     )
@@ -122,7 +122,7 @@ def _check_clock(work_url: str, number: int) -> None:
     _delete(_place(work_url, number))
     raise StoreError(
         f"The clock of this machine is {skew:.0f} s away from that of the store of "
-        f"{shown(work_url)}: others would take its leases too early, or too late.",
+        f"{shown(work_url)}. Others would take its leases too early, or too late.",
         remedy=f"Set the clocks (NTP); they must agree within {MOST_SKEW:.0f} s.",
         code="clock-skew",
     )

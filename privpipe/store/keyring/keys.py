@@ -299,7 +299,7 @@ def _gone(entry: KeyEntry, place: KeyFolder) -> StoreError:
     why = f"was destroyed on {entry.forgotten}" if entry.forgotten else "is missing"
     return StoreError(
         f"Release key {entry.key_id!r} {why} (key folder {place.path}).",
-        remedy="Restore its file if it was lost, or give the release a new name: new noise on the "
+        remedy="Restore its file if it was lost, or give the release a new name. New noise on the "
         "same records adds to what they have given away.",
         code="key_gone",
     )

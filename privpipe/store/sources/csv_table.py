@@ -154,8 +154,8 @@ class CsvTable(FileTable):
         if found := self._find_cells(file, names, "\n"):
             raise InputError(
                 f"{self.files.describe(file)}: row {found[0]['row']} holds a line break in the "
-                f"column {str(found[0]['column'])!r} ({len(found):,} such cells), of which the "
-                "sample had none: a quote may lack its end.",
+                f"column {str(found[0]['column'])!r} ({len(found):,} such cells). The sample "
+                "had none: a quote may lack its end.",
                 remedy="Fix the quotes, or, if cells hold them, say multiline = true.",
                 code="line-break",
                 details=found,
@@ -167,7 +167,7 @@ class CsvTable(FileTable):
             where, name = self.files.describe(file), str(found[0]["column"])
             raise InputError(
                 f"{where}: row {found[0]['row']} holds a number with leading zeros in the column "
-                f"{name!r}, as codes have them ({len(found):,} such cells); as a number it would "
+                f"{name!r}, as codes have them ({len(found):,} such cells). As a number it would "
                 "lose them.",
                 remedy='Make a code --categorical, or kind = "text" in its schema. If it is a '
                 f"number, name it with --features or --numeric, or say format = {ZEROS!r}.",

@@ -414,8 +414,8 @@ def check_groups(shards: Shards, size: int) -> None:
         raise InputError(
             f"{cut} of {n_groups} groups of {name!r} lie in more than one chunk: records "
             "of a group are read together where they are.",
-            remedy="Sort the records by group and ingest them again (a group across the edge of a "
-            "chunk is read whole), or leave the adversary group out.",
+            remedy="Sort the records by group and ingest them again: a group across the edge of a "
+            "chunk is then read whole. Or leave the adversary group out.",
             code="group_cut",
         )
     if small := int((table["records"] < size).sum()):

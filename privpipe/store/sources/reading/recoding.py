@@ -202,8 +202,8 @@ def parse_bins(given: Sequence[str]) -> Bins:
         if not right or not name or name in found:
             raise OptionError(
                 f"The bins {one!r} are not understood.",
-                remedy=f"Name each column once: age=8 for 8 bins, of which there may be 2 to "
-                f"{MOST_BINS:,}, or age=25:40:60 for edges, finite and ascending.",
+                remedy=f"Name each column once: age=8 for that many bins (2 to {MOST_BINS:,}), or "
+                "age=25:40:60 for edges, finite and ascending.",
                 code="bins",
             )
         found[name] = bins

@@ -189,7 +189,7 @@ def check_variable_name(name: str) -> None:
         raise InputError(
             f"A variable cannot be named {cut!r} ({n_bytes} bytes).",
             remedy="Rename it: 'features', 'zarr.json', slashes, a leading dot or two underscores "
-            f"are taken, and an array has a name of at most {MOST_NAME_BYTES} bytes without a null "
+            f"are taken. An array has a name of at most {MOST_NAME_BYTES} bytes without a null "
             "character.",
             code="reserved-name",
         )
