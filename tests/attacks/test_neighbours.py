@@ -34,7 +34,7 @@ def test_distinguish__naive_knorm_noise_is_above_five() -> None:
     assert distinguish_neighbours(*worlds).epsilon_floor > 5
 
 
-@pytest.mark.parametrize("law", ["knorm", "discrete"])
+@pytest.mark.parametrize("law", ["knorm", "discrete", "privunit"])
 @pytest.mark.parametrize("width", [1, 2, 20])
 def test_distinguish__ours_is_never_above_epsilon(law: Any, width: int) -> None:
     """The same events on the same numbers of releases, at the diameter: no low bit, no tail."""

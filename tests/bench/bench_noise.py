@@ -21,6 +21,7 @@ from privpipe.cluster.passes.cleaning_pass import CleaningJob, clean_chunks
 from privpipe.numerics.noise.bounding import bound_records
 from privpipe.numerics.noise.discrete import DiscreteLaplaceNoise
 from privpipe.numerics.noise.mechanism import plan_mechanism
+from privpipe.numerics.noise.privunit import PrivUnitNoise
 from privpipe.numerics.random.streams import KeyedStream
 from privpipe.records.memory import Records
 from privpipe.sanitizers import METHODS
@@ -30,6 +31,7 @@ from privpipe.store.keyring.keys import make_partition_keys
 from privpipe.store.models import write_model
 from privpipe.store.releases.release_writing import ReleasePlan, prepare_release
 from tests.bench.stores import CHUNK_ROWS, make_collection
+from tests.numerics.noise.test_privunit import find_best_error
 
 WIDTH = 20
 
@@ -51,7 +53,19 @@ def run(small: bool) -> list[tuple[Any, ...]]:
     n, rounds = (2_000, 1) if small else (50_000, 9)
     n_chunk = 2_000 if small else CHUNK_ROWS
     chunks = [row for given in FILTERS for row in _compare_chunks(given, n_chunk, rounds)]
-    return [*_compare_draws(n, rounds), *chunks, *_list_slacks()]
+    errors = [_measure_error(e, d, n) for d in (WIDTH, 561) for e in (1.0, 4.0, 10.0, 16.0)]
+    return [*_compare_draws(n, rounds), *errors, *chunks, *_list_slacks()]
+
+
+def _measure_error(epsilon: float, width: int, n: int) -> tuple[Any, ...]:
+    """Squared error of PrivUnit at random unit records, over the best of a cap on the sphere."""
+    bounded = np.random.default_rng(2).standard_normal((n * WIDTH // width, width))
+    bounded /= np.linalg.norm(bounded, axis=1, keepdims=True) * (1 + 1e-12)
+    stream = KeyedStream(bytes(32), partition="ab", first_record=0, n_records=len(bounded))
+    off = plan_mechanism(epsilon, width, "l2", "privunit").release(bounded, stream) - bounded
+    error, best = float(np.square(off).sum(axis=1).mean()), find_best_error(width, epsilon)
+    name = f"PrivUnit, {width} coordinates, epsilon {epsilon:g}"
+    return name, error, "squared error", "best of a cap", best, error / best
 
 
 def _compare_draws(n: int, rounds: int) -> list[tuple[Any, ...]]:
@@ -65,8 +79,10 @@ def _compare_draws(n: int, rounds: int) -> list[tuple[Any, ...]]:
         normal = random.standard_normal((n, WIDTH))
         return normal * (random.gamma(WIDTH, 2.0, n) / np.linalg.norm(normal, axis=1))[:, None]
 
+    signs = PrivUnitNoise(10.0, WIDTH)
     found = seconds(
         {
+            "PrivUnit": lambda: signs.draw(bounded, stream),
             "numpy K-norm": draw_plain,
             "certified K-norm": lambda: mechanism.noise.draw(stream),
             "numpy Laplace": lambda: random.laplace(size=(n, WIDTH)),
@@ -78,6 +94,7 @@ def _compare_draws(n: int, rounds: int) -> list[tuple[Any, ...]]:
     pairs = (
         ("certified K-norm", "numpy K-norm"),
         ("discrete Laplace", "numpy Laplace"),
+        ("PrivUnit", "numpy Laplace"),
         ("lattice", "numpy Laplace"),
     )
     scale = 1e9 / (n * WIDTH)

@@ -39,6 +39,7 @@ MAPS: dict[str, Callable[[], RecordMap]] = {
 }
 NOISY = {
     "discrete, alone": {"noise": "discrete"},
+    "signs, behind a filter": {"noise": "privunit", "filter": {"name": "pca", "n_filtered": 2}},
     "certified, behind a filter": {"filter": {"name": "pca", "n_filtered": 2}},
     "certified, behind a filter of one's own kind": {
         "filter": {"name": "minimax_neural", "n_hidden": [3, 2], "max_iterations": 1}

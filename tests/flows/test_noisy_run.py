@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from privpipe.cluster.estimate import estimate
 from privpipe.cluster.executors.executor import Executor
 from privpipe.command.key_commands import account_command
 from privpipe.errors import GuaranteeError, OptionError, PrivpipeError, StoreError
@@ -25,7 +26,8 @@ from privpipe.pipeline.stages.forecast import forecast_run
 from privpipe.pipeline.stages.publish import publish_stage
 from privpipe.pipeline.stages.train import train_stage
 from privpipe.store.access.workspace import hold_workspace, remove_workspace, workspace_url
-from privpipe.store.arrays.layout import read_header
+from privpipe.store.arrays.layout import FEATURES, read_header
+from privpipe.store.collections.collection import open_collection
 from privpipe.store.keyring.account import Account
 from privpipe.store.keyring.keys import forget_key, list_keys
 from privpipe.store.releases.lazy_release import open_release
@@ -117,24 +119,26 @@ def digest(folder: Path) -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("law", ["knorm", "privunit"])
 def test_run__twice_is_one_charge_and_equal_bytes_and_another_key_charges_again(
-    bench: Bench,
+    bench: Bench, law: str
 ) -> None:
-    one = bench.release("one", privacy="limit = 2.5")
-    bench.release("two", privacy="limit = 2.5")
+    given = {"privacy": "limit = 2.5", "method": f'noise = "{law}"'}
+    one = bench.release("one", **given)
+    bench.release("two", **given)
     assert digest(bench.folder / "one.zarr") == digest(bench.folder / "two.zarr")
     assert bench.losses() == [(1.0, 1, 0)]
-    other_chunks = bench.release("three", rows=600, privacy="limit = 2.5")
+    other_chunks = bench.release("three", rows=600, **given)
     np.testing.assert_array_equal(other_chunks["features"].values, one["features"].values)
     assert bench.losses() == [(1.0, 1, 0)]  # the same content, stored otherwise
     bench.use_keys("second")
-    fresh = bench.release("four", privacy="limit = 2.5")
+    fresh = bench.release("four", **given)
     assert (fresh["features"].values != one["features"].values).mean() > 0.99
     assert bench.losses() == [(2.0, 2, 0)]
     assert bench.watch.now.privacy_loss == 2.0  # the gauge is the account's
     bench.use_keys("third")
     with pytest.raises(GuaranteeError, match=r"another 1 would be above the limit of 2.5"):
-        bench.release("five", privacy="limit = 2.5")
+        bench.release("five", **given)
     assert not (bench.folder / "five.zarr").exists()
     work = Path(workspace_url(str(bench.folder / "five.zarr")))
     assert not list(work.rglob("features/c/*"))
@@ -156,6 +160,23 @@ def test_release__is_on_the_grid_and_says_what_it_promises(bench: Bench) -> None
     steps = release["features"].values / grid
     np.testing.assert_array_equal(steps, np.round(steps))
     assert 0 < bench.watch.now.clipped < N / 5
+
+
+def test_release__of_signs_says_what_it_promises_and_gives_means(bench: Bench) -> None:
+    given = {"method": 'noise = "privunit"\nthreshold = 50.0\ncentre = false', "filter": ""}
+    release = bench.release("one", epsilon=8.0, **given)
+    guarantee = bench.header("one")["guarantee"]
+    assert (guarantee["number"], guarantee["delta"]) == (8.0, 0.0)
+    assert dict(guarantee["parameters"])["slack of epsilon"] == 0.0
+    assert "PrivUnit" in guarantee["theorem"]
+    url = f"{bench.folder}/one.zarr"
+    records = open_collection(f"{bench.places}/70.zarr").read(FEATURES, 0, N)
+    for found, values in zip(estimate(url), records.T, strict=True):
+        assert abs(found.value - values.mean()) < 4.5 * found.error
+        assert found.error > values.std() / np.sqrt(N)
+    assert len(release["features"]) == N
+    with pytest.raises(OptionError, match="how it varies depends on the record"):
+        estimate(url, "covariances")
 
 
 def test_subject__further_records_are_withheld_and_the_promise_is_multiplied(bench: Bench) -> None:

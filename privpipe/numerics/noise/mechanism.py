@@ -20,9 +20,10 @@ from privpipe.numerics.compiler import compiled
 from privpipe.numerics.noise.bounding import Norm
 from privpipe.numerics.noise.discrete import DiscreteLaplaceNoise
 from privpipe.numerics.noise.knorm import KNormNoise
+from privpipe.numerics.noise.privunit import LEAST_EPSILON, MOST_EPSILON, PrivUnitNoise
 from privpipe.protocols import FloatArray, Guarantee, IntArray, RecordStream
 
-Law = Literal["knorm", "discrete"]
+Law = Literal["knorm", "discrete", "privunit"]
 Order = Literal["filter_then_noise", "noise_then_filter"]
 
 DIAMETER = 2.0
@@ -230,7 +231,7 @@ class Mechanism:
     norm
         In which records are bounded by 1.
     law
-        "knorm" or "discrete"; see `privpipe.numerics.noise`.
+        "knorm", "discrete" or "privunit"; see `privpipe.numerics.noise`.
     grid
         Step, a power of two.
 
@@ -248,9 +249,9 @@ class Mechanism:
 
     def __post_init__(self) -> None:
         check_epsilon(self.epsilon)
-        if self.law == "knorm" and self.norm == "l1":
+        if self.law != "discrete" and self.norm == "l1":
             raise OptionError(
-                'noise = "knorm" is the law of the l2 norm, but the norm is "l1".',
+                f'noise = "{self.law}" is the law of the l2 norm, but the norm is "l1".',
                 remedy='Use norm = "l2", or noise = "discrete", which suits either.',
                 code="norm",
             )
@@ -261,12 +262,14 @@ class Mechanism:
         return Lattice(self.grid, self.width, self.norm)
 
     @cached_property
-    def noise(self) -> KNormNoise | DiscreteLaplaceNoise:
+    def noise(self) -> KNormNoise | DiscreteLaplaceNoise | PrivUnitNoise:
         """The law; its scale is rounded up, its sensitivity is that of the lattice in integers."""
         if self.law == "knorm":
             # Upwards: a scale rounded down would promise less noise than epsilon requires.
             scale = math.nextafter(DIAMETER / self.epsilon, math.inf)
             return KNormNoise(scale, self.grid, self.width)
+        if self.law == "privunit":
+            return PrivUnitNoise(self.epsilon, self.width)
         return DiscreteLaplaceNoise(self.epsilon, self.lattice.diameter_l1, self.width)
 
     @property
@@ -280,8 +283,13 @@ class Mechanism:
         return find_spread(self.epsilon, self.width, self.norm, self.law)
 
     @property
+    def factor(self) -> float:
+        """Mean of a release over the bounded record: placing records on the grid shrinks them."""
+        return 1.0 if self.law == "privunit" else self.lattice.inner * self.grid
+
+    @property
     def delta(self) -> float:
-        """Of (epsilon, delta); 0 for the discrete law."""
+        """Of (epsilon, delta); 0 for all laws but the K-norm."""
         # Undecided records are released as zeros: two laws within `undecided` of the true ones, and
         # (1 + e^epsilon) undecided is the delta of that. 700 keeps exp finite.
         return min(1.0, (1 + math.exp(min(self.epsilon, 700.0))) * self.noise.undecided)
@@ -299,6 +307,11 @@ class Mechanism:
         # Bounded, placed and checked first, then noise: after this line only whole numbers are
         # added.
         steps = self.lattice.place(bounded)
+        if isinstance(self.noise, PrivUnitNoise):
+            # Checked in integers all the same: beyond the ball the mean would be another.
+            drawn = self.noise.draw(bounded, stream)
+            rounded: FloatArray = np.rint(drawn / self.grid) * self.grid
+            return rounded
         steps += self.noise.draw(stream)
         # Post-processing of the noisy number: it costs no epsilon.
         np.clip(steps, -self.limit, self.limit, out=steps)
@@ -313,6 +326,11 @@ class Mechanism:
             theorem = (
                 "Geometric mechanism (Ghosh et al. 2009) on whole numbers, their norm checked in "
                 "integers: every output, after floating point, retry and re-chunking"
+            )
+        elif self.law == "privunit":
+            theorem = (
+                "PrivUnit (Bhowmick et al. 2018) on vectors of signs, whose chances are two alone, "
+                "in whole numbers: every output, after floating point, retry and re-chunking"
             )
         else:
             theorem = (
@@ -350,6 +368,8 @@ def check_epsilon(epsilon: float) -> None:
 
 def find_spread(epsilon: float, width: int, norm: Norm, law: Law) -> float:
     """Root mean square of one coordinate of the noise, in units of the ball's radius."""
+    if law == "privunit":
+        return PrivUnitNoise(epsilon, width).spread
     if law == "knorm":
         return DIAMETER / epsilon * math.sqrt(width + 1)
     diameter = DIAMETER * (math.sqrt(width) if norm == "l2" else 1.0)
@@ -400,6 +420,8 @@ def find_epsilons(
 
     The epsilons that are allowed are an interval around those whose noise suits the grid.
     """
+    if law == "privunit":
+        return LEAST_EPSILON, MOST_EPSILON
 
     def is_allowed(power: float) -> bool:
         try:

@@ -61,7 +61,7 @@ class NoisyOptions(MethodOptions):
     noise: Law = "knorm"
     """knorm: the paper's, density exp(-epsilon norm / 2), delta at most 2**-100. discrete: per
     coordinate, by comparisons of whole numbers alone, delta 0; in the l2 norm up to 1.41 times as
-    much noise."""
+    much noise. privunit: the least squared error, delta 0, for epsilon .01 to 20; suits means."""
     grid: float | None = None
     """Step of released numbers, a power of two from 2**-20 to 2**-10. Default: 2**-16 of the
     noise."""

@@ -292,6 +292,13 @@ class NoisyFilter:
                 remedy='Release with [method] order = "filter_then_noise".',
                 code="estimate",
             )
+        if self.law == "privunit" and of != "means":
+            raise OptionError(
+                "Noise of privunit is not added: how it varies depends on the record, so that "
+                f"{of} of the release are not those of records.",
+                remedy='Estimate means, or release with [method] noise = "knorm".',
+                code="estimate",
+            )
         opened = open_release()
         width = self.n_bounded
         names = [str(one) for one in opened.coords.get("feature", np.arange(width)).values]
@@ -304,9 +311,7 @@ class NoisyFilter:
             [included[estimates.choose_response(response, included)]] if of == "regression" else []
         )
         # Placing records on the grid shrank them by a factor that is known.
-        factor = self.threshold / (self.mechanism.lattice.inner * self.grid)
-        if self.bound != "hard":
-            factor = 1.0 / (self.mechanism.lattice.inner * self.grid)
+        factor = (self.threshold if self.bound == "hard" else 1.0) / self.mechanism.factor
         # Without a filter, the centre that was subtracted is added again.
         plain = not self.before and not self.projection.size and self.bound == "hard"
         offset = -self.shift if plain else np.zeros(width)

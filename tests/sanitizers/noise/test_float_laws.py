@@ -167,6 +167,7 @@ NOISY: list[dict[str, Any]] = [
     {"noise": "knorm"},
     {"noise": "discrete"},
     {"noise": "discrete", "norm": "l1"},
+    {"noise": "privunit", "filter": {"name": "pca", "n_filtered": 2}},
     {"noise": "knorm", "bound": "soft", "filter": {"name": "pca", "n_filtered": 2}},
     {"noise": "knorm", "order": "noise_then_filter", "filter": {"name": "rand", "n_filtered": 2}},
 ]

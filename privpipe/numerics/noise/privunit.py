@@ -1,0 +1,324 @@
+"""PrivUnit on sign vectors: near the best local randomiser of vectors, in whole numbers.
+
+Bhowmick et al. 2018, Protection Against Reconstruction (PrivUnit), its cap chosen for the least
+error as by Asi, Feldman and Talwar 2022. A record is turned by a rotation that is drawn without it;
+the order and the signs of its coordinates, no more, choose a signed permutation of one vector of
+whole levels. Signs are drawn whose chances are two alone, a factor ``exp(epsilon)`` apart, by
+whether the levels they agree with add up to a threshold. They are turned back and scaled. What is
+private are the signs, so that no rounding of the rest is in the proof; see PROOF.md.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import ClassVar
+
+import mpmath
+import numpy as np
+import numpy.typing as npt
+from scipy import special
+
+from privpipe.errors import OptionError
+from privpipe.numerics.compiler import compiled
+from privpipe.protocols import FloatArray, IntArray, RecordStream, WordArray
+
+PURPOSE = "privunit"
+
+LEAST_EPSILON, MOST_EPSILON = 0.01, 20.0
+"""Below, the margin would count; above, a chance may have too few of its 64 bits left."""
+
+MOST_SIGNS = 2048
+"""Signs of a record; the table of their chances is 40 MB then."""
+
+OctetArray = npt.NDArray[np.uint8]
+Table = tuple[IntArray, IntArray, WordArray]
+
+ANGLES = 256
+"""Angles of a pair, a byte chooses."""
+
+
+@compiled
+def _turn(
+    x: FloatArray, y: FloatArray, octets: OctetArray, angles: FloatArray, depth: int
+) -> FloatArray:
+    """Rotate up to a factor: blocks of random angles, each followed by sums and differences.
+
+    Cards of a perfect shuffle: after log2 of their number every coordinate has met every other.
+    """
+    half = x.size // 2
+    for block in range(octets.size // half):
+        for i in range(half):
+            angle = octets[block * half + i]
+            c, s = angles[angle, 0], angles[angle, 1]
+            y[2 * i], y[2 * i + 1] = c * x[i] - s * x[i + half], s * x[i] + c * x[i + half]
+        x, y = y, x
+        for _ in range(depth):
+            for i in range(half):
+                y[2 * i], y[2 * i + 1] = x[i] + x[i + half], x[i] - x[i + half]
+            x, y = y, x
+    return x
+
+
+@compiled
+def _turn_back(
+    x: FloatArray, y: FloatArray, octets: OctetArray, angles: FloatArray, depth: int
+) -> FloatArray:
+    """The transpose of `_turn`."""
+    half = x.size // 2
+    for block in range(octets.size // half - 1, -1, -1):
+        for _ in range(depth):
+            for i in range(half):
+                y[i], y[i + half] = x[2 * i] + x[2 * i + 1], x[2 * i] - x[2 * i + 1]
+            x, y = y, x
+        for i in range(half):
+            angle = octets[block * half + i]
+            c, s = angles[angle, 0], angles[angle, 1]
+            y[i], y[i + half] = c * x[2 * i] + s * x[2 * i + 1], c * x[2 * i + 1] - s * x[2 * i]
+        x, y = y, x
+    return x
+
+
+@compiled
+def _find_cell(value: float, n: int) -> int:
+    return int(min(abs(value), n - 1.0)) if abs(value) >= 0.0 else 0
+
+
+@compiled
+def _rank(x: FloatArray, deviation: float, ends: IntArray, order: IntArray) -> None:
+    """Places of x by ascending size; whatever x is, each place once.
+
+    Counted into as many cells as there are places, which few neighbours then have to leave.
+    """
+    n = x.size
+    scale = n / (3.5 * deviation) if deviation > 0.0 else 0.0
+    ends[:] = 0
+    for i in range(n):
+        ends[_find_cell(x[i] * scale, n)] += 1
+    for cell in range(1, n):
+        ends[cell] += ends[cell - 1]
+    for i in range(n - 1, -1, -1):
+        cell = _find_cell(x[i] * scale, n)
+        ends[cell] -= 1
+        order[ends[cell]] = i
+    for k in range(1, n):
+        place, at = order[k], k
+        while at > 0 and abs(x[order[at - 1]]) > abs(x[place]):
+            order[at] = order[at - 1]
+            at -= 1
+        order[at] = place
+
+
+@compiled
+def _release(
+    bounded: FloatArray,
+    words: WordArray,
+    octets: OctetArray,
+    angles: FloatArray,
+    depth: int,
+    table: Table,
+    out: FloatArray,
+) -> None:
+    """Signs of every record, turned back up to a factor."""
+    levels, offsets, chances = table
+    n, width = levels.size, bounded.shape[1]
+    one: FloatArray = np.empty(n)
+    two: FloatArray = np.empty(n)
+    ends, order = np.empty(n, np.int64), np.empty(n, np.int64)
+    growth = math.sqrt(2.0 ** (octets.shape[1] // (n // 2) * depth) / n)
+    for i in range(bounded.shape[0]):
+        row, total = words[i], 0.0
+        one[width:] = 0.0
+        for j in range(width):
+            one[j] = bounded[i, j]
+            total += one[j] * one[j]
+        size = math.sqrt(total)
+        x = _turn(one, two, octets[i], angles, depth)
+        _rank(x, size * growth, ends, order)
+        # A record within the ball is the mean of its direction and of the opposite one.
+        lead = np.float64(np.int64(row[n] >> np.uint64(11))) * 2.0**-53 < 0.5 + 0.5 * size
+        reached = 0
+        for j in range(n):
+            agrees = row[j] < chances[offsets[j] + reached]
+            reached += levels[j] * agrees
+            x[order[j]] = 1.0 if (x[order[j]] >= 0.0) == (agrees == lead) else -1.0
+        # From here on the record has no say: signs are private, and all else was drawn without it.
+        one, two = x, two if x is one else one
+        back = _turn_back(one, two, octets[i], angles, depth)
+        out[i] = back[:width]
+
+
+def measure_orders(n: int) -> FloatArray:
+    """Means of the sizes of the coordinates of a uniform direction, ascending, (n,)."""
+    nodes, weights = np.polynomial.legendre.leggauss(400)
+    g, weights = 4.5 * (nodes + 1), 4.5 * weights  # half-normal beyond 9 is below 1e-18
+    j = np.arange(1, n + 1)[:, None]
+    share, density = special.erf(g / math.sqrt(2)), math.sqrt(2 / math.pi) * np.exp(-g * g / 2)
+    logs = (j - 1) * np.log(share) + (n - j) * np.log(special.erfc(g / math.sqrt(2)))
+    logs += special.gammaln(n + 1) - special.gammaln(j) - special.gammaln(n + 1 - j)
+    length = math.sqrt(2) * math.exp(special.gammaln((n + 1) / 2) - special.gammaln(n / 2))
+    found: FloatArray = (np.exp(logs) * density * g) @ weights / length
+    return found
+
+
+def _tabulate(levels: IntArray, odds: float, threshold: int) -> tuple[IntArray, WordArray, float]:
+    """Chances of 64 bits whose products are in proportion to ``odds`` or 1, and their loss.
+
+    Backwards: ``F(a) = (F'(a + level) + F'(a)) / 2``, from ``odds`` where the levels that agree
+    reach the threshold and 1 elsewhere; the next sign agrees with ``F'(a + level) / 2 F(a)``.
+    """
+    reached = np.concatenate(([0], np.cumsum(levels)))
+    offsets = np.concatenate(([0], np.cumsum(reached[:-1] + 1)))
+    chances = np.empty(offsets[-1], np.uint64)
+    after = np.where(np.arange(reached[-1] + 1) >= threshold, odds, 1.0)
+    missed = 0.0
+    for j in range(len(levels) - 1, -1, -1):
+        agree, differ = after[levels[j] :] / 2, after[: reached[j] + 1] / 2
+        after = agree + differ
+        # The smaller one is rounded: as what the larger one leaves it would have fewer bits.
+        least = (np.minimum(agree, differ) / after * 2.0**64).astype(np.uint64)
+        stored = np.where(agree <= differ, least, np.uint64(0) - least)
+        chances[offsets[j] : offsets[j + 1]] = stored
+        # Of what is stored, either way; floats err by less than 2**-50 in saying so.
+        errors = (
+            np.abs(found.astype(np.float64) * 2.0**-64 * after / ideal - 1).max()
+            for found, ideal in ((stored, agree), (np.uint64(0) - stored, differ))
+        )
+        missed += float(max(errors)) + 2.0**-50
+    return offsets, chances, missed
+
+
+def _choose_threshold(levels: IntArray, orders: FloatArray, odds: float) -> tuple[int, float]:
+    """The threshold of the least error, and the mean product of signs and turned direction."""
+    gains, shares = np.zeros(1), np.zeros(1)
+    for level in np.unique(levels):
+        others = np.zeros(int(levels.sum()) + 1)
+        others[0] = 1.0
+        for one, times in zip(*np.unique(levels, return_counts=True), strict=True):
+            for _ in range(times - (one == level)):
+                others[one:] = (others[one:] + others[:-one]) / 2
+                others[:one] /= 2
+        moved = np.concatenate((np.zeros(level), others[:-level]))
+        weight = orders[levels == level].sum()
+        gains = gains + weight * np.cumsum((moved - others)[::-1])[::-1] / 2
+        shares = np.cumsum((moved + others)[::-1])[::-1] / 2
+    found = (odds - 1) * gains / (1 + (odds - 1) * shares)
+    best = int(np.argmax(found))
+    return best, float(found[best])
+
+
+@lru_cache(maxsize=4)  # of a release there is one
+def _make_table(n: int, epsilon: float) -> tuple[Table, float, float]:
+    """Levels, where the chances of each begin, and chances; the gain; the loss."""
+    orders = measure_orders(n)
+    fineness = 8 if n <= 32 else 4 if n <= 128 else 3 if n <= 1024 else 2
+    levels = np.maximum(1, np.rint(fineness * math.sqrt(n) * orders)).astype(np.int64)
+    # What the rounding of chances may add to the loss is taken off in advance, and then checked.
+    spare = 2.02 * n * (2.0**-48 + 2.0**-62 * math.exp(epsilon))
+    odds = float(mpmath.exp(epsilon - spare))
+    threshold, gain = _choose_threshold(levels, orders, odds)
+    offsets, chances, missed = _tabulate(levels, odds, threshold)
+    loss = float(mpmath.log(odds)) + 2.01 * missed + 2.0**-48
+    assert loss <= epsilon, "what is stored may lose no more than what is promised"
+    # Fewer digits than libraries differ in: the same bytes on every processor.
+    return (levels, offsets, chances), float(f"{gain:.10g}"), loss
+
+
+@dataclass(frozen=True)
+class PrivUnitNoise:
+    """Releases of norm ``sqrt(n) / gain`` whose mean over the words is the bounded record.
+
+    Parameters
+    ----------
+    epsilon
+        Largest log of the ratio of two chances of one release, from .01 to 20.
+    width
+        Coordinates per record, at most 2,048.
+
+    Raises
+    ------
+    OptionError
+        If epsilon or the width is beyond what is drawn exactly.
+
+    Notes
+    -----
+    Guarantee: given the words of the rotation, every vector of signs has a chance, exactly the
+    product of ``chances / 2**64``, that for two records differs by a factor of at most
+    exp(epsilon), as `loss` shows from what is stored. Delta is 0, the slack within epsilon. The
+    mean is that of a uniform rotation: three blocks come within 1e-4 of it.
+    """
+
+    slack: ClassVar[float] = 0.0
+    """It is taken off in advance."""
+
+    undecided: ClassVar[float] = 0.0
+    """Every comparison is decided."""
+
+    epsilon: float
+    width: int
+
+    def __post_init__(self) -> None:
+        if not LEAST_EPSILON <= self.epsilon <= MOST_EPSILON or self.width > MOST_SIGNS:
+            raise OptionError(
+                f'noise = "privunit" of epsilon {self.epsilon:g} and {self.width:,} coordinates '
+                "is not drawn exactly.",
+                remedy=f"Use an epsilon of {LEAST_EPSILON:g} to {MOST_EPSILON:g} and at most "
+                f'{MOST_SIGNS:,} coordinates, or noise = "knorm".',
+                code="epsilon",
+            )
+
+    @property
+    def n_signs(self) -> int:
+        """Coordinates that are turned: an even number, and no small power of two, which mixes
+        badly."""
+        even = max(6, self.width + self.width % 2)
+        return even + 2 if even in (8, 16, 32) else even
+
+    @property
+    def _n_octets(self) -> int:
+        """Angles of a record: three blocks of pairs, nine where few coordinates mix slowly."""
+        return (3 if self.n_signs > 16 else 9) * self.n_signs // 2
+
+    @property
+    def n_words(self) -> int:
+        """Words of every record: one for each sign, one for the lead, and a byte for an angle."""
+        return self.n_signs + 1 + -(-self._n_octets // 8)
+
+    @property
+    def loss(self) -> float:
+        """What a record loses at most by the stored chances: at most epsilon."""
+        return self._made[2]
+
+    @property
+    def spread(self) -> float:
+        """Root mean square of one released coordinate of a record of length 1.
+
+        Exact where all coordinates that are turned are released; within a fifth of few.
+        """
+        n, d, square = self.n_signs, self.width, 1.0 / self._made[1] ** 2
+        return math.sqrt(max(square, (1 + (d - 1) * (n * square - 1) / (n - 1)) / d))
+
+    @property
+    def _made(self) -> tuple[Table, float, float]:
+        return _make_table(self.n_signs, self.epsilon)
+
+    @cached_property
+    def _angles(self) -> FloatArray:
+        """Cosines and sines of all angles, correctly rounded, (ANGLES, 2)."""
+        turns = [2 * mpmath.pi * k / ANGLES for k in range(ANGLES)]
+        return np.array([[float(mpmath.cos(t)), float(mpmath.sin(t))] for t in turns])
+
+    def limit(self, radius: int) -> int:
+        """Releases are bounded by themselves."""
+        return 2**52
+
+    def draw(self, bounded: FloatArray, stream: RecordStream) -> FloatArray:
+        """Releases of bounded records, (n_records, width), float64."""
+        out, n, depth = np.empty(bounded.shape), self.n_signs, (self.n_signs - 1).bit_length() - 1
+        for rows, words in stream.tiles(PURPOSE, self.n_words):
+            octets = words[:, n + 1 :].astype("<u8").view(np.uint8)[:, : self._n_octets]
+            _release(
+                bounded[rows], words, octets, self._angles, depth, self._made[0], out[rows]
+            )  # fmt: skip
+        # Sums and differences are no rotation before they are divided by the square root of two.
+        out *= 2.0 ** (-depth * self._n_octets // (n // 2) / 2) / self._made[1]
+        return out
