@@ -16,12 +16,13 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
-from sklearn.linear_model import LogisticRegression
+from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.metrics._scorer import _Scorer
 from sklearn.model_selection import cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils import Tags
+from sklearn.utils.multiclass import type_of_target
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from privpipe.errors import InputError, OptionError
@@ -67,6 +68,9 @@ class RecordSanitizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]  #
            [5.375, 1.375],
            [3.875, 2.875]])
     """
+
+    # With metadata routing it is handed over wherever it is given.
+    __metadata_request__fit = {"confidential": True}  # noqa: RUF012  # scikit-learn's name
 
     def __init__(
         self, method: str = "null_space", options: Mapping[str, Any] | None = None
@@ -297,19 +301,55 @@ def score_privacy(
     secret = np.asarray(confidential)
     attack = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1_000))
     found = cross_val_score(
-        attack, np.asarray(estimator.transform(x)), secret, cv=5, scoring="balanced_accuracy"
+        attack, _release(estimator, x), secret, cv=5, scoring="balanced_accuracy"
     )
     chance = 1 / len(np.unique(secret))
     return min(0.0, -(float(np.mean(found)) - chance) / (1 - chance))
 
 
-def privacy_scorer() -> Any:
-    """`score_privacy` as a scorer that model selection takes, for ``scoring=``.
+def score_utility(estimator: Any, x: npt.ArrayLike, y: npt.ArrayLike) -> float:
+    """How well the target is predicted from released records: accuracy, or R squared of numbers.
 
-    With metadata routing: ``privacy_scorer().set_score_request(confidential=True)``, and the
-    search is fitted with ``confidential=``.
+    Of five-fold cross-validation, by logistic or ridge regression; parameters as `score_privacy`.
     """
-    return _PrivacyScorer(_no_score, 1, {})
+    is_number = type_of_target(y).startswith("continuous")
+    predict = make_pipeline(
+        StandardScaler(), Ridge() if is_number else LogisticRegression(max_iter=1_000)
+    )
+    return float(np.mean(cross_val_score(predict, _release(estimator, x), np.asarray(y), cv=5)))
+
+
+def _release(estimator: Any, x: npt.ArrayLike) -> Any:
+    """What is released of records: of a pipeline that predicts, by the steps before."""
+    return np.asarray(
+        (estimator if hasattr(estimator, "transform") else estimator[:-1]).transform(x)
+    )
+
+
+class _ReleaseScorer(_Scorer):  # type: ignore[misc]  # an untyped base
+    """A score of a transformer instead of predictions."""
+
+    def __init__(self, score: Any) -> None:
+        # Where there are several scores an estimator must have one of these.
+        super().__init__(_no_score, 1, {}, ["transform", "predict"])
+        self.score = score
+
+    def _score(self, _: Any, estimator: Any, X: Any, y_true: Any, **given: Any) -> float:  # noqa: N803
+        return float(self.score(estimator, X, y_true, **given))
+
+
+class _PrivacyScorer(_ReleaseScorer):
+    # Requested by itself: no one needs `set_score_request`.
+    __metadata_request__score = {"confidential": True}  # noqa: RUF012  # scikit-learn's name
+
+    def _score(self, _: Any, estimator: Any, X: Any, y_true: Any, **given: Any) -> float:  # noqa: N803
+        if "confidential" not in given:
+            raise OptionError(
+                "The privacy score is given no confidential variable.",
+                remedy="Say sklearn.set_config(enable_metadata_routing=True), and give the search "
+                "confidential= where it is fitted.",
+            )
+        return super()._score(_, estimator, X, y_true, **given)
 
 
 def _no_score(*_: Any) -> float:
@@ -317,9 +357,9 @@ def _no_score(*_: Any) -> float:
     return 0.0
 
 
-class _PrivacyScorer(_Scorer):  # type: ignore[misc]  # an untyped base
-    def _score(self, _: Any, estimator: Any, X: Any, y_true: Any, **given: Any) -> float:  # noqa: N803
-        return score_privacy(estimator, X, y_true, given["confidential"])
+scorers = {"privacy": _PrivacyScorer(score_privacy), "utility": _ReleaseScorer(score_utility)}
+"""For ``scoring=`` of model selection, with ``refit="privacy"``: what is left of a confidential
+variable, and of the target. With metadata routing, which hands ``confidential=`` over."""
 
 
 def _validate(estimator: RecordSanitizer, x: npt.ArrayLike, **checks: Any) -> Any:

@@ -78,10 +78,17 @@ def test_readme__names_the_exit_codes_as_help_does() -> None:
 
 
 def test_readme__python_works_and_prints_a_guarantee(capsys: pytest.CaptureFixture[str]) -> None:
-    [program] = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
+    programs = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
+    assert len(programs) == 2
     x = np.random.default_rng(0).normal(size=(200, 4))
-    exec(program, {"x": x, "y": x[:, 0] - x[:, 1]})
+    there = {"x": x, "y": x[:, 0] - x[:, 1], "secret": np.where(x[:, 2] > 0, "f", "m")}
+    for program in programs:
+        exec(program, there)
     assert "utility_bound" in capsys.readouterr().out
+    left = there["search"].cv_results_["mean_test_privacy"]
+    assert left[0] < left[2] <= 0
+    # The second screen.
+    assert 40 < TEXT[: TEXT.index("GridSearchCV")].count("\n") < 100
     for name in re.findall(r"privpipe\.([a-zA-Z_]+)\(", TEXT):
         assert hasattr(privpipe, name)
 

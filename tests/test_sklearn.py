@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pickle
+from functools import partial
 
 import numpy as np
 import pandas as pd
 import pytest
 from sklearn import config_context
 from sklearn.base import clone
-from sklearn.linear_model import LinearRegression
+from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
@@ -104,14 +105,42 @@ def test_grid_search__chooses_a_budget_by_privacy_with_routed_variables():
     secret = np.where(x[:, 2] + 0.2 * rng.normal(size=400) > 0, "f", "m")
     target = x[:, 0] - x[:, 1]
     with config_context(enable_metadata_routing=True):
-        cleaner = module.NullSpaceCleaner(ridge=1e-3).set_fit_request(confidential=True)
-        scorer = module.privacy_scorer().set_score_request(confidential=True)
-        search = GridSearchCV(cleaner, {"utility_budget": [0.0, 50.0]}, scoring=scorer, cv=3)
+        cleaner = module.NullSpaceCleaner(ridge=1e-3)
+        scorer, budgets = module.scorers["privacy"], {"utility_budget": [0.0, 50.0]}
+        search = GridSearchCV(cleaner, budgets, scoring=scorer, cv=3)
         search.fit(x, target, confidential=secret)
     # A large budget removes more than the null space: less of the secret is left.
     assert search.best_params_ == {"utility_budget": 50.0}
     raw = module.score_privacy(FunctionTransformer(), x, target, secret)
     assert raw < search.best_score_ <= 0
+
+
+def test_scorers__of_a_search_say_what_is_left_of_both_variables():
+    """Together, of pipelines that predict too, and in words where routing is off."""
+    rng = np.random.default_rng(8)
+    x = rng.normal(size=(400, 6))
+    secret = np.where(x[:, 2] + x[:, 0] + 0.2 * rng.normal(size=400) > 0, "f", "m")
+    target = x[:, 0] - x[:, 1] > 0
+    grid = {"utility_budget": [1e-3, 10.0]}
+    search = partial(GridSearchCV, scoring=module.scorers, refit="privacy", cv=3)
+    with config_context(enable_metadata_routing=True):
+        found = search(module.NullSpaceCleaner(), grid).fit(x, target, confidential=secret)
+        pipeline = make_pipeline(module.NullSpaceCleaner(), LogisticRegression())
+        named = {f"nullspacecleaner__{name}": values for name, values in grid.items()}
+        through = search(pipeline, named).fit(x, target, confidential=secret)
+        # Its fit needs the variable as well.
+        targeted = search(module.TargetedNullSpaceCleaner(), grid)
+        targeted.fit(x, target, confidential=secret)
+    assert targeted.best_score_ <= 0
+    for one in (found, through):
+        (least, most), (kept, lost) = (
+            one.cv_results_[f"mean_test_{name}"] for name in ("privacy", "utility")
+        )
+        assert least < most <= 0
+        assert lost < 0.7 < 0.9 < kept
+    with pytest.raises(OptionError, match="no confidential variable") as off:
+        search(module.NullSpaceCleaner(), grid, error_score="raise").fit(x, target)
+    assert "enable_metadata_routing" in off.value.remedy
 
 
 def test_pickle__holds_no_training_record():

@@ -3,6 +3,7 @@
 import io
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
@@ -20,6 +21,11 @@ from privpipe.store.sources.reading.dialect import HEAD_BYTES, read_cells, sniff
 from privpipe.store.sources.reading.files import TableFile, open_input
 from privpipe.store.sources.reading.source import Dialect, Form, SourceLayout, TableColumn
 from privpipe.store.sources.reading.table_source import FileTable, kind_of
+
+NUMBER = (
+    r"(?i)^\s*[+-]?([0-9]+[.]?[0-9]*|[.][0-9]+)(e[+-]?[0-9]+)?\s*$|^\s*[+-]?(inf(inity)?|nan)\s*$"
+)
+"""What Arrow takes for a number."""
 
 
 class CsvTable(FileTable):
@@ -108,7 +114,15 @@ class CsvTable(FileTable):
         types = {name: _type(form, first[name]) for name, form in forms.items()}
         # Something must be read to know how many records there are.
         types = types or {columns[0].name: pa.string()}
-        yield from self._text(file, columns).read([column.name for column in columns], types)
+        text, names = self._text(file, columns), [column.name for column in columns]
+        try:
+            yield from text.read(names, types)
+        except InputError as error:
+            # Arrow names the first cell that is no number; all are found by reading them as text.
+            if error.code == "text-feature":
+                numbers = [name for name, type_ in types.items() if type_ == pa.float64()]
+                error.details = tuple(self._find_texts(file, numbers))
+            raise
 
     def check_numbers(self, names: Sequence[str]) -> None:
         """Refuse numbers that would lose leading zeros, unless an option or a schema allows."""
@@ -131,16 +145,22 @@ class CsvTable(FileTable):
             if has_quotes and not layout.dialect.multiline:
                 self._refuse_multiline(file)
 
+    def _find_texts(self, file: TableFile, names: Sequence[str]) -> list[Mapping[str, str | int]]:
+        """Column and row of the cells that are no numbers."""
+        number = NUMBER.replace("[.]", f"[{self.layout.dialect.decimal}]")
+        return self._find_cells(file, names, number, fitting=False)
+
     def _find_cells(
-        self, file: TableFile, names: Sequence[str], pattern: str
+        self, file: TableFile, names: Sequence[str], pattern: str, *, fitting: bool = True
     ) -> list[Mapping[str, str | int]]:
-        """Column and row of the cells in which a pattern is found."""
+        """Column and row of the cells in which a pattern is found, or is not."""
         columns, found = self._describe(file), list[Mapping[str, str | int]]()
         labels, first = {c.name: c.label for c in columns}, self.count_heads() + 1
         types = dict.fromkeys(names, pa.string())
         for batch in self._text(file, columns).read([column.name for column in columns], types):
             for name in names:
-                is_hit = compute.match_substring_regex(batch.column(name), pattern).fill_null(False)
+                found_here = compute.match_substring_regex(batch.column(name), pattern)
+                is_hit = compute.equal(found_here, fitting).fill_null(False)
                 found += [
                     {"column": labels[name], "row": int(row) + first}
                     for row in np.flatnonzero(is_hit)
@@ -182,15 +202,9 @@ class CsvTable(FileTable):
 
     def locate_text(self, name: str) -> str:
         """The row of a text in a column whose first records hold numbers."""
-        file = self.files.files[0]
-        names = [column.name for column in self.columns if not column.optional]
-        try:
-            for _ in self._text(file).read(names, {name: pa.float64()}):
-                pass
-        except InputError as error:
-            # The message is ours, made of numbers alone.
-            if found := re.search(r": row (\d+) holds", error.message):
-                return f" (row {found[1]})"
+        with suppress(InputError):  # of rows that are none something else is said
+            found = self._find_texts(self.files.files[0], [name])
+            return f" (row {found[0]['row']})" if found else ""
         return ""
 
     def _delimiter(self, file: TableFile) -> str:

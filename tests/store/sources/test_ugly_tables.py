@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ import pandas as pd
 import pytest
 
 from privpipe.command.erase_command import erase_command
+from privpipe.command.ingest_command import listing_places
 from privpipe.command.init_command import init_command
 from privpipe.errors import InputError, OptionError, PrivpipeError
 from privpipe.store.collections.collection import open_collection
@@ -158,6 +160,35 @@ def test_ingest__takes_no_cell_for_a_number_that_may_be_another(name: str, tmp_p
     if error is not None:
         assert [one["row"] for one in error.details] == [2, 32, 62, 92, 122]
         assert not re.search(r"\d\.\d", error.message)
+
+
+@pytest.mark.parametrize("decimal", [".", ","])
+def test_ingest__lists_every_cell_and_row_that_is_wrong(decimal: str, tmp_path: Path) -> None:
+    """What Arrow reads by itself, too, which names the first one alone; and no value of any."""
+    good = [f"{k}{decimal}5;{k % 5};{'ab'[k % 2]}" for k in range(40_000)]
+    whole = "\n".join(["x;y;z", *good]) + "\n"
+    path, dest = tmp_path / "t.csv", tmp_path / "c.zarr"
+    path.write_text(whole)
+    schema = propose_schema(path)
+    cells = {7: "SECRET;1;a", 900: "1;SECRET;b", 39_000: " 1e5 ;- 3;a", 39_500: "inf;NaN;b"}
+    rows = {7: "1;2", 900: "1;2;a;SECRET", 39_000: "1"}
+    for wrong, code in ((cells, "cell"), (rows, "ragged")):
+        lines = [wrong.get(k, line) for k, line in enumerate(good)]
+        path.write_text("\n".join(["x;y;z", *lines]) + "\n")
+        error = catch(path, dest, schema)
+        assert error is not None
+        assert error.code in (code, "text-feature")
+        assert sorted(int(one["row"]) for one in error.details) == [9, 902, 39_002]
+        assert "SECRET" not in f"{error.message}{error.remedy}{error.details}{error.__context__}"
+        assert code == "ragged" or [*error.details[0]] == ["column", "row"]
+        # Who asks for a file is given one.
+        with pytest.raises(InputError) as caught, listing_places(str(tmp_path / "t.schema.toml")):
+            ingest(path, dest, IngestOptions(schema=schema))
+        assert "All 3 places: " in caught.value.remedy
+        assert len(json.loads((tmp_path / "t.errors.json").read_text())) == 3
+        assert not dest.exists()
+    path.write_text(whole)
+    ingest(path, dest, IngestOptions(schema=schema))
 
 
 def test_ingest__makes_a_calendar_of_dates_as_pandas_does(tmp_path: Path) -> None:

@@ -1,10 +1,11 @@
 """Delimited text, streamed through pyarrow; what goes wrong is reported without quoting cells."""
 
 import codecs
+import csv
 import io
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -187,6 +188,24 @@ class DelimitedText:
             message = str(error)
         raise self._explain(message, names)
 
+    def _list_ragged(self, width: int) -> list[Mapping[str, int]]:
+        """Rows that have another number of cells; Arrow would show the cells of some on stderr."""
+        found, marks = list[Mapping[str, int]](), self.written
+        with (
+            suppress(pa.ArrowException, OSError, EOFError, csv.Error),  # as far as can be read
+            self.open_stream() as stream,
+            io.TextIOWrapper(io.BufferedReader(stream), "utf-8", "replace", newline="") as text,
+        ):
+            # False of Arrow is None there.
+            escape = marks.escape_char or None
+            rows = csv.reader(
+                text, delimiter=marks.delimiter, quotechar=marks.quote_char, escapechar=escape
+            )
+            for number, row in enumerate(filter(None, rows), start=1 + self.first_row):
+                if len(row) != width:
+                    found.append({"row": number})
+        return found
+
     @contextmanager
     def _open(
         self, names: Sequence[str] = (), types: Mapping[str, Any] | None = None, skip: int = 0
@@ -244,6 +263,7 @@ class DelimitedText:
                 f"{self._place(row)} has {found_cells} cells instead of {expected}.",
                 remedy="Fix the row; a cell that holds the delimiter must be quoted.",
                 code="ragged",
+                details=self._list_ragged(int(expected)),
             )
         if "UTF8" in message:
             return self._not_utf8()
