@@ -46,12 +46,21 @@ TRUTH = {"accuracy": 0.5, "auc": 0.5, "tpr_at_0.01": 0.01}
 """Scores of whatever adversary on a fair coin."""
 
 
-LAWS = ("single", "grouped", "five", "rare", "target", "number", "skewed", "uneven")
+LAWS = (
+    *("single", "grouped", "five", "rare", "target", "number"),
+    *("skewed", "uneven", "sizes", "heavy", "drifts", "explained"),
+)
 """Two even classes, by record or the same of three records of a subject; five classes; two of which
-one is of a tenth; two that a target reveals in part, as income does sex; a number; one with a long
-tail; four classes of .6, .3, .08 and .02. Nothing was tuned to the last two."""
+one is of a tenth; two that a target reveals in part, as income does sex; a number.
 
-NUMBERS = ("number", "skewed")
+Nothing was tuned to the others: a number with a long tail; four classes of .6, .3, .08 and .02; two
+of subjects with 1 to 12 records; a number of Student's law with 5 degrees of freedom; two whose
+odds turn from 1 to 3 in the course of the records; a number half of whose variance a number that
+is the target explains."""
+
+NUMBERS = ("number", "skewed", "heavy", "explained")
+SUBJECTS = ("grouped", "sizes")
+KNOWN = ("target", "explained")
 
 
 def audit(share: float, seed: int, *, law: str, n_records: int = N_RECORDS) -> AttackReport:
@@ -62,12 +71,21 @@ def audit(share: float, seed: int, *, law: str, n_records: int = N_RECORDS) -> A
     """
     random = np.random.default_rng(seed)
     subject = np.arange(n_records) // (3 if law == "grouped" else 1)
+    if law == "sizes":
+        subject = np.repeat(np.arange(n_records), random.integers(1, 13, n_records))[:n_records]
     n = int(subject[-1]) + 1
     target = (random.random(n) < 0.24).astype(int)
+    number = random.normal(size=n)
 
     def draw() -> np.ndarray:
+        if law == "explained":
+            return (number + random.normal(size=n)) / 2**0.5
+        if law == "heavy":
+            return random.standard_t(5, size=n)
         if law in NUMBERS:
             return random.normal(size=n) if law == "number" else random.exponential(size=n)
+        if law == "drifts":
+            return (random.random(n) < np.linspace(0.5, 0.75, n)).astype(int)
         if law == "uneven":
             return random.choice(4, n, p=(0.6, 0.3, 0.08, 0.02))
         if law == "target":
@@ -77,18 +95,22 @@ def audit(share: float, seed: int, *, law: str, n_records: int = N_RECORDS) -> A
         return random.integers(0, 5 if law == "five" else 2, n)
 
     secret, other = draw(), draw()
+    # What the target explains of a number is no gain: the leak is of the other half.
+    share = 2 * share if law == "explained" else share
     told = np.where(random.random(n) < (share**0.5 if law in NUMBERS else share), secret, other)
     told = told[:, None] if law in NUMBERS else np.eye(int(secret.max()) + 1)[told]
     released = np.column_stack([told, random.normal(size=n)])[subject]
     released[:, -1] += 0.1 * random.normal(size=n_records)
     n_classes = None if law in NUMBERS else told.shape[1]
     known = Auxiliary(target[:, None].astype(float), (Column("target", 2),))
+    if law == "explained":
+        known = Auxiliary(number[:, None], (Column("target", None),))
     return measure_attacks(
         released,
         secret[subject],
         columns=[Column("secret", n_classes)],
-        groups=subject if law == "grouped" else None,
-        desired=known if law == "target" else None,
+        groups=subject if law in SUBJECTS else None,
+        desired=known if law in KNOWN else None,
         options=replace(LIMITS, seed=seed),
     )
 
