@@ -239,7 +239,11 @@ def resume(config: str = CONFIG) -> None:
 
 
 @_calls("check_command:check_command", START)
-def check(config: str = CONFIG) -> None:
+def check(
+    config: str = CONFIG,
+    cost_of: float = Option(0.0, help="Records to forecast the cost of, as 1e10: trains on a few."),
+    price: float = Option(0.0, help="Of an hour of one processor, for --cost-of."),
+) -> None:
     """Check a configuration without a cluster, and say what its budget means."""
 
 

@@ -21,6 +21,7 @@ from privpipe.pipeline.runs.trusted_code import list_unrun, say_changed_code
 from privpipe.pipeline.stages import diagnosis
 from privpipe.pipeline.stages.check import check_stage
 from privpipe.pipeline.stages.forecast import GateNeeds, SampleFindings, check_sample, forecast_run
+from privpipe.pipeline.stages.pilot import forecast_cost
 from privpipe.pipeline.stages.trial import draw_trial
 from privpipe.records.schema import ChunkPlan, predict_chunk_memory
 from privpipe.report.audit_text import list_unwritten, say_unknown
@@ -42,7 +43,7 @@ MOST_NAMED = 12
 """Features whose names are listed."""
 
 
-def check_command(config: str) -> dict[str, Any]:
+def check_command(config: str, cost_of: float = 0.0, price: float = 0.0) -> dict[str, Any]:
     """Check without a cluster; then read a few chunks to explain the budget."""
     run = check_stage(read_options(config))
     # After the check: what metadata refuses is refused without reading a record.
@@ -61,6 +62,9 @@ def check_command(config: str) -> dict[str, Any]:
             )
     if subjects is not None:
         say(f"subjects   {subjects.describe()}")
+    cost = forecast_cost(run, round(cost_of)) if cost_of > 0 else None
+    if cost is not None:
+        say(f"cost       {cost.describe(price)}")
     case, picture = _say_forecast(run)
     if case == "closed":
         say(f"All else is in order. What would pass: privpipe suggest {quote(config)}")
@@ -77,6 +81,7 @@ def check_command(config: str) -> dict[str, Any]:
         "unwritten": list_unwritten(run.options.about),
         "gate": _describe_gate(found.gate),
         "forecast": case,
+        "cost": None if cost is None else asdict(cost),
         "picture": picture,
         "profiles": None,  # what readers of other methods' answers find
         **_by_subject(found.forecast),
