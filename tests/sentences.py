@@ -1,23 +1,17 @@
 """Sentences that are too long to act on: of more than 25 words, or of more than 3 numbers.
 
-``python -m tests.sentences`` lists each; ``--write`` stores how many every file has: they only
-become fewer.
+``python -m tests.sentences`` lists each; there is to be none.
 """
 
 from __future__ import annotations
 
 import ast
-import json
 import re
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 from tests.words import ROOT, read_pages
 
 MOST_WORDS, MOST_NUMBERS = 25, 3
-EXCEPTIONS = Path(__file__).with_name("sentences.json")
-"""Long sentences by file, those of before there was a limit; none may be added."""
 
 # Ends of sentences; "e.g." and "Xu et al." end none.
 _END = re.compile(r"(?<!al)(?<!e\.g)(?<!i\.e)[.!?](?=\s|$)")
@@ -74,11 +68,8 @@ def find_long() -> dict[str, list[str]]:
 
 
 def main() -> None:
-    """List them, or store how many there are."""
+    """List them."""
     found = find_long()
-    if "--write" in sys.argv:
-        counts = {name: len(said) for name, said in sorted(found.items())}
-        EXCEPTIONS.write_text(json.dumps(counts, indent=0) + "\n")
     for name, said in found.items():
         print(*(f"{name}: {one.strip()}" for one in said), sep="\n")
     print(f"{sum(map(len, found.values()))} in {len(found)} files")
