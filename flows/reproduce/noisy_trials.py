@@ -16,7 +16,7 @@ import numpy as np
 
 from flows.reproduce.hamm_accuracies import Trial
 from flows.reproduce.paper_adversaries import measure_accuracy, measure_papers_accuracy
-from privpipe.numerics.noise.mechanism import plan_mechanism
+from privpipe.numerics.noise.mechanism import Law, plan_mechanism
 from privpipe.numerics.random.streams import KEY_BYTES, KeyedStream
 from privpipe.protocols import FloatArray, RecordMap
 from privpipe.records.memory import Records
@@ -117,6 +117,7 @@ def judge_noisy(
     draws: int,
     seed: int,
     others: Sequence[str] = ("logistic",),
+    law: Law = "knorm",
 ) -> list[tuple[str, str, float]]:
     """Task, adversary and accuracy of every draw of one noisy filter.
 
@@ -140,12 +141,14 @@ def judge_noisy(
         Of draws and folds.
     others
         Adversaries of the first draw beside the authors' own.
+    law
+        Of the noise; the paper's, unless another is given.
     """
     bounding = _learn(trial, name, width if order == "pre" else 0, choice)
     scores = []
     for draw in range(draws if inverse > 0 else 1):
         released = tuple(
-            _add_noise(bounding, x, inverse, 1000 * seed + draw, part)
+            _add_noise(bounding, x, inverse, 1000 * seed + draw, part, law)
             for part, x in enumerate(trial.features)
         )
         if order == "post":
@@ -192,12 +195,12 @@ def _as_records(trial: Trial, features: FloatArray, *, public: bool = False) -> 
 
 
 def _add_noise(
-    bounding: NoisyFilter, x: FloatArray, inverse: float, seed: int, part: int
+    bounding: NoisyFilter, x: FloatArray, inverse: float, seed: int, part: int, law: Law
 ) -> FloatArray:
     bounded, _ = bounding.bound_features(x.astype(np.float64))
     if inverse == 0:
         return bounded
-    mechanism = plan_mechanism(1 / inverse, bounding.n_bounded, bounding.norm, bounding.law)
+    mechanism = plan_mechanism(1 / inverse, bounding.n_bounded, bounding.norm, law)
     key = seed.to_bytes(KEY_BYTES, "big")
     stream = KeyedStream(key, partition=f"part {part}", first_record=0, n_records=len(x))
     return mechanism.release(bounded, stream)

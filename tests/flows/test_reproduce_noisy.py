@@ -79,7 +79,7 @@ def reproduce(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def run(**options: Any) -> Reproduction:
         return reproduce_noisy(
-            Path(), 2, draws=2, widths=(2,), inverse=(0.0, 1e-2), har=False, **options
+            Path(), 2, draws=2, widths=(2,), inverse=(0.0, 1e-2, 0.1), har=False, **options
         )
 
     return run
@@ -100,6 +100,8 @@ def test_reproduce__counts_its_steps_pairs_its_splits_and_reports_every_choice(
     assert gain.n_runs == 2
     assert gain.ours == pytest.approx(pre.ours - post.ours)
     assert gain.lower < gain.ours < gain.upper
+    assert "genki minimax_privunit 2 1/eps 0.1 target papers" in cells
+    assert "genki minimax_privunit 2 1/eps 0.01 target papers" not in cells  # epsilon 100
     tried = [name for name in cells if "0.01 target papers [" in name]
     assert len(tried) == 6 + 3
     assert [note for note in found.notes if note.startswith("Chosen, genki minimax_pre 2")]
@@ -115,11 +117,11 @@ def test_reproduce__goes_on_where_it_was(
     folder.mkdir()
     judge, left = hamm_noisy.judge_noisy, [7]
 
-    def die(*given: Any) -> Any:
+    def die(*given: Any, **named: Any) -> Any:
         left[0] -= 1
         if left[0] < 0:
             raise KeyboardInterrupt
-        return judge(*given)
+        return judge(*given, **named)
 
     monkeypatch.setattr(hamm_noisy, "judge_noisy", die)
     with pytest.raises(KeyboardInterrupt), follow_steps(Steps(folder)):
