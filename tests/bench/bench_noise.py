@@ -54,7 +54,23 @@ def run(small: bool) -> list[tuple[Any, ...]]:
     n_chunk = 2_000 if small else CHUNK_ROWS
     chunks = [row for given in FILTERS for row in _compare_chunks(given, n_chunk, rounds)]
     errors = [_measure_error(e, d, n) for d in (WIDTH, 561) for e in (1.0, 4.0, 10.0, 16.0)]
-    return [*_compare_draws(n, rounds), *errors, *chunks, *_list_slacks()]
+    widths = [_compare_width(d, n * WIDTH // d, rounds) for d in (1, 561)]
+    return [*_compare_draws(n, rounds), *widths, *errors, *chunks, *_list_slacks()]
+
+
+def _compare_width(width: int, n: int, rounds: int) -> tuple[Any, ...]:
+    """The K-norm draw of another width beside numpy's."""
+    random, noise = np.random.default_rng(1), plan_mechanism(1.0, width, "l2", "knorm").noise
+    stream = KeyedStream(bytes(32), partition="ab", first_record=0, n_records=n)
+
+    def draw_plain() -> object:
+        normal = random.standard_normal((n, width))
+        return normal * (random.gamma(width, 2.0, n) / np.linalg.norm(normal, axis=1))[:, None]
+
+    found = seconds({"ours": lambda: noise.draw(stream), "numpy": draw_plain}, rounds)
+    name, scale = f"certified K-norm, {width} coordinates", 1e9 / (n * width)
+    ratio = found["ours"] / found["numpy"]
+    return name, found["ours"] * scale, "ns a value", "numpy", found["numpy"] * scale, ratio
 
 
 def _measure_error(epsilon: float, width: int, n: int) -> tuple[Any, ...]:

@@ -21,7 +21,7 @@ from mpmath.libmp import to_int
 from privpipe.errors import OptionError
 from privpipe.numerics.compiler import compiled
 from privpipe.numerics.random.draws import exponential_of, sine_cosine_of
-from privpipe.protocols import BoolArray, IntArray, RecordStream, WordArray
+from privpipe.protocols import BoolArray, FloatArray, IntArray, RecordStream, WordArray
 
 SPARE = 64
 """Bits of working precision beyond those of the uniforms."""
@@ -110,6 +110,35 @@ _EIGHTH_TURN = math.pi / 4 * 2.0**-61
 
 
 @compiled
+def _add_up(values: FloatArray) -> float:
+    """Sum of numbers above 0, within 17 u of it: plain in sixteens, whose sum is compensated."""
+    total, carry = 0.0, 0.0
+    for first in range(0, values.size, 16):
+        part = 0.0
+        for j in range(first, min(first + 16, values.size)):
+            part += values[j]
+        above = total + part
+        back = above - total
+        carry += (total - (above - back)) + (part - back)
+        total = above
+    return total + carry
+
+
+@compiled
+def _round_one(words: WordArray, cells_per_scale: float, out: IntArray, close: BoolArray) -> None:
+    """The same of a single coordinate, whose direction is its sign: no angle is needed."""
+    for i in range(words.shape[0]):
+        word, turn = words[i, 0], words[i, 1]
+        energy = exponential_of(np.float64(word) + 0.5, np.float64(~word) + 0.5)
+        radius = cells_per_scale * energy
+        cell = (radius if turn >> np.uint64(63) == np.uint64(0) else -radius) + 0.5
+        step = np.floor(cell)
+        tolerance = radius * 2.0**-47 + cells_per_scale / np.float64(word) + 2.0**-52
+        close[i] = not tolerance < min(cell - step, 1.0 - (cell - step))
+        out[i, 0] = np.int64(step) if abs(step) < 2.0**62 else 0
+
+
+@compiled
 def _round(
     words: WordArray, width: int, cells_per_scale: float, out: IntArray, close: BoolArray
 ) -> None:
@@ -117,7 +146,7 @@ def _round(
     pairs = (width + 1) // 2
     energy, normal = np.empty(width), np.empty(2 * pairs)
     first, second = np.empty(pairs), np.empty(pairs)
-    base = (2.0 * width + 32.0) * 2.0**-53
+    base = 64.0 * 2.0**-53
     for i in range(words.shape[0]):
         row = words[i]
         for j in range(width):
@@ -134,17 +163,17 @@ def _round(
             )
             first[p] = one * (sine if swap else cosine)
             second[p] = two * (cosine if swap else sine)
-        total, square, least, nearest, long = 0.0, 0.0, np.inf, np.inf, 0.0
+        least, nearest, long = np.inf, np.inf, 0.0
         for j in range(width):
-            total += energy[j]
             least = min(least, np.float64(row[j]))
         for p in range(pairs):
             normal[2 * p], normal[2 * p + 1] = first[p], second[p]
             nearest = min(nearest, energy[p])
             long += energy[p]
+        total = _add_up(energy)
         for j in range(width):
-            square += normal[j] * normal[j]
-        size, radius = math.sqrt(square), cells_per_scale * total
+            energy[j] = normal[j] * normal[j]
+        size, radius = math.sqrt(_add_up(energy)), cells_per_scale * total
         # A small uniform has few known digits: its unread bits weigh more.
         unread = 1.0 / least
         missed = 2.0**-47 * math.sqrt(long) + 4.0 * math.sqrt(width) * unread / math.sqrt(nearest)
@@ -194,12 +223,12 @@ class KNormNoise:
 
     - an exponential, given its word: 7 u relative (proved, see `exponential_of`), and at most
       1 / (2 word) for the bits of the uniform that were not read;
-    - their sum T: (7 + width) u relative, and width / (2 least word);
+    - their sum T: (7 + 17) u relative (`_add_up`), and width / (2 least word);
     - sqrt(E): 5 u relative, and the unread part over sqrt(E); sine and cosine: 6 u (angle 3.2 u,
       `sine_cosine_of` 2 u, unread bits below u / 2): a normal coordinate is off by 12 u sqrt(E),
       the vector by at most 17 u rho, with rho**2 the sum of the pairs' energies (the kernel: 32 u);
-    - ``scale T g / (grid |g|)``: radius times [(7 + width) u + (width + 1) u / 2 + 8 u (the
-      kernel: (2 width + 32) u), and twice the error of the vector over its length].
+    - ``scale T g / (grid |g|)``: radius times [24 u + 9 u + 8 u (the kernel: 64 u), and twice the
+      error of the vector over its length].
 
     A record nearer to a boundary than this is decided by intervals from 64 + 1,024 bits per
     uniform. They leave it undecided with a probability below `undecided`.
@@ -266,7 +295,10 @@ class KNormNoise:
         out = np.empty((stream.n_records, self.width), np.int64)
         close = np.empty(stream.n_records, np.bool_)
         for rows, words in stream.tiles(PURPOSE, self.n_words):
-            _round(words, self.width, self.cells_per_scale, out[rows], close[rows])
+            if self.width == 1:
+                _round_one(words, self.cells_per_scale, out[rows], close[rows])
+            else:
+                _round(words, self.width, self.cells_per_scale, out[rows], close[rows])
         places = np.flatnonzero(close)
         if places.size:
             # The noise of these few is that of intervals.

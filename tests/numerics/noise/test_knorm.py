@@ -67,6 +67,34 @@ def test_round__errors_stay_within_their_bound(width: int) -> None:
     assert 0 < max(errors) < (2 * width + 32) * 2.0**-53
 
 
+def test_round_one__is_that_of_any_width_and_errs_less_than_it_says() -> None:
+    """Fine steps show its errors; near a boundary it says so."""
+    noise, words = make(1), stream(2_000, 5).words(PURPOSE, 2)
+    words[:4, 0] = [0, 1, 2**64 - 1, 2**40]
+    one, any_width = np.empty((2, 2_000, 1), np.int64)
+    close, closer = np.empty((2, 2_000), bool)
+    knorm._round_one(words, noise.cells_per_scale, one, close)
+    knorm._round(words, 1, noise.cells_per_scale, any_width, closer)
+    assert close[:2].all()
+    np.testing.assert_array_equal(one[~close], any_width[~close])
+    fine = 2.0**27  # so fine that about every fifth record is not decided
+    knorm._round_one(words, noise.cells_per_scale * fine, one, close)
+    assert 0.02 < close.mean() < 0.5
+    tail = np.zeros((2, 6), np.uint64) + np.uint64(2**63)
+    for i in np.flatnonzero(~close)[:300]:
+        rows = [[int(a), *map(int, b)] for a, b in zip(words[i], tail, strict=True)]
+        assert round_exactly(rows, 1, Fraction(noise.cells_per_scale * fine)) == tuple(one[i])
+
+
+@pytest.mark.parametrize("width", [1, 2, 15, 16, 17, 48, 561, 5_000])
+def test_add_up__errs_by_less_than_seventeen_roundings(width: int) -> None:
+    rng = np.random.default_rng(width)
+    for spread in (0.0, 1.0, 20.0):
+        values = np.exp(spread * rng.standard_normal(width))
+        exact = sum(map(Fraction, values.tolist()))
+        assert abs(Fraction(knorm._add_up(values)) / exact - 1) <= Fraction(17, 2**53)
+
+
 def test_round__what_floats_cannot_decide_is_flagged() -> None:
     """Words at the ends of their range, where logarithm or angle lose everything."""
     noise, top = make(2), 2**64 - 1
