@@ -50,12 +50,8 @@ class NamedCodes:
         """
         matching = match_columns(replace(fitted, labels=(), included=()), 0, (), self.columns)
         places = [column.name for column in self.columns]
-        return np.column_stack(
-            [
-                matching.translate(one.name, self.codes[:, places.index(one.name)])
-                for one in fitted.attributes
-            ]
-        )
+        codes = ((one.name, self.codes[:, places.index(one.name)]) for one in fitted.attributes)
+        return np.column_stack([matching.translate(*one) for one in codes])
 
 
 @dataclass(frozen=True)
@@ -229,12 +225,8 @@ def match_columns(
                 tables[column.name] = table
         elif role == "attribute":
             raise _drifted(f"The records have no variable {column.name!r}, which the model reads.")
-    return Matching(
-        _order_features(fitted, n_features, feature_names),
-        codes,
-        tables,
-        {name: found.count(UNKNOWN) for name, found in codes.items() if UNKNOWN in found},
-    )
+    unknown = {name: found.count(UNKNOWN) for name, found in codes.items() if UNKNOWN in found}
+    return Matching(_order_features(fitted, n_features, feature_names), codes, tables, unknown)
 
 
 def _match_table(mine: Column, fitted: Column, role: str) -> tuple[str, ...] | None:

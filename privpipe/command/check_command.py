@@ -314,8 +314,5 @@ def _estimate_seconds(run: Run, workers: int) -> dict[str, float]:
     cells = min(held_out, audit.max_records) * max(schema.n_features, len(run.training.attributes))
     # Features raw and released, and three more ways to read what is released.
     attacks = (2 * len(audit.adversaries) + 3) * len(run.training.confidential)
-    return {
-        "start": START_SECONDS,
-        "passes": one * chunks / at_once,
-        "adversaries": ATTACK_SECONDS * cells * attacks / at_once,
-    }
+    adversaries = ATTACK_SECONDS * cells * attacks / at_once
+    return {"start": START_SECONDS, "passes": one * chunks / at_once, "adversaries": adversaries}

@@ -54,11 +54,9 @@ def deploy_command(path: str) -> dict[str, Any]:
         say(f"deployed {one.flow}/{one.name}  {when or 'on request'}")
     for automation in automations:
         say(f"watches  {automation['name']}")
-    return {
-        "server": url,
-        "deployments": [f"{one.flow}/{one.name}" for one in deployments],
-        "automations": [automation["name"] for automation in automations],
-    }
+    names = [f"{one.flow}/{one.name}" for one in deployments]
+    alerts = [automation["name"] for automation in automations]
+    return {"server": url, "deployments": names, "automations": alerts}
 
 
 def _make_pool(name: str) -> None:

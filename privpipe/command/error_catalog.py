@@ -103,11 +103,8 @@ class _Constants(ast.NodeTransformer):
                 for name in (one.id for one in node.targets if isinstance(one, ast.Name)):
                     found.setdefault(name, []).append(node.value)
         # What is assigned twice is one thing here and another there.
-        self.known = {
-            name: values[0]
-            for name, values in found.items()
-            if len(values) == 1 and isinstance(values[0], ast.Constant)
-        }
+        once = {name: values[0] for name, values in found.items() if len(values) == 1}
+        self.known = {name: one for name, one in once.items() if isinstance(one, ast.Constant)}
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
         return self.known.get(node.id, node)
@@ -144,11 +141,8 @@ def _describe(
 def _list_codes(node: ast.expr | None, kind: type[errors.PrivpipeError]) -> list[str]:
     """A code as it is written; the class's own where there is none, or where it is computed."""
     # A choice between two codes documents both.
-    written = [
-        item.value
-        for item in ast.walk(node or ast.Constant(None))
-        if isinstance(item, ast.Constant) and isinstance(item.value, str)
-    ]
+    found = [one for one in ast.walk(node or ast.Constant(None)) if isinstance(one, ast.Constant)]
+    written = [one.value for one in found if isinstance(one.value, str)]
     return written or [kind.default_code]
 
 
@@ -171,11 +165,8 @@ def _fill(node: ast.expr | None) -> str:
             return _fill(left) + _fill(right)
         case ast.IfExp(body=body):
             return _fill(body)
-    names = [
-        name.id if isinstance(name, ast.Name) else name.attr
-        for name in ast.walk(node)
-        if isinstance(name, ast.Name | ast.Attribute)
-    ]
+    said = [one for one in ast.walk(node) if isinstance(one, ast.Name | ast.Attribute)]
+    names = [one.id if isinstance(one, ast.Name) else one.attr for one in said]
     plain = [name.strip("_") for name in names if name not in HELPERS]
     return f"<{plain[0].replace('_', ' ')}>" if plain else "…"
 

@@ -188,28 +188,23 @@ def init_command(
     release = release or companion_url(collection, "release.zarr")
     n_gaps = _count_gaps(collection, method)
     uses = read_uses(collection)
-    records = {
-        "path": collection,
-        "desired": desired,
-        "confidential": confidential,
-        "subject": uses.get("subject"),
-    }
+    records: dict[str, Any] = {"path": collection, "desired": desired, "confidential": confidential}
+    records["subject"] = uses.get("subject")
     budget, first = _suggest_budget(records, release, method, n_gaps)
     gate = _suggest_gate(records, method)
     proposed, said = None, ""
     if desired and confidential and not chosen:
         proposed, said, limits = _try_methods(records, release, gate)
         gate = limits if said else gate
-    if proposed is not None:
+    if proposed is None:
+        scales = method in METHODS and METHODS[method].options.scales
+        standardise = scales and _differ_in_scale(opened)
+        suggested = values if method == suited and values else first
+    else:
         method, budget = str(proposed.method.name), None
-        first = {k: v for k, v in asdict(proposed.method).items() if v is not None}
-        suited = method
-        values = first
-    weighs = method in METHODS and METHODS[method].options.weighs
-    standardise = method in METHODS and METHODS[method].options.scales and _differ_in_scale(opened)
-    if proposed is not None:
         standardise = proposed.collection.standardise
-    suggested = values if method == suited and values else first
+        suggested = {k: v for k, v in asdict(proposed.method).items() if v is not None}
+    weighs = method in METHODS and METHODS[method].options.weighs
     given: dict[tuple[str, str], Any] = {
         **{("collection", name): value for name, value in records.items()},
         ("collection", "weights"): uses.get("weights") if weighs else None,
@@ -305,11 +300,8 @@ def _suggest_budget(
     A small ridge where the features of a few chunks depend on one another, as columns of 0 and 1
     made of one column do, or do not vary. Nothing where that is unknown.
     """
-    if (
-        method not in METHODS
-        or "utility_budget" not in _options_of(method)
-        or not records["desired"]
-    ):
+    has_budget = method in METHODS and "utility_budget" in _options_of(method)
+    if not (has_budget and records["desired"]):
         return None, {}
     try:
         options = RunOptions(
@@ -344,11 +336,8 @@ def _suggest_gate(records: Mapping[str, Any], method: str) -> dict[tuple[str, st
             chosen["n_surrogates"] = found.schema_of_records.n_features + 1
         elif METHODS[method].releases == "rows":  # any of rows: options do not matter
             chosen["name"] = next(one.name for one in METHODS.values() if _needs_nothing(one))
-        options = RunOptions(
-            collection=records,
-            method=chosen,
-            release={"path": companion_url(records["path"], "release.zarr")},
-        )
+        place = companion_url(records["path"], "release.zarr")
+        options = RunOptions(collection=records, method=chosen, release={"path": place})
         training = _open_labelled(records)
         rarest = forecast.measure_rarest(options, training)
         return forecast.GateForecast(options, training, rarest=rarest).suggest()

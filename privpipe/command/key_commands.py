@@ -72,15 +72,11 @@ def account_command(url: str, *, sketch: str | None = None, limit: str = "") -> 
     }
     totals = {loss.partition: account.read_joined(loss.partition) for loss in losses}
     joined = {partition: one.epsilon for partition, one in totals.items()}
-    composed = {name: one.find_epsilon(allowed[1]) for name, one in totals.items()}
+    eps = {key: one.find_epsilon(allowed[1]) for key, one in totals.items()}
     left = {one.partition: _count_left(totals[one.partition], one, *allowed) for one in losses}
     missing = sketches.find_missing(charged)
-    more = {
-        f"at delta {allowed[1]:g}": {
-            name: say_upper(one, digits=3) for name, one in composed.items()
-        }
-    }
-    more |= {"releases left": {name: str(n) for name, n in left.items()}} if limit else {}
+    more = {f"at delta {allowed[1]:g}": {key: say_upper(one, digits=3) for key, one in eps.items()}}
+    more |= {"releases left": {key: str(n) for key, n in left.items()}} if limit else {}
     _show_account(place, losses, joined, more, overlaps)
     if missing:
         say(f"{len(missing)} partitions without a sketch: privpipe account --sketch COLLECTION")
@@ -89,11 +85,11 @@ def account_command(url: str, *, sketch: str | None = None, limit: str = "") -> 
         "partitions": [
             {
                 **asdict(loss),
-                **{name: getattr(loss, name) for name in COUNTED},
+                **{key: getattr(loss, key) for key in COUNTED},
                 "entries": [asdict(entry) for entry in loss.entries],
                 "joined_epsilon": joined[loss.partition],
                 # JSON knows no infinity: no epsilon holds with this delta.
-                "composed_epsilon": one if (one := composed[loss.partition]) < math.inf else None,
+                "composed_epsilon": one if (one := eps[loss.partition]) < math.inf else None,
                 **({"releases_left": left[loss.partition]} if limit else {}),
                 "overlaps": {other: how.mine for other, how in overlaps[loss.partition].items()},
             }
@@ -184,12 +180,8 @@ def forget_key_command(release: str) -> dict[str, Any]:
     say(tabulate(rows) if rows else "There are no keys.")
     for key_id in unreadable:
         say(f"{key_id}: damaged, not private, or not a key")
-    return {
-        "keys": [
-            key | {"runs": list(entry.runs)} for key, entry in zip(keys, entries, strict=True)
-        ],
-        "unreadable": list(unreadable),
-    }
+    known = [key | {"runs": list(entry.runs)} for key, entry in zip(keys, entries, strict=True)]
+    return {"keys": known, "unreadable": list(unreadable)}
 
 
 def _forget(name: str) -> tuple[KeyEntry, ...]:

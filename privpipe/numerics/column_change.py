@@ -51,12 +51,9 @@ class ColumnChange:
         step = other.mean - self.mean
         weight = self.n_records * other.n_records / n
         between = weight * np.stack([step[0] ** 2, step[1] ** 2, step[0] * step[1]])
-        return ColumnChange(
-            n,
-            self.n_same + other.n_same,
-            self.mean + step * (other.n_records / n),
-            self.scatter + other.scatter + between,
-        )
+        mean = self.mean + step * (other.n_records / n)
+        scatter = self.scatter + other.scatter + between
+        return ColumnChange(n, self.n_same + other.n_same, mean, scatter)
 
     @property
     def correlation(self) -> FloatArray:

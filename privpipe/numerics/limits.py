@@ -85,12 +85,8 @@ class Figure:
 
     def minus(self, other: Figure) -> Figure:
         """The difference, as far apart as both limits let it be; unknown with either."""
-        return Figure(
-            self.estimate - other.estimate,
-            self.lower - other.upper,
-            self.upper - other.lower,
-            self.reason or other.reason,
-        )
+        lower, upper = self.lower - other.upper, self.upper - other.lower
+        return Figure(self.estimate - other.estimate, lower, upper, self.reason or other.reason)
 
     def say(self, allowed: float = math.nan, digits: int = 3) -> str:
         """Estimate and limits in words; "unknown" with its reason.

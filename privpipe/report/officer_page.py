@@ -103,11 +103,9 @@ def _fill(name: str, source: Mapping[str, str], findings: Findings) -> dict[str,
 
 def _find_most_exposed(findings: Findings) -> Mapping[str, Any] | None:
     """The attack on the release that claims the most records rightly at few false claims."""
-    rows = [
-        row
-        for row in findings["adversaries"].get("table") or ()
-        if row["status"] == "measured" and str(row["score"]).startswith("tpr")
-    ]
+    table = findings["adversaries"].get("table") or ()
+    rates = [row for row in table if str(row["score"]).startswith("tpr")]
+    rows = [row for row in rates if row["status"] == "measured"]
     mine = [row for row in rows if row["source"] not in COMPARED]
     return max(mine, key=lambda row: row["gain_upper"] or 0.0, default=None)
 

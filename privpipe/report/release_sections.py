@@ -112,11 +112,8 @@ def _list_curves(
     target: str, ranked: Sequence[Mapping[str, Any]], roc: Mapping[str, Any]
 ) -> list[Curve]:
     """Of the release, the raw records and the noise the strongest adversary's."""
-    known = {
-        (one["source"], one["adversary"]): one["true_positive"]
-        for one in roc.get("curves", ())
-        if one["target"] == target
-    }
+    mine = [one for one in roc.get("curves", ()) if one["target"] == target]
+    known = {(one["source"], one["adversary"]): one["true_positive"] for one in mine}
     curves: dict[str, Curve] = {}
     for row in ranked:
         group = row["source"] if row["source"] in COMPARED else "release"

@@ -13,11 +13,8 @@ from privpipe.sanitizers.minimax.linear_filter import MaskFilter
 from privpipe.sanitizers.noise.fit_noisy import list_methods
 from privpipe.sanitizers.null_space.laplace import LaplaceMechanism
 
-_FILTERS: dict[str, Method] = {
-    method.name: method
-    for wing in (null_space, mapping, minimax, masking)
-    for method in wing.METHODS
-}
+_WINGS = (null_space, mapping, minimax, masking)
+_FILTERS: dict[str, Method] = {method.name: method for wing in _WINGS for method in wing.METHODS}
 
 METHODS: dict[str, Method] = _FILTERS | {method.name: method for method in list_methods(_FILTERS)}
 """Every method by its name in a configuration."""

@@ -133,16 +133,14 @@ def _train(problem: Problem, bits: Features, codes: list[Features]) -> Iterator[
     for name, parts in ((f"{MOST_BITS} bits, {said}", [bits, *codes]), (said, codes)):
         if parts:
             read: Features = partial(_read, parts)
-            inner = problem.read(read)
-            fitted = fit_least_squares(inner)
-            found.append(
-                (problems.measure_tuning(inner, fitted.decide(inner.x_tune)), inner, name, read)
-            )
-            yield fitted.after(read, name)
-    _, inner, name, read = max(found, key=lambda one: one[0])
+            part = problem.read(read)
+            fit = fit_least_squares(part)
+            found.append((problems.measure_tuning(part, fit.decide(part.x_tune)), part, name, read))
+            yield fit.after(read, name)
+    _, part, name, read = max(found, key=lambda one: one[0])
     # Of many classes fewer rounds of larger steps, so that as many trees grow.
     rounds = max(LEAST_ROUNDS, 2 * ROUNDS // max(problem.n_classes or 2, 2))
-    boosted = boost_briefly(inner, rounds, LEAVES, learning_rate=PACE / rounds)
+    boosted = boost_briefly(part, rounds, LEAVES, learning_rate=PACE / rounds)
     yield boosted.after(read, name)
 
 

@@ -253,11 +253,8 @@ def _join_desired(read: dict[str, TrainingMatrix], desired: Auxiliary) -> dict[s
         return {}
     # Joined with all that is released, for the secret may be a function of both.
     whole = read.get("everything", read["released"])
-    n_columns = len(desired.columns)
-    return {
-        "joined": _join(whole, columns, n_columns),
-        "wanted": TrainingMatrix(columns, n_columns, None, 0),
-    }
+    n = len(desired.columns)
+    return {"joined": _join(whole, columns, n), "wanted": TrainingMatrix(columns, n, None, 0)}
 
 
 def _check_rows(arrays: dict[str, AnyArray], optional: dict[str, ArrayLike | None]) -> None:

@@ -84,11 +84,9 @@ class Problem:
 
     def join(self) -> Problem:
         """The same problem with the tuning records among those to train on."""
-        return replace(
-            self,
-            x_train=np.concatenate([self.x_train, self.x_tune]),
-            y_train=np.concatenate([self.y_train, self.y_tune]),
-        )
+        x = np.concatenate([self.x_train, self.x_tune])
+        y = np.concatenate([self.y_train, self.y_tune])
+        return replace(self, x_train=x, y_train=y)
 
     def read(self, features: Features) -> Problem:
         """The same problem of features of the records."""

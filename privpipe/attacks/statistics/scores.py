@@ -255,11 +255,8 @@ def _estimate(truth: IntArray, decided: Decided, folds: IntArray) -> dict[str, E
     # The derivative of 2 hits / (size + said) of every class that a record is of, or said to be.
     slope = -2 * hits / both**2
     swayed = slope[truth] + slope[predicted] + np.where(right, 2 / both[truth], 0.0)
-    return {
-        "balanced_accuracy": (balance_confusion(counts), moved),
-        "f1": (harmonise_confusion(counts), swayed / np.count_nonzero(sizes + predictions)),
-        "auc": area,
-    }
+    f1 = harmonise_confusion(counts), swayed / np.count_nonzero(sizes + predictions)
+    return {"balanced_accuracy": (balance_confusion(counts), moved), "f1": f1, "auc": area}
 
 
 def _count_decisive(truth: IntArray, groups: IntArray | None) -> IntArray:

@@ -454,11 +454,8 @@ class _GroupReader:
         if len(np.unique(train.classes[~aside])) < 2:  # only one class has so many records
             return
         classes = train.classes.astype(np.float64)
-        problem = problems.Problem(
-            *(pooled[0][~aside], classes[~aside], pooled[0][aside], classes[aside]),
-            self.n_classes,
-            options.seed,
-        )
+        parts = pooled[0][~aside], classes[~aside], pooled[0][aside], classes[aside]
+        problem = problems.Problem(*parts, self.n_classes, options.seed)
         for name, decide in train_on_sets(problem, options.adversaries):
             yield f"{name} on pooled statistics", decide(pooled[1]), decide(pooled[2])
 

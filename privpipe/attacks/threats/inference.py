@@ -436,10 +436,8 @@ def _fit_baseline(target: Target, x: FloatArray, split: RecordSplit) -> _Learner
 def draw_tests(target: Target, splits: tuple[RecordSplit, ...], most: int) -> tuple[IntArray, ...]:
     """At most so many judging records of each split."""
     is_class, seed = target.column.is_categorical, target.options.seed
-    classes = [target.truth[split.test].astype(np.int64) if is_class else None for split in splits]
-    return tuple(
-        draw_rows(split.test, some, most, seed) for split, some in zip(splits, classes, strict=True)
-    )
+    kinds = [target.truth[s.test].astype(np.int64) if is_class else None for s in splits]
+    return tuple(draw_rows(s.test, some, most, seed) for s, some in zip(splits, kinds, strict=True))
 
 
 def _pose(

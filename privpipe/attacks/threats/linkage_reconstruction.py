@@ -331,10 +331,8 @@ def measure_reconstruction(
         "rbf": _rebuild(_lift(source, split, seed), target, split),
     }
     level = options.plan_level(len(residuals))
-    attacks = tuple(
-        _judge(name, residual, target, split, who, level) for name, residual in residuals.items()
-    )
-    return ReconstructionReport(attacks, len(split.train), len(split.test))
+    found = tuple(_judge(name, rest, target, split, who, level) for name, rest in residuals.items())
+    return ReconstructionReport(found, len(split.train), len(split.test))
 
 
 def _standardise(raw: FloatArray) -> FloatArray:

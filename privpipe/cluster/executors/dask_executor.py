@@ -197,11 +197,8 @@ def align(value: T) -> T:
         return value if value.flags.aligned else cast(T, value.copy(order="K"))
     if isinstance(value, Shard):
         arrays = {item.name: getattr(value, item.name) for item in fields(value)}
-        moved = {
-            name: array.copy(order="K")
-            for name, array in arrays.items()
-            if isinstance(array, np.ndarray) and not array.flags.aligned
-        }
+        plain = {name: one for name, one in arrays.items() if isinstance(one, np.ndarray)}
+        moved = {name: one.copy(order="K") for name, one in plain.items() if not one.flags.aligned}
         return cast(T, replace(value, **cast(dict[str, Any], moved))) if moved else value
     return value
 

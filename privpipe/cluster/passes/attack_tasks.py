@@ -358,11 +358,8 @@ def _read_pairs(sources: AuditSources, options: AttackOptions) -> Sample:
         ties = find_ties(shard.released, shard.features)
         if ties is not None:  # a record is no better concealed for being there twice
             shard = take_records(shard, np.unique(ties, return_index=True)[1])
-    return Sample(
-        released=shard.released,
-        raw=fill_missing(shard.features),
-        groups=read_groups(shard, sources.published),
-    )
+    groups = read_groups(shard, sources.published)
+    return Sample(released=shard.released, raw=fill_missing(shard.features), groups=groups)
 
 
 def _read_members(sources: AuditSources, options: AttackOptions) -> Sample:

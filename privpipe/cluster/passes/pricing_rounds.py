@@ -251,13 +251,8 @@ def _part(problem: MappingProblem, start: int, stop: int) -> MappingProblem:
     if hasattr(distance, "symbols"):
         # All blocks share them: they are sent once a problem, apart.
         distance = replace(distance, symbols=distance.symbols[:0])
-    return MappingProblem(
-        problem.mass[columns],
-        problem.posterior[columns],
-        distance,
-        problem.budget,
-        problem.stay[columns],
-    )
+    mass, posterior = problem.mass[columns], problem.posterior[columns]
+    return MappingProblem(mass, posterior, distance, problem.budget, problem.stay[columns])
 
 
 def keep_columns(

@@ -360,11 +360,8 @@ def _bound_form(
     cells, symbols = reference.cells[:, common], reference.symbols[common]
     true_cells, true_symbols = _find_coefficients(reference.masses[:, common], limits)
     # Of the form as foreseen, so much bounds the divergence in every symbol.
-    short = max(
-        1.0,
-        float((true_cells / cells).max()),
-        float(((true_cells - true_symbols) / (cells - symbols)).max()),
-    )
+    rest = (true_cells - true_symbols) / (cells - symbols)
+    short = max(1.0, float((true_cells / cells).max()), float(rest.max()))
     (cross, spread, highest), (first, second) = measured, sizes
     ratio, lowest = _limit_gradient(reference, limits)
     log = math.log(1 / (_PARTS["form"] * miss))

@@ -45,13 +45,8 @@ class PartialCovariance:
         # Classes of several variables are dependent: of equal solutions the least.
         by = sl.pinvh(given) @ both
         rest = (products[n_given:, n_given:] - both.T @ by) / n
-        return cls(
-            by[:, :n_left],
-            by[:, n_left:],
-            rest[:n_left, :n_left],
-            rest[:n_left, n_left:],
-            rest[n_left:, n_left:],
-        )
+        one, other = slice(None, n_left), slice(n_left, None)
+        return cls(by[:, one], by[:, other], rest[one, one], rest[one, other], rest[other, other])
 
     @property
     def norm(self) -> float:

@@ -275,13 +275,9 @@ def _list_registered(run: Run) -> list[Registered]:
     """Those that hold records of this one; none of surrogates, whose rows are no one's."""
     if run.method.releases == "surrogate":
         return []
-    entries, ties = _read_register(run), run.sketches.ties()
+    entries, ties = [one for one in _read_register(run) if one.rows], run.sketches.ties()
     mine = {part.digest for part in run.collection.schema_of_records.partitions}
-    return [
-        one
-        for one in entries
-        if one.rows and any(ties.meet(a, b) for a in mine for b, _ in one.partitions)
-    ]
+    return [one for one in entries if any(ties.meet(a, b) for a in mine for b, _ in one.partitions)]
 
 
 def _open_named(

@@ -45,10 +45,7 @@ def write_attempt(run: Run, findings: Mapping[str, Any]) -> None:
     write_file(join(run.report_url, f"{PREFIX}{run.run_id}.json"), json.dumps(note, indent=1))
 
 
-DECIDED = (
-    *("target", "verdict", "source", "strongest", "score"),
-    *("gain", "gain_lower", "gain_upper", "allowed"),
-)
+DECIDED = "target verdict source strongest score gain gain_lower gain_upper allowed".split()
 """Fields of a decision that a note has."""
 
 

@@ -113,12 +113,8 @@ def _has_made_nothing(run: Run, known: workspace.RunState) -> bool:
 
     So that what the refusal advised can be followed. Fits of many rounds keep their steps.
     """
-    return (
-        known.options_sha256 != run.state.options_sha256
-        and known.stage == "check"
-        and not run.options.method.in_rounds
-        and not exists(run.stored_model_url)
-    )
+    changed = known.options_sha256 != run.state.options_sha256 and known.stage == "check"
+    return changed and not run.options.method.in_rounds and not exists(run.stored_model_url)
 
 
 def check_unchanged(run: Run) -> None:

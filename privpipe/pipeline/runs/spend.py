@@ -149,12 +149,8 @@ def reserve_loss(
     # Without a limit of its own, delta is that of one release: a second one is a decision.
     most_delta = privacy.most_delta or max(accounts.MOST_DELTA, trained.guarantee.delta)
     if charges:
-        run.sketches.check(
-            [
-                *(charge.partition for charge in charges),
-                *(loss.partition for loss in account.read_all() if loss.n_charges),
-            ]
-        )
+        charged = (loss.partition for loss in account.read_all() if loss.n_charges)
+        run.sketches.check([*(charge.partition for charge in charges), *charged])
         check_remembered(run, check_chain(account.url))
         # Reserved before the first chunk exists: a process that dies later has charged for what may
         # have been read, never released what was not charged. The chain then notes the new head.
@@ -297,8 +293,5 @@ def list_fleeting(options: RunOptions) -> list[str]:
     places = {"account": accounts.find_account(options.privacy.account)}
     if is_promised_across_runs(options):
         places["key folder"] = str(key_folder())
-    return [
-        f"The {what} {shown(place)} is in {loss}"
-        for what, place in places.items()
-        if (loss := find_loss(place))
-    ]
+    found = [(what, place, find_loss(place)) for what, place in places.items()]
+    return [f"The {what} {shown(place)} is in {loss}" for what, place, loss in found if loss]

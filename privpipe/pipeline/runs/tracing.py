@@ -114,11 +114,8 @@ def _plan_events(options: RunOptions, job: str) -> Callable[[str], None]:
 
     def emit(state: str) -> None:
         kind = event_v2.RunState[state]
-        client.emit(
-            event_v2.RunEvent(
-                eventType=kind, eventTime=datetime.now(UTC).isoformat(timespec="seconds"), **about
-            )
-        )
+        time = datetime.now(UTC).isoformat(timespec="seconds")
+        client.emit(event_v2.RunEvent(eventType=kind, eventTime=time, **about))
 
     return emit
 

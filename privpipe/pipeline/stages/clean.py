@@ -143,11 +143,8 @@ def _reporting(plan: ReleasePlan, done: Mapping[int, Receipt], workers: Executor
     """Report that chunks are made, beginning with those that were there before."""
     n_done = sum(receipt.rows for receipt in done.values())
     total = (("chunks", float(plan.chunks.n_chunks)),)
-    found = (
-        ("chunks", float(len(done))),
-        ("found", 1.0),
-        *cleaning_pass.count_receipts(done.values()),
-    )
+    counts = cleaning_pass.count_receipts(done.values())
+    found = (("chunks", float(len(done))), ("found", 1.0), *counts)
     workers.listener(Event("clean_chunk", "begins", plan.chunks.n_records, numbers=total))
     workers.listener(Event("clean_chunk", "advances", n_done, numbers=found))
     try:

@@ -104,11 +104,8 @@ def find_history(options: RunOptions) -> History:
     del content["privacy"]["ephemeral"]  # says nothing of what is released
     digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
     url = options.release.path
-    return History(
-        digest,
-        companion_url(url, f"{digest[:8]}.model.zarr"),
-        companion_url(url, f"{digest[:8]}.report"),
-    )
+    model, report = (companion_url(url, f"{digest[:8]}.{end}") for end in ("model.zarr", "report"))
+    return History(digest, model, report)
 
 
 def check_part_of(
@@ -246,12 +243,8 @@ def measure_drift(
     # The means of both sides are uncertain: that of the new records in units of the reference.
     spread = np.sqrt(squared / n + 1.0 / max(reference.count, 1.0))
     new = constant & ((squared > 0) | (apart > 0))
-    return Drift(
-        float(np.max(apart, initial=0.0)),
-        float(np.max(apart + z * spread, initial=0.0)),
-        int(new.sum()),
-        int(n),
-    )
+    least, most = (float(np.max(one, initial=0.0)) for one in (apart, apart + z * spread))
+    return Drift(least, most, int(new.sum()), int(n))
 
 
 def _add_nameless(

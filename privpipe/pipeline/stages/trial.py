@@ -228,11 +228,9 @@ class TrialRecords:
 
     def _expect(self, attack: Attack, score: Score, narrower: float) -> Outlook:
         # Limits of what is estimated narrow with the root of the records.
-        upper = score.gain + (score.gain_upper - score.gain) * narrower
-        allowed, adversary = self.options.allowed(score.name), attack.adversary
-        return Outlook(
-            attack.target, adversary, score.name, score.gain, score.gain_lower, upper, allowed
-        )
+        high = score.gain + (score.gain_upper - score.gain) * narrower
+        allowed, name = self.options.allowed(score.name), attack.adversary
+        return Outlook(attack.target, name, score.name, score.gain, score.gain_lower, high, allowed)
 
     @cached_property
     def noise(self) -> Rung:
@@ -339,11 +337,8 @@ def draw_trial(options: RunOptions, training: Collection, *, attempt: int = 1) -
     # As if half were held out: whoever holds out more than now has not chosen by those records.
     share = max(split.share, HOLDOUT)
     group = (split.group,) if split.group else ()
-    free = replace(
-        training.keeping(replace(split, share=share), "fit"),
-        confidential=(*training.confidential, *group),
-        only_finite=True,
-    )
+    rest = training.keeping(replace(split, share=share), "fit")
+    free = replace(rest, confidential=(*training.confidential, *group), only_finite=True)
     n_records = training.schema_of_records.n_records
     shard = _read(free, min(MOST, max(ENOUGH, math.ceil(SHARE * n_records))))
     n = len(shard.features)

@@ -82,13 +82,8 @@ def prepare_alphabet(
     stay = np.flatnonzero(positive.sum(axis=0) > 0)
     mass = positive.sum(axis=0)[stay]
     distance = _build_distance(distortion, x, order, stay)
-    problem = programme.MappingProblem(
-        mass / mass.sum(),
-        np.ascontiguousarray((positive[:, stay] / mass).T),
-        distance,
-        float(budget),
-        stay,
-    )
+    posterior = np.ascontiguousarray((positive[:, stay] / mass).T)
+    problem = programme.MappingProblem(mass / mass.sum(), posterior, distance, float(budget), stay)
     unit = _choose_unit(problem)
     given = np.asarray(joint, dtype=np.float64)
     # One too small for a float64 is 0, at no loss, and one that is large enough as good as any.

@@ -95,11 +95,8 @@ class PrivacyMappingOptions(MethodOptions):
         sizes = {column.name: column.n_categories for column in columns}
         if not confidential or any(sizes.get(name, 1) is None for name in confidential):
             return {}
-        attributes = [
-            name
-            for name, size in sizes.items()
-            if size is not None and size <= MOST_CATEGORIES and name not in confidential
-        ]
+        few = [name for name, size in sizes.items() if size is not None and size <= MOST_CATEGORIES]
+        attributes = [name for name in few if name not in confidential]
         if not attributes:
             return {}
         found: dict[str, Any] = {

@@ -253,13 +253,9 @@ def _bound_gap(
         norms.append(float(np.linalg.norm(product)))
     # Predictors see centred records with a one appended: the largest of these is what counts.
     radius = float(np.hypot(measure_radius(shards, family.centre), 1.0))
-    return bound_generalisation_gap(
-        np.array([task.weight for task in tasks]),
-        np.array(norms),
-        np.array([task.n_scores for task in tasks]),
-        radius,
-        n_records,
-    )
+    weights = np.array([task.weight for task in tasks])
+    n_scores = np.array([task.n_scores for task in tasks])
+    return bound_generalisation_gap(weights, np.array(norms), n_scores, radius, n_records)
 
 
 def _plan_width(

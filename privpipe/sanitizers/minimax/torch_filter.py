@@ -60,12 +60,8 @@ class TorchFilter:
         """Gradient of ``sum(dz * z)``; zero of a parameter that is not used."""
         weights = {name: self._to_torch(one).requires_grad_() for name, one in parameters.items()}
         # A parameter that no output uses has a slope of zero instead of none.
-        slopes = torch.autograd.grad(
-            self._call(weights, x),
-            list(weights.values()),
-            self._to_torch(dz),
-            materialize_grads=True,
-        )
+        at = self._call(weights, x), list(weights.values()), self._to_torch(dz)
+        slopes = torch.autograd.grad(*at, materialize_grads=True)
         return {name: _to_numpy(slope) for name, slope in zip(weights, slopes, strict=True)}
 
     def _call(self, weights: dict[str, Any], x: FloatArray) -> Any:

@@ -268,11 +268,8 @@ class LinearCleaner:
     def _rounding_bound(self) -> float:
         found = self._defects
         # Sums, a float32 release, and the grid that predictions without a budget are rounded to.
-        rounding = (
-            4 * found.length * rounding_margin.UNIT
-            + 2.0**-24
-            + 2.0**-rounding_margin.DIGITS_UNBOUNDED
-        )
+        rounding = 4 * found.length * rounding_margin.UNIT + 2.0**-24
+        rounding += 2.0**-rounding_margin.DIGITS_UNBOUNDED
         rounding *= found.predictor_norm
         return float(rounding + found.encoder + found.lift @ np.linalg.norm(self.encoder, axis=0))
 

@@ -81,11 +81,8 @@ class DesignMoments:
     def of_role(self, role: TargetRole | None) -> regression.CoMoments:
         """Co-moments of ``[features, targets of the role]`` where these are complete."""
         width = self.n_targets[role] if role else 0
-        found = [
-            moments.select(self._columns(roles, role))
-            for roles, moments in sorted(self.parts.items())
-            if role is None or role in roles
-        ]
+        mine = [part for part in sorted(self.parts.items()) if role is None or role in part[0]]
+        found = [moments.select(self._columns(roles, role)) for roles, moments in mine]
         return reduce(
             regression.CoMoments.merge, found, regression.CoMoments.empty(self.n_features + width)
         )

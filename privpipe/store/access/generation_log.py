@@ -122,12 +122,8 @@ def publish_generation(
     StoreError
         If another writer was first; nothing has changed then.
     """
-    following = Generation(
-        1 if expected is None else expected.number + 1,
-        "" if expected is None else expected.digest,
-        kind,
-        content,
-    )
+    number, before = (1, "") if expected is None else (expected.number + 1, expected.digest)
+    following = Generation(number, before, kind, content)
     if not create_object(join(url, _key(following.number)), following.encode()):
         raise StoreError(
             f"Another writer made generation {following.number} of {shown(url)} first.",

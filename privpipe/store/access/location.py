@@ -154,9 +154,7 @@ def explain_unreachable(url: str, error: Exception) -> StoreError:
 T = TypeVar("T")
 
 # By package, since no two clients share a base class.
-CLIENTS = frozenset(
-    {"adlfs", "aiobotocore", "aiohttp", "azure", "botocore", "fsspec", "gcsfs", "s3fs", "urllib3"}
-)
+CLIENTS = frozenset("adlfs aiobotocore aiohttp azure botocore fsspec gcsfs s3fs urllib3".split())
 """Packages whose exceptions are about a store and the way there."""
 
 # Words of S3; others are known by their status alone.

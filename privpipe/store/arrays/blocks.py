@@ -231,12 +231,8 @@ def check_receipts(
         doubled += known.objects != receipt.objects
         plan = arrays[0]
         rows = min(plan.chunk_rows, plan.shape[0] - receipt.chunk * plan.chunk_rows)
-        foreign += (
-            receipt.run != run
-            or not 0 <= receipt.chunk < n_chunks
-            or receipt.rows != rows
-            or tuple(stored.array for stored in receipt.objects) != names
-        )
+        mine = receipt.run == run and 0 <= receipt.chunk < n_chunks and receipt.rows == rows
+        foreign += not mine or tuple(stored.array for stored in receipt.objects) != names
     missing = n_chunks - len(by_chunk)
     if missing or doubled or foreign:
         raise IncompleteReleaseError(

@@ -69,12 +69,8 @@ class ReleaseKey:
 
     def stream(self, partition: str, first_record: int, n_records: int) -> KeyedStream:
         """Random words for a run of records of a partition; see `KeyedStream`."""
-        return KeyedStream(
-            self._derive(KEY_BYTES, b""),
-            partition=partition,
-            first_record=first_record,
-            n_records=n_records,
-        )
+        key = self._derive(KEY_BYTES, b"")
+        return KeyedStream(key, partition=partition, first_record=first_record, n_records=n_records)
 
     def _derive(self, length: int, purpose: bytes) -> bytes:
         # The binding is in what is derived, not only compared when the key is opened.
@@ -416,11 +412,8 @@ def make_partition_keys(
 
 def find_keys(run: str, *, folder: str | Path | None = None) -> tuple[KeyEntry, ...]:
     """Ledger entries of the keys that a run drew from."""
-    return tuple(
-        entry
-        for entry in list_keys(folder=folder)
-        if run in entry.runs or entry.key_id == f"release-{run}"
-    )
+    known, key_id = list_keys(folder=folder), f"release-{run}"
+    return tuple(entry for entry in known if run in entry.runs or entry.key_id == key_id)
 
 
 def forget_keys(run: str, *, folder: str | Path | None = None) -> tuple[KeyEntry, ...]:

@@ -264,11 +264,9 @@ def _encode(payload: bytes) -> bytes:
 
 
 def _write_envelope(payload: bytes, signature: bytes, keyid: str) -> bytes:
-    envelope = {
-        "payloadType": PAYLOAD_TYPE,
-        "payload": base64.b64encode(payload).decode(),
-        "signatures": [{"keyid": keyid, "sig": base64.b64encode(signature).decode()}],
-    }
+    signed = {"keyid": keyid, "sig": base64.b64encode(signature).decode()}
+    body = base64.b64encode(payload).decode()
+    envelope = {"payloadType": PAYLOAD_TYPE, "payload": body, "signatures": [signed]}
     return json.dumps(envelope, indent=1).encode()
 
 

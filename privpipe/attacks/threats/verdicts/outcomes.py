@@ -24,10 +24,7 @@ and those that join an earlier release."""
 SKIPPED = "The attack was skipped: a variable leaks for certain."
 """Reason of an attack that an audit which ended early did not run."""
 
-SCORED = (
-    *("baseline", "advantage", "advantage_lower", "advantage_upper"),
-    *("gain", "gain_lower", "gain_upper"),
-)
+SCORED = "baseline advantage advantage_lower advantage_upper gain gain_lower gain_upper".split()
 """What tables and decisions hold of a score beside its interval."""
 
 

@@ -198,11 +198,8 @@ def hold_to_group_control(
 
     "leaks" is believed all the same. A variable without attacks on raw groups is not held to them.
     """
-    controls = [
-        outcome
-        for outcome in outcomes
-        if (outcome.attack.source, outcome.attack.target) == (RAW_GROUPS, decision.target)
-    ]
+    key = (RAW_GROUPS, decision.target)
+    controls = [one for one in outcomes if (one.attack.source, one.attack.target) == key]
     # In the split that judges the release: a control by other records could pass where these
     # cannot.
     revealed = any(score.is_more for outcome in controls for score in outcome.deciding(options))

@@ -195,14 +195,9 @@ def bin_posteriors(posterior: FloatArray, n_bins: int) -> PosteriorBins | None:
         return None
     value = posterior[:, 1]
     # Even intervals bound the width of a bin, quantiles its share of the columns.
-    edges = np.unique(
-        np.concatenate(
-            [
-                np.linspace(value.min(), value.max(), n_bins + 1),
-                np.quantile(value, np.linspace(0, 1, n_bins + 1)),
-            ]
-        )
-    )
+    even = np.linspace(value.min(), value.max(), n_bins + 1)
+    alike = np.quantile(value, np.linspace(0, 1, n_bins + 1))
+    edges = np.unique(np.concatenate([even, alike]))
     # The largest value belongs to the last bin, not to one of its own.
     which = np.clip(np.searchsorted(edges, value, side="right") - 1, 0, len(edges) - 2)
     used, compact = np.unique(which, return_inverse=True)
@@ -216,11 +211,9 @@ def bin_posteriors(posterior: FloatArray, n_bins: int) -> PosteriorBins | None:
 def is_ordered(problem: MappingProblem) -> bool:
     """Whether the alphabet is ordered: one attribute and squared or absolute distance."""
     distance = problem.distance
-    return (
-        isinstance(distance, CodeDistance)
-        and distance.kind != "hamming"
-        and distance.symbols.shape[1] == 1
-    )
+    if not isinstance(distance, CodeDistance):
+        return False
+    return distance.kind != "hamming" and distance.symbols.shape[1] == 1
 
 
 def price_ordered(

@@ -116,11 +116,8 @@ class SearchProgress:
         problem = self.problem
         sums = np.bincount(plan.columns, plan.weights, problem.n_columns)
         lost = np.abs(sums - problem.mass) > _LOST * problem.mass
-        return bool(
-            plan.distortion <= problem.budget * (1 + _LOST)
-            and (plan.weights >= 0).all()
-            and not lost.any()
-        )
+        within = plan.distortion <= problem.budget * (1 + _LOST)
+        return bool(within and (plan.weights >= 0).all() and not lost.any())
 
     @property
     def stop(self) -> str:

@@ -154,11 +154,7 @@ def coarsen_alphabet(
     centres = np.bincount(cell, weight * x, n_cells) / np.bincount(cell, weight, n_cells)
     stay, column_bin = np.divmod(groups, n_bins)
     apart = programme.CodeDistance(problem.distance.kind, centres[:, None], centres[stay][:, None])
-    coarse = programme.MappingProblem(
-        np.asarray(mass / mass.sum(), dtype=np.float64),
-        np.asarray(posterior / mass[:, None], dtype=np.float64),
-        apart,
-        problem.budget,
-        stay,
-    )
+    shares = np.asarray(mass / mass.sum(), dtype=np.float64)
+    rows = np.asarray(posterior / mass[:, None], dtype=np.float64)
+    coarse = programme.MappingProblem(shares, rows, apart, problem.budget, stay)
     return CoarseAlphabet(problem, coarse, bins, cell, column_bin)

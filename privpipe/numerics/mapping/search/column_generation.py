@@ -191,13 +191,13 @@ class OrderedExplorer:
         parts = [self._near(problem, bins, prices, near)]
         best, bound = duals, max(raw, 0.0)
         if levels is not None and float(prices.slack.min()) < 0.0:
-            repaired = repair_potentials(problem, prices, duals)
+            fixed = repair_potentials(problem, prices, duals)
             again = ordered_pricing.price_ordered(
-                problem, PricingQuestion(repaired, self.width, True), bins
+                problem, PricingQuestion(fixed, self.width, True), bins
             )
             parts.append(self._near(problem, bins, again, near))
-            new = pair_pricing.measure_bound(problem, again, repaired)
-            best, bound = (repaired, new) if new > bound else (best, bound)
+            new = pair_pricing.measure_bound(problem, again, fixed)
+            best, bound = (fixed, new) if new > bound else (best, bound)
         symbols, columns = (np.concatenate(part) for part in zip(*parts, strict=True))
         return Found(best, bound, raw, symbols, columns)
 

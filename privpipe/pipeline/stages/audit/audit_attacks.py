@@ -260,12 +260,8 @@ def _find_strongest(found: dict[str, Any], run: Run) -> dict[str, Any]:
     columns = run.training.schema.confidential
     decides = {one.name: "accuracy" if one.is_categorical else "r2" for one in columns}
     strongest: dict[str, Any] = {name: {} for name in decides}
-    measured = [
-        row
-        for row in found["table"]
-        if row["source"] in ("raw", "released", "noise")
-        and row["score"] == decides.get(row["target"])
-    ]
+    judged = [row for row in found["table"] if row["source"] in ("raw", "released", "noise")]
+    measured = [row for row in judged if row["score"] == decides.get(row["target"])]
     for row in sorted(measured, key=lambda row: -row["advantage_upper"]):
         strongest[row["target"]].setdefault(row["source"], {key: row[key] for key in shown})
     return strongest

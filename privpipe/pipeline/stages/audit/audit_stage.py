@@ -198,11 +198,9 @@ def audit_stage(run: Run, trained: Trained, cleaned: Cleaned, executor: Executor
 
 def _describe_release(run: Run, plan: ReleasePlan) -> dict[str, Any]:
     """What is released, by numbers and names that the release itself shows."""
-    return {
-        "n_records": plan.chunks.n_records,
-        "n_features": int(np.prod(plan.arrays[0].shape[1:], dtype=int)),
-        "included": list(run.options.release.include),
-    }
+    n_features = int(np.prod(plan.arrays[0].shape[1:], dtype=int))
+    included = list(run.options.release.include)
+    return {"n_records": plan.chunks.n_records, "n_features": n_features, "included": included}
 
 
 def describe_unseen(run: Run, cleaned: Cleaned) -> dict[str, Any] | None:

@@ -170,12 +170,8 @@ def solve_privacy_mapping(
         progress, stopped = limit
     else:
         watch = _Watch(alphabet, began, max_seconds, on_round)
-        given: dict[str, Any] = {
-            "gap": gap,
-            "max_seconds": watch.leave_time(SearchProgress(problem, gap)),
-            "on_round": watch,
-            "price": price,
-        }
+        left = watch.leave_time(SearchProgress(problem, gap))
+        given: dict[str, Any] = {"gap": gap, "max_seconds": left, "on_round": watch, "price": price}
         try:
             # Extreme problems overflow on the way; what is not finite is never taken.
             with np.errstate(all="ignore"):
