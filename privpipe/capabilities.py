@@ -270,13 +270,10 @@ class UtilitySummary:
 
     def merge(self, other: UtilitySummary) -> UtilitySummary:
         """Summary of the records of both."""
-        return UtilitySummary(
-            self.n_records + other.n_records,
-            self.n_withheld + other.n_withheld,
-            self.total + other.total,
-            max(self.largest, other.largest),
-            self.n_at_budget + other.n_at_budget,
-        )
+        n_records, n_withheld = self.n_records + other.n_records, self.n_withheld + other.n_withheld
+        total, largest = self.total + other.total, max(self.largest, other.largest)
+        n_at_budget = self.n_at_budget + other.n_at_budget
+        return UtilitySummary(n_records, n_withheld, total, largest, n_at_budget)
 
     def as_dict(self) -> dict[str, Any]:
         """JSON-ready, for receipts."""

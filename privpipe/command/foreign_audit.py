@@ -92,12 +92,8 @@ def _write(
     folder: str, report: unaligned_release.UnalignedReport, retained: Sequence[dict[str, Any]]
 ) -> None:
     findings = json.loads(report.to_json()) | {"format_version": 1, "target": retained}
-    page = render_page(
-        "Release of another tool",
-        screen_unaligned(report, retained)[1],
-        verdict=report.verdict,
-        screen=screen_unaligned(report, retained)[0],
-        version=version("privpipe"),
-    )
+    screen, sections = screen_unaligned(report, retained)
+    about: dict[str, Any] = {"verdict": report.verdict, "version": version("privpipe")}
+    page = render_page("Release of another tool", sections, screen=screen, **about)
     write_file(join(folder, "audit.json"), json.dumps(findings, indent=1))
     write_file(join(folder, "report.html"), page)

@@ -261,13 +261,8 @@ def _as_views(utility: Mapping[str, Any]) -> dict[str, Any]:
 
 def _find_gain(report: AttackReport) -> dict[str, float] | None:
     """What the strongest adversary gains over the target, of the variable that leaks most."""
-    found = [
-        score
-        for outcome in report.outcomes
-        if is_of_release(outcome.attack.source)
-        for score in outcome.scores
-        if score.name in WEIGHED
-    ]
+    mine = [one for one in report.outcomes if is_of_release(one.attack.source)]
+    found = [score for one in mine for score in one.scores if score.name in WEIGHED]
     worst = max(found, key=lambda score: score.gain_upper, default=None)
     if worst is None:
         return None

@@ -17,6 +17,9 @@ from privpipe.protocols import BoolArray, IntArray, Shard, WordArray
 
 Part = Literal["all", "fit", "held_out", "attack", "test"]
 
+ARRAYS = tuple(one.name for one in fields(Shard) if one.name != "first_record")
+"""What a shard holds of every record."""
+
 
 @dataclass(frozen=True)
 class Split:
@@ -139,11 +142,8 @@ class DrawnSample:
         n_eligible = sum(part.n_eligible for part in parts)
         if not found:
             return cls.none(n_eligible)
-        arrays = {
-            one.name: np.concatenate([getattr(part.shard, one.name) for part in found])
-            for one in fields(Shard)
-            if one.name != "first_record"
-        }
+        shards = [part.shard for part in found]
+        arrays = {name: np.concatenate([getattr(one, name) for one in shards]) for name in ARRAYS}
         words, rows, counts = (
             np.concatenate([getattr(part, name) for part in found])
             for name in ("words", "rows", "counts")
@@ -153,9 +153,5 @@ class DrawnSample:
 
 def take_records(shard: Shard, rows: IntArray | slice) -> Shard:
     """Some rows of what adversaries are given."""
-    taken = {
-        one.name: part[rows] if len(part := getattr(shard, one.name)) else part
-        for one in fields(Shard)
-        if one.name != "first_record"
-    }
+    taken = {name: part[rows] if len(part := getattr(shard, name)) else part for name in ARRAYS}
     return Shard(**taken, first_record=-1)

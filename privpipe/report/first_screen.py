@@ -177,13 +177,9 @@ def _draw_confidential(findings: Mapping[str, Any]) -> Iterator[IntervalRow]:
     ranked = sorted(found["decisions"], key=lambda one: -(one.get("gain_upper") or math.inf))
     for one in ranked[:MOST_DRAWN]:
         name = one["target"]
-        rows = [
-            row
-            for row in found.get("table") or ()
-            if row["target"] == name
-            and row["status"] == "measured"
-            and row["score"] == one.get("score")
-        ]
+        mine = [row for row in found.get("table") or () if row["target"] == name]
+        known = [row for row in mine if row["status"] == "measured"]
+        rows = [row for row in known if row["score"] == one.get("score")]
         if one.get("advantage") is None:
             continue
         for said, kind, source in (

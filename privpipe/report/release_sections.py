@@ -77,13 +77,10 @@ def draw_variable(
         if row["status"] == "unknown" or row["score"] in WEIGHED:
             best.setdefault((row["source"], row["adversary"]), row)
     ranked = sorted(best.values(), key=lambda row: (row["source"] in COMPARED, -_top(row)))
-    drawings = [
-        draw_intervals(
-            [_make_interval(row) for row in ranked[:MOST_ROWS]],
-            allowed=float(found["options"]["max_advantage"]),
-            description=f"What every adversary finds of {target}.",
-        )
-    ]
+    bars = [_make_interval(row) for row in ranked[:MOST_ROWS]]
+    allowed = float(found["options"]["max_advantage"])
+    about = f"What every adversary finds of {target}."
+    drawings = [draw_intervals(bars, allowed=allowed, description=about)]
     if curves := _list_curves(target, ranked, found.get("roc") or {}):
         drawings.append(draw_roc(curves, description=f"ROC curves of attacks on {target}."))
     text = (

@@ -296,11 +296,8 @@ def _make_map(
     kind: str, plain: Mapping[str, Any], arrays: Mapping[str, AnyArray], place: str
 ) -> RecordMap:
     """A map from its description; KeyError where the kind is not known."""
-    mine = {
-        name.removeprefix(place): array
-        for name, array in arrays.items()
-        if name.startswith(place) and "." not in name.removeprefix(place)
-    }
+    here = {name.removeprefix(place): one for name, one in arrays.items() if name.startswith(place)}
+    mine = {name: one for name, one in here.items() if "." not in name}
     made = {name: _from_json(value, arrays, place + name) for name, value in plain.items()}
     return sanitizers.RECORD_MAPS[kind](**mine, **made)
 

@@ -110,11 +110,8 @@ def clean_collection(
     ClusterError
         If all workers are gone and none comes back.
     """
-    tasks = (
-        (f"{chunks[0]:06d}", (chunks,))
-        for task in job.plan.chunks.tasks()
-        if (chunks := [chunk for chunk in task if chunk not in done])
-    )
+    left = ([chunk for chunk in task if chunk not in done] for task in job.plan.chunks.tasks())
+    tasks = ((f"{chunks[0]:06d}", (chunks,)) for chunks in left if chunks)
     # The first failure ends the pass: its other tasks are cancelled, what has a receipt stays.
     for _, receipts in executor.run_tasks(clean_chunks, tasks, shared=(job,), prefix="clean_chunk"):
         # Recorded before the next task is submitted: a killed driver loses what is in flight alone.

@@ -241,11 +241,8 @@ class ShowProgress(SchedulerPlugin):
 
     def measure_memory(self) -> float:
         """Largest share of its memory that a worker uses."""
-        shares = [
-            float(worker.metrics.get("memory", 0)) / worker.memory_limit
-            for worker in self.scheduler.workers.values()
-            if worker.memory_limit
-        ]
+        workers = [one for one in self.scheduler.workers.values() if one.memory_limit]
+        shares = [float(one.metrics.get("memory", 0)) / one.memory_limit for one in workers]
         return max(shares, default=0.0)
 
 

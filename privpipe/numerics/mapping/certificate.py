@@ -147,15 +147,9 @@ def certify_mapping(
     error_bound = (eps + _EPS * (len(x) + 4)) * (size + paid) + slack
     # Information is never negative, so that a bound below 0 says nothing.
     lower = max(0.0, priced - paid - error_bound)
-    return MappingCertificate(
-        information,
-        lower,
-        information - lower,
-        spent,
-        max(0.0, spent - distortion_budget),
-        column_error,
-        error + error_bound,
-    )
+    gap, excess = information - lower, max(0.0, spent - distortion_budget)
+    bound = error + error_bound
+    return MappingCertificate(information, lower, gap, spent, excess, column_error, bound)
 
 
 def _check_numbers(p: FloatArray, x: AnyArray, g: FloatArray, sparse: Any) -> float:

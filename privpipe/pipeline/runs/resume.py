@@ -140,11 +140,7 @@ def begin_stage(
 ) -> Run:
     """Record that a stage begins, with what is known by then."""
     # What is known of a run stays known: later stages do not repeat it.
-    state: workspace.RunState = replace(
-        run.state,
-        stage=stage,
-        model_digest=model_digest or run.state.model_digest,
-        n_chunks=n_chunks or run.state.n_chunks,
-    )
+    digest, n = model_digest or run.state.model_digest, n_chunks or run.state.n_chunks
+    state: workspace.RunState = replace(run.state, stage=stage, model_digest=digest, n_chunks=n)
     workspace.write_state(run.release_url, state)
     return replace(run, state=state)

@@ -79,13 +79,9 @@ def make_keys(run: Run, trained: Trained) -> PartitionKeys:
     mixes = trained.tile_rows is not None
     records = run.training if mixes else run.collection
     treatment = f"surrogates of run {run.run_id}" if mixes else _describe_treatment(run, trained)
-    return make_partition_keys(
-        records.schema_of_records.partitions,
-        trained.model_digest,
-        hashlib.sha256(treatment.encode()).hexdigest(),
-        run=run.run_id,
-        source=records.digest,
-    )
+    parts, model = records.schema_of_records.partitions, trained.model_digest
+    digest = hashlib.sha256(treatment.encode()).hexdigest()
+    return make_partition_keys(parts, model, digest, run=run.run_id, source=records.digest)
 
 
 def _describe_treatment(run: Run, trained: Trained) -> str:
@@ -116,12 +112,8 @@ def _list_charges(
         for part in run.training.schema_of_records.partitions:
             about = f"moments of {part.digest} in {trained.model_digest}"
             named[part.digest] = hashlib.sha256(about.encode()).hexdigest()
-    return tuple(
-        accounts.Charge(
-            content, fingerprint, guarantee.number, guarantee.delta, guarantee.protects, rho
-        )
-        for content, fingerprint in named.items()
-    )
+    loss = guarantee.number, guarantee.delta, guarantee.protects, rho
+    return tuple(accounts.Charge(content, key, *loss) for content, key in named.items())
 
 
 @contextmanager

@@ -243,12 +243,8 @@ def _check_released(run: Run) -> None:
         )
     # Partitions by a confidential variable would reveal it, whatever they are called: they are
     # named by folders, such as `state=CA`, where the source has these.
-    keys = {
-        level.partition("=")[0]
-        for partition in run.collection.schema_of_records.partitions
-        for level in partition.name.split("/")
-        if "=" in level
-    }
+    names = (part.name for part in run.collection.schema_of_records.partitions)
+    keys = {level.partition("=")[0] for one in names for level in one.split("/") if "=" in level}
     published = sorted(keys & {*run.training.confidential})
     if run.options.release.partitions and published:
         raise OptionError(

@@ -37,11 +37,9 @@ def plan_release(run: Run, trained: Trained) -> ReleasePlan:
         arrays = read_arrays(run.stored_model_url, ["lift", "centre"])
         basis = Basis(arrays["lift"], arrays["centre"], schema.dtype)
     dtype = "float64" if basis is not None or trained.tile_rows is not None else schema.dtype
-    released = (
-        [ArrayPlan(FEATURES, (n, width), rows, dtype)]
-        if trained.reads == "features"
-        else [_plan_variable(run, name) for name in run.collection.attributes]
-    )
+    released = [_plan_variable(run, name) for name in run.collection.attributes]
+    if trained.reads == "features":
+        released = [ArrayPlan(FEATURES, (n, width), rows, dtype)]
     responses = [ArrayPlan(name, (n,), rows, "float64") for name in trained.response_names]
     included = [_plan_variable(run, name) for name in release.include]
     # A release of surrogates includes nothing else, and withholds none.

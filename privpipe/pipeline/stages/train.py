@@ -168,12 +168,9 @@ def _check_public(run: Run, ties: Ties) -> None:
     if not run.training.public:
         return
     public = {part.digest for part in run.training.schema_of_records.partitions}
-    shared = [
-        overlap.mine
-        for part in run.collection.schema_of_records.partitions
-        for other, overlap in ties.relatives(part.digest).items()
-        if other in public and not overlap.by_profile
-    ]
+    mine = run.collection.schema_of_records.partitions
+    found = (pair for part in mine for pair in ties.relatives(part.digest).items())
+    shared = [one.mine for other, one in found if other in public and not one.by_profile]
     if shared:
         raise GuaranteeError(
             f"[training] public is true, but up to {max(shared):.3g} of the records of a "

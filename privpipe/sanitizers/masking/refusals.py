@@ -53,13 +53,10 @@ class PersonLeverage:
 
     def merge(self, other: PersonLeverage) -> PersonLeverage:
         """Of the records of both."""
-        return _summarise(
-            np.concatenate([self.words, other.words]),
-            np.concatenate([self.shares, other.shares]),
-            self.lost + other.lost,
-            max(self.single, other.single),
-            self.capacity,
-        )
+        words = np.concatenate([self.words, other.words])
+        shares = np.concatenate([self.shares, other.shares])
+        lost, single = self.lost + other.lost, max(self.single, other.single)
+        return _summarise(words, shares, lost, single, self.capacity)
 
 
 def measure_person_leverage(

@@ -490,12 +490,9 @@ def _with_identity(
     rest = rest.copy()
     rest[pairs.columns[home]] = 0.0
     extra, used = np.flatnonzero(rest > 0), np.flatnonzero(weights > 0)
-    return measure_plan(
-        problem,
-        np.concatenate([pairs.symbols[used], problem.stay[extra]]),
-        np.concatenate([pairs.columns[used], extra]),
-        np.concatenate([weights[used], rest[extra]]),
-    )
+    symbols = np.concatenate([pairs.symbols[used], problem.stay[extra]])
+    columns = np.concatenate([pairs.columns[used], extra])
+    return measure_plan(problem, symbols, columns, np.concatenate([weights[used], rest[extra]]))
 
 
 def thin_plan(problem: MappingProblem, plan: Plan, most_information: float) -> Plan:

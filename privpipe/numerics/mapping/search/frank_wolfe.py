@@ -203,12 +203,10 @@ def _line_search(problem: MappingProblem, current: Plan, pairs: Pairs, mass: Flo
     posterior = problem.posterior[pairs.columns[used]]
     there = programme.released_masses(pairs.symbols[used], mass[used], posterior, problem.n_symbols)
     share = _best_share(here, there)
-    return programme.add_up(
-        problem,
-        np.concatenate([current.symbols, pairs.symbols[used]]),
-        np.concatenate([current.columns, pairs.columns[used]]),
-        np.concatenate([(1 - share) * current.weights, share * mass[used]]),
-    )
+    symbols = np.concatenate([current.symbols, pairs.symbols[used]])
+    columns = np.concatenate([current.columns, pairs.columns[used]])
+    masses = np.concatenate([(1 - share) * current.weights, share * mass[used]])
+    return programme.add_up(problem, symbols, columns, masses)
 
 
 def _best_share(here: FloatArray, there: FloatArray) -> float:

@@ -343,12 +343,9 @@ def begin_attempt(run: Run, plan: ReleasePlan) -> Run:
     schemas = run.collection.schema_of_records, run.training.schema_of_records
     # The attempt is of these bytes: cleaning again with another key is another attempt, and pays.
     receipts = [one for one in read_ledger(plan) if one.run == plan.run]
-    attempt = note_attempt(
-        find_account(run.options.privacy.account),
-        digest_receipts(receipts),
-        _digest_judge(run),
-        {part.digest for one in schemas for part in one.partitions},
-    )
+    account = find_account(run.options.privacy.account)
+    parts = {part.digest for one in schemas for part in one.partitions}
+    attempt = note_attempt(account, digest_receipts(receipts), _digest_judge(run), parts)
     return replace(run, attempt=attempt)
 
 

@@ -78,15 +78,11 @@ class LabelMoments:
         # Chan, Golub and LeVeque's update; the ratio first, for n m grows with the square of the
         # records.
         weight, rise = n * (m / (n + m)), other.mean - self.mean
-        found = LabelMoments(
-            values,
-            counts,
-            sums / counts[:, None],
-            self.overflowed or other.overflowed,
-            self.mean + rise * (m / (n + m)),
-            self.spread + other.spread + weight * rise**2,
-            self.cross + other.cross + weight * rise * step,
-        )
+        lost = self.overflowed or other.overflowed
+        mean = self.mean + rise * (m / (n + m))
+        spread = self.spread + other.spread + weight * rise**2
+        cross = self.cross + other.cross + weight * rise * step
+        found = LabelMoments(values, counts, sums / counts[:, None], lost, mean, spread, cross)
         return found._forget_many()
 
     def _forget_many(self) -> LabelMoments:
