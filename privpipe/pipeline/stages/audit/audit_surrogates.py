@@ -13,7 +13,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -78,51 +78,14 @@ def audit_surrogates(
     """
     # Variables and single records are two families of verdicts: each has half of the error.
     options = record_decisions.halve_level(find_attack_options(run.options, run.attempt))
-    model = load_map(run.stored_model_url, trained.model_digest)
-    assert isinstance(model, MakesRecords), "no other map releases surrogates"
-    promise = trained.guarantee
-    promised = ""
+    promise, promised = trained.guarantee, ""
     if promise.kind == "central_dp":
         promised = f"epsilon {promise.number:g} with delta {promise.delta:.2g}"
-    attacks: dict[str, record_decisions.Found] = {}
-    controls: dict[str, record_decisions.Found] = {}
-    measured: dict[str, Any] | None = None
-    found = report_nothing("no record was held out")
+    judged = _Judged({}, {}, None, report_nothing("no record was held out"))
     if run.options.audit.holdout > 0:
-        whole = replace(run.training, only_finite=False)
-        fitted, held_out = (whole.keeping(run.split, part) for part in PARTS)
-        # Surrogates are made of records completed by features and responses; who applies their
-        # model knows the features alone.
-        as_made, as_read = (
-            partial(model.restore_records, schema=fitted.schema, reads_responses=known)
-            for known in (True, False)
-        )
-        made, read = (
-            _reduce(fitted, executor, utility.summarise_completed, complete=one)
-            for one in (as_made, as_read)
-        )
-        gram = _expand(made, trained.n_features_out - 1)
-        place = (run.sample_url, sample_drawing.make_sample_key(run.sample_url))
-        sides = tuple(
-            sample_drawing.Drawing(side, sample_drawing.Published(), MOST_RECORDS, *place)
-            for side in (fitted, held_out)
-        )
-        draw_missing(executor, sides)
-        level = record_decisions.share_level(options)
-        closed = CLOSED_FORMS if not promised else OF_COEFFICIENTS
-        job = (*sides, plan, gram, as_made, find_named_surrogates(run), level, tuple(closed))
-        attacks, controls = _attack_records(executor, job)
-        masked = utility.learn(_sum_released(plan, trained), trained.n_features_out)
-        if read.count >= 2:
-            models = masked, utility.learn(_expand(read, len(masked) - 1), len(masked))
-            measured = _measure_utility(trained, models, held_out, executor, options, as_read)
-        judged = plan_drawing(held_out, options.without_limits(), sample_drawing.Published(), place)
-        sample = partial(sample_predictions, judged, options.without_limits(), masked, as_read)
-        if held_out.confidential:
-            found = attack_variables(run, executor, sample, options)
-        else:
-            why = "no variable is named as confidential, so that none was judged"
-            found = report_nothing(why, "safe")
+        closed = OF_COEFFICIENTS if promised else tuple(CLOSED_FORMS)
+        judged = _judge_surrogates(run, trained, plan, executor, options, closed)
+    attacks, controls, measured, found = judged
     return {
         "n_groups": None,
         "privacy": {},
@@ -148,13 +111,63 @@ def audit_surrogates(
     }
 
 
-def _attack_records(
-    executor: Executor, job: tuple[Any, ...]
-) -> tuple[dict[str, record_decisions.Found], dict[str, record_decisions.Found]]:
-    """Attacks on single records and their controls, by one worker, which alone reads records."""
+class _Judged(NamedTuple):
+    """Attacks on single records, their controls, utility, and what was found of variables."""
+
+    attacks: dict[str, record_decisions.Found]
+    controls: dict[str, record_decisions.Found]
+    measured: dict[str, Any] | None
+    found: dict[str, Any]
+
+
+def _judge_surrogates(
+    run: Run,
+    trained: Trained,
+    plan: ReleasePlan,
+    executor: Executor,
+    options: AttackOptions,
+    closed: tuple[str, ...],
+) -> _Judged:
+    """By records that were held out."""
+    model = load_map(run.stored_model_url, trained.model_digest)
+    assert isinstance(model, MakesRecords), "no other map releases surrogates"
+    whole = replace(run.training, only_finite=False)
+    fitted, held_out = (whole.keeping(run.split, part) for part in PARTS)
+    # Surrogates are made of records completed by features and responses; who applies their
+    # model knows the features alone.
+    as_made, as_read = (
+        partial(model.restore_records, schema=fitted.schema, reads_responses=known)
+        for known in (True, False)
+    )
+    made, read = (
+        _reduce(fitted, executor, utility.summarise_completed, complete=one)
+        for one in (as_made, as_read)
+    )
+    gram = _expand(made, trained.n_features_out - 1)
+    place = (run.sample_url, sample_drawing.make_sample_key(run.sample_url))
+    sides = tuple(
+        sample_drawing.Drawing(side, sample_drawing.Published(), MOST_RECORDS, *place)
+        for side in (fitted, held_out)
+    )
+    draw_missing(executor, sides)
+    level = record_decisions.share_level(options)
+    job = (*sides, plan, gram, as_made, find_named_surrogates(run), level, closed)
+    # By one worker, which alone reads records.
     [(_, outcome)] = executor.run_tasks(attack_surrogates, [("all", job)], prefix="attack")
     attacks, controls = outcome
-    return attacks, controls
+    measured = None
+    masked = utility.learn(_sum_released(plan, trained), trained.n_features_out)
+    if read.count >= 2:
+        models = masked, utility.learn(_expand(read, len(masked) - 1), len(masked))
+        measured = _measure_utility(trained, models, held_out, executor, options, as_read)
+    judged = plan_drawing(held_out, options.without_limits(), sample_drawing.Published(), place)
+    sample = partial(sample_predictions, judged, options.without_limits(), masked, as_read)
+    if held_out.confidential:
+        found = attack_variables(run, executor, sample, options)
+    else:
+        why = "no variable is named as confidential, so that none was judged"
+        found = report_nothing(why, "safe")
+    return _Judged(attacks, controls, measured, found)
 
 
 def _as_json(found: record_decisions.Found) -> dict[str, Any]:
