@@ -226,7 +226,11 @@ def match_columns(
         elif role == "attribute":
             raise _drifted(f"The records have no variable {column.name!r}, which the model reads.")
     unknown = {name: found.count(UNKNOWN) for name, found in codes.items() if UNKNOWN in found}
-    return Matching(_order_features(fitted, n_features, feature_names), codes, tables, unknown)
+    given, order = (n_features, tuple(feature_names)), None
+    # A map of attributes reads no feature.
+    if not fitted.attributes and given != (fitted.n_features, fitted.feature_names):
+        order = _order_features(fitted, n_features, feature_names)
+    return Matching(order, codes, tables, unknown)
 
 
 def _match_table(mine: Column, fitted: Column, role: str) -> tuple[str, ...] | None:
@@ -257,15 +261,11 @@ def check_numbered_alike(fitted: FittedSchema, schema: ShardSchema) -> None:
 
 
 def _order_features(fitted: FittedSchema, n: int, names: Sequence[str]) -> tuple[int, ...] | None:
-    if fitted.attributes:  # the map reads no feature
-        return None
     if n != fitted.n_features and not (fitted.feature_names and names):
         raise _drifted(
             f"The collection has {n} features, the training collection {fitted.n_features}.",
             "Train on records of the same features.",
         )
-    if tuple(names) == fitted.feature_names:
-        return None
     if not fitted.feature_names or not names:
         raise _drifted(
             "Features have names in the collection or in the training collection, not in both: "

@@ -234,7 +234,9 @@ def treat_nonfinite(job: CleaningJob, x: AnyArray, chunk: int) -> tuple[AnyArray
     InputError
         Under "fail", with how many records of which chunk are concerned.
     """
-    retained, allowed = find_finite_rows(x), _find_allowed(job, chunk, len(x))
+    retained, allowed = find_finite_rows(x), np.ones(len(x), bool)
+    if job.withheld is not None:
+        allowed = _find_allowed(job.withheld, chunk, len(x))
     if retained.all() or job.nonfinite == "withhold":
         return x, retained & allowed
     if job.nonfinite == "impute" and job.fill is not None:
@@ -247,11 +249,9 @@ def treat_nonfinite(job: CleaningJob, x: AnyArray, chunk: int) -> tuple[AnyArray
     )
 
 
-def _find_allowed(job: CleaningJob, chunk: int, n_records: int) -> BoolArray:
+def _find_allowed(withheld: str, chunk: int, n_records: int) -> BoolArray:
     """Records of a chunk that may be released, whatever they hold."""
-    if job.withheld is None:
-        return np.ones(n_records, bool)
-    content = read_bytes(open_store(job.withheld, read_only=True), f"{chunk:08d}")
+    content = read_bytes(open_store(withheld, read_only=True), f"{chunk:08d}")
     # A missing or short list would release what a budget withholds: nothing is cleaned then.
     if content is None or len(content) != -(-n_records // 8):
         raise FormatError(

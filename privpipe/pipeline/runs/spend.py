@@ -101,7 +101,7 @@ def _list_charges(
 ) -> tuple[accounts.Charge, ...]:
     """What a run takes from every partition; nothing where no differential privacy is promised."""
     guarantee, named = trained.guarantee, {} if keys is None else keys.list_fingerprints()
-    if guarantee.kind not in CHARGED or guarantee.number is None:
+    if guarantee.number is None:
         return ()
     rho: float | None = None
     if guarantee.kind == "central_dp":
@@ -136,7 +136,7 @@ def reserve_loss(
         If the account cannot be reached, or is damaged; FormatError if the sketch of a partition
         that was ever charged is missing.
     """
-    charges = _list_charges(run, trained, keys)
+    charges = _list_charges(run, trained, keys) if trained.guarantee.kind in CHARGED else ()
     account, privacy = run.open_account(), run.options.privacy
     # Without a limit of its own, delta is that of one release: a second one is a decision.
     most_delta = privacy.most_delta or max(accounts.MOST_DELTA, trained.guarantee.delta)

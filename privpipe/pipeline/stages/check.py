@@ -41,7 +41,9 @@ def check_stage(options: RunOptions) -> Run:
     # first refusal is the cheapest one. `matched` needs both collections, and what is checked after
     # it sees the released records by the names of the training records.
     method, roles = METHODS[options.method.name], _find_roles(options)
-    spend.check_lasting(options)
+    epsilon = options.method.consumes()
+    if epsilon is not None:
+        spend.check_lasting(options)
     if options.cluster.address is not None:
         connection.check_address(options.cluster.address)
     else:
@@ -79,8 +81,9 @@ def check_stage(options: RunOptions) -> Run:
     run = replace(run, collection=collection.matched(run.fitted_schema))
     _check_released(run)
     _check_outputs(run)
-    check_gate(run)
-    if (epsilon := options.method.consumes()) is not None:
+    if options.gate.enforce:
+        check_gate(run)
+    if epsilon is not None:
         spend.check_limit(run, epsilon)
     earlier.find_earlier(run)  # last: it opens other releases
     return run

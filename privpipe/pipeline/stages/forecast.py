@@ -273,8 +273,6 @@ def check_gate(run: Run) -> None:
         If nothing confidential is attacked, or the held-out records are too few.
     """
     options, training = run.options, run.training
-    if not options.gate.enforce:
-        return
     mixes, way = run.method.releases == "surrogate", "Name what is to be attacked"
     why, unknown = "", "; unknown never passes."
     if not training.confidential and not mixes:
