@@ -297,16 +297,10 @@ def plan_margin(
     fixed = (2 * arithmetic + measured) * defects.weighed_centre + unmeasured * defects.centre_norm
     # Steps in proportion are of the prediction before the shift: the shift counts in full.
     distance = float(rounding.add_up(np.abs(defects.shift)))
-    return RoundingMargin(
-        per_unit=slack * (arithmetic + grid.relative),
-        per_coordinate=slack
-        * (
-            (arithmetic + measured) * defects.lift_weights
-            + unmeasured * defects.lift_norms
-            + defects.lift
-        ),
-        constant=slack * (steps + fixed + subnormal + arithmetic * root + grid.relative * distance),
-    )
+    along = (arithmetic + measured) * defects.lift_weights + unmeasured * defects.lift_norms
+    constant = steps + fixed + subnormal + arithmetic * root + grid.relative * distance
+    per_unit, per_coordinate = slack * (arithmetic + grid.relative), slack * (along + defects.lift)
+    return RoundingMargin(per_unit, per_coordinate=per_coordinate, constant=slack * constant)
 
 
 ATTEMPTS = 6

@@ -77,11 +77,10 @@ class Run:
     def may_withhold(self) -> bool:
         """Whether some records may keep their row but not be released."""
         method = self.options.method
-        return (
-            self.options.release.nonfinite == "withhold"
-            or self.options.privacy.records_per_subject is not None
-            or getattr(method, "on_unrepresentable", "fail") == "withhold"
-        )
+        withholds = self.options.release.nonfinite == "withhold"
+        limited = self.options.privacy.records_per_subject is not None
+        of_map = getattr(method, "on_unrepresentable", "fail") == "withhold"
+        return withholds or limited or of_map
 
     @property
     def release_url(self) -> str:

@@ -190,11 +190,9 @@ class Watch:
         stage, chunks = find_stage(event.work), total if event.unit == "chunks" else 0
         known = stage != "other"
         self._bar.begin(stage if known else event.work, total, event.unit)
-        self._change(
-            **NOTHING_DONE | {"total": total, "chunks_total": int(numbers.get("chunks", chunks))},
-            stage=stage if known else self.now.stage,
-            unit=event.unit,
-        )
+        begun = NOTHING_DONE | {"total": total, "chunks_total": int(numbers.get("chunks", chunks))}
+        at = stage if known else self.now.stage
+        self._change(**begun, stage=at, unit=event.unit)
 
     def _advance(self, event: Event, numbers: Mapping[str, float]) -> None:
         self._bar.advance(event.amount)

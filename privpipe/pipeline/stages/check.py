@@ -178,15 +178,9 @@ def _open(
     # Surrogates are made of all records at once: a growing collection is released as it is.
     whole = method.releases == "surrogate"
     open_training = open_whole_collection if whole else open_collection
-    training = replace(
-        open_training(
-            options.training_path,
-            **roles,
-            weights=section.weights,
-            public=options.training is not None and options.training.public,
-        ),
-        only_finite=options.release.nonfinite != "fail",
-    )
+    public = options.training is not None and options.training.public
+    opened = open_training(options.training_path, **roles, weights=section.weights, public=public)
+    training = replace(opened, only_finite=options.release.nonfinite != "fail")
     if options.training is None:
         return training, training
     return open_collection(section.path, attributes=roles["attributes"]), training

@@ -65,13 +65,9 @@ class DesignMoments:
         for roles, moments in other.parts.items():
             parts[roles] = parts[roles].merge(moments) if roles in parts else moments
         both = self.n_incomplete.keys() | other.n_incomplete.keys()
-        return DesignMoments(
-            self.n_features,
-            self.n_targets,
-            parts,
-            self.n_read + other.n_read,
-            {r: self.n_incomplete.get(r, 0) + other.n_incomplete.get(r, 0) for r in both},
-        )
+        n_read = self.n_read + other.n_read
+        lost = {r: self.n_incomplete.get(r, 0) + other.n_incomplete.get(r, 0) for r in both}
+        return DesignMoments(self.n_features, self.n_targets, parts, n_read, lost)
 
     def say_incomplete(self) -> None:
         """Warn of records that lack labels, by role."""

@@ -135,13 +135,9 @@ def root_document(
     # NaN is no JSON: other readers of Zarr would refuse the document.
     plain = json.dumps(attributes, allow_nan=False)
     sealed = plain if consolidated is None else plain + json.dumps(consolidated)
-    document: dict[str, Any] = {
-        "zarr_format": 3,
-        "node_type": "group",
-        "attributes": {
-            "privpipe": {**attributes, SEAL: hashlib.sha256(sealed.encode()).hexdigest()}
-        },
-    }
+    about = {**attributes, SEAL: hashlib.sha256(sealed.encode()).hexdigest()}
+    document: dict[str, Any] = {"zarr_format": 3, "node_type": "group"}
+    document["attributes"] = {"privpipe": about}
     if consolidated is not None:
         inline = {"kind": "inline", "must_understand": False, "metadata": consolidated}
         document["consolidated_metadata"] = inline

@@ -243,13 +243,9 @@ def open_earlier_release(
         else:
             arrays[name] = math.prod(array.shape[1:])
     found = _describe(url, header, arrays)
-    return replace(
-        found,
-        name=found.name if found.name not in names else f"{found.name} {len(names)}",
-        coded=tuple(coded.items()),
-        basis=read_basis(url) if header.get("layout") == "factored" else None,
-        rows=rows,
-    )
+    name = found.name if found.name not in names else f"{found.name} {len(names)}"
+    basis = read_basis(url) if header.get("layout") == "factored" else None
+    return replace(found, name=name, coded=tuple(coded.items()), basis=basis, rows=rows)
 
 
 def _describe(url: str, header: Mapping[str, Any], arrays: Mapping[str, int]) -> EarlierRelease:
