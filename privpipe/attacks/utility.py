@@ -198,14 +198,14 @@ def report_utility(
     }
 
 
-def _explain(moments: FloatArray, n_responses: int, one: int, n: float, level: float) -> Interval:
+def _explain(covariance: FloatArray, n_responses: int, j: int, n: float, level: float) -> Interval:
     """Multiple R^2 of a confidential target on the predictions, less what chance explains."""
     predicted = slice(2 * n_responses, 3 * n_responses)
-    total = float(moments[one, one])
+    total = float(covariance[j, j])
     if total <= 0:
         return _spread(0.0, 0.0, level)
-    cross = moments[predicted, one]
-    share = float(cross @ np.linalg.pinv(moments[predicted, predicted], 1e-10) @ cross) / total
+    cross = covariance[predicted, j]
+    share = float(cross @ np.linalg.pinv(covariance[predicted, predicted], 1e-10) @ cross) / total
     # Adjusted for the predictors, of which each explains 1 / n by chance.
     share = max(0.0, 1 - (1 - min(1.0, share)) * (n - 1) / max(1.0, n - 1 - n_responses))
     error = 2 * math.sqrt(share) * (1 - share) / math.sqrt(n)

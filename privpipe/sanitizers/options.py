@@ -126,9 +126,10 @@ def make_options(kind: type[T], given: Mapping[str, Any], method: str) -> T:
     except ValidationError as error:
         # Inputs may hold a URL with a password: what is shown is chosen below.
         found = error.errors(include_input=False)
-    said = [_describe(one["loc"], one["msg"].removeprefix("Value error, "), given) for one in found]
+    said = ((one["loc"], one["msg"].removeprefix("Value error, ")) for one in found)
+    problems = [_describe(*one, given) for one in said]
     raise OptionError(
-        f"The options of {method!r} are wrong: {'; '.join(said)}.",
+        f"The options of {method!r} are wrong: {'; '.join(problems)}.",
         remedy=f"See privpipe.sanitizers' {kind.__name__}.",
     )
 

@@ -155,9 +155,10 @@ def write_gauges(collector: Collector, path: str) -> None:
     write_to_textfile(path, _registry(collector))
 
 
-def push_gauges(made: Collector, gateway: str, **key: str) -> None:
+def push_gauges(collector: Collector, gateway: str, **key: str) -> None:
     """Push to a Prometheus gateway, as the job "privpipe"; `key` names their group."""
-    push_to_gateway(gateway, job="privpipe", grouping_key=key, registry=_registry(made), timeout=5)
+    registry = _registry(collector)
+    push_to_gateway(gateway, job="privpipe", grouping_key=key, registry=registry, timeout=5)
 
 
 def _registry(collector: Collector) -> Any:

@@ -20,7 +20,7 @@ from zarr.codecs import BloscCodec, Crc32cCodec
 from zarr.storage import MemoryStore
 
 from privpipe import errors
-from privpipe.errors import FormatError, IncompleteReleaseError, StoreError, printable
+from privpipe.errors import FormatError, GuaranteeError, IncompleteReleaseError, StoreError
 from privpipe.protocols import Guarantee
 from privpipe.store.access.location import explain_refusal, local_path, shown
 from privpipe.store.access.objects import list_keys, open_store, read_bytes, read_many
@@ -286,9 +286,9 @@ def read_promise(header: Mapping[str, Any]) -> Guarantee:
     said = Guarantee(**{**given, "parameters": tuple(map(tuple, given.get("parameters", ())))})
     # A seal can be forged; whoever reads a promise believes the method that gives it.
     if said.kind != "none" and header["method"] not in PROMISED_BY.get(said.kind, ()):
-        raise errors.GuaranteeError(
-            f"A release of method {printable(str(header['method']))!r} cannot promise "
-            f"{printable(said.kind)!r}.",
+        raise GuaranteeError(
+            f"A release of method {errors.printable(str(header['method']))!r} cannot promise "
+            f"{errors.printable(said.kind)!r}.",
             remedy="Somebody changed it: get it again from where it came.",
             code="promise",
         )
