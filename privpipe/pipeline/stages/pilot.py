@@ -81,7 +81,7 @@ def forecast_cost(run: Run, n_records: int) -> Cost:
     run
         Checked; its first chunks are trained on and cleaned, twice.
     n_records
-        As many as are asked for.
+        How many the forecast is for.
 
     Raises
     ------
