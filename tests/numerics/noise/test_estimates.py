@@ -93,6 +93,21 @@ def test_estimates__of_noisy_records_cover(law: str, n_draws: int, noise: Any) -
     np.testing.assert_allclose(np.mean(values, axis=0)[-3:-1], SLOPES, atol=0.05)
 
 
+@pytest.mark.parametrize("n_draws", [60, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("law", ["skew", "binary"])
+def test_estimates__of_means_cover_where_signs_are_drawn(law: str, n_draws: int) -> None:
+    """No noise of one law is added; what is released is unbiased for every record, so means are."""
+    n, (means, _) = 2_000, find_truth(law)
+    mechanism, hits = plan_mechanism(6.0, 2, "l2", "privunit"), []
+    for k in range(n_draws):
+        rows = draw(np.random.default_rng(k), n, law)[:, :2]
+        stream = KeyedStream(k.to_bytes(32), partition="p", first_record=0, n_records=n)
+        blocks = [mechanism.release(rows.copy(), stream)]
+        found = estimate_means(lambda blocks=blocks: blocks, ["a", "b"])  # type: ignore[misc]
+        hits.append(cover(found, np.array(means[:2])))
+    check_share(np.array(hits), n_draws)
+
+
 @pytest.mark.parametrize("n_draws", [40, pytest.param(1000, marks=pytest.mark.slow)])
 def test_estimates__of_noisy_moments_cover(n_draws: int) -> None:
     n, law = 4_000, "normal"

@@ -164,9 +164,10 @@ print(hashlib.sha256(draw_both(int(sys.argv[1]))).hexdigest())
 
 
 def draw_both(n: int = 3_000) -> bytes:
-    """Noise of both laws, and a projection that was bounded, as bytes."""
+    """Noise of all laws, and a projection that was bounded, as bytes."""
     from privpipe.numerics.noise.bounding import bound_records, project_in_order
     from privpipe.numerics.noise.discrete import DiscreteLaplaceNoise
+    from privpipe.numerics.noise.privunit import PrivUnitNoise
 
     x = (np.arange(40 * 30.0).reshape(40, 30) * 7.0 % 11.0 - 5.0) / 3.0
     bounded, _, _ = bound_records(project_in_order(x, x.T[:, :7], x[0, :7]), "soft", "l2", 50.0)
@@ -175,6 +176,7 @@ def draw_both(n: int = 3_000) -> bytes:
         for part in (
             make(20).draw(stream(n)),
             DiscreteLaplaceNoise(1.0, 2**16, 20).draw(stream(n)),
+            PrivUnitNoise(4.0, 7).draw(bounded, stream(len(bounded))),
             bounded,
         )
     )
