@@ -13,6 +13,7 @@ from privpipe.capabilities import Forecast
 from privpipe.command.ingest_command import describe
 from privpipe.command.output import write_new
 from privpipe.errors import PrivpipeError
+from privpipe.flows.pilot import forecast_cost
 from privpipe.pipeline.runs.configuration_file import read_options
 from privpipe.pipeline.runs.run import Run
 from privpipe.pipeline.runs.spend import list_fleeting
@@ -21,7 +22,6 @@ from privpipe.pipeline.runs.trusted_code import list_unrun, say_changed_code
 from privpipe.pipeline.stages import diagnosis
 from privpipe.pipeline.stages.check import check_stage
 from privpipe.pipeline.stages.forecast import GateNeeds, SampleFindings, check_sample, forecast_run
-from privpipe.pipeline.stages.pilot import forecast_cost
 from privpipe.pipeline.stages.trial import draw_trial
 from privpipe.records.schema import ChunkPlan, predict_chunk_memory
 from privpipe.report.audit_text import list_unwritten, say_unknown

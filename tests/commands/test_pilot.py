@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from privpipe.errors import InputError
+from privpipe.flows.pilot import Cost, forecast_cost
 from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.pipeline.stages.check import check_stage
-from privpipe.pipeline.stages.pilot import Cost, forecast_cost
 from tests.commands.conftest import Command
 from tests.store.serial_run import make_options, read_tree, write_small_collection
 
