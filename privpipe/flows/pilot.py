@@ -6,9 +6,8 @@ the first chunk, is in both of two pilots, and the smaller is taken from the lar
 
 import os
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from unittest.mock import patch
 
 import psutil
 
@@ -81,7 +80,7 @@ def forecast_cost(run: Run, n_records: int) -> Cost:
     run
         Checked; its first chunks are trained on and cleaned, twice.
     n_records
-        How many the forecast is for.
+        As many as the forecast is for.
 
     Raises
     ------
@@ -109,17 +108,14 @@ def forecast_cost(run: Run, n_records: int) -> Cost:
 
 def _spend(run: Run, n_chunks: int) -> tuple[float, float, float]:
     """Processor seconds, bytes read and bytes written of a pilot."""
-    with tempfile.TemporaryDirectory(prefix="privpipe-pilot-") as folder, _keys_in(folder):
-        options = run.options.model_copy(
-            update={
-                "release": run.options.release.model_copy(
-                    update={"path": os.path.join(folder, "release.zarr"), "incremental": False}
-                ),
-                "privacy": run.options.privacy.model_copy(
-                    update={"account": os.path.join(folder, "account"), "ephemeral": "accept"}
-                ),
-            }
-        )
+    # Keys of the draws and the account are found by the environment and by the options.
+    with (
+        tempfile.TemporaryDirectory(prefix="privpipe-pilot-") as folder,
+        patch.dict(os.environ, PRIVPIPE_KEYS=os.path.join(folder, "keys")),
+    ):
+        options = run.options.change(
+            "privacy", account=os.path.join(folder, "account"), ephemeral="accept"
+        ).change("release", path=os.path.join(folder, "release.zarr"), incremental=False)
         checked, executor = check_stage(options), Executor()
         pilot = replace(
             checked,
@@ -154,16 +150,3 @@ def _measure() -> tuple[float, float, float]:
     times, counted = process.cpu_times(), process.io_counters()
     # Characters, not bytes of the disk: what the page cache holds is read on a cluster.
     return times.user + times.system, float(counted.read_chars), float(counted.write_chars)
-
-
-@contextmanager
-def _keys_in(folder: str) -> Iterator[None]:
-    """Keys of the draws are made in a folder that goes with the pilot."""
-    known = os.environ.get("PRIVPIPE_KEYS")
-    os.environ["PRIVPIPE_KEYS"] = os.path.join(folder, "keys")
-    try:
-        yield
-    finally:
-        del os.environ["PRIVPIPE_KEYS"]
-        if known is not None:
-            os.environ["PRIVPIPE_KEYS"] = known
