@@ -25,6 +25,29 @@ PROVED = (
 RELEASES = {"rows": "one released record per record", "surrogate": "records of its own, no one's"}
 
 
+MISSING = {
+    "privacy_mapping": "a category of its own",
+    "masking": 'refused, or completed and counted by `missing = "complete"`',
+    "masking_private": "refused: leave such records out, or fill them in before",
+    "rand": "of training records nothing is read; of a record to clean",
+    "noisy": 'refused, or withheld by `[release] nonfinite = "withhold"`; `"impute"` takes means '
+    "of public records only",
+}
+"""What methods do with missing values that differ from `USUAL`."""
+
+USUAL = (
+    'refused, or by `[release] nonfinite` filled in with means of training records (`"impute"`) '
+    'or withheld (`"withhold"`), and counted. `use = "marked"` in a schema adds a feature that '
+    "says where they were"
+)
+
+
+def say_missing(name: str) -> str:
+    """What a method does with missing values."""
+    said = MISSING.get(name, USUAL)
+    return f"{said}: {USUAL}" if name == "rand" else said
+
+
 def write_method_pages(bodies: Path) -> dict[str, str]:
     """Pages by their place in the site: one per method, and one that lists them."""
     pages = {f"methods/{name}.md": _write(method, bodies) for name, method in METHODS.items()}
@@ -77,6 +100,7 @@ def _write(method: Method, bodies: Path) -> str:
             "",
             f"**Promise** {method.promise}  ",
             f"**Releases** {RELEASES[method.releases]}  ",
+            f"**Missing values** {say_missing(method.name)}  ",
             f"**Source** {method.source}" + ("  " if proof else ""),
             *([f"**Proof** [of what holds](proof_{proof}.md)"] if proof else []),
             "",

@@ -76,8 +76,14 @@ def write_template(
     ]
     for section in SECTIONS:
         lines += ["", *_write_section(section, schema, given, n_gaps)]
-    lines += ["", *_comment("What only the controller knows, for the officer's page"), "# [about]"]
-    lines += [f'# # {key} = ""  # {meaning}' for key, meaning in ABOUT.items()]
+    known = {key: given.get(("about", key)) for key in ABOUT}
+    sign = "" if any(known.values()) else "# "
+    lines += ["", *_comment("What only the controller knows, for the officer's page")]
+    lines += [f"{sign}[about]"]
+    lines += [
+        f"{sign}{'' if known[key] else '# '}{key} = {write_value(known[key] or '')}  # {meaning}"
+        for key, meaning in ABOUT.items()
+    ]
     return "\n".join(lines) + "\n"
 
 
@@ -209,6 +215,8 @@ def init_command(
         **{("collection", name): value for name, value in records.items()},
         ("collection", "weights"): uses.get("weights") if weighs else None,
         ("collection", "standardise"): standardise,
+        # What holds on average may not of the latest records: each period is audited by itself.
+        ("about", "groups"): uses.get("time"),
         ("release", "path"): release,
         ("release", "nonfinite"): "impute" if n_gaps else None,
         ("method", "name"): method,

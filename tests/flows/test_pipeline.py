@@ -113,6 +113,11 @@ def test_run_pipeline__treats_nonfinite_records_as_told(tmp_path: Path, nonfinit
     release = open_release(str(tmp_path / "release.zarr"), verify=True)
     empty = np.isnan(release.features.values).any(axis=1)
     header = release.attrs["privpipe"]
+    # Counted for who decides, and for no one else.
+    sheet = " ".join((tmp_path / "release.report" / "officer.yaml").read_text().split())
+    how = "filled in with means" if nonfinite == "impute" else "withheld"
+    assert f"3 in 2 records, which are {how}" in sheet
+    assert "3 in 2 records" not in (tmp_path / "release.report" / "public.html").read_text()
     if nonfinite == "impute":
         assert not empty.any()
         assert header["n_withheld"] == 0

@@ -61,6 +61,9 @@ USES: Mapping[str, column_guess.Use] = {
 VARIABLE_USES: tuple[str, ...] = get_args(column_guess.VariableUse)
 """What columns become that are variables."""
 
+N_PERIODS = 4
+"""Of about as many records each, which a column of times becomes."""
+
 _SHARED = {one.name for one in fields(Dialect)} & {one.name for one in fields(FileForm)}
 """What a schema says of a file as a dialect does, under the same name."""
 
@@ -106,8 +109,8 @@ class TableSchema:
                 uses[plan.use].append(name)
         labelled = [name for use in VARIABLE_USES for name in uses[use]]
         variables = [*labelled, *(named.get("labels") or ())]
-        numbers = [*uses["weights"], *uses["time"]]
-        numbers += [one for one in uses["subject"] if self.columns[one].kind == "number"]
+        subjects = [one for one in uses["subject"] if self.columns[one].kind == "number"]
+        periods = [f"{name}={N_PERIODS}" for name in uses["time"]]
         texts = [one for one in variables if self.columns[one].kind == "text"] if variables else []
         dialect = Dialect(
             **{name: getattr(self.file, name) for name in _SHARED},
@@ -117,7 +120,8 @@ class TableSchema:
         found: dict[str, Any] = {
             "features": (*uses["feature"], *uses["marked"], *(named.get("features") or ())),
             "marked": (*uses["marked"], *(named.get("marked") or ())),
-            "numeric": (*numbers, *(named.get("numeric") or ())),
+            "numeric": (*uses["weights"], *subjects, *(named.get("numeric") or ())),
+            "bins": (*periods, *(named.get("bins") or ())),
             "labels": tuple(variables),
             "one_hot": (*uses["indicators"], *(named.get("one_hot") or ())),
             "dates": (*uses["days"], *(named.get("dates") or ())),

@@ -126,7 +126,8 @@ def open_source(url: str, layout: SourceLayout, *, min_category_count: int = 1) 
         bins = recoding.parse_bins(layout.bins)
         as_numbers = replace(layout, numeric=(*layout.numeric, *bins), bins=())
         source = open_source(url, as_numbers, min_category_count=min_category_count)
-        return recoding.bin_numbers(source, bins)
+        dates = {name for name, said in layout.dialect.columns.items() if said.kind == "date"}
+        return recoding.bin_numbers(source, bins, dates)
     if layout.one_hot:
         as_text = (*layout.categorical, *layout.one_hot)
         source = open_source(url, replace(layout, categorical=as_text, one_hot=()))

@@ -229,6 +229,36 @@ use = "weights"
 """
 
 
+def test_ingest__makes_periods_of_times_of_about_as_many_records_each(tmp_path: Path) -> None:
+    """By whole days, also before 1970 and of times of a day; of a single day there is one."""
+    random = np.random.default_rng(2)
+    days = pd.Timestamp("1968-03-01 11:00") + pd.to_timedelta(random.gamma(2, 300, 4_000), "D")
+    days = days.where(random.random(4_000) > 0.1)
+    frame = pd.DataFrame({"x": random.normal(size=4_000), "at": days})
+    for name, write in {"t.csv": frame.to_csv, "t.parquet": frame.to_parquet}.items():
+        write(tmp_path / name, index=False)
+        schema = propose_schema(tmp_path / name)
+        plan = replace(schema.columns["at"], use="time")
+        schema = replace(schema, columns={**schema.columns, "at": plan})
+        ingest(tmp_path / name, tmp_path / f"{name}.zarr", IngestOptions(schema=schema))
+        found = pd.Series(read_collection(tmp_path / f"{name}.zarr")["at"])
+        sizes = found.value_counts().sort_index()
+        assert len(sizes) == 4
+        assert sizes.min() > 800
+        edges = [pd.Timestamp(one.split()[-1]) for one in sizes.index[1:-1]]
+        edges = [pd.Timestamp(sizes.index[0].split()[-1]), *edges]
+        expected = sum((days >= edge).astype(int) for edge in edges)
+        assert found.isna().equals(pd.Series(days.isna()))
+        assert (found.str[0].dropna().astype(int) == expected[~days.isna()]).all()
+    (tmp_path / "one.csv").write_text("x,at\n1,2024-01-02 10:00:00\n2,2024-01-02 11:00:00\n")
+    text = replace(plan, kind="date")
+    one = replace(
+        propose_schema(tmp_path / "one.csv"), columns={"x": schema.columns["x"], "at": text}
+    )
+    ingest(tmp_path / "one.csv", tmp_path / "one.zarr", IngestOptions(schema=one))
+    assert read_collection(tmp_path / "one.zarr")["at"] == ["0: any", "0: any"]
+
+
 def test_ingest__takes_what_a_schema_says_of_order_gaps_and_roles(tmp_path: Path) -> None:
     rows = ["1,mild,p7,2024-01-02,1", ",none,p7,2024-01-01,2", "3,severe,p8,,1", "4,,p8,,1"]
     (tmp_path / "t.csv").write_text("\n".join(["x,pain,who,at,w", *rows]) + "\n")
@@ -241,12 +271,14 @@ def test_ingest__takes_what_a_schema_says_of_order_gaps_and_roles(tmp_path: Path
     np.testing.assert_array_equal(
         found["features"], [[1, 1, 0], [np.nan, 0, 1], [3, 2, 0], [4, np.nan, 0]]
     )
-    np.testing.assert_array_equal(found["at"], [19724, 19723, np.nan, np.nan])
+    assert found["at"] == ["1: from 2024-01-02", "0: below 2024-01-02", None, None]
     assert read_uses(str(tmp_path / "t.zarr"))["subject"] == "who"
     # `init` and `erase` read the roles.
     given: Any = {"method": "noisy", "desired": (), "confidential": (), "release": ""}
     text = init_command(str(tmp_path / "t.zarr"), "-", **given)["text"]
     assert '\nsubject = "who"\n' in text
+    assert "\n[about]\n" in text
+    assert '\ngroups = "at"  #' in text
     plan = erase_command(str(tmp_path / "t.zarr"), "subject == p7", dry_run=True)
     assert plan["erasures"][0]["n_records"] == 2
     (tmp_path / "t.csv").write_text("x,pain,who,at,w\n1,SECRET,p7,,1\n")

@@ -48,12 +48,8 @@ MOST_SHOWN = 12
 
 def needs_text(said: ColumnText, dialect: Dialect) -> bool:
     """Whether a column is read as text first, because no reader knows how its cells are written."""
-    is_plain = {
-        "number": not dialect.thousands and said.format in ("", ZEROS),
-        "date": not said.format,
-        "text": True,
-    }
-    return not is_plain.get(said.kind, False) or bool(said.missing) or dialect.trim
+    is_number = said.kind == "number" and not dialect.thousands and said.format in ("", ZEROS)
+    return not (is_number or said.kind == "text") or bool(said.missing) or dialect.trim
 
 
 def convert_cells(

@@ -6,7 +6,7 @@ number alone: no record's value need be an edge.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
@@ -264,7 +264,7 @@ def measure_loss(values: FloatArray, edges: FloatArray) -> BinningLoss:
     return BinningLoss(len(edges) + 1, len(x), distance, share)
 
 
-def bin_numbers(source: RecordSource, bins: Bins) -> RecordSource:
+def bin_numbers(source: RecordSource, bins: Bins, dates: Collection[str] = ()) -> RecordSource:
     """A source in which some variables of numbers are categories: their bins.
 
     Parameters
@@ -273,13 +273,15 @@ def bin_numbers(source: RecordSource, bins: Bins) -> RecordSource:
         The source; it is read once to choose bins and to measure `losses`.
     bins
         See `parse_bins`.
+    dates
+        Variables that are days since 1970-01-01; their bins are named by dates.
 
     Raises
     ------
     OptionError
         If a column is no variable of numbers of the source.
     InputError
-        If a variable has a single value, or none.
+        If a variable has a single value, or none; of dates this is one bin.
     """
     numbers = {one.name for one in source.variables if one.kind in ("number", "integer")}
     for name in set(bins) - numbers:
@@ -289,7 +291,11 @@ def bin_numbers(source: RecordSource, bins: Bins) -> RecordSource:
             code="bins",
         )
     chosen = _choose_records(source, list(bins))
-    edges = {name: _find_edges(name, chosen[name], given) for name, given in bins.items()}
+    edges = {
+        name: _find_edges(name, chosen[name], given, is_date=name in dates)
+        for name, given in bins.items()
+    }
+    names = {name: name_bins(found, is_date=name in dates) for name, found in edges.items()}
 
     def read(rows: int, with_features: bool) -> Iterator[Block]:
         for block in source.read(rows, with_features):
@@ -297,7 +303,7 @@ def bin_numbers(source: RecordSource, bins: Bins) -> RecordSource:
             for name, found in edges.items():
                 values = _as_numbers(block.variables[name])
                 places = np.searchsorted(found, values, side="right")
-                made[name] = Coded(np.where(np.isnan(values), -1, places), name_bins(found))
+                made[name] = Coded(np.where(np.isnan(values), -1, places), names[name])
             yield replace(block, variables={**block.variables, **made})
 
     return replace(
@@ -308,13 +314,13 @@ def bin_numbers(source: RecordSource, bins: Bins) -> RecordSource:
     )
 
 
-def name_bins(edges: FloatArray) -> tuple[str, ...]:
+def name_bins(edges: FloatArray, *, is_date: bool = False) -> tuple[str, ...]:
     """Names of bins, whose order is that of the numbers.
 
     >>> name_bins(np.array([25.0, 40.5]))
     ('0: below 25', '1: 25 to below 40.5', '2: from 40.5')
     """
-    texts = [f"{edge:.15g}" for edge in edges]
+    texts = [f"{np.datetime64(int(e), 'D')}" if is_date else f"{e:.15g}" for e in edges]
     if not texts:
         return ("0: any",)
     inner = [f"{low} to below {high}" for low, high in pairwise(texts)]
@@ -328,10 +334,15 @@ def _as_numbers(values: FloatArray | Coded) -> FloatArray:
     return values.astype(np.float64)
 
 
-def _find_edges(name: str, values: FloatArray, given: int | tuple[float, ...]) -> FloatArray:
+def _find_edges(
+    name: str, values: FloatArray, given: int | tuple[float, ...], *, is_date: bool
+) -> FloatArray:
     if not isinstance(given, int):
         return np.array(given)
     edges = choose_edges(values[np.isfinite(values)], given)
+    if is_date:  # as they are named, by whole days; a file to come may be of one day
+        whole = np.unique(np.floor(edges))
+        return whole[whole > np.nanmin(values, initial=np.inf)]
     if not len(edges):
         raise InputError(
             f"{name!r} has a single value, or none: there is nothing to cut.",

@@ -293,7 +293,8 @@ def as_numbers(column: pa.Array) -> npt.NDArray[Any]:
         column = column.cast(pa.float64())
     elif pa.types.is_date(column.type) or pa.types.is_timestamp(column.type):
         # By microseconds: dates before 1970 and times of a day keep their fractions.
-        times = column.cast(pa.timestamp("us")).to_numpy(zero_copy_only=False)
+        # Nanoseconds are cut off: Arrow would refuse them, and quote the time.
+        times = column.cast(pa.timestamp("us"), safe=False).to_numpy(zero_copy_only=False)
         # By numpy: Arrow refuses a quotient of whole numbers beyond 2**53, dates before 1685.
         found: npt.NDArray[Any] = (times - np.datetime64(0, "us")) / np.timedelta64(1, "D")
         return found
