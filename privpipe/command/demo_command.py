@@ -215,7 +215,7 @@ def demo_command(out: str, records: int, workers: int) -> dict[str, Any]:
     seconds = time.perf_counter() - begun
     say(f"Verdict: {say_line(findings)}\nGate: {audit_text.say_gate(findings)}")
     _say_what(findings)
-    _say_where(base, picture, seconds)
+    say(audit_text.say("demo_where", base=base, picture=picture, seconds=seconds, call=_call()))
     return {
         "release": f"{base}/release.zarr",
         "model": f"{base}/release.model.zarr",
@@ -253,10 +253,6 @@ def _figure(found: Mapping[str, float] | None) -> str:
     if found is None:
         return ""
     return f"{found['accuracy']:.3f}" + (f" ({found['f1']:.3f})" if "f1" in found else "")
-
-
-def _say_where(base: str, picture: str, seconds: float) -> None:
-    say(audit_text.say("demo_where", base=base, picture=picture, seconds=seconds, call=_call()))
 
 
 def _call() -> str:

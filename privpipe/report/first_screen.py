@@ -51,13 +51,10 @@ def make_first_screen(findings: Mapping[str, Any], *, public: bool = False) -> F
         For everybody: words alone, no figure of an attack and no count.
     """
     drawing = None if public else draw_summary(findings)
-    return FirstScreen(
-        say_line(findings),
-        _say_released(findings),
-        say_reliance(findings, public=public),
-        list_exposed(findings, public=public),
-        drawing,
-    )
+    released = say("released", found=findings, about=findings.get("about") or {})
+    reliance = say_reliance(findings, public=public)
+    exposed = list_exposed(findings, public=public)
+    return FirstScreen(say_line(findings), released, reliance, exposed, drawing)
 
 
 def say_line(findings: Mapping[str, Any]) -> str:
@@ -124,10 +121,6 @@ def _name_confidential(findings: Mapping[str, Any], verdict: str) -> str:
     # A name of several words would make the line longer than it may be.
     short = len(first) <= LONGEST_NAME and len(first.split()) == 1
     return f"'{first}'" if short and blamed else "what is confidential"
-
-
-def _say_released(findings: Mapping[str, Any]) -> str:
-    return say("released", found=findings, about=findings.get("about") or {})
 
 
 def say_reliance(findings: Mapping[str, Any], *, public: bool = False) -> str:

@@ -372,11 +372,7 @@ class PlaceTest:
 
 def _subtract(total: PlaceSums, places: PlaceSums) -> PlaceSums:
     """The rest of each place; never less information than none, whatever rounding leaves."""
-    return PlaceSums(
-        places.chunk,
-        places.partition,
-        np.maximum(total.information - places.information, 0),
-        np.maximum(total.proxy - places.proxy, 0),
-        total.measured - places.measured,
-        total.coded - places.coded,
-    )
+    information = np.maximum(total.information - places.information, 0)
+    proxy = np.maximum(total.proxy - places.proxy, 0)
+    measured, coded = total.measured - places.measured, total.coded - places.coded
+    return PlaceSums(places.chunk, places.partition, information, proxy, measured, coded)
