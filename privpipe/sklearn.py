@@ -307,7 +307,7 @@ def score_privacy(
     return min(0.0, -(float(np.mean(found)) - chance) / (1 - chance))
 
 
-def score_utility(estimator: Any, x: npt.ArrayLike, y: npt.ArrayLike) -> float:
+def score_utility(estimator: Any, x: npt.ArrayLike, y: npt.ArrayLike, **_: Any) -> float:
     """How well the target is predicted from released records: accuracy, or R squared of numbers.
 
     Of five-fold cross-validation, by logistic or ridge regression; parameters as `score_privacy`.
@@ -329,27 +329,22 @@ def _release(estimator: Any, x: npt.ArrayLike) -> Any:
 class _ReleaseScorer(_Scorer):  # type: ignore[misc]  # an untyped base
     """A score of a transformer instead of predictions."""
 
+    # Requested by itself: no one needs `set_score_request`.
+    __metadata_request__score = {"confidential": True}  # noqa: RUF012  # scikit-learn's name
+
     def __init__(self, score: Any) -> None:
         # Where there are several scores an estimator must have one of these.
         super().__init__(_no_score, 1, {}, ["transform", "predict"])
         self.score = score
 
     def _score(self, _: Any, estimator: Any, X: Any, y_true: Any, **given: Any) -> float:  # noqa: N803
-        return float(self.score(estimator, X, y_true, **given))
-
-
-class _PrivacyScorer(_ReleaseScorer):
-    # Requested by itself: no one needs `set_score_request`.
-    __metadata_request__score = {"confidential": True}  # noqa: RUF012  # scikit-learn's name
-
-    def _score(self, _: Any, estimator: Any, X: Any, y_true: Any, **given: Any) -> float:  # noqa: N803
         if "confidential" not in given:
             raise OptionError(
-                "The privacy score is given no confidential variable.",
+                "The scores are given no confidential variable.",
                 remedy="Say sklearn.set_config(enable_metadata_routing=True), and give the search "
                 "confidential= where it is fitted.",
             )
-        return super()._score(_, estimator, X, y_true, **given)
+        return float(self.score(estimator, X, y_true, **given))
 
 
 def _no_score(*_: Any) -> float:
@@ -357,7 +352,7 @@ def _no_score(*_: Any) -> float:
     return 0.0
 
 
-scorers = {"privacy": _PrivacyScorer(score_privacy), "utility": _ReleaseScorer(score_utility)}
+scorers = {"privacy": _ReleaseScorer(score_privacy), "utility": _ReleaseScorer(score_utility)}
 """For ``scoring=`` of model selection, with ``refit="privacy"``: what is left of a confidential
 variable, and of the target. With metadata routing, which hands ``confidential=`` over."""
 

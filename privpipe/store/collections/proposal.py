@@ -8,7 +8,7 @@ import json
 import re
 import tomllib
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Self, get_args
@@ -158,15 +158,12 @@ class TableSchema:
 
     def as_toml(self) -> str:
         """The file that people review."""
-        return "\n".join(self._write())
-
-    def _write(self) -> Iterator[str]:
-        yield HEAD
-        yield "[file]"
-        yield from (f"{key} = {_as_text(value)}" for key, value in asdict(self.file).items())
-        for name, plan in self.columns.items():
-            yield f"\n[column.{_as_text(name)}]"
-            yield from (f"{key} = {_as_text(value)}" for key, value in _said(plan).items())
+        tables = {"[file]": asdict(self.file)}
+        tables |= {f"\n[column.{_as_text(n)}]": _said(one) for n, one in self.columns.items()}
+        lines = [HEAD]
+        for head, keys in tables.items():
+            lines += [head, *(f"{key} = {_as_text(value)}" for key, value in keys.items())]
+        return "\n".join(lines)
 
 
 def _said(options: Any) -> dict[str, Any]:

@@ -48,28 +48,20 @@ class SourceFormat:
 
 
 _ROOM = "privpipe.store.sources"
+_ZARR = f"{_ROOM}.zarr_arrays"
+_LINES = (".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz")
 _TEXT = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".zip", ".data")
 FORMATS: tuple[SourceFormat, ...] = (
     SourceFormat("csv", _TEXT, f"{_ROOM}.csv_table:CsvTable", of_files=True),
     SourceFormat("parquet", (".parquet", ".pq"), f"{_ROOM}.parquet:ParquetTable", of_files=True),
     SourceFormat("arff", (".arff", ".arff.gz"), f"{_ROOM}.arff:ArffTable", of_files=True),
     SourceFormat("arrow", (".arrow", ".feather"), f"{_ROOM}.arrow_file:ArrowTable", of_files=True),
-    SourceFormat(
-        "json",
-        (".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz"),
-        f"{_ROOM}.arrow_file:JsonTable",
-        of_files=True,
-    ),
+    SourceFormat("json", _LINES, f"{_ROOM}.arrow_file:JsonTable", of_files=True),
     SourceFormat("xlsx", (".xlsx",), f"{_ROOM}.workbook:WorkbookTable", of_files=True),
     SourceFormat("sqlite", (".sqlite", ".db"), f"{_ROOM}.workbook:SqliteTable", of_files=True),
     SourceFormat("duckdb", (".duckdb",), f"{_ROOM}.workbook:DuckdbTable", of_files=True),
     SourceFormat("npz", (".npz",), f"{_ROOM}.npz:open_npz"),
-    SourceFormat(
-        "zarr",
-        (".zarr",),
-        f"{_ROOM}.zarr_arrays:open_zarr",
-        mark=f"{_ROOM}.zarr_arrays:is_zarr_group",
-    ),
+    SourceFormat("zarr", (".zarr",), f"{_ZARR}:open_zarr", mark=f"{_ZARR}:is_zarr_group"),
 )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from functools import reduce
 
+import fsspec
 import numpy as np
 import pytest
 from scipy.io import arff
@@ -12,7 +13,7 @@ from scipy.io import arff
 from privpipe.errors import FormatError, InputError, OptionError
 from privpipe.store.collections.ingest import IngestOptions, ingest
 from privpipe.store.sources.arff import read_arff_header
-from privpipe.store.sources.reading.files import read_label_file
+from privpipe.store.sources.reading.files import read_labels
 from privpipe.store.sources.reading.source import SourceLayout
 from tests.store.tables import read_collection
 
@@ -89,7 +90,7 @@ def test_ingest__a_label_list_that_does_not_fit_is_told(tmp_path):
 def test_read_labels__needs_labels(tmp_path):
     (tmp_path / "x.xml").write_text("<labels/>")
     with pytest.raises(FormatError, match="not a list of labels"):
-        read_label_file(str(tmp_path / "x.xml"))
+        read_labels(*fsspec.core.url_to_fs(str(tmp_path / "x.xml")))
 
 
 @pytest.mark.parametrize(

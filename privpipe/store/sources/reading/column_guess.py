@@ -188,20 +188,17 @@ def _guess_date(counts: Counter[str]) -> tuple[source.ColumnText, Use, str, str]
         )
     # Two formats may share the column; then the rows of the rarer one are refused, by number.
     form = max(fitting, key=lambda one: fitting[one])
-    if sum(fitting[one] for one in (form, *_others(form))) < MOSTLY * n or not fitting[form]:
+    mixed = {form, "%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y", ""}
+    if sum(fitting[one] for one in mixed) < MOSTLY * n or not fitting[form]:
         return None
     other = {"%m/%d/%Y": "%d/%m/%Y", "%d/%m/%Y": "%m/%d/%Y"}.get(form)
     text = source.ColumnText("date", form)
     if other is not None and fitting[other] == fitting[form]:
         why = "dates of which day and month cannot be distinguished: say the format, and use days"
         return text, "drop", why, "date"
-    rest = n - fitting[form]
     why = f"dates, as {form or 'ISO 8601'}"
-    return text, "days", f"{why}; {rest} cells in the sample are not" if rest else why, "date"
-
-
-def _others(form: str) -> tuple[str, ...]:
-    return tuple(one for one in ("%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y", "") if one != form)
+    why += f"; {n - fitting[form]} cells in the sample are not" if n > fitting[form] else ""
+    return text, "days", why, "date"
 
 
 def _guess_typed(column: source.TableColumn, values: Any) -> ColumnPlan:

@@ -235,11 +235,6 @@ def _read_keys(relative: str) -> tuple[tuple[str, str | None], ...]:
     return tuple((name, None if value == HIVE_NULL else unquote(value)) for name, _, value in pairs)
 
 
-def read_label_file(url: str) -> tuple[str, ...]:
-    """Names in a list of labels at a place; see `read_labels`."""
-    return read_labels(*fsspec.core.url_to_fs(url))
-
-
 def read_labels(system: Any, path: str) -> tuple[str, ...]:
     """Columns that Mulan's list of labels names: an XML file on a file system.
 

@@ -158,20 +158,9 @@ def check_schema(names: Iterable[str], columns: Sequence[source.TableColumn], wh
     InputError
         With the names; `details` has all of them.
     """
-    known = dict.fromkeys(names)
-    here = {column.name: column for column in columns if not column.optional}
-    found = {
-        "lacks": [name for name in known if name not in here],
-        "adds": [column.label for name, column in here.items() if name not in known],
-    }
-    if any(found.values()):
-        said = "; ".join(f"{what} {list_names(some)}" for what, some in found.items() if some)
-        raise InputError(
-            f"{where} {said}, compared with its schema.",
-            remedy="Give a file like the one that the schema was made for, or remove the schema.",
-            code="schema-drift",
-            details=[{"column": one, "problem": what} for what in found for one in found[what]],
-        )
+    known = [source.TableColumn(name, "text", "") for name in dict.fromkeys(names)]
+    here = [column for column in columns if not column.optional]
+    check_drift(known, here, where, with_types=False, against="its schema")
 
 
 def check_variable_name(name: str) -> None:
@@ -210,15 +199,17 @@ def check_drift(
     where: str,
     *,
     with_types: bool,
+    against: str = "the first file",
 ) -> None:
     """Refuse a file whose columns differ from the first file's in name or, `with_types`, kind.
 
-    Order and widths of integers do not matter; a null column goes with any.
+    Order and widths of integers do not matter; a null column goes with any. `against` is what
+    messages call the other.
 
     Raises
     ------
     InputError
-        With the columns, and never what they hold.
+        With the columns, and never what they hold; `details` has all of them.
     """
     known, found = {c.name: c for c in first}, {c.name: c for c in here}
     check_names([column.name for column in here], where, {c.name: c.label for c in here})
@@ -235,9 +226,14 @@ def check_drift(
     wrong = [f"{what} {list_names(names)}" for what, names in problems.items() if names]
     if wrong:
         raise InputError(
-            f"{where} {'; '.join(wrong)}, compared with the first file.",
-            remedy="Give all files the same columns and types, or ingest them apart.",
+            f"{where} {'; '.join(wrong)}, compared with {against}.",
+            remedy="Give a file like the one that the schema was made for, or remove the schema."
+            if against == "its schema"
+            else "Give all files the same columns and types, or ingest them apart.",
             code="schema-drift",
+            details=[
+                {"column": one, "problem": what} for what in problems for one in problems[what]
+            ],
         )
 
 

@@ -9,6 +9,7 @@ from functools import cached_property, partial
 from itertools import islice
 from typing import Any, cast
 
+import fsspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -18,7 +19,7 @@ from privpipe.errors import InputError, OptionError, SourceError
 from privpipe.store.access.location import guard_read, shown
 from privpipe.store.sources.reading import roles, source
 from privpipe.store.sources.reading.conversions import convert_cells, explain_cells, needs_text
-from privpipe.store.sources.reading.files import TableFile, TableFiles, read_label_file
+from privpipe.store.sources.reading.files import TableFile, TableFiles, read_labels
 
 SAMPLE_ROWS, MOST_BATCHES = 4_096, 16
 """Records of a sample of a file that declares its types, and places they are taken from."""
@@ -95,7 +96,8 @@ class FileTable:
 
     def read_labels(self) -> tuple[str, ...]:
         """Columns that a list of labels names; none where none is given."""
-        return () if self.layout.label_file is None else read_label_file(self.layout.label_file)
+        place = self.layout.label_file
+        return () if place is None else read_labels(*fsspec.core.url_to_fs(place))
 
     def guard(self, file: TableFile, read: Callable[[], Any]) -> Any:
         """What is read, or an error that quotes nothing of a damaged file."""
