@@ -63,10 +63,10 @@ def say_odds(epsilon: float) -> str:
     r"""What an epsilon means, in a sentence.
 
     >>> print(say_odds(1.0).replace(": ", "\n"))
-    whatever somebody believes of a record, the release changes its odds at most 2.72-fold
-    half of all guesses of a yes or no right without it become at most 73.2 % with it
+    the odds of any belief about a record change at most 2.72-fold
+    guesses of yes or no, half right without it, become at most 73.2 %
     >>> say_odds(10.0).partition(": ")[2]
-    'half of all guesses of a yes or no right without it may become nearly all with it'
+    'guesses of yes or no, half right without it, may become nearly all right'
     >>> say_odds(100.0)
     'epsilon 100 lets the odds of any belief of a record change 3e+43-fold: nothing is promised'
     """
@@ -74,10 +74,10 @@ def say_odds(epsilon: float) -> str:
         times = math.exp(epsilon)
         said = f"{times:,.0f}" if times >= 100 else f"{times:.3g}"
         right = math.ceil(1000 * times / (1 + times) - 1e-9) / 10  # rounded up: an upper limit
-        become = f"become at most {right:g} %" if right < 100 else "may become nearly all"
+        become = f"become at most {right:g} %" if right < 100 else "may become nearly all right"
         return (
-            "whatever somebody believes of a record, the release changes its odds at most "
-            f"{said}-fold: half of all guesses of a yes or no right without it {become} with it"
+            f"the odds of any belief about a record change at most {said}-fold: guesses of yes or "
+            f"no, half right without it, {become}"
         )
     power = epsilon / math.log(10)
     # Beyond 300 decimal places exp is too large for a float64.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.sentences import find_long, is_long, list_messages, split_sentences
 
 
@@ -14,10 +16,17 @@ def test_sentences__that_are_long_are_found() -> None:
     assert not is_long("word " * 25)
     assert is_long("From 1 to 2, 3 or 4.")
     assert not is_long("`a b c` " * 20)
+    assert len(split_sentences("It is categorical. Drop it.")) == 2
     said = split_sentences("One; two:\nthree. Four\n\nFive e.g. six.")
     assert [one.strip() for one in said] == ["One; two: three", "Four", "Five e.g. six"]
 
 
-def test_messages__are_read_with_what_is_filled_in() -> None:
-    source = 'raise InputError(f"{n} are {m} few.", remedy="Take more.", code="few")'
-    assert list(list_messages(source)) == ["x are x few.", "Take more."]
+@pytest.mark.parametrize(
+    "source",
+    [
+        'raise InputError(f"{n} are {m} few.", remedy="Take more.", code="few")',
+        'def f():\n    "A docstring."\n    return f"{n} are {m} few.", "Take more."',
+    ],
+)
+def test_messages__are_read_with_what_is_filled_in(source: str) -> None:
+    assert sorted(list_messages(source)) == ["Take more.", "x are x few."]

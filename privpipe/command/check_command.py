@@ -256,8 +256,8 @@ def dry_run_command(config: str) -> dict[str, Any]:
     say(
         f"would take  roughly {plan['seconds']:.0f} s {where}: start "
         f"{parts['start']:.0f} s, passes over the records {parts['passes']:.0f} s, adversaries "
-        f"{parts['adversaries']:.0f} s (from reading one chunk now; on a busy machine twice as "
-        "long, and training of iterative methods comes on top)"
+        f"{parts['adversaries']:.0f} s (from reading one chunk now). On a busy machine it is twice "
+        "as long, and training of iterative methods comes on top."
     )
     if forecast is not None:
         say(f"would mean  {forecast.describe()}")

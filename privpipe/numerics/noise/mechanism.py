@@ -36,10 +36,10 @@ _SECRET = (
     "AES-256 is pseudorandom and the release key stays secret (destroy it by `privpipe forget-key`)"
 )
 _NOT_HIDDEN = (
-    "Records are protected one by one, not what several records of one person reveal together, nor "
-    "what is published beside the released features: other variables, which records are withheld, "
-    "counts of clipped records, the digest of the source (it confirms a guess of all of them), "
-    "figures of the audit, and how long it took."
+    "Records are protected one by one, not what several records of one person reveal together. Nor "
+    "is what is published beside the features: other variables, which records are withheld, "
+    "counts of clipped ones, the audit's figures and its time. The digest of the source confirms "
+    "a guess of all records."
 )
 
 FINEST, COARSEST = 2.0**-20, 2.0**-10

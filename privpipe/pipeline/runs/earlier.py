@@ -124,17 +124,17 @@ def find_differences(run: Run, model_digest: str) -> list[str]:
         If the register or a sketch cannot be read.
     """
     unknown = [
-        f"The records of the release {entry.name} have no sketch beside the account, so that it is "
-        "not known whether they are among those of this one. Make it by `privpipe account --sketch "
+        f"The records of the release {entry.name} have no sketch beside the account. So it is not "
+        "known whether they are among those of this one. Make it by `privpipe account --sketch "
         "COLLECTION`, or, where no one has a copy, name its run in [audit] disowned."
         for entry in _list_unknown(run)
     ]
     return unknown + [
         f"The release {entry.name} has another model, learned from records of which "
-        f"{share} are among those of this one: the difference of the two reveals single "
+        f"{share} are among those of this one. The difference of the two reveals single "
         "records that only one of them saw, whatever each reveals by itself. Release with the "
-        "options of that one, whose model is then used again; name its place in [audit] earlier "
-        "if it was moved; or learn from public records ([training] public = true)."
+        "options of that one, whose model is then used again. Name its place in [audit] earlier "
+        "if it was moved. Or learn from public records ([training] public = true)."
         for entry, share in _list_different(run)
         if entry.model != model_digest
     ]

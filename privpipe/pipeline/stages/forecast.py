@@ -44,7 +44,7 @@ SHARES = (0.001, 0.01, 0.05)
 """Shares of the variance that are suggested as budgets."""
 
 UNPROTECTED = (
-    "surrogates carry exact coefficients, so that single records are not protected: whoever knows "
+    "surrogates carry exact coefficients, so that single records are not protected. Whoever knows "
     "all others solves for the one that is left, and so does whoever has a release without it"
 )
 

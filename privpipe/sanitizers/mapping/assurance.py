@@ -272,9 +272,9 @@ def _promise(number: float, confidence: float, numbers: dict[str, float], ended:
         "law.",
         parameters=tuple(numbers.items()),
         statement=f"at most {round_up(number)} nats with confidence {level} about the law of "
-        f"these records ({numbers['plug_in']:.3g} under the fitted counts, at most "
+        f"these records. Under the fitted counts: {numbers['plug_in']:.3g}, at most "
         f"{numbers['plug_in'] - numbers['optimum_at_least']:.2g} above the least within the "
-        f"distortion budget; the search ended with: {ended})",
+        f"distortion budget. The search ended with: {ended}",
     )
 
 

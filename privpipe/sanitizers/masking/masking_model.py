@@ -142,7 +142,7 @@ class MaskingModel(SurrogateModel):
             assumptions="Second moments of the records, their approximate number and the exact "
             "regression coefficients are released by design. Single records are not protected: "
             "whoever knows all others solves for the one that is left, from any number of "
-            "surrogates, and whoever has releases with and without a record solves for it. P is "
+            "surrogates. So does whoever has releases with and without a record. P is "
             "destroyed when the release is published: whoever has it solves for all records. Not "
             "differential privacy.",
             parameters=(

@@ -310,9 +310,9 @@ class NoiseForecast:
         times = self.noise / self.spread if self.spread > 0 else float("inf")
         return (
             f"epsilon {self.epsilon:g} (delta {self.delta:.1g}) adds noise of root mean square "
-            f"{self.noise:.3g} to each of {self.n_coordinates} coordinates, {times:.3g} times the "
-            f"spread of bounded records ({self.spread:.3g}); {self.clipped:.1%} of the records "
-            f"read are clipped. In words: {say_odds(self.epsilon)}."
+            f"{self.noise:.3g} to each of {self.n_coordinates} coordinates. That is {times:.3g} "
+            f"times the spread of bounded records ({self.spread:.3g}). Clipped are "
+            f"{self.clipped:.1%} of the records read. In words: {say_odds(self.epsilon)}."
         )
 
 

@@ -355,8 +355,8 @@ class TargetRelease(LinearCleaner):
     def target_theorem(self) -> str:
         """What it rests on, in a sentence."""
         return (
-            "null-space cleaning rounds the exact desired prediction A^T x correctly to a grid and "
-            "computes everything after it from that value, element by element in a fixed order"
+            "null-space cleaning rounds the exact prediction A^T x correctly to a grid and "
+            "computes the rest from it, element by element in fixed order"
         )
 
     def predict_target(self, x: ArrayLike) -> FloatArray:

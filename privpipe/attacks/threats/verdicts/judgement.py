@@ -352,7 +352,7 @@ def _say_needed(case: _Case, needed: float) -> str:
         )
     text = (
         f"With about {needed:,.0f} held-out {kind} instead of {case.n_units:,} the limits would "
-        "decide: where the records of a group are alike it counts as one, and more records of the "
+        "decide. Where the records of a group are alike it counts as one, and more records of the "
         "same groups would not help."
     )
     n_records, most = needed * case.n_records / case.n_units, case.options.max_records

@@ -206,8 +206,8 @@ def hold_to_group_control(
     if not controls or revealed or decision.verdict == "leaks":
         return decision
     reason = (
-        f"{decision.target!r} cannot be judged: who knows several raw records of one group does no "
-        "better than chance by the records that judge, so that finding nothing in the release "
+        f"{decision.target!r} cannot be judged. By the records that judge, who knows several "
+        "raw records of one group does no better than chance: finding nothing in the release "
         "shows nothing. Audit more records and groups, or leave out a variable that features do "
         "not reveal."
     )

@@ -275,7 +275,7 @@ def warn_of_outputs(n_outputs: int, n_features: int) -> None:
     """
     if n_outputs > n_features:
         _warn(
-            f"The filter releases {n_outputs} numbers of records of {n_features} features: so many "
+            f"The filter releases {n_outputs} numbers of records of {n_features} features. So many "
             "can hold whole records, and adversaries that are not trained against may find what "
             f"is confidential. Usual are 1 to {n_features} outputs."
         )

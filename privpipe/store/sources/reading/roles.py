@@ -301,7 +301,7 @@ def _check_known(names: Iterable[str], known: Mapping[str, source.TableColumn], 
                 f"{where} has no column {name!r}{suggest(name, named)}.",
                 remedy=f"It has: {list_names(named)}."
                 if named
-                else "Its first row may be a record, so that it is not shown here: put the names "
+                else "Its first row may be a record, so that it is not shown here. Put the names "
                 "of the columns into a first row of their own.",
                 code="missing-variable",
             )
@@ -335,8 +335,8 @@ def _check_features(
         first = locate(texts[0].name)
         problems.append(f"text in {list_names([c.label for c in texts])}{first}")
         remedies.append(
-            "Make text features of 0 and 1 with --one-hot, a variable with --labels or "
-            "--categorical, leave it out with --drop if it is an identifier, or name what means a "
+            "Make text features of 0 and 1 with --one-hot, or a variable with --labels or "
+            "--categorical. Leave it out with --drop if it is an identifier, or name what means a "
             "missing value with --missing."
         )
     if dates:
