@@ -236,7 +236,7 @@ def _say_statements(
             point: np.subtract(values, guess)
             for point, values in found.items()
             if point[0] == name
-            and point[1].startswith("minimax")
+            and point[1] in FILTERS[2:]  # what the paper speaks of, so of its noise alone
             and point[4:] == ("private", "papers")
         }
         worst = max(private, key=lambda point: float(np.mean(private[point])))
