@@ -111,6 +111,8 @@ CLAIMS = {
     "A form reader": "flows/test_demo_scans.py",
     "Which other digit": "test_readme.py::"
     "test_readme__the_picture_says_what_the_page_of_a_demo_says",
+    "`privpipe check my.toml --cost-of": "commands/test_pilot.py::"
+    "test_check__says_what_records_would_cost",
     "[Which method?]": "test_readme.py::"
     "test_readme__names_targets_of_make_and_files_that_there_are",
     "In one table:": "test_readme.py::test_readme__names_in_its_choice_methods_that_there_are",
@@ -119,7 +121,7 @@ CLAIMS = {
     "test_audit__of_a_table_of_another_tool_writes_a_report_and_closes",
     "It attacks its": "gate/test_gate.py",
     "Training and cleaning a billion": "bench/bench_demo.py::run",
-    "Its report begins": "report/test_first_screen.py",
+    "The demo's report begins": "report/test_first_screen.py",
     "One model cleans": "operations/test_lines.py",
     "A part that carries": "operations/test_judged_parts.py",
     "Readers see one": "operations/test_generations.py operations/test_drift.py",
