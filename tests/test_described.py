@@ -51,7 +51,7 @@ def test_collection__withholds_categories_and_escapes_names(tmp_path: Path) -> N
     text, page = repr(collection), collection._repr_html_()  # type: ignore[attr-defined]
     assert "<b>smokes (2 categories)" in text
     assert "<b>" not in page
-    assert not re.search("never|often|7.6", text + page)
+    assert not re.search(r"never|often|7\.6", text + page)
 
 
 def test_attack_report__shows_its_verdict() -> None:

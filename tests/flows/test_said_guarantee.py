@@ -23,7 +23,7 @@ def test_say_guarantee__nothing_has_no_unit_and_protects_nobody(method: str) -> 
 def test_say_guarantee__a_promise_keeps_number_unit_and_scope() -> None:
     given = Guarantee("local_dp", 0.5, "epsilon, nats", "every record", "A theorem", "")
     said = _say_guarantee(given)
-    assert said.startswith("local_dp 0.5 epsilon, nats; whatever somebody")
+    assert said.startswith("local_dp 0.5 epsilon, nats; the odds of any belief")
 
 
 @pytest.mark.parametrize(("epsilon", "name"), [(1.0, "guarantee"), (13.9, "noise")])

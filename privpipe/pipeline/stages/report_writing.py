@@ -14,7 +14,7 @@ from privpipe.protocols import Guarantee
 from privpipe.report.published_findings import name_proof, say_promised
 from privpipe.store.access.location import join
 from privpipe.store.access.objects import drop_unfinished, write_file
-from privpipe.store.collections.writing import read_statistics
+from privpipe.store.collections.growing_collection import count_gaps
 
 
 def write_report(run: Run, findings: Mapping[str, Any]) -> None:
@@ -65,12 +65,11 @@ def describe_parameters(run: Run) -> dict[str, Any]:
     chosen = asdict(run.options.method)
     # Tables of a method are values of its own kind, and too long for a sheet; files are places.
     plain = {name: v for name, v in chosen.items() if isinstance(v, str | int | float)}
-    gaps, treated = read_statistics(run.collection.url), run.options.release.nonfinite
     return {
         "method": {name: v for name, v in plain.items() if "module" not in name and v != ""},
         "subject": run.options.collection.subject,
         "records_per_subject": run.options.privacy.records_per_subject,
-        "gaps": [treated, gaps.records_not_finite, gaps.cells_not_finite],
+        "gaps": [run.options.release.nonfinite, *count_gaps(run.collection.url)],
     }
 
 

@@ -24,6 +24,7 @@ from privpipe.store.access.workspace import hold_workspace, remove_workspace
 from privpipe.store.arrays.layout import exists, read_kind
 from privpipe.store.collections.collection import Collection, open_collection
 from privpipe.store.collections.ingest import IngestOptions, ingest
+from privpipe.store.collections.writing import read_statistics
 
 
 @dataclass(frozen=True)
@@ -127,6 +128,20 @@ def read_partitions(url: str) -> tuple[StoredPartition, ...]:
         remedy="`privpipe append SOURCE COLLECTION` makes one.",
         code="not-found",
     )
+
+
+def count_gaps(url: str) -> tuple[int, int]:
+    """Records and cells of the features that are not finite, of a collection that may grow.
+
+    Raises
+    ------
+    StoreError, FormatError
+        If there is no collection.
+    """
+    grows = exists(url) and read_kind(url) != "collection"
+    places = [one.url(url) for one in read_partitions(url)] if grows else [url]
+    found = [read_statistics(place) for place in places]
+    return sum(one.records_not_finite for one in found), sum(one.cells_not_finite for one in found)
 
 
 def append_partition(
