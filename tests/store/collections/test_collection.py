@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import zarr
 
@@ -14,8 +15,10 @@ from privpipe.protocols import Shard
 from privpipe.records.sampling import make_split
 from privpipe.records.schema import CollectionSchema
 from privpipe.store.collections.collection import open_collection
+from privpipe.store.collections.growing_collection import append_partition, count_gaps
 from privpipe.store.collections.ingest import IngestOptions, ingest
 from privpipe.store.collections.writing import write_collection
+from privpipe.store.sources.reading.source import SourceLayout
 from tests.standard import make_standard, write_standard
 
 
@@ -123,3 +126,17 @@ def test_open_collection__tells_what_else_it_is(tmp_path: Path) -> None:
         open_collection(str(tmp_path / "foreign.zarr"))
     with pytest.raises(StoreError, match="privpipe ingest SOURCE DEST"):
         open_collection(str(tmp_path / "nothing.zarr"))
+
+
+def test_count_gaps__of_a_growing_collection_are_those_of_its_partitions(tmp_path: Path) -> None:
+    for number, lacking in enumerate((1, 2)):
+        table = pd.DataFrame({"x": np.arange(20.0), "y": np.arange(20) % 2})
+        table.loc[: lacking - 1, "x"] = np.nan
+        table.to_csv(tmp_path / f"{number}.csv", index=False)
+        time = f"2026-01-0{number + 1}T00:00:00+00:00"
+        options = IngestOptions(layout=SourceLayout(labels=("y",)))
+        place = str(tmp_path / f"{number}.csv")
+        append_partition(place, str(tmp_path / "grown.zarr"), str(number), time, options)
+    assert count_gaps(str(tmp_path / "grown.zarr")) == (3, 3)
+    ingest(place, str(tmp_path / "whole.zarr"), options)
+    assert count_gaps(str(tmp_path / "whole.zarr")) == (2, 2)
