@@ -29,7 +29,11 @@ class ArrowTable(FileTable):
 
     def describe(self, file: TableFile) -> tuple[TableColumn, ...]:
         """Columns as the file declares them."""
-        return columns_of(self.guard(file, partial(next, self.open_batches(file))).schema)
+        # Names are decoded when they are read, and may be no text.
+        found: tuple[TableColumn, ...] = self.guard(
+            file, lambda: columns_of(next(self.open_batches(file)).schema)
+        )
+        return found
 
     def read(
         self, file: TableFile, columns: Sequence[TableColumn], forms: Mapping[str, Form], rows: int

@@ -126,13 +126,13 @@ class SqliteTable(OneOfSeveral):
 
     def describe(self, file: TableFile) -> tuple[TableColumn, ...]:
         """Columns, by the types that their values have."""
-        return columns_of(self._schema(file))
+        return columns_of(self.guard(file, lambda: self._schema(file)))
 
     def read(
         self, file: TableFile, columns: Sequence[TableColumn], forms: Mapping[str, Form], rows: int
     ) -> Iterator[pa.RecordBatch]:
         """Read columns; see `FileTable.read`."""
-        schema, table = self._schema(file), _quoted(self.choose(file))
+        schema, table = self.guard(file, lambda: self._schema(file)), _quoted(self.choose(file))
         chosen = pa.schema([schema.field(name) for name in forms] or schema)
         # Numbers among texts are texts: SQLite makes them.
         names = ", ".join(

@@ -111,6 +111,43 @@ def test_ingest__of_a_damaged_table_names_the_row_and_leaves_nothing(
     assert open_collection(str(dest)).n_records
 
 
+PACKED = [name for name in TABLES if name not in TEXTS]
+UNCHECKED = ("Feather", "SQLite", "DuckDB", "nested, decimals, dictionaries", "lines of JSON")
+"""Formats without checksums of what cells hold: other bytes may be other values."""
+
+
+@pytest.mark.parametrize("kind", ["cut", "column", "flipped"])
+@pytest.mark.parametrize("name", PACKED)
+def test_ingest__of_a_damaged_file_says_so_and_leaves_nothing(
+    name: str, kind: str, tmp_path: Path
+) -> None:
+    path, dest = make(name, tmp_path), tmp_path / "c.zarr"
+    schema = propose_schema(path, table=SHEETS.get(name, ""))
+    whole, half = path.read_bytes(), path.stat().st_size // 2
+    known = schema
+    if kind == "cut":
+        path.write_bytes(whole[:half])
+    elif kind == "flipped":
+        path.write_bytes(damage("flipped", whole))
+    else:  # what the schema knows of, in the middle, is no longer in the file
+        columns = list(schema.columns.items())
+        middle = len(columns) // 2
+        more = [*columns[:middle], ("gone", columns[0][1]), *columns[middle:]]
+        known = replace(schema, columns=dict(more))
+    error = catch(path, dest, known)
+    if error is None:
+        assert kind == "flipped"
+        assert name in UNCHECKED
+        return
+    assert error.exit_code == 3, error
+    assert error.remedy
+    assert path.name in error.message or "gone" in error.message
+    assert not dest.exists()
+    path.write_bytes(whole)
+    ingest(path, dest, IngestOptions(schema=schema))
+    assert open_collection(str(dest)).n_records
+
+
 @pytest.mark.parametrize(
     "name", ["two rows of header", "row names of R", "blanks and row names of R"]
 )

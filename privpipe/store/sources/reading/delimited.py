@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.csv as pc
 
 from privpipe.errors import InputError, SourceError
+from privpipe.store.sources.reading.files import DAMAGED
 from privpipe.store.sources.reading.roles import MOST_COLUMNS, too_wide
 
 BUFFER_BYTES = 2**20
@@ -43,7 +44,7 @@ def read_lines(open_stream: Callable[[], pa.NativeFile], where: str) -> Iterator
                     raise explain_long_line(where)
                 yield line
             return
-    except (OSError, EOFError, pa.ArrowException) as error:
+    except DAMAGED as error:
         problem = type(error).__name__
     raise SourceError(
         f"{where} cannot be read ({problem}).",
@@ -87,7 +88,7 @@ def find_undecodable(open_stream: Callable[[], pa.NativeFile], first: int = 1) -
     except UnicodeDecodeError as error:
         number += error.object.count(b"\n", 0, error.start)
         return f": line {number}"
-    except (OSError, EOFError, pa.ArrowException):
+    except DAMAGED:
         pass
     return ""
 
@@ -147,7 +148,7 @@ class DelimitedText:
                 _ = schema.names  # decoded here
         except UnicodeDecodeError:
             message = "UTF8"
-        except (pa.ArrowException, OSError, EOFError) as error:
+        except DAMAGED as error:
             message = str(error)
         else:
             # Text that is no UTF-8 becomes bytes where types are inferred, without an error.
@@ -184,7 +185,7 @@ class DelimitedText:
             with self._open(names, types, skipped) as reader:
                 yield from reader
                 return
-        except (pa.ArrowException, OSError, EOFError) as error:
+        except DAMAGED as error:
             message = str(error)
         raise self._explain(message, names)
 
@@ -192,7 +193,7 @@ class DelimitedText:
         """Rows that have another number of cells; Arrow would show the cells of some on stderr."""
         found, marks = list[Mapping[str, int]](), self.written
         with (
-            suppress(pa.ArrowException, OSError, EOFError, csv.Error),  # as far as can be read
+            suppress(*DAMAGED, csv.Error),  # as far as can be read
             self.open_stream() as stream,
             io.TextIOWrapper(io.BufferedReader(stream), "utf-8", "replace", newline="") as text,
         ):

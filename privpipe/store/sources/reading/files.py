@@ -25,6 +25,9 @@ MOST_BYTES = 2**24
 HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 """What Hive writes into the name of a folder whose key has no value."""
 
+DAMAGED = (OSError, EOFError, pa.ArrowException, BadZipFile)
+"""What reading a stream of a damaged file raises; a checksum of an archive is its own error."""
+
 
 @dataclass(frozen=True)
 class TableFile:
