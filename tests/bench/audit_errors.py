@@ -10,9 +10,9 @@ classes "safe" 0, "leaks" .03 of 100 (area .040); numbers "safe" .040 of 400 (.0
 .005; a number with a long tail .040 and 0 of 200; four uneven classes .023 and .006 of 176; a
 number that the target explains in part 0 and 0 of 100. "sizes", "heavy" and "drifts" were not run
 yet. By R squared as folds learned it .078 of 399 audits of numbers said "safe": mean, slope and
-ridge cost a tenth of an error. At twice the limit, subjects: "safe" 0 and "leaks" 1 of 60. With the majority's
-share held as a number accuracy alone was .23. By the area alone .07 of single records pass: where a
-release ties records, what breaks the ties is learned from the others.
+ridge cost a tenth of an error. At twice the limit, subjects: "safe" 0 and "leaks" 1 of 60. With the
+majority's share held as a number accuracy alone was .23. By the area alone .07 of single records
+pass: where a release ties records, what breaks the ties is learned from the others.
 """
 
 from __future__ import annotations
