@@ -13,7 +13,7 @@ import pytest
 
 import privpipe.flows.release_flow
 from privpipe.command import run_command
-from privpipe.errors import GateError, InputError, OptionError
+from privpipe.errors import GateError, GuessWarning, InputError, OptionError
 from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.pipeline.runs.watch import Watch
 from privpipe.report.console import PlainConsole
@@ -22,10 +22,12 @@ from privpipe.store.collections.proposal import FileForm, TableSchema
 from privpipe.store.models import open_model, read_model_header, write_model
 from privpipe.store.releases.lazy_release import open_release
 from privpipe.store.sources.reading.column_guess import ColumnPlan
+from privpipe.store.sources.reading.source import SourceLayout
 from tests.store.serial_run import run_serially, serial_flows
 
 pytestmark = pytest.mark.slow
 NAMES = list("abcde")
+TOWNS = ("alpha", "beta", "gamma=1")
 
 
 def make_people(n: int, seed: int, *, shift: float = 0.0) -> pd.DataFrame:
@@ -137,3 +139,42 @@ def test_apply__reads_stdin_and_writes_stdout_for_pipes(
         run_command.apply_command(model, "-", str(tmp_path / "x.zarr"), stdout=True)
     with pytest.raises(OptionError, match="does not end in"):
         run_command.apply_command(model, "-", str(tmp_path / "x.xlsx"))
+
+
+@pytest.mark.parametrize("by_schema", [True, False])
+def test_apply__of_other_categories_of_a_column_that_became_indicators(
+    by_schema: bool, model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Those of the model are all there; a cell of another is 0 in all, and counted."""
+    people, coming = make_people(900, 1), make_people(40, 2)
+    for frame in (people, coming):
+        frame["town"] = np.array(TOWNS)[np.arange(len(frame)) % 3]
+    people.to_csv(tmp_path / "towns.csv", index=False)
+    layout = SourceLayout(labels=("late", "party"), one_hot=("town",))
+    plans = {name: ColumnPlan("number", "feature") for name in NAMES}
+    plans |= {name: ColumnPlan("text", "variable") for name in ("late", "party")}
+    plans["town"] = ColumnPlan("text", "indicators")
+    schema = TableSchema(FileForm(), plans)
+    options = IngestOptions(schema=schema) if by_schema else IngestOptions(layout)
+    ingest(tmp_path / "towns.csv", tmp_path / "towns.zarr", options)
+    known = read_model_header(model)["run"]
+    sections = {name: known[name] for name in ("method", "audit", "gate", "cluster")}
+    sections["gate"] |= {"drift_max": 3.0}
+    collection = {**known["collection"], "path": str(tmp_path / "towns.zarr")}
+    release = {"path": str(tmp_path / "towns.release.zarr")}
+    run_serially(RunOptions(collection=collection, release=release, **sections))
+    # None of one category; of another, some.
+    coming["town"] = coming["town"].replace({"beta": "delta"})
+    coming.to_csv(tmp_path / "coming.csv", index=False)
+    with pytest.warns(GuessWarning, match="13 of 40 records have one of 1 categories"):
+        run_command.apply_command(
+            str(tmp_path / "towns.release.model.zarr"),
+            str(tmp_path / "coming.csv"),
+            str(tmp_path / "coming.zarr"),
+        )
+    raw = coming[NAMES].assign(
+        **{f"town={one}": (coming["town"] == one).astype(float) for one in TOWNS}
+    )
+    released = open_release(str(tmp_path / "coming.zarr"))["features"].to_pandas()
+    fitted = open_model(str(tmp_path / "towns.release.model.zarr"))
+    np.testing.assert_allclose(released[raw.columns], fitted.apply(raw), atol=1e-5)

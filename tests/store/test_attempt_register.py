@@ -35,6 +35,15 @@ def test_note_attempt__the_same_again_is_the_same(tmp_path: Path) -> None:
     assert note_attempt(account, _hash(2), _hash(9), {"a"}).seed != first.seed
 
 
+def test_note_attempt__the_same_release_of_records_ingested_in_another_way(tmp_path: Path) -> None:
+    account = str(tmp_path)
+    note_attempt(account, _hash(1), _hash(9), {"a"})
+    again = note_attempt(account, _hash(1), _hash(9), {"a with another variable"})
+    assert again.number == 1
+    assert share_level(0.95, again.number) < 1
+    assert note_attempt(account, _hash(2), _hash(9), {"a"}).number == 2
+
+
 def test_note_attempt__one_that_was_killed_before_it_was_counted_is_counted(tmp_path: Path) -> None:
     account = str(tmp_path)
     note_attempt(account, _hash(1), _hash(9), {"a"})

@@ -311,7 +311,8 @@ def note_attempt(account: str, released: str, judged: str, partitions: Collectio
     # Entries of before the chain say their numbers themselves.
     number = made[name].number
     if number is None:  # its place in the chain says it
-        mine, last = set(partitions), links.places[name]
+        # The same release of the same records, ingested in another way, is noted by their digests.
+        mine, last = {*partitions, *made[name].partitions}, links.places[name]
         # One that no link holds yet counts as before it: rather one too many than one too few.
         before = [made[key].partitions for key in made if links.places.get(key, last) <= last]
         number = sum(bool(mine & held) for held in before)

@@ -122,8 +122,8 @@ def open_source(url: str, layout: SourceLayout, *, min_category_count: int = 1) 
         return recoding.bin_numbers(source, bins, dates)
     if layout.one_hot:
         as_text = (*layout.categorical, *layout.one_hot)
-        source = open_source(url, replace(layout, categorical=as_text, one_hot=()))
-        return recoding.spread_texts(source, layout.one_hot, min_category_count)
+        texts = open_source(url, replace(layout, categorical=as_text, one_hot=(), spread=()))
+        return recoding.spread_texts(texts, layout.one_hot, min_category_count, layout.spread)
     if layout.marked:
         found = open_source(url, replace(layout, marked=()))
         return recoding.mark_missing(found, layout.marked)

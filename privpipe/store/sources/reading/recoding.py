@@ -5,6 +5,7 @@ categories are pooled, and edges are rounded quantiles of a part of the records,
 number alone: no record's value need be an edge.
 """
 
+import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -16,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from privpipe.errors import InputError, OptionError
+from privpipe.errors import GuessWarning, InputError, OptionError
 from privpipe.protocols import FloatArray
 from privpipe.store.sources.reading.source import BinningLoss, Block, Coded, RecordSource, unstable
 
@@ -26,7 +27,9 @@ MOST_CATEGORIES = 1_000
 MISSING, RARE = "(missing)", "(other)"
 
 
-def spread_texts(source: RecordSource, columns: Sequence[str], least: int = 1) -> RecordSource:
+def spread_texts(
+    source: RecordSource, columns: Sequence[str], least: int = 1, known: Sequence[str] = ()
+) -> RecordSource:
     """A source in which some variables of text are features, after the features that there are.
 
     Parameters
@@ -37,6 +40,9 @@ def spread_texts(source: RecordSource, columns: Sequence[str], least: int = 1) -
         Variables that become features.
     least
         Categories of fewer records are pooled.
+    known
+        Names of the features that are made, as those of an earlier table; else those of the
+        categories that there are.
 
     Raises
     ------
@@ -50,7 +56,7 @@ def spread_texts(source: RecordSource, columns: Sequence[str], least: int = 1) -
             f"--one-hot names {name!r}, which is no column of text.",
             remedy="Name columns of a table; numbers are features as they are.",
         )
-    categories = _learn(source, columns, least)
+    categories = _learn(source, columns, least, known)
     made = tuple(f"{name}={one}" for name, found in categories.items() for one in found)
     # float32 holds 0 and 1 exactly; numbers that are there may need more.
     dtype = source.features_dtype if source.n_features else np.dtype(np.float32)
@@ -59,7 +65,7 @@ def spread_texts(source: RecordSource, columns: Sequence[str], least: int = 1) -
         for block in source.read(rows, with_features):
             features = block.features
             if with_features:
-                new = [_spread(block, *item) for item in categories.items()]
+                new = [_spread(block, *item, bool(known)) for item in categories.items()]
                 features = np.hstack([features.astype(dtype, copy=False), *new])
             rest = {k: v for k, v in block.variables.items() if k not in categories}
             yield replace(block, features=features, variables=rest)
@@ -128,9 +134,12 @@ def _split_days(days: FloatArray) -> tuple[FloatArray, ...]:
 
 
 def _learn(
-    source: RecordSource, columns: Sequence[str], least: int
+    source: RecordSource, columns: Sequence[str], least: int, known: Sequence[str]
 ) -> Mapping[str, tuple[str, ...]]:
-    """Categories of each column in natural order; rare ones and missing values come last."""
+    """Categories of each column in natural order; rare ones and missing values come last.
+
+    Where names are known, theirs, and a warning of how many cells have another.
+    """
     counts: dict[str, Counter[str]] = {name: Counter() for name in columns}
     for block in source.read(2**16, False):
         for name, found in counts.items():
@@ -145,7 +154,25 @@ def _learn(
                     remedy="Leave identifiers and free text out with --drop.",
                     code="too-many-categories",
                 )
-    return {name: _choose_categories(found, least) for name, found in counts.items()}
+    if not known:
+        return {name: _choose_categories(found, least) for name, found in counts.items()}
+    chosen: dict[str, list[str]] = {name: [] for name in columns}
+    for one in known:
+        # Of a column `a` and one called `a=b` the longer name is meant.
+        meant = [name for name in columns if one.startswith(f"{name}=")]
+        if meant:
+            name = max(meant, key=len)
+            chosen[name].append(one.removeprefix(f"{name}="))
+    for name, found in counts.items():
+        others = [n for one, n in found.items() if one not in chosen[name]]
+        if others and RARE not in chosen[name]:
+            warnings.warn(
+                f"{name}: {sum(others)} of {found.total()} records have one of {len(others)} "
+                "categories that the model does not know. All its indicators are 0 there.",
+                GuessWarning,
+                stacklevel=2,
+            )
+    return {name: tuple(found) for name, found in chosen.items()}
 
 
 def _choose_categories(counts: Counter[str], least: int) -> tuple[str, ...]:
@@ -154,17 +181,21 @@ def _choose_categories(counts: Counter[str], least: int) -> tuple[str, ...]:
     return (*common, *([RARE] if pooled else []), *([MISSING] if MISSING in counts else []))
 
 
-def _spread(block: Block, name: str, categories: tuple[str, ...]) -> FloatArray:
-    """A block's column as columns of 0 and 1, (n_records, n_categories)."""
+def _spread(block: Block, name: str, categories: tuple[str, ...], fixed: bool) -> FloatArray:
+    """A block's column as columns of 0 and 1, (n_records, n_categories).
+
+    Where categories are fixed, others are 0 in all.
+    """
     values = block.variables[name]
     assert isinstance(values, Coded), "the columns are read as text"
     places = {category: place for place, category in enumerate(categories)}
     other = places.get(RARE, -1)
     table = [places.get(value, other) for value in values.names] + [places.get(MISSING, -1)]
     found = np.asarray(table)[values.codes]
-    if (found < 0).any():
+    if (found < 0).any() and not fixed:
         raise unstable(f"holds categories of {name!r} that it did not hold")
-    return np.asarray(np.eye(len(categories), dtype=np.float32)[found])
+    # The last row, of zeros, is that of -1.
+    return np.asarray(np.eye(len(categories) + 1, len(categories), dtype=np.float32)[found])
 
 
 MOST_CHOSEN = 2**18

@@ -272,6 +272,9 @@ class SourceLayout:
     one_hot
         Tables: columns of text that become features, one of 0 and 1 per category. Names of
         categories become names of features, which are published.
+    spread
+        Tables: names of the features that `one_hot` makes, as those of an earlier table. Cells of
+        no such category are 0 in all, and counted in a warning.
     dates
         Tables: columns of dates or times that become features, as days since 1970-01-01.
     calendar
@@ -299,6 +302,7 @@ class SourceLayout:
     categorical: tuple[str, ...] = ()
     numeric: tuple[str, ...] = ()
     one_hot: tuple[str, ...] = ()
+    spread: tuple[str, ...] = ()
     dates: tuple[str, ...] = ()
     calendar: tuple[str, ...] = ()
     marked: tuple[str, ...] = ()
