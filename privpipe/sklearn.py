@@ -6,7 +6,7 @@ the fitted map is `map_` and can be stored with `privpipe.write_model` as any ot
 
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from functools import partial
 from inspect import Parameter, Signature
@@ -44,6 +44,9 @@ class RecordSanitizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]  #
         Name of a method that releases one record per record; see `privpipe.sanitizers.METHODS`.
     options
         The method's options but its name, as in ``[method]`` of a configuration.
+    confidential_columns
+        Columns of `X` that are confidential, by number, or by name in a data frame, for pipelines
+        that hand over nothing beside `X` and `y`. They are not released.
 
     Attributes
     ----------
@@ -73,10 +76,14 @@ class RecordSanitizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]  #
     __metadata_request__fit = {"confidential": True}  # noqa: RUF012  # scikit-learn's name
 
     def __init__(
-        self, method: str = "null_space", options: Mapping[str, Any] | None = None
+        self,
+        method: str = "null_space",
+        options: Mapping[str, Any] | None = None,
+        confidential_columns: Sequence[str | int] | None = None,
     ) -> None:
         self.method = method
         self.options = options
+        self.confidential_columns = confidential_columns
 
     def fit(
         self,
@@ -102,14 +109,26 @@ class RecordSanitizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]  #
         Raises
         ------
         OptionError
-            If there is no such method, or its options are wrong.
+            If there is no such method, its options are wrong, or the confidential variable is
+            given twice.
         InputError
             If a variable that the method needs is missing, or records do not fit.
         """
         method, options = self._read_options()
-        lazy, x, target = hasattr(X, "dask"), X, y
+        given: Any = X
+        lazy, x, target = hasattr(X, "dask"), given, y
         if not lazy:
             x, target = _validate(self, X, y=y, multi_output=True, ensure_min_samples=2)
+        if names := columns_of(X) if lazy else ():
+            self.feature_names_in_ = np.array(names, object)
+        released, secret = self._divide(x.shape[1])
+        if secret:
+            if confidential is not None:
+                raise OptionError(
+                    "The confidential variable is given twice.",
+                    remedy="Give confidential_columns, or confidential where it is fitted.",
+                )
+            confidential, x = _take(x, secret), _take(x, released)
         roles = {"desired": target, "confidential": confidential}
         missing = sorted(role for role in options.needs() if roles.get(role) is None)
         if missing:
@@ -119,13 +138,12 @@ class RecordSanitizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]  #
                 code="missing-variable",
             )
         if lazy:
-            records: Any = _collect(X, roles)
-            self.n_features_in_ = records.schema.n_features
-            if names := columns_of(X):
-                self.feature_names_in_ = np.array(names, object)
+            records: Any = _collect(x, roles)
+            self.n_features_in_ = given.shape[1]
         else:
             records = Records(x, desired=_as_values(target), confidential=_as_values(confidential))
         names = tuple(getattr(self, "feature_names_in_", ()))
+        names = tuple(names[j] for j in released) if names else ()
         schema = replace(records.schema, feature_names=names)
         self.map_: RecordMap = with_schema(method.fit(records, options), FittedSchema.of(schema))
         return self
@@ -154,20 +172,23 @@ class RecordSanitizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]  #
             If the map draws: release such records with the pipeline, which keeps the key.
         """
         check_is_fitted(self)
+        released, secret = self._divide(self.n_features_in_)
         if not hasattr(X, "dask"):
-            return self.map_.apply(_validate(self, X, reset=False))
+            x = _validate(self, X, reset=False)
+            return self.map_.apply(_take(x, released) if secret else x)
         # As lazy as it is. Of an extra, as Dask.
         from privpipe.cluster.lazy import apply_lazily
 
-        lazy: Any = X
+        lazy: Any = _take(X, released) if secret else X
         apply: Any = self.map_.apply if columns_of(lazy) else partial(apply_lazily, self.map_)
         return apply(lazy)  # type: ignore[no-any-return]  # a collection, as it was
 
     def get_feature_names_out(self, input_features: npt.ArrayLike | None = None) -> Any:
         """Names of the released features: the raw ones where their number stays."""
         check_is_fitted(self)
-        if self.map_.n_features_out == self.n_features_in_:
-            return OneToOneFeatureMixin.get_feature_names_out(self, input_features)
+        released, _ = self._divide(self.n_features_in_)
+        if self.map_.n_features_out == len(released):
+            return OneToOneFeatureMixin.get_feature_names_out(self, input_features)[released]
         names = [f"released_{j}" for j in range(self.map_.n_features_out)]
         return np.array(names, dtype=object)
 
@@ -183,6 +204,26 @@ class RecordSanitizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]  #
         tags.target_tags.multi_output = True
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
+
+    def _divide(self, n_features: int) -> tuple[list[int], list[int]]:
+        """Columns that are released, and those that are confidential, by number."""
+        known = dict(zip(getattr(self, "feature_names_in_", ()), range(n_features), strict=False))
+        given = list(self.confidential_columns or ())
+        secret = [known.get(one, one) for one in given]
+        for name, column in zip(given, secret, strict=True):
+            if column not in range(n_features):
+                raise OptionError(
+                    f"There is no confidential column {name!r}{suggest(str(name), [*known])}.",
+                    remedy=f"Give numbers below {n_features}, or names of a data frame's columns.",
+                )
+        released = [column for column in range(n_features) if column not in secret]
+        if not released:
+            raise InputError(
+                f"Of n_features = {n_features} none is left beside the confidential ones.",
+                remedy="Leave one to be released.",
+                code="shape",
+            )
+        return released, secret
 
     def _give_options(self) -> Any:
         """Options that were given, by name."""
@@ -234,11 +275,15 @@ class MethodSanitizer(RecordSanitizer):
             )
 
     def _give_options(self) -> Mapping[str, Any]:
-        given = {name: getattr(self, name) for name in self._get_param_names()}
+        given = {name: getattr(self, name) for name in self._get_option_names()}
         return {name: one for name, one in given.items() if one is not None}
 
     @classmethod
     def _get_param_names(cls) -> list[str]:
+        return [*cls._get_option_names(), "confidential_columns"]
+
+    @classmethod
+    def _get_option_names(cls) -> list[str]:
         found = fields(METHODS[cls.method].options) if cls.method else ()
         return sorted(one.name for one in found if one.name != "name")
 
@@ -368,6 +413,11 @@ def _validate(estimator: RecordSanitizer, x: npt.ArrayLike, **checks: Any) -> An
     for quoted in (r"(?s)array=.*?\.\n", r"(?s)(?<=could not convert string to float).*"):
         message = re.sub(quoted, "", message)
     raise InputError(message, code="shape")
+
+
+def _take(x: Any, columns: list[int]) -> Any:
+    """Columns of a matrix or frame by number, lazy ones too."""
+    return x.iloc[:, columns] if hasattr(x, "iloc") else x[:, columns]
 
 
 def _collect(x: Any, roles: Mapping[str, Any]) -> Any:

@@ -24,7 +24,12 @@ from privpipe.store.access.location import local_path, shown
 from privpipe.store.arrays.layout import exists, has_root, read_header, read_kind
 from privpipe.store.collections.collection import Collection, open_collection
 from privpipe.store.collections.ingest import IngestOptions, ingest
-from privpipe.store.collections.proposal import VARIABLE_USES, TableSchema, decode_schema
+from privpipe.store.collections.proposal import (
+    VARIABLE_USES,
+    TableSchema,
+    decode_schema,
+    recall_layout,
+)
 from privpipe.store.models import open_model, read_model_header
 from privpipe.store.sources.formats import open_file_table
 from privpipe.store.sources.reading.source import SourceLayout
@@ -121,7 +126,7 @@ def _read_as(training: str, source: str) -> IngestOptions:
     schema = open_collection(training).schema_of_records
     known = read_header(training, "collection").get("table")
     if known is None:
-        layout = _lay_out(schema.feature_names, source)
+        layout = recall_layout(source, schema.feature_names)
         return IngestOptions(layout=layout, dtype=schema.dtype)
     table = decode_schema(known, shown(training))
     opened = open_file_table(source, table.layout())
@@ -130,22 +135,6 @@ def _read_as(training: str, source: str) -> IngestOptions:
     columns = {n: c for n, c in table.columns.items() if n in here or c.use not in VARIABLE_USES}
     fixed = SourceLayout(spread=schema.feature_names)
     return IngestOptions(fixed, schema=TableSchema(table.file, columns), dtype=schema.dtype)
-
-
-def _lay_out(names: Sequence[str], source: str) -> SourceLayout:
-    """How a file is read whose columns options of `ingest` made into features of these names.
-
-    No schema says so. Of ``town=alpha`` the column `town` is spread, where the file has that.
-    """
-    opened = open_file_table(source, SourceLayout())
-    here = {column.name for column in opened.columns} if opened else set(names)
-    spread = {name: name.partition("=")[0] for name in names if name not in here}
-    one_hot = dict.fromkeys(column for column in spread.values() if column in here)
-    return SourceLayout(
-        features=tuple(name for name in names if spread.get(name) not in one_hot),
-        one_hot=tuple(one_hot),
-        spread=tuple(names),
-    )
 
 
 def _describe(run: Run, model: str) -> list[str]:

@@ -149,8 +149,9 @@ def test_apply__of_other_categories_of_a_column_that_became_indicators(
     people, coming = make_people(900, 1), make_people(40, 2)
     for frame in (people, coming):
         frame["town"] = np.array(TOWNS)[np.arange(len(frame)) % 3]
-    people.to_csv(tmp_path / "towns.csv", index=False)
-    layout = SourceLayout(labels=("late", "party"), one_hot=("town",))
+    mark = "," if by_schema else ";"
+    people.to_csv(tmp_path / "towns.csv", index=False, sep=mark)
+    layout = SourceLayout(labels=("late", "party"), one_hot=("town",), delimiter=mark)
     plans = {name: ColumnPlan("number", "feature") for name in NAMES}
     plans |= {name: ColumnPlan("text", "variable") for name in ("late", "party")}
     plans["town"] = ColumnPlan("text", "indicators")
@@ -165,7 +166,7 @@ def test_apply__of_other_categories_of_a_column_that_became_indicators(
     run_serially(RunOptions(collection=collection, release=release, **sections))
     # None of one category; of another, some.
     coming["town"] = coming["town"].replace({"beta": "delta"})
-    coming.to_csv(tmp_path / "coming.csv", index=False)
+    coming.to_csv(tmp_path / "coming.csv", index=False, sep=mark)
     with pytest.warns(GuessWarning, match="13 of 40 records have one of 1 categories"):
         run_command.apply_command(
             str(tmp_path / "towns.release.model.zarr"),

@@ -8,7 +8,7 @@ import json
 import re
 import tomllib
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Self, get_args
@@ -285,3 +285,48 @@ def propose_schema(url: location.Place, *, table: str = "") -> TableSchema:
         missing=marks,
     )
     return TableSchema(file, guesses)
+
+
+def recall_layout(url: location.Place, names: Sequence[str]) -> SourceLayout:
+    """The layout of a later file, from the names of the features that an earlier one became.
+
+    For collections that no schema made. Of ``town=alpha`` the column `town` is spread; ``born
+    year`` and ``pay missing`` are made from the columns `born` and `pay`. Of the file itself only
+    the delimiter is looked up, and which columns are dates.
+
+    Parameters
+    ----------
+    url
+        As in `propose_schema`; arrays take their names as they are.
+    names
+        Of all features, in their order.
+
+    Raises
+    ------
+    InputError, StoreError
+        As in `propose_schema`.
+    """
+    if open_file_table(location.as_url(url), SourceLayout()) is None:
+        return SourceLayout(features=tuple(names))
+    looked = propose_schema(url)
+    made = {name for name in names if name not in looked.columns}
+
+    def find(end: str) -> tuple[str, ...]:
+        """Columns of which a feature was made whose name goes on so."""
+        return tuple(n for n in looked.columns if any(one.startswith(n + end) for one in made))
+
+    one_hot, calendar, marked = find("="), find(" year"), find(" missing")
+    dates = {name for name, plan in looked.columns.items() if plan.kind == "date"}
+    days = tuple(name for name in names if name in dates and name not in calendar)
+    ends = [f"{name} {end}" for name in calendar for end in ("year", "month", "weekday")]
+    ends += [f"{name} missing" for name in marked]
+    ends += [name for name in made if name.startswith(tuple(f"{one}=" for one in one_hot))]
+    return SourceLayout(
+        features=tuple(name for name in names if name not in {*calendar, *days, *ends}),
+        one_hot=one_hot,
+        spread=tuple(names),
+        dates=days,
+        calendar=calendar,
+        marked=marked,
+        delimiter=looked.file.delimiter,
+    )
