@@ -28,8 +28,8 @@ from privpipe.sanitizers import METHODS
 from privpipe.sanitizers.ladder import LAST
 from privpipe.store.arrays.layout import companion_url
 from privpipe.store.collections.collection import Collection
-from privpipe.store.collections.growing_collection import open_whole_collection
-from privpipe.store.collections.writing import read_statistics, read_uses
+from privpipe.store.collections.growing_collection import count_gaps, open_whole_collection
+from privpipe.store.collections.writing import read_uses
 
 WIDTH = 96
 FILL_IN = "FILL IN"
@@ -365,7 +365,7 @@ def _count_gaps(collection: str, method: str) -> int:
         return 0  # surrogates are made of records with gaps
     # A missing attribute is a category of its own.
     reads_codes = "attributes" in _options_of(method)
-    return 0 if reads_codes else read_statistics(collection).records_not_finite
+    return 0 if reads_codes else count_gaps(collection)[0]
 
 
 def _explain_gate(n_records: int, gate: Mapping[tuple[str, str], Any]) -> str:

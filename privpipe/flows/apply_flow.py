@@ -22,7 +22,8 @@ from privpipe.pipeline.stages.train import summarise_features
 from privpipe.report.console import say
 from privpipe.store.access.location import local_path, shown
 from privpipe.store.arrays.layout import exists, has_root, read_header, read_kind
-from privpipe.store.collections.collection import Collection, open_collection
+from privpipe.store.collections.collection import Collection
+from privpipe.store.collections.growing_collection import open_whole_collection
 from privpipe.store.collections.ingest import IngestOptions, ingest
 from privpipe.store.collections.proposal import (
     VARIABLE_USES,
@@ -123,14 +124,16 @@ def _ingest_next(source: str, release: str, training: str) -> str:
 
 def _read_as(training: str, source: str) -> IngestOptions:
     """How a file is read as the training records were: by the schema that these were made by."""
-    schema = open_collection(training).schema_of_records
-    known = read_header(training, "collection").get("table")
+    opened = open_whole_collection(training)
+    schema = opened.schema_of_records
+    # Of one that grows, as its first partition was read.
+    known = read_header(opened.sealed.url, "collection").get("table")
     if known is None:
         layout = recall_layout(source, schema.feature_names)
         return IngestOptions(layout=layout, dtype=schema.dtype)
     table = decode_schema(known, shown(training))
-    opened = open_file_table(source, table.layout())
-    here = {column.name for column in opened.columns} if opened else set(table.columns)
+    file = open_file_table(source, table.layout())
+    here = {column.name for column in file.columns} if file else set(table.columns)
     # A file to come carries no labels, and need not: features it must have, and what it includes.
     columns = {n: c for n, c in table.columns.items() if n in here or c.use not in VARIABLE_USES}
     fixed = SourceLayout(spread=schema.feature_names)

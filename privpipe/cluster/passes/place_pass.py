@@ -17,7 +17,6 @@ from privpipe.protocols import AnyArray, BoolArray, Column, FloatArray, IntArray
 from privpipe.records.schema import MISSING
 from privpipe.store.access.objects import list_keys, open_store
 from privpipe.store.arrays.layout import FEATURES, RELEASED, ArrayPlan
-from privpipe.store.arrays.sealed_arrays import read_columns
 from privpipe.store.collections.collection import Collection
 
 MOST_PARTITIONS = 16
@@ -92,7 +91,7 @@ class PlaceNotes:
         self._first = plan.collection.plan.rows(chunks[0])[0]
         last = plan.collection.plan.rows(chunks[-1])[1]
         names = tuple(dict.fromkeys((*plan.confidential, *plan.desired)))
-        read = read_columns(plan.collection.sealed, names, self._first, last)
+        read = plan.collection.read_stored(names, self._first, last)
         self._labels = {name: _find_missing(plan, name, read[name]) for name in names}
 
     def add(self, chunk: int, block: Mapping[str, AnyArray], retained: BoolArray) -> None:

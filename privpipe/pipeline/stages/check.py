@@ -21,7 +21,7 @@ from privpipe.store.access.objects import measure_files
 from privpipe.store.access.workspace import RunState, check_name, has_workspace, workspace_url
 from privpipe.store.arrays.factored_basis import BASIS
 from privpipe.store.arrays.layout import FEATURES, RECEIPTS, RELEASED, companion_url, exists
-from privpipe.store.collections.collection import Collection, open_collection
+from privpipe.store.collections.collection import Collection
 from privpipe.store.collections.growing_collection import open_whole_collection
 from privpipe.store.collections.proving import read_source_version
 
@@ -175,15 +175,15 @@ def _open(
 ) -> tuple[Collection, Collection]:
     """The records to release and those to learn from, which may be the same."""
     section = options.collection
-    # Surrogates are made of all records at once: a growing collection is released as it is.
-    whole = method.releases == "surrogate"
-    open_training = open_whole_collection if whole else open_collection
     public = options.training is not None and options.training.public
-    opened = open_training(options.training_path, **roles, weights=section.weights, public=public)
+    # One that grows is released as it is now; part by part with [release] incremental alone.
+    opened = open_whole_collection(
+        options.training_path, **roles, weights=section.weights, public=public
+    )
     training = replace(opened, only_finite=options.release.nonfinite != "fail")
     if options.training is None:
         return training, training
-    return open_collection(section.path, attributes=roles["attributes"]), training
+    return open_whole_collection(section.path, attributes=roles["attributes"]), training
 
 
 def _check_public(run: Run) -> None:

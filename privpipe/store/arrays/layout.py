@@ -22,7 +22,8 @@ from zarr.storage import MemoryStore
 from privpipe import errors
 from privpipe.errors import FormatError, GuaranteeError, IncompleteReleaseError, StoreError
 from privpipe.protocols import Guarantee
-from privpipe.store.access.location import explain_refusal, local_path, shown
+from privpipe.store.access import generation_log
+from privpipe.store.access.location import explain_refusal, join, local_path, shown
 from privpipe.store.access.objects import list_keys, open_store, read_bytes, read_many
 
 RECEIPTS = "receipts"
@@ -207,12 +208,13 @@ def read_header(url: str, expected: str) -> Mapping[str, Any]:
     header, sealed = _read_attributes(url, expected)
     kind, version = str(header.get("format", "something else")), header.get("format_version")
     if kind != expected:
-        raise FormatError(
-            f"{shown(url)} is not a privpipe {expected} but {kind}.",
-            remedy="Ingest foreign Zarr with `privpipe ingest`."
-            if expected == "collection"
-            else "Check the path.",
-        )
+        remedy = "Check the path."
+        if expected == "collection":
+            remedy = "Ingest foreign Zarr with `privpipe ingest`."
+        if kind == generation_log.FORMAT:
+            kind = "one that grows"
+            remedy = f"Name one of its partitions, {join(shown(url), 'partitions', 'NAME')}."
+        raise FormatError(f"{shown(url)} is not a privpipe {expected} but {kind}.", remedy=remedy)
     # Before the seal: a newer privpipe may seal in another way, and is no damage.
     if version not in FORMAT_VERSIONS[expected]:
         read = " and ".join(map(str, FORMAT_VERSIONS[expected]))

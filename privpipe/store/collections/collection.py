@@ -256,7 +256,7 @@ class Collection(ShardsInTurn):
         """
         if name == FEATURES and self.schema_of_records.n_features == 0:
             return np.empty((stop - start, 0), self.schema_of_records.dtype)
-        values = sealed_arrays.read_sealed(self.sealed, name, start, stop)
+        values = self.read_stored((name,), start, stop)[name]
         if self.matching is None:
             return values
         if name == FEATURES:
@@ -264,6 +264,14 @@ class Collection(ShardsInTurn):
         # Codes of other tables may need another dtype.
         dtype = self.schema_of_records.variable(name).dtype
         return self.matching.translate(name, values).astype(dtype, copy=False)
+
+    def read_stored(
+        self, names: Sequence[str], start: int, stop: int
+    ) -> dict[str, npt.NDArray[Any]]:
+        """Rows of some arrays as they are stored, whatever the collection is matched to."""
+        if len(names) == 1:
+            return {names[0]: sealed_arrays.read_sealed(self.sealed, names[0], start, stop)}
+        return sealed_arrays.read_columns(self.sealed, names, start, stop)
 
     def _keep(self, start: int, stop: int) -> npt.NDArray[np.bool_]:
         if self.split is None or self.part == "all":

@@ -39,15 +39,18 @@ class GrownCollection(Collection):
 
     parts: tuple[Collection, ...] = ()
 
-    def read(self, name: str, start: int, stop: int) -> npt.NDArray[Any]:
-        """Rows of one array, in its stored dtype, across partitions."""
-        found, first = [self.parts[0].read(name, 0, 0)], 0  # the dtype, where no row is read
+    def read_stored(
+        self, names: Sequence[str], start: int, stop: int
+    ) -> dict[str, npt.NDArray[Any]]:
+        """Rows of some arrays, across partitions."""
+        # The dtypes, where no row is read.
+        found, first = [self.parts[0].read_stored(names, 0, 0)], 0
         for part in self.parts:
             low, high = max(start - first, 0), min(stop - first, part.n_records)
             if low < high:
-                found.append(part.read(name, low, high))
+                found.append(part.read_stored(names, low, high))
             first += part.n_records
-        return np.concatenate(found)
+        return {name: np.concatenate([one[name] for one in found]) for name in names}
 
 
 def open_whole_collection(url: Place, **roles: Any) -> Collection:
