@@ -312,7 +312,7 @@ def recall_layout(url: location.Place, names: Sequence[str]) -> SourceLayout:
     made = {name for name in names if name not in looked.columns}
 
     def find(end: str) -> tuple[str, ...]:
-        """Columns of which a feature was made whose name goes on so."""
+        """Columns of which a feature was made, whose name begins with both."""
         return tuple(n for n in looked.columns if any(one.startswith(n + end) for one in made))
 
     one_hot, calendar, marked = find("="), find(" year"), find(" missing")
