@@ -117,6 +117,23 @@ class Estimates(Protocol):
 
 
 @runtime_checkable
+class TakesCanaries(Protocol):
+    """Promises privacy of single records, and releases records of two kinds to have it audited."""
+
+    guarantee: protocols.Guarantee
+    n_canaries: int
+    """As many as show most of the promise in some seconds."""
+
+    def release_canaries(
+        self, kinds: protocols.BoolArray, key: bytes
+    ) -> tuple[FloatArray, IntArray | None]:
+        """What an outsider sees of each, (n_canaries, any), under a key of their own.
+
+        And of Gaussian noise of sums, in which of them each is, (n_canaries,).
+        """
+
+
+@runtime_checkable
 class Spends(Protocol):
     """Spends a budget on the desired prediction, of every record or on average."""
 

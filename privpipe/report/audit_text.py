@@ -74,9 +74,9 @@ def say_unseen(found: Mapping[str, Any]) -> str:
     return say("unseen", found=found, say_unknown=say_unknown)
 
 
-def say_neighbours(found: Mapping[str, Any]) -> str:
-    """The promise of differential privacy beside what a distinguishing test reached."""
-    return say("neighbours", found=found)
+def say_canaries(found: Mapping[str, Any]) -> str:
+    """The promise of differential privacy beside the floor that guesses at canaries reached."""
+    return say("canaries", found=found)
 
 
 def say_places(found: Mapping[str, Any]) -> str:

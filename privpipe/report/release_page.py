@@ -232,7 +232,7 @@ def _facts(findings: Mapping[str, Any]) -> dict[str, str]:
         facts["Records attacked"] = f"{found['n_records']:,} of {found['n_given']:,}"
         facts["Withheld by the release"] = f"{found['n_withheld']:,}"
     more = (
-        ("neighbours", "Neighbours distinguished", audit_text.say_neighbours),
+        ("canaries", "Epsilon, audited", audit_text.say_canaries),
         ("proof", "Features", audit_text.say_proof),
         ("unseen", "Unseen profiles", audit_text.say_unseen),
     )

@@ -14,9 +14,11 @@ from typing import Any
 import numpy as np
 from sklearn.datasets import load_diabetes
 
+from privpipe.attacks.threats.canaries import guess_canaries
 from privpipe.numerics.noise.gaussian import draw_discrete_gaussian
 from privpipe.numerics.random.streams import KeyedStream
 from privpipe.records.memory import Records
+from privpipe.sanitizers import METHODS
 from privpipe.sanitizers.masking.private_masking import MaskingPrivateOptions, fit_with_key
 from tests.bench.bench_masking import Row, spend
 from tests.sanitizers.masking.test_private_masking import fit_adassp
@@ -80,6 +82,16 @@ def run(small: bool) -> list[Row]:
             rows.append(
                 (f"{name}, epsilon {epsilon:g}", ours, "of raw", "AdaSSP", theirs, ours / theirs)
             )
+    for law in ("discrete", "knorm", "privunit"):
+        for epsilon in EPSILONS:
+            method = METHODS["noisy"]
+            options = method.options(epsilon=epsilon, noise=law, threshold=1.0, centre=False)
+            fitted: Any = method.fit(Records(np.ones((2, 1))), options)
+            kinds = np.random.default_rng(0).random(fitted.n_canaries) < 0.5
+            found = guess_canaries(fitted.release_canaries(kinds, bytes(32))[0], kinds)
+            floor = found.epsilon_floor
+            name = f"audit of {law}, one coordinate"
+            rows.append((name, floor, "nats shown", "promised", epsilon, floor / epsilon))
     n = 200 if small else 2_000
     stream = KeyedStream(bytes(32), partition="p", first_record=0, n_records=n)
     mine = spend(lambda: draw_discrete_gaussian([2**80] * n, stream)) / n * 1e6

@@ -19,12 +19,13 @@ from privpipe.errors import GuaranteeError, OptionError, PrivpipeError, StoreErr
 from privpipe.pipeline.runs.configuration_file import read_options
 from privpipe.pipeline.runs.resume import begin_or_resume, begin_stage
 from privpipe.pipeline.runs.watch import Watch
-from privpipe.pipeline.stages.audit.audit_stage import audit_neighbours
+from privpipe.pipeline.stages.audit.audit_canaries import audit_canaries
 from privpipe.pipeline.stages.check import check_stage
 from privpipe.pipeline.stages.clean import clean_stage, plan_release
 from privpipe.pipeline.stages.forecast import forecast_run
 from privpipe.pipeline.stages.publish import publish_stage
 from privpipe.pipeline.stages.train import train_stage
+from privpipe.report.audit_text import say_canaries
 from privpipe.store.access.workspace import hold_workspace, remove_workspace, workspace_url
 from privpipe.store.arrays.layout import FEATURES, read_header
 from privpipe.store.collections.collection import open_collection
@@ -316,11 +317,15 @@ def test_audit__a_floor_stands_beside_the_promise(bench: Bench) -> None:
     run = check_stage(read_options(bench.configure("one", epsilon=2.0)))
     with hold_workspace(run.release_url):
         run, _ = begin_or_resume(run)
-        trained = train_stage(run, Executor())
-        found = audit_neighbours(run, trained)
+        train_stage(run, Executor())
+        found = audit_canaries(run)
     assert found is not None
     assert found["promised"] == 2.0
-    assert 0 < found["epsilon_floor"] <= 2.0
+    assert 0 < found["epsilon_floor"]
+    assert found["sure_floor"] <= 2.0
+    said = say_canaries(found)
+    assert "at most 2 for every record" in said
+    assert f"the loss is at least {found['epsilon_floor']:.3g}, with a confidence of 99.9%" in said
 
 
 def test_files__hold_neither_key_nor_noise_nor_a_bounded_record(bench: Bench) -> None:

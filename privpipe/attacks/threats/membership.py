@@ -1,17 +1,8 @@
-"""Membership: was a record among those a model or a surrogate release was made from?
-
-So are neighbours distinguished: two records released many times, of which differential privacy
-bounds what any test may find. This one finds a lower limit of epsilon from what it does find
-(Jagielski, Ullman and Oprea 2020; the events that are no thresholds are those of Mironov 2012, who
-read records off the low bits of noise). An event is chosen on one half of the releases and counted
-on the other, so that choosing it costs nothing.
-"""
+"""Membership: was a record among those a model or a surrogate release was made from?"""
 
 import json
 import math
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from functools import partial
 
 import numpy as np
 
@@ -20,7 +11,7 @@ from privpipe.attacks.statistics import intervals
 from privpipe.attacks.statistics.intervals import Confidence, Interval
 from privpipe.attacks.statistics.roc import GRID, average_areas, sample_curve
 from privpipe.errors import InputError
-from privpipe.protocols import ArrayLike, BoolArray, FloatArray
+from privpipe.protocols import ArrayLike, FloatArray
 
 
 @dataclass(frozen=True)
@@ -195,147 +186,3 @@ def _best_threshold(inside: FloatArray, outside: FloatArray) -> float:
     cuts = np.unique(np.concatenate([inside, outside]))
     share = [np.searchsorted(np.sort(v), cuts, side="right") / len(v) for v in (inside, outside)]
     return float(cuts[np.argmax(share[0] - share[1])])
-
-
-LEAST_RELEASES = 200
-_QUANTILES = (0.005, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.995)
-_LOW_BITS = 6
-
-
-@dataclass(frozen=True)
-class EventFloor:
-    """What one event shows.
-
-    Parameters
-    ----------
-    event
-        Which.
-    share, other_share
-        How often it happens for either neighbour.
-    epsilon_floor
-        Least epsilon consistent with both counts, in nats.
-    """
-
-    event: str
-    share: float
-    other_share: float
-    epsilon_floor: float
-
-
-@dataclass(frozen=True)
-class NeighbourReport:
-    """Lower limit of the privacy loss of two neighbours.
-
-    Parameters
-    ----------
-    n_releases
-        Of each neighbour.
-    level
-        Confidence of all events together.
-    epsilon_floor
-        Largest of the events.
-    events
-        Each of them.
-    """
-
-    n_releases: int
-    level: float
-    epsilon_floor: float
-    events: tuple[EventFloor, ...]
-
-    def to_json(self) -> str:
-        """The report as JSON."""
-        return json.dumps(asdict(self))
-
-
-def distinguish_neighbours(
-    released: FloatArray, other: FloatArray, *, level: float = 0.95
-) -> NeighbourReport:
-    """Find how well the releases of one record are distinguished from those of another.
-
-    Parameters
-    ----------
-    released, other : (n_releases, n_released)
-        Independent releases of either record.
-    level
-        Confidence of all limits together: a mechanism of loss epsilon has a floor above epsilon
-        with probability at most ``1 - level``.
-
-    Raises
-    ------
-    InputError
-        If the shapes differ, or there are fewer than 200 releases.
-    """
-    if released.shape != other.shape or len(released) < LEAST_RELEASES:
-        raise InputError(
-            f"Releases of neighbours have shapes {released.shape} and {other.shape}.",
-            remedy=f"Give the same number of each, at least {LEAST_RELEASES}.",
-            code="shape",
-        )
-    # An event that is chosen by what it is counted on would show epsilon of noise.
-    half = len(released) // 2
-    learned, judged = (released[:half], other[:half]), (released[half:], other[half:])
-    events = list(_choose_events(learned, judged))
-    floors = [_measure(name, *held, level, len(events)) for name, held in events]
-    best = max(floor.epsilon_floor for floor in floors)
-    return NeighbourReport(len(released), level, best, tuple(floors))
-
-
-Pair = tuple[FloatArray, FloatArray]
-
-
-def _choose_events(known: Pair, judged: Pair) -> Iterator[tuple[str, tuple[BoolArray, BoolArray]]]:
-    """Events chosen on the first half, and where they happen in the second."""
-    direction = known[0].mean(axis=0) - known[1].mean(axis=0)
-    single = np.zeros_like(direction)
-    single[np.argmax(np.abs(direction))] = 1.0
-    for name, weights in (("mean difference", direction), ("one coordinate", single)):
-        mine, theirs, here, there = (x @ weights for x in (*known, *judged))
-        cut = _best_cut(mine, theirs)
-        yield f"{name}, threshold", (here >= cut, there >= cut)
-    fine = tuple(_is_fine(x) for x in (*known, *judged))
-    column = int(np.argmax(np.abs(fine[0].mean(axis=0) - fine[1].mean(axis=0))))
-    yield "finer than 2**-53", (fine[2][:, column], fine[3][:, column])
-    codes = tuple(_low_bits(x)[:, column] for x in (*known, *judged))
-    counts = [np.bincount(code, minlength=2**_LOW_BITS) for code in codes[:2]]
-    chosen = counts[0] > counts[1]
-    yield "low bits", (chosen[codes[2]], chosen[codes[3]])
-
-
-def _best_cut(scores: FloatArray, others: FloatArray) -> float:
-    """Threshold of the largest floor on the half that it is chosen on."""
-    cuts = np.unique(np.quantile(np.concatenate([scores, others]), _QUANTILES))
-    floors = [_measure("", scores >= cut, others >= cut, 0.9, 1).epsilon_floor for cut in cuts]
-    return float(cuts[int(np.argmax(floors))])
-
-
-def _is_fine(x: FloatArray) -> BoolArray:
-    """Which released numbers are no multiple of 2**-53: what floating noise leaves near zero."""
-    # Textbook inversion gives values on no grid near zero, and which values occur reveals the input
-    # (Mironov 2012).
-    scaled = x.astype(np.float64) * 2.0**53
-    return np.asarray(np.floor(scaled) != scaled)
-
-
-def _low_bits(x: FloatArray) -> FloatArray:
-    """Last bits of the mantissas that are not all zero."""
-    mantissas = np.ascontiguousarray(x, np.float64).view(np.int64)
-    # Numbers on a grid end in zeros, which reveal nothing: the six bits above them are read.
-    used = int(np.bitwise_or.reduce(mantissas.reshape(-1)))
-    shift = min(46, (used & -used).bit_length() - 1) if used else 46
-    return np.asarray((mantissas >> shift) & (2**_LOW_BITS - 1))
-
-
-def _measure(name: str, here: BoolArray, there: BoolArray, level: float, n_all: int) -> EventFloor:
-    """Both one-sided limits of an event, at their share of the error of all."""
-    # Two floors of each event, one for either neighbour as the first, share the error of all.
-    risk = (1 - level) / (2 * n_all)
-    # Clopper and Pearson's limits, each wrong with probability at most half of `risk`.
-    limits = partial(intervals.limit_exactly, level=1 - risk)
-    found = [
-        Interval(float(held.mean()), *limits(int(held.sum()), len(held)), level, "exact")
-        for held in (here, there)
-    ]
-    # Differential privacy bounds either direction: which neighbour is the first must not matter.
-    floors = (measure_epsilon_floor(*found), measure_epsilon_floor(*reversed(found)))
-    return EventFloor(name, found[0].estimate, found[1].estimate, max(floors))

@@ -144,6 +144,21 @@ def find_sigma(epsilon: float, delta: float) -> float:
     return high
 
 
+def convert_mu(mu: float, delta: float) -> float:
+    """Least epsilon of Gaussian noise of deviation ``1 / mu`` at sensitivity 1, to a millionth.
+
+    >>> convert_mu(0.0, 1e-6), round(convert_mu(1 / 4.225, 1e-6), 3)
+    (0.0, 1.0)
+    """
+    low, high = 0.0, 2.0**10
+    if mu == 0 or find_delta(1 / mu, 0.0) <= delta:
+        return 0.0
+    while high - low > 1e-6 * high:
+        middle = (low + high) / 2
+        low, high = (middle, high) if find_delta(1 / mu, middle) > delta else (low, middle)
+    return low
+
+
 def find_slack(variance: int, n_values: int) -> Fraction:
     """Most that the log of a ratio of the discrete to the rounded Gaussian law may be, twice.
 

@@ -13,8 +13,6 @@ import math
 import secrets
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
-from fractions import Fraction
 from functools import partial
 from typing import Literal
 
@@ -22,28 +20,26 @@ import numpy as np
 from pydantic import Field
 from pydantic.dataclasses import dataclass as options_dataclass
 
-from privpipe.capabilities import AddsUp
 from privpipe.errors import InputError, LeftOutWarning, OptionError
-from privpipe.numerics.finite import find_finite_rows
 from privpipe.numerics.masking.private_moments import repair_moments
-from privpipe.numerics.moments import code_targets, name_targets
-from privpipe.numerics.noise.gaussian import MARGIN, draw_discrete_gaussian, find_sigma, find_slack
+from privpipe.numerics.moments import name_targets
+from privpipe.numerics.noise.gaussian import find_sigma
 from privpipe.numerics.noise.mechanism import Lattice
-from privpipe.numerics.random.streams import KEY_BYTES, KeyedStream
+from privpipe.numerics.random.streams import KEY_BYTES
 from privpipe.option_values import FORBID
-from privpipe.protocols import FloatArray, IntArray, Method, Role, Shard, Shards, ShardSchema
+from privpipe.protocols import Method, Role, Shards, ShardSchema
 from privpipe.sanitizers.arrays import check_shards, say_incomplete
-from privpipe.sanitizers.masking.private_model import PrivateMaskingModel, PublicScale
+from privpipe.sanitizers.masking.private_model import PrivateMaskingModel
+from privpipe.sanitizers.masking.private_sums import (
+    GRID,
+    MOST_RECORDS,
+    PrivateSums,
+    PublicScale,
+    add_noise,
+    sum_products,
+)
 from privpipe.sanitizers.masking.refusals import check_regression
 from privpipe.sanitizers.options import MethodOptions
-
-GRID = 2.0**-16
-"""Of the records: products of two are below 2**33, so that 2**30 records add up in 63 bits."""
-
-MOST_RECORDS = 2**30
-
-BLOCK_RECORDS = 2**13
-"""Records whose products are summed in float64 at once: below 2**46, and so without rounding."""
 
 LARGELY_CLIPPED = 0.05
 
@@ -90,57 +86,6 @@ class MaskingPrivateOptions(MethodOptions):
         return math.nextafter(0.5 / find_sigma(self.epsilon, self.delta) ** 2, math.inf) * (
             1 + 1e-15
         )
-
-
-@dataclass(frozen=True, eq=False)
-class PrivateSums(AddsUp):
-    """Sums of products of some records, whole numbers; before noise, and seen by no one.
-
-    Parameters
-    ----------
-    products : (p, p)
-        Of [features, 1, responses] on the grid.
-    n_records, n_left_out, n_clipped
-        Records read, those of them without a response, and those that a bound changed.
-    """
-
-    products: IntArray
-    n_records: int
-    n_left_out: int
-    n_clipped: int
-
-
-def sum_products(shard: Shard, *, schema: ShardSchema, scale: PublicScale) -> PrivateSums:
-    """Sum up the products of the records of a shard.
-
-    Raises
-    ------
-    InputError
-        If features are not finite; with how many records are concerned.
-    """
-    p = scale.n_columns
-    total = np.zeros((p, p), np.int64)
-    lattice = Lattice(GRID, p, "l2")
-    n_left_out, n_clipped = 0, 0
-    for start in range(0, len(shard.features), BLOCK_RECORDS):
-        part = slice(start, start + BLOCK_RECORDS)
-        features = np.asarray(shard.features[part], np.float64)
-        if bad := int(np.count_nonzero(~find_finite_rows(features))):
-            raise InputError(
-                f"{bad} of {len(features)} records hold features that are missing or infinite.",
-                remedy="Leave them out, or ingest a value of your choice for them: a completion "
-                "that is learned from the records is outside the promise.",
-                code="nonfinite",
-            )
-        responses = code_targets(shard.desired[part], schema.desired, "zero_one")
-        known = np.isfinite(responses).all(axis=1)
-        bounded, clipped = scale.bound(features[known], responses[known])
-        n_left_out += int(np.count_nonzero(~known))
-        n_clipped += clipped
-        # Their norms are compared in integers: the sensitivity rests on no rounding.
-        steps = lattice.place(bounded).astype(np.float64)
-        total += (steps.T @ steps).astype(np.int64)
-    return PrivateSums(total, len(shard.features), n_left_out, n_clipped)
 
 
 def fit_masking_private(shards: Shards, options: MaskingPrivateOptions) -> PrivateMaskingModel:
@@ -232,32 +177,6 @@ def fit_with_key(shards: Shards, options: MaskingPrivateOptions, key: bytes) -> 
         feature_names=(*schema.named_features, "bias"),
         response_names=name_targets(schema.desired),
     )
-
-
-def add_noise(
-    products: IntArray, sigma: float, key: bytes
-) -> tuple[FloatArray, FloatArray, Fraction]:
-    """Noisy sums of products, the standard deviation of each, and what is left to add to epsilon.
-
-    The noise is that of sensitivity ``sqrt(2) radius^2`` in Frobenius norm, in which a product of
-    two different columns counts twice and has half of the variance.
-    """
-    p, radius = len(products), round(1 / GRID)
-    # Twice the squared sensitivity, and rounded up: less noise than that was never promised.
-    single = math.ceil(Fraction(sigma) ** 2 * radius**4)
-    rows, columns = np.triu_indices(p)
-    variances = [2 * single if i == j else single for i, j in zip(rows, columns, strict=True)]
-    stream = KeyedStream(key, partition="moments", first_record=0, n_records=len(variances))
-    drawn = draw_discrete_gaussian(variances, stream)
-    slack = find_slack(single, len(variances))
-    assert slack < MARGIN / 4, "the deviation is billions of steps"
-    noisy = np.zeros((p, p))
-    # Whole numbers are added; only then may floating point round the sum.
-    sums = [int(products[i, j]) + one for i, j, one in zip(rows, columns, drawn, strict=True)]
-    noisy[rows, columns] = noisy[columns, rows] = np.array([float(one) for one in sums])
-    deviations = np.full((p, p), math.sqrt(single))
-    np.fill_diagonal(deviations, math.sqrt(2 * single))
-    return noisy, deviations, slack
 
 
 TILE_BYTES = 2**26

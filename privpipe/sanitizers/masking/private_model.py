@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -15,70 +14,13 @@ from privpipe.numerics.masking.private_moments import RepairedMoments, draw_rows
 from privpipe.numerics.noise import estimates
 from privpipe.numerics.noise.estimates import Estimate, Quantity
 from privpipe.numerics.noise.gaussian import MARGIN, find_delta
-from privpipe.protocols import FloatArray, Guarantee, Shard, ShardSchema
+from privpipe.protocols import BoolArray, FloatArray, Guarantee, IntArray, Shard, ShardSchema
 from privpipe.sanitizers.masking.masked_records import MaskedRecords, SurrogateModel
+from privpipe.sanitizers.masking.private_sums import PublicScale, narrow_scale, release_canaries
 from privpipe.sanitizers.masking.record_survey import code_responses
 
-FEATURE_SHARE, RESPONSE_SHARE = math.sqrt(2 / 3), math.sqrt(1 / 3)
-"""Of the norm of a record: products of features get half of the noise that those of responses
-get, since every coefficient rests on many of them. Their squares sum to one."""
-
-
-@dataclass(frozen=True, eq=False)
-class PublicScale:
-    """Origins, units and the largest norm, all known without the records.
-
-    Parameters
-    ----------
-    origin, unit : (n_features,)
-        A feature is ``(value - origin) / unit``, clipped to -1 and 1.
-    response_origin, response_unit : (n_responses,)
-    threshold
-        Largest norm of the features so scaled; longer ones are shortened.
-    inner
-        Steps of the grid in a norm of one, less what rounding may add.
-    """
-
-    origin: FloatArray
-    unit: FloatArray
-    response_origin: FloatArray
-    response_unit: FloatArray
-    threshold: float
-    inner: float
-
-    @property
-    def n_columns(self) -> int:
-        """Features, one, and responses."""
-        return len(self.origin) + 1 + len(self.response_origin)
-
-    @property
-    def factors(self) -> FloatArray:
-        """Scaled value of one step of each column, (n_columns,)."""
-        q, t = len(self.origin), len(self.response_origin)
-        longest = [math.hypot(self.threshold, 1.0) / FEATURE_SHARE] * (q + 1)
-        return np.array([*longest, *[math.sqrt(t) / RESPONSE_SHARE] * t]) / self.inner
-
-    def clip(self, features: FloatArray, responses: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Scaled features and responses within the bounds, as they are summed up."""
-        z = np.clip((features - self.origin) / self.unit, -1.0, 1.0)
-        norms = np.linalg.norm(z, axis=1, keepdims=True)
-        z *= np.minimum(1.0, self.threshold / np.maximum(norms, self.threshold))
-        return z, np.clip((responses - self.response_origin) / self.response_unit, -1.0, 1.0)
-
-    def bound(self, features: FloatArray, responses: FloatArray) -> tuple[FloatArray, int]:
-        """[features, 1, responses] of norm at most one, and how many records were changed."""
-        z, y = self.clip(features, responses)
-        raw = (features - self.origin) / self.unit, (responses - self.response_origin)
-        away = np.abs(z - raw[0]).max(axis=1, initial=0.0)
-        moved = np.abs(y * self.response_unit - raw[1]).max(axis=1, initial=0.0)
-        # Beyond rounding: what lies on a bound is no clipped record.
-        changed = (away > 1e-9) | (moved > 1e-9 * self.response_unit.max())
-        rows = np.column_stack([z, np.ones(len(z)), y]) / (self.factors * self.inner)
-        return rows, int(np.count_nonzero(changed))
-
-    def restore(self, z: FloatArray, y: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Features and responses in their own units."""
-        return z * self.unit + self.origin, y * self.response_unit + self.response_origin
+PRODUCTS, LEAST_SUMS = 20_000, 100
+"""Whose noise an audit draws, in some seconds; and independent sums of them."""
 
 
 @described(facts_of_map)
@@ -178,6 +120,16 @@ class PrivateMaskingModel(SurrogateModel, PublicScale):
                 ("n_surrogates", float(self.n_records)),
             ),
         )
+
+    @property
+    def n_canaries(self) -> int:
+        """As many as sums of about 20,000 products hold."""
+        narrow = narrow_scale(self)
+        return max(LEAST_SUMS, PRODUCTS // narrow.n_products) * narrow.count_canaries(self.sigma)
+
+    def release_canaries(self, kinds: BoolArray, key: bytes) -> tuple[FloatArray, IntArray]:
+        """What noisy sums of this noise show of canaries; nothing of any record is in them."""
+        return release_canaries(narrow_scale(self), self.sigma, kinds, key)
 
     def finish_records(self, tile: Any) -> tuple[FloatArray, FloatArray]:
         """Features with the bias, and responses, of a tile; the same whenever they are made."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -21,6 +22,7 @@ from privpipe.numerics.random.record_hash import digest_records
 from privpipe.numerics.random.streams import KEY_BYTES, KeyedStream
 from privpipe.promises import check_promise
 from privpipe.protocols import (
+    BoolArray,
     FloatArray,
     Guarantee,
     IntArray,
@@ -99,6 +101,15 @@ class NormCounts(AddsUp):
 NORM_STATISTICS = (FilteredMean, NormCounts)
 """Sums that a fit of a noisy filter may checkpoint."""
 
+
+FARTHEST = 1e6
+"""Size of canaries in thresholds: beyond any bound."""
+
+LEAST_CANARIES, CANARY_VALUES = 20_000, 2**22
+"""Of an audit, and values of all of their releases, raw or released: 32 MiB."""
+
+CANARY_ERRORS = 70.0
+"""Deviations of a floor in an epsilon: a tenth is then seven, more than a level needs."""
 
 _BLOCK = 1 << 12
 """Records whose words are made at once."""
@@ -281,6 +292,37 @@ class NoisyFilter:
             noisy = apply_in_order(each, noisy)
         released: FloatArray = noisy.astype(dtype, copy=False)
         return (released[0] if np.ndim(x) == 1 else released), counts
+
+    @property
+    def n_canaries(self) -> int:
+        """As many as show a floor of .9 of epsilon where there is one coordinate, if memory allows.
+
+        Of guesses that are right with odds of exp(epsilon), nearly half of the canaries, the log
+        of the odds has a deviation that is then a fiftieth of epsilon.
+        """
+        width = max(self.n_features_in, self.n_features_out, self.mechanism.noise.n_words // 6)
+        epsilon = min(self.epsilon, 20.0)
+        enough = (CANARY_ERRORS / epsilon) ** 2 * (2 + 2 * math.cosh(epsilon)) / 0.4
+        return min(max(LEAST_CANARIES, math.ceil(enough)), max(1_000, CANARY_VALUES // width))
+
+    def release_canaries(self, kinds: BoolArray, key: bytes) -> tuple[FloatArray, None]:
+        """Records far beyond every bound, at opposite corners of what gets noise.
+
+        No two records are farther apart: of the l2 norm corners of a cube within the ball, which
+        differ in all coordinates; of the l1 norm ends of an axis. Signs alternate, so that noise
+        which all coordinates share would show.
+        """
+        at = np.arange(self.n_bounded)
+        corner = np.where(at % 2, -1.0, 1.0) if self.norm == "l2" else (at == 0) * 1.0
+        ends = FARTHEST * (1 + self.threshold) * np.stack([corner, -corner]) - self.shift
+        if self.projection.size:
+            ends = ends @ np.linalg.pinv(self.projection)
+        elif self.before:
+            # What such a filter sends to a corner is not known: a direction at random.
+            row = np.random.default_rng(0).standard_normal(self.n_features_in)
+            ends = FARTHEST * np.stack([row, -row])
+        stream = KeyedStream(key, partition="canaries", first_record=0, n_records=len(kinds))
+        return self.apply(ends[np.where(kinds, 0, 1)], stream), None
 
     def estimate(
         self, of: Quantity, response: str | None, open_release: Callable[[], Any]

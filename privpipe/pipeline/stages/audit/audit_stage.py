@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import secrets
 from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
@@ -11,7 +10,6 @@ import numpy as np
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.moment_audit import audit_release, summarise_pairs, summarise_raw
-from privpipe.attacks.threats.membership import distinguish_neighbours
 from privpipe.attacks.utility import UtilityLosses, measure_losses
 from privpipe.capabilities import Descends, Promises, UtilityPromise, UtilitySummary
 from privpipe.cluster.executors.executor import Executor
@@ -19,15 +17,15 @@ from privpipe.cluster.passes.loaded_map import CleanedShards, StoredMap
 from privpipe.cluster.passes.reduce import JointQuery, ShardedCollection, reduce_jointly
 from privpipe.errors import GuaranteeError, InputError
 from privpipe.numerics.moments import Coding
-from privpipe.numerics.random.streams import KEY_BYTES, KeyedStream
 from privpipe.pipeline.runs.earlier import find_differences
 from privpipe.pipeline.runs.run import Cleaned, Run, Trained, find_attack_options
 from privpipe.pipeline.stages.audit.audit_attacks import attack_release
+from privpipe.pipeline.stages.audit.audit_canaries import audit_canaries
 from privpipe.pipeline.stages.audit.audit_places import audit_places, is_constant
 from privpipe.pipeline.stages.audit.audit_surrogates import audit_surrogates
 from privpipe.pipeline.stages.audit.judged_records import describe_basis, find_test, pair_released
 from privpipe.pipeline.stages.report_writing import describe_parameters, describe_run
-from privpipe.protocols import FloatArray, RecordMap, Shards
+from privpipe.protocols import Shards
 from privpipe.records.sampling import Part, PartCount, Split
 from privpipe.store.arrays.blocks import digest_receipts
 from privpipe.store.collections.collection import Collection
@@ -38,18 +36,6 @@ from privpipe.store.releases.release_writing import ReleasePlan, read_ledger
 
 WIDEST_GAP = 1 / 40
 """Of the budget's root, between what the audit finds and what the receipts say."""
-
-N_RELEASES = 20_000
-"""Of either record: a floor within a tenth of a promise of 1."""
-
-MOST_VALUES = 2**22
-"""Of all releases of a record: 32 MiB."""
-
-LEVEL = 1 - 1e-6
-"""Confidence of a floor above the promise: one sound run of a million is stopped."""
-
-FARTHEST = 1e6
-"""Size of the chosen records, beyond any threshold."""
 
 
 def audit_losses(run: Run, cleaned: Cleaned, executor: Executor) -> dict[str, Any] | None:
@@ -120,44 +106,6 @@ def _check_promise(
             remedy="Nothing was published. This is a fault of privpipe: report it.",
             code="audit-disagrees",
         )
-
-
-def audit_neighbours(run: Run, trained: Trained) -> dict[str, Any] | None:
-    """Floor of epsilon beside the promise; None where no record is promised one.
-
-    The records belong to no person: both are far beyond every bound, in opposite directions, which
-    no two records exceed. Keys are fresh and nothing of it is stored.
-
-    Raises
-    ------
-    GuaranteeError
-        If the floor is above the promise, so that it is broken: nothing is published.
-    """
-    fitted = open_model(run.stored_model_url)
-    promise = fitted.guarantee
-    if promise.kind != "local_dp" or promise.number is None or fitted.reads != "features":
-        return None
-    # Drawn at random, so that a map, if it is linear, does not send both to one place.
-    row = np.random.default_rng(0).standard_normal(fitted.n_features_in)
-    row *= FARTHEST / np.linalg.norm(row)
-    report = distinguish_neighbours(_release(fitted, row), _release(fitted, -row), level=LEVEL)
-    if report.epsilon_floor > promise.number:
-        raise GuaranteeError(
-            f"Two chosen records are distinguished as only a mechanism of epsilon "
-            f"{report.epsilon_floor:.3g} or more allows; promised is {promise.number:g}.",
-            remedy="Nothing was published. This is a fault of privpipe: report it.",
-            code="promise-broken",
-        )
-    return {"promised": promise.number, **json.loads(report.to_json())}
-
-
-def _release(fitted: RecordMap, row: FloatArray) -> FloatArray:
-    """Many releases of one record, under a key of their own."""
-    key = secrets.token_bytes(KEY_BYTES)
-    # Wide records are released less often: all releases of a record are in memory at once.
-    n = min(N_RELEASES, MOST_VALUES // len(row))
-    stream = KeyedStream(key, partition="neighbours", first_record=0, n_records=n)
-    return np.asarray(fitted.apply(np.tile(row, (n, 1)), stream))
 
 
 JUDGES = "audit_judge"
@@ -252,7 +200,7 @@ def _audit(run: Run, trained: Trained, cleaned: Cleaned, executor: Executor) -> 
         "n_groups": judged.n_groups,
         **attack_release(run, trained, plan, executor),
         "places": audit_places(run, trained, plan),
-        "neighbours": audit_neighbours(run, trained),
+        "canaries": audit_canaries(run),
         "training": describe_training(run),
     }
 

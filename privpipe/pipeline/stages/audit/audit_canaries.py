@@ -1,0 +1,51 @@
+"""The audit of a promise of epsilon: canaries under the noise of the release, and fresh keys."""
+
+import secrets
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from privpipe.attacks.threats.canaries import guess_canaries
+from privpipe.capabilities import TakesCanaries
+from privpipe.errors import GuaranteeError
+from privpipe.numerics.noise.gaussian import convert_mu
+from privpipe.numerics.random.streams import KEY_BYTES
+from privpipe.pipeline.runs.run import Run
+from privpipe.store.models import open_model
+
+
+def audit_canaries(run: Run) -> dict[str, Any] | None:
+    """Floor of epsilon beside the promise; None where no record is promised one.
+
+    The records belong to no person, keys are fresh, and nothing of it is stored.
+
+    Raises
+    ------
+    GuaranteeError
+        If the floor is above the promise, so that it is broken: nothing is published.
+    """
+    fitted = open_model(run.stored_model_url)
+    if not isinstance(fitted, TakesCanaries) or fitted.guarantee.number is None:
+        return None
+    promise = fitted.guarantee
+    kinds = np.random.default_rng().random(fitted.n_canaries) < 0.5
+    released, sums = fitted.release_canaries(kinds, secrets.token_bytes(KEY_BYTES))
+    found = guess_canaries(released, kinds, sums)
+    floor, sure = found.epsilon_floor, found.sure_floor
+    if sums is not None:
+        floor, sure = (convert_mu(mu, promise.delta) for mu in (floor, sure))
+    if sure > fitted.guarantee.number:
+        raise GuaranteeError(
+            f"Records of two kinds are distinguished as only a mechanism of epsilon {sure:.3g} or "
+            f"more allows; promised is {promise.number:g}.",
+            remedy="Nothing was published. This is a fault of privpipe: report it.",
+            code="promise-broken",
+        )
+    return {
+        "promised": promise.number,
+        "delta": promise.delta,
+        **asdict(found),
+        "epsilon_floor": floor,
+        "sure_floor": sure,
+    }
