@@ -35,7 +35,7 @@ FAR = 1e3
 """Scaled values of canaries, which the bounds take to 1."""
 
 
-MOST_FEATURES, MOST_RESPONSES = 8, 2
+MOST_FEATURES, MOST_RESPONSES = 4, 2
 """Columns of canaries: noise is drawn product by product, and is the same for all of them."""
 
 
