@@ -121,8 +121,9 @@ def as_records(fitted: Any, x: Any) -> tuple[FloatArray, np.dtype[Any]]:
     InputError
         If the number of features is wrong.
     """
-    x = by_name(fitted, x)
-    check_not_lazy(x)
+    if not isinstance(x, np.ndarray):  # which has no names, and is not lazy
+        x = by_name(fitted, x)
+        check_not_lazy(x)
     records, n_features = np.atleast_2d(as_reals(x, "Records")), fitted.n_features_in
     if records.ndim != 2 or records.shape[1] != n_features:
         raise InputError(

@@ -64,13 +64,7 @@ def find_earlier(run: Run, plan: ReleasePlan | None = None) -> Earlier:
     OptionError
         If a named release is of other records.
     """
-    if run.method.releases == "surrogate":  # whose rows are no one's: no row joins another
-        find_named_surrogates(run)
-        return Earlier()
-    found: list[EarlierRelease] = []
-    entries = _list_registered(run)
-    for url in run.options.audit.earlier:
-        found += _open_named(run, url, entries, [one.name for one in found])
+    found, entries = open_named(run)
     # A named release may be a registered one that was moved: it is joined once.
     named = {one.run for one in found}
     unread, warnings = list[LeftOut](), list[str]()
@@ -98,6 +92,20 @@ def find_earlier(run: Run, plan: ReleasePlan | None = None) -> Earlier:
         elif not same:
             found.append(known)
     return Earlier(tuple(found), tuple(unread), tuple(warnings))
+
+
+def open_named(run: Run) -> tuple[list[EarlierRelease], list[Registered]]:
+    """The releases of ``[audit] earlier``, and what the register knows of these records.
+
+    What is named is refused where no audit could read it; see `find_earlier`.
+    """
+    if run.method.releases == "surrogate":  # whose rows are no one's: no row joins another
+        find_named_surrogates(run)
+        return [], []
+    found, entries = list[EarlierRelease](), _list_registered(run)
+    for url in run.options.audit.earlier:
+        found += _open_named(run, url, entries, [one.name for one in found])
+    return found, entries
 
 
 WAYS = (

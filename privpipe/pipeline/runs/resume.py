@@ -75,37 +75,35 @@ def begin_or_resume(run: Run) -> tuple[Run, bool]:
         workspace.write_state(run.release_url, run.state)
         return run, False
     if known.options_sha256 != run.state.options_sha256:
-        if _was_refused(run.release_url):
-            # What came of it is in the folder of the report; see `history`.
-            same = (run.state.source_fingerprint, run.state.training_fingerprint)
-            keeps = (known.source_fingerprint, known.training_fingerprint) == same
-            # The case last: who is killed in between finds it, and clears the rest.
-            workspace.clear_workspace(
-                run.release_url, keep=(workspace.STATE, workspace.CASE, *("kept",) * keeps)
-            )
-            workspace.write_state(run.release_url, run.state)
-            workspace.clear_workspace(run.release_url, keep=(workspace.STATE, *("kept",) * keeps))
-            return run, False
-        changed = say_changed_code(known.code, run.state.code)
-        raise OptionError(
-            f"The interrupted run of {shown(run.release_url)} had another configuration"
-            f"{f': {changed}' if changed else ''}.",
-            remedy="Nothing of it was published. To begin anew with this one: `privpipe purge "
-            f"{shown(run.release_url)}`, then run again. To resume that one, give it the "
-            f"configuration it had{', with the file as it was' if changed else ''}.",
-            code="other-configuration",
-        )
+        _replace_refused(run, known)
+        return run, False
     resumed = replace(run, state=known)
     check_unchanged(resumed)
     return resumed, True
 
 
-def _was_refused(url: str) -> bool:
-    """Whether a gate refused what is in the workspace."""
-    return (
-        read_bytes(open_store(workspace.workspace_url(url), read_only=True), workspace.CASE)
-        is not None
-    )
+def _replace_refused(run: Run, known: workspace.RunState) -> None:
+    """Begin anew where a gate refused what another configuration made; else refuse this one."""
+    url = run.release_url
+    store = open_store(workspace.workspace_url(url), read_only=True)
+    if read_bytes(store, workspace.CASE) is None:
+        changed = say_changed_code(known.code, run.state.code)
+        raise OptionError(
+            f"The interrupted run of {shown(url)} had another configuration"
+            f"{f': {changed}' if changed else ''}.",
+            remedy=f"Nothing of it was published. To begin anew with this one: `privpipe purge "
+            f"{shown(url)}`, then run again. To resume that one, give it the configuration it "
+            f"had{', with the file as it was' if changed else ''}.",
+            code="other-configuration",
+        )
+    # What came of it is in the folder of the report; see `history`.
+    same = (run.state.source_fingerprint, run.state.training_fingerprint)
+    keeps = (known.source_fingerprint, known.training_fingerprint) == same
+    kept = (workspace.STATE, *("kept",) * keeps)
+    # The case last: who is killed in between finds it, and clears the rest.
+    workspace.clear_workspace(url, keep=(*kept, workspace.CASE))
+    workspace.write_state(url, run.state)
+    workspace.clear_workspace(url, keep=kept)
 
 
 def _has_made_nothing(run: Run, known: workspace.RunState) -> bool:

@@ -78,14 +78,15 @@ def check_stage(options: RunOptions) -> Run:
     method.check(options.method, training.schema)
     for name in options.release.include:
         collection.schema_of_records.variable(name)
-    run = replace(run, collection=collection.matched(run.fitted_schema))
+    if not run.trains_on_itself:  # else the fitted names are its own
+        run = replace(run, collection=collection.matched(run.fitted_schema))
     _check_released(run)
     _check_outputs(run)
     if options.gate.enforce:
         check_gate(run)
     if epsilon is not None:
         spend.check_limit(run, epsilon)
-    earlier.find_earlier(run)  # last: it opens other releases
+    earlier.open_named(run)  # last: it opens other releases
     return run
 
 

@@ -18,7 +18,7 @@ from privpipe.cluster.passes.sketch_pass import sketch_collection
 from privpipe.errors import GuaranteeError, InputError, StoreError
 from privpipe.fitted_names import schema_of, with_schema
 from privpipe.numerics.moments import CoMoments
-from privpipe.pipeline.runs.earlier import find_earlier, find_model
+from privpipe.pipeline.runs.earlier import find_model, open_named
 from privpipe.pipeline.runs.run import Run, Trained, list_versions, now
 from privpipe.pipeline.runs.subject_limit import count_subjects, protect_subjects
 from privpipe.protocols import RecordMap, Shard
@@ -43,7 +43,7 @@ def train_stage(run: Run, executor: Executor) -> Trained:
     # are joined with this one, and whose model is used again.
     sketch_records(run, executor)
     if run.options.audit.earlier:
-        find_earlier(run)  # of other records they are refused now that records are known
+        open_named(run)  # of other records they are refused now that records are known
     if exists(run.stored_model_url):
         fitted = models.open_model(run.stored_model_url)
         if not _is_alike(fitted, run.stored_model_url, run):
