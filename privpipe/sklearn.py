@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-import numpy.typing as npt
 from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.metrics._scorer import _Scorer
@@ -28,7 +27,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from privpipe.errors import InputError, OptionError
 from privpipe.fitted_names import columns_of, with_schema
 from privpipe.fitted_schema import FittedSchema
-from privpipe.protocols import Guarantee, Method, RecordMap
+from privpipe.protocols import AnyArray, ArrayLike, Guarantee, Method, RecordMap
 from privpipe.records.memory import Records
 from privpipe.records.schema import suggest
 from privpipe.sanitizers import METHODS
@@ -87,9 +86,9 @@ class RecordSanitizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]  #
 
     def fit(
         self,
-        X: npt.ArrayLike,  # noqa: N803  scikit-learn's name
-        y: npt.ArrayLike,
-        confidential: npt.ArrayLike | None = None,
+        X: ArrayLike,  # noqa: N803  scikit-learn's name
+        y: ArrayLike,
+        confidential: ArrayLike | None = None,
     ) -> Self:
         """Learn the map.
 
@@ -150,8 +149,8 @@ class RecordSanitizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]  #
 
     def transform(
         self,
-        X: npt.ArrayLike,  # noqa: N803  scikit-learn's name
-    ) -> npt.NDArray[Any]:
+        X: ArrayLike,  # noqa: N803  scikit-learn's name
+    ) -> AnyArray:
         """Apply the map.
 
         Parameters
@@ -183,7 +182,7 @@ class RecordSanitizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]  #
         apply: Any = self.map_.apply if columns_of(lazy) else partial(apply_lazily, self.map_)
         return apply(lazy)  # type: ignore[no-any-return]  # a collection, as it was
 
-    def get_feature_names_out(self, input_features: npt.ArrayLike | None = None) -> Any:
+    def get_feature_names_out(self, input_features: ArrayLike | None = None) -> Any:
         """Names of the released features: the raw ones where their number stays."""
         check_is_fitted(self)
         released, _ = self._divide(self.n_features_in_)
@@ -318,9 +317,7 @@ def __getattr__(name: str) -> Any:
     return made
 
 
-def score_privacy(
-    estimator: Any, x: npt.ArrayLike, y: npt.ArrayLike, confidential: npt.ArrayLike
-) -> float:
+def score_privacy(estimator: Any, x: ArrayLike, y: ArrayLike, confidential: ArrayLike) -> float:
     """Minus the advantage of logistic regression on a confidential variable: 0 reveals nothing.
 
     Parameters
@@ -352,7 +349,7 @@ def score_privacy(
     return min(0.0, -(float(np.mean(found)) - chance) / (1 - chance))
 
 
-def score_utility(estimator: Any, x: npt.ArrayLike, y: npt.ArrayLike, **_: Any) -> float:
+def score_utility(estimator: Any, x: ArrayLike, y: ArrayLike, **_: Any) -> float:
     """How well the target is predicted from released records: accuracy, or R squared of numbers.
 
     Of five-fold cross-validation, by logistic or ridge regression; parameters as `score_privacy`.
@@ -364,7 +361,7 @@ def score_utility(estimator: Any, x: npt.ArrayLike, y: npt.ArrayLike, **_: Any) 
     return float(np.mean(cross_val_score(predict, _release(estimator, x), np.asarray(y), cv=5)))
 
 
-def _release(estimator: Any, x: npt.ArrayLike) -> Any:
+def _release(estimator: Any, x: ArrayLike) -> Any:
     """What is released of records: of a pipeline that predicts, by the steps before."""
     return np.asarray(
         (estimator if hasattr(estimator, "transform") else estimator[:-1]).transform(x)
@@ -402,7 +399,7 @@ scorers = {"privacy": _ReleaseScorer(score_privacy), "utility": _ReleaseScorer(s
 variable, and of the target. With metadata routing, which hands ``confidential=`` over."""
 
 
-def _validate(estimator: RecordSanitizer, x: npt.ArrayLike, **checks: Any) -> Any:
+def _validate(estimator: RecordSanitizer, x: ArrayLike, **checks: Any) -> Any:
     """Validate as scikit-learn does, but without the values that its messages quote."""
     message = ""
     try:
@@ -442,7 +439,7 @@ def _collect(x: Any, roles: Mapping[str, Any]) -> Any:
     return from_xarray(xr.Dataset(found), **names)
 
 
-def _as_values(values: npt.ArrayLike | None) -> npt.NDArray[Any] | None:
+def _as_values(values: ArrayLike | None) -> AnyArray | None:
     """Numbers as numbers; booleans and what is held as objects as classes."""
     if values is None:
         return None

@@ -9,14 +9,13 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import lru_cache, partial
 from typing import Any, TypeVar
 
-import numpy.typing as npt
-
 from privpipe import protocols
 from privpipe.capabilities import Reconstructs, RunsCode
 from privpipe.errors import FormatError
 from privpipe.fitted_names import schema_of
 from privpipe.fitted_schema import NamedCodes, check_numbered_alike
 from privpipe.numerics.random.streams import KEY_BYTES, KeyedStream
+from privpipe.protocols import AnyArray
 from privpipe.records.schema import expand_indicators
 from privpipe.store.models import digest_map, open_model
 
@@ -90,7 +89,7 @@ def summarise_cleaned(
 
 def release_shard(
     shard: protocols.Shard, model: StoredMap, schema: protocols.ShardSchema
-) -> npt.NDArray[Any]:
+) -> AnyArray:
     """Worker side: what a stored map makes of a shard, codes as indicators.
 
     Draws are fresh: nothing of it is published.
@@ -115,8 +114,8 @@ def release_shard(
 
 
 def release_records(
-    fitted: protocols.RecordMap, x: npt.NDArray[Any], stream: protocols.RecordStream | None = None
-) -> npt.NDArray[Any]:
+    fitted: protocols.RecordMap, x: AnyArray, stream: protocols.RecordStream | None = None
+) -> AnyArray:
     """Records as a reader of the release will see them, whatever its layout."""
     released = fitted.apply(x, stream)
     return fitted.reconstruct(released) if isinstance(fitted, Reconstructs) else released

@@ -11,13 +11,12 @@ from collections.abc import Iterator, Sequence
 from typing import NoReturn
 
 import numpy as np
-import numpy.typing as npt
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from privpipe.errors import OptionError
-from privpipe.protocols import IntArray, RecordStream, WordArray
+from privpipe.protocols import BoolArray, IntArray, RecordStream, WordArray
 
 KEY_BYTES = 32
 MAX_RECORDS = 2**63
@@ -262,7 +261,7 @@ def _native(words: WordArray) -> WordArray:
 
 def _block_numbers(
     records: WordArray, words_per_record: int, places: WordArray
-) -> tuple[WordArray, WordArray, npt.NDArray[np.bool_]]:
+) -> tuple[WordArray, WordArray, BoolArray]:
     """High and low halves of the block numbers of all words, and which word of the block.
 
     The number of a word, ``record * words_per_record + j``, can have 95 bits, so it is put

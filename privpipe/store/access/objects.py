@@ -16,13 +16,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import fsspec
 import google_crc32c
 import numcodecs.blosc
 import numpy as np
-import numpy.typing as npt
 import zarr
 from zarr.abc.store import ByteRequest, Store
 from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
@@ -30,6 +28,7 @@ from zarr.core.sync import sync
 from zarr.storage import FsspecStore, LocalStore, StorePath
 
 from privpipe.errors import FormatError, StoreError, printable
+from privpipe.protocols import AnyArray
 from privpipe.store.access import location
 from privpipe.store.access.bounds import use_bounded_codecs
 
@@ -492,7 +491,7 @@ MOST_TO_ONE = 1000
 SLACK = 2**20
 
 
-def read_whole(store: Store, name: str, *, most: float = math.inf) -> npt.NDArray[Any]:
+def read_whole(store: Store, name: str, *, most: float = math.inf) -> AnyArray:
     """Read an array of a store whole.
 
     Parameters

@@ -16,12 +16,12 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import zarr
 from zarr.abc.store import Store
 
 from privpipe.capabilities import BoundCounts, UtilitySummary
 from privpipe.errors import IncompleteReleaseError, StoreError
+from privpipe.protocols import AnyArray
 from privpipe.store.access.location import explain_refusal, guard_read, join, shown
 from privpipe.store.access.objects import measure_bytes, open_store
 from privpipe.store.arrays.layout import ArrayPlan, chunk_key
@@ -100,7 +100,7 @@ def open_array(url: str, name: str, version: str) -> zarr.Array[Any]:
 
 
 # Of a context, not of a thread: tasks of one worker must not share what they read.
-_read: ContextVar[dict[tuple[Any, ...], npt.NDArray[Any]] | None] = ContextVar("read", default=None)
+_read: ContextVar[dict[tuple[Any, ...], AnyArray] | None] = ContextVar("read", default=None)
 
 
 @contextmanager
@@ -114,7 +114,7 @@ def reading_once() -> Iterator[None]:
         _read.reset(token)
 
 
-def read_block(url: str, name: str, start: int, stop: int, version: str) -> npt.NDArray[Any]:
+def read_block(url: str, name: str, start: int, stop: int, version: str) -> AnyArray:
     """Read rows of an array; a damaged chunk raises StoreError without its bytes."""
     return read_where_new(
         (url, name, start, stop, version),
@@ -128,9 +128,7 @@ def read_block(url: str, name: str, start: int, stop: int, version: str) -> npt.
     )
 
 
-def read_where_new(
-    place: tuple[Any, ...], read: Callable[[], npt.NDArray[Any]]
-) -> npt.NDArray[Any]:
+def read_where_new(place: tuple[Any, ...], read: Callable[[], AnyArray]) -> AnyArray:
     """What `read` gives; within `reading_once` what it gave for this place before."""
     known = _read.get()
     if known is None:
@@ -143,11 +141,7 @@ def read_where_new(
 
 
 def write_block(
-    url: str,
-    arrays: Sequence[ArrayPlan],
-    chunk: int,
-    block: Mapping[str, npt.NDArray[Any]],
-    run: str,
+    url: str, arrays: Sequence[ArrayPlan], chunk: int, block: Mapping[str, AnyArray], run: str
 ) -> Receipt:
     """Write one chunk of every array and read back what is stored.
 
@@ -243,7 +237,7 @@ def check_receipts(
     return dict(sorted(by_chunk.items()))
 
 
-def _write_rows(url: str, name: str, start: int, values: npt.NDArray[Any], version: str) -> None:
+def _write_rows(url: str, name: str, start: int, values: AnyArray, version: str) -> None:
     # A chunk that holds nothing but fill values is written, too: its receipt needs an object.
     array = open_array(url, name, version).with_config({"write_empty_chunks": True})
     code = "write"

@@ -34,6 +34,7 @@ from zarr.core.sync import sync
 from zarr.storage import MemoryStore
 
 from privpipe.errors import FormatError, StoreError
+from privpipe.protocols import AnyArray, WordArray
 from privpipe.records.schema import CollectionSchema
 from privpipe.store.access.bounds import MOST_CHUNK_BYTES
 from privpipe.store.access.location import guard_read, shown
@@ -57,7 +58,7 @@ Origin = Literal["ingest", "digest", "noted"]
 """Who made the receipts: ingest; a run that read all chunks and found the collection's digest; or
 a run that could only note what it found, because the digest covers no more than lengths."""
 
-Table = npt.NDArray[np.uint64]
+Table = WordArray
 
 
 @dataclass(frozen=True)
@@ -342,7 +343,7 @@ def _is_chunk(key: str, plan: layout.ArrayPlan) -> bool:
     return key == layout.chunk_key(plan, int(number))
 
 
-def read_sealed(sealed: SealedArrays, name: str, start: int, stop: int) -> npt.NDArray[Any]:
+def read_sealed(sealed: SealedArrays, name: str, start: int, stop: int) -> AnyArray:
     """Read rows of an array, in its stored dtype.
 
     Raises
@@ -357,7 +358,7 @@ def read_sealed(sealed: SealedArrays, name: str, start: int, stop: int) -> npt.N
 
 def read_columns(
     sealed: SealedArrays, names: Sequence[str], start: int, stop: int
-) -> dict[str, npt.NDArray[Any]]:
+) -> dict[str, AnyArray]:
     """Rows of some arrays, all their objects requested at once.
 
     Zarr's way to them took five times as long where objects are small.
@@ -377,7 +378,7 @@ def read_columns(
         objects = ((plan, chunk) for plan in plans for chunk in chunks)
         return await asyncio.gather(*(_fetch(store, sealed, *one) for one in objects))
 
-    def read() -> dict[str, npt.NDArray[Any]]:
+    def read() -> dict[str, AnyArray]:
         found = iter(sync(fetch()))
         first = chunks.start * rows
         return {
@@ -423,7 +424,7 @@ async def _fetch(store: Store, sealed: SealedArrays, plan: layout.ArrayPlan, chu
     return packed
 
 
-def _decode(plan: layout.ArrayPlan, chunks: Sequence[Bytes]) -> npt.NDArray[Any]:
+def _decode(plan: layout.ArrayPlan, chunks: Sequence[Bytes]) -> AnyArray:
     """Rows of consecutive chunks; the last one is stored as large as the others."""
     # Decoded into place: no copy of a chunk is made.
     values = np.empty((len(chunks), *plan.chunks), plan.dtype)

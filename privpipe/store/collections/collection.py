@@ -12,14 +12,13 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from pydantic import TypeAdapter
 
 from privpipe.described import described
 from privpipe.errors import InputError
 from privpipe.fitted_schema import FittedSchema, Matching, match_columns
 from privpipe.numerics.finite import find_finite_rows, keep_rows
-from privpipe.protocols import FloatArray, IntArray, Shard, ShardSchema
+from privpipe.protocols import AnyArray, BoolArray, FloatArray, IntArray, Shard, ShardSchema
 from privpipe.records import schema as schemas
 from privpipe.records.memory import ShardsInTurn, facts_of_shards
 from privpipe.records.sampling import Part, PartCount, Split
@@ -249,7 +248,7 @@ class Collection(ShardsInTurn):
         sizes = [None if split.group is None else len(found) for found in groups]
         return list(map(PartCount, counts, sizes))
 
-    def read(self, name: str, start: int, stop: int) -> npt.NDArray[Any]:
+    def read(self, name: str, start: int, stop: int) -> AnyArray:
         """Rows of one array, in its stored dtype; features of none are not stored.
 
         Of a matched collection, features in the fitted order and codes in the fitted numbering.
@@ -265,15 +264,13 @@ class Collection(ShardsInTurn):
         dtype = self.schema_of_records.variable(name).dtype
         return self.matching.translate(name, values).astype(dtype, copy=False)
 
-    def read_stored(
-        self, names: Sequence[str], start: int, stop: int
-    ) -> dict[str, npt.NDArray[Any]]:
+    def read_stored(self, names: Sequence[str], start: int, stop: int) -> dict[str, AnyArray]:
         """Rows of some arrays as they are stored, whatever the collection is matched to."""
         if len(names) == 1:
             return {names[0]: sealed_arrays.read_sealed(self.sealed, names[0], start, stop)}
         return sealed_arrays.read_columns(self.sealed, names, start, stop)
 
-    def _keep(self, start: int, stop: int) -> npt.NDArray[np.bool_]:
+    def _keep(self, start: int, stop: int) -> BoolArray:
         if self.split is None or self.part == "all":
             return np.ones(stop - start, bool)
         return self.split.keep(self.part, self._identities(start, stop))
@@ -321,13 +318,13 @@ class Collection(ShardsInTurn):
         """Codes of the attributes, (n_records, n_attributes)."""
         return self._tabulate(partial(self.read, start=start, stop=stop), stop - start)
 
-    def _tabulate(self, read: Callable[[str], npt.NDArray[Any]], n_records: int) -> IntArray:
+    def _tabulate(self, read: Callable[[str], AnyArray], n_records: int) -> IntArray:
         table = np.empty((n_records, len(self.attributes)), np.int64)
         for j, name in enumerate(self.attributes):
             table[:, j] = read(name)
         return table
 
-    def _features(self, read: Callable[[str], npt.NDArray[Any]], n_records: int) -> FloatArray:
+    def _features(self, read: Callable[[str], AnyArray], n_records: int) -> FloatArray:
         """Features, or indicators of the attributes, of what an array is read from by name."""
         if self.indicators:
             return schemas.expand_indicators(

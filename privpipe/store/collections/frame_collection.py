@@ -7,8 +7,8 @@ from itertools import chain
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from privpipe.protocols import AnyArray
 from privpipe.records.schema import as_names
 from privpipe.store.arrays.sealed_arrays import SealedArrays
 from privpipe.store.collections import ingest as ingesting
@@ -48,7 +48,7 @@ class FrameCollection(Collection):
 
     chunks: ChunksInTurn | None = field(default=None, repr=False, compare=False)
 
-    def read(self, name: str, start: int, stop: int) -> npt.NDArray[Any]:
+    def read(self, name: str, start: int, stop: int) -> AnyArray:
         """Rows of one array; see `Collection.read`."""
         assert self.chunks is not None, "made by from_dask or from_xarray"
         rows = self.schema_of_records.chunk_rows

@@ -13,10 +13,10 @@ from itertools import accumulate
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from pydantic import TypeAdapter
 
 from privpipe.errors import FormatError, OptionError, StoreError
+from privpipe.protocols import AnyArray
 from privpipe.records.schema import CollectionSchema
 from privpipe.store.access import generation_log, objects
 from privpipe.store.access.location import Place, as_url, join, local_path, shown
@@ -39,9 +39,7 @@ class GrownCollection(Collection):
 
     parts: tuple[Collection, ...] = ()
 
-    def read_stored(
-        self, names: Sequence[str], start: int, stop: int
-    ) -> dict[str, npt.NDArray[Any]]:
+    def read_stored(self, names: Sequence[str], start: int, stop: int) -> dict[str, AnyArray]:
         """Rows of some arrays, across partitions."""
         # The dtypes, where no row is read.
         found, first = [self.parts[0].read_stored(names, 0, 0)], 0

@@ -11,9 +11,9 @@ from os import PathLike
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from privpipe.errors import GuessWarning, InputError, OptionError
+from privpipe.protocols import AnyArray
 from privpipe.records.schema import TARGET_CHUNK_BYTES, CollectionSchema, as_names, plan_chunk_rows
 from privpipe.store.access.location import Place, as_url, shown
 from privpipe.store.arrays.destination import hold_destination
@@ -277,7 +277,7 @@ def fill_chunks(
     plans = collection_arrays(schema)
     names = source.feature_names
     done = filled = 0
-    chunk: dict[str, npt.NDArray[Any]] = {}
+    chunk: dict[str, AnyArray] = {}
     for block in source.read(rows, True):
         # Arrays have their shape already: further records would be lost without an error.
         if done + filled + block.n_records > schema.n_records:
@@ -303,9 +303,7 @@ def fill_chunks(
         raise unstable("holds another number of records than")
 
 
-def cast_features(
-    features: npt.NDArray[Any], dtype: np.dtype[Any], names: Sequence[str] = ()
-) -> npt.NDArray[Any]:
+def cast_features(features: AnyArray, dtype: np.dtype[Any], names: Sequence[str] = ()) -> AnyArray:
     """Features in the dtype of the collection.
 
     Raises
@@ -316,7 +314,7 @@ def cast_features(
     if features.dtype == dtype:
         return features
     with np.errstate(over="ignore"):
-        found: npt.NDArray[Any] = features.astype(dtype)
+        found: AnyArray = features.astype(dtype)
     lost = np.isinf(found) & np.isfinite(features)
     if lost.any():
         places = np.flatnonzero(lost.any(axis=0))[:8]

@@ -10,11 +10,11 @@ from itertools import accumulate
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from privpipe.errors import InputError
 from privpipe.numerics.kinds import are_classes
+from privpipe.protocols import AnyArray
 from privpipe.records.schema import MISSING, CollectionSchema, Partition, Variable, code_dtype
 from privpipe.store.sources.reading.source import Block, Coded, RecordSource, unstable
 
@@ -48,7 +48,7 @@ class Coder:
     has_pool: bool = False
     is_guess: bool = False
 
-    def encode(self, values: npt.NDArray[Any] | Coded) -> npt.NDArray[Any]:
+    def encode(self, values: AnyArray | Coded) -> AnyArray:
         """Codes of a categorical variable, numbers of a numeric one, in the stored dtype.
 
         Raises
@@ -72,7 +72,7 @@ class Coder:
         return np.asarray(np.array(places, dtype)[coded.codes])
 
 
-def code_values(values: npt.NDArray[Any] | Coded) -> Coded:
+def code_values(values: AnyArray | Coded) -> Coded:
     """Numbers and booleans as coded text; whole numbers without a decimal point."""
     if isinstance(values, Coded):
         return values
@@ -81,7 +81,7 @@ def code_values(values: npt.NDArray[Any] | Coded) -> Coded:
     return Coded(codes, tuple(_write(kind) for kind in kinds.tolist()))
 
 
-def count_values(values: npt.NDArray[Any] | Coded) -> Counter[str]:
+def count_values(values: AnyArray | Coded) -> Counter[str]:
     """How often each value occurs; missing ones are not counted."""
     coded = code_values(values)
     sizes = np.bincount(coded.codes[coded.codes >= 0], minlength=len(coded.names))

@@ -11,10 +11,10 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from pydantic import TypeAdapter
 
 from privpipe.errors import PrivpipeError
+from privpipe.protocols import AnyArray
 from privpipe.records.schema import MISSING, CollectionSchema, Partition, cut_by_partition
 from privpipe.store.access.objects import open_store, write_bytes
 from privpipe.store.arrays import layout, sealed_arrays
@@ -23,7 +23,7 @@ from privpipe.store.arrays.destination import hold_destination, show_made
 from privpipe.store.arrays.layout import FEATURES
 from privpipe.store.sources.reading.source import BinningLoss
 
-Chunk = Mapping[str, npt.NDArray[Any]]
+Chunk = Mapping[str, AnyArray]
 """Rows of one chunk by array: "features" and each variable."""
 
 

@@ -10,13 +10,13 @@ from typing import Any
 
 import fsspec
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.csv as pc
 import pyarrow.parquet as pq
 import zarr
 
 from privpipe.errors import FormatError, OptionError, StoreError
+from privpipe.protocols import AnyArray
 from privpipe.records.schema import MISSING
 from privpipe.store.access.location import Place, as_url, join, local_path, shown
 from privpipe.store.access.objects import open_store
@@ -207,7 +207,7 @@ class _Released:
                 columns[name] = made.dictionary_decode() if self.is_text and is_coded else made
         return pa.RecordBatch.from_pydict(columns).replace_schema_metadata(self._about)
 
-    def _feature_columns(self, values: npt.NDArray[Any]) -> dict[str, pa.Array]:
+    def _feature_columns(self, values: AnyArray) -> dict[str, pa.Array]:
         records = values if self._basis is None else self._basis.reconstruct(values)
         count = records.shape[1]
         choices = (
@@ -221,9 +221,7 @@ class _Released:
         return {name: pa.array(by_column[j]) for j, name in enumerate(next(free))}
 
 
-def _variable_column(
-    name: str, values: npt.NDArray[Any], categories: Sequence[Any] | None
-) -> pa.Array:
+def _variable_column(name: str, values: AnyArray, categories: Sequence[Any] | None) -> pa.Array:
     if categories is None:
         return pa.array(values, from_pandas=True)
     # Without this a record would silently become one of another category.

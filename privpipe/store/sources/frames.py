@@ -9,10 +9,10 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from privpipe.errors import InputError
+from privpipe.protocols import AnyArray
 from privpipe.store.sources.arrow_file import columns_of
 from privpipe.store.sources.reading.files import TableFile, TableFiles
 from privpipe.store.sources.reading.named_arrays import NamedArray, open_arrays
@@ -76,10 +76,10 @@ def open_frame(frame: Any, layout: SourceLayout) -> RecordSource:
     return open_arrays(arrays, layout, "xarray.Dataset")
 
 
-def _read_array(array: Any, rows: int) -> Iterator[npt.NDArray[Any]]:
+def _read_array(array: Any, rows: int) -> Iterator[AnyArray]:
     """Blocks of so many rows, of parts that are computed once each."""
     edges = np.cumsum([0, *(array.chunks[0] if array.chunks else [rows] * -(-len(array) // rows))])
-    held: npt.NDArray[Any] = np.empty((0, *array.shape[1:]), array.dtype)
+    held: AnyArray = np.empty((0, *array.shape[1:]), array.dtype)
     for start, stop in pairwise(edges.tolist()):
         held = np.concatenate([held, np.asarray(array[start:stop])])
         while len(held) >= rows:

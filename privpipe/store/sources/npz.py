@@ -10,9 +10,9 @@ from typing import IO, Any
 
 import fsspec
 import numpy as np
-import numpy.typing as npt
 
 from privpipe.errors import InputError, StoreError
+from privpipe.protocols import AnyArray
 from privpipe.store.access.location import explain_unreachable, guard_read, shown
 from privpipe.store.sources.reading.named_arrays import NamedArray, open_arrays
 from privpipe.store.sources.reading.source import RecordSource, SourceLayout
@@ -68,7 +68,7 @@ def _describe(archive: zipfile.ZipFile, url: str, member: str) -> NamedArray:
     return NamedArray(shape, dtype, partial(_read_blocks, url, member))
 
 
-def _read_blocks(url: str, member: str, rows: int) -> Iterator[npt.NDArray[Any]]:
+def _read_blocks(url: str, member: str, rows: int) -> Iterator[AnyArray]:
     """Consecutive blocks of at most `rows` rows."""
     with fsspec.open(url) as file, zipfile.ZipFile(file) as archive, archive.open(member) as stream:
         shape, fortran, dtype = _read_header(stream)
@@ -85,7 +85,7 @@ def _read_blocks(url: str, member: str, rows: int) -> Iterator[npt.NDArray[Any]]
 
 def _read_columns(
     stream: IO[bytes], shape: tuple[int, ...], dtype: np.dtype[Any], rows: int
-) -> Iterator[npt.NDArray[Any]]:
+) -> Iterator[AnyArray]:
     """Blocks of an array that is stored column by column, through a temporary file."""
     with tempfile.TemporaryFile(prefix="privpipe-") as file:
         while piece := stream.read(COPY_BYTES):

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from privpipe.attacks.statistics.places import PlaceSums, PlaceTest, add_total, list_contrasts
 from privpipe.cluster.passes.place_pass import PlacePlan, read_places
 from privpipe.pipeline.runs.run import Run, Trained
+from privpipe.protocols import AnyArray
 from privpipe.store.access.location import join
 from privpipe.store.access.workspace import workspace_url
 from privpipe.store.arrays.blocks import read_block
@@ -183,7 +183,7 @@ def is_constant(run: Run, plan: ReleasePlan) -> bool:
     arrays = [array for array in plan.arrays if array.name in names and 0 not in array.shape]
     if plan.chunks.n_records < 2 or not arrays:
         return False
-    low: dict[str, npt.NDArray[Any]] = {}
+    low: dict[str, AnyArray] = {}
     high = dict(low)
     for chunk in range(plan.chunks.n_chunks):
         for array in arrays:

@@ -8,10 +8,10 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from privpipe.errors import InputError, LeftOutWarning, OptionError, SourceError, StoreError
+from privpipe.protocols import AnyArray
 from privpipe.records.schema import explain_unknown, suggest
 from privpipe.store.access.location import guard_read, shown
 from privpipe.store.sources.reading import source
@@ -41,7 +41,7 @@ class NamedArray:
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
-    blocks: Callable[[int], Iterator[npt.NDArray[Any]]]
+    blocks: Callable[[int], Iterator[AnyArray]]
     dims: tuple[str, ...] = ()
 
     def is_along(self, n_records: int) -> bool:
@@ -105,7 +105,7 @@ def open_arrays(arrays: Mapping[str, NamedArray], layout: SourceLayout, url: str
     def read(rows: int, with_features: bool) -> Iterator[Block]:
         tables = [_guard(rest[group].blocks(rows), group, url) for group in groups]
         sizes = (min(rows, n_records - start) for start in range(0, n_records, rows))
-        blocks: Iterator[npt.NDArray[Any]] = (np.empty((size, 0)) for size in sizes)
+        blocks: Iterator[AnyArray] = (np.empty((size, 0)) for size in sizes)
         if with_features:
             blocks = _guard(features.blocks(rows), name, url)
         for block, *values in zip(blocks, *tables, strict=True):
@@ -129,7 +129,7 @@ def open_arrays(arrays: Mapping[str, NamedArray], layout: SourceLayout, url: str
     )
 
 
-def _guard(blocks: Iterator[npt.NDArray[Any]], name: str, url: str) -> Iterator[npt.NDArray[Any]]:
+def _guard(blocks: Iterator[AnyArray], name: str, url: str) -> Iterator[AnyArray]:
     """The blocks of an array; StoreError, without what was read, where one cannot be read."""
     start = 0
     while (
@@ -226,7 +226,7 @@ def _read_names(arrays: Mapping[str, NamedArray], name: str, count: int) -> tupl
     return tuple(str(value) for block in array.blocks(max(1, count)) for value in _decode(block))
 
 
-def _as_values(values: npt.NDArray[Any]) -> npt.NDArray[Any] | source.Coded:
+def _as_values(values: AnyArray) -> AnyArray | source.Coded:
     """Numbers as they are, text coded."""
     if values.dtype.kind not in "USTO":
         return values.astype(values.dtype.newbyteorder("="), copy=False)
@@ -237,7 +237,7 @@ def _as_values(values: npt.NDArray[Any]) -> npt.NDArray[Any] | source.Coded:
     return source.Coded(codes, tuple(str(name) for name in names))
 
 
-def _decode(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def _decode(values: AnyArray) -> AnyArray:
     """Text of bytes; anything else as it is."""
     if values.dtype.kind != "S":
         return values

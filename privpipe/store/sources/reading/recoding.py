@@ -11,14 +11,12 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from privpipe.errors import GuessWarning, InputError, OptionError
-from privpipe.protocols import FloatArray
+from privpipe.protocols import AnyArray, FloatArray
 from privpipe.store.sources.reading.source import BinningLoss, Block, Coded, RecordSource, unstable
 
 MOST_CATEGORIES = 1_000
@@ -104,7 +102,7 @@ def _add_features(
     source: RecordSource,
     columns: Sequence[str],
     made: tuple[str, ...],
-    make: Callable[[FloatArray], tuple[npt.NDArray[Any], ...]],
+    make: Callable[[FloatArray], tuple[AnyArray, ...]],
 ) -> RecordSource:
     """A source with features made of some features, after those that there are."""
     places = [source.feature_names.index(name) for name in columns]

@@ -5,11 +5,10 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 from pydantic import Field
 
 from privpipe.errors import OptionError, StoreError
-from privpipe.protocols import IntArray
+from privpipe.protocols import AnyArray, IntArray
 from privpipe.records.schema import as_names
 
 Kind = Literal["number", "integer", "boolean", "text"]
@@ -53,8 +52,8 @@ class Block:
 
     partition: int
     n_records: int
-    features: npt.NDArray[Any]
-    variables: Mapping[str, npt.NDArray[Any] | Coded]
+    features: AnyArray
+    variables: Mapping[str, AnyArray | Coded]
 
 
 @dataclass(frozen=True)

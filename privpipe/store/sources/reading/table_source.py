@@ -11,11 +11,11 @@ from typing import Any, cast
 
 import fsspec
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from privpipe.errors import InputError, OptionError, SourceError
+from privpipe.protocols import AnyArray
 from privpipe.store.access.location import guard_read, shown
 from privpipe.store.sources.reading import roles, source
 from privpipe.store.sources.reading.conversions import convert_cells, explain_cells, needs_text
@@ -274,7 +274,7 @@ def is_narrow(type_: Any) -> bool:
     return bool(t.is_boolean(type_) or (t.is_integer(type_) and type_.bit_width <= 16))
 
 
-def as_matrix(batch: pa.RecordBatch, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+def as_matrix(batch: pa.RecordBatch, dtype: np.dtype[Any]) -> AnyArray:
     """Numeric columns as a matrix, (n_records, n_columns), NaN where missing."""
     types = batch.schema.types
     if types and all(type_ == pa.from_numpy_dtype(dtype) for type_ in types):
@@ -287,7 +287,7 @@ def as_matrix(batch: pa.RecordBatch, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     return matrix
 
 
-def as_numbers(column: pa.Array) -> npt.NDArray[Any]:
+def as_numbers(column: pa.Array) -> AnyArray:
     """A numeric column as an array, NaN where missing; dates as days since 1970-01-01."""
     if pa.types.is_boolean(column.type) or pa.types.is_null(column.type):
         column = column.cast(pa.float32())
@@ -298,7 +298,7 @@ def as_numbers(column: pa.Array) -> npt.NDArray[Any]:
         # Nanoseconds are cut off: Arrow would refuse them, and quote the time.
         times = column.cast(pa.timestamp("us"), safe=False).to_numpy(zero_copy_only=False)
         # By numpy: Arrow refuses a quotient of whole numbers beyond 2**53, dates before 1685.
-        found: npt.NDArray[Any] = (times - np.datetime64(0, "us")) / np.timedelta64(1, "D")
+        found: AnyArray = (times - np.datetime64(0, "us")) / np.timedelta64(1, "D")
         return found
     return np.asarray(column.to_numpy(zero_copy_only=False))
 
