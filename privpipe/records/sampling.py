@@ -142,16 +142,20 @@ class DrawnSample:
         n_eligible = sum(part.n_eligible for part in parts)
         if not found:
             return cls.none(n_eligible)
-        shards = [part.shard for part in found]
-        arrays = {name: np.concatenate([getattr(one, name) for one in shards]) for name in ARRAYS}
         words, rows, counts = (
             np.concatenate([getattr(part, name) for part in found])
             for name in ("words", "rows", "counts")
         )
-        return cls(Shard(**arrays, first_record=-1), words, rows, counts, n_eligible)
+        return cls(join_records([part.shard for part in found]), words, rows, counts, n_eligible)
 
 
 def take_records(shard: Shard, rows: IntArray | slice) -> Shard:
     """Some rows of what adversaries are given."""
     taken = {name: part[rows] if len(part := getattr(shard, name)) else part for name in ARRAYS}
     return Shard(**taken, first_record=-1)
+
+
+def join_records(shards: Sequence[Shard]) -> Shard:
+    """All rows of several shards."""
+    joined = {name: np.concatenate([getattr(one, name) for one in shards]) for name in ARRAYS}
+    return Shard(**joined, first_record=-1)

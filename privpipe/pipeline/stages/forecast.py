@@ -33,6 +33,7 @@ from privpipe.pipeline.runs.run import HOLDOUT, MOST_RECORDS, Run, find_attack_o
 from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.protocols import Column, FloatArray, IntArray, Shard, Shards
 from privpipe.records.memory import Records
+from privpipe.records.sampling import join_records
 from privpipe.report.audit_text import say
 from privpipe.sanitizers import METHODS
 from privpipe.store.collections.collection import Collection
@@ -549,10 +550,7 @@ def _is_same(table: FloatArray) -> list[bool]:
 
 def read_sample(training: Collection) -> Shard:
     """A few chunks, evenly spread, as one shard."""
-    shards = [training.shard(chunk) for chunk in _choose(training)]
-    parts = ("features", "desired", "confidential", "attributes", "weights", "groups")
-    joined = {name: np.concatenate([getattr(one, name) for one in shards]) for name in parts}
-    return Shard(**joined, first_record=-1)
+    return join_records([training.shard(chunk) for chunk in _choose(training)])
 
 
 def _choose(collection: Collection) -> list[int]:

@@ -7,7 +7,7 @@ judge: a choice by the judged ones would be an attempt, and is counted as one.
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -26,6 +26,7 @@ from privpipe.pipeline.runs.run import HOLDOUT, find_attack_options, split_by_su
 from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.protocols import Column, FloatArray, IntArray, Shard, ShardSchema
 from privpipe.records.memory import Records
+from privpipe.records.sampling import join_records, take_records
 from privpipe.report.audit_text import say
 from privpipe.sanitizers import METHODS
 from privpipe.sanitizers.chain import fit_standardised
@@ -363,8 +364,8 @@ def draw_trial(options: RunOptions, training: Collection, *, attempt: int = 1) -
     attacked = replace(attacked, adversaries=tuple(names))
     held = int(n_records * options.audit.holdout) or n_records
     return TrialRecords(
-        _take(shard, np.flatnonzero(learns)),
-        _take(shard, np.flatnonzero(~learns)),
+        take_records(shard, np.flatnonzero(learns)),
+        take_records(shard, np.flatnonzero(~learns)),
         training.schema,
         judging,
         attacked,
@@ -378,16 +379,6 @@ def _read(collection: Collection, n: int) -> Shard:
     per_chunk = max(1.0, collection.schema_of_records.n_records / n_chunks / 2)
     n_read = min(n_chunks, max(4, math.ceil(n / per_chunk)))
     spread = np.unique(np.linspace(0, n_chunks - 1, n_read).astype(int))
-    shards = [collection.shard(int(chunk)) for chunk in spread]
-    names = [one.name for one in fields(Shard) if one.name != "first_record"]
-    joined = {name: np.concatenate([getattr(one, name) for one in shards]) for name in names}
-    whole = Shard(**joined, first_record=-1)
+    whole = join_records([collection.shard(int(chunk)) for chunk in spread])
     drawn = np.random.default_rng(0).permutation(len(whole.features))[:n]
-    return _take(whole, np.sort(drawn))
-
-
-def _take(shard: Shard, rows: IntArray) -> Shard:
-    """Some records of a shard; what it does not have has no rows."""
-    arrays = {one.name: getattr(shard, one.name) for one in fields(Shard)}
-    taken = {k: v[rows] if np.size(v, 0) else v for k, v in arrays.items() if k != "first_record"}
-    return Shard(**taken, first_record=-1)
+    return take_records(whole, np.sort(drawn))

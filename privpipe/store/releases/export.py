@@ -24,7 +24,7 @@ from privpipe.store.access.workspace import SUCCESS, hold_workspace
 from privpipe.store.arrays.blocks import read_block
 from privpipe.store.arrays.destination import hold_destination, move_made, show_made
 from privpipe.store.arrays.factored_basis import read_basis
-from privpipe.store.arrays.layout import FEATURES
+from privpipe.store.arrays.layout import FEATURES, already_exists
 from privpipe.store.keyring.account_chain import reaching
 from privpipe.store.releases.published import check_release
 
@@ -132,11 +132,7 @@ def _write_file(released: _Released, out_url: str) -> None:
             system, target = fsspec.core.url_to_fs(out_url)
             taken = system.exists(target)
         if taken:
-            raise StoreError(
-                f"{shown(out_url)} exists.",
-                remedy="Choose another place, or remove it.",
-                code="exists",
-            )
+            raise already_exists(out_url)
         try:
             _write_part(released, system, target, 0, released.n_records)
         except BaseException:

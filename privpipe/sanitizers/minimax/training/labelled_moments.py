@@ -14,11 +14,10 @@ import numpy as np
 import scipy.sparse as sp
 
 from privpipe.errors import InputError
-from privpipe.numerics.finite import find_finite_rows
 from privpipe.numerics.logistic import measure_entropy
 from privpipe.numerics.moments import CoMoments
 from privpipe.protocols import Column, FloatArray, IntArray, Shard, Shards, ShardSchema
-from privpipe.sanitizers.arrays import check_shards, check_unweighted, read_labels, say_incomplete
+from privpipe.sanitizers import arrays
 from privpipe.sanitizers.minimax.training import tasks as planning
 
 MAX_CLASSES = 1024
@@ -154,7 +153,7 @@ def measure_moments(shards: Shards) -> LabelledMoments:
     LeftOutWarning
         If records are not complete, with their number.
     """
-    check_unweighted(shards.schema)
+    arrays.check_unweighted(shards.schema)
     moments = shards.reduce(partial(summarise_labelled, schema=shards.schema))
     if moments.count == 0:
         raise InputError(
@@ -163,7 +162,7 @@ def measure_moments(shards: Shards) -> LabelledMoments:
             code="missing_labels",
         )
     n_read = moments.count + moments.n_incomplete
-    say_incomplete(moments.n_incomplete, n_read, "desired or confidential")
+    arrays.say_incomplete(moments.n_incomplete, n_read, "desired or confidential")
     return moments
 
 
@@ -181,18 +180,11 @@ def summarise_labelled(shard: Shard, schema: ShardSchema) -> LabelledMoments:
     nothing = np.empty((0, len(schema.desired) + len(schema.confidential)))
     whole = _summarise_block(np.empty((0, width)), nothing, 0)
     for first in range(0, n, rows):
-        labels, complete = read_labels(shard, slice(first, first + rows), schema)
+        labels, complete = arrays.read_labels(shard, slice(first, first + rows), schema)
         # A copy: arrays that came over the network are not aligned, and products with them took 6
         # to 10 times as long.
         x = np.array(shard.features[first : first + rows], np.float64)
-        bad = int(np.count_nonzero(~find_finite_rows(x)))
-        if bad:
-            raise InputError(
-                f"At least {bad} training records hold features that are not finite.",
-                remedy="Remove or impute them before training; in a run [release] nonfinite = "
-                '"impute" or "withhold" does.',
-                code="nonfinite",
-            )
+        arrays.check_training(x)
         whole = whole.merge(_summarise_block(x[complete], labels[complete], len(x)))
     return whole
 
@@ -225,7 +217,7 @@ def find_radius(shard: Shard, schema: ShardSchema, centre: FloatArray) -> Radius
     rows_at_once = max(256, BLOCK_BYTES // (8 * len(centre)))
     for at in range(0, len(shard.features), rows_at_once):
         rows = slice(at, at + rows_at_once)
-        complete = read_labels(shard, rows, schema)[1]
+        complete = arrays.read_labels(shard, rows, schema)[1]
         x = np.asarray(shard.features[rows], np.float64)[complete] - centre
         found = max(found, float(np.einsum("ij,ij->i", x, x).max(initial=0.0)))
     return Radius(float(np.sqrt(found)))
@@ -249,7 +241,7 @@ def measure_tasks(
     InputError, OptionError
         If options and records do not go together; what the schema shows before any is read.
     """
-    check_shards(shards)
+    arrays.check_shards(shards)
     options.check(shards.schema)
     moments = measure_moments(shards)
     options.examine(shards)
