@@ -103,9 +103,7 @@ class FittedSchema:
             "n_features": self.n_features,
             "feature_names": list(self.feature_names),
             "attributes": [_encode_column(column) for column in self.attributes],
-            "labels": [
-                [column.name, column.n_categories, _hash_table(column)] for column in self.labels
-            ],
+            "labels": [[one.name, one.n_categories, _hash_table(one)] for one in self.labels],
             "included": [_encode_column(column) for column in self.included],
         }
 

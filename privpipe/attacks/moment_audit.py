@@ -370,9 +370,7 @@ def _confusion(truth: FloatArray, guess: IntArray, column: Column) -> FloatArray
     return np.bincount(flat, minlength=k * k).reshape(k, k).astype(np.float64)
 
 
-def find_coordinates(
-    moments: regression.CoMoments, n_features: int, unit_roundoff: float
-) -> FloatArray:
+def find_coordinates(moments: regression.CoMoments, n_features: int, roundoff: float) -> FloatArray:
     """Directions of released records that carry more than the rounding of their dtype.
 
     Parameters
@@ -381,7 +379,7 @@ def find_coordinates(
         Of rows ``[released features, ...]``.
     n_features
         Number of released features.
-    unit_roundoff
+    roundoff
         Of the released dtype: ``2**-24`` for float32, ``2**-53`` for float64.
 
     Returns
@@ -391,7 +389,7 @@ def find_coordinates(
     """
     covariance = moments.scatter[:n_features, :n_features] / max(moments.count, 1)
     squares = np.diag(covariance) + moments.mean[:n_features] ** 2
-    floor = (ROUNDINGS * unit_roundoff) ** 2 * squares.max(initial=0.0)
+    floor = (ROUNDINGS * roundoff) ** 2 * squares.max(initial=0.0)
     # Moments themselves are float64 sums: nothing below their own rounding is a direction.
     floor = max(floor, n_features * 2.0**-52 * np.diag(covariance).max(initial=0.0))
     eigenvalues, vectors = np.linalg.eigh(covariance)

@@ -175,10 +175,7 @@ def _describe(value: Any, arrays: list[AnyArray]) -> Any:
         if name not in KNOWN:
             raise UnknownClassError
         found = {one.name: getattr(value, one.name) for one in fields(KNOWN[name])}
-        return {
-            "class": name,
-            "fields": {field: _describe(one, arrays) for field, one in found.items()},
-        }
+        return {"class": name, "fields": {key: _describe(v, arrays) for key, v in found.items()}}
     if isinstance(value, np.generic):
         arrays.append(np.asarray(value))
         return {"scalar": len(arrays) - 1}

@@ -175,9 +175,7 @@ def _complete_code(incomplete: str) -> list[str]:
 
 CONFIG = Argument(help="TOML file, as privpipe init writes it.")
 RELEASE = Argument(help="Path or URL of the release.")
-RELEASE_OR_CONFIG = Argument(
-    help="Path or URL of the release, or the TOML file that it comes from."
-)
+RELEASE_OR_CONFIG = Argument(help="Path or URL of the release, or the TOML file it comes from.")
 PUBLIC = _flag("--public", "The page for everybody, without small counts.")
 FULL = _flag("--full", "Run every attack, even after one found a certain leak.")
 CHUNK_MIB = Option(8.0, help="MiB of features per chunk.")

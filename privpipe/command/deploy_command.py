@@ -89,13 +89,9 @@ def _make_queue(pool: str, name: str) -> None:
 def _deploy(path: str) -> None:
     command = [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all"]
     # Prefect 3.8 notes PWD as the place of the code, and a shell's may be another folder.
-    environment = {**os.environ, "PWD": os.getcwd()}
+    env = {**os.environ, "PWD": os.getcwd()}
     done = subprocess.run(
-        [*command, "--prefect-file", path],
-        env=environment,
-        check=False,
-        capture_output=True,
-        text=True,
+        [*command, "--prefect-file", path], env=env, check=False, capture_output=True, text=True
     )
     if done.returncode:
         # The last line: Prefect prints a page of frames before it.

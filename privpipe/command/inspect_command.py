@@ -115,10 +115,8 @@ def _show_collection(path: str, verify: bool) -> dict[str, Any]:
 
 def _show_header(header: Mapping[str, Any], path: str, proven: str = "") -> dict[str, Any]:
     """What the header says, and, where it was verified, what is proven by that."""
-    withheld = (*WITHHELD, "audit")
-    rows = [
-        {"key": key, "value": _write(one)} for key, one in header.items() if key not in withheld
-    ]
+    hidden = (*WITHHELD, "audit")
+    rows = [{"key": key, "value": _write(one)} for key, one in header.items() if key not in hidden]
     say(tabulate(rows, title=f"{header['format']} {shown(path)}"))
     if "audit" in header:
         from privpipe.report.page import unescape_markdown

@@ -149,9 +149,7 @@ def runs_command(release: str) -> dict[str, Any]:
     """List all attempts at a release, in the order of their runs."""
     release = find_release(release)
     attempts, before = _read_attempts(release), dict[str, Any]()
-    say(
-        f"attempts at {shown(release)}, the first one first; each release counts once for the level"
-    )
+    say(f"attempts at {shown(release)}, oldest first; each release counts once for the level")
     for one in attempts:
         say(f"{one['run']}  gate {one['state']}, {one['verdict']}; counted as {one['attempt']}")
         for what, sentence in (

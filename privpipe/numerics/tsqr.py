@@ -68,16 +68,12 @@ class TriangularFactor:
 
     @classmethod
     def of_design(
-        cls,
-        features: FloatArray,
-        targets: FloatArray,
-        frame: Frame,
-        weights: FloatArray | None = None,
+        cls, x: FloatArray, targets: FloatArray, frame: Frame, weights: FloatArray | None = None
     ) -> TriangularFactor:
-        """Factor ``[1, (features - centre) / scale, targets - centre]``."""
-        n, k = features.shape[1], int(frame.with_intercept)
-        rows = np.ones((len(features), k + n + targets.shape[1]))
-        rows[:, k : k + n] = (features - frame.centre[:n]) / frame.scale
+        """Factor ``[1, (x - centre) / scale, targets - centre]``."""
+        n, k = x.shape[1], int(frame.with_intercept)
+        rows = np.ones((len(x), k + n + targets.shape[1]))
+        rows[:, k : k + n] = (x - frame.centre[:n]) / frame.scale
         rows[:, k + n :] = targets - frame.centre[n:]
         return cls.of(rows, weights)
 

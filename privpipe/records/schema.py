@@ -170,9 +170,8 @@ class CollectionSchema:
         for variable in self.variables:
             if variable.name == name:
                 return variable
-        raise explain_unknown(
-            "The collection has no variable", name, [v.name for v in self.variables]
-        )
+        known = [variable.name for variable in self.variables]
+        raise explain_unknown("The collection has no variable", name, known)
 
     def renumbered(self, fitted: FittedSchema, matching: Matching) -> CollectionSchema:
         """The schema of the same records once they are matched to what a map was fitted on."""

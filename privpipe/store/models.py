@@ -218,10 +218,8 @@ def _is_of_model(key: str, names: Sequence[str]) -> bool:
     """Whether a key is the root's, or the description or the only chunk of one of its arrays."""
     name, _, rest = key.partition("/")
     # Arrays of a model are stored in one chunk each.
-    chunk = rest.replace("/0", "") == "c"
-    return key == layout.ROOT_DOCUMENT or (
-        name in names and (rest == layout.ROOT_DOCUMENT or chunk)
-    )
+    part = rest == layout.ROOT_DOCUMENT or rest.replace("/0", "") == "c"
+    return key == layout.ROOT_DOCUMENT or (name in names and part)
 
 
 def read_model_header(url: str) -> Mapping[str, Any]:

@@ -209,9 +209,7 @@ _WEIGHING, _DIVIDING = ("logistic", "least_squares"), ("boosting", "naive_bayes"
 more than weights."""
 
 
-def choose_adversaries(
-    source: str, is_categorical: bool, options: AttackOptions
-) -> tuple[str, ...]:
+def choose_adversaries(source: str, is_class: bool, options: AttackOptions) -> tuple[str, ...]:
     """Names of the adversaries that attack a variable by a source.
 
     >>> choose_adversaries("bits", True, AttackOptions())
@@ -229,7 +227,7 @@ def choose_adversaries(
         return (_OF_SOURCE[source],)
     if source.startswith(ALONE):
         return (table.READS_VARIABLE,)
-    suited = tuple(n for n in options.adversaries if is_categorical or table.ADVERSARIES[n].numbers)
+    suited = tuple(n for n in options.adversaries if is_class or table.ADVERSARIES[n].numbers)
     if source not in ("everything", "joined", "noise", "raw") and not source.startswith(JOINT):
         return suited
     # Noise fills every bin of every feature: trees take longest there, and it is a comparison.

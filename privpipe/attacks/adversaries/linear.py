@@ -153,9 +153,7 @@ MOST_DIRECTIONS = 400
 """Directions of largest variance that the quadratic discriminant reads; it costs their cube."""
 
 
-def train_quadratic(
-    problem: Problem, choice: tuple[float | None, float] | None
-) -> Iterator[Fitted]:
+def train_quadratic(problem: Problem, given: tuple[float | None, float] | None) -> Iterator[Fitted]:
     """Gaussian classes, each covariance shrunk towards the common one; classes only.
 
     Records are read in three frames: as they are, where the common covariance is taken as a
@@ -167,10 +165,10 @@ def train_quadratic(
     ----------
     Friedman 1989, Regularized Discriminant Analysis.
     """
-    for ridge in (None, *WHITENING_RIDGES) if choice is None else choice[:1]:
+    for ridge in (None, *WHITENING_RIDGES) if given is None else given[:1]:
         turn = _find_frame(problem, ridge)
         classes = _fit_gaussians(problem, turn(problem.x_train))
-        shrinkage = _choose_shrinkage(problem, turn, classes) if choice is None else choice[1]
+        shrinkage = _choose_shrinkage(problem, turn, classes) if given is None else given[1]
         frame = "as it is" if ridge is None else f"whitened with ridge {ridge:g}"
         decide = problems.rank_by_probability(_judge(turn, classes, float(shrinkage)))
         yield Fitted(decide, f"{frame}, shrinkage {shrinkage:g}", (ridge, shrinkage))

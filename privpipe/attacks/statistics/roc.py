@@ -103,9 +103,7 @@ def orient_ranking(truth: IntArray, ranking: FloatArray) -> FloatArray:
     return np.array(np.broadcast_to(signs, ranking.shape[1]))
 
 
-def average_areas(
-    truth: IntArray, ranking: FloatArray, cells: IntArray
-) -> tuple[float, FloatArray]:
+def average_areas(truth: IntArray, ranks: FloatArray, cells: IntArray) -> tuple[float, FloatArray]:
     """Area under the ROC curve among records of one cell, and each record's influence on it.
 
     Of several classes the mean of each against the rest. Cells count by their records; one that
@@ -115,7 +113,7 @@ def average_areas(
     ----------
     truth : (n_records,)
         Codes of the classes.
-    ranking : (n_records, n_classes)
+    ranks : (n_records, n_classes)
         How records rank for each class.
     cells : (n_records,) or (n_records, n_classes)
         Code of the cell of each record, or by the class that is ranked for.
@@ -139,7 +137,7 @@ def average_areas(
     1.0
     """
     areas, moved = list[float](), list[FloatArray]()
-    for k, (positive, value) in enumerate(_list_rankings(truth, ranking)):
+    for k, (positive, value) in enumerate(_list_rankings(truth, ranks)):
         area, influence = _average_cells(positive, value, cells if cells.ndim == 1 else cells[:, k])
         if np.isfinite(area):
             areas.append(area)

@@ -280,26 +280,22 @@ def _find_codes(target: Target) -> IntArray:
 
 
 def _plant_column(
-    values: FloatArray,
-    leak: str,
-    level: FloatArray,
-    leaking: BoolArray,
-    random: np.random.Generator,
+    values: FloatArray, leak: str, level: FloatArray, leaks: BoolArray, random: np.random.Generator
 ) -> FloatArray:
     """The first column with the leak, (n_records, 1); of withheld rows the mask as a second."""
     spread = float(values[:, 0].std()) or 1.0
     column = values[:, 0] / spread
     if leak == "feature":
-        column[leaking] = 3 * level[leaking]
+        column[leaks] = 3 * level[leaks]
     elif leak == "subgroup":  # far from all others, and so known as one
-        n_leaking = max(1, int(leaking.sum()))
+        n_leaking = max(1, int(leaks.sum()))
         rare = np.argsort(-np.abs(column), kind="stable")[:n_leaking]
         column[rare] = 10 + 3 * level[rare]
     elif leak == "non-linear":
         size = 1.1 + 0.9 * level + 0.1 * random.random(len(level))
-        column[leaking] = (size * np.where(random.random(len(level)) < 0.5, 1, -1))[leaking]
+        column[leaks] = (size * np.where(random.random(len(level)) < 0.5, 1, -1))[leaks]
     else:
-        gone = leaking & (level > 0)
+        gone = leaks & (level > 0)
         column[gone] = 0.0
         mask = (gone - gone.mean()) / max(float(gone.std()), 1e-9)
         return np.column_stack([column * spread, mask])

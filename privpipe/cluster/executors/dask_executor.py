@@ -408,11 +408,7 @@ class DaskExecutor(local.Executor):
         return outcomes
 
     def _await(
-        self,
-        futures: Collection[Future[Any]],
-        work: str,
-        n_needed: int,
-        heard: deque[int] | None = None,
+        self, tasks: Collection[Future[Any]], work: str, least: int, heard: deque[int] | None = None
     ) -> list[Any]:
         """Futures that are done, well or not, once there are so many.
 
@@ -420,16 +416,16 @@ class DaskExecutor(local.Executor):
         left.
         """
         moved, reported, n_before = time.monotonic(), 0.0, 0
-        until = "FIRST_COMPLETED" if n_needed == 1 else "ALL_COMPLETED"
+        until = "FIRST_COMPLETED" if least == 1 else "ALL_COMPLETED"
         while True:
             # A cancelled future is done, and `_outcome` says why.
             with suppress(DaskTimeoutError, CancelledError):
-                wait(futures, timeout=TELL_EVERY, return_when=until)
-            done = [future for future in futures if future.done()]
+                wait(tasks, timeout=TELL_EVERY, return_when=until)
+            done = [future for future in tasks if future.done()]
             n_chunks = sum(heard.popleft() for _ in range(len(heard))) if heard else 0
             if n_chunks:
                 self.listener(local.Event(work, "advances", n_chunks, "chunks"))
-            if len(done) >= n_needed:
+            if len(done) >= least:
                 return done
             now = time.monotonic()
             if n_chunks or len(done) > n_before:

@@ -88,10 +88,8 @@ class ShardedCollection:
             # known reads no record.
             tasks = self._tasks()
             sizes = [_measure_bytes(self.collection, task) for task in tasks]
-            shared = (self.collection,)
-            return self.executor.oracle(
-                ShardSum(load_shards, shared, tasks, function, resident, sizes)
-            )
+            whole = ShardSum(load_shards, (self.collection,), tasks, function, resident, sizes)
+            return self.executor.oracle(whole)
 
         # Not "oracle", under which sums were once stored without their number of records.
         about = ("sums of shards", self.collection, function, resident)

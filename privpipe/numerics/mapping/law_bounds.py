@@ -69,12 +69,10 @@ def bound_mean(
     return high
 
 
-def _log_wealth(
-    y: FloatArray, counts: FloatArray, mean: float, highest: float, stake: float
-) -> float:
+def _log_wealth(y: FloatArray, counts: FloatArray, mean: float, top: float, stake: float) -> float:
     """Logarithm of the mixed wealth of bets that the mean is smaller than `mean`."""
-    # 1 + stake (mean - highest) must not reach 0, or one record could end the game.
-    most = _MOST_STAKED / max(highest - mean, 1e-300)
+    # 1 + stake (mean - top) must not reach 0, or one record could end the game.
+    most = _MOST_STAKED / max(top - mean, 1e-300)
     logs = [
         math.log(share) + float((counts * np.log1p(min(stake * factor, most) * (mean - y))).sum())
         for factor, share in _STAKES

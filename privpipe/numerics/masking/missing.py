@@ -191,12 +191,7 @@ def measure_loss(loadings: FloatArray, sums: RecordSums) -> float:
 
 
 def fit_loadings(
-    request: Request,
-    start: FloatArray,
-    penalty: float,
-    *,
-    tolerance: float = 1e-9,
-    max_rounds: int = 500,
+    request: Request, start: FloatArray, penalty: float, *, tolerance: float = 1e-9, most: int = 500
 ) -> FactorModel:
     """Minimise problem (5) by alternating solves; a round is one question about all records.
 
@@ -211,7 +206,7 @@ def fit_loadings(
         Positive.
     tolerance
         Relative fall of the objective in a round at which it ends.
-    max_rounds
+    most
 
     Notes
     -----
@@ -229,7 +224,7 @@ def fit_loadings(
         )
     loadings, before, objective = start, np.inf, np.inf
     scatter: FloatArray = np.zeros((start.shape[1],) * 2)
-    for count in range(1, max_rounds + 1):
+    for count in range(1, most + 1):
         sums = products, cross, scatter, _, _ = request(loadings, penalty, False)
         size = float(np.sum(loadings**2)) + float(np.trace(scatter))
         objective = measure_loss(loadings, sums) / 2 + penalty * size / 2
@@ -241,7 +236,7 @@ def fit_loadings(
         systems = products + penalty * np.eye(loadings.shape[1])
         solved = np.linalg.solve(systems, cross[:, :, None])[:, :, 0]
         loadings = _balance(solved, scatter)
-    return FactorModel(loadings, penalty, scatter, max_rounds, False, objective)
+    return FactorModel(loadings, penalty, scatter, most, False, objective)
 
 
 def _balance(loadings: FloatArray, scatter: FloatArray) -> FloatArray:
@@ -259,7 +254,7 @@ def fit_factors(
     n_records: float,
     *,
     tolerance: float = 1e-6,
-    max_rounds: int = 300,
+    most: int = 300,
 ) -> FactorModel:
     """Maximise the likelihood of what is known; a round is one question about all records.
 
@@ -273,7 +268,7 @@ def fit_factors(
     n_records
     tolerance
         Relative change of ``loadings @ loadings.T`` at which it ends.
-    max_rounds
+    most
 
     Notes
     -----
@@ -282,7 +277,7 @@ def fit_factors(
     """
     loadings = start
     scatter: FloatArray = n_records * np.eye(start.shape[1])
-    for count in range(1, max_rounds + 1):
+    for count in range(1, most + 1):
         sums = products, cross, scatter, _, n_known = request(loadings, variance, True)
         new = np.linalg.solve(products, cross[:, :, None])[:, :, 0]
         # A variance of zero would make the systems of records with few known entries singular.
@@ -293,16 +288,11 @@ def fit_factors(
         loadings = expanded
         if change <= tolerance * np.linalg.norm(expanded.T @ expanded):
             return FactorModel(loadings, variance, np.eye(len(scatter)) * n_records, count, True)
-    return FactorModel(loadings, variance, np.eye(len(scatter)) * n_records, max_rounds, False)
+    return FactorModel(loadings, variance, np.eye(len(scatter)) * n_records, most, False)
 
 
 def fit_covariance(
-    request: Request,
-    n_features: int,
-    n_records: float,
-    *,
-    tolerance: float = 1e-3,
-    max_rounds: int = 40,
+    request: Request, n_features: int, n_records: float, *, tolerance: float = 1e-3, most: int = 40
 ) -> FactorModel:
     """Maximise the likelihood of records of any covariance: what least squares predict best by.
 
@@ -312,7 +302,7 @@ def fit_covariance(
 
     Parameters
     ----------
-    request, n_records, max_rounds
+    request, n_records, most
         As in `fit_factors`.
     n_features
         Columns of the records, the one of ones included.
@@ -341,7 +331,7 @@ def fit_covariance(
 
     moments: FloatArray = eye
     count, converged = 0, False
-    while count < max_rounds and not converged:
+    while count < most and not converged:
         once = improve(moments)
         twice = improve(once)
         count += 2

@@ -38,16 +38,14 @@ class RepairedMoments:
     residual_root: FloatArray
 
 
-def repair_moments(
-    moments: FloatArray, deviations: FloatArray, n_responses: int
-) -> RepairedMoments:
+def repair_moments(moments: FloatArray, spreads: FloatArray, n_responses: int) -> RepairedMoments:
     """Repair noisy sums of products of ``[features, 1, responses]``.
 
     Parameters
     ----------
     moments : (p, p)
         With noise; the count, which is positive, follows the features.
-    deviations : (p, p)
+    spreads : (p, p)
         Standard deviation of the noise of each.
     n_responses
     """
@@ -56,7 +54,7 @@ def repair_moments(
     columns = [*range(q), *range(q + 1, len(moments))]
     mean = moments[q, columns] / count
     covariance = moments[np.ix_(columns, columns)] / count - np.outer(mean, mean)
-    scale = deviations[np.ix_(columns, columns)] / count
+    scale = spreads[np.ix_(columns, columns)] / count
     # A feature with the next one; of one feature alone, what its square has.
     of_features = float(scale[0, min(1, q - 1)])
     values, vectors = np.linalg.eigh(covariance[:q, :q])

@@ -157,12 +157,10 @@ class RoundingMargin:
     per_coordinate: FloatArray
     constant: float
 
-    def measure(
-        self, size: FloatArray, unexplained: FloatArray, coordinates: FloatArray
-    ) -> FloatArray:
+    def measure(self, size: FloatArray, rest: FloatArray, coordinates: FloatArray) -> FloatArray:
         """Margins of records, (n_records,), in units of the desired prediction."""
         with np.errstate(over="ignore", invalid="ignore"):
-            margin: FloatArray = (self.constant + self.per_unit * size) + unexplained
+            margin: FloatArray = (self.constant + self.per_unit * size) + rest
             for j, weight in enumerate(self.per_coordinate):
                 margin = margin + weight * np.abs(coordinates[:, j])
         return margin
@@ -241,12 +239,7 @@ def measure_defects(
 
 
 def plan_margin(
-    defects: Defects,
-    root: float,
-    grid: Grid,
-    released_dtype: np.dtype[Any],
-    *,
-    storing: bool = True,
+    defects: Defects, root: float, grid: Grid, dtype: np.dtype[Any], *, storing: bool = True
 ) -> RoundingMargin:
     """Bound what rounding adds to the root of a record's loss of utility.
 
@@ -258,7 +251,7 @@ def plan_margin(
         Root of the utility budget.
     grid
         That predictions are rounded to.
-    released_dtype
+    dtype
         Floating dtype of the released record.
     storing
         Include the rounding of the stored record; without it the margin is that of the grid and
@@ -280,7 +273,7 @@ def plan_margin(
     of the shrinking, err by as much relative to |p|, and are covered by the 4 with what W misses
     of orthonormal columns. Nothing here depends on x but through q.
     """
-    info = np.finfo(released_dtype)
+    info = np.finfo(dtype)
     # Four sums of that length: p, b, u and the shrinking, with what W misses of orthonormal
     # columns.
     arithmetic = 4 * defects.length * UNIT

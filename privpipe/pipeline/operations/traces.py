@@ -169,11 +169,7 @@ class Traces:
 
 
 def find_traces(
-    known: Iterable[str],
-    account: str,
-    roots: Iterable[str],
-    collection: str,
-    count: Callable[[str], int],
+    known: Iterable[str], account: str, roots: Iterable[str], url: str, count: Callable[[str], int]
 ) -> Traces:
     """Everything that was made of the records and is still at its place.
 
@@ -185,7 +181,7 @@ def find_traces(
         Where the register of releases is.
     roots
         Places below which everything is looked at.
-    collection
+    url
         The collection itself, which is no trace.
     count
         How many of the records another collection holds.
@@ -202,7 +198,7 @@ def find_traces(
     registered = {entry.run for entry in entries}
     for root in dict.fromkeys(roots):
         for one in find_ours(root):
-            if one[1] != collection and not one[1].startswith(f"{collection}/"):
+            if one[1] != url and not one[1].startswith(f"{url}/"):
                 _read_found(traces, one, registered)
     for run, place in read_exports(account):
         if run in traces.runs:

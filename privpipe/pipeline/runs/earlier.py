@@ -23,7 +23,7 @@ from privpipe.store.keyring.account_chain import AccountChain, reaching
 from privpipe.store.keyring.registers import Registered, align_rows, read_releases, register_release
 from privpipe.store.models import read_model_header
 from privpipe.store.releases import published
-from privpipe.store.releases.published import EarlierRelease
+from privpipe.store.releases.published import EarlierRelease, holds_the_same
 from privpipe.store.releases.release_writing import ReleasePlan, read_ledger
 
 
@@ -79,9 +79,7 @@ def find_earlier(run: Run, plan: ReleasePlan | None = None) -> Earlier:
             with reaching(entry.url):
                 if exists(entry.url):
                     known = _open(run, entry, entry.url, [one.name for one in found])
-                    same = plan is not None and published.holds_the_same(
-                        known.url, read_ledger(plan)
-                    )
+                    same = plan is not None and holds_the_same(known.url, read_ledger(plan))
         except PrivpipeError as error:
             known = None
             why = f"it is a release of the same records, and cannot be read ({error.code}). {WAYS}"

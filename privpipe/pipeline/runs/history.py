@@ -34,9 +34,7 @@ def write_attempt(run: Run, findings: Mapping[str, Any]) -> None:
         "ways_out": gate["ways_out"],
         "tried": gate.get("tried", []),
         "verdict": found["verdict"],
-        "decisions": [
-            {name: one.get(name) for name in DECIDED} for one in found.get("decisions", ())
-        ],
+        "decisions": [{key: one.get(key) for key in DECIDED} for one in found.get("decisions", ())],
         "target": {
             name: {view: _read_score(values) for view, values in views.items()}
             for name, views in findings["desired"].items()

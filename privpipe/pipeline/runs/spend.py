@@ -42,9 +42,8 @@ def check_limit(run: Run, epsilon: float) -> None:
     """
     limit = run.options.privacy.most_epsilon
     method, delta = run.options.method, float(getattr(run.options.method, "delta", 0.0))
-    more = accounts.TotalLoss.of(
-        [accounts.Charge("", "", epsilon, delta, "", method.concentrates())]
-    )
+    charge = accounts.Charge("", "", epsilon, delta, "", method.concentrates())
+    more = accounts.TotalLoss.of([charge])
     most_delta = run.options.privacy.most_delta or max(accounts.MOST_DELTA, delta)
     account = run.open_account()
     check_remembered(run, check_chain(account.url))

@@ -27,16 +27,14 @@ def identify_subjects(values: AnyArray) -> IntArray:
     return values.astype(np.int64)
 
 
-def count_more(
-    counts: Counts, found: IntArray, most: int | None = None
-) -> tuple[Counts, BoolArray]:
+def count_more(counts: Counts, ids: IntArray, most: int | None = None) -> tuple[Counts, BoolArray]:
     """Counts with some more records, and which of these are beyond `most` of their subject.
 
     Parameters
     ----------
     counts
         Records met so far, by subject.
-    found : (n_records,)
+    ids : (n_records,)
         Subjects of further ones, in the order of the records.
     most
         None: as many as there are.
@@ -47,12 +45,12 @@ def count_more(
     >>> counts.to_dict(), rest
     ({4: 3, 7: 1}, array([False, False, False,  True]))
     """
-    subjects = pd.Series(found)
+    subjects = pd.Series(ids)
     # Records of earlier chunks, then the order within this one: no chunking changes the choice.
     rank = counts.reindex(subjects, fill_value=0).to_numpy()
     rank = rank + subjects.groupby(subjects).cumcount().to_numpy()
     more = subjects.value_counts()
-    rest = np.zeros(len(found), np.bool_) if most is None else rank >= most
+    rest = np.zeros(len(ids), np.bool_) if most is None else rank >= most
     return counts.add(more, fill_value=0).astype(np.int64), rest
 
 

@@ -108,11 +108,9 @@ def find_history(options: RunOptions) -> History:
     return History(digest, model, report)
 
 
-def check_part_of(
-    options: RunOptions, history: History, partition: StoredPartition, part: str
-) -> Run:
+def check_part_of(options: RunOptions, history: History, stored: StoredPartition, part: str) -> Run:
     """The run that makes one part, checked against the partition's metadata."""
-    options = options.change("collection", path=partition.url(options.collection.path))
+    options = options.change("collection", path=stored.url(options.collection.path))
     place = part_url(options.release.path, part)
     run = check_stage(options.change("release", path=place, incremental=False))
     return replace(run, shared_model=history.model_url, shared_report=history.report_url)

@@ -239,10 +239,8 @@ class TrialRecords:
         drawn = np.random.default_rng(0).standard_normal((len(self.judge.features), 1))
         # How wide limits are is measured; what this one draw gained is an accident of it.
         outlooks = tuple(
-            replace(
-                one, gain=0.0, lower=one.lower - one.gain, upper=CHANCE * (one.upper - one.gain)
-            )
-            for one in self.foresee(drawn)
+            replace(o, gain=0.0, lower=o.lower - o.gain, upper=CHANCE * (o.upper - o.gain))
+            for o in self.foresee(drawn)
         )
         return Rung({"name": "noise"}, False, outlooks)
 
@@ -305,9 +303,8 @@ class TrialRecords:
         evidence, found = prepare_evidence(x, truth, **given), [0.0]
         kind: Any = "classes" if column.is_categorical else "numbers"
         for name in ("least_squares", "boosting"):
-            outcome = run_attack(
-                evidence, Attack(column.name, kind, "released", name), self.options
-            )
+            attack = Attack(column.name, kind, "released", name)
+            outcome = run_attack(evidence, attack, self.options)
             measured = [one for one in outcome.scores if one.name in ("accuracy", "r2")]
             found += [one.advantage for one in measured if math.isfinite(one.advantage)]
         return max(found)

@@ -232,11 +232,7 @@ def _choose_descent(
 
 
 def _bound_gap(
-    shards: Shards,
-    found: Descent,
-    tasks: Sequence[planning.Task],
-    family: LinearFamily,
-    n_records: int,
+    shards: Shards, found: Descent, tasks: Sequence[planning.Task], family: LinearFamily, n: int
 ) -> float:
     """Generalisation bound at the norms of the fitted predictors; -1 unless all are softmax."""
     if not all(task.is_classification and task.lift is None for task in tasks):
@@ -255,7 +251,7 @@ def _bound_gap(
     radius = float(np.hypot(measure_radius(shards, family.centre), 1.0))
     weights = np.array([task.weight for task in tasks])
     n_scores = np.array([task.n_scores for task in tasks])
-    return bound_generalisation_gap(weights, np.array(norms), n_scores, radius, n_records)
+    return bound_generalisation_gap(weights, np.array(norms), n_scores, radius, n)
 
 
 def _plan_width(

@@ -7,7 +7,7 @@ is no differential privacy either: its scale follows from the utility, not from 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import numpy as np
 
@@ -57,9 +57,7 @@ class LaplaceMechanism(FeatureMap):
         check_promise(self.guarantee, {"mean_utility": cost})
 
     @classmethod
-    def from_predictor(
-        cls, desired_predictor: ArrayLike, *, utility_budget: float
-    ) -> LaplaceMechanism:
+    def from_predictor(cls, desired_predictor: ArrayLike, *, utility_budget: float) -> Self:
         """Noise that costs as much utility, on average, as a cleaner may.
 
         Parameters

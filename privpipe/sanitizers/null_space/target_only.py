@@ -181,21 +181,16 @@ def fit_target_only(
     check_shards(shards)
     options = options or TargetOnlyOptions()
     schema = shards.schema
-    moments = shards.reduce(partial(predictors.summarise_design, schema=schema, coding="zero_one"))
-    moments.say_incomplete()
+    sums = shards.reduce(partial(predictors.summarise_design, schema=schema, coding="zero_one"))
+    sums.say_incomplete()
     fit = predictors.fit_predictor(
-        shards,
-        "desired",
-        moments=moments,
-        coding="zero_one",
-        ridge=options.ridge,
-        with_intercept=True,
+        shards, "desired", moments=sums, coding="zero_one", ridge=options.ridge, with_intercept=True
     )
     widths = np.array([count_targets([column]) for column in schema.desired])
     is_class = np.array([int(column.is_categorical) for column in schema.desired])
     edges = np.empty((len(widths), 0))
     if options.n_bins is not None:
-        n, found = schema.n_features, moments.of_role("desired")
+        n, found = schema.n_features, sums.of_role("desired")
         first = np.cumsum(widths) - widths
         spread = np.einsum("ij,ik,kj->j", fit.coefficients, found.scatter[:n, :n], fit.coefficients)
         mean = found.mean[:n] @ fit.coefficients + fit.intercept

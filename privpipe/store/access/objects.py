@@ -410,9 +410,7 @@ def drop_unfinished(url: str) -> None:
 
 def delete_tree(store: Store, *, keep: str | None = None) -> None:
     """Delete everything in a store, but for keys that begin with `keep`."""
-    delete_keys(
-        store, [key for key in list_keys(store) if keep is None or not key.startswith(keep)]
-    )
+    delete_keys(store, [k for k in list_keys(store) if keep is None or not k.startswith(keep)])
 
 
 def delete_keys(store: Store, keys: Iterable[str]) -> None:
@@ -441,9 +439,7 @@ def delete_place(url: str) -> None:
         file_system, path = fsspec.core.url_to_fs(url)
         with suppress(FileNotFoundError):
             file_system.rm_file(path)
-    for key in sorted(
-        keys, key=lambda key: (key.rpartition("/")[2] != "zarr.json", key.count("/"))
-    ):
+    for key in sorted(keys, key=lambda k: (k.rpartition("/")[2] != "zarr.json", k.count("/"))):
         sync(store.delete(key))
 
 

@@ -324,14 +324,12 @@ class Collection(ShardsInTurn):
             table[:, j] = read(name)
         return table
 
-    def _features(self, read: Callable[[str], AnyArray], n_records: int) -> FloatArray:
+    def _features(self, read: Callable[[str], AnyArray], n: int) -> FloatArray:
         """Features, or indicators of the attributes, of what an array is read from by name."""
         if self.indicators:
-            return schemas.expand_indicators(
-                self._tabulate(read, n_records), self.schema.attributes
-            )
+            return schemas.expand_indicators(self._tabulate(read, n), self.schema.attributes)
         if not self.reads_features or not self.schema_of_records.n_features:
-            return np.empty((n_records, 0))
+            return np.empty((n, 0))
         return read(FEATURES)
 
 

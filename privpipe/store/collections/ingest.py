@@ -213,11 +213,7 @@ def plan_collection(
     # A table of few columns has chunks of millions of rows, and text of each is held at once.
     rows = min(chunk_rows, BLOCK_ROWS)
     survey = survey_source(
-        source,
-        rows,
-        categorical=categorical,
-        numeric=numeric,
-        min_category_count=options.least_count,
+        source, rows, categorical=categorical, numeric=numeric, least_count=options.least_count
     )
     if survey.n_records == 0:
         raise InputError(f"{where} has no records.", remedy="Give at least one.", code="empty")

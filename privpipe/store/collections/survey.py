@@ -251,7 +251,7 @@ def survey_source(
     *,
     categorical: frozenset[str],
     numeric: frozenset[str],
-    min_category_count: int,
+    least_count: int,
 ) -> Survey:
     """Read the variables of a source once.
 
@@ -266,7 +266,7 @@ def survey_source(
         Records per block.
     categorical, numeric
         Variables whose kind is forced.
-    min_category_count
+    least_count
         See `pool_rare`.
 
     Raises
@@ -299,7 +299,7 @@ def survey_source(
         if found is None or not found.is_categorical:
             coders.append(Coder(Variable(variable.name, "float64"), is_guess=is_guess))
             continue
-        names, pooled[variable.name] = pool_rare(found.counts, min_category_count, variable.name)
+        names, pooled[variable.name] = pool_rare(found.counts, least_count, variable.name)
         coded = Variable(variable.name, code_dtype(len(names)), names)
         coders.append(Coder(coded, pooled[variable.name] > 0, is_guess))
     partitions = map(Partition, source.partitions, accumulate(sizes, initial=0), sizes)

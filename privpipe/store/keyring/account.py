@@ -282,18 +282,14 @@ class Account:
         return join_losses([self.read(one) for one in (partition, *others)], self.ties.meet)
 
     def reserve(
-        self,
-        charges: Sequence[Charge],
-        run: str,
-        limit: float | None,
-        most_delta: float = MOST_DELTA,
+        self, charges: Sequence[Charge], run: str, limit: float | None, at_delta: float = MOST_DELTA
     ) -> None:
         """Count losses before anything is written.
 
         Raises
         ------
         GuaranteeError
-            If a partition would lose more than the limit, or a delta above `most_delta`; nothing is
+            If a partition would lose more than the limit, or a delta above `at_delta`; nothing is
             then counted.
         StoreError
             If the account cannot be reached; FormatError if it is damaged.
@@ -301,18 +297,18 @@ class Account:
         losses = [self.read(charge.partition) for charge in charges]
         # All of them before the first entry: most refusals then write nothing.
         for loss, charge in zip(losses, charges, strict=True):
-            self._check_limit(loss, charge, limit, most_delta)
+            self._check_limit(loss, charge, limit, at_delta)
         made: list[Charge] = []
         try:
             for charge in charges:
-                made += [charge] * self._reserve(charge, run, limit, most_delta)
+                made += [charge] * self._reserve(charge, run, limit, at_delta)
             # Once more, after our entries are there: two rivals that charge different partitions
             # with records in common do not find one another's entries while they reserve.
             for loss, charge in zip(losses, charges, strict=True):
                 if charge.charge in loss.charged:
                     continue
                 lost = self.read_joined(charge.partition)
-                if limit is not None and min(lost.epsilon, lost.concentrate(most_delta)) > limit:
+                if limit is not None and min(lost.epsilon, lost.concentrate(at_delta)) > limit:
                     self._refuse(charge, limit)
         except BaseException:
             # Whatever stopped us, a kill by the keyboard too: what was not written is not owed.

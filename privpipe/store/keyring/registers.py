@@ -250,12 +250,8 @@ def _match(part: Partition, entry: Registered, sketches: Sketches) -> IntArray:
 def _list_runs(rows: IntArray, first: int) -> list[Shared]:
     """Consecutive records that are consecutive in the release as well."""
     # -2 at both ends continues nothing, not even a -1.
-    cuts = np.flatnonzero(np.diff(rows, prepend=rows[:1] - 2, append=-2) != 1)
-    return [
-        Shared(first + int(a), first + int(b), int(rows[a]))
-        for a, b in pairwise(cuts)
-        if rows[a] >= 0
-    ]
+    cuts = np.flatnonzero(np.diff(rows, prepend=rows[:1] - 2, append=-2) != 1).tolist()
+    return [Shared(first + a, first + b, int(rows[a])) for a, b in pairwise(cuts) if rows[a] >= 0]
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ def fit(rows: np.ndarray, penalty: float, cuts: tuple[int, ...] = ()) -> FactorM
     def ask(loadings: np.ndarray, ridge: float, expected: bool):
         return add_sums([sum_rows(part, loadings, ridge, expected) for part in parts])
 
-    return fit_loadings(ask, start, penalty, tolerance=1e-11, max_rounds=1500)
+    return fit_loadings(ask, start, penalty, tolerance=1e-11, most=1500)
 
 
 def complete(found: FactorModel, rows: np.ndarray) -> np.ndarray:

@@ -224,22 +224,18 @@ def price_block(
 
 
 def _drop_far(
-    problem: MappingProblem,
-    question: PricingQuestion,
-    start: int,
-    values: FloatArray,
-    best: IntArray,
+    problem: MappingProblem, question: PricingQuestion, at: int, values: FloatArray, best: IntArray
 ) -> None:
     """Leave out the symbols beyond each column's cheapest that are not near, in place."""
     if best.shape[1] == 1:
         return
-    columns = np.repeat(np.arange(start, start + len(best)), best.shape[1] - 1)
+    columns = np.repeat(np.arange(at, at + len(best)), best.shape[1] - 1)
     symbols = best[:, 1:].ravel()
     # Priced once more for the named pairs alone: the kernel returns the cheapest cost only.
     cost = question.duals.multiplier * problem.distance.pairs(symbols, columns)
     for value in range(problem.n_private):
         cost += problem.posterior[columns, value] * question.duals.potentials[symbols, value]
-    levels = values if question.levels is None else question.levels[start : start + len(best)]
+    levels = values if question.levels is None else question.levels[at : at + len(best)]
     far = cost.reshape(len(best), -1) - levels[:, None] > question.near
     best[:, 1:][far] = -1
 
@@ -252,10 +248,7 @@ def _operands(problem: MappingProblem, start: int, stop: int) -> tuple[Any, ...]
         dense = np.ascontiguousarray(codes.block(start, stop))
         return 4, words, words, none, none, dense
     if codes.kind == "hamming":
-        symbols, columns = (
-            programme.pack_codes(codes.symbols),
-            programme.pack_codes(codes.columns),
-        )
+        symbols, columns = map(programme.pack_codes, (codes.symbols, codes.columns))
         if symbols is not None and columns is not None:
             return 3, symbols, np.ascontiguousarray(columns[:, start:stop].T), none, none, none
     x_s = np.ascontiguousarray(codes.symbols.T)

@@ -432,13 +432,11 @@ def measure_plan(
     return Plan(symbols, columns, weights, measure_information(masses), spent)
 
 
-def add_up(
-    problem: MappingProblem, symbols: IntArray, columns: IntArray, weights: FloatArray
-) -> Plan:
+def add_up(problem: MappingProblem, symbols: IntArray, columns: IntArray, mass: FloatArray) -> Plan:
     """A plan of feasible masses, some of whose pairs are named twice."""
     keys, place = np.unique(columns * problem.n_symbols + symbols, return_inverse=True)
     column, symbol = np.divmod(keys, problem.n_symbols)
-    total = np.bincount(place.ravel(), weights, len(keys)).astype(np.float64)
+    total = np.bincount(place.ravel(), mass, len(keys)).astype(np.float64)
     used = total > 0
     return measure_plan(problem, symbol[used], column[used], total[used])
 

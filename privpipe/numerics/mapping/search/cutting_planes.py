@@ -207,11 +207,7 @@ def _price_all(
 
 
 def _solve_programme(
-    problem: MappingProblem,
-    limits: Limits,
-    pairs: Pairs,
-    tangents: list[FloatArray],
-    seconds: float,
+    problem: MappingProblem, limits: Limits, pairs: Pairs, cuts: list[FloatArray], seconds: float
 ) -> _Solution | None:
     """Solve for masses of pairs, masses and epigraphs of symbols, peaks, excess; None if too late.
 
@@ -219,7 +215,7 @@ def _solve_programme(
     """
     used, place = np.unique(pairs.symbols, return_inverse=True)
     n, k, n_pairs = len(used), problem.n_private, len(pairs)
-    stacked = np.stack(tangents)[:, used]
+    stacked = np.stack(cuts)[:, used]
     upper, right = _inequalities(problem, limits, pairs, stacked)
     values = slice(n_pairs + n * k, n_pairs + n * k + n)
     cost, least = np.zeros((2, upper.shape[1]))

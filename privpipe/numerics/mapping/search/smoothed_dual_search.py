@@ -92,11 +92,7 @@ def start_state(
 
 
 def anneal(
-    progress: SearchProgress,
-    explore: Explorer,
-    state: DualPoint,
-    target: float,
-    max_rounds: int = 60,
+    progress: SearchProgress, explore: Explorer, state: DualPoint, target: float, most: int = 60
 ) -> DualPoint:
     """Search until the certified gap is at most `target`, or no round helps any more.
 
@@ -109,7 +105,7 @@ def anneal(
         From `start_state`.
     target
         Nats; at least about 1e-6, below which an interior point is the better tool.
-    max_rounds
+    most
 
     Returns
     -------
@@ -119,7 +115,7 @@ def anneal(
     problem = progress.problem
     reference = _reference(problem) / problem.n_symbols
     lowest, idle, good = _LOWEST * target, 0, state
-    for _ in range(max_rounds):
+    for _ in range(most):
         before = progress.reached
         tau = state.temperature
         anchor = reference * (_ANCHOR * tau)

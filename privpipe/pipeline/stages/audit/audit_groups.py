@@ -67,9 +67,8 @@ def judge_group(
 ) -> dict[str, Any]:
     """Worker side: what is found of a group, unless an earlier run checkpointed it."""
     known = checkpoints and checkpoints.about(sources, of, group, options)
-    return dict(
-        json.loads(recall(known, "group", partial(_judge, sources, of, group, code, options)))
-    )
+    judge = partial(_judge, sources, of, group, code, options)
+    return dict(json.loads(recall(known, "group", judge)))
 
 
 def _judge(data: AuditSources, of: str, group: str, code: int | None, given: AttackOptions) -> str:

@@ -62,10 +62,8 @@ def audit_places(run: Run, trained: Trained, plan: ReleasePlan) -> dict[str, Any
         "n_partitions": len(run.collection.schema_of_records.partitions),
     }
     if places is None:
-        return found | {
-            "status": "none",
-            "reason": "the released records have no confidential variable",
-        }
+        reason = "the released records have no confidential variable"
+        return found | {"status": "none", "reason": reason}
     return found | _compare(places, run)
 
 

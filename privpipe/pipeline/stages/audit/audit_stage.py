@@ -68,13 +68,11 @@ def query_losses(
     return JointQuery(shards, partial(measure_losses, promise=promise))
 
 
-def report_losses(
-    losses: UtilityLosses, promise: UtilityPromise, cleaned: Cleaned
-) -> dict[str, Any]:
+def report_losses(lost: UtilityLosses, promise: UtilityPromise, cleaned: Cleaned) -> dict[str, Any]:
     """What every released record lost, held against what is promised."""
     if promise.utility_budget > 0:  # at 0 the promise is exact up to rounding
-        _check_promise(losses, promise, cleaned.utility, is_dense=cleaned.plan.basis is None)
-    return losses.describe(promise.utility_budget)
+        _check_promise(lost, promise, cleaned.utility, is_dense=cleaned.plan.basis is None)
+    return lost.describe(promise.utility_budget)
 
 
 def _check_promise(

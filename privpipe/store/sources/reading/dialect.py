@@ -70,23 +70,19 @@ class TextSample:
         return "".join((self.head, *self.pieces, self.tail))
 
 
-def take_bytes(stream: pa.NativeFile) -> list[bytes]:
+def take_bytes(file: pa.NativeFile) -> list[bytes]:
     """Pieces from all parts of a stream, in order: its head, others, its end.
 
     A stream that cannot be moved, such as a compressed one, is read once, in memory of the sample.
     """
-    head = stream.read(HEAD_BYTES)
-    if stream.seekable():
-        rest = range(HEAD_BYTES, max(HEAD_BYTES, stream.size() - PIECE_BYTES), PIECE_BYTES)
+    head = file.read(HEAD_BYTES)
+    if file.seekable():
+        rest = range(HEAD_BYTES, max(HEAD_BYTES, file.size() - PIECE_BYTES), PIECE_BYTES)
         places = [rest[i] for i in range(0, len(rest), max(1, -(-len(rest) // MOST_PIECES)))]
-        last = max(HEAD_BYTES, stream.size() - PIECE_BYTES)
-        return [
-            head,
-            *(stream.read_at(PIECE_BYTES, at) for at in places),
-            stream.read_at(2**16, last),
-        ]
+        last = max(HEAD_BYTES, file.size() - PIECE_BYTES)
+        return [head, *(file.read_at(PIECE_BYTES, at) for at in places), file.read_at(2**16, last)]
     pieces, step, number, last_piece = list[bytes](), 1, 0, b""
-    while piece := stream.read(PIECE_BYTES):
+    while piece := file.read(PIECE_BYTES):
         if number % step == 0:
             pieces.append(piece)
         if len(pieces) > MOST_PIECES:  # thinned as it grows: its length is not known

@@ -208,14 +208,14 @@ def _say_left_out(arrays: Mapping[str, NamedArray], known: set[str], url: str) -
 
 
 def _name_columns(
-    name: str, arrays: Mapping[str, NamedArray], layout: SourceLayout
+    name: str, held: Mapping[str, NamedArray], layout: SourceLayout
 ) -> tuple[str, ...]:
-    if len(arrays[name].shape) == 1:
+    if len(held[name].shape) == 1:
         return (name,)
-    width = arrays[name].shape[1]
+    width = held[name].shape[1]
     if layout.label_names is not None and len(layout.label_names) == width:
         return layout.label_names
-    return _read_names(arrays, "target_names", width) or tuple(f"{name}_{j}" for j in range(width))
+    return _read_names(held, "target_names", width) or tuple(f"{name}_{j}" for j in range(width))
 
 
 def _read_names(arrays: Mapping[str, NamedArray], name: str, count: int) -> tuple[str, ...]:

@@ -231,9 +231,7 @@ def check_drift(
             if against == "its schema"
             else "Give all files the same columns and types, or ingest them apart.",
             code="schema-drift",
-            details=[
-                {"column": one, "problem": what} for what in problems for one in problems[what]
-            ],
+            details=[{"column": one, "problem": how} for how in problems for one in problems[how]],
         )
 
 

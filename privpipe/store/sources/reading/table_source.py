@@ -170,9 +170,8 @@ class FileTable:
             for name in arrays.keys() & dialect.columns.keys():
                 said = dialect.columns[name]
                 if needs_text(said, dialect):
-                    arrays[name], bad = convert_cells(
-                        arrays[name], said, dialect, self.layout.missing
-                    )
+                    cells, missing = arrays[name], self.layout.missing
+                    arrays[name], bad = convert_cells(cells, said, dialect, missing)
                     if len(bad):
                         wrong.setdefault(name, []).extend((bad + first).tolist())
             first += batch.num_rows
