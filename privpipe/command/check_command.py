@@ -19,9 +19,8 @@ from privpipe.pipeline.runs.run import Run
 from privpipe.pipeline.runs.spend import list_fleeting
 from privpipe.pipeline.runs.subject_limit import count_subjects
 from privpipe.pipeline.runs.trusted_code import list_unrun, say_changed_code
-from privpipe.pipeline.stages import diagnosis
+from privpipe.pipeline.stages import diagnosis, forecast
 from privpipe.pipeline.stages.check import check_stage
-from privpipe.pipeline.stages.forecast import GateNeeds, SampleFindings, check_sample, forecast_run
 from privpipe.pipeline.stages.trial import draw_trial
 from privpipe.records.schema import ChunkPlan, predict_chunk_memory
 from privpipe.report.audit_text import list_unwritten, say_unknown
@@ -47,19 +46,16 @@ def check_command(config: str, cost_of: float = 0.0, price: float = 0.0) -> dict
     """Check without a cluster; then read a few chunks to explain the budget."""
     run = check_stage(read_options(config))
     # After the check: what metadata refuses is refused without reading a record.
-    found = check_sample(run)
+    found = forecast.check_sample(run)
     meaning, subjects = found.meaning, count_subjects(run)
     for name, sentence in _list_lines(run, found):
         say(f"{name:10s} {sentence}")
         if name == "budget" and meaning is not None:
-            say(
-                tabulate(
-                    [
-                        {"utility_budget": f"{budget:.3g}", "share of the variance": f"{share:.1%}"}
-                        for share, budget in meaning.suggestions
-                    ]
-                )
-            )
+            rows = [
+                {"utility_budget": f"{budget:.3g}", "share of the variance": f"{share:.1%}"}
+                for share, budget in meaning.suggestions
+            ]
+            say(tabulate(rows))
     if subjects is not None:
         say(f"subjects   {subjects.describe()}")
     cost = forecast_cost(run, round(cost_of)) if cost_of > 0 else None
@@ -86,15 +82,7 @@ def check_command(config: str, cost_of: float = 0.0, price: float = 0.0) -> dict
         "profiles": None,  # what readers of other methods' answers find
         **_by_subject(found.forecast),
         "subjects": None if subjects is None else asdict(subjects),
-        "budget": None
-        if meaning is None
-        else {
-            "budget": meaning.budget,
-            "variance": meaning.variance,
-            "share": meaning.share,
-            "n_records": meaning.n_records,
-            "suggestions": [{"share": s, "budget": b} for s, b in meaning.suggestions],
-        },
+        "budget": None if meaning is None else _describe_budget(meaning),
     }
 
 
@@ -148,9 +136,15 @@ def suggest_command(config: str, out: str = "") -> dict[str, Any]:
     return content | {"tried": tried, "out": out if found.following else None, "case": found.case}
 
 
-def _by_subject(forecast: Forecast | None) -> dict[str, Any]:
+def _describe_budget(meaning: forecast.BudgetMeaning) -> dict[str, Any]:
+    names = ("budget", "variance", "share", "n_records")
+    suggestions = [{"share": share, "budget": budget} for share, budget in meaning.suggestions]
+    return {name: getattr(meaning, name) for name in names} | {"suggestions": suggestions}
+
+
+def _by_subject(found: Forecast | None) -> dict[str, Any]:
     """A forecast by what it is about."""
-    return {forecast.about: asdict(forecast)} if is_dataclass(forecast) else {}
+    return {found.about: asdict(found)} if is_dataclass(found) else {}
 
 
 def _summarise(collection: Collection) -> dict[str, Any]:
@@ -164,9 +158,9 @@ def _summarise(collection: Collection) -> dict[str, Any]:
     }
 
 
-def _list_lines(run: Run, found: SampleFindings) -> Iterator[tuple[str, str]]:
+def _list_lines(run: Run, found: forecast.SampleFindings) -> Iterator[tuple[str, str]]:
     """What was found, a name and a sentence each."""
-    meaning, forecast, constant = found.meaning, found.forecast, found.constant
+    meaning, about, constant = found.meaning, found.forecast, found.constant
     for name, collection in (("collection", run.collection), ("training", run.training)):
         if name == "collection" or not run.trains_on_itself:
             yield name, f"{shown(collection.url)}: {describe(collection.schema_of_records)}"
@@ -177,8 +171,8 @@ def _list_lines(run: Run, found: SampleFindings) -> Iterator[tuple[str, str]]:
             f"{meaning.budget:g} is {_write_share(meaning.share)} the variance of the target "
             f"prediction ({meaning.variance:.4g}, from {meaning.n_records:,} records).",
         )
-    if forecast is not None:
-        yield forecast.about, forecast.describe()
+    if about is not None:
+        yield about.about, about.describe()
     if unknown := say_unknown(run.collection.unknown_categories):
         yield "names", unknown
     if constant:
@@ -212,7 +206,7 @@ def _list_lines(run: Run, found: SampleFindings) -> Iterator[tuple[str, str]]:
         yield "left out", f"{names}: variables are released where include names them."
 
 
-def _describe_gate(needs: GateNeeds | None) -> dict[str, Any] | None:
+def _describe_gate(needs: forecast.GateNeeds | None) -> dict[str, Any] | None:
     """What the gate needs; None where it is not enforced."""
     if needs is None:
         return None
@@ -242,7 +236,7 @@ def _write_share(share: float) -> str:
 def dry_run_command(config: str) -> dict[str, Any]:
     """Print the plan of a run."""
     run = check_stage(read_options(config))
-    plan, forecast, subjects = _plan(run), forecast_run(run), count_subjects(run)
+    plan, meaning, subjects = _plan(run), forecast.forecast_run(run), count_subjects(run)
     parts, workers = plan["seconds_by_part"], plan["workers"]
     where = f"on {workers} workers" if workers else "in this process"
     say(
@@ -259,15 +253,15 @@ def dry_run_command(config: str) -> dict[str, Any]:
         f"{parts['adversaries']:.0f} s (from reading one chunk now). On a busy machine it is twice "
         "as long, and training of iterative methods comes on top."
     )
-    if forecast is not None:
-        say(f"would mean  {forecast.describe()}")
+    if meaning is not None:
+        say(f"would mean  {meaning.describe()}")
     for sentence in list_unrun(run.options):
         say(f"would run   {sentence}")
     if subjects is not None:
         say(f"would count {subjects.describe()}")
     for what, place in plan["writes"].items():
         say(f"would write {what:8s} {place}")
-    return plan | _by_subject(forecast)
+    return plan | _by_subject(meaning)
 
 
 def _plan(run: Run) -> dict[str, Any]:

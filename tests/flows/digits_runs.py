@@ -119,7 +119,7 @@ def release_undisturbed(source: Path, folder: Path) -> Path:
         plan = plan_release(run, trained)
         cleaned = clean_stage(run, trained, plan, executor)
         findings = audit_stage(run, trained, cleaned, executor)
-        publish_stage(run, trained, cleaned, gate_stage(run, cleaned, findings))
+        publish_stage(run, trained, cleaned, gate_stage(run, cleaned, findings), executor.listener)
     return folder / "release.zarr"
 
 

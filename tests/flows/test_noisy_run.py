@@ -95,7 +95,7 @@ class Bench:
                 run, "clean", model_digest=trained.model_digest, n_chunks=plan.chunks.n_chunks
             )
             cleaned = clean_stage(run, trained, plan, executor)
-            publish_stage(run, trained, cleaned, PASSED)
+            publish_stage(run, trained, cleaned, PASSED, executor.listener)
             remove_workspace(run.release_url)
         return open_release(run.release_url, verify=True)
 

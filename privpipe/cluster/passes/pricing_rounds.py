@@ -13,6 +13,7 @@ import itertools
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
@@ -205,14 +206,9 @@ class ClusterPricing:
         self._edges = plan_columns(problem.n_symbols, problem.n_columns)
         groups, send = pair_pricing.column_groups(problem), self.executor.send
         symbols = send(getattr(problem.distance, "symbols", None))
+        hold = partial(self.executor.hold, keep_columns, key="keep_columns")
         self._blocks = [
-            self.executor.hold(
-                keep_columns,
-                send(_part(problem, a, b)),
-                send(groups[a:b]),
-                symbols,
-                key="keep_columns",
-            )
+            hold(send(_part(problem, a, b)), send(groups[a:b]), symbols)
             for a, b in itertools.pairwise(self._edges)
         ]
         self._mass = send(problem.mass)
@@ -221,15 +217,9 @@ class ClusterPricing:
     def _ask(self, question: pair_pricing.PricingQuestion) -> pair_pricing.Prices:
         levels, executor = question.levels, self.executor
         duals = executor.send(replace(question, levels=None))
+        hold = partial(executor.hold, price_columns, key="price_columns")
         parts = [
-            executor.hold(
-                price_columns,
-                block,
-                duals,
-                None if levels is None else levels[a:b],
-                a,
-                key="price_columns",
-            )
+            hold(block, duals, None if levels is None else levels[a:b], a)
             for block, (a, b) in zip(self._blocks, itertools.pairwise(self._edges), strict=True)
         ]
         self.n_sent += len(parts)

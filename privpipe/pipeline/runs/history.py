@@ -68,14 +68,7 @@ def list_differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[s
     >>> list_differences({"method": {"name": "leace"}}, {"method": {"name": "pca", "n": 2}})
     {'[method] name': ['leace', 'pca'], '[method] n': [None, 2]}
     """
-    names = {
-        f"[{section}] {key}": (section, key)
-        for options in (one, other)
-        for section, keys in options.items()
-        for key in keys
-    }
-    values = {
-        name: [options.get(section, {}).get(key) for options in (one, other)]
-        for name, (section, key) in names.items()
-    }
+    both = one, other
+    places = [(section, key) for part in both for section, keys in part.items() for key in keys]
+    values = {f"[{s}] {k}": [part.get(s, {}).get(k) for part in both] for s, k in places}
     return {name: pair for name, pair in values.items() if pair[0] != pair[1]}

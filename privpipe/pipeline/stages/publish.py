@@ -18,11 +18,7 @@ from privpipe.store.releases.release_writing import publish_release
 
 
 def publish_stage(
-    run: Run,
-    trained: Trained,
-    cleaned: Cleaned,
-    findings: Mapping[str, Any],
-    listener: Listener = ignore,
+    run: Run, trained: Trained, cleaned: Cleaned, findings: Mapping[str, Any], listener: Listener
 ) -> None:
     """Make everything visible; the release itself last, in one step.
 

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from privpipe import protocols
 from privpipe.capabilities import AddsUp, BoundCounts, Layered, Projects
 from privpipe.described import described, facts_of_map
 from privpipe.errors import OptionError
@@ -21,18 +22,7 @@ from privpipe.numerics.noise.mechanism import Law, Mechanism, Order
 from privpipe.numerics.random.record_hash import digest_records
 from privpipe.numerics.random.streams import KEY_BYTES, KeyedStream
 from privpipe.promises import check_promise
-from privpipe.protocols import (
-    BoolArray,
-    FloatArray,
-    Guarantee,
-    IntArray,
-    RecordMap,
-    RecordStream,
-    Role,
-    Shard,
-    Shards,
-    WordArray,
-)
+from privpipe.protocols import FloatArray, Guarantee, IntArray, RecordMap, RecordStream, Role, Shard
 from privpipe.sanitizers.arrays import ChangedShards
 from privpipe.sanitizers.feature_map import as_records, check_finite_records
 
@@ -115,7 +105,7 @@ _BLOCK = 1 << 12
 """Records whose words are made at once."""
 
 
-def change_shards(shards: Shards, noisy: NoisyFilter) -> ChangedShards:
+def change_shards(shards: protocols.Shards, noisy: NoisyFilter) -> ChangedShards:
     """What a filter after the noise learns from: what the noise makes of records, without names."""
     schema = replace(shards.schema, n_features=noisy.n_bounded, feature_names=())
     return ChangedShards(shards, partial(_make_noisy, noisy=noisy), schema)
@@ -140,7 +130,7 @@ class RecordWords:
     digests : (n_records,), uint64
     """
 
-    def __init__(self, digests: WordArray) -> None:
+    def __init__(self, digests: protocols.WordArray) -> None:
         # Record numbers are below 2**63: a hash of the record serves as its number.
         self._places = (digests >> np.uint64(1)).astype(np.int64)
         self._stream = KeyedStream(
@@ -151,7 +141,7 @@ class RecordWords:
     def n_records(self) -> int:
         return len(self._places)
 
-    def words(self, purpose: str, words_per_record: int) -> WordArray:
+    def words(self, purpose: str, words_per_record: int) -> protocols.WordArray:
         """Uniform 64-bit words, shape (n_records, words_per_record)."""
         return self.words_at(purpose, words_per_record, np.arange(self.n_records))
 
@@ -161,7 +151,7 @@ class RecordWords:
 
     def words_at(
         self, purpose: str, words_per_record: int, records: IntArray, places: IntArray | None = None
-    ) -> WordArray:
+    ) -> protocols.WordArray:
         """Words of some records; see `RecordStream`."""
         found = np.minimum(self._places[records], 2**63 - 2)
         return self._stream.words_at(purpose, words_per_record, found, places)
@@ -305,7 +295,7 @@ class NoisyFilter:
         enough = (CANARY_ERRORS / epsilon) ** 2 * (2 + 2 * math.cosh(epsilon)) / 0.4
         return min(max(LEAST_CANARIES, math.ceil(enough)), max(1_000, CANARY_VALUES // width))
 
-    def release_canaries(self, kinds: BoolArray, key: bytes) -> tuple[FloatArray, None]:
+    def release_canaries(self, kinds: protocols.BoolArray, key: bytes) -> tuple[FloatArray, None]:
         """Records far beyond every bound, at opposite corners of what gets noise.
 
         No two records are farther apart: of the l2 norm corners of a cube within the ball, which

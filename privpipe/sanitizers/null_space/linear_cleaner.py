@@ -460,12 +460,8 @@ class FactoredCleaner(TargetRelease):
                 remedy="Use float32 or float64 and any cleaner but the printed one.",
             )
         shared = {item.name: getattr(cleaner, item.name) for item in fields(LinearCleaner)}
-        return cls(
-            **shared,
-            released_dtype=dtype.name,
-            source_kind=cleaner.kind,
-            source_theorem=cleaner.theorem,
-        )
+        source: Any = {"source_kind": cleaner.kind, "source_theorem": cleaner.theorem}
+        return cls(**shared, **source, released_dtype=dtype.name)
 
     @property
     def n_features_out(self) -> int:

@@ -95,11 +95,7 @@ class DesignMoments:
 
 
 def summarise_design(
-    shard: Shard,
-    *,
-    schema: ShardSchema,
-    coding: regression.Coding,
-    roles: tuple[TargetRole, ...] = ("desired",),
+    shard: Shard, *, schema: ShardSchema, coding: regression.Coding, roles: tuple[TargetRole, ...]
 ) -> DesignMoments:
     """Co-moments of features and targets of the roles; without roles, of all features.
 

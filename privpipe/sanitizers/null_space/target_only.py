@@ -181,7 +181,8 @@ def fit_target_only(
     check_shards(shards)
     options = options or TargetOnlyOptions()
     schema = shards.schema
-    sums = shards.reduce(partial(predictors.summarise_design, schema=schema, coding="zero_one"))
+    ask = partial(predictors.summarise_design, coding="zero_one", roles=("desired",))
+    sums = shards.reduce(partial(ask, schema=schema))
     sums.say_incomplete()
     fit = predictors.fit_predictor(
         shards, "desired", moments=sums, coding="zero_one", ridge=options.ridge, with_intercept=True

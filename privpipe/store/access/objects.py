@@ -385,13 +385,10 @@ def check_no_links(url: str, *, skip: Collection[str] = ()) -> None:
         Folders directly below it that are not looked into.
     """
     path = location.local_path(url)
+    remedy = "Nothing was followed. Remove it, or `privpipe purge`, then run again."
     for folder, folders, names in os.walk(path) if path is not None else ():
         for name in (*folders, *names):
-            check_plain(
-                Path(folder),
-                name,
-                "Nothing was followed. Remove it, or `privpipe purge`, then run again.",
-            )
+            check_plain(Path(folder), name, remedy)
         # Scratch of workers is theirs: they make and remove files in it while this looks.
         if folder == path:
             folders[:] = [name for name in folders if name not in skip]

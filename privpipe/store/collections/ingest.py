@@ -253,14 +253,11 @@ def _say_guesses(coders: Sequence[Coder]) -> None:
     classes = [one.name for one in guessed if one.categories is not None]
     numbers = [one.name for one in guessed if one.categories is None]
     # A guess is said with the option that overrules it.
-    for what, option, names in (
-        ("classes", "numeric", classes),
-        ("numbers", "categorical", numbers),
-    ):
+    for what, way, names in (("classes", "numeric", classes), ("numbers", "categorical", numbers)):
         if names:
             warnings.warn(
                 f"{', '.join(names)}: whole numbers, which are stored as {what}. If they are not, "
-                f"name them with --{option}.",
+                f"name them with --{way}.",
                 GuessWarning,
                 stacklevel=4,
             )

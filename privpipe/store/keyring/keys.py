@@ -344,15 +344,12 @@ class PartitionKeys:
         StoreError, OptionError
             If a key is not there, or not private; see `read_key`.
         """
-        runs = cut_by_partition(self.partitions, start, stop)
-        return JoinedStream(
-            [
-                self._ticket(run.partition.digest)
-                .open()
-                .stream(run.partition.digest, run.first_record, run.n_records)
-                for run in runs
-            ]
-        )
+        streams = []
+        for run in cut_by_partition(self.partitions, start, stop):
+            content = run.partition.digest
+            key = self._ticket(content).open()
+            streams.append(key.stream(content, run.first_record, run.n_records))
+        return JoinedStream(streams)
 
     def list_fingerprints(self) -> dict[str, str]:
         """Fingerprint of the draws of every partition with records, by its digest."""

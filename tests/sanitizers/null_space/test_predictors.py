@@ -29,7 +29,9 @@ def add_twin(x):
 
 def fit(records, *, with_intercept=True):
     moments = records.reduce(
-        lambda shard: summarise_design(shard, schema=records.schema, coding="zero_one")
+        lambda shard: summarise_design(
+            shard, schema=records.schema, coding="zero_one", roles=("desired",)
+        )
     )
     return fit_predictor(
         records,
@@ -70,7 +72,9 @@ def test_summarise_design__sees_that_a_constant_is_constant(weights):
     weighted = None if weights is None else np.full(len(x), weights)
     records = Records(x, desired=x[:, 1:], weights=weighted, n_shards=2)
     moments = records.reduce(
-        lambda shard: summarise_design(shard, schema=records.schema, coding="zero_one")
+        lambda shard: summarise_design(
+            shard, schema=records.schema, coding="zero_one", roles=("desired",)
+        )
     ).of_role(None)
     assert moments.mean[0] == pytest.approx(0.1, rel=1e-15)
     assert moments.scatter[0, 0] < 1e-25

@@ -16,16 +16,8 @@ import pyarrow.compute as pc
 from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass as checked
 
-from privpipe.store.sources.reading import source
-from privpipe.store.sources.reading.conversions import (
-    BRACKETS,
-    CELLS,
-    FALSE,
-    LOST_ZERO,
-    TRUE,
-    UNIT,
-    convert_cells,
-)
+from privpipe.store.sources.reading import conversions, source
+from privpipe.store.sources.reading.conversions import CELLS, FALSE, TRUE
 
 VariableUse = Literal["variable", "subject", "weights", "time"]
 """What a column that is no feature becomes, and which role it has."""
@@ -135,8 +127,8 @@ def _guess_text(
     """How cells are read, for what, why, and what examples of them look like."""
     names, n = list(counts), counts.total()
     said = source.ColumnText("number", _find_marks(counts))
-    numbers, bad = convert_cells(pa.array(names, pa.string()), said, dialect, ())
-    zeros = [name for name in names if re.match(LOST_ZERO, name)]
+    numbers, bad = conversions.convert_cells(pa.array(names, pa.string()), said, dialect, ())
+    zeros = [name for name in names if re.match(conversions.LOST_ZERO, name)]
     digits = [name for name in names if name.isdecimal() or CODE.fullmatch(name)]
     is_code = len(digits) == len(names) and (zeros or any(map(CODE.fullmatch, names)))
     if is_code or sum(counts[name] for name in names if PHONE.fullmatch(name)) > MOSTLY * n:
@@ -170,10 +162,10 @@ def _find_marks(counts: Counter[str]) -> str:
     """Format of numbers by the unit that most cells have, and by brackets or a minus behind."""
     units = Counter[str]()
     for name, n in counts.items():
-        units.update(dict.fromkeys(UNIT.findall(name)[:1], n))
+        units.update(dict.fromkeys(conversions.UNIT.findall(name)[:1], n))
     unit = next((one for one, n in units.most_common(1) if n > MOSTLY * counts.total()), "")
     signed = any(re.fullmatch(r"\(.*\d.*\)|[^()]*\d\D*-", name) for name in counts)
-    return BRACKETS * signed + unit
+    return conversions.BRACKETS * signed + unit
 
 
 def _guess_date(counts: Counter[str]) -> tuple[source.ColumnText, Use, str, str] | None:
@@ -235,7 +227,7 @@ def _find_sentinels(
 ) -> tuple[str, ...]:
     """Numbers such as 999 that occur several times, far beyond all others."""
     marks = [mark for mark in CELLS["sentinels"] if pc.sum(pc.equal(cells, mark)).as_py() > 1]
-    values = convert_cells(cells, text, dialect, marks)[0].drop_null().to_numpy()
+    values = conversions.convert_cells(cells, text, dialect, marks)[0].drop_null().to_numpy()
     if not marks or len(values) < LEAST_JUDGED:
         return ()
     spread = max(float(values.max() - values.min()), 1.0)

@@ -115,12 +115,8 @@ def _add_features(
                 features = np.column_stack([features, *parts]).astype(features.dtype)
             yield replace(block, features=features)
 
-    return replace(
-        source,
-        feature_names=(*source.feature_names, *made),
-        n_features=source.n_features + len(made),
-        read=read,
-    )
+    names, n = (*source.feature_names, *made), source.n_features + len(made)
+    return replace(source, feature_names=names, n_features=n, read=read)
 
 
 def _split_days(days: FloatArray) -> tuple[FloatArray, ...]:
