@@ -145,14 +145,10 @@ def apply_lazily(fitted: RecordMap, x: da.Array, *, streams: StreamOf | None = N
 
 
 def _apply_block(
-    x: Block,
-    fitted: RecordMap,
-    starts: list[int],
-    streams: StreamOf | None,
-    block_id: tuple[int, int],
+    x: Block, fitted: RecordMap, at: list[int], streams: StreamOf | None, block_id: tuple[int, int]
 ) -> Block:
     """Worker side: one block; its place among the blocks gives the numbers of its records."""
-    return _apply(fitted, x, starts[block_id[0]], streams)
+    return _apply(fitted, x, at[block_id[0]], streams)
 
 
 def _apply(fitted: RecordMap, x: Block, start: int, streams: StreamOf | None) -> Block:

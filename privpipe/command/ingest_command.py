@@ -201,14 +201,15 @@ def say_variables(schema: CollectionSchema, statistics: WriteStatistics) -> None
         say(tabulate(rows))
 
 
+COUNTED = ("n_records", "n_features", "dtype", "chunk_rows")
+"""Of a schema, what `list_counts` repeats."""
+
+
 def list_counts(schema: CollectionSchema, statistics: WriteStatistics) -> dict[str, Any]:
     """Schema and counts for machines; what categories and partitions are called is withheld."""
     return {
         "format": "collection",
-        "n_records": schema.n_records,
-        "n_features": schema.n_features,
-        "dtype": schema.dtype,
-        "chunk_rows": schema.chunk_rows,
+        **{name: getattr(schema, name) for name in COUNTED},
         "n_partitions": max(1, len(schema.partitions)),
         "cells_not_finite": statistics.cells_not_finite,
         "records_not_finite": statistics.records_not_finite,

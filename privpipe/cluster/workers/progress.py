@@ -152,12 +152,8 @@ class Progress:
         whole = f" of {self.total:,.0f}" if self.total else ""
         chunks = f"{self.chunks_done:,}" + (f" of {self.chunks_total:,}" * bool(self.chunks_total))
         minutes, seconds = divmod(round(self.seconds_left), 60)
-        return {
-            "run": self.run,
-            "release": self.release,
-            "deployment": self.deployment,
-            "state": self.state,
-            "stage": self.stage,
+        plain = ("run", "release", "deployment", "state", "stage")
+        return {name: getattr(self, name) for name in plain} | {
             "done": f"{self.done:,.0f}{whole} {self.unit}",
             "chunks": chunks,
             "speed": f"{self.per_second:,.{0 if self.per_second >= 10 else 2}f} {self.unit}/s",

@@ -262,9 +262,9 @@ def publish_release(
             # What follows is ours, whatever the header says of it.
             **header,
             "arrays": [array.name for array in plan.arrays],
-            "n_records": plan.chunks.n_records,
-            "n_chunks": plan.chunks.n_chunks,
-            "chunk_rows": plan.chunks.chunk_rows,
+            **{
+                name: getattr(plan.chunks, name) for name in ("n_records", "n_chunks", "chunk_rows")
+            },
             "receipts_sha256": digest_receipts(receipts.values()),
             "layout": "dense" if plan.basis is None else "factored",
             "documents_sha256": layout.digest_documents(documents),
