@@ -12,7 +12,7 @@ import fsspec
 import numpy as np
 import pytest
 
-from privpipe.errors import FormatError, GateError, OptionError, StoreError
+from privpipe.errors import FormatError, GateError, IncompleteReleaseError, OptionError, StoreError
 from privpipe.pipeline.runs.earlier import find_earlier
 from privpipe.pipeline.stages.audit import audit_attacks
 from privpipe.pipeline.stages.check import check_stage
@@ -20,6 +20,7 @@ from privpipe.pipeline.stages.gate import list_weaker_limits
 from privpipe.store.access.workspace import read_state
 from privpipe.store.keyring.keyfiles import KeyBinding, KeyEntry
 from privpipe.store.releases.lazy_release import open_release
+from privpipe.store.releases.published import EarlierRelease, open_earlier_release
 from tests.gate.leaky_runs import make_leaky_options, make_records, write_records
 from tests.gate.test_broken_releases import break_map
 from tests.store.serial_run import run_serially, serial_flows
@@ -186,6 +187,35 @@ def test_audit__says_of_an_earlier_release_that_it_is_gone_or_damaged(tmp_path: 
     assert (known.unread, len(known.warnings)) == ((), 2)
     (said,) = (one for one in list_weaker_limits(disowned) if "disowned" in one)
     assert said == f"earlier releases disowned: {runs[0]}, b"
+
+
+def test_check__opens_no_earlier_release_but_those_that_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Opening reads every receipt: of a hundred releases of the same records that takes a while."""
+    write_records(str(tmp_path / "records.zarr"), make_records(400))
+    given: dict[str, Any] = {"audit": {"adversaries": []}, "gate": {"enforce": False}}
+    run_serially(make_leaky_options(tmp_path, **given, release={"path": f"{tmp_path}/a.zarr"}))
+    opened = list[str]()
+
+    def note(url: str, **known: Any) -> EarlierRelease:
+        opened.append(url)
+        return open_earlier_release(url, **known)
+
+    monkeypatch.setattr("privpipe.store.releases.published.open_earlier_release", note)
+    place = {"release": {"path": f"{tmp_path}/b.zarr"}}
+    run = check_stage(make_leaky_options(tmp_path, **given, **place))
+    assert opened == []
+    # It trains on its own records: matched with themselves they are as they were.
+    assert run.collection is run.training
+    assert run.training.matched(run.fitted_schema) == run.training
+    assert [one.url for one in find_earlier(run).releases] == opened == [f"{tmp_path}/a.zarr"]
+    named = given | {"audit": {"adversaries": [], "earlier": [f"{tmp_path}/a.zarr"]}}
+    (chunk, *_) = (tmp_path / "a.zarr" / "features" / "c").glob("*/0")
+    chunk.unlink()
+    with pytest.raises(IncompleteReleaseError, match="are missing or differ"):
+        check_stage(make_leaky_options(tmp_path, **named, **place))
+    assert check_stage(make_leaky_options(tmp_path, **given, **place))
 
 
 def test_publish__shows_nothing_that_the_register_does_not_know(

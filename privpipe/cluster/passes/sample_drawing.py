@@ -134,9 +134,13 @@ def make_sample_key(url: str) -> str:
     # Secret until the run ends: who knew it could choose records that no audit meets.
     key = read_bytes(open_store(url), KEY)
     if key is None or len(key) != KEY_BYTES:
-        key = secrets.token_bytes(KEY_BYTES)
+        key = _draw_key()
         write_bytes(open_store(url), KEY, key)
     return hashlib.sha256(key).hexdigest()
+
+
+def _draw_key() -> bytes:
+    return secrets.token_bytes(KEY_BYTES)
 
 
 def keep_chunk(drawing: Drawing, chunk: int) -> DrawnSample:
