@@ -177,7 +177,7 @@ class FollowsTarget(Protocol):
     and the prediction: the audit verifies it record by record, and attacks the prediction instead.
     """
 
-    target_theorem: str
+    target_theorem: ClassVar[str]
     """What it rests on, in a sentence."""
 
     def predict_target(self, x: Any) -> FloatArray:

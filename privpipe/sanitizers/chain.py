@@ -178,10 +178,8 @@ class Standardiser(FeatureMap):
 
     n_features_out = n_features_in
 
-    @property
-    def guarantee(self) -> Guarantee:
-        """None: units hide nothing."""
-        return _NOTHING
+    guarantee: ClassVar[Guarantee] = _NOTHING
+    """None: units hide nothing."""
 
     def map_records(self, records: FloatArray) -> FloatArray:
         """In standard deviations of the training records."""

@@ -41,9 +41,9 @@ class MethodOptions(Options):
     def needs_labels(self) -> tuple[frozenset[Role], ...]:
         """Roles of which a record must have every value to be learned from.
 
-        For each part of the fit that leaves records out by itself; none where all are learned from.
+        For each part of the fit that leaves records out by itself: those that are needed, in one.
         """
-        return ()
+        return (self.needs(),) if self.needs() else ()
 
     def columns(self) -> Mapping[Role, tuple[str, ...]]:
         """Names of variables that the options themselves name, by role."""

@@ -70,12 +70,8 @@ class MaskingPrivateOptions(MethodOptions):
     one. Default: the root of the number of features."""
 
     def needs(self) -> frozenset[Role]:
-        """What the regression model predicts."""
+        """What the regression model predicts: records without it add nothing to the sums."""
         return frozenset({"desired"})
-
-    def needs_labels(self) -> tuple[frozenset[Role], ...]:
-        """Records without a response add nothing to the sums."""
-        return (frozenset({"desired"}),)
 
     def consumes(self) -> float | None:
         """Epsilon, once for all surrogates."""

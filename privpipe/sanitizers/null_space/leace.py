@@ -34,12 +34,8 @@ class LeaceOptions(MethodOptions):
     weighs: ClassVar[bool] = True
 
     def needs(self) -> frozenset[Role]:
-        """What is erased."""
+        """What is erased; records without it are left out."""
         return frozenset({"confidential"})
-
-    def needs_labels(self) -> tuple[frozenset[Role], ...]:
-        """Records without them are left out."""
-        return (frozenset({"confidential"}),)
 
 
 @described(facts_of_map)
@@ -70,18 +66,16 @@ class LeaceEraser(FeatureMap):
 
     n_features_out = n_features_in
 
-    @property
-    def guarantee(self) -> Guarantee:
-        """No linear predictor is left, on the distribution of the training records."""
-        return Guarantee(
-            kind="linear_erasure",
-            number=0.0,
-            unit="covariance of released features with confidential targets, training records",
-            scope="in expectation",
-            theorem="Belrose et al. 2023, LEACE, closed form of section 4",
-            assumptions="Linear adversaries with convex losses, on records distributed as the "
-            "training records; others may find more.",
-        )
+    guarantee: ClassVar[Guarantee] = Guarantee(
+        kind="linear_erasure",
+        number=0.0,
+        unit="covariance of released features with confidential targets, training records",
+        scope="in expectation",
+        theorem="Belrose et al. 2023, LEACE, closed form of section 4",
+        assumptions="Linear adversaries with convex losses, on records distributed as the training "
+        "records; others may find more.",
+    )
+    """No linear predictor is left, on the distribution of the training records."""
 
     def map_records(self, records: FloatArray) -> FloatArray:
         """Erase."""

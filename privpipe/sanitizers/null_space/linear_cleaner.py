@@ -351,13 +351,11 @@ class TargetRelease(LinearCleaner):
     True
     """
 
-    @property
-    def target_theorem(self) -> str:
-        """What it rests on, in a sentence."""
-        return (
-            "null-space cleaning rounds the exact prediction A^T x correctly to a grid and "
-            "computes the rest from it, element by element in fixed order"
-        )
+    target_theorem: ClassVar[str] = (
+        "null-space cleaning rounds the exact prediction A^T x correctly to a grid and computes "
+        "the rest from it, element by element in fixed order"
+    )
+    """What it rests on, in a sentence."""
 
     def predict_target(self, x: ArrayLike) -> FloatArray:
         """Values on the grid of the exact predictions ``A^T x``.

@@ -45,12 +45,8 @@ class TargetOnlyOptions(MethodOptions):
     weighs: ClassVar[bool] = True
 
     def needs(self) -> frozenset[Role]:
-        """What is released."""
+        """What is released; records without it are left out."""
         return frozenset({"desired"})
-
-    def needs_labels(self) -> tuple[frozenset[Role], ...]:
-        """Records without them are left out."""
-        return (frozenset({"desired"}),)
 
 
 @described(facts_of_map)
@@ -91,24 +87,20 @@ class TargetOnly(FeatureMap):
     def n_features_out(self) -> int:
         return len(self.widths)
 
-    @property
-    def guarantee(self) -> Guarantee:
-        """Nothing of single records: what the target reveals is measured."""
-        return Guarantee(
-            kind="none",
-            number=None,
-            unit="",
-            scope="every record",
-            theorem="None: what the target prediction itself reveals is measured, not limited",
-        )
+    guarantee: ClassVar[Guarantee] = Guarantee(
+        kind="none",
+        number=None,
+        unit="",
+        scope="every record",
+        theorem="None: what the target prediction itself reveals is measured, not limited",
+    )
+    """Nothing of single records: what the target reveals is measured."""
 
-    @property
-    def target_theorem(self) -> str:
-        """What `FollowsTarget` rests on, in a sentence."""
-        return (
-            "the exact target prediction A^T x is rounded correctly to a grid, and the release is "
-            "computed from that value alone"
-        )
+    target_theorem: ClassVar[str] = (
+        "the exact target prediction A^T x is rounded correctly to a grid, and the release is "
+        "computed from that value alone"
+    )
+    """What `FollowsTarget` rests on, in a sentence."""
 
     def predict_target(self, x: ArrayLike) -> FloatArray:
         """What is released of ``A^T x``, (n_records, n_targets): class, bin or number, float64.
