@@ -1,8 +1,9 @@
 """How objects show themselves, as text and in a notebook: shapes, roles, promises; no values."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from html import escape
-from typing import Any, TypeVar
+from typing import Any, TypeVar, dataclass_transform
 
 from privpipe.errors import printable
 
@@ -63,3 +64,10 @@ def facts_of_map(fitted: Any) -> dict[str, str]:
         "rests on": promise.theorem,
     }
     return found | ({"assumes": promise.assumptions} if promise.assumptions else {})
+
+
+@dataclass_transform(frozen_default=True, eq_default=False)
+def record_map(cls: C) -> C:
+    """Make a map of a class: a frozen dataclass of a few arrays, which shows what it promises."""
+    made: Any = dataclass(frozen=True, eq=False)(cls)
+    return described(facts_of_map)(made)  # type: ignore[no-any-return]  # the class itself

@@ -115,8 +115,8 @@ def _show_collection(path: str, verify: bool) -> dict[str, Any]:
 
 def _show_header(header: Mapping[str, Any], path: str, proven: str = "") -> dict[str, Any]:
     """What the header says, and, where it was verified, what is proven by that."""
-    hidden = (*WITHHELD, "audit")
-    rows = [{"key": key, "value": _write(one)} for key, one in header.items() if key not in hidden]
+    unsaid = (*WITHHELD, "audit")
+    rows = [{"key": key, "value": _write(one)} for key, one in header.items() if key not in unsaid]
     say(tabulate(rows, title=f"{header['format']} {shown(path)}"))
     if "audit" in header:
         from privpipe.report.page import unescape_markdown

@@ -5,7 +5,7 @@ is a `Chain` of the `Standardiser` and the method's own map: records to come are
 training records, never by themselves.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from typing import Any, ClassVar
@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from privpipe import protocols
-from privpipe.described import described, facts_of_map
+from privpipe.described import record_map
 from privpipe.errors import InputError, OptionError
 from privpipe.fitted_names import by_name, giving_back
 from privpipe.numerics.moments import CoMoments, measure_scale
@@ -33,8 +33,7 @@ _NOTHING = Guarantee(
 )
 
 
-@described(facts_of_map)
-@dataclass(frozen=True, eq=False)
+@record_map
 class Chain:
     """Applies maps in order, each to what the one before released.
 
@@ -133,8 +132,7 @@ def _numbers(promises: list[Guarantee], kind: str) -> list[float]:
     return [float(one.number or 0.0) for one in promises if one.kind == kind]
 
 
-@described(facts_of_map)
-@dataclass(frozen=True, eq=False)
+@record_map
 class Standardiser(FeatureMap):
     """Maps records to ``(x - centre) / scale``, feature by feature, in float64.
 

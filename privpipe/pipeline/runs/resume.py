@@ -99,11 +99,11 @@ def _replace_refused(run: Run, known: workspace.RunState) -> None:
     # What came of it is in the folder of the report; see `history`.
     same = (run.state.source_fingerprint, run.state.training_fingerprint)
     keeps = (known.source_fingerprint, known.training_fingerprint) == same
-    kept = (workspace.STATE, *("kept",) * keeps)
+    retained = (workspace.STATE, *("kept",) * keeps)
     # The case last: who is killed in between finds it, and clears the rest.
-    workspace.clear_workspace(url, keep=(*kept, workspace.CASE))
+    workspace.clear_workspace(url, keep=(*retained, workspace.CASE))
     workspace.write_state(url, run.state)
-    workspace.clear_workspace(url, keep=kept)
+    workspace.clear_workspace(url, keep=retained)
 
 
 def _has_made_nothing(run: Run, known: workspace.RunState) -> bool:

@@ -3,7 +3,6 @@
 Salamatian et al., SPPM: Sparse Privacy Preserving Mappings.
 """
 
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Literal, get_args
 
@@ -11,7 +10,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from privpipe import protocols
-from privpipe.described import described, facts_of_map
+from privpipe.described import record_map
 from privpipe.errors import InputError, OptionError
 from privpipe.fitted_names import giving_back, name_codes, read_codes, schema_of
 from privpipe.fitted_schema import UNKNOWN, NamedCodes
@@ -25,8 +24,7 @@ UnseenPolicy = Literal["refuse", "nearest"]
 _BLOCK_PAIRS = 2**22
 
 
-@described(facts_of_map)
-@dataclass(frozen=True, eq=False)
+@record_map
 class SparseMapping:
     """A sparse mapping from symbols to distributions over symbols.
 

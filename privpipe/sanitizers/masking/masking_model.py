@@ -14,7 +14,7 @@ import numpy as np
 
 from privpipe import protocols
 from privpipe.capabilities import AddsUp
-from privpipe.described import described, facts_of_map
+from privpipe.described import record_map
 from privpipe.errors import InputError
 from privpipe.numerics.masking.missing import complete_rows
 from privpipe.numerics.masking.sign_sums import round_to_grid, sum_with_signs
@@ -44,8 +44,7 @@ class SignedSums(AddsUp):
     n_records: int
 
 
-@described(facts_of_map)
-@dataclass(frozen=True, eq=False)
+@record_map
 class MaskingModel(SurrogateModel):
     """Makes surrogates of signed sums of standardised records.
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from privpipe.described import described, facts_of_map
+from privpipe.described import record_map
 from privpipe.errors import GuaranteeError, OptionError
 from privpipe.numerics.masking.private_moments import RepairedMoments, draw_rows
 from privpipe.numerics.noise import estimates
@@ -23,8 +23,7 @@ PRODUCTS, LEAST_SUMS = 20_000, 100
 """Whose noise an audit draws, in some seconds; and independent sums of them."""
 
 
-@described(facts_of_map)
-@dataclass(frozen=True, eq=False)
+@record_map
 class PrivateMaskingModel(SurrogateModel, PublicScale):
     """Makes surrogates of noisy second moments; it knows nothing else of any record.
 

@@ -15,7 +15,7 @@ import numpy as np
 from pydantic import Field, computed_field
 from pydantic.dataclasses import dataclass as options_dataclass
 
-from privpipe.described import described, facts_of_map
+from privpipe.described import record_map
 from privpipe.errors import InputError, OptionError
 from privpipe.fitted_names import keep_names
 from privpipe.numerics.minimax.filters import Pullback
@@ -238,8 +238,7 @@ class MinimaxCustomOptions(FamilyOptions):
         self.try_loss(schema, family.n_features_out)
 
 
-@described(facts_of_map)
-@dataclass(frozen=True, eq=False)
+@record_map
 class CustomFilter(TrainingRecord, custom_code.PickledTrust, FeatureFilter):
     """Maps records by a trained custom filter.
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from privpipe.described import described, facts_of_map
+from privpipe.described import record_map
 from privpipe.protocols import FloatArray, Guarantee
 from privpipe.sanitizers.feature_map import FeatureMap
 
@@ -46,8 +46,7 @@ class FeatureFilter(FeatureMap):
         return promise_nothing("minimax")
 
 
-@described(facts_of_map)
-@dataclass(frozen=True, eq=False)
+@record_map
 class LinearFilter(FeatureFilter):
     """Maps records to ``x U + offset``, in float64 to rounding.
 
@@ -91,8 +90,7 @@ class LinearFilter(FeatureFilter):
         return np.asarray(records @ self.weights + self.offset)
 
 
-@described(facts_of_map)
-@dataclass(frozen=True, eq=False)
+@record_map
 class MaskFilter(FeatureFilter):
     """Multiplies every feature by a number between 0 and 1.
 
@@ -158,8 +156,7 @@ class TrainingRecord:
     baselines: FloatArray
 
 
-@described(facts_of_map)
-@dataclass(frozen=True, eq=False)
+@record_map
 class MinimaxFilter(TrainingRecord, LinearFilter):
     """A linear filter learned in rounds, and how learning went.
 

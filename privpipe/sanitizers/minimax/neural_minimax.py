@@ -13,7 +13,7 @@ from pydantic import Field, computed_field
 from pydantic.dataclasses import dataclass as options_dataclass
 from scipy.special import expit
 
-from privpipe.described import described, facts_of_map
+from privpipe.described import record_map
 from privpipe.errors import InputError, OptionError
 from privpipe.fitted_names import keep_names
 from privpipe.numerics.minimax import filters
@@ -189,8 +189,7 @@ class MinimaxNeuralOptions(FamilyOptions):
         self.try_loss(schema, self.n_hidden[-1])
 
 
-@described(facts_of_map)
-@dataclass(frozen=True, eq=False)
+@record_map
 class NeuralFilter(FamilyFit, FeatureFilter):
     """Maps records through a trained sigmoid network.
 

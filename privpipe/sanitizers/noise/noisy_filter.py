@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from privpipe import protocols
 from privpipe.capabilities import AddsUp, BoundCounts, Layered, Projects
-from privpipe.described import described, facts_of_map
+from privpipe.described import record_map
 from privpipe.errors import OptionError
 from privpipe.fitted_names import giving_back
 from privpipe.numerics.noise import bounding, estimates
@@ -157,8 +157,7 @@ class RecordWords:
         return self._stream.words_at(purpose, words_per_record, found, places)
 
 
-@described(facts_of_map)
-@dataclass(frozen=True, eq=False)
+@record_map
 class NoisyFilter:
     """Filters, bounds and adds noise to records, or bounds, adds noise and filters.
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, replace
 from functools import cached_property
 from typing import Any, ClassVar, Literal, Unpack
 
 import numpy as np
 from pydantic.dataclasses import dataclass as options_dataclass
 
-from privpipe.described import described, facts_of_map
+from privpipe.described import record_map
 from privpipe.errors import OptionError, PrivacyWarning
 from privpipe.fitted_names import keep_names
 from privpipe.numerics.null_space import factorisation
@@ -42,8 +42,7 @@ class NullSpaceOptions(predictors.CleanerOptions):
     shares, which is what Theorem 2 states."""
 
 
-@described(facts_of_map)
-@dataclass(frozen=True, eq=False)
+@record_map
 class NullSpaceCleaner(linear_cleaner.TargetRelease):
     """Algorithm 1: keeps of each record only what its desired prediction needs.
 
@@ -260,8 +259,7 @@ NULL_SPACE = Method(
 )
 
 
-@described(facts_of_map)
-@dataclass(frozen=True, eq=False)
+@record_map
 class TargetedCleaner(linear_cleaner.TargetRelease):
     """Algorithm 2: spends the budget where it hurts the confidential predictor most.
 
@@ -366,8 +364,7 @@ class TargetedCleaner(linear_cleaner.TargetRelease):
         )
 
 
-@described(facts_of_map)
-@dataclass(frozen=True, eq=False)
+@record_map
 class PrintedCleaner(linear_cleaner.LinearCleaner):
     """Figure 3 verbatim, for reproductions only: ``x~ = x - V (alpha a)`` with ``a = V^T x``.
 

@@ -6,12 +6,11 @@ is no differential privacy either: its scale follows from the utility, not from 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar, Self
 
 import numpy as np
 
-from privpipe.described import described, facts_of_map
+from privpipe.described import record_map
 from privpipe.errors import InputError, OptionError
 from privpipe.fitted_names import giving_back
 from privpipe.numerics.null_space.knapsack import check_budget
@@ -22,8 +21,7 @@ from privpipe.sanitizers.arrays import as_predictor
 from privpipe.sanitizers.feature_map import FeatureMap, as_records, check_finite_records
 
 
-@described(facts_of_map)
-@dataclass(frozen=True, eq=False)
+@record_map
 class LaplaceMechanism(FeatureMap):
     """Adds Laplace noise of mean 0 and one scale to every feature.
 

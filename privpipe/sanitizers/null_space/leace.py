@@ -5,14 +5,13 @@ linear predictor finds the confidential variables any better than a constant. `s
 the closed form, from co-moments.
 """
 
-from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic.dataclasses import dataclass as options_dataclass
 
-from privpipe.described import described, facts_of_map
+from privpipe.described import record_map
 from privpipe.errors import InputError
 from privpipe.fitted_names import keep_names
 from privpipe.numerics.moments import CoMoments, measure_scale
@@ -38,8 +37,7 @@ class LeaceOptions(MethodOptions):
         return frozenset({"confidential"})
 
 
-@described(facts_of_map)
-@dataclass(frozen=True, eq=False)
+@record_map
 class LeaceEraser(FeatureMap):
     """Projects each record obliquely: ``x~ = x - left (right^T (x - mean))``.
 

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Literal, Self, TypedDict
 import numpy as np
 
 from privpipe.capabilities import UtilityPromise, UtilitySummary
-from privpipe.described import described, facts_of_map
+from privpipe.described import record_map
 from privpipe.errors import GuaranteeError, OptionError, PrivacyWarning
 from privpipe.fitted_names import giving_back
 from privpipe.numerics.null_space import cleaning, rounding_margin
@@ -398,8 +398,7 @@ class TargetRelease(LinearCleaner):
         return self._clean(wide, np.dtype(dtype), of_target=True).released
 
 
-@described(facts_of_map)
-@dataclass(frozen=True, eq=False)
+@record_map
 class FactoredCleaner(TargetRelease):
     """Releases the retained coordinates instead of the cleaned record.
 

@@ -4,7 +4,6 @@ The least that keeps a target usable. What the prediction itself reveals of a co
 is all that is left to reveal, so it is what a null-space cleaner's release tends to.
 """
 
-from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, ClassVar, Literal
 
@@ -14,7 +13,7 @@ from pydantic.dataclasses import dataclass as options_dataclass
 from scipy.special import ndtri
 
 from privpipe import protocols
-from privpipe.described import described, facts_of_map
+from privpipe.described import record_map
 from privpipe.fitted_names import keep_names
 from privpipe.numerics.moments import count_targets
 from privpipe.numerics.null_space.prediction_grid import predict_on_grid
@@ -49,8 +48,7 @@ class TargetOnlyOptions(MethodOptions):
         return frozenset({"desired"})
 
 
-@described(facts_of_map)
-@dataclass(frozen=True, eq=False)
+@record_map
 class TargetOnly(FeatureMap):
     """Releases the predicted class of each categorical target, and each predicted number.
 
