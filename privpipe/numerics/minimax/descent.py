@@ -3,6 +3,9 @@
 Hamm, JMLR 2017, Algorithm 1, and what replaces it by default.
 """
 
+import warnings
+from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,11 +13,18 @@ import scipy.optimize as so
 
 from privpipe.errors import ConvergenceError
 from privpipe.numerics.minimax.filters import InputScaling
+from privpipe.numerics.minimax.newton import Pairs, divide_by_curvature
 from privpipe.numerics.minimax.objective import Evaluation, MinimaxObjective
 from privpipe.protocols import FloatArray
 
 HISTORY_TAIL = ("gradient_norm", "inner_gap", "rounds", "bytes", "largest_round_bytes")
 """Last columns of a history."""
+MEMORY = 20
+"""Pairs that show Phi's curvature: memory is the driver's and cheap, rounds are not."""
+LEAST_SLOPE = 1e-7
+"""In whitened inputs, below which there is nothing to gain."""
+MOST_TRIALS = 20
+"""Of a line search: one or two are usual."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,6 +58,7 @@ def descend_quasi_newton(
     scaling: InputScaling,
     tolerance: float,
     early_stopping: int = 0,
+    pairs: Pairs | None = None,
 ) -> Descent:
     """L-BFGS on Phi in whitened inputs; every accepted iterate lowers Phi.
 
@@ -63,38 +74,16 @@ def descend_quasi_newton(
     early_stopping
         With held-out records: stop after so many iterations without a better held-out Phi, and
         return the best of them. 0 looks at the training Phi alone.
+    pairs
+        What an earlier descent knows of the curvature, in whitened inputs; those of this one are
+        added to it.
     """
     # L-BFGS in whitened inputs needs a tenth of the rounds of plain gradient steps, Adam, or
     # L-BFGS on features as they are.
     recorder = _Recorder(objective, scaling, early_stopping)
-    x0 = scaling.invert(start)
-    recorder.accept(x0)
-    if max_iterations == 0:
-        return recorder.finish("iterations")
-    try:
-        result = so.minimize(
-            recorder.value_and_gradient,
-            x0,
-            jac=True,
-            method="L-BFGS-B",
-            callback=recorder.callback,
-            options={
-                "maxiter": max_iterations,
-                # Memory is the driver's and cheap, rounds are not.
-                "maxcor": 20,
-                "ftol": tolerance,
-                "gtol": 1e-7,
-                # An iteration takes one or two evaluations; the limit ends a line search that
-                # never would.
-                "maxfun": 20 * max_iterations,
-            },
-        )
-    except _HeldOutRoseError:
-        return recorder.finish("held_out")
-    # A fit is not lost to one filter that a line search looked at: iterates before it count.
-    except ConvergenceError:
-        return recorder.finish("inner")
-    return recorder.finish(_explain(result))
+    x, known = scaling.invert(start), deque(maxlen=MEMORY) if pairs is None else pairs
+    recorder.accept(x)
+    return recorder.finish(recorder.lower(x, max_iterations, tolerance, known))
 
 
 def descend_alternating(
@@ -120,10 +109,6 @@ def descend_alternating(
     return recorder.finish("iterations", keep_last=True)
 
 
-class _HeldOutRoseError(Exception):
-    """Leaves scipy's minimiser when held-out Phi has stopped falling."""
-
-
 class _Recorder:
     """Evaluates, remembers the last point evaluated, and keeps the history of accepted ones."""
 
@@ -142,28 +127,75 @@ class _Recorder:
         if key not in self._seen:
             if len(self._seen) > 40:
                 self._seen.clear()
-            self._seen[key] = self.objective(self.scaling.to_filter(x))
+            self._seen[key] = self.objective(self.scaling.to_filter(x), certified=False)
         return self._seen[key]
 
-    def value_and_gradient(self, x: FloatArray) -> tuple[float, FloatArray]:
+    def measure(self, x: FloatArray) -> tuple[float, FloatArray]:
+        """Phi and its gradient by the optimiser's parameters."""
         found = self.evaluate(x)
         return found.value, self.scaling.to_optimiser(found.gradient)
 
-    def callback(self, intermediate_result: so.OptimizeResult) -> None:
-        self.accept(np.array(intermediate_result.x))
+    def lower(self, x: FloatArray, most: int, tolerance: float, pairs: Pairs) -> str:
+        """Accept iterate after iterate; why no further one came."""
+        value, slope = self.measure(x)
+        for number in range(most):
+            if np.abs(slope).max(initial=0.0) <= LEAST_SLOPE:
+                return "gradient"
+            direction = -divide_by_curvature(slope, pairs)
+            if number == 0:
+                # What is known of another objective's curvature is nearly right: half a step is
+                # near enough. Where nothing is known it has length one, in whitened inputs.
+                longest = np.linalg.norm(pairs[-1][0]) / 2 if pairs else 1.0
+                change = float(longest / np.linalg.norm(direction))
+                direction *= min(1.0, change) if pairs else change
+            try:
+                step = self._search(x, direction)
+            except ConvergenceError:
+                # A fit is not lost to one filter that a line search looked at: those before count.
+                return "inner"
+            if step is None:
+                return "line_search"
+            x, before, last = x + step * direction, value, slope
+            self.accept(x)
+            value, slope = self.measure(x)
+            # Their product is positive: the search ends where the slope has flattened.
+            pairs.append((step * direction, slope - last))
+            if self.has_risen():
+                return "held_out"
+            if before - value <= tolerance * max(1.0, abs(before), abs(value)):
+                return "progress"
+        return "iterations"
+
+    def _search(self, x: FloatArray, direction: FloatArray) -> float | None:
+        """Step along a direction that lowers Phi and flattens its slope enough, or None."""
+        value, slope = self.measure(x)
+        with warnings.catch_warnings():  # where it finds none it also warns
+            warnings.simplefilter("ignore")
+            found: float | None = so.line_search(
+                lambda at: self.measure(at)[0],
+                lambda at: self.measure(at)[1],
+                x,
+                direction,
+                gfk=slope,
+                old_fval=value,
+                maxiter=MOST_TRIALS,
+            )[0]
+        return found
+
+    def has_risen(self) -> bool:
+        """Whether held-out Phi has not fallen for as many iterates as are waited for."""
         judged = self._judge()
-        if self.early_stopping and len(judged) - 1 - int(np.argmin(judged)) >= self.early_stopping:
-            raise _HeldOutRoseError
+        return 0 < self.early_stopping <= len(judged) - 1 - int(np.argmin(judged))
 
     def accept(self, x: FloatArray) -> Evaluation:
-        found, o = self.evaluate(x), self.objective
+        found = self.evaluate(x)
         norm = float(np.abs(self.scaling.to_optimiser(found.gradient)).max(initial=0.0))
         self._accepted.append((x, found))
         self._rows.append(
             [
                 *(float(len(self._rows)), found.value, *found.losses.tolist()),
                 *([] if np.isnan(found.held_out) else [found.held_out]),
-                *(norm, found.gap, o.n_rounds, o.n_bytes, o.largest_round),
+                *(norm, *self._describe_work(found)),
             ]
         )
         return found
@@ -175,13 +207,14 @@ class _Recorder:
     def finish(self, stopped: str, *, keep_last: bool = False) -> Descent:
         # The paper's algorithm returns its last iterate, wherever Phi went.
         x, found = self._accepted[-1 if keep_last else int(np.argmin(self._judge()))]
-        return Descent(self.scaling.to_filter(x), np.array(self._rows), stopped, found.heads)
+        if self.objective.certifies_end:
+            # Before, decrements decide: to certify every iterate costs a round of each.
+            with suppress(ConvergenceError):  # what was evaluated counts
+                found = self.objective(self.scaling.to_filter(x))
+            self._rows[-1][-4:] = self._describe_work(found)
+        rows = np.array(self._rows)
+        return Descent(self.scaling.to_filter(x), rows, stopped, found.heads)
 
-
-def _explain(result: so.OptimizeResult) -> str:
-    """Name scipy's reason: its status 1 is a limit, 2 a failed line search, 0 a tolerance."""
-    if result.status == 1:
-        return "iterations"
-    if result.status == 2:
-        return "line_search"
-    return "gradient" if "PGTOL" in str(result.message).upper() else "progress"
+    def _describe_work(self, found: Evaluation) -> list[float]:
+        o = self.objective
+        return [found.gap, o.n_rounds, o.n_bytes, o.largest_round]

@@ -6,6 +6,7 @@ retreats. It never sees a record.
 """
 
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 
 import numpy as np
@@ -31,10 +32,6 @@ SETTLES = 0.2
 # or head near by they are nearly right.
 MEMORY = 20
 """Pairs of directions and products that shape the next run."""
-# With products alone classes that are separable, ridge 1e-6, took 4,000 rounds a filter (100
-# records of 40 features, 6 classes): what they had sent would have paid a hundred Hessians.
-MOST_ENTRIES = 2000
-"""Of a head whose Hessian may be sent where products have cost more: 16 MB of it."""
 RECENT = 4
 """Runs whose smallest eigenvalue counts for the next."""
 
@@ -51,7 +48,37 @@ def _find_least(coefficients: list[tuple[float, float]]) -> float:
     return max(float(values[0]), 1e-12)
 
 
-def _dot(a: FloatArray, b: FloatArray) -> float:
+Pairs = deque[tuple[FloatArray, FloatArray]]
+"""Steps and the changes of slope along them, the newest last; their products are positive."""
+
+
+def divide_by_curvature(
+    slope: FloatArray, pairs: Pairs, begin: Callable[[FloatArray], FloatArray] = lambda slope: slope
+) -> FloatArray:
+    """Divide a slope by the curvature that pairs show: the two loops of L-BFGS (Nocedal 1980).
+
+    Parameters
+    ----------
+    slope
+        Of any shape, that of the pairs.
+    begin
+        Divides by a guess, which is scaled to suit the newest pair.
+    """
+    q, back = slope.copy(), []
+    for s, y in reversed(pairs):
+        back.append(dot(s, q) / dot(s, y))
+        q -= back[-1] * y
+    q = begin(q)
+    if pairs:
+        s, y = pairs[-1]
+        q = q * (dot(s, y) / dot(y, begin(y)))
+    for (s, y), a in zip(pairs, reversed(back), strict=True):
+        q += (a - dot(y, q) / dot(s, y)) * s
+    return q
+
+
+def dot(a: FloatArray, b: FloatArray) -> float:
+    """Inner product of two arrays of one shape."""
     return float((a * b).sum())
 
 
@@ -59,6 +86,12 @@ def _dot(a: FloatArray, b: FloatArray) -> float:
 ARMIJO = 1e-4
 SLOW = 0.03
 """A step with an old curvature should shrink the gap at least by this factor."""
+# Of separable classes the curvature falls e-fold from step to step: a decrement of 9e-7 nats by the
+# Hessian of the step before was 1.2e-5.
+DOUBT = 100.0
+"""Times a decrement by an old Hessian, where steps with it are slow."""
+FRESH, OLD = 1e-3, 3e-5
+"""Nats to gain above which the next step, too, needs a curvature: after a fresh one, an old one."""
 # Scores of a record that change by one change its curvature at most e-fold (self-concordance):
 # steps bounded in the scores stay where the model holds. Damping by factors of thirty, as was done
 # before, went from steps that were refused to steps that gained a hundredth and back (300 records
@@ -130,7 +163,7 @@ class HeadSolver:
         """Forget values and curvature, for they belong to another filter; keep the head."""
         self.trial = self.head
         self.value, self.gap, self.decrement = np.inf, np.inf, np.inf
-        self.stalled = self.is_slow = False
+        self.stalled = self.is_slow = self.is_old = False
         self._slope = np.zeros_like(self.head)
         self._direction = np.zeros_like(self.head)
         self._damping, self._radius, self._refused = 0.0, np.inf, 0
@@ -153,13 +186,15 @@ class HeadSolver:
         # No value is known yet at this filter: whatever comes is accepted as where the descent
         # starts.
         is_new = np.isinf(self.value)
+        if self.accepted and not is_new:  # of a head that others waited for
+            return
         if curvature is not None and len(curvature[0]) and self._is_lost(loss, slope.shape[1]):
             self._begin_at_zeros()
             return
         value = loss + self.penalty(self.trial)
         slope = slope + self._penalty[:, None] * self.trial
         # What the step to the trial promised: half of its fall along the slope, in the model.
-        gain = -0.5 * _dot(self._direction, self._slope)
+        gain = -0.5 * dot(self._direction, self._slope)
         # The last term is rounding of a sum over many records; without it heads at their minimum
         # are refused for ever.
         if value > self.value - 2 * ARMIJO * gain + 1e-13 * (1 + abs(value)):
@@ -185,7 +220,8 @@ class HeadSolver:
         if is_new and self._is_absurd(loss):
             self._begin_at_zeros()
         else:
-            self.is_slow = curvature is None and self.decrement > SLOW * before
+            self.is_old = curvature is None
+            self.is_slow = self.is_old and self.decrement > SLOW * before
 
     def propose(self) -> None:
         """Move the trial one full step from an accepted head; a refused one is left as it is."""
@@ -202,13 +238,26 @@ class HeadSolver:
         return self.trial is self.head
 
     @property
+    def needs_curvature(self) -> bool:
+        """Whether an old Hessian would not make the next step long enough."""
+        if self.stalled or self.gap == 0:
+            return False
+        is_near = self.decrement <= (OLD if self.is_old else FRESH)
+        return self.is_bounded or self.is_slow or not is_near
+
+    @property
+    def doubted_gap(self) -> float:
+        """The decrement, or far more where an old Hessian bends more than the loss does now."""
+        return DOUBT * self.decrement if self.is_slow else self.decrement
+
+    @property
     def is_bounded(self) -> bool:
         """Whether the step is shortened: far from where the model of the loss holds."""
         return self._damping > 0
 
     def _bound(self, direction: FloatArray) -> float:
         """Upper bound of the loss's curvature along a direction."""
-        return _dot(direction, self._block @ direction)
+        return dot(direction, self._block @ direction)
 
     def _is_lost(self, loss: float, n_scores: int) -> bool:
         """Whether a head from another filter predicts classes worse than a constant guess."""
@@ -255,7 +304,7 @@ class HeadSolver:
 
     def _measure_decrement(self, slope: FloatArray) -> float:
         newton = self._direction if self._damping == 0 else -self._divide(slope, 0.0)
-        return -0.5 * _dot(newton, slope)
+        return -0.5 * dot(newton, slope)
 
     def _retreat(self) -> None:
         """Refuse the trial: a smaller radius, and boldly smaller where that was not enough."""
@@ -329,7 +378,7 @@ class InexactSolver(HeadSolver):
 
     def __init__(self, head: FloatArray, *, ridge: float, n_free: int, tolerance: float) -> None:
         self._tolerance = tolerance
-        self._pairs: deque[tuple[FloatArray, FloatArray]] = deque(maxlen=MEMORY)
+        self._pairs: Pairs = deque(maxlen=MEMORY)
         self._least: deque[float] = deque(maxlen=RECENT)
         self._majorant = float(head.shape[1] + 1) / 2
         self._residual = self.probe = self._found = np.zeros_like(head)
@@ -346,21 +395,9 @@ class InexactSolver(HeadSolver):
         """Whether its next step waits for a product with `probe`."""
         return self.accepted and self._is_running and not self.stalled
 
-    @property
-    def is_dear(self) -> bool:
-        """Whether products for one filter have sent more than a Hessian, which then may be sent."""
-        q = self.head.size
-        return q <= MOST_ENTRIES and 16 * self._n_products > 4 * (q + 1)
-
-    def exchange(self) -> HeadSolver:
-        """A solver by Hessians that resumes from this one's head."""
-        n_free = int((self._penalty == 0).sum())
-        return HeadSolver(self.head, ridge=float(self._penalty[0]) / 2, n_free=n_free)
-
     def restart(self) -> None:
         """Forget values and curvature, keep the head and what only shapes steps."""
         super().restart()
-        self._n_products = 0
         self._begin()
         self._is_running = False
 
@@ -380,21 +417,20 @@ class InexactSolver(HeadSolver):
 
     def take_product(self, product: FloatArray) -> None:
         """Take the product of the Hessian of the mean loss, without penalty, with `probe`."""
-        self._n_products += 1
         product = product + self._penalty[:, None] * self.probe
         # Curvature along the probe: of a convex loss it is negative by rounding alone.
-        bend = _dot(self.probe, product)
+        bend = dot(self.probe, product)
         if not bend > 0:  # rounding: nothing is left in this direction
             self.stalled = not self._probes
             self._end()
             return
-        step = _dot(self.probe, self._residual) / bend
+        step = dot(self.probe, self._residual) / bend
         self._probes.append(self.probe)
         self._products.append(product)
         self._found = self._found + step * self.probe
         self._residual = self._residual - step * product
         reduced = self._precondition(self._residual)
-        size = _dot(self._residual, reduced)
+        size = dot(self._residual, reduced)
         self._coefficients.append((step, size / self._size))
         self.probe = reduced + size / self._size * self.probe
         self._size = size
@@ -410,7 +446,7 @@ class InexactSolver(HeadSolver):
         # A Ritz value lies above the eigenvalue: the smallest of several runs is nearer, yet an
         # estimate.
         least = min(_find_least(self._coefficients), *self._least, np.inf)
-        self.decrement = 0.5 * (self._size / least - _dot(self._found, self._slope))
+        self.decrement = 0.5 * (self._size / least - dot(self._found, self._slope))
         left = 0.5 * self._size / least
         if self.certifies:
             left = float(0.5 * (self._residual**2 / self._penalty[:, None]).sum())
@@ -436,7 +472,7 @@ class InexactSolver(HeadSolver):
         self._direction = np.zeros_like(self.head)
         self._residual = -self._slope
         reduced = self._precondition(self._residual)
-        self.probe, self._size = reduced, _dot(self._residual, reduced)
+        self.probe, self._size = reduced, dot(self._residual, reduced)
 
     def _end(self) -> None:
         self._is_running = False
@@ -476,16 +512,9 @@ class InexactSolver(HeadSolver):
         return self._majorant * super()._bound(direction)
 
     def _precondition(self, residual: FloatArray) -> FloatArray:
-        """M^-1 with the pairs of earlier runs: the two loops of L-BFGS."""
-        q, back = residual.copy(), []
-        for s, y in reversed(self._pairs):
-            back.append(_dot(s, q) / _dot(s, y))
-            q -= back[-1] * y
-        q = np.asarray(sl.solve(self._block, q, assume_a="pos", check_finite=False))
-        if self._pairs:
-            s, y = self._pairs[-1]
-            whole = sl.solve(self._block, y, assume_a="pos", check_finite=False)
-            q *= _dot(s, y) / _dot(y, whole)
-        for (s, y), a in zip(self._pairs, reversed(back), strict=True):
-            q += (a - _dot(y, q) / _dot(s, y)) * s
-        return q
+        """M^-1 with the pairs of earlier runs."""
+
+        def begin(slope: FloatArray) -> FloatArray:
+            return np.asarray(sl.solve(self._block, slope, assume_a="pos", check_finite=False))
+
+        return divide_by_curvature(residual, self._pairs, begin)

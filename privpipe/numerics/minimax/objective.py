@@ -4,7 +4,7 @@
 equations 10-11). Each evaluation solves the convex inner problems in rounds over the records.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
@@ -22,30 +22,27 @@ MAX_ROUNDS = 200
 # fit was lost with them.
 LATE_ROUND = 100
 """From here on no head that is near enough is moved any more."""
-# Steps with an old Hessian are cheap rounds, but converge linearly: after three a new one pays.
-MAX_CHORDS = 3
 QUADRATIC = 0.01
 """Gap in nats below which one more Newton step is expected to settle a head."""
-# Filter, head and both gradients of 561 features, five outputs and up to 200 classes fit in it.
-ROUND_BYTES = 64_000
+# On a cluster a round costs 10 to 25 ms whatever it sums, and bytes cost a tenth of that: two of
+# the largest Hessians fit in one.
+ROUND_BYTES = 32_000_000
 """Bytes of a round, down and up, beyond which tasks are sent in rounds of their own."""
 PRECISE = 1e-6
 """Share of the tolerance at which a head is left alone."""
 
 
 class Want(StrEnum):
-    """What a round sums besides losses; slopes by the trial heads always come, but for products."""
+    """What a round sums of a head: besides its loss and slope, or, a product, in their place."""
 
     CURVATURE = "curvature"
-    """Packed Hessians and their bounds, of heads with Newton steps."""
+    """Packed Hessian and its bound, of a head with Newton steps."""
     BLOCK = "block"
-    """The bounds alone, of heads whose Hessian is too large to send."""
+    """The bound alone, of a head whose Hessian is too large to send."""
     PRODUCT = "product"
-    """Products of Hessians with directions in place of slopes."""
-    VALUE = "value"
+    """A product of the Hessian with a direction."""
+    SLOPE = "slope"
     """Nothing more."""
-    GRADIENT = "gradient"
-    """The gradient by the filter."""
 
     @property
     def is_curved(self) -> bool:
@@ -58,7 +55,9 @@ class Question(NamedTuple):
 
     parameters: FloatArray
     heads: tuple[FloatArray | None, ...]
-    want: Want
+    wants: tuple[Want | None, ...]
+    gradient: bool
+    """Whether the gradient by the filter is summed, too."""
     weights: FloatArray
     """(n_tasks,): of the losses in the gradient by the filter; zero for tasks without part."""
     directions: tuple[FloatArray | None, ...] = ()
@@ -113,6 +112,8 @@ class MinimaxObjective:
         Of the filter's first `n_penalised` parameters.
     inner_tolerance
         Largest gap of an inner problem, in nats.
+    certifies_end
+        Whether a descent ends with what heads certify.
     """
 
     query: Callable[[Question], Sums]
@@ -122,56 +123,73 @@ class MinimaxObjective:
     ridge: float = 0.0
     n_penalised: int = 0
     inner_tolerance: float = 1e-6
+    certifies_end: bool = True
     n_rounds: int = field(default=0, init=False)
     n_bytes: int = field(default=0, init=False)
     largest_round: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
+        self._at: FloatArray = np.empty(0)
+        self._last: Evaluation | None = None
+        self._certified = True
         self._free = {t: solver for t, solver in enumerate(self.solvers) if solver is not None}
 
-    def __call__(self, parameters: FloatArray) -> Evaluation:
+    def __call__(self, parameters: FloatArray, *, certified: bool = True) -> Evaluation:
         """Evaluate Phi and its gradient, with all heads solved to the inner tolerance.
+
+        Parameters
+        ----------
+        parameters : (n_parameters,)
+            Of the filter. Heads of the one that was evaluated last step on from where they are.
+        certified
+            Whether the bounds of heads that have one must be within the tolerance, not their
+            decrements alone: about a round more.
 
         Raises
         ------
         ConvergenceError
             If an inner problem is not solved in `MAX_ROUNDS` rounds, those of products not counted.
         """
-        # Values and curvature belong to the filter of the last call; heads are warm from it.
-        for solver in self._free.values():
-            solver.restart()
-        chords, steps = 0, 0
+        self._certified = certified
+        if self._last is not None and np.array_equal(parameters, self._at):
+            unsettled = [s for s in self._free.values() if not self._is_settled(s)]
+            if not unsettled:
+                return self._last
+            for solver in unsettled:
+                solver.propose()
+        else:
+            # Values and curvature belong to the filter of the last call; heads are warm from it.
+            self._at, self._last = parameters, None
+            for solver in self._free.values():
+                solver.restart()
+        self._last = self._solve(parameters)
+        return self._last
+
+    def _solve(self, parameters: FloatArray) -> Evaluation:
+        steps = 0
         while steps < MAX_ROUNDS:
             if is_late := steps >= LATE_ROUND:
                 self._withdraw()
-            want, live = self._choose(chords)
-            counts, losses, gradient = self._query_in_batches(parameters, want, live)
-            steps += want is not Want.PRODUCT
+            wants, with_gradient = self._choose()
+            counts, losses, gradient = self._query_in_batches(parameters, wants, with_gradient)
+            steps += set(wants.values()) != {Want.PRODUCT}
             # Danskin's theorem needs the gradient at the heads' best: one that came up beside
             # slopes whose step then moves the heads is thrown away.
-            if want is Want.GRADIENT and all(map(self._is_settled, self._free.values())):
+            if with_gradient and all(map(self._is_settled, self._free.values())):
                 return self._compose(parameters, counts, losses, gradient)
-            # After all but these a step costs a round: it is taken as far as the tolerance needs.
+            # After a gradient a step costs a round: it is taken as far as the tolerance needs.
             # Where it costs none one more is taken, unless rounding is all that it would gain.
-            is_paid = (want.is_curved or want is Want.PRODUCT) and not is_late
+            is_paid = not with_gradient and not is_late
             least = self.inner_tolerance * (PRECISE if is_paid else 1.0)
-            for t in live:
-                if self._free[t].gap > least:
-                    self._free[t].propose()
-            self._exchange()
-            chords = 0 if want.is_curved else chords + 1
+            for solver in map(self._free.__getitem__, wants):
+                if not self._is_settled(solver) or solver.decrement > least:
+                    solver.propose()
         worst = max(solver.gap for solver in self._free.values())
         raise ConvergenceError(
             f"An inner problem is not solved after {MAX_ROUNDS} rounds "
             f"(gap {worst:.1e} nats, allowed {self.inner_tolerance:.1e}).",
             remedy="Raise regularisation or inner_tolerance.",
         )
-
-    def _exchange(self) -> None:
-        """Solve heads by Hessians where products have sent as much: never above twice the least."""
-        for t, solver in self._free.items():
-            if isinstance(solver, InexactSolver) and solver.is_dear:
-                self._free[t] = self.solvers[t] = solver.exchange()
 
     def _withdraw(self) -> None:
         """Take back steps of heads that are near enough: refused anew each time, they never end."""
@@ -180,48 +198,38 @@ class MinimaxObjective:
                 solver.withdraw()
 
     def _is_settled(self, solver: HeadSolver) -> bool:
-        return solver.accepted and (solver.gap <= self.inner_tolerance or solver.stalled)
+        gap = solver.gap if self._certified and solver.certifies else solver.doubted_gap
+        return solver.accepted and (gap <= self.inner_tolerance or solver.stalled)
 
-    def _choose(self, chords: int) -> tuple[Want, list[int]]:
-        """What to sum next and of which heads: the dearest first, the filter's gradient last.
+    def _choose(self) -> tuple[dict[int, Want], bool]:
+        """What to sum of which heads, and whether the filter's gradient comes with it.
 
-        While a Hessian is worth its bytes, rounds for cheaper heads only wait.
+        It does where this round may be the last: its bytes are few beside a round.
         """
-        unsolved = {t: s for t, s in self._free.items() if not self._is_settled(s)}
-        live = {t: solver for t, solver in unsolved.items() if not solver.stalled}
-        inexact = {t: s for t, s in live.items() if isinstance(s, InexactSolver)}
-        newton = {t: solver for t, solver in live.items() if t not in inexact}
-        # Curvature or the filter's gradient, not both in one round: after a step with fresh
-        # curvature heads are usually right, so an evaluation takes two rounds, and a fused answer
-        # would add the bytes of one to the other.
-        if newton and self._pays_curvature(list(newton.values()), chords):
-            return Want.CURVATURE, list(newton)
-        for want, waiting in (
-            (Want.BLOCK, [t for t, solver in inexact.items() if solver.lacks_block]),
-            (Want.PRODUCT, [t for t, solver in inexact.items() if solver.needs_product]),
-        ):
-            if waiting:
-                return want, waiting
-        if any(solver.decrement > QUADRATIC for solver in inexact.values()):
-            return Want.VALUE, list(unsolved)
-        return Want.GRADIENT, list(self._free)
+        unsettled = {t: s for t, s in self._free.items() if not self._is_settled(s)}
+        wants = {t: self._find_want(s) for t, s in unsettled.items() if not s.stalled}
+        is_far = any(self._free[t].decrement > QUADRATIC for t in wants)
+        if is_far or not {Want.BLOCK, Want.PRODUCT}.isdisjoint(wants.values()):
+            return wants, False
+        return dict.fromkeys(self._free, Want.SLOPE) | wants, True
 
-    def _pays_curvature(self, solvers: Sequence[HeadSolver], chords: int) -> bool:
-        """Whether steps are long, or an old Hessian no longer shortens them."""
-        far = [solver for solver in solvers if solver.gap > self.inner_tolerance]
-        is_slow = chords > MAX_CHORDS or any(s.is_slow or s.is_bounded for s in far)
-        return is_slow or max(solver.decrement for solver in solvers) > QUADRATIC
+    @staticmethod
+    def _find_want(solver: HeadSolver) -> Want:
+        if not isinstance(solver, InexactSolver):
+            return Want.CURVATURE if solver.needs_curvature else Want.SLOPE
+        if solver.lacks_block:
+            return Want.BLOCK
+        return Want.PRODUCT if solver.needs_product else Want.SLOPE
 
     def _query_in_batches(
-        self, parameters: FloatArray, want: Want, live: Sequence[int]
+        self, parameters: FloatArray, wants: Mapping[int, Want], with_gradient: bool
     ) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Counts, losses and gradient of these tasks, in as many rounds as their size demands."""
-        # The filter goes down in every round; its gradient is as large and comes up with one of
-        # them.
-        base = parameters.nbytes * (2 if want is Want.GRADIENT else 1)
+        """Counts, losses and gradient of these heads, in as many rounds as their size demands."""
+        # The filter goes down in every round; its gradient is as large and comes up.
+        base = parameters.nbytes * (2 if with_gradient else 1)
         batches: list[list[int]] = [[]]
         size = base
-        for t in live:
+        for t, want in wants.items():
             added = self._count_bytes(t, want)
             if batches[-1] and size + added > ROUND_BYTES:
                 batches.append([])
@@ -229,38 +237,43 @@ class MinimaxObjective:
             batches[-1].append(t)
             size += added
         # Losses of fixed heads add up over batches: they are summed in the first alone.
-        if want is Want.GRADIENT:
+        if with_gradient:
             batches[0] += [t for t, solver in enumerate(self.solvers) if solver is None]
         counts, losses, gradients = zip(
-            *(self._query_once(parameters, want, batch) for batch in batches), strict=True
+            *(self._query_once(parameters, wants, batch, with_gradient) for batch in batches),
+            strict=True,
         )
         return counts[0], np.sum(losses, axis=0), np.sum(gradients, axis=0)
 
     def _count_bytes(self, t: int, want: Want) -> int:
         """Bytes of a task in a round."""
-        solver = self._free[t]
-        n_inputs, q = len(solver.trial), solver.trial.size
+        n_inputs, q = self._free[t].trial.shape[0], self._free[t].trial.size
         # A product comes up for a head and a direction.
-        size = (3 if want is Want.PRODUCT else 2) * solver.trial.nbytes + self.lift_bytes[t]
-        if want.is_curved:
-            size += 4 * n_inputs * (n_inputs + 1)
-            size += 0 if isinstance(solver, InexactSolver) else 4 * q * (q + 1)
-        return size
+        size = (3 if want is Want.PRODUCT else 2) * 8 * q + self.lift_bytes[t]
+        size += 4 * n_inputs * (n_inputs + 1) if want.is_curved else 0
+        return size + (4 * q * (q + 1) if want is Want.CURVATURE else 0)
 
     def _query_once(
-        self, parameters: FloatArray, want: Want, tasks: Sequence[int]
+        self,
+        parameters: FloatArray,
+        wants: Mapping[int, Want],
+        tasks: Sequence[int],
+        with_gradient: bool,
     ) -> tuple[FloatArray, FloatArray, FloatArray]:
         """One round, whose sums every solver of `tasks` receives; counts, losses and gradient."""
         live = {t: self._free[t] for t in tasks if t in self._free}
-        heads, directions = {t: solver.trial for t, solver in live.items()}, {}
-        if want is Want.PRODUCT:
-            inexact = {t: s for t, s in live.items() if isinstance(s, InexactSolver)}
-            directions = {t: solver.probe for t, solver in inexact.items()}
+        heads = {t: solver.trial for t, solver in live.items()}
+        directions = {
+            t: solver.probe
+            for t, solver in live.items()
+            if isinstance(solver, InexactSolver) and wants[t] is Want.PRODUCT
+        }
         every = range(len(self.solvers))
         question = Question(
             parameters,
             tuple(map(heads.get, every)),
-            want,
+            tuple(wants.get(t) if t in live else None for t in every),
+            with_gradient,
             np.where(np.isin(every, tasks), self.weights, 0.0),
             tuple(map(directions.get, every)) if directions else (),
         )
@@ -274,11 +287,11 @@ class MinimaxObjective:
             )
         for t, solver in live.items():
             slope, *curvature = (part / n for part in rest[3 * t : 3 * t + 3])
-            if want is Want.PRODUCT and isinstance(solver, InexactSolver):
+            if isinstance(solver, InexactSolver) and t in directions:
                 solver.take_product(slope)
             else:
                 loss = float(losses[t, 0]) / n
-                solver.receive(loss, slope, tuple(curvature) if want.is_curved else None)
+                solver.receive(loss, slope, tuple(curvature) if wants[t].is_curved else None)
         # Counted from what was sent, not from a formula: the history is evidence of the promise.
         sent = (parameters, *question.heads, *question.directions, *sums)
         size = sum(part.nbytes for part in sent if part is not None)

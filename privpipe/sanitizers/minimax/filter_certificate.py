@@ -177,7 +177,7 @@ def _place_landmarks(
     rng = np.random.default_rng(seed)
     landmarks: FloatArray = rng.standard_normal((n_landmarks, outputs.n_directions))
     for _ in range(adversary_rounds.LLOYD_STEPS):
-        landmarks = rounds.move_landmarks(np.empty(0), outputs, landmarks)
+        (landmarks,) = rounds.move_landmarks(np.empty(0), outputs, [landmarks])
     return NystroemFeatures(outputs, landmarks)
 
 

@@ -17,6 +17,7 @@ from privpipe.errors import ConvergenceError, OptionError
 from privpipe.fitted_names import keep_names
 from privpipe.numerics.minimax.descent import Descent, descend_alternating, descend_quasi_newton
 from privpipe.numerics.minimax.filters import InputScaling, LinearFamily
+from privpipe.numerics.minimax.lifts import OutputMoments
 from privpipe.numerics.minimax.objective import bound_generalisation_gap
 from privpipe.numerics.minimax.spectra import scale_to_unit_variance, whiten
 from privpipe.option_values import FORBID
@@ -139,6 +140,12 @@ def fit_minimax_filter(shards: Shards, options: MinimaxOptions | None = None) ->
     reduced = any(task.is_fixed for task in tasks)
     centre = moments.mean if options.with_intercept else np.zeros_like(moments.mean)
     family = LinearFamily(centre, width, with_offset=reduced and options.with_intercept)
+
+    def find_outputs(parameters: FloatArray) -> OutputMoments:
+        weights, offset = family.split(parameters)
+        mean = (moments.mean - centre) @ weights + offset
+        return OutputMoments.of(mean, weights.T @ moments.covariance @ weights)
+
     # Zero is no stationary point of the reduced form, whose heads are fixed: the gradient there
     # is that of the target alone.
     descend = partial(
@@ -149,6 +156,7 @@ def fit_minimax_filter(shards: Shards, options: MinimaxOptions | None = None) ->
         tasks,
         descend=_choose_descent(options, moments, width),
         n_penalised=family.n_weights,
+        find_outputs=find_outputs,
     )
     candidates: list[FloatArray] = []
     for given in _list_starts(options, reduced):

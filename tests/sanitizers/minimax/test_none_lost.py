@@ -56,7 +56,7 @@ def spread(width: int, seed: int, n: int = 300) -> tuple[np.ndarray, Records]:
 def test_fit__of_separable_classes_takes_tens_of_rounds_an_iteration() -> None:
     """Steps damped by factors of thirty took 200 rounds and solved nothing; products 4,000."""
     _, records = spread(40, 3)
-    options = MinimaxOptions(n_filtered=40, regularisation=1e-9, max_iterations=2)
+    options = MinimaxOptions(n_filtered=40, regularisation=1e-9, max_iterations=2, tolerance=0.0)
     fitted = fit_minimax_filter(records, options)
     assert fitted.stopped == "iterations"
     assert np.diff(fitted.history[:, fitted.history_columns.index("rounds")]).max() < 400
@@ -174,11 +174,11 @@ def test_fit__ends_at_its_last_iterate_where_an_inner_problem_is_not_solved(
     make_small(monkeypatch)
     evaluate, calls = MinimaxObjective.__call__, [0]
 
-    def fail(self: MinimaxObjective, parameters: Any) -> Any:
+    def fail(self: MinimaxObjective, parameters: Any, **given: Any) -> Any:
         calls[0] += 1
         if calls[0] > 8:
             raise ConvergenceError("It is not solved.", remedy="None.")
-        return evaluate(self, parameters)
+        return evaluate(self, parameters, **given)
 
     monkeypatch.setattr(MinimaxObjective, "__call__", fail)
     options = MinimaxOptions(
@@ -192,7 +192,7 @@ def test_fit__ends_at_its_last_iterate_where_an_inner_problem_is_not_solved(
 
 
 def test_fit__whose_very_start_is_not_solved_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(self: MinimaxObjective, parameters: Any) -> Any:
+    def fail(self: MinimaxObjective, parameters: Any, **given: Any) -> Any:
         raise ConvergenceError("It is not solved.", remedy="None.")
 
     monkeypatch.setattr(MinimaxObjective, "__call__", fail)

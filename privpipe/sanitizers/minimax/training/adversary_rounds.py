@@ -6,6 +6,7 @@ rounds for the filter at hand: with features drawn once, a filter can hide from 
 others. Within a round they stay, their heads are solved for every filter, and Phi falls.
 """
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -16,10 +17,10 @@ from pydantic import Field, field_validator
 from pydantic.dataclasses import dataclass as options_dataclass
 
 from privpipe.errors import ConvergenceError, OptionError
-from privpipe.numerics.minimax.descent import HISTORY_TAIL, Descent
+from privpipe.numerics.minimax.descent import HISTORY_TAIL, MEMORY, Descent
 from privpipe.numerics.minimax.filters import DifferentiableFilter
 from privpipe.numerics.minimax.lifts import Lift, NystroemFeatures, OutputMoments, Pool, SetFeatures
-from privpipe.numerics.minimax.newton import HeadSolver, InexactSolver
+from privpipe.numerics.minimax.newton import HeadSolver, InexactSolver, Pairs
 from privpipe.numerics.minimax.objective import MinimaxObjective, Question
 from privpipe.option_values import FORBID
 from privpipe.protocols import FloatArray, Oracle, Role, Shards, ShardSchema, Sums
@@ -63,7 +64,7 @@ class FilterTraining(TaskOptions):
     tolerance: NonNegative = 1e-5
     """Stop when an iteration lowers Phi by less than this share."""
     inner_tolerance: Positive = 1e-6
-    """Accuracy of the inner problems, in nats."""
+    """Accuracy of the inner problems, in nats: a Newton decrement, at the last filter a bound."""
 
     @field_validator("adversary", mode="before")
     @classmethod
@@ -156,8 +157,8 @@ FEWEST = 5
 """Records of a landmark, at least: with fewer it stays where it was drawn."""
 LLOYD_STEPS = 3
 """Steps of k-means for each draw of landmarks."""
-# With one draw a filter hides from these landmarks alone; L-BFGS begins anew with each, so not
-# every iteration.
+# With one draw a filter hides from these landmarks alone; each draw takes four to ten rounds, so
+# not every iteration.
 RESAMPLE_EVERY = 5
 """Iterations after which adversaries are drawn anew."""
 LANDMARKS = 64
@@ -198,6 +199,7 @@ class TrainingRounds:
             shard_oracle.sum_over_shard, resident=resident
         )
         self.solvers: dict[str, tuple[object, HeadSolver]] = {}
+        self.spent = np.zeros(2, np.int64)
 
     def make_objective(
         self,
@@ -206,13 +208,14 @@ class TrainingRounds:
         ridge: float = 0.0,
         n_penalised: int = 0,
         inner_tolerance: float = 1e-6,
+        certifies_end: bool = True,
     ) -> MinimaxObjective:
         """Phi against the adversaries of these tasks; see `MinimaxObjective`."""
         views = [
             shard_oracle.TaskInRound(self.places[task.role, task.column], task.lift, task.pool)
             for task in tasks
         ]
-        return MinimaxObjective(
+        made = MinimaxObjective(
             partial(self._query, views),
             [None if task.is_fixed else self._find_solver(task, inner_tolerance) for task in tasks],
             np.array([task.weight for task in tasks], np.float64),
@@ -220,7 +223,11 @@ class TrainingRounds:
             ridge=ridge,
             n_penalised=n_penalised,
             inner_tolerance=inner_tolerance,
+            certifies_end=certifies_end,
         )
+        made.n_rounds, made.n_bytes = self.spent.tolist()
+        self.spent[:] = 0
+        return made
 
     def _query(self, views: Sequence[shard_oracle.TaskInRound], question: Question) -> Sums:
         """One round; lifts travel with the heads that read them only."""
@@ -240,32 +247,40 @@ class TrainingRounds:
         start = np.zeros((n_inputs, task.n_scores))
         n_free = int(task.with_intercept and task.lift is None)
         solver = HeadSolver(start, ridge=task.ridge, n_free=n_free)
-        if task.is_classification and not task.uses_hessian(n_inputs, self.family.n_parameters):
+        if task.is_classification and not task.uses_hessian(n_inputs):
             solver = InexactSolver(start, ridge=task.ridge, n_free=n_free, tolerance=tolerance)
         self.solvers[task.label] = task.lift, solver
         return solver
 
     def measure_outputs(self, parameters: FloatArray, centre: FloatArray) -> OutputMoments:
         """Moments of a filter's outputs; `centre` is a point near their mean."""
-        count, total, products = self.oracle(shard_oracle.Outputs(parameters, centre))
+        count, total, products = self._spend(shard_oracle.Outputs(parameters, centre))
         mean = total / count
         # From sums less a near centre, so that the difference does not cancel.
         return OutputMoments.of(centre + mean, products / count - np.outer(mean, mean))
 
     def move_landmarks(
-        self, parameters: FloatArray, outputs: OutputMoments, landmarks: FloatArray
-    ) -> FloatArray:
-        """One step of k-means on whitened outputs; see `sum_by_landmark`."""
-        counts, sums = self.oracle(shard_oracle.Landmarks(parameters, outputs, landmarks))
-        # A mean of fewer would be nearly a record, and landmarks travel.
-        many = counts >= FEWEST
-        moved = landmarks.copy()
-        moved[many] = sums[many] / counts[many][:, None]
+        self, parameters: FloatArray, outputs: OutputMoments, drawn: Sequence[FloatArray]
+    ) -> list[FloatArray]:
+        """One step of k-means on whitened outputs, of several draws; see `sum_by_landmark`."""
+        question = shard_oracle.Landmarks(parameters, outputs, tuple(drawn))
+        sums = self._spend(question)
+        moved = []
+        for landmarks, n, total in zip(drawn, sums[::2], sums[1::2], strict=True):
+            # A mean of fewer would be nearly a record, and landmarks travel.
+            many = n[:, None] >= FEWEST
+            moved.append(np.where(many, total / np.maximum(n, 1)[:, None], landmarks))
         return moved
 
+    def _spend(self, question: shard_oracle.Outputs | shard_oracle.Landmarks) -> Sums:
+        """A round beside those of an objective, which counts with its first."""
+        sums = self.oracle(question)
+        self.spent += 1, sum(np.asarray(part).nbytes for part in (*sums, question.parameters))
+        return sums
 
-Descend = Callable[[MinimaxObjective, FloatArray, int], Descent]
-"""Lowers an objective from a start, in so many iterations at most."""
+
+Descend = Callable[..., Descent]
+"""Lowers an objective from a start, in so many iterations at most, perhaps with known `Pairs`."""
 
 
 def descend_in_rounds(
@@ -278,6 +293,7 @@ def descend_in_rounds(
     *,
     n_penalised: int,
     held_out: float = 0.0,
+    find_outputs: Callable[[FloatArray], OutputMoments] | None = None,
 ) -> tuple[Descent, tuple[Task, ...], dict[str, Any]]:
     """Descend against the adversaries of the options; drawn ones from the second round on.
 
@@ -292,6 +308,8 @@ def descend_in_rounds(
         Lowers Phi of some tasks.
     n_penalised
         First parameters of the filter, which have a ridge.
+    find_outputs
+        Moments of the outputs of a filter; None where only a round over the records knows them.
 
     Returns
     -------
@@ -302,35 +320,42 @@ def descend_in_rounds(
     """
     rounds = TrainingRounds(shards, family, tasks, held_out=held_out)
 
-    def lower(tasks: Sequence[Task], start: FloatArray, max_iterations: int) -> Descent:
+    pairs: Pairs = deque(maxlen=MEMORY)
+
+    def lower(tasks: Sequence[Task], start: FloatArray, n: int, *, is_last: bool) -> Descent:
         objective = rounds.make_objective(
             tasks,
             ridge=options.regularisation,
             n_penalised=n_penalised,
             inner_tolerance=options.inner_tolerance,
+            certifies_end=is_last,
         )
-        return descend(objective, start, max_iterations)
+        return descend(objective, start, n, **({} if alone else {"pairs": pairs}))
 
     most, adversaries = options.max_iterations, tuple(tasks)
-    if not options.draws_features or all(task.weight >= 0 for task in tasks):
-        found = lower(tasks, start, most)
+    alone = not options.draws_features or all(task.weight >= 0 for task in tasks)
+    if alone:
+        found = lower(tasks, start, most, is_last=True)
     else:
         rng = np.random.default_rng(options.seed)
         centre: FloatArray = np.zeros(family.n_features_out)
         done = min(RESAMPLE_EVERY, most)
         # Lifts are of the outputs of a filter: the first round has logistic adversaries alone.
-        found = lower(tasks, start, done)
+        found = lower(tasks, start, done, is_last=done == most)
         adversaries = name_adversaries(options, tasks)
         histories = [_spread_losses(found.history, tasks, adversaries)]
         while done < most and found.stopped != "inner":
             step = min(RESAMPLE_EVERY, most - done)
             try:
-                outputs = rounds.measure_outputs(found.parameters, centre)
-                centre = outputs.centre
+                if find_outputs is not None:
+                    outputs = find_outputs(found.parameters)
+                else:
+                    outputs = rounds.measure_outputs(found.parameters, centre)
+                    centre = outputs.centre
                 lifts = draw_lifts(options, rounds, found.parameters, outputs, rng)
                 # The order of draws is part of the fit: a fit that is resumed draws the same.
                 drawn = name_adversaries(options, tasks, lifts, int(rng.integers(2**31)))
-                found = lower(drawn, found.parameters, step)
+                found = lower(drawn, found.parameters, step, is_last=done + step == most)
             except ConvergenceError:  # against these adversaries not even the start is known
                 found = replace(found, stopped="inner")
                 break
@@ -361,15 +386,15 @@ def draw_lifts(
 ) -> dict[str, Lift]:
     """What the drawn adversaries read, for the outputs of a filter as they are, by their names."""
     lifts: dict[str, Lift] = {}
-    for name in options.adversary:
-        if name == "logistic":
-            continue
-        # Half the landmarks of groups, so that head, filter and both gradients of 15 classes fit
-        # in a round of 64 kB.
-        n_landmarks = LANDMARKS // 2 if name == "group" else LANDMARKS
-        landmarks: FloatArray = rng.standard_normal((n_landmarks, outputs.n_directions))
-        for _ in range(LLOYD_STEPS):
-            landmarks = rounds.move_landmarks(parameters, outputs, landmarks)
+    # Half the landmarks of groups: their heads read products of outputs as well.
+    numbers = {"kernel": LANDMARKS, "group": LANDMARKS // 2}
+    names = [name for name in options.adversary if name != "logistic"]
+    drawn: list[FloatArray] = [
+        rng.standard_normal((numbers[name], outputs.n_directions)) for name in names
+    ]
+    for _ in range(LLOYD_STEPS):
+        drawn = rounds.move_landmarks(parameters, outputs, drawn)
+    for name, landmarks in zip(names, drawn, strict=True):
         kernel = NystroemFeatures(outputs, landmarks)
         lifts[name] = SetFeatures(kernel) if name == "group" else kernel
     return lifts

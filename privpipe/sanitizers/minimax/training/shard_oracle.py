@@ -56,7 +56,7 @@ class ShardRound(NamedTuple):
         need is an empty array.
         """
         question, family = self.question, resident.family
-        wants_gradient = question.want is Want.GRADIENT
+        wants_gradient = question.gradient
         sums = [
             _TaskSums(replace(resident.tasks[one.task], lift=one.lift, pool=one.pool), question, t)
             for t, one in enumerate(self.tasks)
@@ -106,21 +106,21 @@ class Outputs(NamedTuple):
 
 
 class Landmarks(NamedTuple):
-    """Requests number and sum of the whitened outputs nearest to each landmark."""
+    """Requests number and sum of the whitened outputs nearest to each landmark of each draw."""
 
     parameters: FloatArray
     outputs: OutputMoments
-    landmarks: FloatArray
+    drawn: tuple[FloatArray, ...]
 
     def sum_over(self, shard: Shard, resident: Resident) -> Sums:
-        """``(counts (n_landmarks,), sums (n_landmarks, n_directions))``."""
-        counts, sums = np.zeros(len(self.landmarks)), np.zeros_like(self.landmarks)
+        """Of each draw ``counts (n_landmarks,), sums (n_landmarks, n_directions)``."""
+        found = [part for one in self.drawn for part in (np.zeros(len(one)), np.zeros_like(one))]
         for block in resident.blocks(shard, ()):
             z = resident.family.map_records(self.parameters, block.x)[0][block.fitted]
-            found = sum_by_landmark(self.outputs.whiten(z), self.landmarks)
-            counts += found[0]
-            sums += found[1]
-        return counts, sums
+            w = self.outputs.whiten(z)
+            more = (part for one in self.drawn for part in sum_by_landmark(w, one))
+            found = [total + part for total, part in zip(found, more, strict=True)]
+        return tuple(found)
 
 
 def sum_over_shard(
@@ -177,7 +177,7 @@ class Resident:
         # A Hessian is summed over products of inputs and scores: its table is the widest.
         heads = [
             task.n_inputs(d) * task.n_scores
-            if task.uses_hessian(task.n_inputs(d), self.family.n_parameters)
+            if task.uses_hessian(task.n_inputs(d))
             else task.n_inputs(d)
             for task in tasks
         ]
@@ -197,13 +197,13 @@ class _TaskSums:
     """What one task sums over the blocks of a shard."""
 
     def __init__(self, task: Task, question: Question, t: int) -> None:
-        self.task, self.weight, want = task, float(question.weights[t]), question.want
+        self.task, self.weight, want = task, float(question.weights[t]), question.wants[t]
         self.head = question.heads[t]
         self.direction = question.directions[t] if question.directions else None
         self.losses = np.zeros(2)
         self.slope: FloatArray = np.zeros(() if self.head is None else self.head.shape)
         self.hessian = self.block = NOTHING
-        if self.head is not None and want.is_curved:
+        if self.head is not None and want is not None and want.is_curved:
             self.block = np.zeros((len(self.head), len(self.head)))
             if want is Want.CURVATURE and task.is_classification:
                 self.hessian = np.zeros((self.head.size, self.head.size))
