@@ -24,6 +24,7 @@ from privpipe.numerics.null_space.knapsack import (
 )
 from privpipe.numerics.random.streams import KeyedStream as KeyedStream
 from privpipe.protocols import Guarantee as Guarantee
+from privpipe.records.growing import GrowingRecords as GrowingRecords
 from privpipe.records.memory import Records as Records
 from privpipe.sanitizers.mapping.mapping_options import (
     PrivacyMappingOptions as PrivacyMappingOptions,

@@ -145,7 +145,9 @@ class Records(ShardsInTurn):
         g = np.empty(0, np.int64)
         if groups is not None:
             owners = _as_table(groups, "groups", len(x), width=1)[:, 0]
-            g = np.unique(owners, return_inverse=True)[1].astype(np.int64)
+            # Integers stay as they are: a group of one partition is known in the next.
+            g = owners if owners.dtype.kind == "i" else np.unique(owners, return_inverse=True)[1]
+            g = g.astype(np.int64)
         self._whole = Shard(x, d, c, a, weights=_as_weights(weights, len(x)), groups=g)
         # No shard is empty: statistics of no records have no mean.
         self._n_shards = min(n_shards, len(x))

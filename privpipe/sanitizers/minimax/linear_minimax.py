@@ -13,7 +13,7 @@ import numpy as np
 from pydantic import Field
 from pydantic.dataclasses import dataclass as options_dataclass
 
-from privpipe.errors import ConvergenceError, OptionError
+from privpipe.errors import ConvergenceError, InputError, OptionError
 from privpipe.fitted_names import keep_names
 from privpipe.numerics.minimax.descent import Descent, descend_alternating, descend_quasi_newton
 from privpipe.numerics.minimax.filters import InputScaling, LinearFamily
@@ -23,7 +23,7 @@ from privpipe.numerics.minimax.spectra import scale_to_unit_variance, whiten
 from privpipe.option_values import FORBID
 from privpipe.protocols import FloatArray, Shards, ShardSchema
 from privpipe.sanitizers.minimax import baselines
-from privpipe.sanitizers.minimax.linear_filter import HAMM, MinimaxFilter
+from privpipe.sanitizers.minimax.linear_filter import HAMM, LinearFilter, MinimaxFilter
 from privpipe.sanitizers.minimax.training import adversary_rounds
 from privpipe.sanitizers.minimax.training import tasks as planning
 from privpipe.sanitizers.minimax.training.labelled_moments import LabelledMoments, measure_radius
@@ -80,7 +80,9 @@ class MinimaxOptions(adversary_rounds.FilterTraining):
 
 
 @keep_names
-def fit_minimax_filter(shards: Shards, options: MinimaxOptions | None = None) -> MinimaxFilter:
+def fit_minimax_filter(
+    shards: Shards, options: MinimaxOptions | None = None, *, earlier: LinearFilter | None = None
+) -> MinimaxFilter:
     """Learn a linear filter that preserves the target tasks and spoils the private ones.
 
     One pass collects moments; then every evaluation of Phi takes two rounds or a few more: the
@@ -92,6 +94,9 @@ def fit_minimax_filter(shards: Shards, options: MinimaxOptions | None = None) ->
         Training records with desired and confidential variables.
     options
         `MinimaxOptions`; the defaults choose the reduced form.
+    earlier
+        A filter of fewer or older records, from which the first descent begins. With `starts` of 2
+        or more another start is judged beside it, on held-out records.
 
     Returns
     -------
@@ -159,11 +164,15 @@ def fit_minimax_filter(shards: Shards, options: MinimaxOptions | None = None) ->
         find_outputs=find_outputs,
     )
     candidates: list[FloatArray] = []
-    for given in _list_starts(options, reduced):
+    if earlier is not None:
+        candidates.append(_resume(earlier, family, centre))
+    for given in _list_starts(options, reduced)[len(candidates) :]:
         start = np.zeros(family.n_parameters)
         start[: family.n_weights] = _find_start(given, tasks, moments, width, reduced)
         candidates.append(start)
-    found, adversaries, record = descend(choose_start(candidates, descend))
+    chosen = choose_start(candidates, descend)
+    resumes = len(candidates) > 1 or earlier is not None
+    found, adversaries, record = descend(chosen, resumes=resumes)
     weights, offset = family.split(found.parameters)
     return MinimaxFilter(
         method=options.name,
@@ -173,6 +182,19 @@ def fit_minimax_filter(shards: Shards, options: MinimaxOptions | None = None) ->
         generalisation_bound=_bound_gap(shards, found, adversaries, family, moments.count),
         **record,
     )
+
+
+def _resume(earlier: LinearFilter, family: LinearFamily, centre: FloatArray) -> FloatArray:
+    """Parameters of a filter that was fitted before."""
+    expected = family.n_features_in, family.n_features_out
+    if earlier.weights.shape != expected:
+        raise InputError(
+            f"The earlier filter has weights of shape {earlier.weights.shape}, not {expected}.",
+            remedy="Give one of the same features, targets and n_filtered, or none.",
+            code="shape",
+        )
+    offset = earlier.offset + centre @ earlier.weights
+    return np.concatenate([earlier.weights.ravel(), offset])[: family.n_parameters]
 
 
 HELD_OUT = 0.2

@@ -294,6 +294,7 @@ def descend_in_rounds(
     n_penalised: int,
     held_out: float = 0.0,
     find_outputs: Callable[[FloatArray], OutputMoments] | None = None,
+    resumes: bool = False,
 ) -> tuple[Descent, tuple[Task, ...], dict[str, Any]]:
     """Descend against the adversaries of the options; drawn ones from the second round on.
 
@@ -310,6 +311,8 @@ def descend_in_rounds(
         First parameters of the filter, which have a ridge.
     find_outputs
         Moments of the outputs of a filter; None where only a round over the records knows them.
+    resumes
+        Whether the start is a filter that was trained: all adversaries are drawn for it at once.
 
     Returns
     -------
@@ -339,11 +342,15 @@ def descend_in_rounds(
     else:
         rng = np.random.default_rng(options.seed)
         centre: FloatArray = np.zeros(family.n_features_out)
-        done = min(RESAMPLE_EVERY, most)
-        # Lifts are of the outputs of a filter: the first round has logistic adversaries alone.
-        found = lower(tasks, start, done, is_last=done == most)
         adversaries = name_adversaries(options, tasks)
-        histories = [_spread_losses(found.history, tasks, adversaries)]
+        histories: list[FloatArray] = []
+        if resumes and most:
+            done, found = 0, Descent(start, np.empty(0), "iterations", ())
+        else:
+            # Lifts are of the outputs of a filter: first there are logistic adversaries alone.
+            done = min(RESAMPLE_EVERY, most)
+            found = lower(tasks, start, done, is_last=done == most)
+            histories = [_spread_losses(found.history, tasks, adversaries)]
         while done < most and found.stopped != "inner":
             step = min(RESAMPLE_EVERY, most - done)
             try:
@@ -357,6 +364,8 @@ def descend_in_rounds(
                 drawn = name_adversaries(options, tasks, lifts, int(rng.integers(2**31)))
                 found = lower(drawn, found.parameters, step, is_last=done + step == most)
             except ConvergenceError:  # against these adversaries not even the start is known
+                if not histories:
+                    raise
                 found = replace(found, stopped="inner")
                 break
             adversaries = drawn

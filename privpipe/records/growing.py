@@ -1,0 +1,89 @@
+"""Partitions of records that come one after the other, as one set of `Shards`.
+
+What was summed up of a partition is remembered. A fit to all of them reads the new ones alone where
+its question is the same as before: so do closed forms of one pass.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, TypeVar, cast
+
+from privpipe import protocols
+from privpipe.described import described
+from privpipe.errors import InputError
+from privpipe.protocols import Shard, Shards, ShardSchema
+from privpipe.records.memory import add_sums, facts_of_shards
+
+S = TypeVar("S", bound=protocols.Statistics)
+
+
+@described(facts_of_shards)
+class GrowingRecords:
+    """Partitions, each of which any `Shards` may be; implements `Shards`.
+
+    Only sums over partitions are remembered, in this process. Rounds of an iterated fit read all
+    partitions: it resumes with ``earlier``, the map that was fitted before.
+
+    Parameters
+    ----------
+    first
+        The first partition; all others have its variables, categories and features.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from privpipe import Records
+    >>> grown = GrowingRecords(Records(np.eye(3), desired=[0.0, 1.5, 2.5]))
+    >>> grown.append(Records(np.ones((2, 3)), desired=[0.5, 2.5]))
+    >>> grown.n_records
+    5
+    """
+
+    def __init__(self, first: Shards) -> None:
+        self.partitions = [first]
+        self._known: dict[bytes, tuple[int, Any]] = {}
+
+    @property
+    def n_records(self) -> int:
+        return sum(one.n_records for one in self.partitions)
+
+    @property
+    def schema(self) -> ShardSchema:
+        # Without the number of records, which would make every question a new one.
+        return replace(self.partitions[0].schema, n_records=0)
+
+    def append(self, partition: Shards) -> None:
+        """Add a partition.
+
+        Raises
+        ------
+        InputError
+            If its variables, categories or features are not those of the first.
+        """
+        if replace(partition.schema, n_records=0) != self.schema:
+            raise InputError(
+                "A partition has other variables, categories or features than the first.",
+                remedy="Ingest all partitions with one schema; in Python give classes as codes.",
+                code="schema-drift",
+            )
+        self.partitions.append(partition)
+
+    def reduce(self, summarise: Callable[[Shard], S]) -> S:
+        """Summarise the partitions that came since this question; see `Shards.reduce`."""
+        question = pickle.dumps(summarise)
+        n_known, known = self._known.get(question, (0, None))
+        for one in self.partitions[n_known:]:
+            found = one.reduce(summarise)
+            known = found if known is None else known.merge(found)
+        self._known[question] = len(self.partitions), known
+        return cast(S, known)
+
+    def oracle(
+        self, function: Callable[..., protocols.Sums], **resident: Any
+    ) -> protocols.Oracle[Any, protocols.Sums]:
+        """Sum over all partitions at each call; see `Shards.oracle`."""
+        oracles = [one.oracle(function, **resident) for one in self.partitions]
+        return lambda parameters: add_sums([ask(parameters) for ask in oracles])
