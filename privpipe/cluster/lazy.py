@@ -132,7 +132,7 @@ def apply_lazily(fitted: RecordMap, x: da.Array, *, streams: StreamOf | None = N
     released: da.Array = joined.map_blocks(
         _apply_block,
         fitted=fitted,
-        starts=starts,
+        at=starts,
         streams=streams,
         dtype=dtype,
         chunks=(joined.chunks[0], (fitted.n_features_out,)),
