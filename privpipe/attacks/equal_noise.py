@@ -59,20 +59,20 @@ def make_equal_noise(
     spread = x[known].std(axis=0)
     if not spread.any():
         return None
-    score = _score(np.asarray(released[known], np.float64), y, n_classes, seed)
+    score = score_least_squares(np.asarray(released[known], np.float64), y, n_classes, seed)
     # The same noise at every step, so that the score falls with its scale alone.
     noise = np.random.default_rng(seed).laplace(0.0, 1.0, (len(known), x.shape[1])) * spread
     low, high = np.log(SCALES)
     for _ in range(STEPS):
         middle = (low + high) / 2
-        better = _score(x[known] + np.exp(middle) * noise, y, n_classes, seed) > score
+        better = score_least_squares(x[known] + np.exp(middle) * noise, y, n_classes, seed) > score
         low, high = (middle, high) if better else (low, middle)
     # Other noise than that which found the scale, which was fitted to labels.
     drawn = np.random.default_rng(seed + 1).laplace(0.0, 1.0, x.shape)
     return np.asarray(x + np.exp((low + high) / 2) * spread * drawn)
 
 
-def _score(x: FloatArray, y: FloatArray, n_classes: int | None, seed: int) -> float:
+def score_least_squares(x: FloatArray, y: FloatArray, n_classes: int | None, seed: int) -> float:
     """Share of hits, or R squared, of least squares on held-out records."""
     spread = x.std(axis=0)
     z = (x - x.mean(axis=0)) / np.where(spread > 0, spread, 1.0)

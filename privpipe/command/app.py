@@ -241,6 +241,7 @@ def check(
     config: str = CONFIG,
     cost_of: float = Option(0.0, help="Records to forecast the cost of, as 1e10: trains on a few."),
     price: float = Option(0.0, help="Of an hour of one processor, for --cost-of."),
+    score: float = Option(0.0, help="Accuracy of the target: which order, and how much epsilon?"),
 ) -> None:
     """Check a configuration without a cluster, and say what its budget means."""
 

@@ -21,9 +21,10 @@ from privpipe.pipeline.runs.subject_limit import count_subjects
 from privpipe.pipeline.runs.trusted_code import list_unrun, say_changed_code
 from privpipe.pipeline.stages import diagnosis, forecast
 from privpipe.pipeline.stages.check import check_stage
+from privpipe.pipeline.stages.order_trial import try_orders
 from privpipe.pipeline.stages.trial import draw_trial
 from privpipe.records.schema import ChunkPlan, predict_chunk_memory
-from privpipe.report.audit_text import list_unwritten, say_unknown
+from privpipe.report.audit_text import list_unwritten, say_orders, say_unknown
 from privpipe.report.console import say, tabulate
 from privpipe.store.access.location import shown
 from privpipe.store.access.workspace import read_state
@@ -42,7 +43,9 @@ MOST_NAMED = 12
 """Features whose names are listed."""
 
 
-def check_command(config: str, cost_of: float = 0.0, price: float = 0.0) -> dict[str, Any]:
+def check_command(
+    config: str, cost_of: float = 0.0, price: float = 0.0, score: float = 0.0
+) -> dict[str, Any]:
     """Check without a cluster; then read a few chunks to explain the budget."""
     run = check_stage(read_options(config))
     # After the check: what metadata refuses is refused without reading a record.
@@ -61,6 +64,9 @@ def check_command(config: str, cost_of: float = 0.0, price: float = 0.0) -> dict
     cost = forecast_cost(run, round(cost_of)) if cost_of > 0 else None
     if cost is not None:
         say(f"cost       {cost.describe(price)}")
+    orders = try_orders(run, score) if score > 0 else None
+    if orders is not None:
+        say(f"order      {say_orders(orders)}")
     case, picture = _say_forecast(run)
     if case == "closed":
         say(f"All else is in order. What would pass: privpipe suggest {quote(config)}")
@@ -78,6 +84,7 @@ def check_command(config: str, cost_of: float = 0.0, price: float = 0.0) -> dict
         "gate": _describe_gate(found.gate),
         "forecast": case,
         "cost": None if cost is None else asdict(cost),
+        "order": orders,
         "picture": picture,
         "profiles": None,  # what readers of other methods' answers find
         **_by_subject(found.forecast),

@@ -79,6 +79,11 @@ def say_canaries(found: Mapping[str, Any]) -> str:
     return say("canaries", found=found)
 
 
+def say_orders(found: Mapping[str, Any]) -> str:
+    """What either order of filter and noise leaves, and which epsilon is enough."""
+    return say("orders", one=found)
+
+
 def say_places(found: Mapping[str, Any]) -> str:
     """How many places were compared with the rest, and what could not be, in some sentences."""
     return say("places", found=found)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from privpipe.attacks.equal_noise import _score, make_equal_noise
+from privpipe.attacks.equal_noise import make_equal_noise, score_least_squares
 from privpipe.protocols import Column
 
 
@@ -19,7 +19,7 @@ def test_equal_noise__wanted_answers_are_read_as_well_as_from_the_release() -> N
     noisy = make_equal_noise(raw, released, wanted[:, None] * 1.0, [Column("w", 2)], rows=held)
     assert noisy is not None
     assert noisy.shape == raw.shape
-    kept = [_score(x, wanted * 1.0, 2, 0) for x in (released, noisy, raw)]
+    kept = [score_least_squares(x, wanted * 1.0, 2, 0) for x in (released, noisy, raw)]
     assert abs(kept[1] - kept[0]) < 0.03 < kept[2] - kept[0]
     assert np.all(noisy[:, 2] == 0)
 

@@ -191,14 +191,8 @@ def add_noise(
 def narrow_scale(scale: PublicScale) -> PublicScale:
     """A scale of a few of the columns, whose records are of norm one, too: for canaries."""
     q, t = slice(0, MOST_FEATURES), slice(0, MOST_RESPONSES)
-    return PublicScale(
-        scale.origin[q],
-        scale.unit[q],
-        scale.response_origin[t],
-        scale.response_unit[t],
-        min(scale.threshold, math.sqrt(len(scale.origin[q]))),
-        scale.inner,
-    )
+    columns = (scale.origin[q], scale.unit[q], scale.response_origin[t], scale.response_unit[t])
+    return PublicScale(*columns, min(scale.threshold, math.sqrt(len(columns[0]))), scale.inner)
 
 
 def release_canaries(

@@ -42,10 +42,5 @@ def audit_canaries(run: Run) -> dict[str, Any] | None:
             remedy="Nothing was published. This is a fault of privpipe: report it.",
             code="promise-broken",
         )
-    return {
-        "promised": promise.number,
-        "delta": promise.delta,
-        **asdict(found),
-        "epsilon_floor": floor,
-        "sure_floor": sure,
-    }
+    floors = {"epsilon_floor": floor, "sure_floor": sure}
+    return {"promised": promise.number, "delta": promise.delta, **asdict(found), **floors}
