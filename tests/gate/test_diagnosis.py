@@ -32,11 +32,10 @@ from privpipe.pipeline.stages.trial import (
     Outlook,
     Rung,
     TrialRecords,
-    _read,
-    _take,
     draw_trial,
+    read_records,
 )
-from privpipe.records.sampling import make_split
+from privpipe.records.sampling import make_split, take_records
 from privpipe.sanitizers import METHODS
 from privpipe.store.collections.collection import Collection, open_collection
 from tests.gate.leaky_runs import write_records
@@ -83,7 +82,7 @@ def test_noise__is_what_limits_are_wide_and_no_accident_of_its_draw(tmp_path: Pa
     wide = {one.key: one.upper for one in trial.noise.outlooks}
     assert {one.gain for one in trial.noise.outlooks} == {0.0}
     held = open_training(options).keeping(make_split(0.5), "held_out")
-    judged = replace(trial, judge=_read(held, N))
+    judged = replace(trial, judge=read_records(held, N))
     found = []
     for seed in range(4):
         drawn = np.random.default_rng(50 + seed).standard_normal((len(judged.judge.features), 1))
@@ -142,7 +141,7 @@ def test_diagnose__says_that_the_order_reveals_it_before_any_method(tmp_path: Pa
     trial = draw(options)
     assert say_order(trial, {"confidential_advantage_max": 0.1, "exposed_max": 0.05}) == ""
     rows = np.argsort(trial.judge.confidential[:, 0], kind="stable")
-    ordered = replace(trial, judge=_take(trial.judge, rows))
+    ordered = replace(trial, judge=take_records(trial.judge, rows))
     found = diagnose(options, ordered)
     assert (found.case, found.following) == ("order", None)
     assert found.text.startswith("The order of the records reveals 'secret'")

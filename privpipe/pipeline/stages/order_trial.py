@@ -16,9 +16,9 @@ from privpipe.errors import OptionError
 from privpipe.numerics.random.streams import KEY_BYTES, KeyedStream
 from privpipe.pipeline.runs.run import Run
 from privpipe.pipeline.stages.trial import RETAINED, read_records
-from privpipe.records.sampling import take_records
 from privpipe.protocols import FloatArray, Shard
 from privpipe.records.memory import Records
+from privpipe.records.sampling import take_records
 
 ORDERS = ("filter_then_noise", "noise_then_filter")
 

@@ -338,7 +338,7 @@ def draw_trial(options: RunOptions, training: Collection, *, attempt: int = 1) -
     rest = training.keeping(replace(split, share=share), "fit")
     free = replace(rest, confidential=(*training.confidential, *group), only_finite=True)
     n_records = training.schema_of_records.n_records
-    shard = _read(free, min(MOST, max(ENOUGH, math.ceil(SHARE * n_records))))
+    shard = read_records(free, min(MOST, max(ENOUGH, math.ceil(SHARE * n_records))))
     n = len(shard.features)
     if n < LEAST or not training.confidential:
         raise InputError(
@@ -370,7 +370,7 @@ def draw_trial(options: RunOptions, training: Collection, *, attempt: int = 1) -
     )
 
 
-def _read(collection: Collection, n: int) -> Shard:
+def read_records(collection: Collection, n: int) -> Shard:
     """At most so many records, of chunks that are evenly spread."""
     n_chunks = collection.plan.n_chunks
     per_chunk = max(1.0, collection.schema_of_records.n_records / n_chunks / 2)
