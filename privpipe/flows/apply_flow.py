@@ -81,7 +81,7 @@ def check_application(
     # Validated as a whole, as a file of configuration is.
     options = RunOptions.model_validate(options.model_dump(mode="json"))
     confirm_code(options)
-    checked = replace(check_stage(options), shared_model=model)
+    checked = _without_few_labels(replace(check_stage(options), shared_model=model))
     say(*_describe(checked, model))
     _check_drift(checked, source)
     return options, checked
@@ -138,6 +138,27 @@ def _read_as(training: str, source: str) -> IngestOptions:
     columns = {n: c for n, c in table.columns.items() if n in here or c.use not in VARIABLE_USES}
     fixed = SourceLayout(spread=schema.feature_names)
     return IngestOptions(fixed, schema=TableSchema(table.file, columns), dtype=schema.dtype)
+
+
+def _without_few_labels(run: Run) -> Run:
+    """Judged by the training records that the fit never saw, where those labelled here are fewer.
+
+    A model that was approved on thousands would be refused for every small file.
+    """
+    collection = run.collection
+    schema = collection.schema_of_records
+    labels = {*run.training.desired, *run.training.confidential}
+    left = tuple(one for one in schema.variables if one.name not in labels)
+    n_held_out = int(run.training.n_records * run.options.audit.holdout)
+    if len(left) == len(schema.variables) or collection.n_records >= n_held_out:
+        return run
+    say(
+        f"judged   by {n_held_out:,} training records that the model never saw: those labelled "
+        f"here are {collection.n_records:,}"
+    )
+    return replace(
+        run, collection=replace(collection, schema_of_records=replace(schema, variables=left))
+    )
 
 
 def _describe(run: Run, model: str) -> list[str]:

@@ -10,6 +10,7 @@ both are exchangeable, so that exact limits of two proportions hold whatever the
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -45,8 +46,8 @@ LEAST_NUMBERS = 0.95
 NARROW = 1e-3
 """Distance per half-width of an interval: of two that hold a record the narrower is nearer."""
 
-BLOCK_CELLS = 2**23
-"""Distances in memory at once, in float32."""
+BLOCK = 2_048, 1_024
+"""Known records and released rows whose distances are in memory at once: 8 MB, in a cache."""
 
 ROUNDED = 1e-5
 """What a squared distance in float32 may be wrong by, of itself and of a deviation."""
@@ -307,12 +308,11 @@ def _look_up(
         for view, names in views.items():
             gallery = _place_released(batch, columns, names)
             values = batch[view].to_numpy() if view else None
-            step = max(N_NEAREST, BLOCK_CELLS // n)
-            for first in range(0, len(batch), step):
-                rows = slice(first, first + step)
+            for first, low in product(range(0, len(batch), BLOCK[1]), range(0, n, BLOCK[0])):
+                rows = slice(first, first + BLOCK[1])
                 mine = None if values is None else values[rows]
                 best, at = found.nearest[view], found.n_released + first
-                _merge(best, probes[view], gallery[:, rows], at, mine)
+                _merge(best, low, probes[view], gallery[:, rows], at, mine)
         found.n_released += len(batch)
     return found
 
@@ -329,26 +329,26 @@ def _place_released(table: pd.DataFrame, columns: Columns, names: Sequence[str])
 
 
 def _merge(
-    best: _Nearest, probes: FloatArray, gallery: FloatArray, first: int, values: AnyArray | None
+    best: _Nearest,
+    start: int,
+    probes: FloatArray,
+    gallery: FloatArray,
+    first: int,
+    values: AnyArray | None,
 ) -> None:
     """Take the rows of a block that are nearer than what is known; distances in float64."""
-    p, g, w = (a.astype(np.float32) for a in (probes, *gallery))
-    if w.any():  # an interval is at no distance from what lies in it
-        squares = np.zeros((len(p), len(g)), np.float32)
-        for mine, theirs, width in zip(p.T, g.T, w.T, strict=True):
-            squares += np.maximum(np.abs(mine[:, None] - theirs) - width, 0) ** 2
-        # Of those that hold a record, the narrowest.
-        squares += (NARROW * w.sum(axis=1)) ** 2
-    else:
-        squares = np.einsum("ij,ij->i", p, p)[:, None] + np.einsum("ij,ij->i", g, g)
-        squares -= 2 * (p @ g.T)
+    part = slice(start, start + BLOCK[0])
     # After some blocks hardly any record has a nearer row: the others are left as they are.
-    limit = best.distance[:, -1] ** 2 * (1 + ROUNDED) + ROUNDED
-    hot = np.flatnonzero(squares.min(axis=1) <= limit)
-    if not len(hot):
+    farthest = best.distance[part, -1]
+    norms = np.einsum("ij,ij->i", probes[part], probes[part])
+    limit = farthest**2 * (1 + ROUNDED) + ROUNDED * (1 + norms)
+    is_known = np.isfinite(farthest)
+    squares = _square(probes[part], norms - np.where(is_known, limit, 0), gallery)
+    mine = np.flatnonzero(~is_known | (squares.min(axis=1) <= 0))
+    if not len(mine):
         return
-    k = min(N_NEAREST, len(g))
-    near = np.argpartition(squares[hot], k - 1, axis=1)[:, :k]
+    hot, k = start + mine, min(N_NEAREST, gallery.shape[1])
+    near = np.argpartition(squares[mine], k - 1, axis=1)[:, :k]
     # Expanded squares lose the digits in which a copy differs from a neighbour.
     apart = np.abs(probes[hot][:, None, :] - gallery[0][near]) - gallery[1][near]
     exact = np.linalg.norm(np.maximum(apart, 0), axis=2)
@@ -360,9 +360,24 @@ def _merge(
     best.row[hot] = np.take_along_axis(rows, order, axis=1)
     if values is not None:
         if best.value is None:
-            best.value = np.full((len(p), N_NEAREST), None, object)
+            best.value = np.full((len(probes), N_NEAREST), None, object)
         both = np.concatenate([best.value[hot], values[near].astype(object)], axis=1)
         best.value[hot] = np.take_along_axis(both, order, axis=1)
+
+
+def _square(probes: FloatArray, norms: FloatArray, gallery: FloatArray) -> AnyArray:
+    """Squared distances of all pairs in float32, on what is said of the probes' squared norms."""
+    p, n, g, w = (a.astype(np.float32) for a in (probes, norms, *gallery))
+    wide = w.any(axis=0)
+    # In one product: a pass over all pairs costs as much. Of intervals the narrowest is nearest.
+    exact, n = p[:, ~wide], n - np.einsum("ij,ij->i", p[:, wide], p[:, wide])
+    sizes = np.einsum("ij,ij->i", g[:, ~wide], g[:, ~wide]) + (NARROW * w.sum(axis=1)) ** 2
+    left = np.column_stack([exact, n, np.ones_like(n)])
+    squares = left @ np.column_stack([-2 * g[:, ~wide], np.ones_like(sizes), sizes]).T
+    # An interval is at no distance from what lies in it.
+    for mine, their, width in zip(p.T[wide], g.T[wide], w.T[wide], strict=True):
+        squares += np.maximum(np.abs(mine[:, None] - their) - width, 0) ** 2
+    return np.asarray(squares)
 
 
 Event = tuple[str, str, BoolArray, BoolArray, int]

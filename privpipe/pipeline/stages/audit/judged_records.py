@@ -64,8 +64,9 @@ def list_unjudged(run: Run) -> list[LeftOut]:
     return [
         LeftOut(
             name,
-            f"{what} is released, and was not judged: the released records carry no labels. Ingest "
-            f"some with the confidential variables, or vouch for it: [audit] vouched names {name}.",
+            f"{what} is released, and was not judged: the released records carry no labels, or too "
+            "few. Ingest some with the confidential variables, or vouch for it: [audit] vouched "
+            f"names {name}.",
         )
         for name, what in _list_shown(run)
         if name not in vouched
