@@ -245,12 +245,15 @@ class Preview:
         The same records whole, as one shard, and as a fit reads them.
     read_attributes
         Attributes of records that will be released, (n_records, n_attributes).
+    held_out
+        Share of the training records that the audit holds out, in [0, 1).
     """
 
     is_whole: bool
     read_training: Callable[[], Sequence[Shard]]
     read_labelled: Callable[[], tuple[Shard, protocols.Shards]]
     read_attributes: Callable[[], IntArray]
+    held_out: float = 0.0
 
 
 class Forecast(Protocol):

@@ -98,7 +98,7 @@ def _say_forecast(run: Run) -> tuple[str, list[dict[str, str]]]:
     if not run.training.confidential or not run.options.audit.adversaries:
         return "", []
     try:
-        trial = draw_trial(run.options, run.training)
+        trial = draw_trial(run.options, run.training).as_read_by(run.options.method)
         configured = diagnosis.try_configured(run.options, trial)
         picture = diagnosis.picture_trial(trial, configured)
     except PrivpipeError:  # too few; what stops a run was said before
@@ -124,12 +124,13 @@ def suggest_command(config: str, out: str = "") -> dict[str, Any]:
     # Limits that no one has tried yet are no fault here: what would pass may have others.
     run = check_stage(options.change("gate", enforce=False))
     trial = draw_trial(options, run.training)
-    configured = diagnosis.try_configured(options, trial)
-    picture = diagnosis.picture_trial(trial, configured)
+    mine = trial.as_read_by(options.method)
+    configured = diagnosis.try_configured(options, mine)
+    picture = diagnosis.picture_trial(mine, configured)
     say(tabulate(picture))
     content = {"picture": picture, "tried": [], "out": None, "case": "configured"}
     if configured is not None:
-        case, sentence = diagnosis.forecast_gate(configured, trial)
+        case, sentence = diagnosis.forecast_gate(configured, mine)
         say(sentence)
         if case == "open" and configured.is_useful:
             say(f"next     privpipe run {quote(config)}")

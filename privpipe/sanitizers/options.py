@@ -31,6 +31,9 @@ class MethodOptions(Options):
     prices: ClassVar[bool] = False
     """Whether `fit` takes a pricing oracle, `price`, whose searches a cluster may share; the option
     `pricing` says where."""
+    is_judged: ClassVar[bool] = False
+    """Whether `fit` takes records that the audit holds out, `judges`, on which its promise is
+    measured."""
     forgets_keys: ClassVar[bool] = False
     """Whether the keys of its draws are destroyed as soon as the release is published."""
 

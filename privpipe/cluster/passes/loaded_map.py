@@ -90,7 +90,14 @@ def summarise_cleaned(
 def release_shard(
     shard: protocols.Shard, model: StoredMap, schema: protocols.ShardSchema
 ) -> AnyArray:
-    """Worker side: what a stored map makes of a shard, codes as indicators.
+    """Worker side: what a stored map makes of a shard; see `release_by`."""
+    return release_by(load_map(model.url, model.digest), shard, schema)
+
+
+def release_by(
+    fitted: protocols.RecordMap, shard: protocols.Shard, schema: protocols.ShardSchema
+) -> AnyArray:
+    """What a map makes of a shard, codes as indicators.
 
     Draws are fresh: nothing of it is published.
 
@@ -99,7 +106,6 @@ def release_shard(
     InputError
         If the shards of that schema are not numbered as the map's records were.
     """
-    fitted = load_map(model.url, model.digest)
     # Codes are numbers of categories: numbered otherwise they would be released as others.
     if (known := schema_of(fitted)) is not None:
         check_numbered_alike(known, schema)

@@ -57,16 +57,12 @@ class Diagnosis:
 
 
 def try_configured(options: RunOptions, trial: TrialRecords) -> Rung | None:
-    """The configured method in a trial; None where it reads other things, or in many rounds."""
+    """The configured method in a trial; None where it makes no rows, or reads in many rounds."""
     row = METHODS[options.method.name]
-    if row.releases != "rows" or options.method.in_rounds or options.method.needs() & OTHER:
+    if row.releases != "rows" or options.method.in_rounds:
         return None
     method = options.model_dump(mode="json")["method"]
     return trial.try_method(method, standardise=options.collection.standardise)
-
-
-OTHER = {"attributes"}
-"""Roles of which a trial has no records."""
 
 
 GAINS = {"confidential_advantage_max": "gain", "exposed_max": "true positives"}

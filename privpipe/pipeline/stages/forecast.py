@@ -462,6 +462,7 @@ def forecast_run(run: Run) -> Forecast | None:
         read_training=partial(_read_labels, fit),
         read_labelled=read_labelled,
         read_attributes=partial(_read_codes, run.collection),
+        held_out=run.split.share,
     )
     found: Forecast | None = run.method.forecast(preview, run.options.method)
     return found

@@ -22,6 +22,7 @@ from privpipe.pipeline.runs.earlier import find_model, open_named
 from privpipe.pipeline.runs.run import Run, Trained, list_versions, now
 from privpipe.pipeline.runs.subject_limit import count_subjects, protect_subjects
 from privpipe.protocols import RecordMap, Shard
+from privpipe.records.sampling import Part
 from privpipe.report.audit_text import read_texts
 from privpipe.sanitizers.chain import fit_standardised
 from privpipe.store import models
@@ -87,6 +88,8 @@ def _learn(run: Run, executor: Executor) -> tuple[RecordMap, dict[str, Any]]:
     method, extra = run.options.method, run.read_files()
     if method.prices:
         extra["price"] = ClusterPricing(executor, place=method.pricing)
+    if method.is_judged:
+        extra["judges"] = _shards(run, executor, "held_out")
     standardises = run.options.collection.standardise
     fit = partial(fit_standardised, run.method) if standardises else run.method.fit
     fitted = fit(_shards(run, executor), method, **extra)
@@ -112,11 +115,11 @@ def _is_alike(fitted: RecordMap, url: str, run: Run) -> bool:
     return not run.fitted_schema.knows_names or digest == run.training.digest
 
 
-def _shards(run: Run, executor: Executor) -> ShardedCollection:
+def _shards(run: Run, executor: Executor, part: Part = "fit") -> ShardedCollection:
     rows = run.training
     if run.method.releases == "surrogate" and run.split.group:  # one person, one leverage
         rows = replace(rows, groups=(run.split.group,))
-    return ShardedCollection(rows.keeping(run.split, "fit"), executor, checkpoints=run.checkpoints)
+    return ShardedCollection(rows.keeping(run.split, part), executor, checkpoints=run.checkpoints)
 
 
 def _describe(fitted: RecordMap, run: Run, executor: Executor) -> Trained:

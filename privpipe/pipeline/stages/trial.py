@@ -21,16 +21,19 @@ from privpipe.attacks.statistics.scores import EXPOSURES, Score
 from privpipe.attacks.threats.inference import plan_attacks, run_attack
 from privpipe.attacks.threats.verdicts.outcomes import Attack
 from privpipe.capabilities import FollowsTarget
+from privpipe.cluster.passes.loaded_map import release_by
 from privpipe.errors import InputError, PrivpipeError
 from privpipe.pipeline.runs.run import HOLDOUT, find_attack_options, split_by_subject
 from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.protocols import Column, FloatArray, IntArray, Shard, ShardSchema
 from privpipe.records.memory import Records
 from privpipe.records.sampling import join_records, take_records
+from privpipe.records.schema import expand_indicators, name_indicators
 from privpipe.report.audit_text import say
 from privpipe.sanitizers import METHODS
 from privpipe.sanitizers.chain import fit_standardised
 from privpipe.sanitizers.ladder import list_ladder
+from privpipe.sanitizers.options import MethodOptions
 from privpipe.store.collections.collection import Collection
 from privpipe.store.keyring.registers import Attempt
 
@@ -275,7 +278,7 @@ class TrialRecords:
                 fitted = fit_standardised(row, records, options)
             else:
                 fitted = row.fit(records, options)
-            released = fitted.apply(self.judge.features)
+            released = release_by(fitted, self.judge, self.schema)
             # Where a row is made of the target prediction alone the audit attacks that.
             read = released
             if isinstance(fitted, FollowsTarget):
@@ -285,6 +288,19 @@ class TrialRecords:
             # A message of ours holds no value of a record; of others nothing is said.
             known = error.message if isinstance(error, PrivpipeError) else type(error).__name__
             return Rung(method, standardise, failed=known)
+
+    def as_read_by(self, method: MethodOptions) -> "TrialRecords":
+        """The same records as a method reads them: of attributes, their indicators."""
+        if not method.columns().get("attributes"):
+            return self
+        columns = self.schema.attributes
+        learn, judge = (
+            replace(one, features=expand_indicators(one.attributes.astype(np.int64), columns))
+            for one in (self.learn, self.judge)
+        )
+        names = name_indicators(columns)
+        schema = replace(self.schema, n_features=len(names), feature_names=names)
+        return replace(self, learn=learn, judge=judge, schema=schema)
 
     def _measure_retained(self, released: FloatArray) -> float:
         """The least share that any target keeps of its advantage over a guess."""

@@ -59,8 +59,9 @@ class PrivacyMappingOptions(MethodOptions):
     confidence: float = Field(default=0.95, gt=0, lt=1)
     """Of the bounds on information and distortion."""
     held_out: float = Field(default=0.5, ge=0, lt=1)
-    """Share of the training records that the mapping is not fitted on, which bound what it reveals;
-    with 0 nothing judges it, and the bound is the most there is."""
+    """Share of the training records that the mapping is not fitted on, which bound what it reveals:
+    first those that [audit] holdout holds out. Where there are none, the bound is the most there
+    is."""
     wanted_information: Positive | None = None
     """Nats that the bound must not exceed: `check` says how many records that needs, and a run
     whose bound is above stops."""
@@ -75,6 +76,7 @@ class PrivacyMappingOptions(MethodOptions):
     """Time after which the best mapping so far is taken."""
 
     prices: ClassVar[bool] = True
+    is_judged: ClassVar[bool] = True
 
     def needs_labels(self) -> tuple[frozenset[Role], ...]:
         """Records without a private value are not counted."""

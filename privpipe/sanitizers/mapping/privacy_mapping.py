@@ -178,7 +178,10 @@ _FORECAST_SECONDS = 20.0
 
 @keep_names
 def fit_privacy_mapping(
-    shards: Shards, options: PrivacyMappingOptions, price: PriceOracle | None = None
+    shards: Shards,
+    options: PrivacyMappingOptions,
+    price: PriceOracle | None = None,
+    judges: Shards | None = None,
 ) -> SparseMapping:
     """Count profiles over the shards and solve for the mapping.
 
@@ -189,6 +192,8 @@ def fit_privacy_mapping(
     options
     price
         Pricing oracle; in memory when not given.
+    judges
+        Further records, which bound what it reveals; of `shards` so many less do.
 
     Returns
     -------
@@ -227,7 +232,11 @@ def fit_privacy_mapping(
     check_programme(options)
     counts = shards.reduce(ProfileCounts.of)
     # Split before anything is chosen: codes, smoothing and mapping come from `fitted` alone.
-    fitted, fresh = profiles.split_counts(counts, options.held_out)
+    others = None if judges is None else judges.reduce(ProfileCounts.of)
+    apart = 0.0 if others is None else others.n_records / (counts.n_records + others.n_records)
+    fitted, fresh = profiles.split_counts(counts, _find_share(options, apart))
+    if others is not None:
+        counts, fresh = counts.merge(others), fresh.merge(others)
     # Of all records: a value that only those held out have needs its row, too.
     private, _ = profiles.number_private(counts)
     joint, codes = prepare_joint(fitted, options, private)  # raises where nothing is known
@@ -238,6 +247,11 @@ def fit_privacy_mapping(
     assured = how(found, law, confidence=options.confidence, held_out=options.held_out)
     assurance.check_target(assured, law, options.wanted_information, options.held_out)
     return assured
+
+
+def _find_share(options: PrivacyMappingOptions, apart: float) -> float:
+    """Share of the records to hold out, where a share of all is held out before."""
+    return max(0.0, options.held_out - apart) / (1 - apart)
 
 
 @dataclass(frozen=True)
@@ -302,7 +316,8 @@ class ProfileForecast:
 def _forecast(preview: Preview, options: PrivacyMappingOptions) -> ProfileForecast | None:
     """Count profiles in a few chunks as the fit will."""
     counts = reduce(ProfileCounts.merge, map(ProfileCounts.of, preview.read_training()))
-    fitted, _ = profiles.split_counts(counts, options.held_out)
+    share = _find_share(options, preview.held_out)
+    fitted, _ = profiles.split_counts(counts, share)
     if fitted.n_records == 0:
         return None
     joint, codes = prepare_joint(fitted, options)
