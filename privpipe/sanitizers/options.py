@@ -32,8 +32,8 @@ class MethodOptions(Options):
     """Whether `fit` takes a pricing oracle, `price`, whose searches a cluster may share; the option
     `pricing` says where."""
     is_judged: ClassVar[bool] = False
-    """Whether `fit` takes records that the audit holds out, `judges`, on which its promise is
-    measured."""
+    """Whether `fit` takes `judges`, records that the audit holds out and the share of all that they
+    are: its promise is measured on them."""
     forgets_keys: ClassVar[bool] = False
     """Whether the keys of its draws are destroyed as soon as the release is published."""
 

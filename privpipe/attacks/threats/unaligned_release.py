@@ -10,7 +10,6 @@ both are exchangeable, so that exact limits of two proportions hold whatever the
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -46,8 +45,8 @@ LEAST_NUMBERS = 0.95
 NARROW = 1e-3
 """Distance per half-width of an interval: of two that hold a record the narrower is nearer."""
 
-BLOCK = 2_048, 1_024
-"""Known records and released rows whose distances are in memory at once: 8 MB, in a cache."""
+BLOCK = 1_024, 512
+"""Known records and released rows whose distances are in memory at once: 2 MB, in a cache."""
 
 ROUNDED = 1e-5
 """What a squared distance in float32 may be wrong by, of itself and of a deviation."""
@@ -296,8 +295,8 @@ def _look_up(
 ) -> _Found:
     """One pass over the release: what is nearest in each view, and which identifiers recur."""
     n = len(known)
-    probes = {view: _place(known, columns, names) for view, names in views.items()}
     start = np.full((n, N_NEAREST), np.inf), np.full((n, N_NEAREST), -1)
+    probes = {view: _place(known, columns, names) for view, names in views.items()}
     found = _Found(
         {view: _Nearest(*(a.copy() for a in start)) for view in views},
         {name: np.zeros(n, bool) for name in identifiers},
@@ -308,11 +307,15 @@ def _look_up(
         for view, names in views.items():
             gallery = _place_released(batch, columns, names)
             values = batch[view].to_numpy() if view else None
-            for first, low in product(range(0, len(batch), BLOCK[1]), range(0, n, BLOCK[0])):
-                rows = slice(first, first + BLOCK[1])
+            best, order = found.nearest[view], _sort_alike(gallery[0])
+            for first in range(0, len(batch), BLOCK[1]):
+                rows = order[first : first + BLOCK[1]]
                 mine = None if values is None else values[rows]
-                best, at = found.nearest[view], found.n_released + first
-                _merge(best, low, probes[view], gallery[:, rows], at, mine)
+                near = _find_near(best, probes[view], gallery[:, rows])
+                for low in range(0, len(near), BLOCK[0]):
+                    these = near[low : low + BLOCK[0]]
+                    at = found.n_released + rows
+                    _merge(best, these, probes[view], gallery[:, rows], at, mine)
         found.n_released += len(batch)
     return found
 
@@ -328,26 +331,42 @@ def _place_released(table: pd.DataFrame, columns: Columns, names: Sequence[str])
     return np.stack([np.concatenate(middles, axis=1), np.concatenate(widths, axis=1)])
 
 
+def _sort_alike(x: FloatArray) -> IntArray:
+    """An order in which rows that are alike are neighbours: first by what has few values."""
+    few = np.argsort([len(np.unique(column)) for column in x.T], kind="stable")
+    return np.lexsort(x.T[few[::-1]])
+
+
+def _find_near(best: _Nearest, probes: FloatArray, gallery: FloatArray) -> IntArray:
+    """Known records to which a row of this block may be nearer than those that are remembered.
+
+    Of the others the box that holds all the rows is farther away: where columns are of categories
+    that is most of them.
+    """
+    middle, half = gallery
+    low, high = (middle - half).min(axis=0), (middle + half).max(axis=0)
+    apart = np.linalg.norm(np.maximum(np.maximum(probes - high, low - probes), 0), axis=1)
+    return np.flatnonzero(apart <= best.distance[:, -1])
+
+
 def _merge(
     best: _Nearest,
-    start: int,
+    these: IntArray,
     probes: FloatArray,
     gallery: FloatArray,
-    first: int,
+    places: IntArray,
     values: AnyArray | None,
 ) -> None:
     """Take the rows of a block that are nearer than what is known; distances in float64."""
-    part = slice(start, start + BLOCK[0])
     # After some blocks hardly any record has a nearer row: the others are left as they are.
-    farthest = best.distance[part, -1]
-    norms = np.einsum("ij,ij->i", probes[part], probes[part])
+    farthest, norms = best.distance[these, -1], np.einsum("ij,ij->i", probes[these], probes[these])
     limit = farthest**2 * (1 + ROUNDED) + ROUNDED * (1 + norms)
     is_known = np.isfinite(farthest)
-    squares = _square(probes[part], norms - np.where(is_known, limit, 0), gallery)
+    squares = _square(probes[these], norms - np.where(is_known, limit, 0), gallery)
     mine = np.flatnonzero(~is_known | (squares.min(axis=1) <= 0))
     if not len(mine):
         return
-    hot, k = start + mine, min(N_NEAREST, gallery.shape[1])
+    hot, k = these[mine], min(N_NEAREST, gallery.shape[1])
     near = np.argpartition(squares[mine], k - 1, axis=1)[:, :k]
     # Expanded squares lose the digits in which a copy differs from a neighbour.
     apart = np.abs(probes[hot][:, None, :] - gallery[0][near]) - gallery[1][near]
@@ -356,7 +375,7 @@ def _merge(
     distance = np.concatenate([best.distance[hot], exact], axis=1)
     order = np.argsort(distance, axis=1, kind="stable")[:, :N_NEAREST]
     best.distance[hot] = np.take_along_axis(distance, order, axis=1)
-    rows = np.concatenate([best.row[hot], near + first], axis=1)
+    rows = np.concatenate([best.row[hot], places[near]], axis=1)
     best.row[hot] = np.take_along_axis(rows, order, axis=1)
     if values is not None:
         if best.value is None:

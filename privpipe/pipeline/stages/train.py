@@ -88,8 +88,8 @@ def _learn(run: Run, executor: Executor) -> tuple[RecordMap, dict[str, Any]]:
     method, extra = run.options.method, run.read_files()
     if method.prices:
         extra["price"] = ClusterPricing(executor, place=method.pricing)
-    if method.is_judged:
-        extra["judges"] = _shards(run, executor, "held_out")
+    if method.is_judged and run.split.share:
+        extra["judges"] = _shards(run, executor, "held_out"), run.split.share
     standardises = run.options.collection.standardise
     fit = partial(fit_standardised, run.method) if standardises else run.method.fit
     fitted = fit(_shards(run, executor), method, **extra)

@@ -181,7 +181,7 @@ def fit_privacy_mapping(
     shards: Shards,
     options: PrivacyMappingOptions,
     price: PriceOracle | None = None,
-    judges: Shards | None = None,
+    judges: tuple[Shards, float] | None = None,
 ) -> SparseMapping:
     """Count profiles over the shards and solve for the mapping.
 
@@ -193,7 +193,8 @@ def fit_privacy_mapping(
     price
         Pricing oracle; in memory when not given.
     judges
-        Further records, which bound what it reveals; of `shards` so many less do.
+        Further records, which bound what it reveals, and about what share of all they are; of
+        `shards` so many less do.
 
     Returns
     -------
@@ -232,10 +233,10 @@ def fit_privacy_mapping(
     check_programme(options)
     counts = shards.reduce(ProfileCounts.of)
     # Split before anything is chosen: codes, smoothing and mapping come from `fitted` alone.
-    others = None if judges is None else judges.reduce(ProfileCounts.of)
-    apart = 0.0 if others is None else others.n_records / (counts.n_records + others.n_records)
+    apart = 0.0 if judges is None else judges[1]
     fitted, fresh = profiles.split_counts(counts, _find_share(options, apart))
-    if others is not None:
+    if judges is not None:
+        others = judges[0].reduce(ProfileCounts.of)
         counts, fresh = counts.merge(others), fresh.merge(others)
     # Of all records: a value that only those held out have needs its row, too.
     private, _ = profiles.number_private(counts)

@@ -56,6 +56,37 @@ def test_assure_mapping__promises_hold_about_the_law(n: int) -> None:
             print(f"{name:30s} n = {n:7,}  misses of {DRAWS}: {misses.tolist()}")
 
 
+def test_fit__records_held_out_elsewhere_judge_and_the_others_all_choose() -> None:
+    """As of a run, whose audit holds them out; fewer than asked are made up from the others."""
+    law, rng = make_laws()["ordered, absolute, three"], np.random.default_rng(2)
+    shards, judges, few = (law.draw(n, rng) for n in (2_000, 3_000, 400))
+    numbers = []
+    for others in ((judges, 0.6), (few, 1 / 6), None):
+        fitted = fit_privacy_mapping(shards, options(law), judges=others)  # type: ignore[arg-type]
+        said = dict(fitted.guarantee.parameters)
+        numbers.append((said["n_fitted"], said["n_held_out"]))
+        assert law.tell(fitted)[0] <= (fitted.guarantee.number or 0.0)
+    assert numbers[0] == (2_000, 3_000)
+    assert sum(numbers[1]) == 2_400
+    assert numbers[1][1] == pytest.approx(1_200, abs=100)
+    assert sum(numbers[2]) == 2_000
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_assure_mapping__promises_of_records_held_out_elsewhere_hold(n: int) -> None:
+    most = stats.binom.ppf(0.9999, DRAWS, 1 - CONFIDENCE)
+    for k, (name, law) in enumerate(make_laws().items()):
+        rng, missed = np.random.default_rng(7_000 * k + n), 0
+        for _ in range(DRAWS):
+            fitted = fit_privacy_mapping(
+                law.draw(n, rng),
+                options(law),  # type: ignore[arg-type]
+                judges=(law.draw(n // 3, rng), 0.25),
+            )
+            missed += (fitted.guarantee.number or 0.0) < law.tell(fitted)[0] - 1e-9
+        assert missed <= most, (name, missed)
+
+
 def test_assure_mapping__without_records_held_out_promises_the_most_there_is() -> None:
     law = make_laws()["ordered, absolute, three"]
     shards = law.draw(2_000, np.random.default_rng(1))

@@ -51,7 +51,7 @@ def test_forecast__says_it_before_the_run() -> None:
     )
 
     class Few:
-        is_whole = True
+        is_whole, held_out = True, 0.0
 
         def read_training(self) -> list[Shard]:
             return [shard]
