@@ -4,9 +4,9 @@ How the values themselves are read is the same for all options: see `privpipe.op
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar, dataclass_transform
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as options_dataclass
 
 from privpipe.errors import OptionError
@@ -16,7 +16,14 @@ from privpipe.protocols import Column, DTypeLike, IntArray, RecordMap, Role, Sha
 T = TypeVar("T")
 
 
-@options_dataclass(frozen=True, config=FORBID)
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(Field,))
+def method_options(cls: type[T]) -> type[T]:
+    """Check the fields of a method's options where they are made: frozen, by name, none unknown."""
+    made: Any = options_dataclass(frozen=True, kw_only=True, config=FORBID)(cls)
+    return made  # type: ignore[no-any-return]  # the class itself
+
+
+@method_options
 class MethodOptions(Options):
     """Options of a method. What only some methods have or do is nothing here."""
 

@@ -35,7 +35,7 @@ def make_actions(x: np.ndarray) -> dict[str, Callable[[], object]]:
         few = np.empty((len(x), rank))
 
         def kernel(form=form) -> object:
-            return clean_with_kernel(x, form, x.dtype, out=out)
+            return clean_with_kernel(x, form, x.dtype, out=out, lifted=True)
 
         def coordinates(form=form, few=few) -> object:
             return clean_with_kernel(x, form, x.dtype, lifted=False, out=few)
@@ -44,7 +44,7 @@ def make_actions(x: np.ndarray) -> dict[str, Callable[[], object]]:
             return reconstruct_records(few, form.lift, form.centre, x.dtype)
 
         def plain(form=form) -> object:
-            return clean_with_numpy(x, form, x.dtype)
+            return clean_with_numpy(x, form, x.dtype, lifted=True, out=None)
 
         actions |= {f"kernel r={rank}": kernel, f"coordinates r={rank}": coordinates}
         if rank == 3:

@@ -116,8 +116,8 @@ def test_apply__gives_twins_the_same_bytes(kind, dtype, budget):
     for rows in (slice(0, 1), slice(7, 40)):
         assert cleaner.apply(twin[rows]).tobytes() == released[rows].tobytes()
     if not kind.endswith("dependent"):
-        fast = clean_with_kernel(twin, cleaner._form(x.dtype), dtype)
-        plain = clean_with_numpy(x, cleaner._form(x.dtype), dtype)
+        fast = clean_with_kernel(twin, cleaner._form(x.dtype), dtype, lifted=True, out=None)
+        plain = clean_with_numpy(x, cleaner._form(x.dtype), dtype, lifted=True, out=None)
         assert fast.released.tobytes() == plain.released.tobytes()
         assert fast.spent.tobytes() == plain.spent.tobytes()
 

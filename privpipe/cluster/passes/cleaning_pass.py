@@ -39,6 +39,9 @@ from privpipe.store.releases.release_writing import ReleasePlan
 Nonfinite = Literal["fail", "withhold", "impute"]
 Block = dict[str, AnyArray]
 
+Recorder = Callable[[Sequence[Receipt]], None]
+"""What a run does with the receipts of a task, before the next task is waited for."""
+
 
 @dataclass(frozen=True)
 class CleaningJob:
@@ -84,11 +87,7 @@ class CleaningJob:
 
 
 def clean_collection(
-    executor: Executor,
-    job: CleaningJob,
-    record: Callable[[Sequence[Receipt]], None],
-    *,
-    done: frozenset[int] = frozenset(),
+    executor: Executor, job: CleaningJob, record: Recorder, *, done: frozenset[int] = frozenset()
 ) -> None:
     """Clean every chunk that is not done yet.
 
@@ -273,11 +272,7 @@ def _spread(values: AnyArray, retained: BoolArray) -> AnyArray:
 
 
 def draw_surrogates(
-    executor: Executor,
-    job: CleaningJob,
-    record: Callable[[Sequence[Receipt]], None],
-    *,
-    done: frozenset[int] = frozenset(),
+    executor: Executor, job: CleaningJob, record: Recorder, *, done: frozenset[int] = frozenset()
 ) -> None:
     """Draw and write every tile that is not done yet.
 

@@ -161,12 +161,7 @@ def clean_block(
 
 
 def clean_with_kernel(
-    x: FloatArray,
-    form: LinearForm,
-    dtype: DTypeLike,
-    *,
-    lifted: bool = True,
-    out: FloatArray | None = None,
+    x: FloatArray, form: LinearForm, dtype: DTypeLike, *, lifted: bool, out: FloatArray | None
 ) -> CleanedBlock:
     """See `clean_block`; float32 and float64 only.
 
@@ -213,12 +208,7 @@ def _settle(x: FloatArray, rows: IntArray, form: LinearForm) -> tuple[IntArray, 
 
 
 def clean_with_numpy(
-    x: FloatArray,
-    form: LinearForm,
-    dtype: DTypeLike,
-    *,
-    lifted: bool = True,
-    out: FloatArray | None = None,
+    x: FloatArray, form: LinearForm, dtype: DTypeLike, *, lifted: bool, out: FloatArray | None
 ) -> CleanedBlock:
     """As `clean_with_kernel`, with the same bytes, for any floating dtype and rank."""
     retained: FloatArray = np.empty((len(x), form.rank))

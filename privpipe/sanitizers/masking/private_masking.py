@@ -18,7 +18,6 @@ from typing import Literal
 
 import numpy as np
 from pydantic import Field
-from pydantic.dataclasses import dataclass as options_dataclass
 
 from privpipe.errors import InputError, LeftOutWarning, OptionError
 from privpipe.numerics.masking.private_moments import repair_moments
@@ -26,7 +25,6 @@ from privpipe.numerics.moments import name_targets
 from privpipe.numerics.noise.gaussian import find_sigma
 from privpipe.numerics.noise.mechanism import Lattice
 from privpipe.numerics.random.streams import KEY_BYTES
-from privpipe.option_values import FORBID
 from privpipe.protocols import Method, Role, Shards, ShardSchema
 from privpipe.sanitizers.arrays import check_shards, say_incomplete
 from privpipe.sanitizers.masking.private_model import PrivateMaskingModel
@@ -39,7 +37,7 @@ from privpipe.sanitizers.masking.private_sums import (
     sum_products,
 )
 from privpipe.sanitizers.masking.refusals import check_regression
-from privpipe.sanitizers.options import MethodOptions
+from privpipe.sanitizers.options import MethodOptions, method_options
 
 LARGELY_CLIPPED = 0.05
 
@@ -47,7 +45,7 @@ ANY = "*"
 """Name in ``bound`` of all variables that it does not name."""
 
 
-@options_dataclass(frozen=True, kw_only=True, config=FORBID)
+@method_options
 class MaskingPrivateOptions(MethodOptions):
     """Options of ``[method] name = "masking_private"``."""
 

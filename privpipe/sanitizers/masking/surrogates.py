@@ -12,20 +12,18 @@ from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
-from pydantic.dataclasses import dataclass as options_dataclass
 
 from privpipe.errors import InputError, OptionError
 from privpipe.numerics.masking.completion import MaskedRegression, Solver, solve_masked_regression
 from privpipe.numerics.masking.missing import FactorModel
 from privpipe.numerics.masking.sign_sums import plan_grid
 from privpipe.numerics.moments import CoMoments, name_targets
-from privpipe.option_values import FORBID
 from privpipe.protocols import FloatArray, Method, Role, Shards, ShardSchema
 from privpipe.sanitizers.arrays import check_shards, say_incomplete
 from privpipe.sanitizers.masking import record_survey, refusals
 from privpipe.sanitizers.masking.masking_model import BIAS, MaskingModel
 from privpipe.sanitizers.masking.refusals import PersonLeverage
-from privpipe.sanitizers.options import MethodOptions
+from privpipe.sanitizers.options import MethodOptions, method_options
 
 TILE_BYTES = 2**22
 """Of the surrogates that a worker sums up at once."""
@@ -37,7 +35,7 @@ MOST_CLIPPINGS = 8
 """Passes until the scale of clipped features stays."""
 
 
-@options_dataclass(frozen=True, kw_only=True, config=FORBID)
+@method_options
 class MaskingOptions(MethodOptions):
     """Options of ``[method] name = "masking"``."""
 

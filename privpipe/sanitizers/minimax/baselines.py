@@ -10,18 +10,16 @@ from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
-from pydantic.dataclasses import dataclass as options_dataclass
 
 from privpipe.errors import OptionError
 from privpipe.fitted_names import keep_names
 from privpipe.numerics.minimax import spectra
-from privpipe.option_values import FORBID
 from privpipe.protocols import FloatArray, Role, Shards, ShardSchema
 from privpipe.sanitizers.arrays import check_shards
 from privpipe.sanitizers.minimax.linear_filter import HAMM, LinearFilter
 from privpipe.sanitizers.minimax.training import labelled_moments
 from privpipe.sanitizers.minimax.training import tasks as planning
-from privpipe.sanitizers.options import MethodOptions
+from privpipe.sanitizers.options import MethodOptions, method_options
 
 Width = Annotated[int, Field(ge=1)]
 Find = Callable[
@@ -29,7 +27,7 @@ Find = Callable[
 ]
 
 
-@options_dataclass(frozen=True, kw_only=True, config=FORBID)
+@method_options
 class LeastSquaresOptions(planning.TaskOptions):
     """Options of ``[method] name = "minimax_least_squares"``."""
 
@@ -41,7 +39,7 @@ class LeastSquaresOptions(planning.TaskOptions):
     """Added to the metric of the eigenproblem, relative to its mean eigenvalue."""
 
 
-@options_dataclass(frozen=True, kw_only=True, config=FORBID)
+@method_options
 class PrivacyLdsOptions(planning.TaskOptions):
     """Options of ``[method] name = "privacy_lds"``."""
 
@@ -53,7 +51,7 @@ class PrivacyLdsOptions(planning.TaskOptions):
     """Added to the metric of the eigenproblem, relative to its mean eigenvalue."""
 
 
-@options_dataclass(frozen=True, kw_only=True, config=FORBID)
+@method_options
 class PcaOptions(MethodOptions):
     """Options of ``[method] name = "pca"``."""
 
@@ -75,7 +73,7 @@ class PcaOptions(MethodOptions):
         planning.check_width(self.n_filtered, schema.n_features)
 
 
-@options_dataclass(frozen=True, kw_only=True, config=FORBID)
+@method_options
 class RandOptions(MethodOptions):
     """Options of ``[method] name = "rand"``."""
 

@@ -13,18 +13,18 @@ from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 from pydantic import Field, computed_field
-from pydantic.dataclasses import dataclass as options_dataclass
 
 from privpipe.described import record_map
 from privpipe.errors import InputError, OptionError
 from privpipe.fitted_names import keep_names
 from privpipe.numerics.minimax.filters import Pullback
-from privpipe.option_values import FORBID, is_trusted, trust
+from privpipe.option_values import is_trusted, trust
 from privpipe.protocols import FloatArray, Shards, ShardSchema
 from privpipe.sanitizers.minimax.linear_filter import HAMM, FeatureFilter, TrainingRecord
 from privpipe.sanitizers.minimax.neural_minimax import FamilyOptions, train_family
 from privpipe.sanitizers.minimax.training import custom_code
 from privpipe.sanitizers.minimax.training.tasks import warn_of_outputs
+from privpipe.sanitizers.options import method_options
 
 ROWS = 1024
 """Records filtered at once: a filter may need many times their memory."""
@@ -193,7 +193,7 @@ def check_family(family: CustomFamily, start: FloatArray) -> None:
         )
 
 
-@options_dataclass(frozen=True, kw_only=True, config=FORBID)
+@method_options
 class MinimaxCustomOptions(FamilyOptions):
     """Options of ``[method] name = "minimax_own"``."""
 

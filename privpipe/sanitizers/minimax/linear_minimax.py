@@ -11,7 +11,6 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
-from pydantic.dataclasses import dataclass as options_dataclass
 
 from privpipe.errors import ConvergenceError, InputError, OptionError
 from privpipe.fitted_names import keep_names
@@ -20,13 +19,13 @@ from privpipe.numerics.minimax.filters import InputScaling, LinearFamily
 from privpipe.numerics.minimax.lifts import OutputMoments
 from privpipe.numerics.minimax.objective import bound_generalisation_gap
 from privpipe.numerics.minimax.spectra import scale_to_unit_variance, whiten
-from privpipe.option_values import FORBID
 from privpipe.protocols import FloatArray, Shards, ShardSchema
 from privpipe.sanitizers.minimax import baselines
 from privpipe.sanitizers.minimax.linear_filter import HAMM, LinearFilter, MinimaxFilter
 from privpipe.sanitizers.minimax.training import adversary_rounds
 from privpipe.sanitizers.minimax.training import tasks as planning
 from privpipe.sanitizers.minimax.training.labelled_moments import LabelledMoments, measure_radius
+from privpipe.sanitizers.options import method_options
 
 # As little as keeps its inverse finite: directions of next to no variance must not blow up.
 WHITENING = 1e-3
@@ -39,7 +38,7 @@ LEARNING_RATE = 0.1
 """Step of the alternating solver."""
 
 
-@options_dataclass(frozen=True, kw_only=True, config=FORBID)
+@method_options
 class MinimaxOptions(adversary_rounds.FilterTraining):
     """Options of ``[method] name = "minimax"``."""
 

@@ -10,7 +10,6 @@ from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import Field, computed_field
-from pydantic.dataclasses import dataclass as options_dataclass
 from scipy.special import expit
 
 from privpipe.described import record_map
@@ -19,13 +18,13 @@ from privpipe.fitted_names import keep_names
 from privpipe.numerics.minimax import filters
 from privpipe.numerics.minimax.descent import descend_quasi_newton
 from privpipe.numerics.minimax.spectra import whiten
-from privpipe.option_values import FORBID
 from privpipe.protocols import FloatArray, IntArray, Shards, ShardSchema
 from privpipe.sanitizers.arrays import check_shards
 from privpipe.sanitizers.minimax.linear_filter import HAMM, FeatureFilter, TrainingRecord
 from privpipe.sanitizers.minimax.training import custom_code
 from privpipe.sanitizers.minimax.training.adversary_rounds import FilterTraining, descend_in_rounds
 from privpipe.sanitizers.minimax.training.tasks import Positive, Task, warn_of_outputs
+from privpipe.sanitizers.options import method_options
 
 WHITENING = 1.0
 """Ridge of the whitening, relative to the mean eigenvalue: weak directions stay weak."""
@@ -35,7 +34,7 @@ EARLY_STOPPING = 8
 """Iterations without a better held-out Phi before a fit stops."""
 
 
-@options_dataclass(frozen=True, kw_only=True, config=FORBID)
+@method_options
 class FamilyOptions(FilterTraining):
     """What training needs besides the tasks, whatever the family of filters."""
 
@@ -169,7 +168,7 @@ def train_family(
     return FamilyFit(parameters=found.parameters, **record)
 
 
-@options_dataclass(frozen=True, kw_only=True, config=FORBID)
+@method_options
 class MinimaxNeuralOptions(FamilyOptions):
     """Options of ``[method] name = "minimax_neural"``."""
 

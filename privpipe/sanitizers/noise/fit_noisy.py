@@ -14,19 +14,17 @@ from typing import Annotated, Any, ClassVar, Literal
 import numpy as np
 import numpy.typing as npt
 from pydantic import Field
-from pydantic.dataclasses import dataclass as options_dataclass
 
 from privpipe.capabilities import Preview, Projects
 from privpipe.errors import GuaranteeError, InputError, OptionError, PrivpipeError
 from privpipe.fitted_names import keep_names
 from privpipe.numerics.noise.bounding import Bound, Norm
 from privpipe.numerics.noise.mechanism import Law, Mechanism, Order, plan_promised
-from privpipe.option_values import FORBID
 from privpipe.promises import say_odds
 from privpipe.protocols import FloatArray, Guarantee, Method, RecordMap, Role, Shards, ShardSchema
 from privpipe.sanitizers.arrays import check_shards, check_unweighted
 from privpipe.sanitizers.noise import noisy_filter
-from privpipe.sanitizers.options import MethodOptions
+from privpipe.sanitizers.options import MethodOptions, method_options
 
 Filters = Mapping[str, Method]
 
@@ -34,7 +32,7 @@ THRESHOLD_QUANTILE = 0.95
 """Of the norms of public records, where no threshold is given."""
 
 
-@options_dataclass(frozen=True, kw_only=True, config=FORBID)
+@method_options
 class NoisyOptions(MethodOptions):
     """Options of ``[method] name = "noisy"``; `rows` adds the filters of the table."""
 
@@ -391,5 +389,5 @@ def _make_options_class(filters: Filters) -> type[NoisyOptions]:
     for name in ("__doc__", "__module__", "__qualname__"):
         space[name] = getattr(NoisyOptions, name)
     made: Any = type("NoisyOptions", (NoisyOptions,), space)
-    made = options_dataclass(frozen=True, kw_only=True, config=FORBID)(made)
+    made = method_options(made)
     return made  # type: ignore[no-any-return]

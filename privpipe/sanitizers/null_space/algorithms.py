@@ -14,7 +14,6 @@ from functools import cached_property
 from typing import Any, ClassVar, Literal, Unpack
 
 import numpy as np
-from pydantic.dataclasses import dataclass as options_dataclass
 
 from privpipe.described import record_map
 from privpipe.errors import OptionError, PrivacyWarning
@@ -23,16 +22,16 @@ from privpipe.numerics.null_space import factorisation
 from privpipe.numerics.null_space.cleaning import CleanedBlock
 from privpipe.numerics.null_space.knapsack import solve_augmented_knapsack
 from privpipe.numerics.null_space.rounding_margin import UNIT
-from privpipe.option_values import FORBID
 from privpipe.protocols import ArrayLike, FloatArray, Guarantee, Method, Shards
 from privpipe.sanitizers.arrays import as_predictor, check_confidential
 from privpipe.sanitizers.null_space import linear_cleaner, predictors
+from privpipe.sanitizers.options import method_options
 
 Rule = Literal["greedy", "kkt"]
 Variant = Literal["null_first", "simultaneous"]
 
 
-@options_dataclass(frozen=True, kw_only=True, config=FORBID)
+@method_options
 class NullSpaceOptions(predictors.CleanerOptions):
     """Options of ``[method] name = "null_space"``."""
 
@@ -484,7 +483,7 @@ class PrintedCleaner(linear_cleaner.LinearCleaner):
         return margin
 
 
-@options_dataclass(frozen=True, kw_only=True, config=FORBID)
+@method_options
 class TargetedOptions(predictors.CleanerOptions):
     """Options of ``[method] name = "null_space_targeted"``."""
 

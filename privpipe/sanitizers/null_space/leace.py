@@ -9,22 +9,20 @@ from functools import partial
 from typing import ClassVar, Literal
 
 import numpy as np
-from pydantic.dataclasses import dataclass as options_dataclass
 
 from privpipe.described import record_map
 from privpipe.errors import InputError
 from privpipe.fitted_names import keep_names
 from privpipe.numerics.moments import CoMoments, measure_scale
 from privpipe.numerics.rounding import bound_rank_error
-from privpipe.option_values import FORBID
 from privpipe.protocols import FloatArray, Guarantee, Method, Role, Shards
 from privpipe.sanitizers.arrays import check_shards
 from privpipe.sanitizers.feature_map import FeatureMap
 from privpipe.sanitizers.null_space.predictors import DESIGN_STATISTICS, summarise_design
-from privpipe.sanitizers.options import MethodOptions
+from privpipe.sanitizers.options import MethodOptions, method_options
 
 
-@options_dataclass(frozen=True, config=FORBID)
+@method_options
 class LeaceOptions(MethodOptions):
     """Options of ``[method] name = "leace"``: there are none."""
 

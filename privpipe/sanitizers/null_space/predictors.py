@@ -15,7 +15,6 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 from pydantic import Field
-from pydantic.dataclasses import dataclass as options_dataclass
 
 from privpipe import protocols
 from privpipe.errors import InputError, OptionError, RankError
@@ -23,11 +22,10 @@ from privpipe.numerics import moments as regression
 from privpipe.numerics.finite import keep_rows
 from privpipe.numerics.null_space.knapsack import check_budget
 from privpipe.numerics.tsqr import Frame, TriangularFactor, solve_triangular
-from privpipe.option_values import FORBID
 from privpipe.protocols import ArrayLike, BoolArray, FloatArray, Role, Shard, Shards, ShardSchema
 from privpipe.sanitizers import arrays
 from privpipe.sanitizers.null_space import linear_cleaner
-from privpipe.sanitizers.options import MethodOptions, make_options
+from privpipe.sanitizers.options import MethodOptions, make_options, method_options
 
 TargetRole = Literal["desired", "confidential"]
 
@@ -229,7 +227,7 @@ Arrays = Mapping[str, ArrayLike]
 Ridge = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
-@options_dataclass(frozen=True, kw_only=True, config=FORBID)
+@method_options
 class CleanerOptions(MethodOptions):
     """Options that both algorithms of null-space cleaning have."""
 

@@ -9,7 +9,6 @@ from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
-from pydantic.dataclasses import dataclass as options_dataclass
 from scipy.special import ndtri
 
 from privpipe import protocols
@@ -19,18 +18,17 @@ from privpipe.numerics.moments import count_targets
 from privpipe.numerics.null_space.prediction_grid import predict_on_grid
 from privpipe.numerics.null_space.rounding_margin import plan_grid
 from privpipe.numerics.rounding import measure_columns
-from privpipe.option_values import FORBID
 from privpipe.protocols import ArrayLike, DTypeLike, FloatArray, Guarantee, IntArray, Method, Role
 from privpipe.sanitizers.arrays import check_shards
 from privpipe.sanitizers.feature_map import FeatureMap, as_records
 from privpipe.sanitizers.null_space import predictors
-from privpipe.sanitizers.options import MethodOptions
+from privpipe.sanitizers.options import MethodOptions, method_options
 
 MIDDLE = 0.5
 """Where a predicted indicator, 0 or 1, becomes the class."""
 
 
-@options_dataclass(frozen=True, kw_only=True, config=FORBID)
+@method_options
 class TargetOnlyOptions(MethodOptions):
     """Options of ``[method] name = "target_only"``."""
 

@@ -49,8 +49,8 @@ def test_kernel__gives_the_bytes_of_numpy(rank, augmented, rule, dtype, lifted):
     form = make_form(rank, rule, dtype, augmented=augmented)
     x = (np.random.default_rng(0).normal(size=(500, 20)) * 0.4).astype(dtype)
     x[7] = 0
-    fast = clean_with_kernel(x, form, dtype, lifted=lifted)
-    plain = clean_with_numpy(x, form, dtype, lifted=lifted)
+    fast = clean_with_kernel(x, form, dtype, lifted=lifted, out=None)
+    plain = clean_with_numpy(x, form, dtype, lifted=lifted, out=None)
     assert fast.released.tobytes() == plain.released.tobytes()
     assert fast.spent.tobytes() == plain.spent.tobytes()
     assert fast.released.dtype == plain.released.dtype
@@ -99,9 +99,9 @@ def test_clean__leaves_no_negative_zero(clean):
 def test_clean_with_numpy__does_not_depend_on_tiles(monkeypatch):
     form = make_form(3, "greedy", "float64")
     x = np.random.default_rng(0).normal(size=(101, 20))
-    whole = clean_with_numpy(x, form, "float64")
+    whole = clean_with_numpy(x, form, "float64", lifted=True, out=None)
     monkeypatch.setattr(cleaning, "TILE_VALUES", 60)
-    tiled = clean_with_numpy(x, form, "float64")
+    tiled = clean_with_numpy(x, form, "float64", lifted=True, out=None)
     assert whole.released.tobytes() == tiled.released.tobytes()
 
 
@@ -125,8 +125,8 @@ def test_clean_block__takes_the_kernel_for_large_blocks_only(monkeypatch):
 def test_reconstruct_records__gives_the_dense_release():
     form = make_form(3, "greedy", "float32")
     x = np.random.default_rng(0).normal(size=(50, 20)).astype(np.float32)
-    dense = clean_with_numpy(x, form, "float32").released
-    kept = clean_with_numpy(x, form, "float32", lifted=False).released
+    dense = clean_with_numpy(x, form, "float32", lifted=True, out=None).released
+    kept = clean_with_numpy(x, form, "float32", lifted=False, out=None).released
     again = reconstruct_records(kept, form.lift, form.centre, "float32")
     assert again.tobytes() == dense.tobytes()
     assert again.dtype == np.float32
@@ -145,7 +145,7 @@ def test_clean_block__stores_in_balance_what_was_withheld_for_its_margin(rows):
     found = clean_block(x, form, "float32")
     np.testing.assert_array_equal(np.flatnonzero(found.withheld), [2, 3])
     exact = replace(form, margin=form.balance.margin)
-    plain = clean_with_numpy(x.astype(np.float64), exact, "float64").released
+    plain = clean_with_numpy(x.astype(np.float64), exact, "float64", lifted=True, out=None).released
     np.testing.assert_allclose(found.released[1], plain[1], rtol=1e-5)
     assert 0.5e-8 < found.spent[1] <= 1e-8
 
@@ -177,8 +177,8 @@ def test_kernel__shrinks_equal_and_zero_coordinates_as_numpy_does(rank, lifted):
     rng = np.random.default_rng(0)
     b = rng.integers(-2, 3, size=(300, rank)) * 0.3
     x = form.centre + b @ form.lift.T  # whose coordinates are b
-    fast = clean_with_kernel(x, form, "float64", lifted=lifted)
-    plain = clean_with_numpy(x, form, "float64", lifted=lifted)
+    fast = clean_with_kernel(x, form, "float64", lifted=lifted, out=None)
+    plain = clean_with_numpy(x, form, "float64", lifted=lifted, out=None)
     assert fast.spent.tobytes() == plain.spent.tobytes()
     assert fast.released.tobytes() == plain.released.tobytes()
 

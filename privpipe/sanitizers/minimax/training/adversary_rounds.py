@@ -14,7 +14,6 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field, field_validator
-from pydantic.dataclasses import dataclass as options_dataclass
 
 from privpipe.errors import ConvergenceError, OptionError
 from privpipe.numerics.minimax.descent import HISTORY_TAIL, MEMORY, Descent
@@ -22,11 +21,11 @@ from privpipe.numerics.minimax.filters import DifferentiableFilter
 from privpipe.numerics.minimax.lifts import Lift, NystroemFeatures, OutputMoments, Pool, SetFeatures
 from privpipe.numerics.minimax.newton import HeadSolver, InexactSolver, Pairs
 from privpipe.numerics.minimax.objective import MinimaxObjective, Question
-from privpipe.option_values import FORBID
 from privpipe.protocols import FloatArray, Oracle, Role, Shards, ShardSchema, Sums
 from privpipe.sanitizers.minimax.training import shard_oracle
 from privpipe.sanitizers.minimax.training.labelled_moments import LabelledMoments, measure_tasks
 from privpipe.sanitizers.minimax.training.tasks import NonNegative, Positive, Task, TaskOptions
+from privpipe.sanitizers.options import method_options
 
 AdversaryKind = Literal["logistic", "kernel", "group"]
 
@@ -40,7 +39,7 @@ RIDGE = 1e-4
 Iterations = Annotated[int, Field(ge=0)]
 
 
-@options_dataclass(frozen=True, kw_only=True, config=FORBID)
+@method_options
 class FilterTraining(TaskOptions):
     """Against whom a filter is trained, and until when."""
 

@@ -14,15 +14,13 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
-from pydantic.dataclasses import dataclass as options_dataclass
 
 from privpipe.errors import InputError, OptionError, PrivacyWarning
 from privpipe.numerics.kinds import MOST_CODES
 from privpipe.numerics.logistic import make_class_basis
 from privpipe.numerics.minimax.lifts import Lift, Pool
-from privpipe.option_values import FORBID
 from privpipe.protocols import Column, FloatArray, IntArray, Role, ShardSchema
-from privpipe.sanitizers.options import MethodOptions
+from privpipe.sanitizers.options import MethodOptions, method_options
 
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -35,7 +33,7 @@ MOST_ENTRIES = 2000
 """Of a head whose Hessian is sent: 16 MB of it."""
 
 
-@options_dataclass(frozen=True, kw_only=True, config=FORBID)
+@method_options
 class TaskOptions(MethodOptions):
     """Which tasks a filter is learned for; shared by all methods that weigh utility and privacy."""
 
