@@ -240,3 +240,7 @@ def choose_adversaries(source: str, is_class: bool, options: AttackOptions) -> t
 def find_adversary(name: str, known: Mapping[str, table.Adversary]) -> table.Adversary:
     """An adversary by its name; some are none that options can leave out."""
     return table.ALWAYS[name] if name in table.ALWAYS else known[name]
+
+
+USUAL = AttackOptions()
+"""Of an attack that is given none."""

@@ -8,7 +8,7 @@ import numpy as np
 
 from privpipe.attacks.adversaries import auxiliary as auxiliaries
 from privpipe.attacks.adversaries import coordinates
-from privpipe.attacks.adversaries.attack_options import ALONE, JOINT, AttackOptions
+from privpipe.attacks.adversaries.attack_options import ALONE, JOINT, USUAL, AttackOptions
 from privpipe.attacks.adversaries.auxiliary import Auxiliary, standardise
 from privpipe.attacks.adversaries.coordinates import TrainingMatrix
 from privpipe.attacks.adversaries.evidence import Evidence, LeftOut
@@ -70,7 +70,7 @@ def prepare_evidence(
     released: ArrayLike,
     confidential: ArrayLike,
     *,
-    options: AttackOptions | None = None,
+    options: AttackOptions = USUAL,
     **known: Unpack[KnownInputs],
 ) -> Evidence:
     """Draw the bounded sample, standardise what is attacked, and code what is guessed.
@@ -93,7 +93,6 @@ def prepare_evidence(
         judged because it has a single class or a class too small. Where others can, such a
         variable is left out and named.
     """
-    options = options or AttackOptions()
     features, groups, seen = known.get("features"), known.get("groups"), known.get("seen")
     auxiliary = known.get("auxiliary") or Auxiliary()
     desired, places = known.get("desired") or Auxiliary(), known.get("places")

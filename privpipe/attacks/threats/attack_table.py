@@ -11,7 +11,7 @@ from importlib import import_module
 from inspect import signature
 from typing import Protocol
 
-from privpipe.attacks.adversaries.attack_options import AttackOptions
+from privpipe.attacks.adversaries.attack_options import USUAL, AttackOptions
 from privpipe.errors import InputError
 from privpipe.protocols import Column, FloatArray, IntArray
 
@@ -185,7 +185,7 @@ def list_possible(sample: Sample) -> tuple[str, ...]:
     return tuple(name for name, row in ATTACKS.items() if not row.list_missing(sample))
 
 
-def run_by_name(name: str, sample: Sample, options: AttackOptions | None = None) -> SaysJson:
+def run_by_name(name: str, sample: Sample, options: AttackOptions = USUAL) -> SaysJson:
     """Run an attack.
 
     Raises
@@ -210,4 +210,4 @@ def run_by_name(name: str, sample: Sample, options: AttackOptions | None = None)
             f"An attack by {name} needs {', '.join(missing)}.",
             remedy=f"Give them, or use one of: {', '.join(list_possible(sample)) or 'none'}.",
         )
-    return ATTACKS[name].run(sample, options or AttackOptions())
+    return ATTACKS[name].run(sample, options)

@@ -17,7 +17,7 @@ from threadpoolctl import threadpool_limits
 
 from privpipe.attacks.adversaries import ADVERSARIES, KNOWS_DESIRED, attack_options
 from privpipe.attacks.adversaries import problem as problems
-from privpipe.attacks.adversaries.attack_options import GROUPS, RAW_GROUPS, AttackOptions
+from privpipe.attacks.adversaries.attack_options import GROUPS, RAW_GROUPS, USUAL, AttackOptions
 from privpipe.attacks.adversaries.coordinates import TrainingMatrix
 from privpipe.attacks.adversaries.evidence import Evidence, Target
 from privpipe.attacks.adversaries.preparation import KnownInputs, prepare_evidence
@@ -74,7 +74,7 @@ def measure_attacks(
     released: ArrayLike,
     confidential: ArrayLike,
     *,
-    options: AttackOptions | None = None,
+    options: AttackOptions = USUAL,
     **known: Unpack[KnownInputs],
 ) -> AttackReport:
     """Train every adversary on a release and report what each learns of confidential variables.
@@ -122,7 +122,6 @@ def measure_attacks(
     >>> report.verdict
     'leaks'
     """
-    options = options or AttackOptions()
     evidence = prepare_evidence(released, confidential, options=options, **known)
     # The same plan as on workers, so that both give the same levels.
     plan = plan_attacks(evidence, options)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy import special
 
-from privpipe.attacks.adversaries.attack_options import AttackOptions
+from privpipe.attacks.adversaries.attack_options import USUAL, AttackOptions
 from privpipe.errors import InputError
 from privpipe.protocols import ArrayLike, Column, FloatArray, IntArray
 
@@ -88,7 +88,7 @@ def measure_information(
     *,
     attributes: Sequence[str] = (),
     columns: Sequence[Column] = (),
-    options: AttackOptions | None = None,
+    options: AttackOptions = USUAL,
 ) -> InformationReport:
     """Measure what codes released give away, attribute by attribute and jointly.
 
@@ -120,7 +120,6 @@ def measure_information(
     >>> round(report.rows[0].plug_in, 4), round(report.rows[0].held_out, 1)
     (0.6931, 0.7)
     """
-    options = options or AttackOptions()
     released, confidential = _as_codes(codes, "codes"), _as_codes(classes, "classes")
     if len(released) != len(confidential) or len(released) < 4:
         raise InputError(

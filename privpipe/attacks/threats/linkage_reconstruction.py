@@ -12,7 +12,7 @@ from operator import itemgetter
 import numpy as np
 
 from privpipe.attacks.adversaries import ridges
-from privpipe.attacks.adversaries.attack_options import AttackOptions
+from privpipe.attacks.adversaries.attack_options import USUAL, AttackOptions
 from privpipe.attacks.adversaries.coordinates import measure_coordinates
 from privpipe.attacks.statistics import intervals
 from privpipe.attacks.statistics.intervals import Confidence, Interval
@@ -88,7 +88,7 @@ def measure_linkage(
     released: ArrayLike,
     groups: IntArray | None = None,
     *,
-    options: AttackOptions | None = None,
+    options: AttackOptions = USUAL,
 ) -> LinkageReport:
     """Try to find the release of each of some known raw records.
 
@@ -119,7 +119,6 @@ def measure_linkage(
     >>> measure_linkage(raw, raw).strongest.top_1.estimate
     1.0
     """
-    options = options or AttackOptions()
     x, z, rows = draw_pairs(raw, released, options)
     half = len(rows) // 2
     probes = rows[half:][:MOST_PROBES]
@@ -290,7 +289,7 @@ def measure_reconstruction(
     released: ArrayLike,
     groups: ArrayLike | None = None,
     *,
-    options: AttackOptions | None = None,
+    options: AttackOptions = USUAL,
 ) -> ReconstructionReport:
     """Rebuild raw records from released ones by adversaries that know other pairs.
 
@@ -318,7 +317,6 @@ def measure_reconstruction(
     >>> round(report.strongest.column_r2[0], 2), report.strongest.column_r2[3] < 0.1
     (1.0, True)
     """
-    options = options or AttackOptions()
     x, z, order = draw_pairs(raw, released, options)
     rows, seed = np.sort(order), options.seed
     who = None if groups is None else np.unique(np.asarray(groups)[rows], return_inverse=True)[1]

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from privpipe.attacks.adversaries.attack_options import AttackOptions
+from privpipe.attacks.adversaries.attack_options import USUAL, AttackOptions
 from privpipe.attacks.statistics import intervals
 from privpipe.attacks.statistics.intervals import Confidence, Interval
 from privpipe.attacks.statistics.roc import GRID, average_areas, sample_curve
@@ -59,7 +59,7 @@ def attack_nearest(
 
 
 def measure_membership(
-    members: ArrayLike, others: ArrayLike, *, options: AttackOptions | None = None
+    members: ArrayLike, others: ArrayLike, *, options: AttackOptions = USUAL
 ) -> MembershipReport:
     """Distinguish members from others by how little they surprise.
 
@@ -90,7 +90,6 @@ def measure_membership(
     >>> report.area.estimate > 0.95
     True
     """
-    options = options or AttackOptions()
     inside, outside = (np.asarray(a, np.float64).ravel() for a in (members, others))
     for name, values in (("members", inside), ("others", outside)):
         if len(values) < 10 or not np.isfinite(values).all():

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
-from privpipe.attacks.adversaries.attack_options import AttackOptions
+from privpipe.attacks.adversaries.attack_options import USUAL, AttackOptions
 from privpipe.attacks.threats.inference import measure_attacks
 from privpipe.attacks.threats.verdicts.outcomes import describe_score
 from privpipe.errors import InputError
@@ -99,7 +99,7 @@ def attack_drift(
 
 
 def compare_samples(
-    first: FloatArray, second: FloatArray, options: AttackOptions | None = None
+    first: FloatArray, second: FloatArray, options: AttackOptions = USUAL
 ) -> TwoSampleReport:
     """Train adversaries to distinguish two samples, on as many records of each.
 
@@ -122,7 +122,6 @@ def compare_samples(
     >>> compare_samples(here, there).strongest.advantage_lower > 0.5
     True
     """
-    options = options or AttackOptions()
     if min(len(first), len(second)) < LEAST_RECORDS or first.shape[1] != second.shape[1]:
         raise InputError(
             f"The samples have {len(first)} and {len(second)} records of {first.shape[1]} and "

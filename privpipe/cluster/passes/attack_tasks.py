@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from privpipe.attacks.adversaries import ADVERSARIES
-from privpipe.attacks.adversaries.attack_options import ALONE, AttackOptions
+from privpipe.attacks.adversaries.attack_options import ALONE, USUAL, AttackOptions
 from privpipe.attacks.adversaries.evidence import Evidence, LeftOut, Target
 from privpipe.attacks.adversaries.preparation import prepare_evidence
 from privpipe.attacks.statistics.splits import find_ties
@@ -110,7 +110,7 @@ def distribute_attacks(
     executor: Executor,
     prepare: Callable[[], Evidence],
     *,
-    options: AttackOptions | None = None,
+    options: AttackOptions = USUAL,
     checkpoints: Checkpoints | None = None,
     power: bool = False,
     n_released: int = 0,
@@ -156,7 +156,6 @@ def distribute_attacks(
     Keys are ``attack-<run id>-<source>-<adversary>-<variable>``: the dashboard groups them
     under "attack". A worker holds one copy of the evidence and one attack per thread.
     """
-    options = options or AttackOptions()
     # Limits decide nothing that is measured: a corrected one finds all outcomes checkpointed.
     measured = options.without_limits()
     # Where the evidence is used, so that no record passes the driver.

@@ -60,7 +60,7 @@ class FrameCollection(Collection):
 
 
 def from_dask(
-    frame: Any, *, options: ingesting.IngestOptions | None = None, **roles: Any
+    frame: Any, *, options: ingesting.IngestOptions = ingesting.USUAL, **roles: Any
 ) -> Collection:
     """A Dask data frame as a collection, without storing it or holding it in memory.
 
@@ -85,7 +85,6 @@ def from_dask(
     InputError, OptionError
         As `ingest` and `open_collection`.
     """
-    options = options or ingesting.IngestOptions()
     if options.layout.labels is None:
         named = [as_names(names) for role, names in roles.items() if role != "public" and names]
         labels = tuple(dict.fromkeys(chain.from_iterable(named)))
@@ -94,14 +93,13 @@ def from_dask(
 
 
 def from_xarray(
-    dataset: Any, *, options: ingesting.IngestOptions | None = None, **roles: Any
+    dataset: Any, *, options: ingesting.IngestOptions = ingesting.USUAL, **roles: Any
 ) -> Collection:
     """A dataset of xarray, (record, feature), as a collection; see `from_dask`.
 
     Its features are the array called features, X, x or data, or that of the options' layout; other
     arrays along the records are variables.
     """
-    options = options or ingesting.IngestOptions()
     ingesting.check_options(options)
     source = open_frame(dataset, options.whole_layout)
     plan = ingesting.plan_collection(source, "The frame", options)

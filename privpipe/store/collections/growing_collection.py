@@ -23,7 +23,7 @@ from privpipe.store.access.location import Place, as_url, join, local_path, show
 from privpipe.store.access.workspace import hold_workspace, remove_workspace
 from privpipe.store.arrays.layout import exists, read_kind
 from privpipe.store.collections.collection import Collection, open_collection
-from privpipe.store.collections.ingest import IngestOptions, ingest
+from privpipe.store.collections.ingest import USUAL, IngestOptions, ingest
 from privpipe.store.collections.writing import read_statistics
 
 
@@ -150,7 +150,7 @@ def append_partition(
     url: str,
     name: str,
     time: str,
-    options: IngestOptions | None = None,
+    options: IngestOptions = USUAL,
     *,
     replacing: bool = False,
 ) -> tuple[StoredPartition, bool]:
@@ -198,7 +198,7 @@ def append_partition(
 
 
 def _append_held(
-    source: str, url: str, name: str, time: str, options: IngestOptions | None, *, replacing: bool
+    source: str, url: str, name: str, time: str, options: IngestOptions, *, replacing: bool
 ) -> tuple[StoredPartition, bool]:
     """Append, for who holds the collection."""
     newest = generation_log.read_newest(url, "collection")

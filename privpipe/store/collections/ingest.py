@@ -91,10 +91,14 @@ class IngestOptions:
         return self.schema.layout(**said)
 
 
+USUAL = IngestOptions()
+"""Of a source that is given none."""
+
+
 def ingest(
     source_url: Place | Any,
     dest_url: Place,
-    options: IngestOptions | None = None,
+    options: IngestOptions = USUAL,
     *,
     like: CollectionSchema | None = None,
     listen: Listener = lambda _, __: None,
@@ -145,7 +149,6 @@ def ingest(
     removes what it left. Records keep the order of the source; each partition of the source (a
     file of a folder, or a Hive folder) is a run of records of its own.
     """
-    options = options or IngestOptions()
     dest_url = as_url(dest_url)
     check_options(options)
     layout, where = options.whole_layout, "The frame"
