@@ -171,6 +171,14 @@ def open_store(url: str, *, read_only: bool = False) -> Store:
     raise problem
 
 
+Listener = Callable[[int, int], None]
+"""Hears how many more of how many are done."""
+
+
+def unheard(more: int, total: int) -> None:
+    """Where no one listens."""
+
+
 SMALL_BYTES = 2**16
 """Of a file that is read at once, without a thread."""
 

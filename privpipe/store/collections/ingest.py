@@ -5,7 +5,7 @@ writes chunk by chunk. Memory does not grow with the source.
 """
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from os import PathLike
 from typing import Any
@@ -16,6 +16,7 @@ from privpipe.errors import GuessWarning, InputError, OptionError
 from privpipe.protocols import AnyArray
 from privpipe.records.schema import TARGET_CHUNK_BYTES, CollectionSchema, as_names, plan_chunk_rows
 from privpipe.store.access.location import Place, as_url, shown
+from privpipe.store.access.objects import Listener, unheard
 from privpipe.store.arrays.destination import hold_destination
 from privpipe.store.arrays.layout import FEATURES
 from privpipe.store.arrays.sealed_arrays import collection_arrays
@@ -33,10 +34,6 @@ MOST_CHUNK_BYTES = 2**30
 
 BLOCK_ROWS = 2**17
 """Most records of a source held at once, however narrow they are."""
-
-
-Listener = Callable[[int, int], None]
-"""Is given how many records were read just now, and of how many, 0 where that is not known."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +98,7 @@ def ingest(
     options: IngestOptions = USUAL,
     *,
     like: CollectionSchema | None = None,
-    listen: Listener = lambda _, __: None,
+    listen: Listener = unheard,
 ) -> CollectionSchema:
     """Make a collection from a foreign source.
 

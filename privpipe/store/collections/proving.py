@@ -10,7 +10,7 @@ are checked with.
 import json
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from hashlib import sha256
@@ -19,7 +19,7 @@ import fsspec
 
 from privpipe.errors import IncompleteReleaseError, StoreError
 from privpipe.store.access.location import local_path, shown
-from privpipe.store.access.objects import open_store, read_bytes, write_bytes
+from privpipe.store.access.objects import Listener, open_store, read_bytes, unheard, write_bytes
 from privpipe.store.arrays import sealed_arrays
 from privpipe.store.arrays.blocks import measure_object
 from privpipe.store.arrays.layout import ArrayPlan
@@ -103,9 +103,7 @@ def find_proof(collection: Collection, url: str) -> Collection | None:
     return None if proof is None else _with_proof(collection, proof)
 
 
-def verify_collection(
-    collection: Collection, listen: Callable[[int, int], None] | None = None
-) -> sealed_arrays.Origin:
+def verify_collection(collection: Collection, listen: Listener = unheard) -> sealed_arrays.Origin:
     """Read every stored byte of a collection, and compare it with receipts or digest.
 
     Parameters
@@ -126,7 +124,7 @@ def verify_collection(
         If anything differs, with the number of chunks.
     """
     sealed, n_chunks = collection.sealed, collection.plan.n_chunks
-    measured = _measure_all(collection, listen or (lambda _, __: None))
+    measured = _measure_all(collection, listen)
     if sealed.proof is None:
         with tempfile.TemporaryDirectory(prefix="privpipe-") as folder:
             proved = prove_by_digest(collection, measured, folder).sealed.proof
@@ -148,7 +146,7 @@ def _differs(collection: Collection, what: str) -> StoreError:
     )
 
 
-def _measure_all(collection: Collection, listen: Callable[[int, int], None]) -> Iterator[Measured]:
+def _measure_all(collection: Collection, listen: Listener) -> Iterator[Measured]:
     for chunk in range(collection.plan.n_chunks):
         yield from measure_chunks(collection.sealed, [chunk])
         start, stop = collection.plan.rows(chunk)

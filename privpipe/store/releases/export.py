@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -19,7 +19,7 @@ from privpipe.errors import FormatError, OptionError, StoreError
 from privpipe.protocols import AnyArray
 from privpipe.records.schema import MISSING
 from privpipe.store.access.location import Place, as_url, join, local_path, shown
-from privpipe.store.access.objects import open_store
+from privpipe.store.access.objects import Listener, open_store, unheard
 from privpipe.store.access.workspace import SUCCESS, hold_workspace
 from privpipe.store.arrays.blocks import read_block
 from privpipe.store.arrays.destination import hold_destination, move_made, show_made
@@ -30,11 +30,7 @@ from privpipe.store.releases.published import check_release
 
 
 def export_release(
-    url: Place,
-    out_url: Place,
-    *,
-    verify: bool = False,
-    listen: Callable[[int, int], None] = lambda _, __: None,
+    url: Place, out_url: Place, *, verify: bool = False, listen: Listener = unheard
 ) -> int:
     """Write a release as Parquet or CSV: a column per feature and variable, chunk by chunk.
 
@@ -170,12 +166,7 @@ class _Released:
     """
 
     def __init__(
-        self,
-        url: str,
-        header: Mapping[str, Any],
-        listen: Callable[[int, int], None],
-        *,
-        is_text: bool = False,
+        self, url: str, header: Mapping[str, Any], listen: Listener, *, is_text: bool = False
     ) -> None:
         self.listen, self.is_text = listen, is_text
         self.n_records, self.chunk_rows = int(header["n_records"]), int(header["chunk_rows"])

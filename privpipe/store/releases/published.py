@@ -6,7 +6,7 @@ whose difference is made by the records in which they differ. Nothing is compare
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,7 +17,14 @@ from privpipe.errors import IncompleteReleaseError, OptionError, StoreError
 from privpipe.protocols import Column, FloatArray
 from privpipe.records.schema import expand_indicators
 from privpipe.store.access.location import guard_read, shown
-from privpipe.store.access.objects import MOST_TO_ONE, list_keys, open_store, read_whole
+from privpipe.store.access.objects import (
+    MOST_TO_ONE,
+    Listener,
+    list_keys,
+    open_store,
+    read_whole,
+    unheard,
+)
 from privpipe.store.arrays import blocks, layout
 from privpipe.store.arrays.blocks import Receipt, measure_object, read_block
 from privpipe.store.arrays.factored_basis import BASIS, Basis, read_basis
@@ -25,7 +32,7 @@ from privpipe.store.keyring.registers import Shared
 
 
 def check_release(
-    url: str, *, verify: bool = False, listen: Callable[[int, int], None] | None = None
+    url: str, *, verify: bool = False, listen: Listener = unheard
 ) -> Mapping[str, Any]:
     """Check a release against its manifest and return its header.
 
@@ -37,13 +44,11 @@ def check_release(
     with layout.using_header(url, "release"):
         if "guarantee" in header:  # one that promises nothing lies about nothing
             layout.read_promise(header)
-        _check_whole(url, header, verify=verify, listen=listen or (lambda _, __: None))
+        _check_whole(url, header, verify=verify, listen=listen)
     return header
 
 
-def _check_whole(
-    url: str, header: Mapping[str, Any], *, verify: bool, listen: Callable[[int, int], None]
-) -> None:
+def _check_whole(url: str, header: Mapping[str, Any], *, verify: bool, listen: Listener) -> None:
     receipts = read_receipts(url, header)
     # The header seals the digest, the digest the receipts, and each receipt a chunk.
     if blocks.digest_receipts(receipts) != header["receipts_sha256"]:

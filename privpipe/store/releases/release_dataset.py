@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -20,7 +20,7 @@ from privpipe.protocols import AnyArray, Guarantee
 from privpipe.report.audit_text import say_gate, say_verdict
 from privpipe.store.access.generation_log import is_generational
 from privpipe.store.access.location import shown
-from privpipe.store.access.objects import open_store
+from privpipe.store.access.objects import Listener, open_store, unheard
 from privpipe.store.arrays.factored_basis import read_basis
 from privpipe.store.arrays.layout import FEATURES, read_promise, using_header
 from privpipe.store.releases import incremental_release as incremental
@@ -77,7 +77,7 @@ def _describe(dataset: xr.Dataset, header: Mapping[str, Any]) -> xr.Dataset:
 
 
 def check_generation(
-    url: str, *, verify: bool = False, listen: Callable[[int, int], None] | None = None
+    url: str, *, verify: bool = False, listen: Listener = unheard
 ) -> tuple[dict[str, Any], incremental.IncrementalState, str]:
     """Header and state of the newest generation, and its digest.
 
@@ -97,8 +97,7 @@ def check_generation(
     for part in state.parts if verify else ():
         incremental.check_part(url, part)
         check_release(incremental.part_url(url, part.id), verify=True)
-        if listen is not None:
-            listen(1, len(state.parts))
+        listen(1, len(state.parts))
     withheld = [part.n_withheld for part in state.parts]
     header = {
         "format": "release",

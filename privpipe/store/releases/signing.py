@@ -41,8 +41,6 @@ STATED = (
 )
 """What of the header the statement repeats: all of it is in the release itself, and public."""
 
-Listener = Callable[[int, int], None]
-
 
 @dataclass(frozen=True)
 class Signed:
@@ -101,7 +99,7 @@ def make_signing_key(path: str) -> str:
     return public
 
 
-def sign_release(url: str, key: str, listen: Listener | None = None) -> Signed:
+def sign_release(url: str, key: str, listen: objects.Listener = objects.unheard) -> Signed:
     """Sign a release as it is now; the signature of an earlier generation is replaced.
 
     Parameters
@@ -148,7 +146,7 @@ def sign_release(url: str, key: str, listen: Listener | None = None) -> Signed:
 
 
 def verify_signature(
-    url: str, key: str, *, after: str = "", listen: Listener | None = None
+    url: str, key: str, *, after: str = "", listen: objects.Listener = objects.unheard
 ) -> Signed:
     """Check every object of a release against what its owner signed.
 
@@ -209,7 +207,7 @@ def _compare(url: str, signed: Mapping[str, str], found: Mapping[str, str]) -> N
         )
 
 
-def digest_objects(url: str, listen: Listener | None = None) -> dict[str, str]:
+def digest_objects(url: str, listen: objects.Listener = objects.unheard) -> dict[str, str]:
     """SHA-256 of every stored object of a release, by key; memory for digests alone."""
     if local_path(url) is not None:
         objects.check_no_links(url)
@@ -218,8 +216,7 @@ def digest_objects(url: str, listen: Listener | None = None) -> dict[str, str]:
     for start in range(0, len(keys), objects.MOST_AT_ONCE):
         some = keys[start : start + objects.MOST_AT_ONCE]
         found |= _digest(store, some)
-        if listen is not None:
-            listen(len(some), len(keys))
+        listen(len(some), len(keys))
     return found
 
 

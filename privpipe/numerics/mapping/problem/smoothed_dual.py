@@ -25,6 +25,9 @@ from privpipe.numerics.compiler import njit
 from privpipe.numerics.mapping.problem.programme import Duals, MappingProblem, Pairs, dot
 from privpipe.protocols import FloatArray
 
+Late = Callable[[], bool]
+"""Whether the time is over."""
+
 # Nats that a logit may move in one step; the next where that does not climb.
 _STRIDES = (3.0, 1.0, 0.3, 0.1, 0.03, 0.01)
 # Share of the whole direction's slope that cutting its long components must leave.
@@ -265,9 +268,7 @@ def column_minima(
     return cost, np.minimum.reduceat(cost, pairs.pointers[:-1])
 
 
-def spend_budget(
-    problem: MappingProblem, at: DualPoint, late: Callable[[], bool] = bool
-) -> DualPoint:
+def spend_budget(problem: MappingProblem, at: DualPoint, late: Late = bool) -> DualPoint:
     """The point at which the softmin masses spend the budget, by bisection while in time."""
     # From a free distortion to one that is dearer than any information.
     low, high = 1e-9 / problem.budget, 1e4 / problem.budget
@@ -280,9 +281,7 @@ def spend_budget(
     return replace(at, multiplier=float(np.sqrt(low * high)))
 
 
-def _newton_direction(
-    point: _Point, max_products: int, late: Callable[[], bool]
-) -> tuple[FloatArray, float]:
+def _newton_direction(point: _Point, max_products: int, late: Late) -> tuple[FloatArray, float]:
     """Preconditioned conjugate gradients on the Newton system, to a relative 1e-3."""
     x, xl = np.zeros_like(point.grad), 0.0
     b, bl = point.grad.copy(), point.grad_lam
@@ -336,11 +335,7 @@ def _climb(point: _Point, dt: FloatArray, dl: float) -> _Point | None:
 
 
 def maximise_smoothed_dual(
-    problem: MappingProblem,
-    start: DualPoint,
-    *,
-    anchor: FloatArray,
-    late: Callable[[], bool] = bool,
+    problem: MappingProblem, start: DualPoint, *, anchor: FloatArray, late: Late = bool
 ) -> tuple[DualPoint, FloatArray, bool]:
     """Newton's method with a line search from a starting point.
 

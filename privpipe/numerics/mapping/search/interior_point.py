@@ -9,7 +9,6 @@ lags. A tiny anchored mass per symbol keeps the posteriors inside the simplex.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -21,7 +20,7 @@ from privpipe.numerics.compiler import njit
 from privpipe.numerics.mapping.problem import programme, smoothed_dual
 from privpipe.numerics.mapping.problem.programme import Duals, MappingProblem, Pairs
 from privpipe.numerics.mapping.problem.search_progress import SearchProgress
-from privpipe.numerics.mapping.problem.smoothed_dual import DualPoint
+from privpipe.numerics.mapping.problem.smoothed_dual import DualPoint, Late
 from privpipe.numerics.mapping.search.column_generation import Explorer
 from privpipe.protocols import FloatArray, IntArray
 
@@ -320,7 +319,7 @@ def solve_interior_point(
     *,
     start_gap: float,
     gap: float,
-    late: Callable[[], bool] = bool,
+    late: Late = bool,
 ) -> _State | None:
     """Solve on the pairs of a dual point; None where it did not come out.
 

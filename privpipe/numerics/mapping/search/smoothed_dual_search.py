@@ -5,7 +5,6 @@ pairs and adds what was found. The temperature only falls when the bound over al
 with the bound on the set; otherwise the set is what is wrong, and grows first.
 """
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +12,7 @@ import numpy as np
 from privpipe.numerics.mapping.problem import programme, smoothed_dual
 from privpipe.numerics.mapping.problem.programme import Duals, MappingProblem, Pairs
 from privpipe.numerics.mapping.problem.search_progress import SearchProgress
-from privpipe.numerics.mapping.problem.smoothed_dual import DualPoint
+from privpipe.numerics.mapping.problem.smoothed_dual import DualPoint, Late
 from privpipe.numerics.mapping.search.column_generation import Explorer
 from privpipe.protocols import FloatArray, IntArray
 
@@ -63,7 +62,7 @@ def start_state(
     explore: Explorer,
     temperature: float,
     start: Duals | None = None,
-    late: Callable[[], bool] = lambda: False,
+    late: Late = lambda: False,
 ) -> DualPoint:
     """Pairs and dual point to begin with.
 
