@@ -22,15 +22,10 @@ from privpipe.pipeline.stages.train import summarise_features
 from privpipe.report.console import say
 from privpipe.store.access.location import local_path, shown
 from privpipe.store.arrays.layout import exists, has_root, read_header, read_kind
+from privpipe.store.collections import proposal
 from privpipe.store.collections.collection import Collection
 from privpipe.store.collections.growing_collection import open_whole_collection
 from privpipe.store.collections.ingest import IngestOptions, ingest
-from privpipe.store.collections.proposal import (
-    VARIABLE_USES,
-    TableSchema,
-    decode_schema,
-    recall_layout,
-)
 from privpipe.store.models import open_model, read_model_header
 from privpipe.store.sources.formats import open_file_table
 from privpipe.store.sources.reading.source import SourceLayout
@@ -129,15 +124,19 @@ def _read_as(training: str, source: str) -> IngestOptions:
     # Of one that grows, as its first partition was read.
     known = read_header(opened.sealed.url, "collection").get("table")
     if known is None:
-        layout = recall_layout(source, schema.feature_names)
+        layout = proposal.recall_layout(source, schema.feature_names)
         return IngestOptions(layout=layout, dtype=schema.dtype)
-    table = decode_schema(known, shown(training))
+    table = proposal.decode_schema(known, shown(training))
     file = open_file_table(source, table.layout())
     here = {column.name for column in file.columns} if file else set(table.columns)
     # A file to come carries no labels, and need not: features it must have, and what it includes.
-    columns = {n: c for n, c in table.columns.items() if n in here or c.use not in VARIABLE_USES}
+    columns = {
+        n: c for n, c in table.columns.items() if n in here or c.use not in proposal.VARIABLE_USES
+    }
     fixed = SourceLayout(spread=schema.feature_names)
-    return IngestOptions(fixed, schema=TableSchema(table.file, columns), dtype=schema.dtype)
+    return IngestOptions(
+        fixed, schema=proposal.TableSchema(table.file, columns), dtype=schema.dtype
+    )
 
 
 def _without_few_labels(run: Run) -> Run:

@@ -121,11 +121,7 @@ def read_parity(digits: Digits, places: IntArray, x: FloatArray) -> FloatArray:
 
 
 def find_parities(
-    x: FloatArray,
-    classes: IntArray,
-    strata: IntArray,
-    digits: Digits,
-    most_factors: int = MOST_FACTORS,
+    x: FloatArray, classes: IntArray, strata: IntArray, digits: Digits, most_factors: int
 ) -> Iterator[Features]:
     """What reads the parities that go with a class most, within strata of records that look alike.
 

@@ -196,12 +196,7 @@ def find_turn(predictor: FloatArray, encoder: FloatArray, lift: FloatArray) -> F
 
 
 def measure_defects(
-    predictor: FloatArray,
-    encoder: FloatArray,
-    lift: FloatArray,
-    centre: FloatArray,
-    *,
-    n_appended: int = 0,
+    predictor: FloatArray, encoder: FloatArray, lift: FloatArray, centre: FloatArray, ones: int = 0
 ) -> Defects:
     """Measure what an encoder and a lift of a predictor miss.
 
@@ -213,17 +208,17 @@ def measure_defects(
         ``E`` and ``D``, with ``A = E W^T`` and ``A^T D = W`` in exact arithmetic.
     centre : (n_features,)
         Zero point of the coordinates.
-    n_appended
+    ones
         How many of the last features are ones that cleaning appends to a record.
     """
     turn = find_turn(predictor, encoder, lift)
     weights = rounding.measure_columns(predictor.T)
-    ones = (np.arange(len(predictor)) >= len(predictor) - n_appended).astype(np.float64)
+    tail = (np.arange(len(predictor)) >= len(predictor) - ones).astype(np.float64)
     # What the stored encoder and W do not give back of A: zero but for rounding, and counted.
     missed = predictor - rounding.multiply_in_order(encoder, turn.T)
     return Defects(
         turn=turn,
-        shift=rounding.multiply_closely(predictor, (ones - centre)[:, None])[:, 0],
+        shift=rounding.multiply_closely(predictor, (tail - centre)[:, None])[:, 0],
         weights=weights,
         predictor_norm=float(rounding.measure_columns(weights[:, None])[0]),
         encoder=float(rounding.measure_columns(missed.reshape(-1, 1))[0]),
@@ -231,7 +226,7 @@ def measure_defects(
         lift_norms=rounding.measure_columns(lift),
         lift_weights=rounding.add_up(weights[:, None] * np.abs(lift)),
         centre_norm=float(rounding.measure_columns(centre[:, None])[0]),
-        weighed_centre=float(rounding.add_up(weights * (np.abs(centre) + ones))),
+        weighed_centre=float(rounding.add_up(weights * (np.abs(centre) + tail))),
         coefficient_sum=float(rounding.add_up(weights)),
         # Terms of the longest sum after the prediction, and eight operations around it.
         length=predictor.shape[1] + encoder.shape[1] + 8,

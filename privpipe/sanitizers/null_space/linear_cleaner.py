@@ -262,7 +262,7 @@ class LinearCleaner:
     @cached_property
     def _defects(self) -> rounding_margin.Defects:
         return rounding_margin.measure_defects(
-            self.predictor, self.encoder, self.lift, self.centre, n_appended=int(self.augmented)
+            self.predictor, self.encoder, self.lift, self.centre, int(self.augmented)
         )
 
     def _rounding_bound(self) -> float:

@@ -120,6 +120,6 @@ def _attack(x: FloatArray, truth: IntArray, source: str, **auxiliary: IntArray) 
 def test_find_parities__of_fewer_columns_than_factors_are_those_of_fewer(n_columns: int) -> None:
     rng = np.random.default_rng(0)
     x, classes = rng.normal(size=(200, n_columns)), rng.integers(0, 2, 200)
-    found = list(parities.find_parities(x, classes, np.zeros(200, int), measure_digits(x)))
+    found = list(parities.find_parities(x, classes, np.zeros(200, int), measure_digits(x), 5))
     assert found
     assert all(read(x).shape == (200, 1) for read in found)
