@@ -24,6 +24,7 @@ from privpipe.attacks.statistics import privacy
 from privpipe.errors import InputError, RankError
 from privpipe.numerics import moments as regression
 from privpipe.numerics.finite import find_finite_rows, keep_rows
+from privpipe.numerics.moments import Coding, CoMoments, LeastSquares
 from privpipe.numerics.random.record_hash import cut_in_parts
 from privpipe.protocols import Column, FloatArray, IntArray, Shard, Shards, ShardSchema
 
@@ -59,7 +60,7 @@ class PairMoments:
         combination, (n_combinations, n_classes); None for a numeric variable.
     """
 
-    moments: regression.CoMoments
+    moments: CoMoments
     joint: tuple[IntArray | None, ...]
 
     def merge(self, other: PairMoments) -> PairMoments:
@@ -94,9 +95,9 @@ class AuditPlan:
     """
 
     schema: ShardSchema
-    coding: regression.Coding
-    raw: regression.LeastSquares
-    attack: regression.LeastSquares
+    coding: Coding
+    raw: LeastSquares
+    attack: LeastSquares
     mean: FloatArray
     joint: tuple[IntArray | None, ...]
     keeps_features: bool = True
@@ -132,12 +133,12 @@ class AuditSums:
 
 def audit_release(
     schema: ShardSchema,
-    learned: tuple[regression.CoMoments, PairMoments],
+    learned: tuple[CoMoments, PairMoments],
     test: Shards,
     *,
     n_released: int,
     unit_roundoff: float,
-    coding: regression.Coding = "zero_one",
+    coding: Coding = "zero_one",
     keeps_features: bool = True,
     level: float = 0.95,
 ) -> dict[str, Any]:
@@ -204,10 +205,10 @@ def audit_release(
 
 def plan_audit(
     schema: ShardSchema,
-    learned: tuple[regression.CoMoments, PairMoments],
+    learned: tuple[CoMoments, PairMoments],
     n_released: int,
     unit_roundoff: float,
-    coding: regression.Coding,
+    coding: Coding,
     keeps_features: bool = True,
 ) -> AuditPlan:
     """Fit the predictors of an audit; arguments and errors as of `audit_release`."""
@@ -230,9 +231,7 @@ def plan_audit(
     )
 
 
-def summarise_raw(
-    shard: Shard, *, schema: ShardSchema, coding: regression.Coding
-) -> regression.CoMoments:
+def summarise_raw(shard: Shard, *, schema: ShardSchema, coding: Coding) -> CoMoments:
     """Co-moments of ``[features, desired and confidential targets]`` of complete records."""
     values = np.hstack([shard.desired, shard.confidential])
     targets = regression.code_targets(values, schema.desired + schema.confidential, coding)
@@ -241,10 +240,10 @@ def summarise_raw(
     rows = np.empty((int(complete.sum()), n_features + targets.shape[1]))
     rows[:, :n_features] = keep_rows(shard.features, complete)
     rows[:, n_features:] = keep_rows(targets, complete)
-    return regression.CoMoments.of(rows, in_place=True)
+    return CoMoments.of(rows, in_place=True)
 
 
-def summarise_pairs(shard: Shard, *, schema: ShardSchema, coding: regression.Coding) -> PairMoments:
+def summarise_pairs(shard: Shard, *, schema: ShardSchema, coding: Coding) -> PairMoments:
     """What a shard of released records with labels teaches the adversary."""
     values = np.hstack([shard.desired, shard.confidential])
     complete = ~np.isnan(values).any(axis=1) & find_finite_rows(shard.released)
@@ -259,7 +258,7 @@ def summarise_pairs(shard: Shard, *, schema: ShardSchema, coding: regression.Cod
             continue
         flat = combined * k + shard.confidential[complete, j].astype(np.int64)
         joint.append(np.bincount(flat, minlength=n * k).reshape(n, k))
-    return PairMoments(regression.CoMoments.of(rows, in_place=True), tuple(joint))
+    return PairMoments(CoMoments.of(rows, in_place=True), tuple(joint))
 
 
 def measure_pairs(shard: Shard, *, plan: AuditPlan) -> AuditSums:
@@ -357,7 +356,7 @@ def _measure_floors(
     return found
 
 
-def _classify(score: FloatArray, coding: regression.Coding) -> IntArray:
+def _classify(score: FloatArray, coding: Coding) -> IntArray:
     if score.shape[1] == 1:
         return (score[:, 0] > (0.5 if coding == "zero_one" else 0.0)).astype(np.int64)
     return np.asarray(score.argmax(axis=1))
@@ -370,7 +369,7 @@ def _confusion(truth: FloatArray, guess: IntArray, column: Column) -> FloatArray
     return np.bincount(flat, minlength=k * k).reshape(k, k).astype(np.float64)
 
 
-def find_coordinates(moments: regression.CoMoments, n_features: int, roundoff: float) -> FloatArray:
+def find_coordinates(moments: CoMoments, n_features: int, roundoff: float) -> FloatArray:
     """Directions of released records that carry more than the rounding of their dtype.
 
     Parameters
@@ -398,9 +397,7 @@ def find_coordinates(moments: regression.CoMoments, n_features: int, roundoff: f
     return np.asarray(vectors[:, eigenvalues > floor][:, ::-1])
 
 
-def fit_linear_attack(
-    moments: regression.CoMoments, n_features: int, unit_roundoff: float
-) -> regression.LeastSquares:
+def fit_linear_attack(moments: CoMoments, n_features: int, unit_roundoff: float) -> LeastSquares:
     """Least squares of confidential targets on the coordinates of released records.
 
     Parameters
@@ -414,7 +411,7 @@ def fit_linear_attack(
 
     Returns
     -------
-    regression.LeastSquares
+    LeastSquares
         In the released features, so that it applies to released records as they are; zero
         coefficients when nothing varies.
 
@@ -442,10 +439,10 @@ def fit_linear_attack(
     coefficients = directions @ weights
     intercept = mean[n_features:] - mean[:n_features] @ coefficients
     condition = float(variances[0] / variances[-1]) if len(variances) else 1.0
-    return regression.LeastSquares(coefficients, intercept, condition)
+    return LeastSquares(coefficients, intercept, condition)
 
 
-def widen(fitted: regression.LeastSquares, n_released: int) -> regression.LeastSquares | None:
+def widen(fitted: LeastSquares, n_released: int) -> LeastSquares | None:
     """A raw predictor for released records: as it is, or with the column of ones they have.
 
     None where released records have other features.
@@ -455,7 +452,7 @@ def widen(fitted: regression.LeastSquares, n_released: int) -> regression.LeastS
         return fitted
     if n_released == n + 1:
         rows = np.vstack([fitted.coefficients, fitted.intercept])
-        return regression.LeastSquares(rows, np.zeros_like(fitted.intercept), fitted.condition)
+        return LeastSquares(rows, np.zeros_like(fitted.intercept), fitted.condition)
     return None
 
 

@@ -11,13 +11,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, TypeVar, cast
 
-from privpipe import protocols
 from privpipe.described import described
 from privpipe.errors import InputError
-from privpipe.protocols import Shard, Shards, ShardSchema
+from privpipe.protocols import Oracle, Shard, Shards, ShardSchema, Statistics, Sums
 from privpipe.records.memory import add_sums, facts_of_shards
 
-S = TypeVar("S", bound=protocols.Statistics)
+S = TypeVar("S", bound=Statistics)
 
 
 @described(facts_of_shards)
@@ -81,9 +80,7 @@ class GrowingRecords:
         self._known[question] = len(self.partitions), known
         return cast(S, known)
 
-    def oracle(
-        self, function: Callable[..., protocols.Sums], **resident: Any
-    ) -> protocols.Oracle[Any, protocols.Sums]:
+    def oracle(self, function: Callable[..., Sums], **resident: Any) -> Oracle[Any, Sums]:
         """Sum over all partitions at each call; see `Shards.oracle`."""
         oracles = [one.oracle(function, **resident) for one in self.partitions]
         return lambda parameters: add_sums([ask(parameters) for ask in oracles])

@@ -14,6 +14,7 @@ import numpy as np
 import scipy
 
 from privpipe.attacks.statistics import intervals
+from privpipe.attacks.statistics.intervals import Confidence, Interval
 from privpipe.protocols import BoolArray, FloatArray, IntArray
 
 
@@ -21,10 +22,10 @@ def measure_exposure(
     truth: IntArray,
     ranking: FloatArray,
     false_positive: float,
-    confidence: intervals.Confidence = intervals.USUAL,
+    confidence: Confidence = intervals.USUAL,
     *,
     cells: IntArray | None = None,
-) -> intervals.Interval:
+) -> Interval:
     """True-positive rate at a false-positive rate, over all claims "this record is of class c".
 
     Every record is claimed for every class, most certainly where its ranking exceeds the class's
@@ -174,11 +175,7 @@ LEAST_NEAR = 20
 
 
 def _rank_claims(
-    truth: IntArray,
-    ranking: FloatArray,
-    cells: IntArray,
-    allowed: float,
-    confidence: intervals.Confidence,
+    truth: IntArray, ranking: FloatArray, cells: IntArray, allowed: float, confidence: Confidence
 ) -> _Claims:
     """All claims of records of at least two classes."""
     n, k = ranking.shape

@@ -21,6 +21,7 @@ from numcodecs.blosc import Blosc
 
 from privpipe.cluster.executors.executor import FAN_IN, Event, Executor
 from privpipe.numerics.mapping.problem import pair_pricing
+from privpipe.numerics.mapping.problem.pair_pricing import Prices, PricingQuestion
 from privpipe.numerics.mapping.problem.programme import MappingProblem
 from privpipe.protocols import FloatArray, IntArray
 
@@ -48,7 +49,7 @@ class Reply:
         return 8 + sum(len(content) for content, _ in self.arrays.values())
 
 
-def pack_prices(prices: pair_pricing.Prices) -> Reply:
+def pack_prices(prices: Prices) -> Reply:
     """Pack, to be unpacked to the last bit."""
     packed = {}
     for name, kind in KINDS.items():
@@ -58,16 +59,16 @@ def pack_prices(prices: pair_pricing.Prices) -> Reply:
     return Reply(prices.total, packed)
 
 
-def unpack_prices(reply: Reply) -> pair_pricing.Prices:
+def unpack_prices(reply: Reply) -> Prices:
     """The prices that were packed."""
     found = {name: np.empty(shape, KINDS[name]) for name, (_, shape) in reply.arrays.items()}
     for name, (content, _) in reply.arrays.items():
         if content:
             _CODEC.decode(content, found[name])
-    return pair_pricing.Prices(**found, total=reply.total)
+    return Prices(**found, total=reply.total)
 
 
-def _merge(replies: Sequence[Reply]) -> pair_pricing.Prices:
+def _merge(replies: Sequence[Reply]) -> Prices:
     # Partners are counted within the whole already.
     return pair_pricing.merge_prices([unpack_prices(one) for one in replies], [0] * len(replies))
 
@@ -77,9 +78,7 @@ def merge_replies(replies: Sequence[Reply]) -> Reply:
     return pack_prices(_merge(replies))
 
 
-def answer_round(
-    replies: Sequence[Reply], mass: FloatArray, question: pair_pricing.PricingQuestion
-) -> Reply:
+def answer_round(replies: Sequence[Reply], mass: FloatArray, question: PricingQuestion) -> Reply:
     """Worker side: what the driver learns of a round, as far as the question wants it.
 
     Parameters
@@ -187,9 +186,7 @@ class ClusterPricing:
         self._edges: tuple[int, ...] = ()
         self._mass: Any = None
 
-    def __call__(
-        self, problem: MappingProblem, question: pair_pricing.PricingQuestion
-    ) -> pair_pricing.Prices:
+    def __call__(self, problem: MappingProblem, question: PricingQuestion) -> Prices:
         """Price all columns of a problem."""
         pairs = problem.n_symbols * problem.n_columns
         if self.place == "inline" or (self.place == "auto" and pairs < _WORTH_SENDING):
@@ -214,7 +211,7 @@ class ClusterPricing:
         self._mass = send(problem.mass)
         self._problem = problem
 
-    def _ask(self, question: pair_pricing.PricingQuestion) -> pair_pricing.Prices:
+    def _ask(self, question: PricingQuestion) -> Prices:
         levels, executor = question.levels, self.executor
         duals = executor.send(replace(question, levels=None))
         hold = partial(executor.hold, price_columns, key="price_columns")
@@ -257,10 +254,7 @@ def keep_columns(
 
 
 def price_columns(
-    block: tuple[MappingProblem, IntArray],
-    question: pair_pricing.PricingQuestion,
-    levels: Any,
-    first: int,
+    block: tuple[MappingProblem, IntArray], question: PricingQuestion, levels: Any, first: int
 ) -> Reply:
     """Worker side: price the block's columns, the first of which is given, against all symbols."""
     problem, groups = block

@@ -19,12 +19,11 @@ from privpipe.sanitizers.arrays import check_shards
 from privpipe.sanitizers.minimax.linear_filter import HAMM, LinearFilter
 from privpipe.sanitizers.minimax.training import labelled_moments
 from privpipe.sanitizers.minimax.training import tasks as planning
+from privpipe.sanitizers.minimax.training.labelled_moments import LabelledMoments, LabelMoments
 from privpipe.sanitizers.options import MethodOptions, method_options
 
 Width = Annotated[int, Field(ge=1)]
-Find = Callable[
-    [Sequence[planning.Task], labelled_moments.LabelledMoments, int, float], tuple[FloatArray, int]
-]
+Find = Callable[[Sequence[planning.Task], LabelledMoments, int, float], tuple[FloatArray, int]]
 
 
 @method_options
@@ -214,7 +213,7 @@ INFORMATIVE = 1e-10
 """An eigenvalue of at most so much of the largest says nothing about the target."""
 
 
-def cross_moments(task: planning.Task, moments: labelled_moments.LabelledMoments) -> FloatArray:
+def cross_moments(task: planning.Task, moments: LabelledMoments) -> FloatArray:
     """Covariance of the features with a task's targets, ``E[x y^T]``, centred.
 
     Classes are coded one column each, 0 or 1; a number is standardised.
@@ -231,7 +230,7 @@ def cross_moments(task: planning.Task, moments: labelled_moments.LabelledMoments
     return _class_moments(task, label, moments)[0].T
 
 
-def between_classes(task: planning.Task, moments: labelled_moments.LabelledMoments) -> FloatArray:
+def between_classes(task: planning.Task, moments: LabelledMoments) -> FloatArray:
     """Columns B with ``B B^T`` the scatter between the classes of a task, per record (60).
 
     For a number, the part of the features' covariance that it explains.
@@ -244,9 +243,7 @@ def between_classes(task: planning.Task, moments: labelled_moments.LabelledMomen
 
 
 def _class_moments(
-    task: planning.Task,
-    label: labelled_moments.LabelMoments,
-    moments: labelled_moments.LabelledMoments,
+    task: planning.Task, label: LabelMoments, moments: LabelledMoments
 ) -> tuple[FloatArray, FloatArray]:
     """Share of each class times the deviation of its mean, and the shares."""
     counts, means = label.counts.astype(np.float64), label.means
@@ -262,7 +259,7 @@ def _class_moments(
 
 def find_least_squares_directions(
     tasks: Sequence[planning.Task],
-    moments: labelled_moments.LabelledMoments,
+    moments: LabelledMoments,
     n_filtered: int,
     ridge: float,
     *,
@@ -315,7 +312,7 @@ def find_least_squares_directions(
 
 def find_privacy_lds(
     tasks: Sequence[planning.Task],
-    moments: labelled_moments.LabelledMoments,
+    moments: LabelledMoments,
     n_filtered: int,
     ridge: float,
     *,
@@ -349,12 +346,7 @@ def find_privacy_lds(
 
 
 def _guard(
-    moments: labelled_moments.LabelledMoments,
-    closed: FloatArray,
-    taken: FloatArray,
-    missing: int,
-    *,
-    fill: bool,
+    moments: LabelledMoments, closed: FloatArray, taken: FloatArray, missing: int, *, fill: bool
 ) -> FloatArray:
     """Principal directions that a linear adversary cannot use; others, or OptionError, if too few.
 

@@ -20,6 +20,7 @@ from privpipe import protocols
 from privpipe.errors import InputError, OptionError, RankError
 from privpipe.numerics import moments as regression
 from privpipe.numerics.finite import keep_rows
+from privpipe.numerics.moments import Coding, CoMoments, LeastSquares
 from privpipe.numerics.null_space.knapsack import check_budget
 from privpipe.numerics.tsqr import Frame, TriangularFactor, solve_triangular
 from privpipe.protocols import ArrayLike, BoolArray, FloatArray, Role, Shard, Shards, ShardSchema
@@ -53,7 +54,7 @@ class DesignMoments:
 
     n_features: int
     n_targets: Mapping[TargetRole, int]
-    parts: Mapping[tuple[TargetRole, ...], regression.CoMoments] = field(default_factory=dict)
+    parts: Mapping[tuple[TargetRole, ...], CoMoments] = field(default_factory=dict)
     n_read: int = 0
     n_incomplete: Mapping[TargetRole, int] = field(default_factory=dict)
 
@@ -72,14 +73,12 @@ class DesignMoments:
         for role, count in sorted(self.n_incomplete.items()):
             arrays.say_incomplete(count, self.n_read, role)
 
-    def of_role(self, role: TargetRole | None) -> regression.CoMoments:
+    def of_role(self, role: TargetRole | None) -> CoMoments:
         """Co-moments of ``[features, targets of the role]`` where these are complete."""
         width = self.n_targets[role] if role else 0
         mine = [part for part in sorted(self.parts.items()) if role is None or role in part[0]]
         found = [moments.select(self._columns(roles, role)) for roles, moments in mine]
-        return reduce(
-            regression.CoMoments.merge, found, regression.CoMoments.empty(self.n_features + width)
-        )
+        return reduce(CoMoments.merge, found, CoMoments.empty(self.n_features + width))
 
     def _columns(
         self, roles: tuple[TargetRole, ...], role: TargetRole | None
@@ -93,7 +92,7 @@ class DesignMoments:
 
 
 def summarise_design(
-    shard: Shard, *, schema: ShardSchema, coding: regression.Coding, roles: tuple[TargetRole, ...]
+    shard: Shard, *, schema: ShardSchema, coding: Coding, roles: tuple[TargetRole, ...]
 ) -> DesignMoments:
     """Co-moments of features and targets of the roles; without roles, of all features.
 
@@ -118,13 +117,13 @@ def summarise_design(
     return DesignMoments(schema.n_features, sizes, parts, len(shard.features), incomplete)
 
 
-def _summarise_rows(part: Shard, rows: BoolArray, labels: list[FloatArray]) -> regression.CoMoments:
+def _summarise_rows(part: Shard, rows: BoolArray, labels: list[FloatArray]) -> CoMoments:
     n = part.features.shape[1]
     block = np.empty((int(rows.sum()), n + sum(y.shape[1] for y in labels)))
     block[:, :n] = keep_rows(part.features, rows)
     if labels:
         block[:, n:] = np.hstack([keep_rows(y, rows) for y in labels])
-    return regression.CoMoments.of(block, _weights(part, rows), in_place=True)
+    return CoMoments.of(block, _weights(part, rows), in_place=True)
 
 
 def fit_predictor(
@@ -132,10 +131,10 @@ def fit_predictor(
     role: TargetRole,
     *,
     moments: DesignMoments,
-    coding: regression.Coding,
+    coding: Coding,
     ridge: float,
     with_intercept: bool,
-) -> regression.LeastSquares:
+) -> LeastSquares:
     """Fit one role's predictor: from the co-moments, or by TSQR where they are too coarse.
 
     Parameters
@@ -185,7 +184,7 @@ def fit_predictor(
 
 
 def summarise_triangle(
-    shard: Shard, *, schema: ShardSchema, role: TargetRole, coding: regression.Coding, frame: Frame
+    shard: Shard, *, schema: ShardSchema, role: TargetRole, coding: Coding, frame: Frame
 ) -> TriangularFactor:
     """Triangular factor of features and targets of the records whose targets are complete."""
     y = code_role(shard, schema, role, coding)
@@ -199,9 +198,7 @@ def columns_of(schema: ShardSchema, role: TargetRole) -> tuple[protocols.Column,
     return schema.desired if role == "desired" else schema.confidential
 
 
-def code_role(
-    shard: Shard, schema: ShardSchema, role: TargetRole, coding: regression.Coding
-) -> FloatArray:
+def code_role(shard: Shard, schema: ShardSchema, role: TargetRole, coding: Coding) -> FloatArray:
     """Target columns of a role, (n_records, n_targets), NaN where missing."""
     values = shard.desired if role == "desired" else shard.confidential
     return regression.code_targets(values, columns_of(schema, role), coding)
@@ -211,7 +208,7 @@ def _weights(shard: Shard, rows: BoolArray) -> FloatArray | None:
     return shard.weights[rows] if shard.weights.size else None
 
 
-DESIGN_STATISTICS = (DesignMoments, regression.CoMoments, TriangularFactor)
+DESIGN_STATISTICS = (DesignMoments, CoMoments, TriangularFactor)
 """What a fit by least squares sums up over the records."""
 
 UTILITY_PROMISE = "loss of utility at most the budget, for every record, in floating point"
@@ -252,7 +249,7 @@ class CleanerOptions(MethodOptions):
     on_unrepresentable: linear_cleaner.OnUnrepresentable = "fail"
     """What becomes of a record that rounding alone may carry over a positive budget: fail, or
     withhold it as a row of NaN."""
-    label_coding: regression.Coding = "zero_one"
+    label_coding: Coding = "zero_one"
     """Values of categorical targets: 0/1 or -1/+1."""
     predictor: str | None = None
     """File with the desired predictor (.npy: coefficients; .npz or Zarr group: coefficients and
@@ -397,7 +394,7 @@ def learn_predictors(
     }
 
 
-def _take(given: Arrays, n_features: int, role: str) -> regression.LeastSquares:
+def _take(given: Arrays, n_features: int, role: str) -> LeastSquares:
     a = arrays.as_predictor(given["coefficients"], f"{role} predictor")
     if len(a) != n_features:
         raise InputError(
@@ -408,4 +405,4 @@ def _take(given: Arrays, n_features: int, role: str) -> regression.LeastSquares:
     intercept = arrays.as_finite(
         given.get("intercept"), a.shape[1:], f"intercept of the {role} predictor"
     )
-    return regression.LeastSquares(a, intercept, 0.0, "given")
+    return LeastSquares(a, intercept, 0.0, "given")

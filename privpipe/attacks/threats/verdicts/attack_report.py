@@ -18,6 +18,7 @@ from privpipe.attacks.statistics.scores import Score
 from privpipe.attacks.threats.verdicts import outcomes as results
 from privpipe.attacks.threats.verdicts import safeguards
 from privpipe.attacks.threats.verdicts.judgement import decide_variables
+from privpipe.attacks.threats.verdicts.outcomes import Attack, AttackOutcome, Decision, Verdict
 from privpipe.described import described
 from privpipe.errors import InputError
 
@@ -68,7 +69,7 @@ class AttackReport:
         What the records given are a sample of; None where that is not known.
     """
 
-    outcomes: tuple[results.AttackOutcome, ...]
+    outcomes: tuple[AttackOutcome, ...]
     options: AttackOptions
     n_records: int
     n_given: int
@@ -102,7 +103,7 @@ class AttackReport:
         return pd.DataFrame([decision.as_row() for decision in self.decide()])
 
     @property
-    def verdict(self) -> results.Verdict:
+    def verdict(self) -> Verdict:
         """The worst verdict of any variable: leaks, then unknown, then unproven, then safe."""
         found = {decision.verdict for decision in self.decide()}
         return next((verdict for verdict in results.WORST_FIRST if verdict in found), "unknown")
@@ -134,18 +135,18 @@ class AttackReport:
             )
         return max(found, key=lambda pair: pair[1].advantage_upper)
 
-    def decide(self) -> tuple[results.Decision, ...]:
+    def decide(self) -> tuple[Decision, ...]:
         """A decision per variable; see `judgement`."""
         return self._decided
 
     @cached_property
-    def _decided(self) -> tuple[results.Decision, ...]:
+    def _decided(self) -> tuple[Decision, ...]:
         decided = decide_variables(
             self.outcomes, self.options, self.left_out, self.n_records, self.groups
         )
         return tuple(map(self._hold, decided))
 
-    def _hold(self, decision: results.Decision) -> results.Decision:
+    def _hold(self, decision: Decision) -> Decision:
         """A decision after all that "safe" must survive, one after the other."""
         options = self.options
         decision = safeguards.hold_to_control(decision, self.outcomes, options)
@@ -213,10 +214,7 @@ class AttackReport:
 
 
 def summarise_outcomes(
-    outcomes: Iterable[results.AttackOutcome],
-    plan: Sequence[results.Attack],
-    options: AttackOptions,
-    **counts: Any,
+    outcomes: Iterable[AttackOutcome], plan: Sequence[Attack], options: AttackOptions, **counts: Any
 ) -> AttackReport:
     """The report of outcomes that came in any order; a planned attack without one is unknown.
 
@@ -226,8 +224,7 @@ def summarise_outcomes(
     # documents.
     found = {outcome.attack: outcome for outcome in outcomes}
     ordered = (
-        found.get(attack)
-        or results.AttackOutcome(attack, "unknown", reason="The attack was not run.")
+        found.get(attack) or AttackOutcome(attack, "unknown", reason="The attack was not run.")
         for attack in plan
     )
     return AttackReport(tuple(ordered), options, **counts)

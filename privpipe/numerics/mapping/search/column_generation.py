@@ -14,6 +14,7 @@ from itertools import pairwise
 import numpy as np
 
 from privpipe.numerics.mapping.problem import ordered_pricing, pair_pricing, programme
+from privpipe.numerics.mapping.problem.ordered_pricing import PosteriorBins
 from privpipe.numerics.mapping.problem.pair_pricing import PriceOracle, Prices, PricingQuestion
 from privpipe.numerics.mapping.problem.programme import Duals, MappingProblem
 from privpipe.numerics.mapping.problem.search_progress import OutOfTime, SearchProgress, waiting
@@ -202,11 +203,7 @@ class OrderedExplorer:
         return Found(best, bound, raw, symbols, columns)
 
     def _near(
-        self,
-        problem: MappingProblem,
-        bins: ordered_pricing.PosteriorBins,
-        prices: Prices,
-        near: float,
+        self, problem: MappingProblem, bins: PosteriorBins, prices: Prices, near: float
     ) -> tuple[IntArray, IntArray]:
         """Cheapest symbols and best partners, each with neighbours; columns stay in order."""
         width = prices.best.shape[1]

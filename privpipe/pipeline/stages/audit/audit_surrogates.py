@@ -30,6 +30,7 @@ from privpipe.cluster.passes.attack_tasks import draw_missing
 from privpipe.cluster.passes.evidence_sample import plan_drawing, sample_predictions
 from privpipe.cluster.passes.loaded_map import load_map
 from privpipe.cluster.passes.reduce import ShardedCollection
+from privpipe.cluster.passes.sample_drawing import Drawing, Published
 from privpipe.errors import InputError
 from privpipe.numerics.moments import CoMoments, name_targets
 from privpipe.pipeline.runs.earlier import find_named_surrogates
@@ -147,10 +148,7 @@ def _judge_surrogates(
     )
     gram = _expand(made, trained.n_features_out - 1)
     place = (run.sample_url, sample_drawing.make_sample_key(run.sample_url))
-    sides = tuple(
-        sample_drawing.Drawing(side, sample_drawing.Published(), MOST_RECORDS, *place)
-        for side in (fitted, held_out)
-    )
+    sides = tuple(Drawing(side, Published(), MOST_RECORDS, *place) for side in (fitted, held_out))
     draw_missing(executor, sides)
     level = record_decisions.share_level(options)
     job = (*sides, plan, gram, as_made, find_named_surrogates(run), level, closed)
@@ -162,7 +160,7 @@ def _judge_surrogates(
     if read.count >= 2:
         models = masked, utility.learn(_expand(read, len(masked) - 1), len(masked))
         measured = _measure_utility(trained, models, held_out, executor, options, as_read)
-    judged = plan_drawing(held_out, options.without_limits(), sample_drawing.Published(), place)
+    judged = plan_drawing(held_out, options.without_limits(), Published(), place)
     sample = partial(sample_predictions, judged, options.without_limits(), masked, as_read)
     if held_out.confidential:
         found = attack_variables(run, executor, sample, options)
@@ -208,8 +206,8 @@ def _expand(moments: CoMoments, n_features: int) -> FloatArray:
 
 
 def attack_surrogates(
-    fitted: sample_drawing.Drawing,
-    held_out: sample_drawing.Drawing,
+    fitted: Drawing,
+    held_out: Drawing,
     plan: ReleasePlan,
     gram: FloatArray,
     complete: utility.CompleteRecords,
@@ -241,9 +239,7 @@ def attack_surrogates(
     return found, controls
 
 
-def _read_some(
-    side: sample_drawing.Drawing, complete: utility.CompleteRecords
-) -> tuple[FloatArray, FloatArray]:
+def _read_some(side: Drawing, complete: utility.CompleteRecords) -> tuple[FloatArray, FloatArray]:
     """The records that were drawn and are whole once completed: both tables."""
     features, responses = complete(sample_drawing.gather_sample(side).shard)
     whole = np.isfinite(features).all(axis=1) & np.isfinite(responses).all(axis=1)

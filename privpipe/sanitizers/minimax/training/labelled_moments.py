@@ -19,6 +19,7 @@ from privpipe.numerics.moments import CoMoments
 from privpipe.protocols import Column, FloatArray, IntArray, Shard, Shards, ShardSchema
 from privpipe.sanitizers import arrays
 from privpipe.sanitizers.minimax.training import tasks as planning
+from privpipe.sanitizers.minimax.training.tasks import Task, TaskKind, TaskOptions
 
 MAX_CLASSES = 1024
 """Most distinct values of a variable that one pass collects; more make it a number."""
@@ -228,12 +229,8 @@ LABEL_STATISTICS = (LabelledMoments, LabelMoments, CoMoments, Radius)
 
 
 def measure_tasks(
-    options: planning.TaskOptions,
-    shards: Shards,
-    *,
-    ridge: float = 0.0,
-    with_intercept: bool = True,
-) -> tuple[LabelledMoments, tuple[planning.Task, ...]]:
+    options: TaskOptions, shards: Shards, *, ridge: float = 0.0, with_intercept: bool = True
+) -> tuple[LabelledMoments, tuple[Task, ...]]:
     """Moments of the records, in one pass, and their tasks; see `plan_tasks`.
 
     Raises
@@ -251,13 +248,13 @@ def measure_tasks(
 
 
 def plan_tasks(
-    options: planning.TaskOptions,
+    options: TaskOptions,
     schema: ShardSchema,
     moments: LabelledMoments,
     *,
     ridge: float = 0.0,
     with_intercept: bool = True,
-) -> tuple[planning.Task, ...]:
+) -> tuple[Task, ...]:
     """Turn named variables into tasks, desired ones first.
 
     Raises
@@ -267,7 +264,7 @@ def plan_tasks(
     OptionError
         If the class to single out does not exist.
     """
-    labels, tasks = iter(moments.labels), list[planning.Task]()
+    labels, tasks = iter(moments.labels), list[Task]()
     for role, columns, sign in (
         ("desired", schema.desired, options.tradeoff),
         ("confidential", schema.confidential, -1.0),
@@ -283,9 +280,9 @@ def plan_tasks(
 
 
 def _plan_one(
-    options: planning.TaskOptions, role: str, column: Column, label: LabelMoments, n_records: int
-) -> planning.Task:
-    kind: planning.TaskKind = getattr(options, f"{role}_task")
+    options: TaskOptions, role: str, column: Column, label: LabelMoments, n_records: int
+) -> Task:
+    kind: TaskKind = getattr(options, f"{role}_task")
     single_out = options.single_out if role == "confidential" else None
     if _is_read_as_classes(column, label, kind):
         _check_classes(role, column, label, n_records)
@@ -295,7 +292,7 @@ def _plan_one(
             if not chosen.any():
                 raise planning.refuse_class(column, single_out)
             counts = np.array([counts[chosen].sum(), counts[~chosen].sum()])
-        return planning.Task(
+        return Task(
             name=column.name,
             role=role,
             classes=label.values,
@@ -312,12 +309,12 @@ def _plan_one(
             remedy="Train on records in which it varies, or leave it out.",
             code="single_class",
         )
-    return planning.Task(
+    return Task(
         name=column.name, role=role, centre=np.array([label.mean]), scale=np.array([spread])
     )
 
 
-def _is_read_as_classes(column: Column, label: LabelMoments, kind: planning.TaskKind) -> bool:
+def _is_read_as_classes(column: Column, label: LabelMoments, kind: TaskKind) -> bool:
     """Whether the variable is read as classes."""
     if column.is_categorical:
         return True
@@ -358,9 +355,9 @@ def _check_classes(role: str, column: Column, label: LabelMoments, n_records: in
         )
 
 
-def _plan_reconstruction(moments: LabelledMoments, options: planning.TaskOptions) -> planning.Task:
+def _plan_reconstruction(moments: LabelledMoments, options: TaskOptions) -> Task:
     total = float(np.trace(moments.covariance))
-    return planning.Task(
+    return Task(
         name="features",
         role="features",
         weight=options.tradeoff * options.reconstruction_weight,

@@ -18,6 +18,7 @@ from pydantic.dataclasses import dataclass as checked
 
 from privpipe.store.sources.reading import conversions, source
 from privpipe.store.sources.reading.conversions import CELLS, FALSE, TRUE
+from privpipe.store.sources.reading.source import ColumnText, Dialect, TableColumn, TextKind
 
 VariableUse = Literal["variable", "subject", "weights", "time"]
 """What a column that is no feature becomes, and which role it has."""
@@ -57,7 +58,7 @@ class ColumnPlan:
         Of the sample.
     """
 
-    kind: source.TextKind
+    kind: TextKind
     use: Use
     format: str = ""
     missing: tuple[str, ...] = ()
@@ -74,13 +75,13 @@ class ColumnPlan:
             )
 
     @property
-    def text(self) -> source.ColumnText:
+    def text(self) -> ColumnText:
         """How its cells are read."""
-        return source.ColumnText(self.kind, self.format, self.missing, self.order)
+        return ColumnText(self.kind, self.format, self.missing, self.order)
 
 
 def guess_columns(
-    columns: Sequence[source.TableColumn], sample: pa.Table, dialect: source.Dialect
+    columns: Sequence[TableColumn], sample: pa.Table, dialect: Dialect
 ) -> dict[str, ColumnPlan]:
     """Guess what each column of a sample is, and name those that are functions of others."""
     found = {
@@ -92,7 +93,7 @@ def guess_columns(
     return found
 
 
-def _guess_column(column: source.TableColumn, values: Any, dialect: source.Dialect) -> ColumnPlan:
+def _guess_column(column: TableColumn, values: Any, dialect: Dialect) -> ColumnPlan:
     if isinstance(values, pa.ChunkedArray):
         values = values.combine_chunks()
     if pa.types.is_dictionary(values.type):
@@ -121,12 +122,10 @@ def _guess_column(column: source.TableColumn, values: Any, dialect: source.Diale
     return ColumnPlan(text.kind, use, text.format, text.missing, **about)
 
 
-def _guess_text(
-    counts: Counter[str], dialect: source.Dialect
-) -> tuple[source.ColumnText, Use, str, str]:
+def _guess_text(counts: Counter[str], dialect: Dialect) -> tuple[ColumnText, Use, str, str]:
     """How cells are read, for what, why, and what examples of them look like."""
     names, n = list(counts), counts.total()
-    said = source.ColumnText("number", _find_marks(counts))
+    said = ColumnText("number", _find_marks(counts))
     numbers, bad = conversions.convert_cells(pa.array(names, pa.string()), said, dialect, ())
     zeros = [name for name in names if re.match(conversions.LOST_ZERO, name)]
     digits = [name for name in names if name.isdecimal() or CODE.fullmatch(name)]
@@ -135,12 +134,12 @@ def _guess_text(
         what = "leading zeros" if zeros else "digits with an e, or as of telephones"
         use: Use = "drop" if _is_key(counts) else "variable"
         why = f"a code: {what}; as a number it would change"
-        return source.ColumnText("text"), use, why, "code"
+        return ColumnText("text"), use, why, "code"
     if date := _guess_date(counts):
         return date
     words = {name.lower() for name in names}
     if words <= {*TRUE, *FALSE} and words & {*TRUE} and words & {*FALSE} and words != {"0", "1"}:
-        return source.ColumnText("boolean"), "variable", "words for true and false", "boolean"
+        return ColumnText("boolean"), "variable", "words for true and false", "boolean"
     whole = all(float(v).is_integer() for v in numbers.drop_null().to_pylist())
     what = "whole numbers" if whole else "numbers"
     what += f", each as {said.format}" if said.format else ""
@@ -153,9 +152,9 @@ def _guess_text(
         why = f"{what}; {len(bad)} other texts in the sample, which are refused unless `missing`"
         return said, "feature", f"{why} names them", ""
     if _is_key(counts):
-        return source.ColumnText("text"), "drop", "another text in nearly every record", "text"
+        return ColumnText("text"), "drop", "another text in nearly every record", "text"
     why = f"text of {len(counts):,} different values"
-    return source.ColumnText("text"), "variable", why, "text"
+    return ColumnText("text"), "variable", why, "text"
 
 
 def _find_marks(counts: Counter[str]) -> str:
@@ -168,7 +167,7 @@ def _find_marks(counts: Counter[str]) -> str:
     return conversions.BRACKETS * signed + unit
 
 
-def _guess_date(counts: Counter[str]) -> tuple[source.ColumnText, Use, str, str] | None:
+def _guess_date(counts: Counter[str]) -> tuple[ColumnText, Use, str, str] | None:
     n, fitting = counts.total(), dict[str, int]()
     for form, pattern in CELLS["dates"].items():
         alike = [name for name in counts if re.fullmatch(pattern, name)]
@@ -184,7 +183,7 @@ def _guess_date(counts: Counter[str]) -> tuple[source.ColumnText, Use, str, str]
     if sum(fitting[one] for one in mixed) < MOSTLY * n or not fitting[form]:
         return None
     other = {"%m/%d/%Y": "%d/%m/%Y", "%d/%m/%Y": "%m/%d/%Y"}.get(form)
-    text = source.ColumnText("date", form)
+    text = ColumnText("date", form)
     if other is not None and fitting[other] == fitting[form]:
         why = "dates of which day and month cannot be distinguished: say the format, and use days"
         return text, "drop", why, "date"
@@ -193,10 +192,10 @@ def _guess_date(counts: Counter[str]) -> tuple[source.ColumnText, Use, str, str]
     return text, "days", why, "date"
 
 
-def _guess_typed(column: source.TableColumn, values: Any) -> ColumnPlan:
+def _guess_typed(column: TableColumn, values: Any) -> ColumnPlan:
     """What a column of declared type is for."""
     missing = round(values.null_count / max(1, len(values)), 4)
-    kinds: Mapping[str, tuple[source.TextKind, Use, str]] = {
+    kinds: Mapping[str, tuple[TextKind, Use, str]] = {
         "number": ("number", "feature", "numbers"),
         "integer": ("number", "feature", "whole numbers"),
         "boolean": ("boolean", "variable", "truth values"),
@@ -213,7 +212,7 @@ def _guess_typed(column: source.TableColumn, values: Any) -> ColumnPlan:
         use, why = "drop", "another whole number in each record: a key"
     elif len(counts) == 1 and len(values) > 1:
         use, why = "drop", f"{why}; a constant in the sample"
-    examples = _invent(kind, source.ColumnText(kind), source.Dialect(), counts)
+    examples = _invent(kind, ColumnText(kind), Dialect(), counts)
     return ColumnPlan(kind, use, why=why, examples=examples, share_missing=missing)
 
 
@@ -222,9 +221,7 @@ def _is_key(counts: Counter[str]) -> bool:
     return n >= LEAST_JUDGED and len(counts) > 0.98 * n
 
 
-def _find_sentinels(
-    cells: Any, text: source.ColumnText, dialect: source.Dialect
-) -> tuple[str, ...]:
+def _find_sentinels(cells: Any, text: ColumnText, dialect: Dialect) -> tuple[str, ...]:
     """Numbers such as 999 that occur several times, far beyond all others."""
     marks = [mark for mark in CELLS["sentinels"] if pc.sum(pc.equal(cells, mark)).as_py() > 1]
     values = conversions.convert_cells(cells, text, dialect, marks)[0].drop_null().to_numpy()
@@ -238,9 +235,7 @@ def _find_sentinels(
     )
 
 
-def _invent(
-    kind: str, text: source.ColumnText, dialect: source.Dialect, counts: Counter[str]
-) -> tuple[str, ...]:
+def _invent(kind: str, text: ColumnText, dialect: Dialect, counts: Counter[str]) -> tuple[str, ...]:
     examples = tuple(CELLS["invented"][kind or text.kind])
     if kind == "date" and text.format:
         examples = tuple(pd.Timestamp(one).strftime(text.format) for one in examples)
