@@ -218,10 +218,7 @@ def _step(shares: _Shares, here: sp.csc_array, there: sp.csc_array) -> sp.csc_ar
         return sp.csc_array(here + part * (there - here))
 
     found = minimize_scalar(
-        lambda part: shares.largest(go(part)),
-        bounds=(0, 1),
-        method="bounded",
-        options={"xatol": 1e-4},
+        lambda at: shares.largest(go(at)), bounds=(0, 1), method="bounded", options={"xatol": 1e-4}
     )
     return min((here, go(found.x), there), key=shares.largest)
 
