@@ -67,7 +67,7 @@ def test_clean__withholds_what_rounding_may_carry_over_the_budget(clean, rule):
     x[1] *= 1e6
     x[2, 3] = np.nan
     x[3, 3] = np.inf
-    found = clean(x, form, "float32")
+    found = clean(x, form, "float32", lifted=True, out=None)
     np.testing.assert_array_equal(found.withheld, [False, True, True, True, False, False])
     assert np.isnan(found.released[found.withheld]).all()
     assert np.isfinite(found.released[~found.withheld]).all()
@@ -77,7 +77,7 @@ def test_clean__withholds_what_rounding_may_carry_over_the_budget(clean, rule):
 def test_clean__removes_the_null_space_only_at_budget_zero(clean):
     form = make_form(2, "greedy", "float64", budget=0.0)
     x = np.random.default_rng(0).normal(size=(50, 20)) * 1e9
-    found = clean(x, form, "float64")
+    found = clean(x, form, "float64", lifted=True, out=None)
     assert not found.withheld.any()
     assert not found.spent.any()
     shifted = x @ form.predictor + form.defects.shift
@@ -91,7 +91,7 @@ def test_clean__leaves_no_negative_zero(clean):
     form = make_form(2, "greedy", "float64", budget=1e6)
     plain = replace(form, centre=np.zeros(20), defects=replace(form.defects, shift=np.zeros(2)))
     x = np.random.default_rng(0).normal(size=(50, 20))
-    found = clean(x, plain, "float64")
+    found = clean(x, plain, "float64", lifted=True, out=None)
     assert not found.released.any()
     assert not np.signbit(found.released).any()
 
