@@ -142,14 +142,7 @@ def fit_with_key(shards: Shards, options: MaskingPrivateOptions, key: bytes) -> 
     moments, deviations = (each * np.outer(factors, factors) for each in (moments, deviations))
     q = schema.n_features
     if moments[q, q] <= max(5 * deviations[q, q], q + 2):
-        least = math.ceil(10 * deviations[q, q])
-        raise InputError(
-            f"There are too few records for epsilon {options.epsilon:g}: their noisy number is "
-            "nothing but noise.",
-            remedy=f"Mask at least {least:,} records, or allow a larger epsilon or delta, or a "
-            "smaller threshold.",
-            code="few-records",
-        )
+        raise _refuse_few(options, deviations[q, q])
     repaired = repair_moments(moments, deviations, len(scale.response_origin))
     tile = _plan_tile(options.n_surrogates, scale.n_columns)
     seed = hashlib.sha256(np.ascontiguousarray(moments).tobytes()).digest()
@@ -170,6 +163,17 @@ def fit_with_key(shards: Shards, options: MaskingPrivateOptions, key: bytes) -> 
         tile_rows=tile,
         feature_names=(*schema.named_features, "bias"),
         response_names=name_targets(schema.desired),
+    )
+
+
+def _refuse_few(options: MaskingPrivateOptions, deviation: float) -> InputError:
+    """Of a count whose noise has this deviation."""
+    return InputError(
+        f"There are too few records for epsilon {options.epsilon:g}: their noisy number is "
+        "nothing but noise.",
+        remedy=f"Mask at least {math.ceil(10 * deviation):,} records, or allow a larger epsilon or "
+        "delta, or a smaller threshold.",
+        code="few-records",
     )
 
 
@@ -269,7 +273,7 @@ def check_private(options: MaskingPrivateOptions, schema: ShardSchema) -> None:
         raise OptionError(
             f"delta is {options.delta:g}, above one in {n:,} records: to publish one record of "
             "them at random would keep it.",
-            remedy=f"Use at most {1 / n:.1g}; a tenth of that is usual.",
+            remedy=f"Use {10.0 ** math.floor(-math.log10(n)):g} or less; a tenth of that is usual.",
             code="delta",
         )
     if n > MOST_RECORDS:
@@ -277,7 +281,11 @@ def check_private(options: MaskingPrivateOptions, schema: ShardSchema) -> None:
             f"{n:,} records are more than {MOST_RECORDS:,}, whose products one sum holds exactly.",
             remedy="Mask parts of the collection, each a release of its own.",
         )
-    find_sigma(options.epsilon, options.delta)
+    # Known before any record is read: the fit would most likely find no number but noise.
+    sigma = find_sigma(options.epsilon, options.delta)
+    deviation = math.sqrt(2) * sigma * (scale.factors[schema.n_features] / GRID) ** 2
+    if 0 < n <= 5 * deviation:
+        raise _refuse_few(options, deviation)
 
 
 METHOD = Method(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -241,6 +242,23 @@ def test_fit__refuses_delta_above_one_in_the_records_and_gaps() -> None:
     x[3, 2] = np.nan
     with pytest.raises(InputError, match="1 of 400 records"):
         fit_masking_private(Records(x, desired=y), options())
+
+
+def test_check__names_numbers_that_work_before_a_record_is_read() -> None:
+    """The number of records is one that the fit then takes, and so is delta."""
+    schema = replace(Records(make(400)[0], desired=make(400)[1]).schema, n_records=120)
+    with pytest.raises(InputError, match="nothing but noise") as refused:
+        private_masking.check_private(options(), schema)
+    least = int(re.findall(r"at least ([0-9,]+) records", str(refused.value))[0].replace(",", ""))
+    private_masking.check_private(options(), replace(schema, n_records=least))
+    x, y = make(least)
+    for _ in range(5):
+        fit_masking_private(Records(x, desired=y), options())
+    for n in (400, 600, 1_000, 9_999):
+        with pytest.raises(OptionError, match="above one in") as refused_delta:
+            private_masking.check_private(options(delta=0.1), replace(schema, n_records=n))
+        most = float(re.findall(r"Use ([0-9.e-]+) or less", str(refused_delta.value))[0])
+        private_masking.check_private(options(delta=most), replace(schema, n_records=n))
 
 
 def fit_adassp(z: np.ndarray, y: np.ndarray, epsilon: float, rng: Any) -> np.ndarray:
