@@ -9,7 +9,13 @@ from typing import Any, TypeVar
 import numpy as np
 
 from privpipe import protocols
-from privpipe.errors import InputError, LeftOutWarning, OptionError, PrivacyWarning
+from privpipe.errors import (
+    InputError,
+    LeftOutWarning,
+    MemoryBudgetError,
+    OptionError,
+    PrivacyWarning,
+)
 from privpipe.numerics.finite import find_finite_rows
 from privpipe.protocols import ArrayLike, BoolArray, FloatArray, Oracle, Shard, ShardSchema, Sums
 
@@ -76,6 +82,27 @@ def check_shards(shards: Any) -> None:
             "prediction gets the confidential one, and no privacy is possible.",
             PrivacyWarning,
             stacklevel=3,
+        )
+
+
+MOST_FEATURES = 30_000
+"""Whose products a fit can hold: their matrix has 7 GB."""
+
+
+def check_products(shards: Any) -> None:
+    """Check that a fit can hold the products of features that it sums up.
+
+    Raises
+    ------
+    MemoryBudgetError
+        Before any record is read, if their matrix has no place.
+    """
+    if (n := shards.schema.n_features) > MOST_FEATURES:
+        raise MemoryBudgetError(
+            f"Products of {n:,} features are a matrix of {8e-9 * n**2:,.0f} GB.",
+            remedy=f"Train on at most {MOST_FEATURES:,} features: choose some, or project them "
+            'first, with [method] name = "rand".',
+            code="too_many_features",
         )
 
 

@@ -1,4 +1,4 @@
-"""Filters against their bars, on problems and splits of a seed: lost fits, starts, shardings.
+"""Filters against their bars, on problems and splits of a seed: fits, starts, shardings, groups.
 
 ``python -m tests.bench filters --seed N``. The reference of every row is the bar of the figure, and
 its ratio says how far the figure is from it.
@@ -6,14 +6,18 @@ its ratio says how far the figure is from it.
 
 from __future__ import annotations
 
+import os
 import time
 import warnings
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from privpipe import MinimaxOptions, Records, fit_minimax_filter
+from flows.reproduce.hamm_accuracies import read_genki_trial
+from privpipe import GrowingRecords, MinimaxOptions, Records, fit_minimax_filter
 from privpipe.errors import PrivpipeError
+from privpipe.sanitizers import METHODS
 from tests.bench.bench_minimax import draw_records
 from tests.bench.odd_problems import draw_odd_problem
 
@@ -94,12 +98,75 @@ def compare_shardings(seed: int, n_iterations: int) -> list[Row]:
     return rows
 
 
+CLOSED: dict[str, dict[str, Any]] = {
+    "minimax_least_squares": {},
+    "privacy_lds": {},
+    "pca": {"n_filtered": 5},
+    "leace": {},
+}
+
+
+def compare_streaming(seed: int, n: int) -> list[Row]:
+    """Filters that resume with new partitions, beside those of all records at once."""
+    x, target, private = draw_records(n, 40, seed=seed)
+
+    def take(rows: slice) -> Records:
+        roles: dict[str, Any] = {"desired": target[rows], "confidential": private[rows]}
+        return Records(x[rows], **roles, categorical=tuple(roles))
+
+    whole, edges = take(slice(None)), [0, n // 2, 3 * n // 4, n]
+    grown, earlier = GrowingRecords(take(slice(0, edges[1]))), None
+    short, usual = (MinimaxOptions(max_iterations=most) for most in (10, 60))
+    earlier = fit_minimax_filter(grown, usual)
+    fitted = {}
+    for start, stop in pairwise(edges[1:]):
+        grown.append(take(slice(start, stop)))
+        earlier = fit_minimax_filter(grown, short, earlier=earlier)
+        for name, given in CLOSED.items():
+            method = METHODS[name]
+            fitted[name] = method.fit(grown, method.options(name=name, **given))
+    rows: list[Row] = []
+    for name, given in CLOSED.items():
+        theirs = METHODS[name].fit(whole, METHODS[name].options(name=name, **given)).apply(x)
+        apart = float(np.abs(fitted[name].apply(x) - theirs).max() / np.abs(theirs).max())
+        rows.append(
+            (f"partitions against all, {name}", apart, "relative", "bar", 1e-6, apart / 1e-6)
+        )
+    scratch = fit_minimax_filter(whole, usual).history
+    phi, rounds = scratch[-1, 1], scratch[-1, -3]
+    rise, used = float((earlier.history[-1, 1] - phi) / abs(phi)), earlier.history[-1, -3]
+    return [
+        *rows,
+        ("partitions against all, rise of Phi", rise, "relative", "bar", 1e-3, rise / 1e-3),
+        ("rounds of the last partition", used, "rounds", "from scratch", rounds, used / rounds),
+    ]
+
+
+def measure_paper_data(folder: str, seed: int, n_draws: int) -> list[Row]:
+    """Phi on faces; what several motion records of one person reveal, and the rounds of fits."""
+    from tests.bench.motion_filters import judge_groups
+
+    trial, _ = read_genki_trial(folder)
+    target, private = (labels[0].astype(float) for labels in (trial.target, trial.private))
+    fitted = fit_minimax_filter(Records(trial.features[0], desired=target, confidential=private))
+    phi, rounds = float(fitted.history[-1, 1]), fitted.history[-1, -3]
+    draws = range(n_draws * seed, n_draws * (seed + 1))
+    return [
+        ("Phi on faces, ten iterations", phi, "nats", "bar", 0.453, phi / 0.453),
+        ("rounds on faces", rounds, "rounds", "the paper's", 29, rounds / 29),
+        *(row for draw in draws for row in judge_groups(folder, draw)),
+    ]
+
+
 def run(small: bool, seed: int = 0) -> list[Row]:
     """All comparisons as rows of `make bench`."""
+    folder = os.environ.get("PRIVPIPE_PAPER_DATA")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return [
             *count_lost(seed, 8 if small else 500),
             *compare_starts(seed, 2 if small else 60, 3 if small else 20),
             *compare_shardings(seed, 6 if small else 20),
+            *compare_streaming(seed, 2_000 if small else 200_000),
+            *(measure_paper_data(folder, seed, 5) if folder and not small else []),
         ]

@@ -49,9 +49,8 @@ def judge_filter(trial: Trial, seed: int, given: dict[str, Any]) -> dict[str, fl
     for name in SINGLE:
         found[f"subject, {name}"] = measure_accuracy(name, z, trial.private, seed=seed)
     found["subject, forest"] = measure_forest(z, trial.private, seed)
-    found["subject, ten records known together"] = measure_together(
-        z[1], trial.private[1], trial.target[1]
-    )
+    together = measure_together(z[1], trial.private[1], trial.target[1])
+    found["subject, ten records known together"] = together["together_10"]
     return found
 
 
@@ -69,10 +68,10 @@ def measure_forest(z: Any, labels: Any, seed: int) -> float:
     return float((np.argmax(decided, axis=1) == labels[1]).mean())
 
 
-def measure_together(z: Any, subject: Any, activity: Any) -> float:
-    """Accuracy of the group adversary that knows ten records, all activities on every side.
+def measure_together(z: Any, subject: Any, activity: Any) -> dict[str, float]:
+    """Accuracy of the group adversaries, who know ten records, or all of one side of the cut.
 
-    Neighbours in time lie apart, and every record judges once.
+    Neighbours in time lie apart, all activities are on every side, and every record judges once.
     """
     names = ("least_squares", "logistic", "quadratic", "rbf", "boosting")
     options = AttackOptions(adversaries=names)
@@ -85,10 +84,47 @@ def measure_together(z: Any, subject: Any, activity: Any) -> float:
         ),
         options=options,
     )
-    plan = [one for one in plan_attacks(evidence, options) if one.adversary == "together_10"]
+    plan = [one for one in plan_attacks(evidence, options) if "together" in one.adversary]
     outcomes = [run_attack(evidence, one, options) for one in plan]
     table = summarise_outcomes(outcomes, plan, options, **evidence.counts()).table
-    return float(table[table["score"] == "accuracy"]["estimate"].iloc[0])
+    table = table[table["score"] == "accuracy"]
+    return {name: float(of["estimate"].max()) for name, of in table.groupby("adversary")}
+
+
+GROUP_BARS = {"together_10": 0.12, "together_all": 0.20, "target": 0.95}
+"""Of a filter trained against groups."""
+
+
+def judge_groups(folder: str, seed: int) -> list[Row]:
+    """What several records of one person reveal: of raw records, of filters, of the target itself.
+
+    The last are released scores that are the target and nothing else: no filter that keeps the
+    target shows less of a person to who sees its outputs.
+    """
+    trial = draw_har_trial(folder, seed)
+    rows: list[Row] = []
+    released = {"raw": trial.features[1], "the target itself": np.eye(6)[trial.target[1]]}
+    for name, given in FILTERS.items():
+        records = Records(
+            trial.features[0],
+            desired=trial.target[0].astype(str),
+            confidential=trial.private[0].astype(str),
+            groups=trial.private[0],
+        )
+        fitted = fit_minimax_filter(records, MinimaxOptions(n_filtered=5, **given))
+        z = tuple(fitted.apply(part).astype(np.float64) for part in trial.features)
+        released[name] = z[1]
+        kept = measure_accuracy("logistic", z, trial.target, seed=seed)
+        last = dict(zip(fitted.history_columns, fitted.history[-1], strict=True))
+        rows += [
+            (f"{name}: target kept, draw {seed}", kept, "accuracy", "bar", 0.95, kept / 0.95),
+            (f"{name}: rounds", last["rounds"], "rounds", "bar", 150, last["rounds"] / 150),
+        ]
+    for name, z in released.items():
+        for who, found in measure_together(z, trial.private[1], trial.target[1]).items():
+            bar = 0.95 if name == "raw" else GROUP_BARS.get(who, 0.2)
+            rows.append((f"{name}: {who}, draw {seed}", found, "accuracy", "bar", bar, found / bar))
+    return rows
 
 
 def compare_filters(folder: str, n_trials: int) -> list[Row]:

@@ -16,7 +16,7 @@ from privpipe.fitted_names import keep_names
 from privpipe.numerics.moments import CoMoments, measure_scale
 from privpipe.numerics.rounding import bound_rank_error
 from privpipe.protocols import FloatArray, Guarantee, Method, Role, Shards
-from privpipe.sanitizers.arrays import check_shards
+from privpipe.sanitizers.arrays import check_products, check_shards
 from privpipe.sanitizers.feature_map import FeatureMap
 from privpipe.sanitizers.null_space.predictors import DESIGN_STATISTICS, summarise_design
 from privpipe.sanitizers.options import MethodOptions, method_options
@@ -114,6 +114,7 @@ def fit_leace_eraser(shards: Shards) -> LeaceEraser:
     True
     """
     check_shards(shards)
+    check_products(shards)
     schema = shards.schema
     if not schema.confidential:
         raise InputError(

@@ -361,6 +361,7 @@ def learn_predictors(
     moments = DesignMoments(schema.n_features, {})
     # A given predictor without centre or covariance needs no record at all.
     if roles or options.centres or likely:
+        arrays.check_products(shards)
         moments = shards.reduce(
             partial(summarise_design, schema=schema, coding=options.label_coding, roles=roles)
         )

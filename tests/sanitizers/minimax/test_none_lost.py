@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from privpipe import MinimaxOptions, Records, fit_minimax_filter
-from privpipe.errors import ConvergenceError, OptionError
+from privpipe.errors import ConvergenceError, InputError, MemoryBudgetError, OptionError
 from privpipe.numerics.minimax.descent import Descent
 from privpipe.numerics.minimax.objective import MinimaxObjective
+from privpipe.sanitizers import METHODS
 from privpipe.sanitizers.minimax.baselines import PrivacyLdsOptions, fit_privacy_lds_filter
 from privpipe.sanitizers.minimax.linear_minimax import choose_start
 from privpipe.sanitizers.minimax.training.adversary_rounds import _join_histories
@@ -198,3 +199,34 @@ def test_fit__whose_very_start_is_not_solved_says_so(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(MinimaxObjective, "__call__", fail)
     with pytest.raises(ConvergenceError, match="not solved"):
         fit_minimax_filter(draw(), MinimaxOptions(max_iterations=3))
+
+
+@pytest.mark.parametrize("name", ["minimax", "minimax_neural", "pca", "leace", "target_only"])
+def test_fit__of_a_million_features_is_refused_before_a_pass(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was numpy's MemoryError of 7 TB, in the first pass."""
+    x, half = np.zeros((6, 1_000_000), np.float32), np.arange(6) % 2 == 0
+    records = Records(x, desired=half, confidential=np.arange(6) % 3 == 0)
+    monkeypatch.setattr(Records, "reduce", None)
+    method = METHODS[name]
+    options = method.options(name=name, **({"n_filtered": 2} if name == "pca" else {}))
+    with pytest.raises(MemoryBudgetError, match="choose some"):
+        method.fit(records, options)
+
+
+def test_fit__of_features_that_are_all_constant_is_refused() -> None:
+    """A dead filter came of it, without a word."""
+    half = np.arange(60) % 2 == 0
+    records = Records(np.full((60, 3), 0.1), desired=half, confidential=np.arange(60) % 3 == 0)
+    with pytest.raises(InputError, match="No feature varies"):
+        fit_minimax_filter(records)
+
+
+def test_groups_of_one_record__are_refused_with_a_way_out_that_there_is() -> None:
+    """It said to set group_size to 1, which is refused, too."""
+    x, half = np.random.default_rng(0).normal(size=(60, 3)), np.arange(60) % 2 == 0
+    records = Records(x, desired=x[:, 0] > 0, confidential=half, groups=np.arange(60))
+    options = MinimaxOptions(adversary=("logistic", "group"))
+    with pytest.raises(InputError, match="Leave the adversary out"):
+        fit_minimax_filter(records, options)

@@ -239,8 +239,16 @@ def measure_tasks(
         If options and records do not go together; what the schema shows before any is read.
     """
     arrays.check_shards(shards)
+    arrays.check_products(shards)
     options.check(shards.schema)
     moments = measure_moments(shards)
+    # Of constants sums leave rounding.
+    if np.trace(moments.covariance) <= 1e-24 * (moments.mean @ moments.mean):
+        raise InputError(
+            "No feature varies in the training records: there is nothing to filter.",
+            remedy="Train on records that differ, or look for what made them equal.",
+            code="constant_features",
+        )
     options.examine(shards)
     schema = shards.schema
     tasks = plan_tasks(options, schema, moments, ridge=ridge, with_intercept=with_intercept)

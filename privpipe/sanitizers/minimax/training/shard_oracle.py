@@ -419,10 +419,11 @@ def check_groups(shards: Shards, size: int) -> None:
             code="group_cut",
         )
     if small := int((table["records"] < size).sum()):
+        least = int(table["records"].min())
+        shorter = f"Set group_size to at most {least}" if least > 1 else "Leave the adversary out"
         raise InputError(
             f"{small} of {n_groups} groups of {name!r} have fewer than {size} training records.",
-            remedy=f"Set group_size to at most {table['records'].min()}, or train on more records "
-            "of these groups.",
+            remedy=f"{shorter}, or train on more records of these groups.",
             code="group_size",
         )
     mixed = [
