@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce as fold
 from itertools import pairwise
@@ -228,6 +228,34 @@ def add_sums(parts: Sequence[protocols.Sums]) -> protocols.Sums:
     return tuple(
         fold(lambda left, right: left + right, column) for column in zip(*parts, strict=True)
     )
+
+
+Aligned = tuple[tuple[int, int], protocols.Sums]
+"""A sum of tasks ``index << level`` to ``(index + 1) << level``, and (level, index)."""
+
+
+def add_in_tree(parts: Iterable[Aligned], n: int) -> list[Aligned]:
+    """Add sums of `n` tasks pair by pair, as far as both halves of a pair are there.
+
+    The tree depends on the number of tasks alone: whoever adds a branch gets its bits. So a worker
+    returns a few branches for any number of tasks, and holds no more.
+
+    >>> branches = add_in_tree([((0, at), (1.0,)) for at in range(3)], 5)
+    >>> branches
+    [((1, 0), (2.0,)), ((0, 2), (1.0,))]
+    >>> add_in_tree([*branches, ((0, 4), (1.0,)), ((0, 3), (1.0,))], 5)
+    [((3, 0), (5.0,))]
+    """
+    held: dict[tuple[int, int], protocols.Sums] = {}
+    for (level, at), sums in parts:
+        while last := (n - 1) >> level:  # the last index of this level; 0 at the root
+            if at ^ 1 <= last:  # otherwise it has no other half
+                if (level, at ^ 1) not in held:
+                    break
+                sums = add_sums([sums, held.pop((level, at ^ 1))])
+            level, at = level + 1, at >> 1
+        held[level, at] = sums
+    return list(held.items())
 
 
 def _check_kinds(classes: Sequence[str], numeric: Sequence[str], columns: Sequence[Column]) -> None:

@@ -19,7 +19,7 @@ from privpipe.cluster.workers.connection import ClusterOptions, connect
 from privpipe.errors import InputError
 from privpipe.numerics.moments import CoMoments
 from privpipe.protocols import Shard, Sums
-from privpipe.records.memory import Records
+from privpipe.records.memory import Records, add_in_tree
 from privpipe.sanitizers.null_space.algorithms import fit_null_space_cleaner
 from privpipe.store.collections.collection import open_collection
 from tests.standard import CONFIDENTIAL, DESIRED, make_standard, write_standard
@@ -201,3 +201,23 @@ def test_reduce__gives_every_worker_a_share_of_a_small_collection(
         }
         assert len({key for key, _ in done}) == n_tasks
         assert len({worker for _, worker in done}) == 2
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 7, 64, 100])
+def test_add_in_tree__has_the_same_bits_whoever_holds_which_task(n: int) -> None:
+    """Added as they come a worker's sums had other bits where it held other blocks."""
+    rng = np.random.default_rng(n)
+    values = rng.standard_normal(n) * 10.0 ** rng.uniform(-9, 9, n)
+    leaves = [((0, at), (value,)) for at, value in enumerate(values)]
+    totals = set()
+    for n_workers in (1, 2, 5):
+        for holder in (np.sort(rng.integers(0, n_workers, n)), rng.integers(0, n_workers, n)):
+            sent = [
+                add_in_tree([leaves[at] for at in np.flatnonzero(holder == worker)], n)
+                for worker in range(n_workers)
+            ]
+            if (np.diff(holder) >= 0).all():  # neighbours: two branches a level at most
+                assert max(map(len, sent)) <= 2 * int(n).bit_length()
+            ((_, total),) = add_in_tree([one for branches in sent for one in branches], n)
+            totals.add(total)
+    assert len(totals) == 1

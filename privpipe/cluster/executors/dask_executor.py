@@ -25,7 +25,7 @@ from privpipe.cluster.workers.connection import ClusterOptions, connect
 from privpipe.cluster.workers.progress import TOPIC, Progress
 from privpipe.errors import ClusterError, PrivpipeError
 from privpipe.protocols import Oracle, Shard, Statistics, Sums
-from privpipe.records.memory import add_sums
+from privpipe.records.memory import Aligned, add_in_tree, add_sums
 
 T = TypeVar("T")
 
@@ -96,6 +96,7 @@ class ResidentOracle:
                 self.shared,
                 self.resident,
                 parameters,
+                len(self.blocks),
                 key=f"{_name(self.question.function)}-{self.token}-{round_number:05d}-{place:03d}",
                 # One task a worker and round: actors answer in 2 ms instead of 11, but die with
                 # their worker.
@@ -104,11 +105,11 @@ class ResidentOracle:
             )
             for place, (worker, numbers) in enumerate(self._placement().items())
         ]
-        replies: list[list[tuple[int, Sums]]] = self.executor.gather(tasks, "ask_shards")
-        # In the order of the blocks, not of the workers: floating point sums depend on
-        # the order.
-        by_block = sorted((item for answer in replies for item in answer), key=lambda item: item[0])
-        return add_sums([sums for _, sums in by_block])
+        replies: list[list[Aligned]] = self.executor.gather(tasks, "ask_shards")
+        # The same tree whoever holds which block: floating point sums depend on the order.
+        branches = [item for answer in replies for item in answer]
+        ((_, total),) = add_in_tree(branches, len(self.blocks))
+        return total
 
     def _placement(self) -> dict[str, list[int]]:
         """Which worker answers for which blocks: the one that was to hold it, while it lives.
@@ -175,7 +176,8 @@ def ask_blocks(
     shared: list[Any],
     resident: Mapping[str, Any],
     parameters: Any,
-) -> list[tuple[int, Sums]]:
+    n_blocks: int,
+) -> list[Aligned]:
     """Worker side: one round over blocks by number, those that are None read by their task."""
     known = {name: align(value) for name, value in resident.items()}
     aligned = align(parameters)
@@ -183,7 +185,9 @@ def ask_blocks(
     def ask(block: list[Shard]) -> Sums:
         return add_sums([function(align(shard), aligned, **known) for shard in block])
 
-    return [(n, ask(read(*shared, task) if block is None else block)) for n, block, task in blocks]
+    # Hessians have megabytes: added as they come, a worker holds those of a few blocks.
+    sums = (((0, n), ask(read(*shared, task) if one is None else one)) for n, one, task in blocks)
+    return add_in_tree(sums, n_blocks)
 
 
 def align(value: T) -> T:

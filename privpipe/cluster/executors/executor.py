@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeVar
 from privpipe.cluster.workers.boundary import run_sealed, seal
 from privpipe.errors import PrivpipeError
 from privpipe.protocols import Oracle, Shard, Statistics, Sums
-from privpipe.records.memory import add_sums
+from privpipe.records.memory import add_in_tree, add_sums
 
 
 @dataclass(frozen=True)
@@ -215,7 +215,7 @@ class Executor:
         """A callable that gives the sum over all shards for some parameters.
 
         Shards stay while memory allows, others are read anew in every round. Sums are added shard
-        by shard within a task, then task by task.
+        by shard within a task, then tasks pair by pair (`add_in_tree`).
         """
         room = int(RESIDENT_SHARE * self.measure().smallest)
         held: dict[int, list[Shard]] = {}
@@ -237,7 +237,9 @@ class Executor:
             return add_sums([function(shard, parameters) for shard in find_shards(number)])
 
         def ask(parameters: Any) -> Sums:
-            return add_sums([ask_task(i, parameters) for i in range(len(question.tasks))])
+            n = len(question.tasks)
+            ((_, total),) = add_in_tree((((0, i), ask_task(i, parameters)) for i in range(n)), n)
+            return total
 
         return lambda parameters, /: run_sealed(ask, parameters)
 
