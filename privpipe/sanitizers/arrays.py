@@ -9,13 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from privpipe import protocols
-from privpipe.errors import (
-    InputError,
-    LeftOutWarning,
-    MemoryBudgetError,
-    OptionError,
-    PrivacyWarning,
-)
+from privpipe.errors import InputError, LeftOutWarning, OptionError, PrivacyWarning
 from privpipe.numerics.finite import find_finite_rows
 from privpipe.protocols import ArrayLike, BoolArray, FloatArray, Oracle, Shard, ShardSchema, Sums
 
@@ -57,8 +51,17 @@ def as_finite(values: ArrayLike | None, shape: tuple[int, ...], name: str) -> Fl
     return array
 
 
-def check_shards(shards: Any) -> None:
+MOST_FEATURES = 30_000
+"""Whose products a fit can hold: their matrix has 7 GB."""
+
+
+def check_shards(shards: Any, *, products: bool = False) -> None:
     """Raise InputError unless `shards` answers as training records do.
+
+    Parameters
+    ----------
+    products
+        Whether products of features are summed up: of too many their matrix has no place.
 
     Warns
     -----
@@ -73,6 +76,13 @@ def check_shards(shards: Any) -> None:
             code="not-shards",
         )
     schema = shards.schema
+    if products and (n := schema.n_features) > MOST_FEATURES:
+        raise InputError(
+            f"Products of {n:,} features are a matrix of {8e-9 * n**2:,.0f} GB.",
+            remedy=f"Train on at most {MOST_FEATURES:,} features: choose some, or project them "
+            'first, with [method] name = "rand".',
+            code="too_many_features",
+        )
     both = {c.name for c in schema.desired} & {c.name for c in schema.confidential}
     # Records of arrays know by themselves which arrays are one and the same.
     both |= set(getattr(shards, "shared", ()))
@@ -82,27 +92,6 @@ def check_shards(shards: Any) -> None:
             "prediction gets the confidential one, and no privacy is possible.",
             PrivacyWarning,
             stacklevel=3,
-        )
-
-
-MOST_FEATURES = 30_000
-"""Whose products a fit can hold: their matrix has 7 GB."""
-
-
-def check_products(shards: Any) -> None:
-    """Check that a fit can hold the products of features that it sums up.
-
-    Raises
-    ------
-    MemoryBudgetError
-        Before any record is read, if their matrix has no place.
-    """
-    if (n := shards.schema.n_features) > MOST_FEATURES:
-        raise MemoryBudgetError(
-            f"Products of {n:,} features are a matrix of {8e-9 * n**2:,.0f} GB.",
-            remedy=f"Train on at most {MOST_FEATURES:,} features: choose some, or project them "
-            'first, with [method] name = "rand".',
-            code="too_many_features",
         )
 
 

@@ -121,8 +121,8 @@ class _Recorder:
         self._rows: list[list[float]] = []
 
     def evaluate(self, x: FloatArray) -> Evaluation:
-        # SciPy's callback and its next line search come back to points that were evaluated: each
-        # would cost rounds over all records.
+        # Line searches come back to points that were evaluated: each would cost rounds over all
+        # records.
         key = x.tobytes()
         if key not in self._seen:
             if len(self._seen) > 40:
@@ -169,16 +169,11 @@ class _Recorder:
     def _search(self, x: FloatArray, direction: FloatArray) -> float | None:
         """Step along a direction that lowers Phi and flattens its slope enough, or None."""
         value, slope = self.measure(x)
+        functions = [lambda at, part=part: self.measure(at)[part] for part in range(2)]
         with warnings.catch_warnings():  # where it finds none it also warns
             warnings.simplefilter("ignore")
             found: float | None = so.line_search(
-                lambda at: self.measure(at)[0],
-                lambda at: self.measure(at)[1],
-                x,
-                direction,
-                gfk=slope,
-                old_fval=value,
-                maxiter=MOST_TRIALS,
+                *functions, x, direction, gfk=slope, old_fval=value, maxiter=MOST_TRIALS
             )[0]
         return found
 
@@ -188,14 +183,14 @@ class _Recorder:
         return 0 < self.early_stopping <= len(judged) - 1 - int(np.argmin(judged))
 
     def accept(self, x: FloatArray) -> Evaluation:
-        found = self.evaluate(x)
+        found, o = self.evaluate(x), self.objective
         norm = float(np.abs(self.scaling.to_optimiser(found.gradient)).max(initial=0.0))
         self._accepted.append((x, found))
         self._rows.append(
             [
                 *(float(len(self._rows)), found.value, *found.losses.tolist()),
                 *([] if np.isnan(found.held_out) else [found.held_out]),
-                *(norm, *self._describe_work(found)),
+                *(norm, found.gap, o.n_rounds, o.n_bytes, o.largest_round),
             ]
         )
         return found
@@ -207,14 +202,10 @@ class _Recorder:
     def finish(self, stopped: str, *, keep_last: bool = False) -> Descent:
         # The paper's algorithm returns its last iterate, wherever Phi went.
         x, found = self._accepted[-1 if keep_last else int(np.argmin(self._judge()))]
-        if self.objective.certifies_end:
+        if (o := self.objective).certifies_end:
             # Before, decrements decide: to certify every iterate costs a round of each.
             with suppress(ConvergenceError):  # what was evaluated counts
                 found = self.objective(self.scaling.to_filter(x))
-            self._rows[-1][-4:] = self._describe_work(found)
+            self._rows[-1][-4:] = found.gap, o.n_rounds, o.n_bytes, o.largest_round
         rows = np.array(self._rows)
         return Descent(self.scaling.to_filter(x), rows, stopped, found.heads)
-
-    def _describe_work(self, found: Evaluation) -> list[float]:
-        o = self.objective
-        return [found.gap, o.n_rounds, o.n_bytes, o.largest_round]

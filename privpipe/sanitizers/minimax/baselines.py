@@ -15,7 +15,7 @@ from privpipe.errors import OptionError
 from privpipe.fitted_names import keep_names
 from privpipe.numerics.minimax import spectra
 from privpipe.protocols import FloatArray, Role, Shards, ShardSchema
-from privpipe.sanitizers.arrays import check_products, check_shards
+from privpipe.sanitizers.arrays import check_shards
 from privpipe.sanitizers.minimax.linear_filter import HAMM, LinearFilter
 from privpipe.sanitizers.minimax.training import labelled_moments
 from privpipe.sanitizers.minimax.training import tasks as planning
@@ -173,8 +173,7 @@ def fit_pca_filter(shards: Shards, options: PcaOptions) -> LinearFilter:
     OptionError
         If `n_filtered` exceeds the features.
     """
-    check_shards(shards)
-    check_products(shards)
+    check_shards(shards, products=True)
     options.check(shards.schema)
     moments = labelled_moments.measure_moments(shards)
     mean, second = moments.mean, moments.covariance

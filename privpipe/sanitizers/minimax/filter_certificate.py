@@ -116,7 +116,7 @@ def certify_filter(
     rounds = adversary_rounds.TrainingRounds(
         held_out, _AppliedFilter(fitted), tasks, held_out=1.0 - FOR_LANDMARKS
     )
-    lift = _place_landmarks(rounds, fitted.n_features_out, held_out.n_records, seed)
+    lift = _place_landmarks(rounds, held_out.n_records, seed)
     n, products = rounds.oracle(Dependence(lift, tasks))
     desired = [t for t in tasks if t.weight > 0]
     n_given, n_left = 1 + sum(_width(t) for t in desired), lift.n_features
@@ -168,9 +168,9 @@ def _dead(why: str) -> GuaranteeError:
 
 
 def _place_landmarks(
-    rounds: adversary_rounds.TrainingRounds, n_filtered: int, n_records: int, seed: int
+    rounds: adversary_rounds.TrainingRounds, n_records: int, seed: int
 ) -> NystroemFeatures:
-    outputs = rounds.measure_outputs(np.empty(0), np.zeros(n_filtered))
+    outputs = rounds.measure_outputs(np.empty(0))
     if not outputs.n_directions or not np.isfinite(outputs.turn).all() or outputs.is_constant:
         raise _dead("its outputs are constant")
     n_landmarks = int(np.clip(n_records // PER_LANDMARK, 2, adversary_rounds.LANDMARKS))

@@ -16,7 +16,7 @@ from privpipe.fitted_names import keep_names
 from privpipe.numerics.moments import CoMoments, measure_scale
 from privpipe.numerics.rounding import bound_rank_error
 from privpipe.protocols import FloatArray, Guarantee, Method, Role, Shards
-from privpipe.sanitizers.arrays import check_products, check_shards
+from privpipe.sanitizers.arrays import check_shards
 from privpipe.sanitizers.feature_map import FeatureMap
 from privpipe.sanitizers.null_space.predictors import DESIGN_STATISTICS, summarise_design
 from privpipe.sanitizers.options import MethodOptions, method_options
@@ -113,8 +113,7 @@ def fit_leace_eraser(shards: Shards) -> LeaceEraser:
     >>> bool(abs(np.corrcoef(released[:, 0] + released[:, 2], x[:, 1])[0, 1]) < 1e-9)
     True
     """
-    check_shards(shards)
-    check_products(shards)
+    check_shards(shards, products=True)
     schema = shards.schema
     if not schema.confidential:
         raise InputError(

@@ -351,7 +351,7 @@ def learn_predictors(
     RankError, InputError, OptionError
         See `fit_null_space_cleaner`.
     """
-    arrays.check_shards(shards)
+    arrays.check_shards(shards, products=not files)
     schema = shards.schema
     check_augmented(options, schema)
     likely, augmented = options.representative == "likely", options.intercept == "augmented"
@@ -361,7 +361,6 @@ def learn_predictors(
     moments = DesignMoments(schema.n_features, {})
     # A given predictor without centre or covariance needs no record at all.
     if roles or options.centres or likely:
-        arrays.check_products(shards)
         moments = shards.reduce(
             partial(summarise_design, schema=schema, coding=options.label_coding, roles=roles)
         )

@@ -19,7 +19,7 @@ from privpipe.numerics.null_space.prediction_grid import predict_on_grid
 from privpipe.numerics.null_space.rounding_margin import plan_grid
 from privpipe.numerics.rounding import measure_columns
 from privpipe.protocols import ArrayLike, DTypeLike, FloatArray, Guarantee, IntArray, Method, Role
-from privpipe.sanitizers.arrays import check_products, check_shards
+from privpipe.sanitizers.arrays import check_shards
 from privpipe.sanitizers.feature_map import FeatureMap, as_records
 from privpipe.sanitizers.null_space import predictors
 from privpipe.sanitizers.options import MethodOptions, method_options
@@ -166,8 +166,7 @@ def fit_target_only(
     >>> float((found.apply(x)[:, 0] == (x[:, 0] > 0)).mean()) > 0.8
     True
     """
-    check_shards(shards)
-    check_products(shards)
+    check_shards(shards, products=True)
     options = options or TargetOnlyOptions()
     schema = shards.schema
     ask = partial(predictors.summarise_design, coding="zero_one", roles=("desired",))

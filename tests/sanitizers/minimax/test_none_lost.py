@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from privpipe import MinimaxOptions, Records, fit_minimax_filter
-from privpipe.errors import ConvergenceError, InputError, MemoryBudgetError, OptionError
+from privpipe.errors import ConvergenceError, InputError, OptionError
 from privpipe.numerics.minimax.descent import Descent
 from privpipe.numerics.minimax.objective import MinimaxObjective
 from privpipe.sanitizers import METHODS
@@ -211,7 +211,7 @@ def test_fit__of_a_million_features_is_refused_before_a_pass(
     monkeypatch.setattr(Records, "reduce", None)
     method = METHODS[name]
     options = method.options(name=name, **({"n_filtered": 2} if name == "pca" else {}))
-    with pytest.raises(MemoryBudgetError, match="choose some"):
+    with pytest.raises(InputError, match="choose some"):
         method.fit(records, options)
 
 

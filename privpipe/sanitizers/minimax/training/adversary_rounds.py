@@ -199,6 +199,7 @@ class TrainingRounds:
         )
         self.solvers: dict[str, tuple[object, HeadSolver]] = {}
         self.spent = np.zeros(2, np.int64)
+        self.centre: FloatArray = np.zeros(family.n_features_out)
 
     def make_objective(
         self,
@@ -207,7 +208,6 @@ class TrainingRounds:
         ridge: float = 0.0,
         n_penalised: int = 0,
         inner_tolerance: float = 1e-6,
-        certifies_end: bool = True,
     ) -> MinimaxObjective:
         """Phi against the adversaries of these tasks; see `MinimaxObjective`."""
         views = [
@@ -222,7 +222,6 @@ class TrainingRounds:
             ridge=ridge,
             n_penalised=n_penalised,
             inner_tolerance=inner_tolerance,
-            certifies_end=certifies_end,
         )
         made.n_rounds, made.n_bytes = self.spent.tolist()
         self.spent[:] = 0
@@ -251,12 +250,13 @@ class TrainingRounds:
         self.solvers[task.label] = task.lift, solver
         return solver
 
-    def measure_outputs(self, parameters: FloatArray, centre: FloatArray) -> OutputMoments:
-        """Moments of a filter's outputs; `centre` is a point near their mean."""
-        count, total, products = self._spend(shard_oracle.Outputs(parameters, centre))
+    def measure_outputs(self, parameters: FloatArray) -> OutputMoments:
+        """Moments of a filter's outputs."""
+        count, total, products = self._spend(shard_oracle.Outputs(parameters, self.centre))
         mean = total / count
-        # From sums less a near centre, so that the difference does not cancel.
-        return OutputMoments.of(centre + mean, products / count - np.outer(mean, mean))
+        # From sums less the last centre, which is near, so that the difference does not cancel.
+        self.centre = self.centre + mean
+        return OutputMoments.of(self.centre, products / count - np.outer(mean, mean))
 
     def move_landmarks(
         self, parameters: FloatArray, outputs: OutputMoments, drawn: Sequence[FloatArray]
@@ -330,8 +330,8 @@ def descend_in_rounds(
             ridge=options.regularisation,
             n_penalised=n_penalised,
             inner_tolerance=options.inner_tolerance,
-            certifies_end=is_last,
         )
+        objective.certifies_end = is_last
         return descend(objective, start, n, **({} if alone else {"pairs": pairs}))
 
     most, adversaries = options.max_iterations, tuple(tasks)
@@ -340,7 +340,6 @@ def descend_in_rounds(
         found = lower(tasks, start, most, is_last=True)
     else:
         rng = np.random.default_rng(options.seed)
-        centre: FloatArray = np.zeros(family.n_features_out)
         adversaries = name_adversaries(options, tasks)
         histories: list[FloatArray] = []
         if resumes and most:
@@ -353,11 +352,7 @@ def descend_in_rounds(
         while done < most and found.stopped != "inner":
             step = min(RESAMPLE_EVERY, most - done)
             try:
-                if find_outputs is not None:
-                    outputs = find_outputs(found.parameters)
-                else:
-                    outputs = rounds.measure_outputs(found.parameters, centre)
-                    centre = outputs.centre
+                outputs = (find_outputs or rounds.measure_outputs)(found.parameters)
                 lifts = draw_lifts(options, rounds, found.parameters, outputs, rng)
                 # The order of draws is part of the fit: a fit that is resumed draws the same.
                 drawn = name_adversaries(options, tasks, lifts, int(rng.integers(2**31)))

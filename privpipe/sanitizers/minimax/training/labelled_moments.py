@@ -238,8 +238,7 @@ def measure_tasks(
     InputError, OptionError
         If options and records do not go together; what the schema shows before any is read.
     """
-    arrays.check_shards(shards)
-    arrays.check_products(shards)
+    arrays.check_shards(shards, products=True)
     options.check(shards.schema)
     moments = measure_moments(shards)
     # Of constants sums leave rounding.
