@@ -259,6 +259,11 @@ def test_convert__is_the_inverse_of_the_noise() -> None:
         assert convert_mu(1 / find_sigma(epsilon, 1e-6), 1e-6) == pytest.approx(epsilon, rel=1e-5)
 
 
+def test_guess__takes_kinds_that_a_generator_of_the_same_seed_drew() -> None:
+    kinds = np.random.default_rng(0).random(20_000) < 0.5
+    assert guess_canaries(kinds[:, None] + RANDOM.laplace(size=(20_000, 1)), kinds).n_right > 0
+
+
 def test_guess__refuses_too_few() -> None:
     with pytest.raises(InputError, match="at least 200"):
         guess_canaries(np.zeros((100, 1)), toss(100))
