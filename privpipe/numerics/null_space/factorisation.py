@@ -62,7 +62,8 @@ def factor_predictor(predictor: FloatArray) -> tuple[FloatArray, FloatArray]:
     if rank == 0:
         raise InputError(
             "The predictor is zero: it predicts the same for every record.",
-            remedy="Give a predictor that uses at least one feature.",
+            remedy="A target needs two values, of which the features tell something: name another, "
+            "or give a predictor that uses at least one feature.",
             code="predictor",
         )
     encoder = a @ make_unique(right[:rank].T, s[:rank])
