@@ -62,7 +62,7 @@ def factor_predictor(predictor: FloatArray) -> tuple[FloatArray, FloatArray]:
     if rank == 0:
         raise InputError(
             "The predictor is zero: it predicts the same for every record.",
-            remedy="A target needs two values, of which the features tell something: name another, "
+            remedy="A target needs two values, that the features show in part: name another, "
             "or give a predictor that uses at least one feature.",
             code="predictor",
         )
