@@ -22,6 +22,9 @@ ARRAYS = {
 }
 """Arrays that a caller brings; a configuration names files of them instead."""
 
+RESUMED = {"fit_minimax_filter": {"earlier"}}
+"""Filters that a fit resumes from: no key of a configuration, since a run trains once."""
+
 PUBLIC = sorted(n for n in privpipe.__all__ if n.startswith("fit_"))
 
 
@@ -32,7 +35,7 @@ def list_keywords(fit: Callable[..., Any]) -> dict[str, inspect.Parameter]:
 
 @pytest.mark.parametrize("name", PUBLIC)
 def test_public_fit__has_no_keyword_but_arrays_and_those_of_its_options(name: str) -> None:
-    assert set(list_keywords(getattr(privpipe, name))) <= ARRAYS
+    assert set(list_keywords(getattr(privpipe, name))) <= ARRAYS | RESUMED.get(name, set())
 
 
 def test_method__fits_take_shards_options_and_files_alone() -> None:
@@ -40,6 +43,7 @@ def test_method__fits_take_shards_options_and_files_alone() -> None:
         shards, options, *rest = inspect.signature(method.fit).parameters.values()
         assert (shards.name, options.name) == ("shards", "options")
         known = {"price"} if method.options.prices else set()
+        known |= {"judges"} if method.options.is_judged else set()
         known |= set(getattr(method.fit, "keywords", {}))  # bound by the row
         assert {p.name for p in rest if p.kind is not p.VAR_KEYWORD} == known
 

@@ -86,7 +86,7 @@ def limit_gaussian(shares: FloatArray, level: float) -> float:
     Examples
     --------
     >>> round(limit_gaussian(np.full(300, 0.7), 0.95), 2), limit_gaussian(np.full(300, 0.5), 0.95)
-    (1.02, 0.0)
+    (0.99, 0.0)
     """
     low, high = 0.0, 16.0
 
