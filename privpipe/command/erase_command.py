@@ -11,7 +11,7 @@ from privpipe.pipeline.operations.erase import ErasureOptions, erase_records, pl
 from privpipe.pipeline.operations.record_removal import ChosenRecords
 from privpipe.report.console import say
 from privpipe.store.access.location import local_path, shown
-from privpipe.store.collections.writing import read_uses
+from privpipe.store.collections.growing_collection import read_uses
 
 
 def erase_command(

@@ -28,8 +28,11 @@ from privpipe.sanitizers import METHODS
 from privpipe.sanitizers.ladder import LAST
 from privpipe.store.arrays.layout import companion_url
 from privpipe.store.collections.collection import Collection
-from privpipe.store.collections.growing_collection import count_gaps, open_whole_collection
-from privpipe.store.collections.writing import read_uses
+from privpipe.store.collections.growing_collection import (
+    count_gaps,
+    open_whole_collection,
+    read_uses,
+)
 
 WIDTH = 96
 FILL_IN = "FILL IN"
@@ -230,13 +233,7 @@ def init_command(
         say_raw(text, end="")
     else:
         write_new(out, text)
-        if n_gaps:
-            say(
-                f"{n_gaps:,} of {schema.n_records:,} records have cells that are missing: "
-                '[release] nonfinite = "impute" is written, which fills in means.'
-            )
-        if standardise:
-            say("Features differ in scale: [collection] standardise = true is written.")
+        _say_written(schema.n_records, n_gaps, standardise=standardise)
         if said:
             say(said)
         elif gate:
@@ -246,6 +243,17 @@ def init_command(
             todo += "the gate would refuse it. Where you change it: "
         say(f"{out}: method {method}; {todo}privpipe check {out}, privpipe run {out}")
     return {"path": out, "complete": complete, "text": text}
+
+
+def _say_written(n_records: int, n_gaps: int, *, standardise: bool) -> None:
+    """What the records themselves need, and the configuration therefore says."""
+    if n_gaps:
+        say(
+            f"{n_gaps:,} of {n_records:,} records have cells that are missing: "
+            '[release] nonfinite = "impute" is written, which fills in means.'
+        )
+    if standardise:
+        say("Features differ in scale: [collection] standardise = true is written.")
 
 
 def _try_methods(

@@ -17,7 +17,9 @@ from privpipe.pipeline.stages.check import check_stage
 from privpipe.pipeline.stages.increment_check import check_growing
 from privpipe.store.collections.growing_collection import append_partition, open_whole_collection
 from privpipe.store.collections.ingest import IngestOptions, ingest
+from privpipe.store.collections.proposal import FileForm, TableSchema
 from privpipe.store.releases.lazy_release import open_release
+from privpipe.store.sources.reading.column_guess import ColumnPlan
 from privpipe.store.sources.reading.source import SourceLayout
 from tests.operations.increments import day
 from tests.store.serial_run import run_serially, serial_flows
@@ -89,6 +91,24 @@ def test_init__proposes_a_run_of_a_growing_collection_that_check_takes(folder: P
     options = read_options(str(out))
     assert options.release.nonfinite == "impute"
     assert check_stage(options).collection.n_records == sum(SIZES)
+
+
+def test_init__knows_whose_the_records_of_a_growing_collection_are(tmp_path: Path) -> None:
+    """What the schema of its table says was lost: releases were judged as of one record each."""
+    rng = np.random.default_rng(4)
+    people = pd.DataFrame(rng.normal(size=(400, 3)), columns=list("abc"))
+    people["late"], people["who"] = people["a"] > 0, np.arange(400) // 4
+    plans = {name: ColumnPlan("number", "feature") for name in "abc"}
+    plans |= {"late": ColumnPlan("boolean", "variable"), "who": ColumnPlan("number", "subject")}
+    options = IngestOptions(schema=TableSchema(FileForm(), plans))
+    grown = str(tmp_path / "grown.zarr")
+    for k in range(2):
+        people[k * 200 : (k + 1) * 200].to_csv(tmp_path / f"{k}.csv", index=False)
+        append_partition(str(tmp_path / f"{k}.csv"), grown, str(k), day(k), options)
+    found = init_command.init_command(
+        grown, "-", method="pca", desired=["late"], confidential=[], release=""
+    )
+    assert 'subject = "who"' in found["text"]
 
 
 def test_check__an_incremental_release_learns_from_what_does_not_grow(folder: Path) -> None:

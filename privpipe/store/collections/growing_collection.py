@@ -8,6 +8,7 @@ import hashlib
 import os
 import secrets
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from itertools import accumulate
 from typing import Any
@@ -15,13 +16,13 @@ from typing import Any
 import numpy as np
 from pydantic import TypeAdapter
 
-from privpipe.errors import FormatError, OptionError, StoreError
+from privpipe.errors import FormatError, OptionError, PrivpipeError, StoreError
 from privpipe.protocols import AnyArray
 from privpipe.records.schema import CollectionSchema
 from privpipe.store.access import generation_log, objects
 from privpipe.store.access.location import Place, as_url, join, local_path, shown
 from privpipe.store.access.workspace import hold_workspace, remove_workspace
-from privpipe.store.arrays.layout import exists, read_kind
+from privpipe.store.arrays.layout import exists, read_header, read_kind
 from privpipe.store.collections.collection import Collection, open_collection
 from privpipe.store.collections.ingest import USUAL, IngestOptions, ingest
 from privpipe.store.collections.writing import read_statistics
@@ -143,6 +144,19 @@ def count_gaps(url: str) -> tuple[int, int]:
     places = [one.url(url) for one in read_partitions(url)] if grows else [url]
     found = [read_statistics(place) for place in places]
     return sum(one.records_not_finite for one in found), sum(one.cells_not_finite for one in found)
+
+
+def read_uses(url: str) -> dict[str, str]:
+    """By role, the variable that the schema of a collection's table gives it; none without one.
+
+    Of one that grows, what the table of its first partition says: all have its schema.
+    """
+    with suppress(PrivpipeError):
+        grows = generation_log.is_generational(url)
+        for place in [one.url(url) for one in read_partitions(url)][:1] if grows else [url]:
+            columns = read_header(place, "collection").get("table", {}).get("column", {})
+            return {plan["use"]: name for name, plan in columns.items()}
+    return {}
 
 
 def append_partition(

@@ -6,14 +6,12 @@ import secrets
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from pydantic import TypeAdapter
 
-from privpipe.errors import PrivpipeError
 from privpipe.protocols import AnyArray
 from privpipe.records.schema import MISSING, CollectionSchema, Partition, cut_by_partition
 from privpipe.store.access.objects import open_store, write_bytes
@@ -60,14 +58,6 @@ def read_statistics(url: str) -> WriteStatistics:
     """
     found = layout.read_header(url, "collection").get("statistics", {})
     return TypeAdapter(WriteStatistics).validate_python(found)
-
-
-def read_uses(url: str) -> dict[str, str]:
-    """By role, the variable that the schema of a collection's table gives it; none without one."""
-    with suppress(PrivpipeError):  # of a growing collection there is no single one
-        columns = layout.read_header(url, "collection").get("table", {}).get("column", {})
-        return {plan["use"]: name for name, plan in columns.items()}
-    return {}
 
 
 class Tally:

@@ -17,9 +17,9 @@ from privpipe.command.ingest_command import listing_places
 from privpipe.command.init_command import init_command
 from privpipe.errors import InputError, OptionError, PrivpipeError
 from privpipe.store.collections.collection import open_collection
+from privpipe.store.collections.growing_collection import read_uses
 from privpipe.store.collections.ingest import IngestOptions, ingest
 from privpipe.store.collections.proposal import TableSchema, propose_schema, read_schema
-from privpipe.store.collections.writing import read_uses
 from tests.store.sources.ugly_tables import SHEETS, TABLES, Table, damage
 from tests.store.tables import read_collection
 
