@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,8 +16,11 @@ import pytest
 import privpipe.flows.release_flow
 from privpipe.command import run_command
 from privpipe.errors import GateError, GuessWarning, InputError, OptionError
+from privpipe.flows.apply_flow import check_application
+from privpipe.pipeline.runs.earlier import find_earlier
 from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.pipeline.runs.watch import Watch
+from privpipe.pipeline.stages.audit.audit_attacks import describe_published
 from privpipe.report.console import PlainConsole
 from privpipe.store.collections.ingest import IngestOptions, ingest
 from privpipe.store.collections.proposal import FileForm, TableSchema
@@ -100,6 +105,31 @@ def test_apply__of_new_records_without_labels_in_another_order(model, tmp_path, 
     write_european(make_people(301, 3)[NAMES], tmp_path / "next.csv")
     with pytest.raises(Exception, match="exists and was not made by this configuration"):
         run_command.apply_command(model, source, str(tmp_path / "next.zarr"))
+
+
+def test_apply__of_records_that_an_earlier_release_of_the_model_holds_too(
+    model: str, tmp_path: Path
+) -> None:
+    """A map that draws nothing gives them the same rows: which are in both is vouched for."""
+    both = pd.concat([make_people(900, 1)[:40], make_people(260, 2)])[NAMES]
+    source, dest = str(write_european(both, tmp_path / "next.csv")), str(tmp_path / "next.zarr")
+    run_command.apply_command(model, source, dest)
+    digest = read_model_header(model)["digest"]
+
+    def list_unread(*vouched: str, **changes: Any) -> set[str]:
+        _, run = check_application(model, source, dest, vouched)
+        found = find_earlier(run)
+        # Those of before, not what was just made of these records.
+        found = replace(found, releases=tuple(one for one in found.releases if "people" in one.url))
+        assert len(found.releases) == 1
+        trained: Any = SimpleNamespace(**{"model_digest": digest, "draws": False, **changes})
+        return {one.target.partition(" ")[0] for one in describe_published(run, found, trained)[1]}
+
+    assert list_unread() == {"order", "earlier"}
+    assert list_unread("order", "earlier") == set()
+    # Other draws are averaged, and another map's row is another reading of the record.
+    assert list_unread("order", "earlier", draws=True) == {"null_space"}
+    assert list_unread("order", "earlier", model_digest="other") == {"null_space"}
 
 
 def test_apply__refuses_what_the_model_was_not_made_for(model, tmp_path) -> None:

@@ -154,7 +154,8 @@ class AuditSection(Section):
     not keep the gate closed though they cannot be read. Printed, and counted as weaker."""
     vouched: tuple[str, ...] = ()
     """With [training], of released records without labels: what you answer for, as no attack does.
-    Included variables by name, order, partitions, withheld. Every page names them."""
+    Included variables by name, order, partitions, withheld; earlier: which records an earlier
+    release of the same model holds, too. Every page names them."""
 
     @field_validator("earlier", "disowned", "adversaries", "uninformative", "vouched")
     @classmethod

@@ -143,6 +143,8 @@ class EarlierRelease:
         Of a factored release.
     rows
         Which rows of the collection it holds, and where; None: every row, at its own place.
+    model
+        Digest of the model that made it.
     """
 
     url: str
@@ -153,6 +155,7 @@ class EarlierRelease:
     coded: tuple[tuple[str, int], ...] = ()
     basis: Basis | None = None
     rows: tuple[Shared, ...] | None = None
+    model: str = ""
 
     @property
     def n_columns(self) -> int:
@@ -250,7 +253,8 @@ def open_earlier_release(
     found = _describe(url, header, arrays)
     name = found.name if found.name not in names else f"{found.name} {len(names)}"
     basis = read_basis(url) if header.get("layout") == "factored" else None
-    return replace(found, name=name, coded=tuple(coded.items()), basis=basis, rows=rows)
+    found = replace(found, name=name, model=str(header.get("model_digest", "")))
+    return replace(found, coded=tuple(coded.items()), basis=basis, rows=rows)
 
 
 def _describe(url: str, header: Mapping[str, Any], arrays: Mapping[str, int]) -> EarlierRelease:

@@ -27,6 +27,7 @@ from privpipe.pipeline.stages.audit import judged_records
 from privpipe.pipeline.stages.audit.audit_groups import audit_groups
 from privpipe.records.sampling import Part
 from privpipe.report.audit_text import say
+from privpipe.store.arrays.layout import FEATURES, RELEASED
 from privpipe.store.collections.collection import Collection
 from privpipe.store.keyring.keys import list_keys
 from privpipe.store.models import open_model
@@ -62,7 +63,8 @@ def attack_release(
         options = find_attack_options(run.options).without_limits()
         attack_tasks.draw_missing(executor, sources.list_drawings(options))
     attacks, utility = _measure_reports(run, executor, sources)
-    adversaries = _attack(run, executor, sources, earlier, by_target=theorem is not None)
+    unread = describe_published(run, earlier, trained)[1]
+    adversaries = _attack(run, executor, sources, unread, by_target=theorem is not None)
     proof = None
     if theorem is not None and "n_given" in adversaries:
         n_records = adversaries["n_given"] - adversaries["n_withheld"]
@@ -94,7 +96,7 @@ def find_theorem(run: Run) -> str | None:
 
 def find_sources(run: Run, trained: Trained, plan: ReleasePlan, earlier: Earlier) -> AuditSources:
     """Where the records that are attacked are, and what their release reveals."""
-    published, _ = describe_published(run, earlier)
+    published, _ = describe_published(run, earlier, trained)
     held_out = run.options.audit.holdout > 0
     indicators = trained.reads == "attributes"
 
@@ -138,7 +140,9 @@ def plan_samples(run: Run, trained: Trained, plan: ReleasePlan) -> tuple[Drawing
     return tuple(one for one in drawings if is_released(one.collection))
 
 
-def describe_published(run: Run, found: Earlier) -> tuple[Published, list[LeftOut]]:
+def describe_published(
+    run: Run, found: Earlier, trained: Trained | None = None
+) -> tuple[Published, list[LeftOut]]:
     """What the release reveals beside its features, and what of it no judged record shows."""
     release = run.options.release
     judges = run.trains_on_itself or judged_records.find_labelled(run) is not None
@@ -158,8 +162,31 @@ def describe_published(run: Run, found: Earlier) -> tuple[Published, list[LeftOu
             "it is joined with this release by whoever holds both, and the released records carry "
             "no labels. Ingest some with the confidential variables, or release without it."
         )
-        unread += [LeftOut(one.name, why) for one in found.releases]
+        alike = [one for one in found.releases if trained and _has_the_same_rows(run, trained, one)]
+        unread += [LeftOut(one.name, why) for one in found.releases if one not in alike]
+        if alike and EARLIER not in run.options.audit.vouched:
+            unread.append(LeftOut(EARLIER, IN_BOTH))
     return published, [*unread, *found.unread]
+
+
+EARLIER = "earlier"
+"""What is vouched for of earlier releases by the same map: which records are in both."""
+IN_BOTH = (
+    "Which records an earlier release of this model holds, too, is seen by whoever has both. That "
+    "was not judged: the released records carry no labels, or too few. Ingest some with the "
+    "confidential variables, or vouch for it: [audit] vouched names earlier."
+)
+
+
+def _has_the_same_rows(run: Run, trained: Trained, earlier: EarlierRelease) -> bool:
+    """Whether an earlier release has the very row that this one has, of a record in both.
+
+    That of the same map, which draws nothing, with the same variables: joined they reveal of a
+    record nothing but that it is in both.
+    """
+    held = {name for name, _ in (*earlier.arrays, *earlier.coded)} - {FEATURES, RELEASED}
+    is_same = earlier.model == trained.model_digest and not trained.draws
+    return is_same and held == {*run.options.release.include}
 
 
 def find_other_draws(run: Run, earlier: tuple[EarlierRelease, ...]) -> tuple[str, ...]:
@@ -239,7 +266,7 @@ def report_once(
 
 
 def _attack(
-    run: Run, executor: Executor, sources: AuditSources, earlier: Earlier, *, by_target: bool
+    run: Run, executor: Executor, sources: AuditSources, unread: list[LeftOut], *, by_target: bool
 ) -> dict[str, Any]:
     """Every adversary on a bounded sample of the held-out records; a failure is unknown."""
     options = find_attack_options(run.options, run.attempt)
@@ -248,7 +275,7 @@ def _attack(
         executor,
         partial(sample_evidence, sources, options.without_limits(), by_target=by_target),
         options,
-        unread=describe_published(run, earlier)[1],
+        unread=unread,
         n_released=run.collection.n_records,
     )
     return found | ({"strongest": _find_strongest(found, run)} if "table" in found else {})
