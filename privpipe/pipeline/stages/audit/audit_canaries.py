@@ -29,8 +29,9 @@ def audit_canaries(run: Run) -> dict[str, Any] | None:
     if not isinstance(fitted, TakesCanaries) or fitted.guarantee.number is None:
         return None
     promise = fitted.guarantee
-    kinds = np.random.default_rng().random(fitted.n_canaries) < 0.5
-    released, sums = fitted.release_canaries(kinds, secrets.token_bytes(KEY_BYTES))
+    seed, key = secrets.token_bytes(KEY_BYTES), secrets.token_bytes(KEY_BYTES)
+    kinds = np.random.default_rng(list(seed)).random(fitted.n_canaries) < 0.5
+    released, sums = fitted.release_canaries(kinds, key)
     found = guess_canaries(released, kinds, sums)
     floor, sure = found.epsilon_floor, found.sure_floor
     if sums is not None:
