@@ -1,8 +1,9 @@
 """What a fitted mapping promises about the law of its records, not about their counts.
 
-The chance to fail is shared by two bounds, which hold together: on the information and on the mean
-distortion, both from records held out. Without these nothing judges the mapping, and both say the
-most there is. What the fitted counts say stays beside them as `plug_in`.
+The chance to fail is shared by bounds that hold together: on the information, on the mean
+distortion and on the worst cases, all from records held out. Without these nothing judges the
+mapping: the first two say the most there is. What the fitted counts say stays beside them as
+`plug_in`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numpy as np
 
 from privpipe.errors import GuaranteeError
 from privpipe.numerics.mapping import held_out_information, law_bounds
-from privpipe.numerics.mapping.worst_case import measure_worst_cases
+from privpipe.numerics.mapping.worst_case import bound_worst_cases, measure_worst_cases
 from privpipe.protocols import FloatArray, Guarantee, IntArray, ShardSchema
 from privpipe.sanitizers.mapping import profiles
 from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping
@@ -23,7 +24,7 @@ from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping
 # Per private value (Krichevsky and Trofimov): no prior of 0, and 1 / prior stays small.
 _PRIOR_RECORDS = 0.5
 # How the chance to fail is shared among the bounds that are all computed.
-_SHARES = {"held_out": 0.8, "distortion": 0.2}
+_SHARES = {"held_out": 0.75, "distortion": 0.2, "worst": 0.05}
 _UNIT = "nats of mutual information between private value and released symbol"
 
 
@@ -122,6 +123,9 @@ def assure_mapping(
     by_others = _bound_held_out(mapping, law, miss["held_out"])
     spent = _bound_distortion(mapping, law, miss["distortion"])
     worst = measure_worst_cases(law.joint, mapping.mapping)
+    if law.fresh.n_records and miss["worst"]:
+        table = law.table(mapping, law.fresh)
+        worst |= bound_worst_cases(law.padded, table, mapping.mapping, miss["worst"])
     numbers = {
         "confidence": confidence,
         "plug_in": mapping.information,

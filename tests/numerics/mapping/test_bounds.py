@@ -13,7 +13,7 @@ from privpipe.numerics.mapping.held_out_information import (
     make_reference,
 )
 from privpipe.numerics.mapping.law_bounds import bound_mean, bound_shares
-from privpipe.numerics.mapping.worst_case import measure_worst_cases
+from privpipe.numerics.mapping.worst_case import bound_worst_cases, measure_worst_cases
 
 DRAWS = 400
 
@@ -87,3 +87,37 @@ def test_measure_worst_cases__by_hand() -> None:
     posterior = given * 0.5 / (given * 0.5).sum(axis=0)
     assert found["pointwise_leakage"] == pytest.approx(float(np.log(posterior / 0.5).max()))
     assert measure_worst_cases(joint, sp.csc_array(np.eye(3)))["local_dp_epsilon"] == np.inf
+
+
+@pytest.mark.parametrize("n", [300, 20_000])
+def test_bound_worst_cases__hold_for_all_symbols_but_as_many_as_they_say(n: int) -> None:
+    rng, misses, near = np.random.default_rng(7), 0, []
+    for _ in range(DRAWS // 2):
+        law = rng.dirichlet(np.full(36, 0.5)).reshape(3, 12)
+        mapping = sp.csc_array(0.6 * np.eye(12) + 0.4 * rng.dirichlet(np.ones(12), 12).T)
+        fitted, fresh = (rng.multinomial(n, law.ravel()).reshape(3, 12) for _ in range(2))
+        found = bound_worst_cases((fitted + 0.5) / (fitted + 0.5).sum(), fresh, mapping, 0.05)
+        released = np.asarray((mapping @ law.T).T)
+        given = released / law.sum(axis=1, keepdims=True)
+        leakage = np.log((given / released.sum(axis=0)).max(axis=0))
+        odds = given.max(axis=0) / given.min(axis=0)
+        beyond = (leakage > found["pointwise_leakage_at_most"]) | (
+            odds > found["posterior_odds_at_most"]
+        )
+        misses += bool(released[:, beyond].sum() > found["excepted_at_most"])
+        near.append(found["pointwise_leakage_at_most"] / leakage.max())
+    assert misses <= stats.binom.ppf(0.9999, DRAWS // 2, 0.05)
+    if n == 20_000:
+        assert np.median(near) < 1.5
+
+
+def test_bound_worst_cases__a_symbol_that_only_the_fitted_records_hide_is_found() -> None:
+    law = np.array([[0.45, 0.05, 0.0], [0.4, 0.0, 0.1]])
+    smooth = np.full((2, 3), 1 / 6)
+    found = bound_worst_cases(smooth, law * 10_000, sp.csc_array(np.eye(3)), 0.05)
+    assert np.log(2) <= found["pointwise_leakage_at_most"] < 1
+    assert found["posterior_odds_at_most"] == np.inf
+    rare = np.array([[0.499, 0.001], [0.5, 0.0]])  # gives its value away, and is seldom released
+    found = bound_worst_cases(rare, rare * 10_000, sp.csc_array(np.eye(2)), 0.05)
+    assert found["pointwise_leakage_at_most"] < 0.1
+    assert 0.001 < found["excepted_at_most"] < 0.004
