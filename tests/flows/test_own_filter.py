@@ -68,15 +68,6 @@ def confirm(module: Path) -> str:
     return sha256
 
 
-def configure_gated(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The same with a gate, whose limits 800 records of 40 people can hardly show."""
-    monkeypatch.setenv("PRIVPIPE_GATE__ENFORCE", "true")
-    config = configure(folder)
-    limits = "enforce = true\nconfidential_advantage_max = 0.5\nexposed_max = 0.5"
-    config.write_text(config.read_text().replace("enforce = false", limits))
-    return config
-
-
 @pytest.mark.slow
 def test_own_filter__is_trained_audited_by_group_and_published(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

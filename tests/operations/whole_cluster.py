@@ -238,10 +238,6 @@ class WholeCluster:
         """What a command of privpipe says; AssertionError if it fails."""
         return self._call(["privpipe", *words])
 
-    def command_prefect(self, *words: str) -> str:
-        """The same of Prefect."""
-        return self._call(["prefect", "--no-prompt", *words])
-
     def _call(self, words: list[str]) -> str:
         done = subprocess.run(
             words,
