@@ -51,6 +51,17 @@ def as_finite(values: ArrayLike | None, shape: tuple[int, ...], name: str) -> Fl
     return array
 
 
+def check_spread(what: str, variance: FloatArray, mean: FloatArray) -> None:
+    """Raise InputError if features, or other columns, are all constant but for rounding."""
+    # Of constants sums leave rounding.
+    if variance.sum() <= 1e-24 * (mean @ mean):
+        raise InputError(
+            f"No {what} varies in the training records: there is nothing to learn.",
+            remedy="Train on records that differ, or look for what made them equal.",
+            code="constant_features" if what == "feature" else "single_class",
+        )
+
+
 MOST_FEATURES = 30_000
 """Whose products a fit can hold: their matrix has 7 GB."""
 

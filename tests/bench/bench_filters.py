@@ -1,4 +1,4 @@
-"""Filters against their bars, on problems and splits of a seed: fits, starts, shardings, groups.
+"""Filters against their bars, on problems and splits of a seed, from lost fits to peers.
 
 ``python -m tests.bench filters --seed N``. The reference of every row is the bar of the figure, and
 its ratio says how far the figure is from it.
@@ -18,7 +18,10 @@ from flows.reproduce.hamm_accuracies import read_genki_trial
 from privpipe import GrowingRecords, MinimaxOptions, Records, fit_minimax_filter
 from privpipe.errors import PrivpipeError
 from privpipe.sanitizers import METHODS
-from tests.bench.bench_minimax import draw_records
+from tests.bench import bench_peers
+from tests.bench.bench_minimax import compare_workers, draw_records
+from tests.bench.certificates import certify_dead, certify_set
+from tests.bench.motion_filters import judge_groups
 from tests.bench.odd_problems import draw_odd_problem
 
 Row = tuple[str, float, str, str, float, float]
@@ -143,18 +146,28 @@ def compare_streaming(seed: int, n: int) -> list[Row]:
 
 
 def measure_paper_data(folder: str, seed: int, n_draws: int) -> list[Row]:
-    """Phi on faces; what several motion records of one person reveal, and the rounds of fits."""
-    from tests.bench.motion_filters import judge_groups
-
+    """Phi on faces, what several records of one person reveal, certificates, and peers."""
     trial, _ = read_genki_trial(folder)
     target, private = (labels[0].astype(float) for labels in (trial.target, trial.private))
     fitted = fit_minimax_filter(Records(trial.features[0], desired=target, confidential=private))
     phi, rounds = float(fitted.history[-1, 1]), fitted.history[-1, -3]
     draws = range(n_draws * seed, n_draws * (seed + 1))
+    groups = [row for draw in draws for row in judge_groups(folder, draw)]
+    means: list[Row] = []
+    for what in ("target", "together_10", "together_all"):
+        of = [
+            row for row in groups if row[0].startswith("kernel and group") and f": {what}" in row[0]
+        ]
+        mean = float(np.mean([row[1] for row in of]))
+        bar = of[0][4]
+        means.append((f"kernel and group: mean {what}", mean, "accuracy", "bar", bar, mean / bar))
     return [
         ("Phi on faces, ten iterations", phi, "nats", "bar", 0.453, phi / 0.453),
         ("rounds on faces", rounds, "rounds", "the paper's", 29, rounds / 29),
-        *(row for draw in draws for row in judge_groups(folder, draw)),
+        *groups,
+        *means,
+        *(row for name in ("genki", "har", "adult") for row in certify_set(name, seed, 30)),
+        *bench_peers.run(small=False, seed=seed),
     ]
 
 
@@ -168,5 +181,7 @@ def run(small: bool, seed: int = 0) -> list[Row]:
             *compare_starts(seed, 2 if small else 60, 3 if small else 20),
             *compare_shardings(seed, 6 if small else 20),
             *compare_streaming(seed, 2_000 if small else 200_000),
+            *certify_dead(seed),
+            *([] if small else compare_workers(160_000, 128)),
             *(measure_paper_data(folder, seed, 5) if folder and not small else []),
         ]

@@ -62,20 +62,35 @@ class PartialCovariance:
         return np.minimum(sizes, 1.0), left @ u[:, 0], right @ v[0]
 
     def measure_influences(self, records: tuple[FloatArray, FloatArray, FloatArray]) -> FloatArray:
-        """What each record adds to the norm and to the first correlation, (n_records, 2).
+        """What each record adds to the norm and to the first correlation, (n_records, 4).
 
         Parameters
         ----------
         records
             Given (n_records, n_given), left and right columns.
+
+        Returns
+        -------
+        influences
+            Of the norm, of the correlation, and what other directions of the left columns, and of
+            the right, fit by chance: as many as there are where all records are alike.
         """
         given, left, right = records
         left, right = left - given @ self.left_by, right - given @ self.right_by
         direction = self.cross / max(self.norm, 1e-300)
         by_norm = np.einsum("ij,jk,ik->i", left, direction, right)
         found, u, v = self.correlate()
-        a, b = left @ u, right @ v
-        return np.column_stack([by_norm, a * b - found[0] / 2 * (a**2 + b**2)])
+        a, b, r = left @ u, right @ v, found[0]
+        # What other directions of a side may fit: all that the first one leaves of the other.
+        noise = [
+            (((side @ _whiten(covariance)) ** 2).sum(axis=1) - mine**2) * (other - r * mine) ** 2
+            for side, covariance, mine, other in (
+                (left, self.left, a, b),
+                (right, self.right, b, a),
+            )
+        ]
+        noise = [one / max(1 - r**2, 1e-12) for one in noise]
+        return np.column_stack([by_norm, a * b - r / 2 * (a**2 + b**2), *noise])
 
 
 def _whiten(covariance: FloatArray) -> FloatArray:
@@ -86,13 +101,13 @@ def _whiten(covariance: FloatArray) -> FloatArray:
 
 def limit_dependence(
     covariance: PartialCovariance, influences: FloatArray, n: float, confidence: float
-) -> tuple[float, float]:
-    """Upper confidence limits of HSIC and of the maximal correlation in the span.
+) -> tuple[float, float, float]:
+    """Upper limit of HSIC; the maximal correlation in the span without noise, and its limit.
 
     Parameters
     ----------
-    influences : (2, 2)
-        Sum and sum of squares of `PartialCovariance.measure_influences`, one column each.
+    influences : (2, 4)
+        Sum and sum of squares of `PartialCovariance.measure_influences`, a column each.
     confidence
         Of each limit, below one.
 
@@ -102,12 +117,38 @@ def limit_dependence(
     largest in the sample is at least the sample's value at the direction that is best in truth,
     and that one is an average, normal around the truth; so the sample's largest value, which fits
     noise too, plus the quantile of such an average covers the truth at least as often as said.
+
+    What the largest correlation fits of the noise is then taken off. Of a true correlation ``r``
+    and many directions the sample shows ``(r^2 (1 - c) + c) (r^2 (1 - d) + d) / r^2``, c and d the
+    directions of a side for each record. Here they are measured record by record, since the noise
+    of some records may be larger than that of others.
+
+    References
+    ----------
+    Bao, Hu, Pan and Zhou 2019, Canonical correlation coefficients of high-dimensional Gaussian
+    vectors: finite rank case.
     """
     mean, square = influences / n
-    error = np.sqrt(np.maximum(square - mean**2, 0.0) / n)
+    error = np.sqrt(np.maximum(square - mean**2, 0.0) / n)[:2]
     norm, correlation = np.array([covariance.norm, covariance.correlate()[0][0]])
     upper = np.array([norm, correlation]) + ndtri(confidence) * error
-    return float(upper[0] ** 2), float(min(upper[1], 1.0))
+    found, limit = (remove_noise(min(one, 1.0), *(mean[2:] / n)) for one in (correlation, upper[1]))
+    return float(upper[0] ** 2), found, limit
+
+
+def remove_noise(correlation: float, left: float, right: float) -> float:
+    """The true correlation that shows as so much, with noise of so many directions a record.
+
+    >>> round(remove_noise(0.5, 0.0, 0.0), 3), round(remove_noise(0.5, 0.1, 0.0), 3)
+    (0.5, 0.408)
+    """
+    left, right = (float(np.clip(share, 0.0, 0.5)) for share in (left, right))
+    scale = (1 - left) * (1 - right)
+    rest = scale * left * right
+    half = (correlation**2 - left * (1 - right) - right * (1 - left)) / 2
+    # The larger root; of what noise alone would show, the least that would be seen above it.
+    half = max(half, np.sqrt(rest))
+    return float(np.sqrt((half + np.sqrt(max(half**2 - rest, 0.0))) / scale))
 
 
 def measure_chance(correlations: FloatArray, n: float, n_left: int, n_right: int) -> float:

@@ -194,12 +194,16 @@ class MinimaxObjective:
     def _withdraw(self) -> None:
         """Take back steps of heads that are near enough: refused anew each time, they never end."""
         for solver in self._free.values():
-            if solver.gap <= self.inner_tolerance:
+            # Not of a slow head by an old Hessian: its next step brings the one that it needs.
+            if self._is_near(solver):
                 solver.withdraw()
 
-    def _is_settled(self, solver: HeadSolver) -> bool:
+    def _is_near(self, solver: HeadSolver) -> bool:
         gap = solver.gap if self._certified and solver.certifies else solver.doubted_gap
-        return solver.accepted and (gap <= self.inner_tolerance or solver.stalled)
+        return gap <= self.inner_tolerance
+
+    def _is_settled(self, solver: HeadSolver) -> bool:
+        return solver.accepted and (self._is_near(solver) or solver.stalled)
 
     def _choose(self) -> tuple[dict[int, Want], bool]:
         """What to sum of which heads, and whether the filter's gradient comes with it.

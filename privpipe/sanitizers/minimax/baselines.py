@@ -15,7 +15,7 @@ from privpipe.errors import OptionError
 from privpipe.fitted_names import keep_names
 from privpipe.numerics.minimax import spectra
 from privpipe.protocols import FloatArray, Role, Shards, ShardSchema
-from privpipe.sanitizers.arrays import check_shards
+from privpipe.sanitizers.arrays import check_shards, check_spread
 from privpipe.sanitizers.minimax.linear_filter import HAMM, LinearFilter
 from privpipe.sanitizers.minimax.training import labelled_moments
 from privpipe.sanitizers.minimax.training import tasks as planning
@@ -177,6 +177,7 @@ def fit_pca_filter(shards: Shards, options: PcaOptions) -> LinearFilter:
     options.check(shards.schema)
     moments = labelled_moments.measure_moments(shards)
     mean, second = moments.mean, moments.covariance
+    check_spread("feature", np.diag(second), mean)
     # The paper's principal components are of raw records.
     if not options.centre:
         mean, second = np.zeros_like(mean), second + np.outer(mean, mean)

@@ -264,7 +264,9 @@ def _bound_gap(
     shards: Shards, found: Descent, tasks: Sequence[planning.Task], family: LinearFamily, n: int
 ) -> float:
     """Generalisation bound at the norms of the fitted predictors; -1 unless all are softmax."""
-    if not all(task.is_classification and task.lift is None for task in tasks):
+    # Fewer heads: the fit ended before an adversary was drawn.
+    drawn = len(found.heads) == len(tasks)
+    if not drawn or not all(task.is_classification and task.lift is None for task in tasks):
         return -1.0
     affine = np.vstack(family.split(found.parameters))
     norms = []

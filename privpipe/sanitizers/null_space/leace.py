@@ -18,7 +18,11 @@ from privpipe.numerics.rounding import bound_rank_error
 from privpipe.protocols import FloatArray, Guarantee, Method, Role, Shards
 from privpipe.sanitizers.arrays import check_shards
 from privpipe.sanitizers.feature_map import FeatureMap
-from privpipe.sanitizers.null_space.predictors import DESIGN_STATISTICS, summarise_design
+from privpipe.sanitizers.null_space.predictors import (
+    DESIGN_STATISTICS,
+    check_varies,
+    summarise_design,
+)
 from privpipe.sanitizers.options import MethodOptions, method_options
 
 
@@ -98,8 +102,8 @@ def fit_leace_eraser(shards: Shards) -> LeaceEraser:
     Raises
     ------
     InputError
-        If there is no confidential variable, fewer than two complete records, or features are
-        not finite.
+        If there is no confidential variable or it is constant, fewer than two complete records,
+        or features are constant or not finite.
 
     References
     ----------
@@ -123,8 +127,10 @@ def fit_leace_eraser(shards: Shards) -> LeaceEraser:
     found = shards.reduce(summarise)
     found.say_incomplete()
     moments = found.of_role("confidential")
-    left, right = solve_erasure(moments, schema.n_features)
-    return LeaceEraser(moments.mean[: schema.n_features], left, right)
+    n = schema.n_features
+    left, right = solve_erasure(moments, n)
+    check_varies(moments, n, "confidential")
+    return LeaceEraser(moments.mean[:n], left, right)
 
 
 def fit_leace(shards: Shards, options: LeaceOptions) -> LeaceEraser:

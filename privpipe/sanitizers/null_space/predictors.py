@@ -193,6 +193,13 @@ def summarise_triangle(
     return TriangularFactor.of_design(features, y[rows], frame, _weights(shard, rows))
 
 
+def check_varies(moments: CoMoments, n_features: int, role: TargetRole) -> None:
+    """Raise InputError if all features, or all targets of the role, are constant."""
+    variance = np.diag(moments.scatter) / moments.count
+    for what, of in (("feature", slice(n_features)), (f"{role} variable", slice(n_features, None))):
+        arrays.check_spread(what, variance[of], moments.mean[of])
+
+
 def columns_of(schema: ShardSchema, role: TargetRole) -> tuple[protocols.Column, ...]:
     """The variables of a role."""
     return schema.desired if role == "desired" else schema.confidential

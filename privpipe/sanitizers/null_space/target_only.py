@@ -148,8 +148,8 @@ def fit_target_only(
     Raises
     ------
     InputError
-        If there is no desired variable, fewer than two complete records, or features are not
-        finite.
+        If there is no desired variable or it is constant, fewer than two complete records, or
+        features are constant or not finite.
     RankError
         If the features are dependent and ``ridge = 0``.
 
@@ -175,11 +175,12 @@ def fit_target_only(
     fit = predictors.fit_predictor(
         shards, "desired", moments=sums, coding="zero_one", ridge=options.ridge, with_intercept=True
     )
+    n, found = schema.n_features, sums.of_role("desired")
+    predictors.check_varies(found, n, "desired")
     widths = np.array([count_targets([column]) for column in schema.desired])
     is_class = np.array([int(column.is_categorical) for column in schema.desired])
     edges = np.empty((len(widths), 0))
     if options.n_bins is not None:
-        n, found = schema.n_features, sums.of_role("desired")
         first = np.cumsum(widths) - widths
         spread = np.einsum("ij,ik,kj->j", fit.coefficients, found.scatter[:n, :n], fit.coefficients)
         mean = found.mean[:n] @ fit.coefficients + fit.intercept

@@ -18,7 +18,7 @@ def _draw(n: int, strength: float, random: np.random.Generator) -> tuple[Any, An
     return np.column_stack([np.ones(n), np.eye(2)[target]]), left, np.eye(3)[private]
 
 
-def _measure(records: tuple[Any, Any, Any]) -> tuple[PartialCovariance, tuple[float, float]]:
+def _measure(records: tuple[Any, Any, Any]) -> tuple[PartialCovariance, tuple[float, float, float]]:
     rows, n = np.column_stack(records), len(records[0])
     found = PartialCovariance.of(rows.T @ rows, n, records[0].shape[1], records[1].shape[1])
     of = found.measure_influences(records)
@@ -51,10 +51,31 @@ def test_limits__cover_the_truth_as_often_as_they_say(strength: float) -> None:
     random = np.random.default_rng(2)
     limits = np.array([_measure(_draw(300, strength, random))[1] for _ in range(300)])
     # Of 300 at least 273 with probability .9985 where the rate is .95.
-    assert (limits[:, 1] >= exact).sum() >= 273
+    assert (limits[:, 2] >= exact).sum() >= 273
     assert (limits[:, 0] >= truth.norm**2 * (strength > 0)).sum() >= 273
     # A limit that is always one would cover, too.
-    assert np.median(limits[:, 1]) <= exact + 0.3
+    assert np.median(limits[:, 2]) <= exact + 0.3
+
+
+@pytest.mark.parametrize("strength", [0.0, 0.3, 1.0])
+def test_limits__of_many_columns_take_off_what_noise_fits_and_no_more(strength: float) -> None:
+    """Noise of 40 columns is larger in records whose class is hardly ever another one."""
+
+    def draw(n: int, random: np.random.Generator) -> tuple[Any, Any, Any]:
+        rare = random.random(n) < 0.3
+        left = random.normal(size=(n, 40)) * np.where(rare, 1.8, 0.7)[:, None]
+        odds = strength * left[:, 0] + np.where(rare, -1.8, 0.2)
+        private = (random.logistic(size=n) < odds).astype(int)
+        return np.column_stack([~rare, rare]).astype(float), left, np.eye(2)[private]
+
+    truth, _ = _measure(draw(200_000, np.random.default_rng(1)))
+    exact = 0.0 if strength == 0 else float(truth.correlate()[0][0])
+    random = np.random.default_rng(2)
+    limits = np.array([_measure(draw(600, random))[1][2] for _ in range(200)])
+    # Of 200 at least 180 with probability .998 where the rate is .95.
+    assert (limits >= exact).sum() >= 180
+    # Noise alone shows .25 and, with the quantile, .32.
+    assert np.median(limits) <= (0.2, 0.25, exact + 0.08)[(0.0, 0.3, 1.0).index(strength)]
 
 
 def test_chance__is_uniform_without_dependence() -> None:

@@ -345,8 +345,9 @@ def descend_in_rounds(
         if resumes and most:
             done, found = 0, Descent(start, np.empty(0), "iterations", ())
         else:
-            # Lifts are of the outputs of a filter: first there are logistic adversaries alone.
-            done = min(RESAMPLE_EVERY, most)
+            # Lifts are of the outputs of a filter: first there are logistic adversaries alone, in
+            # half of the iterations at most, so that short fits meet the others, too.
+            done = min(RESAMPLE_EVERY, most // 2)
             found = lower(tasks, start, done, is_last=done == most)
             histories = [_spread_losses(found.history, tasks, adversaries)]
         while done < most and found.stopped != "inner":

@@ -241,13 +241,7 @@ def measure_tasks(
     arrays.check_shards(shards, products=True)
     options.check(shards.schema)
     moments = measure_moments(shards)
-    # Of constants sums leave rounding.
-    if np.trace(moments.covariance) <= 1e-24 * (moments.mean @ moments.mean):
-        raise InputError(
-            "No feature varies in the training records: there is nothing to filter.",
-            remedy="Train on records that differ, or look for what made them equal.",
-            code="constant_features",
-        )
+    arrays.check_spread("feature", np.diag(moments.covariance), moments.mean)
     options.examine(shards)
     schema = shards.schema
     tasks = plan_tasks(options, schema, moments, ridge=ridge, with_intercept=with_intercept)

@@ -1,0 +1,97 @@
+"""Certificates of filters beside the strongest of twelve adversaries, part of `bench_filters`.
+
+Adversaries learn on released training records. What one finds is the correlation of the best
+function of its scores with the confidential classes, given the target, in the records that the
+certificate measures; what their scores fit of noise is taken off as there.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+from flows.reproduce.hamm_accuracies import draw_har_trial
+from privpipe import MinimaxOptions, Records, certify_filter, fit_minimax_filter
+from privpipe.attacks.adversaries import ADVERSARIES
+from privpipe.attacks.adversaries.problem import Problem, one_hot
+from privpipe.errors import GuaranteeError
+from privpipe.numerics.minimax.dependence import PartialCovariance, remove_noise
+from privpipe.protocols import FloatArray, IntArray
+from privpipe.sanitizers.minimax.linear_filter import LinearFilter
+from tests.bench.bench_peers import READERS, split
+
+Row = tuple[str, float, str, str, float, float]
+KINDS: dict[str, dict[str, Any]] = {"logistic": {}, "kernel": {"adversary": ("logistic", "kernel")}}
+
+
+def decide(name: str, z: Any, labels: Any, seed: int) -> FloatArray:
+    """Scores of judging records, by an adversary of the audit that learned on the others."""
+    tune = np.random.default_rng(seed).permutation(len(z[0])) < len(z[0]) // 5
+    y, row = labels[0].astype(np.float64), ADVERSARIES[name]
+    problem = Problem(z[0][~tune], y[~tune], z[0][tune], y[tune], int(y.max()) + 1, seed)
+    return row.fit(problem.sample(row.max_train, row.max_tune)).decide(z[1])
+
+
+def correlate(scores: FloatArray, private: IntArray, target: IntArray) -> float:
+    """Largest correlation of a function of the scores with the classes, given the target."""
+    sides = (one_hot(target, target.max() + 1), scores, one_hot(private, private.max() + 1))
+    rows, n = np.column_stack(sides), len(scores)
+    found = PartialCovariance.of(rows.T @ rows, n, sides[0].shape[1], scores.shape[1])
+    noise = found.measure_influences(sides)[:, 2:].mean(axis=0) / n
+    return remove_noise(float(found.correlate()[0][0]), *noise)
+
+
+def read_split(name: str, seed: int) -> Any:
+    """Features, target and confidential classes, each of two parts."""
+    if name == "har":  # windows of one run depend on one another: random halves, as in the paper
+        trial = draw_har_trial(os.environ["PRIVPIPE_PAPER_DATA"], seed)
+        return trial.features, trial.target, trial.private
+    drawn = split(name, seed, 4_000)
+    return drawn.x, drawn.y, drawn.s
+
+
+def certify_set(name: str, seed: int, n_seeds: int) -> list[Row]:
+    """Limits of two filters of a data set, and how far seeds of the landmarks move the last."""
+    x, y, s = read_split(name, seed)
+    train, held_out = (
+        Records(one, desired=wanted.astype(str), confidential=hidden.astype(str))
+        for one, wanted, hidden in zip(x, y, s, strict=True)
+    )
+    rows: list[Row] = []
+    for kind, given in KINDS.items():
+        options = MinimaxOptions(n_filtered=5 if name == "har" else 3, max_iterations=60, **given)
+        fitted = fit_minimax_filter(train, options)
+        z = tuple(np.asarray(fitted.apply(part), np.float64) for part in x)
+        z = tuple((part - z[0].mean(axis=0)) / z[0].std(axis=0) for part in z)
+        scores = {one: decide(one, z, s, seed) for one in ADVERSARIES}
+        scores["nystroem"] = READERS["kernel"](seed).fit(z[0], s[0]).predict_proba(z[1])
+        found = {who: correlate(said, s[1], y[1]) for who, said in scores.items()}
+        best = max(found, key=lambda who: found[who])
+        of = [certify_filter(fitted, held_out, seed=j).correlation_limit for j in range(n_seeds)]
+        ratio = of[0] / max(found[best], 1e-12)
+        title = f"limit of correlation, {name}, {kind}"
+        rows.append((title, of[0], "correlation", best, found[best], ratio))
+        apart = float(np.abs(np.array(of) - np.mean(of)).max())
+        title = f"{n_seeds} seeds from their mean, {name}, {kind}"
+        rows.append((title, apart, "correlation", "bar", 0.02, apart / 0.02))
+    return rows
+
+
+def certify_dead(seed: int) -> list[Row]:
+    """Filters that must get no certificate: constant, without the target, not converged."""
+    random = np.random.default_rng(seed)
+    train, held_out = (
+        Records(x, desired=x[:, 0] > 0, confidential=x[:, 1] > 0)
+        for x in random.normal(size=(2, 1000, 4))
+    )
+    constant, lost = np.zeros((4, 2)), np.eye(4)[:, 2:]
+    filters = [LinearFilter("rand", weights, np.zeros(2)) for weights in (constant, lost)]
+    certified = 0
+    for fitted in (*filters, fit_minimax_filter(train, MinimaxOptions(max_iterations=1))):
+        with suppress(GuaranteeError):
+            certify_filter(fitted, held_out)
+            certified += 1
+    return [("dead or unfinished, yet certified", certified, "of 3", "bar", 0, float(certified))]
