@@ -13,7 +13,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from privpipe.errors import FormatError, StoreError
 from privpipe.store.access import generation_log, objects
 from privpipe.store.access.generation_log import (
+    ROOT,
     Generation,
+    blank_older,
     publish_generation,
     read_newest,
     write_root,
@@ -38,6 +40,19 @@ def test_read__a_root_that_a_sleeper_set_back_changes_nothing(tmp_path: Path) ->
     first = publish_generation(url, "release", {"n": 1}, None)
     second = publish_generation(url, "release", {"n": 2}, first)
     write_root(url, first)
+    assert read_newest(url, "release") == second
+
+
+def test_blank_older__mends_a_root_that_a_dead_writer_left_behind(tmp_path: Path) -> None:
+    url = str(tmp_path / "line")
+    first = publish_generation(url, "release", {"n": 1}, None)
+    second = publish_generation(url, "release", {"n": 2}, first)
+    root = tmp_path / "line" / ROOT
+    whole = root.read_bytes()
+    write_root(url, first)
+    blank_older(url, second)
+    assert root.read_bytes() == whole
+    assert generation_log.read_generation(url, 1).content == {}
     assert read_newest(url, "release") == second
 
 
