@@ -12,6 +12,7 @@ import resource
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,27 @@ def noisy_line(n: int, gap: float, seconds: float) -> Problem:
     joint = np.stack([mass * (1 - posterior), mass * posterior]) / mass.sum()
     codes = np.cumsum(rng.exponential(size=n))[:, None]
     return joint, codes, "absolute", 0.05 * n, gap, seconds
+
+
+LAWS = {
+    "gamma": ("gamma", "sine", 0.3),
+    "uniform": ("uniform", "sine", 0.3),
+    "noise": ("gamma", "sine", 1.0),
+    "waves": ("gamma", "waves", 0.3),
+    "steps": ("gamma", "steps", 0.3),
+}
+
+
+def line_law(name: str, n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Joint and codes of a law of `LAWS`: masses, shape of the logits, their noise."""
+    masses, shape, noise = LAWS[name]
+    rng = np.random.default_rng(seed)
+    m = rng.gamma(0.5, size=n) + 1e-12 if masses == "gamma" else rng.uniform(0.2, 1.8, n)
+    m, u = m / m.sum(), np.arange(n) / n
+    sine = {"sine": 6 * np.sin(9 * u), "waves": 3 * np.sin(200 * u)}
+    logits = sine.get(shape, np.where(u < 0.5, -2.2, 2.2)) + rng.normal(scale=noise, size=n)
+    share = 1 / (1 + np.exp(-logits))
+    return np.stack([m * share, m * (1 - share)]), np.arange(n, dtype=float)[:, None]
 
 
 def smooth_line(n: int, gap: float, seconds: float) -> Problem:
@@ -85,6 +107,18 @@ PROBLEMS: dict[str, Callable[[], Problem]] = {
     "Adult, every profile": lambda: census(1e-6, 120.0),
     "Adult finely binned, 10^5": lambda: fine_census(100_000, 1e-4, 900.0),
 }
+GRID: dict[str, Callable[[], Problem]] = {
+    f"line, {law}, {n}, {kind}, {budget:g}": partial(
+        lambda law, n, kind, budget: (*line_law(law, n, 31), kind, budget, 1e-4, 120.0),
+        *(law, n, kind, budget),
+    )
+    for n in (4_096, 20_011, 131_072)
+    for kind in ("absolute", "squared")
+    for budget in (3.7, 200.0, 1_000.0)
+    for law in LAWS
+}
+"""Every cell of the grid by its name; the table has those of a small budget."""
+PROBLEMS |= {name: make for name, make in GRID.items() if "20011" in name and "3.7" in name}
 SMALL: dict[str, Callable[[], Problem]] = {
     "noisy line, 513": lambda: noisy_line(513, 1e-3, 20.0),
     "piecewise smooth, 512": lambda: smooth_line(512, 1e-5, 20.0),
@@ -135,7 +169,7 @@ def run(small: bool = False) -> list[Row]:
 
 if __name__ == "__main__":
     for wanted in [name for name in sys.argv[1:] if name != "--rounds"]:
-        for row in certify(wanted, {**PROBLEMS, **SMALL}[wanted]):
+        for row in certify(wanted, {**PROBLEMS, **GRID, **SMALL}[wanted]):
             print(
                 " | ".join(f"{c:.4g}" if isinstance(c, float) else str(c) for c in row), flush=True
             )
