@@ -56,8 +56,9 @@ class MinimaxOptions(adversary_rounds.FilterTraining):
     start: Literal["auto", "zero", "least_squares", "privacy_lds", "rand"] = "auto"
     """auto: zero in the reduced form, Privacy LDS otherwise."""
     starts: int = Field(default=1, ge=1)
-    """Descents, from start, from other closed forms, and from random filters. Each leaves out a
-    fifth of the records; the one whose Phi is least on these resumes with all."""
+    """Descents, from start, from other closed forms, and from random filters. Of 1,000 records or
+    more each leaves out a fifth; the one whose Phi is least on these resumes with all. Of fewer the
+    Phi of all decides."""
 
     def check(self, schema: ShardSchema) -> None:
         """Raise OptionError or InputError if tasks, width or start do not suit the records."""
@@ -169,7 +170,7 @@ def fit_minimax_filter(
         start = np.zeros(family.n_parameters)
         start[: family.n_weights] = _find_start(given, tasks, moments, width, reduced)
         candidates.append(start)
-    chosen = choose_start(candidates, descend)
+    chosen = choose_start(candidates, partial(descend, held_out=_share_judges(moments.count)))
     resumes = len(candidates) > 1 or earlier is not None
     found, adversaries, record = descend(chosen, resumes=resumes)
     weights, offset = family.split(found.parameters)
@@ -198,6 +199,13 @@ def _resume(earlier: LinearFilter, family: LinearFamily, centre: FloatArray) -> 
 
 HELD_OUT = 0.2
 """Share of the records that judge between starts."""
+JUDGES = 200
+"""Records that judge, at least; of fewer a filter that had learned least was the best."""
+
+
+def _share_judges(n: float) -> float:
+    """Records to hold out of each start's descent."""
+    return HELD_OUT if n * HELD_OUT >= JUDGES else 0.0
 
 
 def _list_starts(options: MinimaxOptions, reduced: bool) -> list[MinimaxOptions]:
@@ -222,7 +230,7 @@ def choose_start(
     ----------
     candidates : (n_parameters,) each
     descend
-        Takes a start and the share of records to hold out.
+        Takes a start, and knows the share of records to hold out.
 
     Raises
     ------
@@ -234,12 +242,12 @@ def choose_start(
     judged: list[tuple[float, FloatArray]] = []
     for start in candidates:
         try:
-            found, _, record = descend(start, held_out=HELD_OUT)
+            found, _, record = descend(start)
         except ConvergenceError as error:  # other starts may be solved
             failure = error
             continue
         columns, history = record["history_columns"], record["history"]
-        # Of so few records that none is held out the training Phi decides.
+        # Where none is held out the training Phi decides.
         judge = "held_out_phi" if "held_out_phi" in columns else "phi"
         judged.append((float(history[-1, columns.index(judge)]), found.parameters))
     if not judged:

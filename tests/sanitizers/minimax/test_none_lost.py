@@ -104,11 +104,19 @@ def test_starts__end_at_a_better_filter_than_one() -> None:
     assert np.array_equal(again.weights, five.weights)
 
 
-def test_starts__of_which_one_is_not_solved_are_judged_without_it() -> None:
-    calls: list[float] = []
+@pytest.mark.parametrize("seed", [70_000, 70_013])
+def test_starts__of_few_records_are_judged_by_all_of_them(seed: int) -> None:
+    """Eight records chose the filter that had learned least: Phi was 158, of one start 136."""
+    records, options = draw_odd_problem(seed)
+    one, five = (
+        fit_minimax_filter(records, MinimaxOptions(**options, starts=k)).history[:, 1].min()
+        for k in (1, 5)
+    )
+    assert five <= one + 1e-6 * abs(one)
 
-    def descend(start: Any, held_out: float) -> Any:
-        calls.append(held_out)
+
+def test_starts__of_which_one_is_not_solved_are_judged_without_it() -> None:
+    def descend(start: Any) -> Any:
         if start[0] == 0:
             raise ConvergenceError("It is not solved.", remedy="None.")
         history = np.array([[0.0, -start[0], start[0]]])
@@ -119,7 +127,6 @@ def test_starts__of_which_one_is_not_solved_are_judged_without_it() -> None:
 
     starts = [np.array([float(j)]) for j in (0, 2, 1)]
     assert choose_start(starts, descend)[0] == 10  # by the held-out Phi, not by Phi
-    assert calls == [0.2] * 3
     with pytest.raises(ConvergenceError):
         choose_start([np.zeros(1)] * 2, descend)
 
