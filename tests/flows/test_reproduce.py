@@ -108,6 +108,7 @@ def test_figures__can_be_loaded(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.paper
+@pytest.mark.timeout(1800)  # six minutes of one processor, which others may need, too
 def test_run_reproduction__raw_records_agree_with_the_paper(paper_data: Path) -> None:
     found = run_reproduction("hamm2017-raw", paper_data, runs=1)
     # Of fifteen subjects ours finds more than the paper's, .74 of .70, and activities alike.
