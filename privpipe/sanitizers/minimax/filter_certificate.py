@@ -23,13 +23,11 @@ from privpipe.sanitizers.minimax.training import adversary_rounds, shard_oracle
 from privpipe.sanitizers.minimax.training.labelled_moments import measure_tasks
 from privpipe.sanitizers.minimax.training.tasks import Task, TaskOptions
 
-FOR_LANDMARKS = 0.1
-"""Share of the records that place landmarks, and are not measured with them."""
 FALLS = 0.01
 """Share of Phi (of one nat, where Phi is less) that a last iteration may still gain."""
 CHANCE = 0.01
 """Of a target that is lost: its dependence is no greater than this often by chance."""
-DRAWS = 4
+DRAWS = 6
 """Of landmarks; certificates are means, and so hardly depend on the seed."""
 PER_LANDMARK = 40
 """Records of a landmark, at least: more landmarks fit noise, and limits rise."""
@@ -116,9 +114,9 @@ def certify_filter(
     if isinstance(fitted, TrainingRecord):
         check_converged(fitted)
     _, tasks = measure_tasks(TaskOptions(), held_out)
-    rounds = adversary_rounds.TrainingRounds(
-        held_out, _AppliedFilter(fitted), tasks, held_out=1.0 - FOR_LANDMARKS
-    )
+    # Landmarks are placed by outputs alone, so all records judge: given the outputs, what noise
+    # of the labels fits is what is taken off, wherever the landmarks lie.
+    rounds = adversary_rounds.TrainingRounds(held_out, _AppliedFilter(fitted), tasks)
     drawn = [
         _measure(rounds, tasks, _place_landmarks(rounds, held_out.n_records, rng), confidence)
         for rng in np.random.default_rng(seed).spawn(DRAWS)
@@ -225,8 +223,7 @@ class Dependence(NamedTuple):
         """``(count, products)``; with a covariance ``(influences (2, 4),)``, as sums."""
         count, total = 0.0, [np.zeros(())]
         for block in resident.blocks(shard, ()):
-            used = ~block.fitted
-            x, labels = block.x[used], block.labels[used]
+            x, labels = block.x, block.labels
             z = resident.family.map_records(np.empty(0), x)[0]
             features = self.lift.map(z)[0]
             sides = [

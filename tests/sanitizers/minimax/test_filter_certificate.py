@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from privpipe import MinimaxOptions, Records, fit_minimax_filter
 from privpipe.errors import GuaranteeError
+from privpipe.numerics.minimax.dependence import PartialCovariance, remove_noise
+from privpipe.numerics.minimax.lifts import NystroemFeatures
+from privpipe.sanitizers.minimax import filter_certificate
 from privpipe.sanitizers.minimax.filter_certificate import certify_filter
 from privpipe.sanitizers.minimax.linear_filter import LinearFilter
 
@@ -69,3 +73,49 @@ def test_certificate__is_refused_to_filters_that_have_not_converged() -> None:
     assert caught.value.code == "filter_not_converged"
     with pytest.raises(GuaranteeError, match="an inner problem was not solved"):
         certify_filter(replace(fitted, stopped="inner"), draw(600, 1))
+
+
+@pytest.mark.parametrize(("strength", "n"), [(0.3, 970), (1.0, 970), (0.6, 300)])
+def test_certificate__misses_as_seldom_as_it_says_though_all_records_place_its_landmarks(
+    strength: float, n: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The truth is that of the same landmarks, in 20,000 records of the law."""
+    placed: list[NystroemFeatures] = []
+
+    def place(*given: Any) -> NystroemFeatures:
+        placed.append(NystroemFeatures(*given))
+        return placed[-1]
+
+    def draw_law(n: int, random: np.random.Generator) -> tuple[Any, Any, Any]:
+        x = random.normal(size=(n, 3))
+        noise = random.logistic(size=n) * np.where(x[:, 0] > 0, 3.0, 1.0)
+        return x, x[:, 0] > 0, noise < strength * x[:, 1]
+
+    monkeypatch.setattr(filter_certificate, "NystroemFeatures", place)
+    random = np.random.default_rng(7)
+    x, target, private = draw_law(20_000, random)
+    sides = [np.ones(len(x)), target], [private, ~private]
+    given, right = (np.column_stack(side).astype(float) for side in sides)
+    found = []
+    for seed in range(40):
+        few, desired, confidential = draw_law(n, random)
+        placed.clear()
+        shown = certify_filter(
+            LinearFilter("rand", np.eye(3), np.zeros(3)),
+            Records(few, desired=desired, confidential=confidential),
+            seed=seed,
+        )
+        truths = []
+        for lift in placed:
+            rows = np.column_stack([given, lift.map(x)[0], right])
+            of = PartialCovariance.of(rows.T @ rows, len(x), 2, lift.n_features)
+            truths.append(remove_noise(of.correlate()[0][0], lift.n_features / len(x), 0.0))
+        assert len(placed) == filter_certificate.DRAWS
+        assert shown.n_records == n
+        found.append((float(np.mean(truths)), shown.correlation, shown.correlation_limit))
+    truth, without_quantile, limit = np.array(found).T
+    # Of 40 at least 34 with probability .997 where the rate is .95.
+    assert (limit >= truth).sum() >= 34
+    # A limit that is always one would cover, too; without a quantile half of the draws miss.
+    assert np.mean(limit) <= 2.1 * np.mean(truth)
+    assert (without_quantile < truth).sum() >= 8
