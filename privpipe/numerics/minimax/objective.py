@@ -76,7 +76,7 @@ class Evaluation:
     losses : (n_tasks,)
         Inner minima, ridge included.
     held_out
-        Phi of the same heads on the records held out; NaN without any.
+        Phi of the same heads on the records held out, ridges included; NaN without any.
     gap
         Largest loss of optimality of an inner problem: its Newton decrement, or the certified
         bound where a head has one.
@@ -310,18 +310,19 @@ class MinimaxObjective:
     ) -> Evaluation:
         n, n_held_out = counts.tolist()
         losses = sums[:, 0] / n
+        excess = self.weights @ (sums[:, 1] / n_held_out - losses) if n_held_out else np.nan
         for t, solver in self._free.items():
             losses[t] += solver.penalty(solver.head)
-        held = float(self.weights @ sums[:, 1]) / n_held_out if n_held_out else np.nan
         gradient, penalised = gradient / n, parameters[: self.n_penalised]
         # The ridge is the driver's: workers sum over records alone, so no sharding counts it
         # twice.
         gradient[: self.n_penalised] += self.ridge * penalised
+        value = float(self.weights @ losses) + float(0.5 * self.ridge * (penalised @ penalised))
         return Evaluation(
-            value=float(self.weights @ losses) + float(0.5 * self.ridge * (penalised @ penalised)),
+            value=value,
             gradient=gradient,
             losses=losses,
-            held_out=held,
+            held_out=value + float(excess),
             gap=max((solver.gap for solver in self._free.values()), default=0.0),
             heads=tuple(None if solver is None else solver.head for solver in self.solvers),
         )

@@ -57,8 +57,8 @@ class MinimaxOptions(adversary_rounds.FilterTraining):
     """auto: zero in the reduced form, Privacy LDS otherwise."""
     starts: int = Field(default=1, ge=1)
     """Descents, from start, from other closed forms, and from random filters. Of 1,000 records or
-    more each leaves out a fifth; the one whose Phi is least on these resumes with all. Of fewer the
-    Phi of all decides."""
+    more each leaves out a fifth. The one whose Phi is least on all, those that it left out
+    included, resumes with all."""
 
     def check(self, schema: ShardSchema) -> None:
         """Raise OptionError or InputError if tasks, width or start do not suit the records."""
@@ -246,10 +246,10 @@ def choose_start(
         except ConvergenceError as error:  # other starts may be solved
             failure = error
             continue
-        columns, history = record["history_columns"], record["history"]
-        # Where none is held out the training Phi decides.
-        judge = "held_out_phi" if "held_out_phi" in columns else "phi"
-        judged.append((float(history[-1, columns.index(judge)]), found.parameters))
+        last = dict(zip(record["history_columns"], record["history"][-1], strict=True))
+        # Phi of all records by heads of those fitted to: a fifth alone are too few to choose by.
+        phi = last["phi"]
+        judged.append((phi + HELD_OUT * (last.get("held_out_phi", phi) - phi), found.parameters))
     if not judged:
         raise failure
     return min(judged, key=lambda one: one[0])[1]
