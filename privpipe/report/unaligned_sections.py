@@ -41,11 +41,8 @@ def screen_unaligned(
 ) -> tuple[FirstScreen, list[PageSection]]:
     """First screen and sections of the page."""
     rows = [
-        IntervalRow(
-            f"{one.attack} {one.column}".strip(), "of-release", excess, one.lower, one.upper
-        )
-        for one in report.attacks
-        if (excess := one.members - one.controls) is not None
+        IntervalRow(f"{a.attack} {a.column}".strip(), "of-release", excess, a.lower, a.upper)
+        for a, excess in ((one, one.members - one.controls) for one in report.attacks)
     ]
     drawing = draw_intervals(
         rows, allowed=None, description="Excess of each attack on members over controls."

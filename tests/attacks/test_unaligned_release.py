@@ -9,15 +9,17 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from privpipe.attacks.threats import unaligned_release
 from privpipe.attacks.threats.unaligned_release import (
     attack_unaligned,
+    choose_column,
     find_threshold,
     read_intervals,
 )
 from privpipe.command.foreign_audit import audit_foreign, draw_rows
 from privpipe.errors import GateError, InputError, OptionError
 from privpipe.store.sources.plain_tables import read_table
-from tests.bench.bad_releases import BAD, audit, count_false, draw_people
+from tests.bench.bad_releases import BAD, add_noise, audit, count_false, draw_people
 
 
 @pytest.mark.parametrize("name", BAD)
@@ -53,6 +55,64 @@ def test_attack_unaligned__finds_the_same_in_batches_of_any_size() -> None:
     # Units are judged by the first batch, which is not used where it agrees.
     assert len({json.dumps([one.members for one in r.attacks]) for r in reports[:2]}) == 1
     assert reports[2].n_released == 500
+
+
+@pytest.mark.parametrize("kind", ["numbers", "categories", "intervals", "copies"])
+def test_look_up__finds_the_nearest_of_all_rows_though_most_are_left_out(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unaligned_release, "GATHERED", 9_000)
+    known, made = draw_people(700, 0), draw_people(9_000, 1)
+    if kind == "categories":
+        known, made = (t[["city", "smoker", "income"]].astype(str) for t in (known, made))
+    elif kind == "intervals":
+        ends = made["age"].round(-1), made["age"].round(-1) + 10
+        made["age"] = "[" + ends[0].astype(str) + ", " + ends[1].astype(str) + "]"
+    elif kind == "copies":  # of one row without end, and of known rows far on
+        made = pd.concat([made[:1]] * 5_000 + [made[:3_000], known], ignore_index=True)
+    columns = {name: choose_column(known[name], made[name]) for name in known}
+    compared = {name: one for name, one in columns.items() if one is not None}
+    batches = [made[k : k + 2_048] for k in range(0, len(made), 2_048)]
+    views = {"": list(compared)} | {"income": [n for n in compared if n != "income"]}
+    found = unaligned_release._look_up(known, lambda: batches, compared, views, ())
+    assert found.n_released == len(made)
+    for view, names in views.items():
+        mine = {name: compared[name] for name in names}
+        x, (z, half) = (
+            unaligned_release._place(known, mine)[0],
+            unaligned_release._place(made, mine, released=True),
+        )
+        for i in range(0, len(known), 7):
+            gap = np.maximum(np.abs(x[i] - z) - half, 0)
+            apart = np.linalg.norm(gap, axis=1) + unaligned_release.NARROW * half.sum(axis=1)
+            near = found.nearest[view]
+            np.testing.assert_allclose(near.distance[i], np.sort(apart)[:5], atol=1e-9)
+            np.testing.assert_allclose(near.distance[i], apart[near.row[i]], atol=1e-9)
+            assert len(set(near.row[i])) == 5
+    told = compared["income"].place(made["income"], released=True)[0]
+    near = found.nearest["income"]
+    np.testing.assert_array_equal(near.value, told[near.row])
+
+
+def test_attack_unaligned__leaves_out_more_the_longer_a_release_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    computed, square = [0], unaligned_release._square
+
+    def count(probes: np.ndarray, norms: np.ndarray, gallery: np.ndarray) -> np.ndarray:
+        computed[0] += len(probes) * gallery.shape[1]
+        return square(probes, norms, gallery)
+
+    monkeypatch.setattr(unaligned_release, "_square", count)
+    monkeypatch.setattr(unaligned_release, "BLOCK", (64, 64))
+    raw, controls, pairs = draw_people(400, 0), draw_people(400, 1), []
+    for n in (20_000, 80_000):
+        computed[0], made = 0, add_noise(draw_people(n, 2), 0.3)
+        batches = [made[k : k + 10_000] for k in range(0, n, 10_000)]
+        attack_unaligned(raw, controls, lambda made=batches: made, confidential=["income"])
+        pairs.append(computed[0])
+    assert pairs[0] < 0.5 * 2 * 800 * 20_000
+    assert pairs[1] < 2.5 * pairs[0]  # four times as many rows
 
 
 def test_read_intervals__takes_the_ways_in_which_tools_write_them() -> None:

@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import min_weight_full_bipartite_matching
+from threadpoolctl import threadpool_limits
 
 from privpipe.attacks.statistics.intervals import measure_exact_interval
 from privpipe.errors import InputError
@@ -47,6 +48,9 @@ NARROW = 1e-3
 
 BLOCK = 1_024, 512
 """Known records and released rows whose distances are in memory at once: 2 MB, in a cache."""
+
+GATHERED = 2**20
+"""Coordinates of released rows, 16 MB with widths, that are searched at once: many are faster."""
 
 ROUNDED = 1e-5
 """What a squared distance in float32 may be wrong by, of itself and of a deviation."""
@@ -182,8 +186,11 @@ def attack_unaligned(
     }
     is_member = np.arange(len(known)) < len(members)
     identifiers = tuple(name for name in shared if columns[name] is None)
-    found = _look_up(known, released, {n: c for n, c in columns.items() if c}, views, identifiers)
-    events = [*_link(found.nearest[""], is_member), *_read(found, known, columns, read_off)]
+    placed = {name: column for name, column in columns.items() if column}
+    # Of products this small the threads wait for each other longer than they compute.
+    with threadpool_limits(1, user_api="blas"):
+        found = _look_up(known, released, placed, views, identifiers)
+    events = [*_link(found.nearest[""], is_member), *_read(found, known, placed)]
     # Two exact intervals of each event; all of them hold jointly (Bonferroni).
     share = 1 - (1 - level) / (2 * len(events))
     attacks = tuple(_compare(*event, is_member, limits, share) for event in events)
@@ -213,21 +220,16 @@ class ComparedColumn:
     levels: tuple[str, ...] = ()
 
     def place(self, values: "pd.Series[Any]", *, released: bool = False) -> FloatArray:
-        """Coordinates (n_rows, 1), or (n_rows, n_levels) of categories; what is missing is 0."""
+        """Middles and half-widths, (2, n_rows, 1), or n_levels of categories; missing is 0."""
         if self.levels:
-            text = values.astype(str).to_numpy()
+            codes = pd.Categorical(values.astype(str), categories=list(self.levels)).codes
             # Two different categories are at distance 1.
-            one_hot = np.stack([text == level for level in self.levels], axis=1)
-            return np.asarray(one_hot / np.sqrt(2))
-        x, _ = read_intervals(values)
+            one_hot = (codes[:, None] == np.arange(len(self.levels))) / np.sqrt(2)
+            return np.stack([one_hot, np.zeros_like(one_hot)])
+        x, half = read_intervals(values)
         x = x * self.stretch + self.offset if released else x
-        return np.asarray(np.nan_to_num((x - self.mean) / self.scale)[:, None])
-
-    def place_width(self, values: "pd.Series[Any]") -> FloatArray:
-        """Half-width of each coordinate of released values, which may be intervals."""
-        if self.levels:
-            return np.zeros((len(values), len(self.levels)))
-        return np.asarray(read_intervals(values)[1] * self.stretch / self.scale)[:, None]
+        middle = np.nan_to_num((x - self.mean) / self.scale)
+        return np.stack([middle, half * self.stretch / self.scale])[:, :, None]
 
 
 def choose_column(known: "pd.Series[Any]", released: "pd.Series[Any]") -> ComparedColumn | None:
@@ -272,11 +274,24 @@ Columns = Mapping[str, ComparedColumn]
 
 @dataclass
 class _Nearest:
-    """The nearest released rows of every known record, in one view."""
+    """The nearest released rows of every known record, in one view.
 
+    Parameters
+    ----------
+    probes
+        The known records, (n_known, n_coordinates).
+    axes, said
+        Which of all coordinates are these, and which are of the column that is read off.
+    distance, row, value
+        Of each the nearest rows, (n_known, N_NEAREST); and what they say, in coordinates.
+    """
+
+    probes: FloatArray
+    axes: IntArray
+    said: IntArray
     distance: FloatArray
     row: IntArray
-    value: AnyArray | None = None
+    value: FloatArray
 
 
 @dataclass
@@ -294,94 +309,91 @@ def _look_up(
     identifiers: Sequence[str],
 ) -> _Found:
     """One pass over the release: what is nearest in each view, and which identifiers recur."""
-    n = len(known)
-    start = np.full((n, N_NEAREST), np.inf), np.full((n, N_NEAREST), -1)
-    probes = {view: _place(known, columns, names) for view, names in views.items()}
-    found = _Found(
-        {view: _Nearest(*(a.copy() for a in start)) for view in views},
-        {name: np.zeros(n, bool) for name in identifiers},
-    )
-    for batch in released():
+    everyone, probes = np.arange(len(known)), _place(known, columns)[0]
+    owner = np.repeat(list(columns), [len(one.levels) or 1 for one in columns.values()])
+    found = _Found({}, {name: np.zeros(len(known), bool) for name in identifiers})
+    for view, names in views.items():
+        axes, said = np.flatnonzero(np.isin(owner, names)), np.flatnonzero(owner == view)
+        size = len(known), N_NEAREST
+        start = np.full(size, np.inf), np.full(size, -1), np.zeros((*size, len(said)))
+        found.nearest[view] = _Nearest(probes[:, axes], axes, said, *start)
+
+    def place(batch: pd.DataFrame) -> FloatArray:
         for name in identifiers:
             found.same[name] |= known[name].isin(batch[name]).to_numpy()
-        for view, names in views.items():
-            gallery = _place_released(batch, columns, names)
-            values = batch[view].to_numpy() if view else None
-            best, order = found.nearest[view], _sort_alike(gallery[0])
-            for first in range(0, len(batch), BLOCK[1]):
-                rows = order[first : first + BLOCK[1]]
-                mine = None if values is None else values[rows]
-                near = _find_near(best, probes[view], gallery[:, rows])
-                for low in range(0, len(near), BLOCK[0]):
-                    these = near[low : low + BLOCK[0]]
-                    at = found.n_released + rows
-                    _merge(best, these, probes[view], gallery[:, rows], at, mine)
-        found.n_released += len(batch)
+        return _place(batch, columns, released=True)
+
+    for gallery in _gather(map(place, released())):
+        rows = np.arange(gallery.shape[1])
+        for best in found.nearest.values():
+            _search(best, everyone, gallery, rows, found.n_released)
+        found.n_released += len(rows)
     return found
 
 
-def _place(table: pd.DataFrame, columns: Columns, names: Sequence[str]) -> FloatArray:
-    return np.concatenate([columns[name].place(table[name]) for name in names], axis=1)
-
-
-def _place_released(table: pd.DataFrame, columns: Columns, names: Sequence[str]) -> FloatArray:
+def _place(table: pd.DataFrame, columns: Columns, *, released: bool = False) -> FloatArray:
     """Middles and half-widths of all coordinates, (2, n_rows, n_coordinates)."""
-    middles = [columns[name].place(table[name], released=True) for name in names]
-    widths = [columns[name].place_width(table[name]) for name in names]
-    return np.stack([np.concatenate(middles, axis=1), np.concatenate(widths, axis=1)])
+    parts = [one.place(table[name], released=released) for name, one in columns.items()]
+    return np.concatenate(parts, axis=2)
 
 
-def _sort_alike(x: FloatArray) -> IntArray:
-    """An order in which rows that are alike are neighbours: first by what has few values."""
-    few = np.argsort([len(np.unique(column)) for column in x.T], kind="stable")
-    return np.lexsort(x.T[few[::-1]])
+def _gather(blocks: Iterable[FloatArray]) -> Iterator[FloatArray]:
+    """Blocks of rows, so many in one that they are worth a search."""
+    waiting: list[FloatArray] = []
+    for block in blocks:
+        waiting.append(block)
+        if sum(one[0].size for one in waiting) >= GATHERED:
+            yield np.concatenate(waiting, axis=1)
+            waiting = []
+    if waiting:
+        yield np.concatenate(waiting, axis=1)
 
 
-def _find_near(best: _Nearest, probes: FloatArray, gallery: FloatArray) -> IntArray:
-    """Known records to which a row of this block may be nearer than those that are remembered.
+def _search(
+    best: _Nearest, these: IntArray, gallery: FloatArray, rows: IntArray, first: int
+) -> None:
+    """Halve the rows until few of these known records can be nearer to them than to others.
 
-    Of the others the box that holds all the rows is farther away: where columns are of categories
-    that is most of them.
+    A record is left out where the box that holds all the rows is farther than its nearest. A row
+    as far as them changes nothing, so that copies without end of one row are left out, too.
     """
-    middle, half = gallery
+    middle, half = gallery[:, rows[:, None], best.axes]
     low, high = (middle - half).min(axis=0), (middle + half).max(axis=0)
-    apart = np.linalg.norm(np.maximum(np.maximum(probes - high, low - probes), 0), axis=1)
-    return np.flatnonzero(apart <= best.distance[:, -1])
+    x = best.probes[these]
+    gap = np.maximum(np.maximum(x - high, low - x), 0)
+    these = these[np.einsum("ij,ij->i", gap, gap) < best.distance[these, -1] ** 2]
+    if len(rows) <= BLOCK[1] // 2 or len(rows) * len(these) <= BLOCK[0] * BLOCK[1]:
+        for start in range(0, len(these), BLOCK[0]):
+            _merge(best, these[start : start + BLOCK[0]], gallery, rows, first)
+        return
+    order = np.argpartition(middle[:, np.argmax(high - low)], len(rows) // 2)
+    for part in np.array_split(rows[order], 2):
+        _search(best, these, gallery, part, first)
 
 
 def _merge(
-    best: _Nearest,
-    these: IntArray,
-    probes: FloatArray,
-    gallery: FloatArray,
-    places: IntArray,
-    values: AnyArray | None,
+    best: _Nearest, these: IntArray, gallery: FloatArray, rows: IntArray, first: int
 ) -> None:
     """Take the rows of a block that are nearer than what is known; distances in float64."""
     # After some blocks hardly any record has a nearer row: the others are left as they are.
-    farthest, norms = best.distance[these, -1], np.einsum("ij,ij->i", probes[these], probes[these])
+    probes, farthest = best.probes[these], best.distance[these, -1]
+    block, values = gallery[:, rows[:, None], best.axes], gallery[0, rows[:, None], best.said]
+    norms = np.einsum("ij,ij->i", probes, probes)
     limit = farthest**2 * (1 + ROUNDED) + ROUNDED * (1 + norms)
     is_known = np.isfinite(farthest)
-    squares = _square(probes[these], norms - np.where(is_known, limit, 0), gallery)
+    squares = _square(probes, norms - np.where(is_known, limit, 0), block)
     mine = np.flatnonzero(~is_known | (squares.min(axis=1) <= 0))
-    if not len(mine):
-        return
-    hot, k = these[mine], min(N_NEAREST, gallery.shape[1])
+    hot, k = these[mine], min(N_NEAREST, len(rows))
     near = np.argpartition(squares[mine], k - 1, axis=1)[:, :k]
     # Expanded squares lose the digits in which a copy differs from a neighbour.
-    apart = np.abs(probes[hot][:, None, :] - gallery[0][near]) - gallery[1][near]
+    apart = np.abs(probes[mine][:, None, :] - block[0][near]) - block[1][near]
     exact = np.linalg.norm(np.maximum(apart, 0), axis=2)
-    exact += NARROW * gallery[1][near].sum(axis=2)
+    exact += NARROW * block[1][near].sum(axis=2)
     distance = np.concatenate([best.distance[hot], exact], axis=1)
-    order = np.argsort(distance, axis=1, kind="stable")[:, :N_NEAREST]
-    best.distance[hot] = np.take_along_axis(distance, order, axis=1)
-    rows = np.concatenate([best.row[hot], places[near]], axis=1)
-    best.row[hot] = np.take_along_axis(rows, order, axis=1)
-    if values is not None:
-        if best.value is None:
-            best.value = np.full((len(probes), N_NEAREST), None, object)
-        both = np.concatenate([best.value[hot], values[near].astype(object)], axis=1)
-        best.value[hot] = np.take_along_axis(both, order, axis=1)
+    at = np.arange(len(hot))[:, None], np.argsort(distance, axis=1, kind="stable")[:, :N_NEAREST]
+    best.distance[hot] = distance[at]
+    best.row[hot] = np.concatenate([best.row[hot], first + rows[near]], axis=1)[at]
+    best.value[hot] = np.concatenate([best.value[hot], values[near]], axis=1)[at]
 
 
 def _square(probes: FloatArray, norms: FloatArray, gallery: FloatArray) -> AnyArray:
@@ -431,26 +443,14 @@ def _assign(nearest: _Nearest) -> FloatArray:
     places = tuple(np.concatenate(pair) for pair in zip(at, single, strict=True))
     table = csr_array((values, places), shape=(n, len(names) + n))
     table.sum_duplicates()
-    mine, given = min_weight_full_bipartite_matching(table)
-    found = np.empty(n)
-    found[mine] = table[mine, given]
-    return found
+    return np.asarray(table[min_weight_full_bipartite_matching(table)])  # rows in their order
 
 
-def _read(
-    found: _Found,
-    known: pd.DataFrame,
-    columns: Mapping[str, ComparedColumn | None],
-    read_off: Sequence[str],
-) -> Iterator[Event]:
+def _read(found: _Found, known: pd.DataFrame, columns: Columns) -> Iterator[Event]:
     """Confidential values read off the nearest row, and identifiers that recur."""
     everyone = np.ones(len(known), bool)
-    for name in read_off:
-        column, nearest = columns[name], found.nearest.get(name)
-        if column is None or nearest is None or nearest.value is None:
-            continue
-        said = pd.Series(nearest.value[:, 0])
-        apart = column.place(said, released=True) - column.place(known[name])
+    for name in filter(None, found.nearest):  # the view without a name reads nothing off
+        apart = found.nearest[name].value[:, 0] - columns[name].place(known[name])[0]
         yield "inference", name, np.linalg.norm(apart, axis=1) < NEAR_VALUE, everyone, 1
     for name, same in found.same.items():
         yield "identifier", name, same, everyone, 0
@@ -496,19 +496,20 @@ def measure_retained_target(
     shared = [name for name in members if name in released and name in controls]
     columns = {name: choose_column(members[name], released[name]) for name in shared}
     known: Columns = {str(name): one for name, one in columns.items() if one is not None}
-    names = [name for name in known if name != target]
+    others = {name: one for name, one in known.items() if name != target}
     scores: dict[str, float | str] = {"target": target, "raw": np.nan, "released": np.nan}
-    if target not in known or not names:
+    if target not in known or not others:
         return scores
     is_number = not known[target].levels and members[target].nunique() > MOST_LEVELS
     model = HistGradientBoostingRegressor if is_number else HistGradientBoostingClassifier
     tables = (
-        ("raw", members, _place(members, known, names)),
-        ("released", released, _place_released(released, known, names)[0]),
+        ("raw", members, _place(members, others)[0]),
+        ("released", released, _place(released, others, released=True)[0]),
     )
     for view, table, x in tables:
         truth = table[target] if is_number else table[target].astype(str)
-        fitted = model(random_state=0).fit(x, truth)
+        with threadpool_limits(1, user_api="openmp"):
+            fitted = model(random_state=0).fit(x, truth)
         judged = controls[target] if is_number else controls[target].astype(str)
-        scores[view] = round(float(fitted.score(_place(controls, known, names), judged)), 4)
+        scores[view] = round(float(fitted.score(_place(controls, others)[0], judged)), 4)
     return scores
