@@ -139,7 +139,10 @@ def list_settings(n_classes: int, seed: int) -> Iterator[tuple[str, bool, Any]]:
     ours += [("null_space", {"utility_budget": share, "ridge": 0.01}) for share in (0.05, 1.0)]
     ours += [("minimax_least_squares", {"n_filtered": d}) for d in (1, 3)]
     ours += [("minimax", {}), ("minimax", {"n_filtered": 5})]
-    ours.append(("minimax", {"n_filtered": 3, "adversary": ("logistic", "kernel")}))
+    kernels: dict[str, Any] = {"adversary": ("logistic", "kernel")}
+    ours.append(("minimax", {"n_filtered": 3} | kernels))
+    # What kernel HSIC is ahead with on Adult: hardly anything released, and nothing of a kernel.
+    ours.append(("minimax", {"tradeoff": 0.5} | kernels))
     ours.append(("minimax_neural", {"n_hidden": (20, 3)}))
     for name, given in ours:
         yield _say(name, given), False, partial(fit_ours, name=name, **given)
@@ -148,7 +151,7 @@ def list_settings(n_classes: int, seed: int) -> Iterator[tuple[str, bool, Any]]:
     for rounds in (3, 10):
         yield f"INLP {rounds}", True, partial(erasers.fit_inlp, rounds=rounds)
     yield "R-LACE", True, partial(erasers.fit_rlace, rank=n_classes - 1)
-    for width, weight in ((1, 0.9), (5, 0.5), (5, 0.9)):
+    for width, weight in ((1, 0.5), (1, 0.9), (5, 0.5), (5, 0.9)):
         fit: Any = partial(erasers.fit_hsic, width=width, weight=weight)
         yield f"kernel HSIC {width} {weight:g}", True, fit
     for width, weight in ((1, 1.0), (5, 1.0), (5, 5.0)):
