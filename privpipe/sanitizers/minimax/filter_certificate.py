@@ -143,7 +143,7 @@ def _measure(
     if dependence.measure_chance(found, n, n_left, n_given - 1) > CHANCE:
         raise _dead("its outputs say nothing of the target in held-out records")
     partial = dependence.PartialCovariance.of(products, n, n_given, n_left)
-    (influences,) = rounds.oracle(Dependence(lift, tasks, partial))
+    _, influences = rounds.oracle(Dependence(lift, tasks, partial))
     limits = dependence.limit_dependence(partial, influences, n, confidence)
     return Certificate(partial.norm**2, *limits, float(found[0]), int(n), n_left, confidence)
 
@@ -220,8 +220,8 @@ class Dependence(NamedTuple):
     partial: dependence.PartialCovariance | None = None
 
     def sum_over(self, shard: Shard, resident: shard_oracle.Resident) -> Sums:
-        """``(count, products)``; with a covariance ``(influences (2, 4),)``, as sums."""
-        count, total = 0.0, [np.zeros(())]
+        """``(count, products)``; with a covariance ``(count, influences (2, 4))``, as sums."""
+        count, total = 0.0, list[FloatArray]()
         for block in resident.blocks(shard, ()):
             x, labels = block.x, block.labels
             z = resident.family.map_records(np.empty(0), x)[0]
@@ -239,8 +239,7 @@ class Dependence(NamedTuple):
                 of = self.partial.measure_influences((given, features, confidential))
                 total.append(np.array([of.sum(axis=0), (of**2).sum(axis=0)]))
             count += len(x)
-        found = np.sum([part for part in total if part.ndim], axis=0)
-        return (count, found) if self.partial is None else (found,)
+        return count, np.sum(total, axis=0)
 
 
 def _spread(task: Task, x: FloatArray, labels: FloatArray) -> FloatArray:

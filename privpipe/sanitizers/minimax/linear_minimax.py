@@ -163,9 +163,7 @@ def fit_minimax_filter(
         n_penalised=family.n_weights,
         find_outputs=find_outputs,
     )
-    candidates: list[FloatArray] = []
-    if earlier is not None:
-        candidates.append(_resume(earlier, family, centre))
+    candidates: list[FloatArray] = [] if earlier is None else [_resume(earlier, family, centre)]
     for given in _list_starts(options, reduced)[len(candidates) :]:
         start = np.zeros(family.n_parameters)
         start[: family.n_weights] = _find_start(given, tasks, moments, width, reduced)
@@ -326,15 +324,14 @@ def _find_start(
 ) -> FloatArray:
     """Parameters to start from, (n_features * width,); outputs of unit variance."""
     n_features = len(moments.mean)
-    start = options.start
-    if start == "zero":
+    if options.start == "zero":
         if not reduced:
             raise _no_zero()
         return np.zeros(n_features * width)
     u: FloatArray
-    if start == "rand":
+    if options.start == "rand":
         u = np.random.default_rng(options.seed).standard_normal((n_features, width))
-    elif start == "least_squares":
+    elif options.start == "least_squares":
         find = baselines.find_least_squares_directions
         u = find(tasks, moments, width, START_RIDGE, fill=True)[0]
     else:
