@@ -84,8 +84,8 @@ class PartialCovariance:
         # What other directions of a side may fit: all that the first one leaves of the other.
         rest = max(1 - r**2, 1e-12)
         noise = [
-            (((side @ _whiten(own)) ** 2).sum(axis=1) - mine**2) * (other - r * mine) ** 2 / rest
-            for side, own, mine, other in ((left, self.left, a, b), (right, self.right, b, a))
+            (((side @ _whiten(within)) ** 2).sum(axis=1) - mine**2) * (other - r * mine) ** 2 / rest
+            for side, within, mine, other in ((left, self.left, a, b), (right, self.right, b, a))
         ]
         return np.column_stack([by_norm, a * b - r / 2 * (a**2 + b**2), *noise])
 
