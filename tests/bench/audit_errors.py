@@ -114,7 +114,7 @@ def audit(share: float, seed: int, *, law: str, n_records: int = N_RECORDS) -> A
     # What the target explains of a number is no gain: the leak is of the other half.
     share = 2 * share if law == "explained" else share
     if law == "drifts":
-        # Two draws of one time are alike already, by 1/45: variance of their odds, of themselves.
+        # Two draws of one time are alike already: odds that drift are 1/45 of the variance.
         share = max(0.0, (share - 1 / 45) / (1 - 1 / 45))
     told = np.where(random.random(n) < (share**0.5 if law in NUMBERS else share), secret, other)
     told = told[:, None] if law in NUMBERS else np.eye(int(secret.max()) + 1)[told]
