@@ -283,7 +283,11 @@ class TrialRecords:
             read = released
             if isinstance(fitted, FollowsTarget):
                 read = fitted.predict_target(self.judge.features)
-            return Rung(method, standardise, self.foresee(read), self._measure_retained(released))
+            # Where the trial is lucky the audit need not be: nothing passes more surely than noise.
+            least = {(o.target, o.key): o.upper for o in self.noise.outlooks}
+            seen = [(o, least.get((o.target, o.key), o.upper)) for o in self.foresee(read)]
+            outlooks = tuple(replace(o, upper=max(o.upper, known)) for o, known in seen)
+            return Rung(method, standardise, outlooks, self._measure_retained(released))
         except (PrivpipeError, ValueError, TypeError) as error:
             # A message of ours holds no value of a record; of others nothing is said.
             known = error.message if isinstance(error, PrivpipeError) else type(error).__name__
