@@ -1,9 +1,6 @@
 """Public names, each with its home; `__init__.py` reads them here, and type checkers do."""
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions as AttackOptions
-from privpipe.attacks.null_space_privacy import (
-    measure_null_space_privacy as measure_null_space_privacy,
-)
 from privpipe.attacks.threats.inference import measure_attacks as measure_attacks
 from privpipe.attacks.threats.information import measure_information as measure_information
 from privpipe.attacks.threats.linkage_reconstruction import measure_linkage as measure_linkage

@@ -17,11 +17,11 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from flows.reproduce.null_space_privacy import NullSpacePrivacy, measure_null_space_privacy
 from flows.reproduce.result import Cell, Reproduction
 from flows.reproduce.steps import expect_steps, step
 from flows.reproduce.xu_figures import DATASETS, FIGURE_4, FIGURE_6, FIGURE_7, NOTES, make_cell
 from flows.reproduce.xu_picture import draw_complete_privacy
-from privpipe.attacks.null_space_privacy import NullSpacePrivacy, measure_null_space_privacy
 from privpipe.errors import InputError
 from privpipe.numerics.moments import Coding
 from privpipe.protocols import FloatArray, IntArray

@@ -14,12 +14,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import cast
 from unittest import mock
 
 import numpy as np
 
 from privpipe.numerics.mapping.problem import programme
-from privpipe.numerics.mapping.problem.programme import Duals
+from privpipe.numerics.mapping.problem.programme import CodeDistance, Duals
 from privpipe.numerics.mapping.problem.search_progress import SearchProgress
 from privpipe.numerics.mapping.problem.smoothed_dual import DualPoint
 from privpipe.numerics.mapping.search import coarse_to_fine_search
@@ -40,8 +41,8 @@ _CLIMBS = 0.1
 # Share of a column's mass from which a pair is retained for the interior point; targets of the gap
 # from a column's price up to which it has any pair.
 _KEPT, _TIGHT = 1e-4, 3.0
-# Pairs per column: of more an interior point's factors fill in; for more there is no room.
-_THIN, _MOST = 16, 200
+# Pairs of a round: 400 MB. Where warm rounds have more, the search begins colder.
+_MOST = 2**23
 # Share of the gap that a cycle must win.
 _WORTH = 0.1
 
@@ -52,13 +53,12 @@ def is_thin(progress: SearchProgress) -> bool:
     if problem.n_private != 2:
         return False
     values = price_from(problem, duals, problem.stay.copy())
-    most = _THIN * problem.n_columns
-    return list_near(problem, duals, values, REACH * _COLD * progress.gap, most) is not None
+    return list_near(problem, duals, values, REACH * _COLD * progress.gap, _MOST) is not None
 
 
 def search_full(progress: SearchProgress) -> None:
     """Search the full alphabet, of two private values, from the best duals so far."""
-    ascent = DualAscent(progress, progress.duals, _MOST * progress.problem.n_columns)
+    ascent = DualAscent(progress, progress.duals, _MOST)
     gap, before = progress.gap, np.inf
     for cycle in range(_MOST_CYCLES):
         warm = max(_AGAIN * gap, progress.reached if cycle else _WARM)
@@ -135,30 +135,32 @@ def _finish(
 # Cells and groups of posteriors where every column has a posterior of its own: first, where few
 # symbols are near a price, and where many are. There groups matter more than cells: at 65,537
 # symbols 128 cells and 64 groups bring the bound to 2e-5 of the optimum, 256 and 24 to 6e-5.
-_NOISY_CELLS = ((None, 128, 24), (True, 256, 24), (False, 128, 64))
+_NOISY, _NOISY_THIN, _NOISY_THICK = (128, 24), (256, 24), (128, 64)
+# Gaps from which ever finer cells suffice.
+_NEARLY = 5.0
 
 
-def _search_noisy(progress: SearchProgress, duals: Duals | None) -> Duals:
-    """Cells for a beginning; the full alphabet where few symbols are near a price, else neighbours.
+def _search_noisy(progress: SearchProgress, duals: Duals | None) -> Duals | None:
+    """Cells to begin with; the full alphabet where few symbols are near a price, or neighbours.
 
     By absolute distance with a large budget potentials climb as distances do, over thousands of
     symbols of all but one price: lists of near pairs would be of no use.
     """
-    thin = None
-    for case, n_cells, n_bins in _NOISY_CELLS:
-        if case == thin:
-            level, plan, duals = coarse_to_fine_search._search_cells(
-                progress, n_cells, n_bins, duals
-            )
-            if progress.stop:
-                return progress.duals
-        thin = is_thin(progress) if thin is None else thin
-    assert duals is not None, "there are cells"
-    if thin:
-        search_full(progress)
-    else:
+    search = coarse_to_fine_search._search_cells
+    *_, duals = search(progress, *_NOISY, duals)
+    if progress.stop:
+        return duals
+    thin, distance = is_thin(progress), cast(CodeDistance, progress.problem.distance)
+    squared = distance.kind == "squared"
+    shape = _NOISY_THIN if thin and not squared else _NOISY_THICK
+    level, plan, duals = search(progress, *shape, duals)
+    # By squared distance neighbours alone are often near enough, in a tenth of the time.
+    if not progress.stop and (squared or not thin):
         exchange_masses(progress, level, plan, duals)
-    return progress.duals
+    if thin and progress.reached > _NEARLY * progress.gap and not progress.is_late():
+        search_full(progress)
+        return progress.duals
+    return duals
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from itertools import product
 import numpy as np
 import pytest
 
+from flows.reproduce.null_space_privacy import measure_null_space_privacy
 from flows.reproduce.registry import run_reproduction
 from flows.reproduce.xu import (
     LabelTable,
@@ -26,7 +27,6 @@ from flows.reproduce.xu import (
 )
 from flows.reproduce.xu_figures import FIGURE_4, FIGURE_6
 from flows.reproduce.xu_folder import measure_folder
-from privpipe.attacks.null_space_privacy import measure_null_space_privacy
 from privpipe.errors import InputError, OptionError
 from privpipe.sanitizers.null_space.algorithms import (
     NullSpaceCleaner,

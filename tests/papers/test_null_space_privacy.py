@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from privpipe.attacks.null_space_privacy import measure_null_space_privacy
+from flows.reproduce.null_space_privacy import measure_null_space_privacy
 from privpipe.errors import InputError, OptionError
 from privpipe.records.memory import Records
 from privpipe.sanitizers.null_space.algorithms import fit_null_space_cleaner, fit_targeted_cleaner
