@@ -59,9 +59,7 @@ def _read_arrow(path: str, kind: str) -> Iterator[pd.DataFrame]:
         raise explain_missing(error) from None
 
     system, place = fsspec.core.url_to_fs(path)
-    # Parquet read ahead stays in memory until the end, whoever has taken it.
-    form = datasets.ParquetFileFormat(pre_buffer=False) if kind == "parquet" else kind
-    found = datasets.dataset(place, format=form, filesystem=system)
+    found = datasets.dataset(place, format=kind, filesystem=system)
     # Arrow reads sixteen batches of four files ahead by itself, whoever waits for them.
     for batch in found.to_batches(batch_size=BATCH_ROWS, batch_readahead=1, fragment_readahead=1):
         yield batch.to_pandas()
