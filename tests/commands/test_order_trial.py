@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from secrets import token_bytes
 
 import numpy as np
 import pytest
 
+from privpipe.attacks.equal_noise import score_least_squares
 from privpipe.errors import OptionError
+from privpipe.numerics.random.streams import KEY_BYTES, KeyedStream
 from privpipe.pipeline.runs.configuration_file import read_options
 from privpipe.pipeline.stages.check import check_stage
 from privpipe.pipeline.stages.order_trial import ORDERS, try_orders
+from privpipe.records.memory import Records
 from privpipe.report.audit_text import say_orders
 from tests.commands.conftest import Command
 
@@ -20,16 +26,21 @@ WIDTH = 30
 
 @pytest.fixture
 def folder(tmp_path: Path, command: Command) -> Path:
+    return prepare(tmp_path, command, 0)
+
+
+def prepare(folder: Path, command: Command, seed: int) -> Path:
     """Two collections, whose target is along the direction that varies most."""
-    for name, seed, n in (("own", 0, 200), ("public", 1, 900)):
-        rng = np.random.default_rng(seed)
+    folder.mkdir(exist_ok=True)
+    for k, (name, n) in enumerate((("own", 200), ("public", 900))):
+        rng = np.random.default_rng(seed + k)
         y = rng.integers(0, 2, n)
         x = rng.normal(size=(n, WIDTH))
         x[:, 0] += 6 * (y - 0.5)
-        np.savez(tmp_path / f"{name}.npz", X=x, y=y, z=rng.integers(0, 2, n))
+        np.savez(folder / f"{name}.npz", X=x, y=y, z=rng.integers(0, 2, n))
         options = ("--features", "X", "--labels", "y,z", "--categorical", "y,z")
-        command("ingest", tmp_path / f"{name}.npz", tmp_path / f"{name}.zarr", *options)
-    return tmp_path
+        command("ingest", folder / f"{name}.npz", folder / f"{name}.zarr", *options)
+    return folder
 
 
 def configure(folder: Path, epsilon: float, **more: str) -> str:
@@ -61,11 +72,26 @@ def test_check__says_that_the_filter_comes_first_and_how_much_is_enough(
     first, second = (found["orders"][order] for order in ORDERS)
     assert first[0] - first[1] > second[0] + second[1]
     assert found["raw"] > 0.98
-    # A coordinate at either end is released rightly with odds of exp(epsilon): .82 at 1.5.
-    assert 0.7 <= found["least"] <= 3.5
+    # A coordinate at either end is released rightly with odds of exp(epsilon): .82 at 1.5; one of
+    # .8 shows .87 at 4.6, of which .83 is left at the lower end of the interval.
+    assert 1.4 <= found["least"] <= 6.5
     said = say_orders(found)
     assert "So filter_then_noise is better." in said
     assert f"an epsilon of {found['least']:g} is enough with filter_then_noise" in said
+
+
+def test_try__repeats_itself_and_its_epsilon_is_enough_for_other_noise(folder: Path) -> None:
+    """Whoever asks twice is told the same, and another draw reaches the goal."""
+    run = check_stage(read_options(configure(folder, 4.0, noise='"discrete"')))
+    least = try_orders(run, 0.8)["least"]
+    assert try_orders(run, 0.8)["least"] == least
+    options = replace(run.options.method, epsilon=least)
+    shard, schema = run.training.shard(0), run.training.schema
+    fitted = run.method.fit(Records.of_shard(shard, schema), options)
+    draw = partial(KeyedStream, partition="own", first_record=0, n_records=900)
+    released = [fitted.apply(shard.features, draw(token_bytes(KEY_BYTES))) for _ in range(20)]
+    scores = [score_least_squares(x, shard.desired[:, 0], 2, k) for k, x in enumerate(released)]
+    assert np.mean(scores) >= 0.8
 
 
 def test_check__says_where_no_epsilon_is_enough_and_nothing_is_left(folder: Path) -> None:
@@ -96,9 +122,10 @@ def test_try__refuses_a_method_without_orders(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_try__errs_as_often_as_it_says(folder: Path) -> None:
+def test_try__errs_as_often_as_it_says(tmp_path: Path, command: Command) -> None:
     """Where either order leaves nothing a difference is shown in 5 of 100 at most."""
-    run, shown = check_stage(read_options(configure(folder, 0.05))), 0
-    for _ in range(8):
-        shown += try_orders(run, 0.0)["is_shown"]
+    shown = 0
+    for seed in range(8):
+        config = configure(prepare(tmp_path / str(seed), command, 2 * seed), 0.05)
+        shown += try_orders(check_stage(read_options(config)), 0.0)["is_shown"]
     assert shown <= 3  # of 8 at 5 %: 4 or more once in 2,700

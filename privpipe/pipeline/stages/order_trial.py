@@ -1,7 +1,6 @@
 """Filter or noise first, and how much epsilon? Tried on public records, before a run."""
 
 import math
-import secrets
 import warnings
 from bisect import bisect_left
 from dataclasses import replace
@@ -48,7 +47,8 @@ def try_orders(run: Run, goal: float) -> dict[str, Any]:
     findings
         Score of raw records and of a guess; of either order with half of its interval of .95, None
         where its noise is refused; the better order, the gap and how many records would show it;
-        whether too little is left; and the least epsilon tried that reaches the goal.
+        whether too little is left; and the least epsilon tried of which the whole interval reaches
+        the goal.
 
     Raises
     ------
@@ -74,8 +74,8 @@ def try_orders(run: Run, goal: float) -> dict[str, Any]:
         best = max(ORDERS, key=lambda order: np.nan_to_num(found[order].mean(), nan=-1.0))
 
         def reaches(epsilon: float) -> bool:
-            tried = score(replace(method, order=best, epsilon=epsilon), n_splits=2)
-            return bool(tried.mean() >= goal)
+            tried = score(replace(method, order=best, epsilon=epsilon))
+            return bool(tried.mean() - HALF * tried.std(ddof=1) >= goal)
 
         at = bisect_left(EPSILONS, True, key=reaches)
         raw = float(score(None).mean())
@@ -98,10 +98,13 @@ def try_orders(run: Run, goal: float) -> dict[str, Any]:
     }
 
 
-def _score(run: Run, shard: Shard, options: Any, n_splits: int = SPLITS) -> FloatArray:
-    """Of raw records, or of releases by options, by split; NaN where their noise is refused."""
-    found, schema = np.full(n_splits, math.nan), run.training.schema
-    for k in range(n_splits):
+def _score(run: Run, shard: Shard, options: Any) -> FloatArray:
+    """Of raw records, or of releases by options, by split; NaN where their noise is refused.
+
+    Nothing of a trial is released, so its noise repeats: the same records give the same answer.
+    """
+    found, schema = np.full(SPLITS, math.nan), run.training.schema
+    for k in range(SPLITS):
         order = np.random.default_rng(k).permutation(len(shard.features))
         learn, rest = (take_records(shard, rows) for rows in np.array_split(order, 2))
         x, n = [np.asarray(rest.features, np.float64)], len(rest.features)
@@ -112,7 +115,8 @@ def _score(run: Run, shard: Shard, options: Any, n_splits: int = SPLITS) -> Floa
             except OptionError:
                 break
             draw = partial(KeyedStream, partition="trial", first_record=0, n_records=n)
-            x = [fitted.apply(x[0], draw(secrets.token_bytes(KEY_BYTES))) for _ in range(DRAWS)]
+            keys = (np.random.default_rng((k, i)).bytes(KEY_BYTES) for i in range(DRAWS))
+            x = [fitted.apply(x[0], draw(key)) for key in keys]
         judge = partial(score_least_squares, n_classes=schema.desired[0].n_categories, seed=k)
         found[k] = np.mean([judge(one, rest.desired[:, 0]) for one in x])
     return found
