@@ -16,9 +16,6 @@ from privpipe.cluster.passes.pricing_rounds import ClusterPricing as ClusterPric
 from privpipe.errors import PrivpipeError as PrivpipeError
 from privpipe.fitted_schema import NamedCodes as NamedCodes
 from privpipe.numerics.mapping.certificate import certify_mapping as certify_mapping
-from privpipe.numerics.null_space.knapsack import (
-    solve_augmented_knapsack as solve_augmented_knapsack,
-)
 from privpipe.numerics.random.streams import KeyedStream as KeyedStream
 from privpipe.protocols import Guarantee as Guarantee
 from privpipe.records.growing import GrowingRecords as GrowingRecords

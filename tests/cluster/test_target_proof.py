@@ -7,16 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from flows.reproduce.printed_cleaner import PrintedCleaner
 from privpipe.capabilities import FollowsTarget
 from privpipe.cluster.passes.evidence_sample import read_targets
 from privpipe.cluster.passes.loaded_map import StoredMap
 from privpipe.errors import GuaranteeError, PrivacyWarning
 from privpipe.protocols import Shard
-from privpipe.sanitizers.null_space.algorithms import (
-    NullSpaceCleaner,
-    PrintedCleaner,
-    TargetedCleaner,
-)
+from privpipe.sanitizers.null_space.algorithms import NullSpaceCleaner, TargetedCleaner
 from privpipe.sanitizers.null_space.linear_cleaner import FactoredCleaner
 from privpipe.store.models import digest_map, write_model
 

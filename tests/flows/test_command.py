@@ -172,13 +172,6 @@ def check_config(
             | {"confidential": '["height"]'},
             "The confidential predictor is a function of the desired one",
         ),
-        (
-            {
-                "method": NULL_SPACE.replace("null_space", "null_space_targeted")
-                + '\nvariant = "printed"'
-            },
-            "protects next to nothing",
-        ),
     ],
 )
 def test_check__warns_in_a_line_and_goes_on(

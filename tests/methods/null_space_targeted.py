@@ -11,6 +11,5 @@ EXAMPLE = Example(
             TWO,
             "cleans records as they are",
         ),
-        (f'{NULL}\nvariant = "printed"', TWO | {"layout": "factored"}, "no factored layout"),
     ),
 )

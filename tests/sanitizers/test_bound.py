@@ -11,13 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flows.reproduce.printed_cleaner import PrintedCleaner
 from privpipe.errors import GuaranteeError, PrivacyWarning
 from privpipe.numerics.null_space.cleaning import clean_with_kernel
-from privpipe.sanitizers.null_space.algorithms import (
-    NullSpaceCleaner,
-    PrintedCleaner,
-    TargetedCleaner,
-)
+from privpipe.sanitizers.null_space.algorithms import NullSpaceCleaner, TargetedCleaner
 from privpipe.sanitizers.null_space.linear_cleaner import FactoredCleaner
 from tests.oracles import exact_loss
 

@@ -16,6 +16,7 @@ from pydantic import TypeAdapter
 
 import tests.methods
 from flows.reproduce.hamm_compared import fit_ddd_filter
+from flows.reproduce.printed_cleaner import PrintedCleaner
 from privpipe.cluster.pass_checkpoints import KNOWN
 from privpipe.errors import InputError, OptionError
 from privpipe.numerics.random.streams import KeyedStream
@@ -48,8 +49,8 @@ EXAMPLES: dict[str, Callable[[], RecordMap]] = {
     "standardiser": lambda: fit_standardiser(make_records()),
     "null_space_cleaner": lambda: fit_null_space_cleaner(make_records(), utility_budget=0.1),
     "targeted_cleaner": lambda: fit_targeted_cleaner(make_records(), utility_budget=0.1),
-    "printed_cleaner": lambda: fit_targeted_cleaner(
-        make_records(), utility_budget=0.1, variant="printed"
+    "printed_cleaner": lambda: PrintedCleaner.from_predictors(
+        np.eye(7)[:, :2], np.eye(7)[:, 1:4], utility_budget=0.1
     ),
     "factored_cleaner": lambda: FactoredCleaner.of(
         fit_null_space_cleaner(make_records(), utility_budget=0.1), "float32"

@@ -220,38 +220,6 @@ def tilt_lift(predictor: FloatArray, lift: FloatArray, confidential: FloatArray)
     return np.asarray(lift - null @ t)
 
 
-def diagonalise_printed(
-    predictor: FloatArray, confidential: FloatArray
-) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
-    """The generalised eigenvectors of Figure 3, and their dual basis.
-
-    Parameters
-    ----------
-    predictor, confidential : (n_features, n_desired), (n_features, n_confidential)
-        ``A_d`` and ``A_c``; both are diagonalised inside the range of the two together, and
-        vectors are scaled to ``v^T (A_d A_d^T + A_c A_c^T) v = 1``.
-
-    Returns
-    -------
-    vectors : (n_features, q)
-        ``V``, by decreasing ratio of confidential to desired.
-    dual : (n_features, q)
-        ``V^T dual`` is the identity.
-    desired, confidential : (q,)
-        ``|A_d^T v_j|**2`` (0 in its null space) and ``|A_c^T v_j|**2``.
-    """
-    u, s, zt = np.linalg.svd(np.hstack([predictor, confidential]), full_matrices=False)
-    rank = int(np.count_nonzero(s > SAME_RANGE * s[0]))
-    u, s, zt = u[:, :rank], s[:rank], zt[:rank]
-    # In the whitened range both sums of squares add up to one: one SVD diagonalises both.
-    _, shares, right = np.linalg.svd(zt[:, : predictor.shape[1]].T, full_matrices=True)
-    shares = np.pad(shares, (0, rank - len(shares)))[::-1] ** 2
-    turn = right[::-1].T
-    # Below, a direction is in the null space of the desired predictor but for rounding: it is free.
-    cost = np.where(shares > 1e-12, shares, 0.0)
-    return u @ (turn / s[:, None]), u @ (turn * s[:, None]), cost, np.maximum(1.0 - shares, 0.0)
-
-
 def _range_basis(matrix: FloatArray) -> FloatArray:
     """Orthonormal basis of the columns' span, at the rank of the data's own precision."""
     scale = np.linalg.norm(matrix, axis=0)

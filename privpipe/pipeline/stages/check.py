@@ -108,7 +108,7 @@ def _check_method(given: RunOptions, method: Method, roles: Mapping[Role, tuple[
     if given.release.layout == "factored" and not given.method.may_factor():
         raise OptionError(
             f"The method {method.name!r} has no factored layout with these options.",
-            remedy='Set [release] layout = "dense", or use null_space, not algorithm 2 verbatim.',
+            remedy='Set [release] layout = "dense", or use null_space.',
             code="layout",
         )
     if lacking := [role for role in sorted(given.method.needs()) if not roles.get(role)]:

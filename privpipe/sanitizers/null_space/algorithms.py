@@ -7,22 +7,15 @@ confidential prediction changes most per unit of utility.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
-from dataclasses import KW_ONLY, replace
-from functools import cached_property
+from dataclasses import KW_ONLY
 from typing import Any, ClassVar, Literal, Unpack
 
-import numpy as np
-
 from privpipe.described import record_map
-from privpipe.errors import OptionError, PrivacyWarning
+from privpipe.errors import OptionError
 from privpipe.fitted_names import keep_names
 from privpipe.numerics.null_space import factorisation
-from privpipe.numerics.null_space.cleaning import CleanedBlock
-from privpipe.numerics.null_space.knapsack import solve_augmented_knapsack
-from privpipe.numerics.null_space.rounding_margin import UNIT
-from privpipe.protocols import ArrayLike, FloatArray, Guarantee, Method, Shards
+from privpipe.protocols import ArrayLike, FloatArray, Method, Shards
 from privpipe.sanitizers.arrays import as_predictor, check_confidential
 from privpipe.sanitizers.null_space import linear_cleaner, predictors
 from privpipe.sanitizers.options import method_options
@@ -339,8 +332,7 @@ class TargetedCleaner(linear_cleaner.TargetRelease):
         confidential = check_confidential(confidential_predictor, predictor)
         if variant not in ("null_first", "simultaneous"):
             raise OptionError(
-                f"variant is {variant!r}.",
-                remedy='Use "null_first" or "simultaneous"; PrintedCleaner has "printed".',
+                f"variant is {variant!r}.", remedy='Use "null_first" or "simultaneous".'
             )
         if variant == "simultaneous" and choices.get("representative", "closest") != "closest":
             raise OptionError(
@@ -363,135 +355,13 @@ class TargetedCleaner(linear_cleaner.TargetRelease):
         )
 
 
-@record_map
-class PrintedCleaner(linear_cleaner.LinearCleaner):
-    """Figure 3 verbatim, for reproductions only: ``x~ = x - V (alpha a)`` with ``a = V^T x``.
-
-    The vectors are not orthogonal. The bound on utility holds, but what is subtracted is no
-    projection: vectors of the null space are added, and an adversary who retrains sees nearly
-    everything.
-
-    The encoder holds V, the lift its dual basis, so that ``x~ = lift a - V (alpha a)`` without
-    the null space that both predictors share. Being no projection it may release features far
-    larger than those it was given: of oes97 with a column of ones no record fits float32 at .01
-    (margin 40, root of the budget .1), all fit float64. Two records of equal desired prediction
-    are *not* released equal: the null space is in what is released, and in the rounding margin,
-    which grows with the record. For the other fields see `LinearCleaner`.
-
-    Parameters
-    ----------
-    cost, gain : (rank,)
-        ``lambda_j`` of the desired and of the confidential predictor.
-    """
-
-    kind: ClassVar[str] = "printed_cleaner"
-    theorem: ClassVar[str] = "Xu et al. 2017, Theorem 3"
-
-    rule: str = "printed"
-    _: KW_ONLY
-    cost: FloatArray
-    gain: FloatArray
-
-    @classmethod
-    def from_predictors(
-        cls,
-        desired_predictor: ArrayLike,
-        confidential_predictor: ArrayLike,
-        *,
-        utility_budget: float,
-        **choices: Unpack[linear_cleaner.CleanerChoices],
-    ) -> PrintedCleaner:
-        """Make the cleaner verbatim; see `TargetedCleaner.from_predictors`.
-
-        What is chosen for a projection does not count: centre, representative and covariance.
-
-        Warns
-        -----
-        PrivacyWarning
-            Always.
-        """
-        warnings.warn(
-            "The printed form of algorithm 2 protects next to nothing against an adversary who "
-            'retrains. Use variant = "null_first" or "simultaneous" for anything but a '
-            "reproduction.",
-            PrivacyWarning,
-            stacklevel=3,
-        )
-        predictor = as_predictor(desired_predictor)
-        confidential = check_confidential(confidential_predictor, predictor)
-        vectors, dual, cost, gain = factorisation.diagonalise_printed(predictor, confidential)
-        choices |= {"centre": None, "representative": "closest"}
-        fields = linear_cleaner.check_fields(predictor, utility_budget, **choices)
-        return cls(encoder=vectors, lift=dual, cost=cost, gain=gain, **fields)
-
-    @property
-    def guarantee(self) -> Guarantee:
-        """The bound on utility, with the reason why it is not for use."""
-        return replace(
-            super().guarantee,
-            assumptions="For reproductions only: an adversary who retrains on released records "
-            "recovers nearly all confidential predictions.",
-        )
-
-    def _clean(self, x: FloatArray, dtype: np.dtype[Any], **_: Any) -> CleanedBlock:
-        # For reproductions: what it takes does not count, and it is no function of a target.
-        if self.augmented:
-            x = np.column_stack([x, np.ones(len(x))])
-        x = x.astype(np.float64)
-        with np.errstate(over="ignore", invalid="ignore"):
-            a = x @ self.encoder
-            root = np.sqrt(self.utility_budget)
-            margin = self._measure_margin(x, a, dtype) if root else np.zeros(len(x))
-            withheld = ~(margin <= root) | ~np.isfinite(a).all(axis=1)
-        a[withheld] = 0.0
-        left = np.where(withheld, 0.0, root - margin) ** 2 / self._turning
-        # As printed: alpha a is subtracted along vectors that are not orthogonal.
-        alpha = self._remove(a, left)
-        released = a @ self.lift.T - (alpha * a) @ self.encoder.T
-        released = released.astype(dtype)
-        released[withheld] = np.nan
-        return CleanedBlock(released, (self.cost * (alpha * a) ** 2).sum(axis=1), withheld)
-
-    def _remove(self, a: FloatArray, budget: FloatArray) -> FloatArray:
-        """Shares, record by record's own budget: costs are scaled to a common budget of 1."""
-        # The knapsack takes one budget for all; where there is none, the shares are zeroed below.
-        scale = np.where(budget > 0, budget, 1.0)[:, None]
-        cost = np.where(self.cost > 0, self.cost * a * a / scale, 0.0)
-        alpha = solve_augmented_knapsack(self.gain * a * a / scale, cost, 1.0)
-        return np.where((budget > 0)[:, None] | (self.cost == 0), alpha, 0.0)
-
-    @cached_property
-    def _turning(self) -> float:
-        """Largest factor by which ``A^T V`` stretches what its columns' norms account for."""
-        seen = self.predictor.T @ self.encoder[:, self.cost > 0]
-        scaled = seen / np.sqrt(self.cost[self.cost > 0])
-        return max(1.0, float(np.linalg.norm(scaled, 2) ** 2))
-
-    def _measure_margin(self, x: FloatArray, a: FloatArray, dtype: np.dtype[Any]) -> FloatArray:
-        """As `plan_margin`, for two bases; what the null vectors still show counts in full."""
-        weights = np.linalg.norm(self.predictor, axis=1)
-        arithmetic = 4 * (sum(self.encoder.shape) + 8) * UNIT
-        storing = float(np.finfo(dtype).eps) / 2
-        sizes = weights @ (np.abs(self.lift) + np.abs(self.encoder))
-        unseen = np.linalg.norm(self.predictor.T @ self.encoder, axis=0) * (self.cost == 0)
-        gap = np.linalg.norm(self.predictor - self.encoder @ (self.lift.T @ self.predictor), axis=1)
-        margin: FloatArray = (
-            np.abs(x) @ (arithmetic * weights + gap)
-            + np.abs(a) @ ((arithmetic + storing) * sizes + unseen)
-            + float(np.finfo(dtype).smallest_subnormal) * weights.sum()
-        )
-        return margin
-
-
 @method_options
 class TargetedOptions(predictors.CleanerOptions):
     """Options of ``[method] name = "null_space_targeted"``."""
 
     name: Literal["null_space_targeted"]
-    variant: Literal["null_first", "simultaneous", "printed"] = "null_first"
-    """null_first: reproduces the paper's tables. simultaneous: exact for Theorem 4. printed: the
-    paper's coefficients to the letter, for reproductions only; it warns, because an adversary who
-    retrains sees nearly everything."""
+    variant: Variant = "null_first"
+    """null_first: reproduces the paper's tables. simultaneous: exact for Theorem 4."""
     confidential_predictor: str | None = None
     """File with the confidential predictor, instead of fitting it."""
 
@@ -499,10 +369,6 @@ class TargetedOptions(predictors.CleanerOptions):
         "desired": "predictor",
         "confidential": "confidential_predictor",
     }
-
-    def may_factor(self) -> bool:
-        """The coefficients as printed do not make records of coordinates."""
-        return self.variant != "printed"
 
 
 @keep_names
@@ -514,7 +380,7 @@ def fit_targeted_cleaner(
     confidential_predictor: ArrayLike | None = None,
     confidential_intercept: ArrayLike | None = None,
     **choices: Any,
-) -> linear_cleaner.LinearCleaner:
+) -> TargetedCleaner:
     """Fit both predictors in one pass and make the cleaner aimed at the confidential one.
 
     Each predictor is fitted to the records whose labels for it are complete.
@@ -535,7 +401,7 @@ def fit_targeted_cleaner(
 
     Returns
     -------
-    TargetedCleaner or PrintedCleaner
+    TargetedCleaner
 
     Raises
     ------
@@ -545,7 +411,7 @@ def fit_targeted_cleaner(
     Warns
     -----
     PrivacyWarning
-        If no privacy is possible, or with ``variant = "printed"``.
+        If no privacy is possible.
 
     References
     ----------
@@ -570,14 +436,15 @@ def fit_targeted_cleaner(
 
 def fit_targeted(
     shards: Shards, options: TargetedOptions, **files: predictors.Arrays
-) -> linear_cleaner.LinearCleaner:
+) -> TargetedCleaner:
     """Fit from options; `files` holds the arrays of the predictors' files that are named."""
     learned, choices = predictors.learn_predictors(shards, options, files)
-    both, budget = (learned["desired"], learned["confidential"]), options.utility_budget
-    if options.variant == "printed":
-        return PrintedCleaner.from_predictors(*both, utility_budget=budget, **choices)
     return TargetedCleaner.from_predictors(
-        *both, utility_budget=budget, variant=options.variant, **choices
+        learned["desired"],
+        learned["confidential"],
+        utility_budget=options.utility_budget,
+        variant=options.variant,
+        **choices,
     )
 
 
@@ -587,7 +454,7 @@ NULL_SPACE_TARGETED = Method(
     releases="rows",
     fit=fit_targeted,
     source="Xu et al. 2017, Cleaning the Null Space, algorithm 2",
-    maps=(TargetedCleaner, PrintedCleaner, linear_cleaner.FactoredCleaner),
+    maps=(TargetedCleaner, linear_cleaner.FactoredCleaner),
     promise=predictors.UTILITY_PROMISE,
     statistics=predictors.DESIGN_STATISTICS,
     check=predictors.check_augmented,

@@ -4,10 +4,11 @@ Xu et al. 2017, Cleaning the Null Space: subtract from each record what a known 
 does not need. `NullSpaceCleaner` is algorithm 1, `TargetedCleaner` algorithm 2. Their released
 record is made of the target prediction on a grid and of nothing else (`TargetRelease`): for any
 budget, closest or likely representative, with or without a column of ones, and also for which
-records rounding withholds. Not so the printed form of algorithm 2, nor what happens before:
-imputed values are another record. `FactoredCleaner` releases the few coordinates of each record
-instead: ``x~ = centre + D b~`` is one to one, so coordinates and basis say exactly what the records
-say, in a small share of their bytes (Figure 2, in low-rank form).
+records rounding withholds. Not so what happens before: imputed values are another record.
+
+`FactoredCleaner` releases the few coordinates of each record instead: ``x~ = centre + D b~`` is one
+to one, so coordinates and basis say exactly what the records say, in a small share of their bytes
+(Figure 2, in low-rank form).
 """
 
 import warnings
@@ -57,7 +58,7 @@ class LinearCleaner:
     """A cleaner in low-rank form: ``x~ = centre + D shrink(W^T A^T (x - centre))``.
 
     What is released, and whether, is a function of the desired prediction ``A^T x`` on a grid and
-    of nothing else, bit for bit (`prediction_grid`); but for `PrintedCleaner`.
+    of nothing else, bit for bit (`prediction_grid`).
 
     Parameters
     ----------
@@ -441,7 +442,7 @@ class FactoredCleaner(TargetRelease):
         Parameters
         ----------
         cleaner
-            Algorithm 1 or 2; not the printed form, which is no projection.
+            Algorithm 1 or 2.
         released_dtype
             Dtype of the records that readers will make.
 
@@ -451,10 +452,10 @@ class FactoredCleaner(TargetRelease):
             If the cleaner or the dtype has no factored form.
         """
         dtype = np.dtype(released_dtype)
-        if cleaner.rule == "printed" or dtype not in (np.float32, np.float64):
+        if dtype not in (np.float32, np.float64):
             raise OptionError(
                 f"There is no factored release of {cleaner.kind} in {dtype}.",
-                remedy="Use float32 or float64 and any cleaner but the printed one.",
+                remedy="Use float32 or float64.",
             )
         shared = {item.name: getattr(cleaner, item.name) for item in fields(LinearCleaner)}
         source: Any = {"source_kind": cleaner.kind, "source_theorem": cleaner.theorem}

@@ -25,8 +25,9 @@ def test_exchange_masses__wins_back_what_cells_lose(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(coarse_to_fine_search, "_MANY_SYMBOLS", 1)
-    monkeypatch.setattr(coarse_to_fine_search, "_NOISY_BINS", (24,))
-    monkeypatch.setattr(coarse_to_fine_search, "_NOISY_CELLS", 32)
+    monkeypatch.setattr(coarse_to_fine_search, "_NOISY", (32, 24))
+    monkeypatch.setattr(coarse_to_fine_search, "_NOISY_THICK", (32, 24))
+    monkeypatch.setattr(coarse_to_fine_search, "is_thin", lambda _: False)
     joint, codes, _, budget, *_ = noisy_line(2_000, 1e-3, 1.0)
     spend = budget if kind == "absolute" else budget**2
     problem = prepare_alphabet(joint, codes, kind, spend).problem

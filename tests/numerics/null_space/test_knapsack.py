@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flows.reproduce.augmented_knapsack import solve_augmented_knapsack
 from privpipe.errors import InputError, OptionError
-from privpipe.numerics.null_space.knapsack import check_budget, solve_augmented_knapsack
+from privpipe.numerics.null_space.knapsack import check_budget
 from tests.oracles import fill_knapsack, maximise_knapsack
 
 # HiGHS is feasible to 1e-7 only: amounts of comparable size, so that this buys little.

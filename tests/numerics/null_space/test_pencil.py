@@ -5,12 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from privpipe.numerics.null_space.factorisation import (
-    diagonalise_printed,
-    factor_predictor,
-    order_by_gain,
-    tilt_lift,
-)
+from flows.reproduce.printed_cleaner import diagonalise_printed
+from privpipe.numerics.null_space.factorisation import factor_predictor, order_by_gain, tilt_lift
 
 
 def make_predictors(n=12, n_desired=4, n_confidential=3, seed=0):

@@ -8,12 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from privpipe.numerics.null_space.knapsack import (
-    shrink_by_rule,
-    shrink_coordinates,
-    shrink_evenly,
-    solve_augmented_knapsack,
-)
+from flows.reproduce.augmented_knapsack import solve_augmented_knapsack
+from privpipe.numerics.null_space.knapsack import shrink_by_rule, shrink_coordinates, shrink_evenly
 from tests.oracles import share_evenly
 
 RULES = ("greedy", "in_order", "kkt")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from flows.reproduce.printed_cleaner import PrintedCleaner
 from privpipe.errors import InputError, OptionError, PrivacyWarning
 from privpipe.records.memory import Records
 from privpipe.sanitizers.null_space.algorithms import (
     NullSpaceCleaner,
-    PrintedCleaner,
     TargetedCleaner,
     TargetedOptions,
     fit_targeted,
@@ -142,10 +142,9 @@ def test_printed__warns_keeps_the_budget_and_protects_next_to_nothing():
     assert left(sound) > 0.3
 
 
-def test_printed__comes_from_the_fit_by_name():
-    with pytest.warns(PrivacyWarning, match="protects next to nothing"):
-        cleaner = fit_targeted_cleaner(make_records(), utility_budget=0.1, variant="printed")
-    assert isinstance(cleaner, PrintedCleaner)
+def test_printed__is_no_option_of_the_method():
+    with pytest.raises(OptionError, match="variant"):
+        fit_targeted_cleaner(make_records(), utility_budget=0.1, variant="printed")
 
 
 def test_same_predictor__is_allowed_and_warned_of():

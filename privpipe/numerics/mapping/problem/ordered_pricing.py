@@ -9,13 +9,13 @@ search over all symbols can pass over nearly all runs of them.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from privpipe.numerics.compiler import njit
 from privpipe.numerics.mapping.problem.pair_pricing import Prices, PricingQuestion
-from privpipe.numerics.mapping.problem.programme import CodeDistance, MappingProblem
+from privpipe.numerics.mapping.problem.programme import CodeDistance, Duals, MappingProblem, Pairs
 from privpipe.protocols import FloatArray, IntArray
 
 # Symbols of a run that is looked at whole.
@@ -117,33 +117,49 @@ def _mean(p: Any, g: Any) -> Any:
 
 
 @njit(cache=True, nogil=True)
-def price_by_runs(
-    xs: Any, g: Any, lam: Any, square: Any, xq: Any, p: Any, low: Any, arg: Any
+def search_by_runs(
+    xs: Any, g: Any, lam: Any, square: Any, xq: Any, p: Any, low: Any, arg: Any, found: Any
 ) -> Any:
     """Lower `low` to the least cost over all symbols, and say by `arg` which has it.
 
     `low` and `arg` hold a symbol of each column that is (nearly) the cheapest; a run of symbols is
     passed over where its least potentials and its nearest end cost as much already.
+
+    With room in `found` both stay as they are: all symbols that cost at most `low` are listed, and
+    `arg`. `found` is where each column's list begins, (n_columns + 1,), and the symbols. Returns
+    how many there are, -1 for want of room.
     """
-    n, wide = len(xs), _NARROW * _RUNS
+    pointers, symbols = found
+    n, wide, lists, count = len(xs), _NARROW * _RUNS, len(symbols) > 0, 0
     narrow_lows, wide_lows = _lowest(g, _NARROW), _lowest(g, wide)
     for j in range(len(xq)):
         for w in range(len(wide_lows)):
             start, stop = w * wide, min(n, (w + 1) * wide)
-            away = _away(xq[j], xs[start], xs[stop - 1], lam, square)
+            least = _mean(p[j], wide_lows[w]) + _away(xq[j], xs[start], xs[stop - 1], lam, square)
             # Ties pass over: the first symbol found of equal cost stays, whatever the runs.
-            if _mean(p[j], wide_lows[w]) + away >= low[j]:
+            far = least > low[j] or (not lists and least == low[j])
+            if far and not (lists and start <= arg[j] < stop):
                 continue
             for first in range(start, stop, _NARROW):
                 last = min(n, first + _NARROW)
                 away = _away(xq[j], xs[first], xs[last - 1], lam, square)
-                if _mean(p[j], narrow_lows[first // _NARROW]) + away >= low[j]:
+                least = _mean(p[j], narrow_lows[first // _NARROW]) + away
+                far = least > low[j] or (not lists and least == low[j])
+                if far and not (lists and first <= arg[j] < last):
                     continue
                 for i in range(first, last):
                     step = abs(xq[j] - xs[i])
                     cost = _mean(p[j], g[i]) + lam * (step * step if square else step)
-                    if cost < low[j]:
+                    if lists and (cost <= low[j] or i == arg[j]):
+                        if count == len(symbols):
+                            return -1
+                        symbols[count] = i
+                        count += 1
+                    elif cost < low[j] and not lists:
                         low[j], arg[j] = cost, i
+        if lists:
+            pointers[j + 1] = count
+    return count
 
 
 # Up to so many different posteriors are transformed one by one, which is exact.
@@ -216,6 +232,11 @@ def is_ordered(problem: MappingProblem) -> bool:
     return distance.kind != "hamming" and distance.symbols.shape[1] == 1
 
 
+def is_squared(problem: MappingProblem) -> bool:
+    """Whether distances of an ordered alphabet are squared."""
+    return bool(cast(CodeDistance, problem.distance).kind == "squared")
+
+
 def price_ordered(
     problem: MappingProblem, question: PricingQuestion, bins: PosteriorBins
 ) -> Prices:
@@ -235,10 +256,8 @@ def price_ordered(
     prices
         Exact to the rounding of their costs; groups of partners are the bins.
     """
-    distance, duals = problem.distance, question.duals
-    assert isinstance(distance, CodeDistance), "an ordered alphabet has codes"
-    g, lam, square = duals.potentials, duals.multiplier, distance.kind == "squared"
-    xs, xq = (np.ascontiguousarray(x[:, 0]) for x in (distance.symbols, distance.columns))
+    g, lam = question.duals.potentials, question.duals.multiplier
+    xs, xq, square = _read_order(problem)
 
     def transform(xs: FloatArray, h: FloatArray, xq: FloatArray) -> tuple[FloatArray, IntArray]:
         out, arg = np.empty(len(xq)), np.empty(len(xq), np.int64)
@@ -255,7 +274,7 @@ def price_ordered(
         if (bins.low[b] != bins.high[b]).any():
             best[js, 1] = transform(xs, g @ bins.high[b], xq[js])[1]
     if not bins.exact:
-        values = _price_exactly(problem, question, best)
+        values = _price_exactly(problem, question.duals, best)
     shifts = np.arange(-question.top, question.top + 1)
     near = np.clip(best[:, :, None] + shifts, 0, len(xs) - 1).reshape(problem.n_columns, -1)
     shape = problem.n_symbols if question.partners else 0, len(members)
@@ -269,27 +288,71 @@ def price_ordered(
     return Prices(values, near, slack, partner)
 
 
-def _price_exactly(problem: MappingProblem, query: PricingQuestion, best: IntArray) -> FloatArray:
+def _price_exactly(problem: MappingProblem, duals: Duals, best: IntArray) -> FloatArray:
     """The least costs, given symbols that may have them; `best` is put right."""
-    distance: Any = problem.distance
-    g = np.ascontiguousarray(query.duals.potentials)
-    lam, square = query.duals.multiplier, distance.kind == "squared"
-    xs, xq = (np.ascontiguousarray(x[:, 0]) for x in (distance.symbols, distance.columns))
-    p = np.ascontiguousarray(problem.posterior)
-    costs = np.stack([_cost(p, g[at], lam, square, xq - xs[at]) for at in best.T], axis=1)
+    costs = np.stack([_cost_at(problem, duals, at) for at in best.T], axis=1)
     # `best` names the cheaper end of the chord first.
     dearer = np.flatnonzero(costs[:, 1] < costs[:, 0])
     best[dearer] = best[dearer, ::-1]
-    values, first = costs.min(axis=1), best[:, 0].copy()
-    search: Any = price_by_runs
-    search(xs, g, lam, square, xq, p, values, first)
+    first = best[:, 0].copy()
+    values = price_from(problem, duals, first)
     best[:, 0] = first
-    return np.asarray(values)
+    return values
 
 
-def _cost(p: FloatArray, g: FloatArray, lam: float, square: bool, step: FloatArray) -> FloatArray:
+def price_from(problem: MappingProblem, duals: Duals, first: IntArray) -> FloatArray:
+    """Exact prices of all columns, (n_columns,), nats.
+
+    `first` names a symbol of each column that may be its cheapest, and is put right; the better
+    the guess, the less is looked at.
+    """
+    values, none = _cost_at(problem, duals, first), np.zeros(0, np.int64)
+    _search(problem, duals, values, first, (none, none))
+    return values
+
+
+def list_near(
+    problem: MappingProblem, duals: Duals, values: FloatArray, near: float, most: int
+) -> Pairs | None:
+    """All pairs within `near` nats of their column's price, and the columns' own.
+
+    Parameters
+    ----------
+    problem, duals
+    values : (n_columns,)
+        Prices at the duals.
+    near
+    most
+        Pairs for which there is room; None where there are more.
+    """
+    pointers, symbols = np.zeros(problem.n_columns + 1, np.int64), np.empty(most, np.int64)
+    count = _search(problem, duals, values + near, problem.stay, (pointers, symbols))
+    if count < 0:
+        return None
+    columns, symbols = np.repeat(np.arange(problem.n_columns), np.diff(pointers)), symbols[:count]
+    return Pairs(pointers, symbols.copy(), columns, problem.distance.pairs(symbols, columns))
+
+
+def _search(
+    problem: MappingProblem, duals: Duals, low: FloatArray, arg: IntArray, found: Any
+) -> int:
+    xs, xq, square = _read_order(problem)
+    p, g = (np.ascontiguousarray(one) for one in (problem.posterior, duals.potentials))
+    search: Any = search_by_runs
+    return int(search(xs, g, duals.multiplier, square, xq, p, low, arg, found))
+
+
+def _read_order(problem: MappingProblem) -> tuple[FloatArray, FloatArray, bool]:
+    """Positions of symbols and of columns, and whether distance is squared."""
+    distance: Any = problem.distance
+    xs, xq = (np.ascontiguousarray(x[:, 0]) for x in (distance.symbols, distance.columns))
+    return xs, xq, is_squared(problem)
+
+
+def _cost_at(problem: MappingProblem, duals: Duals, symbols: IntArray) -> FloatArray:
     """What a symbol costs each column, by the operations of the kernel, in their order."""
-    cost = np.zeros(len(p))
-    for a in range(p.shape[1]):
-        cost += p[:, a] * g[:, a]
-    return np.asarray(cost + lam * (step * step if square else np.abs(step)))
+    xs, xq, square = _read_order(problem)
+    step, cost = xq - xs[symbols], np.zeros(problem.n_columns)
+    for a in range(problem.n_private):
+        cost += problem.posterior[:, a] * duals.potentials[symbols, a]
+    return np.asarray(cost + duals.multiplier * (step * step if square else np.abs(step)))

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from privpipe.numerics.mapping.problem.programme import Duals, MappingProblem, Plan, measure_plan
+from privpipe.protocols import FloatArray, IntArray
 
 # Share of a column's mass, or of the budget, that rounding may explain.
 _LOST = 1e-12
@@ -32,6 +33,30 @@ def waiting() -> Iterator[None]:
     begun = time.monotonic() - time.process_time()
     yield
     _waited[0] += max(time.monotonic() - time.process_time() - begun, 0.0)
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """A dual point with its bound over all pairs, and pairs that matter near it.
+
+    Parameters
+    ----------
+    duals
+        As given or repaired, whichever has the better bound.
+    bound
+        Nats; `raw_bound` is that of the point as given, and may be negative.
+    symbols, columns : (n_candidates,)
+    """
+
+    duals: Duals
+    bound: float
+    raw_bound: float
+    symbols: IntArray
+    columns: IntArray
+
+
+Explorer = Callable[[MappingProblem, Duals, FloatArray | None, float], Found]
+"""Prices a dual point, given column potentials and the largest slack of a candidate."""
 
 
 @dataclass(frozen=True)
@@ -105,12 +130,16 @@ class SearchProgress:
         # Arithmetic that broke down offers NaN, which no comparison takes.
         if plan.information < self.plan.information and self._is_feasible(plan):
             self.plan = plan
-        if np.isfinite(bound) and bound > self.bound:
-            self.duals, self.bound = duals, bound
+        self.take_bound(duals, bound)
         entry = Round(self.seconds, self.plan.information, self.bound, n_pairs, stage)
         self.rounds.append(entry)
         if self.on_round is not None:
             self.on_round(self)
+
+    def take_bound(self, duals: Duals, bound: float) -> None:
+        """Keep a bound, in nats, over all pairs where it is the better one."""
+        if np.isfinite(bound) and bound > self.bound:
+            self.duals, self.bound = duals, bound
 
     def _is_feasible(self, plan: Plan) -> bool:
         problem = self.problem

@@ -1,6 +1,7 @@
 """Default search on an ordered alphabet: solve coarse cells, carry back, refine, certify.
 
-Where many columns have posteriors of their own, `mass_exchange` comes first. Else, and then,
+Where many columns have posteriors of their own, `full_alphabet_search` or `mass_exchange` comes
+first. Else, and then,
 the coarsest problem is solved on all its pairs; each finer one starts from the interpolated
 potentials with pairs on both sides of every price. After each level the mapping and the
 potentials are carried to the full alphabet and measured there, and the search stops as soon as
@@ -12,12 +13,13 @@ from dataclasses import replace
 import numpy as np
 
 from privpipe.numerics.mapping.problem import smoothed_dual
-from privpipe.numerics.mapping.problem.ordered_pricing import bin_posteriors
+from privpipe.numerics.mapping.problem.ordered_pricing import bin_posteriors, is_squared
 from privpipe.numerics.mapping.problem.programme import Duals, Pairs, Plan, dot, make_feasible
-from privpipe.numerics.mapping.problem.search_progress import SearchProgress
+from privpipe.numerics.mapping.problem.search_progress import Explorer, SearchProgress
 from privpipe.numerics.mapping.problem.smoothed_dual import DualPoint
 from privpipe.numerics.mapping.search.coarsening import CoarseAlphabet, coarsen_alphabet
-from privpipe.numerics.mapping.search.column_generation import Explorer, OrderedExplorer
+from privpipe.numerics.mapping.search.column_generation import OrderedExplorer
+from privpipe.numerics.mapping.search.full_alphabet_search import is_thin, search_full
 from privpipe.numerics.mapping.search.interior_point import polish
 from privpipe.numerics.mapping.search.mass_exchange import exchange_masses, measure_noise
 from privpipe.numerics.mapping.search.smoothed_dual_search import anneal, start_logits
@@ -30,11 +32,11 @@ _LEVEL_BINS = 64
 # Columns of a cell: with 8, noisy posteriors are averaged so much that the duals lag by 1e-4.
 _COLUMN_BINS = 24
 _MANY_SYMBOLS = 2**13
-_NOISY_CELLS = 128
-# Where every column has a posterior of its own, groups matter more than cells: at 65,537 symbols
-# 128 cells and 64 groups bring the bound to 2e-5 of the optimum, 256 cells and 24 groups to 6e-5.
-_NOISY_BINS = (24, 64)
-# Gaps from which half the cells' width will do instead of a quarter.
+# Cells and groups of posteriors where every column has a posterior of its own: first, where few
+# symbols are near a price, and where many are. There groups matter more than cells: at 65,537
+# symbols 128 cells and 64 groups bring the bound to 2e-5 of the optimum, 256 and 24 to 6e-5.
+_NOISY, _NOISY_THIN, _NOISY_THICK = (128, 24), (256, 24), (128, 64)
+# Gaps from which half the cells' width will do instead of a quarter, and ever finer cells suffice.
 _NEARLY = 5.0
 # Nats at which annealing all pairs hands over to the interior point.
 _START_GAP = 5e-3
@@ -69,13 +71,20 @@ def search_ordered(progress: SearchProgress, start: Duals | None = None) -> None
 
 
 def _search_noisy(progress: SearchProgress, duals: Duals | None) -> Duals | None:
-    """Few cells and ever more groups of posteriors for the duals, then neighbours for the plan."""
-    for n_bins in _NOISY_BINS:
-        level, plan, duals = _search_cells(progress, _NOISY_CELLS, n_bins, duals)
-        if progress.stop:
-            return duals
-    assert duals is not None, "there are groups"
-    exchange_masses(progress, level, plan, duals)
+    """Cells to begin with; the full alphabet where few symbols are near a price, or neighbours."""
+    *_, duals = _search_cells(progress, *_NOISY, duals)
+    thin = not progress.stop and is_thin(progress)
+    if not progress.stop:
+        shape = _NOISY_THIN if thin and not is_squared(progress.problem) else _NOISY_THICK
+        level, plan, duals = _search_cells(progress, *shape, duals)
+    if progress.stop:
+        return duals
+    # By squared distance neighbours alone are often near enough, in a tenth of the time.
+    if not thin or is_squared(progress.problem):
+        exchange_masses(progress, level, plan, duals)
+    if thin and progress.reached > _NEARLY * progress.gap and not progress.is_late():
+        search_full(progress)
+        return progress.duals
     return duals
 
 

@@ -7,7 +7,6 @@ again costs next to nothing where the mass is small, and any normalised potentia
 bound. This is the c-transform of the column potentials.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
@@ -17,7 +16,12 @@ from privpipe.numerics.mapping.problem import ordered_pricing, pair_pricing, pro
 from privpipe.numerics.mapping.problem.ordered_pricing import PosteriorBins
 from privpipe.numerics.mapping.problem.pair_pricing import PriceOracle, Prices, PricingQuestion
 from privpipe.numerics.mapping.problem.programme import Duals, MappingProblem
-from privpipe.numerics.mapping.problem.search_progress import OutOfTime, SearchProgress, waiting
+from privpipe.numerics.mapping.problem.search_progress import (
+    Found,
+    OutOfTime,
+    SearchProgress,
+    waiting,
+)
 from privpipe.protocols import FloatArray, IntArray
 
 # Of a piece of a round in this process: less than a tenth of a second.
@@ -75,26 +79,6 @@ class TimedPricing:
             raise OutOfTime
 
 
-@dataclass(frozen=True, eq=False)
-class Found:
-    """A dual point with its bound over all pairs, and pairs that matter near it.
-
-    Parameters
-    ----------
-    duals
-        As given or repaired, whichever has the better bound.
-    bound
-        Nats; `raw_bound` is that of the point as given, and may be negative.
-    symbols, columns : (n_candidates,)
-    """
-
-    duals: Duals
-    bound: float
-    raw_bound: float
-    symbols: IntArray
-    columns: IntArray
-
-
 def most_named(problem: MappingProblem) -> int:
     """Cheapest symbols to name for a column, so that their numbers take half a double a value.
 
@@ -102,10 +86,6 @@ def most_named(problem: MappingProblem) -> int:
     """
     width = -(-(problem.n_symbols - 1).bit_length() // 8) or 1  # bytes of a symbol's number
     return max(1, min(_MOST_NAMED, 4 * problem.n_private // width, problem.n_symbols))
-
-
-Explorer = Callable[[MappingProblem, Duals, FloatArray | None, float], Found]
-"""Prices a dual point, given column potentials and the largest slack of a candidate."""
 
 
 def repair_potentials(problem: MappingProblem, prices: Prices, duals: Duals) -> Duals:

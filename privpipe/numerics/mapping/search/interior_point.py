@@ -19,9 +19,8 @@ import scipy.sparse.linalg as spl
 from privpipe.numerics.compiler import njit
 from privpipe.numerics.mapping.problem import programme, smoothed_dual
 from privpipe.numerics.mapping.problem.programme import Duals, MappingProblem, Pairs
-from privpipe.numerics.mapping.problem.search_progress import SearchProgress
+from privpipe.numerics.mapping.problem.search_progress import Explorer, SearchProgress
 from privpipe.numerics.mapping.problem.smoothed_dual import DualPoint, Late
-from privpipe.numerics.mapping.search.column_generation import Explorer
 from privpipe.protocols import FloatArray, IntArray
 
 _NEAR = 0.02  # nats of slack of a pair worth adding

@@ -11,9 +11,8 @@ import numpy as np
 
 from privpipe.numerics.mapping.problem import programme, smoothed_dual
 from privpipe.numerics.mapping.problem.programme import Duals, MappingProblem, Pairs
-from privpipe.numerics.mapping.problem.search_progress import SearchProgress
+from privpipe.numerics.mapping.problem.search_progress import Explorer, SearchProgress
 from privpipe.numerics.mapping.problem.smoothed_dual import DualPoint, Late
-from privpipe.numerics.mapping.search.column_generation import Explorer
 from privpipe.protocols import FloatArray, IntArray
 
 # What follows was chosen on the laws of `tests.bench mapping`. None of it is in a bound, which

@@ -5,19 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from privpipe.numerics.mapping.problem.ordered_pricing import list_near
 from privpipe.numerics.mapping.problem.pair_pricing import PricingQuestion, price_in_memory
 from privpipe.numerics.mapping.problem.programme import MappingProblem, identity_duals
 from privpipe.numerics.mapping.problem.search_progress import SearchProgress
 from privpipe.numerics.mapping.problem.smoothed_dual import logits_of
 from privpipe.numerics.mapping.search import coarse_to_fine_search
+from privpipe.numerics.mapping.search.dual_ascent import REACH, DualAscent
 from privpipe.sanitizers.mapping.alphabet import prepare_alphabet
 from privpipe.sanitizers.mapping.solving.solve import solve_privacy_mapping
-from tests.bench import dual_ascent
-from tests.bench.ascent_search import searching_full
 from tests.bench.bench_mapping_scale import line_law
-from tests.bench.dual_ascent import DualAscent
-
-pytestmark = pytest.mark.slow
 
 
 def make_problem(law: str, n: int, kind: str, budget: float) -> MappingProblem:
@@ -50,26 +47,23 @@ def test_climb__never_falls_by_more_than_the_temperature(law: str, kind: str) ->
     np.testing.assert_allclose(ascent.values, exact, rtol=1e-15, atol=1e-15)
 
 
-def test_climb__ranges_are_blind_to_one_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever sweeps a range, in whatever order: the same bits."""
-    problem, found = make_problem("gamma", 1_500, "absolute", 3.7), []
-    monkeypatch.setattr(dual_ascent, "_RANGE", 256)
-    inner, seen = dual_ascent.sweep_range, []
-    for order in (1, -1):
-
-        def shuffled(task: object, starts: list[int], order: int = order) -> list[object]:
-            seen.append(len(starts))
-            return [inner(task, start) for start in starts[::order]][::order]  # type: ignore[arg-type]
-
-        monkeypatch.setattr(dual_ascent, "sweep_ranges", shuffled)
-        ascent = start_ascent(problem)
-        for _ in range(3):
-            pairs = ascent.list_pairs(1e-3)
-            assert pairs is not None
-            ascent.climb(pairs, 1e-3)
-        found.append(ascent.logits)
-    assert set(seen) == {6}
-    np.testing.assert_array_equal(*found)
+def test_list_near__has_every_pair_that_is_near_and_its_own() -> None:
+    """Against all costs; runs of symbols that are passed over hold none."""
+    problem = make_problem("noise", 1_500, "absolute", 3.7)
+    ascent = start_ascent(problem)
+    near, none = ascent.list_pairs(1e-3), list_near(problem, ascent.duals, ascent.values, 0.1, 5)
+    assert near is not None
+    assert none is None
+    columns, symbols = np.arange(1_500), np.arange(1_500)
+    cost = problem.posterior @ ascent.duals.potentials.T
+    for i in symbols:
+        cost[:, i] += ascent.duals.multiplier * problem.distance.pairs(np.full(1_500, i), columns)
+    listed = np.zeros(cost.shape, bool)
+    listed[near.columns, near.symbols] = True
+    edge = ascent.values[:, None] + REACH * 1e-3
+    assert listed[cost < edge - 1e-9].all()
+    assert not listed[(cost > edge + 1e-9) & ~np.eye(1_500, dtype=bool)].any()
+    assert listed.diagonal().all()
 
 
 @pytest.mark.parametrize(("law", "kind"), [("gamma", "absolute"), ("waves", "squared")])
@@ -86,15 +80,14 @@ def test_search_ordered__full_alphabet_agrees_with_annealing(
     def watch(progress: SearchProgress) -> None:
         stages.append(progress.rounds[-1].stage)
 
-    with searching_full():
-        found = solve_privacy_mapping(
-            joint,
-            codes,
-            kind,
-            distortion_budget=3.7,
-            gap=1e-4,
-            on_round=watch,  # type: ignore[arg-type]
-        )
+    found = solve_privacy_mapping(
+        joint,
+        codes,
+        kind,  # type: ignore[arg-type]
+        distortion_budget=3.7,
+        gap=1e-4,
+        on_round=watch,
+    )
     assert found.gap <= 1e-4
     assert found.lower_bound <= other.information
     assert other.lower_bound <= found.information

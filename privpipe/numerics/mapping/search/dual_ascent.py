@@ -3,14 +3,8 @@
 Potentials of a full alphabet are rough at single symbols, which no cells see. A round lists all
 pairs within a few temperatures of their column's price. Over these each symbol's logit goes to
 the exact maximum of the smoothed dual, the others held. Then all pairs are priced again, so that
-a bound is always over all pairs. Ranges of symbols are swept blind to one another: they read what
-was before the round, so that neither their order nor who sweeps them changes a bit.
-
-Not in the package yet, for it is 300 lines that the bound on the house has no room for: what it
-would win is measured by ``python -m tests.bench.ascent_search NAME``.
+a bound is always over all pairs.
 """
-
-from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -20,17 +14,14 @@ import scipy.sparse as sp
 
 from privpipe.numerics.compiler import njit
 from privpipe.numerics.mapping.problem import smoothed_dual
+from privpipe.numerics.mapping.problem.ordered_pricing import list_near, price_from
 from privpipe.numerics.mapping.problem.programme import Duals, Pairs
 from privpipe.numerics.mapping.problem.search_progress import SearchProgress
-from privpipe.numerics.mapping.problem.smoothed_dual import DualPoint
 from privpipe.protocols import FloatArray, IntArray
-from tests.bench.near_pairs import list_near, price_from
 
 # Temperatures from a column's price up to which its pairs are listed, and no logit moves farther
 # in a round than a share of that, so that hardly an unlisted pair can undercut.
 REACH = 14.0
-# Symbols of a range. By the alphabet, never by the workers: a range's bits depend on it.
-_RANGE = 4096
 _SWEEPS = 4
 # Mass of a symbol without visitors, of what an average one has: holds its potential.
 _HOLD = 1e-3
@@ -44,35 +35,18 @@ _POWER, _MOST_MOVED = 0.05, 0.01
 
 
 @njit(cache=True, nogil=True)
-def begin_columns(graph: Any, g: Any, tau: Any, least: Any, total: Any) -> Any:
-    """Least cost of each column on its pairs and its sum of ``exp((least - cost) / tau)``."""
-    pointers, symbols, base, p, _ = graph
-    for j in range(len(least)):
-        low, total[j] = np.inf, 0.0
-        for k in range(pointers[j], pointers[j + 1]):
-            i = symbols[k]
-            low = min(low, p[j, 0] * g[i, 0] + p[j, 1] * g[i, 1] + base[k])
-        for k in range(pointers[j], pointers[j + 1]):
-            i = symbols[k]
-            cost = p[j, 0] * g[i, 0] + p[j, 1] * g[i, 1] + base[k]
-            total[j] += np.exp((low - cost) / tau)
-        least[j] = low
-
-
-@njit(cache=True, nogil=True)
 def sweep_symbols(
-    graph: Any, t: Any, g: Any, log_prior: Any, tau: Any, state: Any, ends: Any, turns: Any
+    graph: Any, t: Any, g: Any, log_prior: Any, tau: Any, ends: Any, backwards: Any
 ) -> Any:
-    """Every symbol's logit of a range in turn to the maximum of the smoothed dual.
+    """Every symbol's logit in turn to the maximum of the smoothed dual.
 
-    `graph` is by symbols: (pointers, columns, base, posterior, mass, held mass). `state` is what
-    `begin_columns` found; `ends` how far each logit may go; `turns` first, last and which way.
+    `graph` is by symbols: pointers, columns, costs without potentials, posterior and mass of the
+    columns, their least cost and their sum of ``exp((least - cost) / tau)``, held mass. `ends` is
+    how far each logit may go.
     """
-    by, columns, base, p, _, _ = graph
-    least, total = state
-    start, stop, backwards = turns
-    for turn in range(stop - start):
-        i = stop - 1 - turn if backwards else start + turn
+    by, columns, base, p, _, least, total, _ = graph
+    for turn in range(len(t)):
+        i = len(t) - 1 - turn if backwards else turn
         if by[i] == by[i + 1]:
             continue
         # What the columns have without this symbol.
@@ -80,7 +54,7 @@ def sweep_symbols(
             j = columns[k]
             cost = p[j, 0] * g[i, 0] + p[j, 1] * g[i, 1] + base[k]
             total[j] = max(total[j] - np.exp((least[j] - cost) / tau), 0.0)
-        t[i] = _best_logit(graph, i, t[i], log_prior, tau, state, ends[0][i], ends[1][i])
+        t[i] = _best_logit(graph, i, t[i], log_prior, tau, ends[0][i], ends[1][i])
         g[i, 0] = -np.log1p(np.exp(-t[i])) - log_prior[0]
         g[i, 1] = -np.log1p(np.exp(t[i])) - log_prior[1]
         for k in range(by[i], by[i + 1]):
@@ -94,12 +68,9 @@ def sweep_symbols(
 
 
 @njit(cache=True, nogil=True)
-def _best_logit(
-    graph: Any, i: Any, t: Any, log_prior: Any, tau: Any, state: Any, low: Any, high: Any
-) -> Any:
+def _best_logit(graph: Any, i: Any, t: Any, log_prior: Any, tau: Any, low: Any, high: Any) -> Any:
     """The maximum over one logit between two ends, by safeguarded Newton steps."""
-    by, columns, base, p, mass, anchor = graph
-    least, total = state
+    by, columns, base, p, mass, least, total, anchor = graph
     held, open_low, open_high = 1.0 / (1.0 + np.exp(-t)), True, True
     for _ in range(8):
         r = 1.0 / (1.0 + np.exp(-t))
@@ -113,12 +84,11 @@ def _best_logit(
                 w, d = e / (total[j] + e), p[j, 0] - r
                 slope += mass[j] * w * d
                 bend += mass[j] * w * (r * (1.0 - r) + (1.0 - w) * d * d / tau)
-        step = slope / bend if bend > 0.0 else 0.0
         if slope > 0.0:
             low, open_low = t, False
         else:
             high, open_high = t, False
-        new = t + step
+        new = t + (slope / bend if bend > 0.0 else 0.0)
         if new >= high:
             new = high if open_high else 0.5 * (low + high)
         elif new <= low:
@@ -127,21 +97,6 @@ def _best_logit(
         if moved < 1e-2 * tau:
             break
     return t
-
-
-def sweep_ranges(task: tuple[Any, ...], starts: list[int]) -> list[FloatArray]:
-    """The logits of all ranges, which know nothing of one another."""
-    return [sweep_range(task, start) for start in starts]
-
-
-def sweep_range(task: tuple[Any, ...], start: int) -> FloatArray:
-    """A range's logits after its sweeps, to and fro."""
-    graph, logits, g, log_prior, tau, (least, total), ends = task
-    t, stop, sweep = logits.copy(), min(start + _RANGE, len(logits)), cast(Any, sweep_symbols)
-    here = graph, t, g.copy(), log_prior, tau, (least.copy(), total.copy()), ends
-    for turn in range(_SWEEPS):
-        sweep(*here, (start, stop, turn % 2 == 1))
-    return np.asarray(t[start:stop])
 
 
 @dataclass(eq=False)
@@ -168,14 +123,12 @@ class DualAscent:
 
     def __post_init__(self) -> None:
         problem = self.progress.problem
-        self.first = problem.stay.copy()
+        self.first, self._ceiling = problem.stay.copy(), np.full(problem.n_symbols, _WIDEST)
         self.restart(smoothed_dual.logits_of(self.duals.potentials, problem.prior)[:, 0].copy())
         self.cool()
 
     def cool(self) -> None:
         """A new temperature: every logit has its first room, or what undercutting left."""
-        n = self.progress.problem.n_symbols
-        self._ceiling = getattr(self, "_ceiling", np.full(n, _WIDEST))
         self._room = np.minimum(_ROOM, self._ceiling)
 
     def restart(self, logits: FloatArray, multiplier: float | None = None) -> None:
@@ -185,14 +138,12 @@ class DualAscent:
         self.duals = Duals(smoothed_dual.potentials_of(logits[:, None], problem.prior), lam)
         self.values = price_from(problem, self.duals, self.first)
         self.bound = float(np.sum(problem.mass * self.values)) - lam * problem.budget
-        if np.isfinite(self.bound) and self.bound > self.progress.bound:
-            self.progress.duals, self.progress.bound = self.duals, self.bound
+        self.progress.take_bound(self.duals, self.bound)
 
     def list_pairs(self, tau: float) -> Pairs | None:
         """All pairs that matter at a temperature; None where they are too many."""
-        return list_near(
-            self.progress.problem, self.duals, self.values, REACH * tau, self.most_pairs
-        )
+        near = REACH * tau
+        return list_near(self.progress.problem, self.duals, self.values, near, self.most_pairs)
 
     def climb(self, pairs: Pairs, tau: float) -> None:
         """One round over listed pairs.
@@ -203,14 +154,12 @@ class DualAscent:
         tau
             Temperature, nats.
         """
-        problem, before = self.progress.problem, self.logits
-        base = self.duals.multiplier * pairs.distances
-        box = self._room * REACH * tau
-        logits = self._sweep(pairs, base, tau, (before - box, before + box))
+        before, box = self.logits, self._room * REACH * tau
+        logits = self._sweep(pairs, tau, before - box, before + box)
         self.restart(logits)
         at_end = np.abs(logits - before) > 0.99 * box
         self._room[at_end] = np.minimum(_WIDER * self._room[at_end], self._ceiling[at_end])
-        _, on_pairs = smoothed_dual.column_minima(problem, pairs, self.duals)
+        _, on_pairs = smoothed_dual.column_minima(self.progress.problem, pairs, self.duals)
         bad = np.unique(self.first[on_pairs - self.values > _UNDERCUT * tau])
         if len(bad):  # who undercut without being listed goes back, and less far from now on
             self._ceiling[bad] = np.maximum(_NARROWER * self._room[bad], _NARROWEST)
@@ -218,23 +167,22 @@ class DualAscent:
             logits[bad] = before[bad]
             self.restart(logits)
 
-    def _sweep(
-        self, pairs: Pairs, base: FloatArray, tau: float, ends: tuple[FloatArray, FloatArray]
-    ) -> FloatArray:
-        """The logits after each range's sweeps."""
-        problem = self.progress.problem
+    def _sweep(self, pairs: Pairs, tau: float, low: FloatArray, high: FloatArray) -> FloatArray:
+        """The logits after sweeps to and fro."""
+        problem, base = self.progress.problem, self.duals.multiplier * pairs.distances
         n, law = problem.n_symbols, (np.ascontiguousarray(problem.posterior), problem.mass)
+        cost, least = smoothed_dual.column_minima(problem, pairs, self.duals)
+        total = np.add.reduceat(np.exp((least[pairs.columns] - cost) / tau), pairs.pointers[:-1])
         by = sp.csr_array((base, pairs.symbols, pairs.pointers), (problem.n_columns, n)).tocsc()
-        graph = by.indptr, by.indices, by.data, *law, _HOLD / n
-        g, (least, total) = self.duals.potentials, np.empty((2, problem.n_columns))
-        begin: Any = begin_columns
-        begin((pairs.pointers, pairs.symbols, base, *law), g, tau, least, total)
-        task = graph, self.logits, g, np.log(problem.prior), tau, (least, total), ends
-        return np.concatenate(sweep_ranges(task, [*range(0, n, _RANGE)]))
+        graph = by.indptr, by.indices, by.data, *law, least, total, _HOLD / n
+        t, sweep, g = self.logits.copy(), cast(Any, sweep_symbols), self.duals.potentials.copy()
+        for turn in range(_SWEEPS):
+            sweep(graph, t, g, np.log(problem.prior), tau, (low, high), turn % 2 == 1)
+        return t
 
     def masses(self, pairs: Pairs, tau: float) -> FloatArray:
         """Softmin masses of the pairs, (n_pairs,)."""
-        point = DualPoint(pairs, self.logits[:, None], self.duals.multiplier, tau)
+        point = smoothed_dual.DualPoint(pairs, self.logits[:, None], self.duals.multiplier, tau)
         return point.masses(self.progress.problem)
 
     def follow(self, spent: float) -> None:
