@@ -135,7 +135,7 @@ def suggest_command(config: str, out: str = "") -> dict[str, Any]:
         if case == "open" and configured.is_useful:
             say(f"next     privpipe run {quote(config)}")
             return content
-    found = diagnosis.diagnose(options, trial, refused=configured is not None)
+    found = diagnosis.diagnose(options, trial, () if configured is None else None)
     say(found.text)
     if found.following is not None:
         write_new(out, found.write(f"Instead of {config}."))

@@ -277,9 +277,7 @@ def _try_methods(
             least = min(1.0, math.ceil(100 * needs.reaches) / 100)
             noise[needs.key] = max(noise.get(needs.key, 0.0), least)
         options = options.change("gate", **noise)
-        found = diagnose(
-            options, replace(trial, options=find_attack_options(options)), refused=False
-        )
+        found = diagnose(options, replace(trial, options=find_attack_options(options)), ())
     except (PrivpipeError, ValidationError):  # `check` will say what is wrong
         return None, "", {}
     usual, final = RunOptions.model_fields["gate"].default, found.following or options

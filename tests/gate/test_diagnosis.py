@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tomllib
 from dataclasses import replace
 from pathlib import Path
@@ -44,12 +45,12 @@ from tests.store.serial_run import run_serially, serial_flows
 N = 12_000
 
 
-def make(folder: Path, *, reveals: bool = False) -> RunOptions:
+def make(folder: Path, *, reveals: bool = False, means: float = 2.0) -> RunOptions:
     """Features that hold a secret apart from the target; what is predicted reveals it or not."""
     rng = np.random.default_rng(7)
     secret = rng.integers(0, 2, N).astype(np.int8)
     x = rng.normal(size=(N, 6))
-    x[:, 0] += 2.0 * secret
+    x[:, 0] += means * secret
     score = x[:, 1] + x[:, 2] + 0.3 * rng.normal(size=N)
     if reveals:  # what can be predicted of the target is the secret, and little else
         score = x[:, 0] - 1.0 + 2.0 * rng.normal(size=N)
@@ -189,6 +190,46 @@ def test_diagnose__does_not_propose_the_method_that_was_refused(tmp_path: Path) 
     assert first is not None
     second = diagnose(first, trial)
     assert second.following is None or second.following.method.name != first.method.name
+
+
+def test_diagnose__proposes_none_that_was_refused_before(tmp_path: Path) -> None:
+    options = make(tmp_path)
+    trial = draw(options)
+    names = {str(method["name"]) for method, _ in trial.list_ladder()}
+    found = diagnose(options, trial, names)
+    assert (found.case, found.following, found.tried) == ("target", None, ())
+    assert "Tried: none, since all were refused." in found.text
+
+
+@pytest.mark.slow
+def test_lead_out__does_not_go_back_to_what_an_earlier_attempt_was_refused_with(
+    tmp_path: Path,
+) -> None:
+    """Adult's countries: null-space, least squares, and null-space again, within one limit."""
+    options = make(tmp_path)
+    options = options.model_copy(
+        update={"method": METHODS["pca"].options(name="pca", n_filtered=6)}
+    )
+    first = diagnose(options, draw(options)).following
+    assert first is not None
+    limits = {"confidential_advantage_max": 0.2, "exposed_max": 0.1, "must_find": 0.5}
+    note = {"options": {"method": {"name": first.method.name}, "gate": limits}, "state": "failed"}
+    folder = tmp_path / "release.report"
+    folder.mkdir()
+    (folder / "attempt-00000000.json").write_text(json.dumps(note))
+    with serial_flows(), pytest.raises(GateError):
+        run_serially(options)
+    following = folder / "next.toml"
+    assert not following.exists() or read_options(str(following)).method.name != first.method.name
+
+
+def test_lead_out__says_that_no_method_helps_where_raw_records_show_nothing(tmp_path: Path) -> None:
+    options = make(tmp_path, means=0.0).change("audit", adversaries=("least_squares",))
+    with serial_flows(), pytest.raises(GateError, match="find nothing in the raw records") as found:
+        run_serially(options)
+    assert "No method changes what the raw records show." in found.value.remedy
+    assert "What would pass" not in found.value.remedy
+    assert not (tmp_path / "release.report" / "next.toml").exists()
 
 
 def test_diagnose__what_is_expected_within_the_weakest_limits_may_pass(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ judges.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from shlex import quote
 from textwrap import fill
@@ -15,9 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from privpipe.attacks.threats.verdicts.safeguards import MISSED
+from privpipe.attacks.threats.verdicts.safeguards import MISSED, NOTHING
 from privpipe.errors import PrivpipeError
 from privpipe.pipeline.runs.configuration_file import write_keys, write_options
+from privpipe.pipeline.runs.history import read_attempts
 from privpipe.pipeline.runs.run import HOLDOUT, Run
 from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.pipeline.stages import trial
@@ -109,7 +110,9 @@ def forecast_gate(rung: Rung, trial: TrialRecords) -> tuple[str, str]:
 FORECASTS: Mapping[str, str] = read_texts("words.yaml")["forecasts"]
 
 
-def diagnose(options: RunOptions, trial: TrialRecords, *, refused: bool = True) -> Diagnosis:
+def diagnose(
+    options: RunOptions, trial: TrialRecords, refused: Collection[str] | None = None
+) -> Diagnosis:
     """Climb down the ladder: what would pass, with these limits or with weaker ones.
 
     Parameters
@@ -119,8 +122,9 @@ def diagnose(options: RunOptions, trial: TrialRecords, *, refused: bool = True) 
     trial
         Records that no audit judges.
     refused
-        Whether the gate refused this very method: it is not proposed again.
+        Names of methods that the gate refused, which are not proposed again: this one by default.
     """
+    refused = (options.method.name,) if refused is None else refused
     limits = {key: getattr(options.gate, key) for key in WEAKEST}
     weakest = {key: max(value, limits[key]) for key, value in WEAKEST.items()}
     if said := say_order(trial, limits):
@@ -132,7 +136,7 @@ def diagnose(options: RunOptions, trial: TrialRecords, *, refused: bool = True) 
     rungs = [
         trial.try_method(method, standardise=scaled)
         for method, scaled in trial.list_ladder()
-        if not (refused and method["name"] == options.method.name)
+        if method["name"] not in refused
     ]
     # Within the limits that are set, else within the nearest ones that still say something.
     for allowed in (limits, weakest):
@@ -226,7 +230,7 @@ def say_few(options: RunOptions, trial: TrialRecords, weakest: Mapping[str, floa
 def _say_target(rungs: list[Rung]) -> Diagnosis:
     """Nothing of the ladder passes."""
     useful = [rung for rung in rungs if rung.outlooks and not rung.failed]
-    tried = "; ".join(rung.describe() for rung in rungs)
+    tried = "; ".join(rung.describe() for rung in rungs) or "none, since all were refused"
     if not useful:
         return Diagnosis("target", f"No other method could be fitted. Tried: {tried}.", None)
     # The last of the ladder releases the predicted target and nothing else.
@@ -261,10 +265,19 @@ def find_blind(options: RunOptions, findings: Mapping[str, Any]) -> Diagnosis | 
 def lead_out(run: Run, findings: Mapping[str, Any], complaints: list[Complaint]) -> dict[str, Any]:
     """What would let a release pass, tried; and the file that runs it."""
     said, tried = find_remedies(findings, complaints), list[str]()
-    if complaints[0].code in TRIED and run.method.releases == "rows":
+    decisions = findings["adversaries"].get("decisions", ())
+    bad = [one for one in decisions if one["verdict"] != "safe"]
+    if bad and all(NOTHING in one["reason"] for one in bad):
+        said.append("No method changes what the raw records show.")
+    elif complaints[0].code in TRIED and run.method.releases == "rows":
+        # Nor is one proposed that an earlier attempt within the same limits was refused with.
+        gate = run.options.model_dump(mode="json", exclude_defaults=True).get("gate")
+        earlier = [one["options"] for one in read_attempts(run.report_url)]
+        refused = {o["method"]["name"] for o in earlier if o.get("gate") == gate}
         try:
             trial = draw_trial(run.options, run.training, attempt=int(findings["attempt"]) + 1)
-            found = find_blind(run.options, findings) or diagnose(run.options, trial)
+            refused.add(run.method.name)
+            found = find_blind(run.options, findings) or diagnose(run.options, trial, refused)
         except PrivpipeError as error:  # the refusal itself is what matters
             said.append(f"No other method could be tried: {error.message}")
         else:

@@ -13,10 +13,17 @@ from hypothesis import strategies as st
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.evidence import Evidence
 from privpipe.attacks.adversaries.preparation import prepare_evidence
+from privpipe.attacks.statistics.intervals import Interval
 from privpipe.attacks.threats.inference import measure_attacks
 from privpipe.attacks.threats.paired_training import choose_strongest, measure_curve
 from privpipe.attacks.threats.verdicts.outcomes import Attack, Decision
-from privpipe.attacks.threats.verdicts.safeguards import LearningCurve, expect_gain, hold_to_curve
+from privpipe.attacks.threats.verdicts.safeguards import (
+    LearningCurve,
+    expect_gain,
+    hold_to_control,
+    hold_to_curve,
+)
+from privpipe.protocols import Column
 
 QUICK = AttackOptions(
     adversaries=("naive_bayes",), max_advantage=0.3, max_exposed=0.2, decides=("accuracy", "auc")
@@ -50,14 +57,59 @@ def test_measure_attacks__permuted_labels_are_not_safe() -> None:
     assert measure_attacks(raw, permuted, raw=raw, options=other).verdict == "unproven"
 
 
+RARE = (Column("confidential", 40),)
+
+
+def _draw_rare(n_records: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Raw records that tell a secret of forty classes, nine tenths of which are of one."""
+    random = np.random.default_rng(seed)
+    secret = random.choice(40, n_records, p=[0.9, *[0.1 / 39] * 39])
+    raw = random.normal(size=(n_records, 4))
+    raw[:, 0] += 1.0 * (secret > 0)
+    raw[:, 2] += 1.0 * (secret % 2) * (secret > 1)
+    return raw, secret
+
+
+def test_hold_to_control__takes_the_mean_of_hits_where_classes_are_rare() -> None:
+    """Adult's countries: an area of .77 whose limits were .33 and .81 was called nothing."""
+    raw, secret = _draw_rare(4000, 3)
+    noise = np.random.default_rng(4).normal(size=(4000, 2))
+    options = replace(QUICK, max_advantage=0.9, max_exposed=0.9, level=0.999)
+    report = measure_attacks(noise, secret, raw=raw, columns=RARE, options=options)
+    assert report.verdict == "unproven"
+    (control,) = (one for one in report.outcomes if one.attack.source == "raw")
+    scores = {one.name: one for one in control.scores}
+    assert scores["auc"].advantage > 0.4
+    assert not scores["auc"].is_more
+    hits = Interval(0.1, 0.07, 0.5, 0.9999, "influence")
+    better = replace(scores["balanced_accuracy"], interval=hits)
+    held = replace(control, scores=(scores["auc"], better))
+    safe = Decision("confidential", "safe", "'confidential' is safe: all.")
+    found = hold_to_control(safe, [held], options)
+    assert found.verdict == "safe"
+    assert "Raw records reveal it by an advantage of at least" in found.reason
+    assert hold_to_control(safe, [control], options).verdict == "unproven"
+
+
+def test_measure_attacks__what_the_release_reveals_the_raw_records_reveal() -> None:
+    _, noise, secret = _draw(4000, 5)
+    released = (noise + 0.25 * secret[:, None]).round(1)  # all bits are of the sum
+    options = replace(QUICK, max_advantage=0.6, max_exposed=0.4)
+    report = measure_attacks(released, secret, raw=noise, options=options)
+    assert report.verdict == "safe"
+    assert measure_attacks(noise, secret, raw=noise, options=options).verdict == "unproven"
+
+
 @pytest.mark.slow
 def test_measure_attacks__labels_of_nothing_pass_the_control_in_at_most_one_of_twenty() -> None:
     safe = 0
     for seed in range(20):
-        raw, _, secret = _draw(2000, seed)
+        raw, secret = _draw(2000, seed)[::2] if seed % 2 else _draw_rare(2000, seed)
         permuted = np.random.default_rng(seed).permutation(secret)
         options = replace(QUICK, max_advantage=1.0, max_exposed=1.0)
-        safe += measure_attacks(raw, permuted, raw=raw, options=options).verdict == "safe"
+        columns = None if seed % 2 else RARE
+        report = measure_attacks(raw, permuted, raw=raw, columns=columns, options=options)
+        safe += report.verdict == "safe"
     assert safe <= 0.05 * 20
 
 

@@ -126,40 +126,47 @@ def withdraw_safe(decision: Decision, why: str) -> Decision:
     return replace(decision, verdict="unproven", reason=f"{reason} {why}")
 
 
+NOTHING = "the same adversaries find nothing in the raw records"
+"""Of labels that mean nothing; no other method of release changes that."""
+
+
 def hold_to_control(
     decision: Decision, outcomes: Iterable[AttackOutcome], options: AttackOptions
 ) -> Decision:
     """A decision, "unproven" instead of "safe" where raw records reveal no more than chance.
 
     Of a variable that `AttackOptions.uninformative` names this is said and accepted; where raw
-    records were not given nothing is known of them, and that is said.
+    records were not given nothing is known of them, and that is said. What the release surely
+    reveals the raw records reveal as well.
     """
     if decision.verdict != "safe":
         return decision
-    raw = [o for o in outcomes if (o.attack.source, o.attack.target) == ("raw", decision.target)]
+    mine = [one for one in outcomes if one.attack.target == decision.target]
+    raw, released = ([o for o in mine if o.attack.source == s] for s in ("raw", "released"))
     if decision.target in options.uninformative:
         why = "The operator says that raw records do not reveal it (uninformative)."
     elif not raw:
         why = "No raw records were given as a control."
-    elif (lower := max(_list_lower(raw, options), default=-math.inf)) > 0:
+    elif (lower := max([*_list_lower(raw, options), *_list_lower(released, options), 0.0])) > 0:
         why = f"Raw records reveal it by an advantage of at least {say_lower(lower)}."
     else:
         return withdraw_safe(
             decision,
-            "But the same adversaries find nothing in the raw records: labels that mean nothing "
-            "make everything safe. Check how labels were joined to records; where the raw records "
+            f"But {NOTHING}: labels that mean nothing make everything safe. "
+            "Check how labels were joined to records; where the raw records "
             f"do not reveal it, say so: [audit] uninformative = ['{decision.target}'].",
         )
     return replace(decision, reason=f"{decision.reason} {why}")
 
 
-def _list_lower(raw: list[AttackOutcome], options: AttackOptions) -> Iterator[float]:
-    """Lower limits of the advantage on raw records, which hold jointly."""
-    for outcome in raw:
-        deciding = outcome.deciding(options)
+def _list_lower(some: list[AttackOutcome], options: AttackOptions) -> Iterator[float]:
+    """Lower limits of the advantage on raw or on released records, which hold jointly with both."""
+    for outcome in some:
+        # An area over classes has wide limits where one is rare; the mean of their hits has not.
+        names = (*options.deciding(outcome.attack.kind), "balanced_accuracy")
         # One success of many tries is expected by chance: the tries share the level.
-        level = options.plan_level(len(raw) * len(options.deciding(outcome.attack.kind)))
-        found = (score.at(level) for score in deciding)
+        level = options.plan_level(2 * len(some) * len(names))
+        found = (score.at(level) for score in outcome.scores if score.name in names)
         # No gain is counted of raw records: `is_more` is of the advantage.
         yield from (one.advantage_lower if one.is_more else 0.0 for one in found)
 
