@@ -6,12 +6,13 @@ variable, of the data sets in PRIVPIPE_PAPER_DATA with at least 10,000 records, 
 
 Where a message says to shuffle the source, it does, and begins anew: that is a try.
 
-What was seen of twelve pairs; eight were not run, the bar of 14 of 20 is open. Published within the
+Thirteen pairs were run; seven were not, the bar of 14 of 20 is open. Published within the
 limits: 0 (.14 / .05) and 3 (.18 / .07) at the first try; 1 (.2 / .03) at the second, with another
 method; 19 (.1 / .02) at the second, shuffled. Published beyond them: 2 (.24 / .09), at the limits
 that `init` wrote. Before the follower shuffled, 15, 16 and 19 were refused for the order of the
 schools. "Nothing passes" was said of 7 and 18, and of 16 and 17, shuffled, where the last of the
-ladder was refused as well. Of 12 too few subjects judge: 30 people. 6 was refused where the audit
+ladder was refused as well. Of 4 the audit misses planted leaks, whatever the method of three; now
+the first refusal says so. Of 12 too few subjects judge: 30 people. 6 was refused where the audit
 missed a planted leak; a refusal now writes the size that it finds, and 6 was not run again.
 """
 

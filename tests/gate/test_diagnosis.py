@@ -6,12 +6,14 @@ import json
 import tomllib
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from privpipe.attacks.threats.verdicts.outcomes import Decision
-from privpipe.attacks.threats.verdicts.safeguards import MISSED, withdraw_safe
+from privpipe.attacks.threats.verdicts.safeguards import MISSED, NOTHING, withdraw_safe
 from privpipe.command.error_catalog import read_catalog
 from privpipe.errors import GateError, InputError
 from privpipe.pipeline.runs.configuration_file import read_options
@@ -22,6 +24,7 @@ from privpipe.pipeline.stages.diagnosis import (
     diagnose,
     find_blind,
     forecast_gate,
+    lead_out,
     picture_trial,
     say_few,
     say_order,
@@ -223,11 +226,26 @@ def test_lead_out__does_not_go_back_to_what_an_earlier_attempt_was_refused_with(
     assert not following.exists() or read_options(str(following)).method.name != first.method.name
 
 
+@pytest.mark.parametrize("why", [MISSED, NOTHING])
+def test_lead_out__tries_no_method_where_the_audit_is_blind(why: str, tmp_path: Path) -> None:
+    """Forty countries: none of three methods made an audit find a planted leak of any size."""
+    lost = withdraw_safe(Decision("age", "safe", "'age' is safe: all."), f"But {why}.")
+    found = {
+        "decisions": [{"verdict": "unproven", "reason": lost.reason}],
+        "power": [{"size": None, "finds": False}],
+        "included": (),
+    }
+    run: Any = SimpleNamespace(options=make(tmp_path), method=METHODS["leace"])
+    said = lead_out(run, {"adversaries": found}, [Complaint("unproven", "-")])
+    assert said["tried"] == []
+    assert said["ways_out"].startswith("No method changes what the raw records show")
+
+
 def test_lead_out__says_that_no_method_helps_where_raw_records_show_nothing(tmp_path: Path) -> None:
     options = make(tmp_path, means=0.0).change("audit", adversaries=("least_squares",))
     with serial_flows(), pytest.raises(GateError, match="find nothing in the raw records") as found:
         run_serially(options)
-    assert "No method changes what the raw records show." in found.value.remedy
+    assert "No method changes what the raw records show" in found.value.remedy
     assert "What would pass" not in found.value.remedy
     assert not (tmp_path / "release.report" / "next.toml").exists()
 

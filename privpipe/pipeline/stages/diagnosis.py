@@ -265,10 +265,10 @@ def find_blind(options: RunOptions, findings: Mapping[str, Any]) -> Diagnosis | 
 def lead_out(run: Run, findings: Mapping[str, Any], complaints: list[Complaint]) -> dict[str, Any]:
     """What would let a release pass, tried; and the file that runs it."""
     said, tried = find_remedies(findings, complaints), list[str]()
-    decisions = findings["adversaries"].get("decisions", ())
-    bad = [one for one in decisions if one["verdict"] != "safe"]
-    if bad and all(NOTHING in one["reason"] for one in bad):
-        said.append("No method changes what the raw records show.")
+    bad = [o for o in findings["adversaries"].get("decisions", ()) if o["verdict"] != "safe"]
+    is_blind = bad and all(NOTHING in o["reason"] or MISSED in o["reason"] for o in bad)
+    if is_blind and not find_blind(run.options, findings):
+        said.append("No method changes what the raw records show, or what an audit of them finds.")
     elif complaints[0].code in TRIED and run.method.releases == "rows":
         # Nor is one proposed that an earlier attempt within the same limits was refused with.
         gate = run.options.model_dump(mode="json", exclude_defaults=True).get("gate")

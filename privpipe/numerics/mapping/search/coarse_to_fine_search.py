@@ -73,16 +73,18 @@ def search_ordered(progress: SearchProgress, start: Duals | None = None) -> None
 def _search_noisy(progress: SearchProgress, duals: Duals | None) -> Duals | None:
     """Cells to begin with; the full alphabet where few symbols are near a price, or neighbours."""
     *_, duals = _search_cells(progress, *_NOISY, duals)
-    thin = not progress.stop and is_thin(progress)
+    most = _NEARLY * progress.gap
+    # Nearer than that neighbours are faster.
+    thin = progress.reached > most and is_thin(progress)
     if not progress.stop:
         shape = _NOISY_THIN if thin and not is_squared(progress.problem) else _NOISY_THICK
         level, plan, duals = _search_cells(progress, *shape, duals)
     if progress.stop:
         return duals
     # By squared distance neighbours alone are often near enough, in a tenth of the time.
-    if not thin or is_squared(progress.problem):
+    if not (thin and progress.reached > most) or is_squared(progress.problem):
         exchange_masses(progress, level, plan, duals)
-    if thin and progress.reached > _NEARLY * progress.gap and not progress.is_late():
+    if thin and progress.reached > most and not progress.is_late():
         search_full(progress)
         return progress.duals
     return duals
