@@ -25,7 +25,7 @@ from tests.mutants.reading import Mutant, read_mutants
 
 ROOT = Path(__file__).parents[2]
 COPIED = ("flows", "privpipe", "tests", "docs", "deploy", "conftest.py", "pyproject.toml")
-PATIENCE = 900
+PATIENCE = 300
 """Seconds; a mutant that makes its tests hang is noticed."""
 
 LOADED = ("numba", "pandas", "pydantic", "pytest", "scipy.optimize", "sklearn.ensemble", "xarray")
