@@ -238,14 +238,14 @@ def test_lead_out__tries_no_method_where_the_audit_is_blind(why: str, tmp_path: 
     run: Any = SimpleNamespace(options=make(tmp_path), method=METHODS["leace"])
     said = lead_out(run, {"adversaries": found}, [Complaint("unproven", "-")])
     assert said["tried"] == []
-    assert said["ways_out"].startswith("No method changes what the raw records show")
+    assert said["ways_out"].startswith("First raw records must show something")
 
 
 def test_lead_out__says_that_no_method_helps_where_raw_records_show_nothing(tmp_path: Path) -> None:
     options = make(tmp_path, means=0.0).change("audit", adversaries=("least_squares",))
     with serial_flows(), pytest.raises(GateError, match="find nothing in the raw records") as found:
         run_serially(options)
-    assert "No method changes what the raw records show" in found.value.remedy
+    assert "First raw records must show something" in found.value.remedy
     assert "What would pass" not in found.value.remedy
     assert not (tmp_path / "release.report" / "next.toml").exists()
 

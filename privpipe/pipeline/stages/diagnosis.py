@@ -268,7 +268,7 @@ def lead_out(run: Run, findings: Mapping[str, Any], complaints: list[Complaint])
     bad = [o for o in findings["adversaries"].get("decisions", ()) if o["verdict"] != "safe"]
     is_blind = bad and all(NOTHING in o["reason"] or MISSED in o["reason"] for o in bad)
     if is_blind and not find_blind(run.options, findings):
-        said.append("No method changes what the raw records show, or what an audit of them finds.")
+        said.append("First raw records must show something, and an audit find a planted leak.")
     elif complaints[0].code in TRIED and run.method.releases == "rows":
         # Nor is one proposed that an earlier attempt within the same limits was refused with.
         gate = run.options.model_dump(mode="json", exclude_defaults=True).get("gate")

@@ -12,6 +12,7 @@ from privpipe.numerics.mapping.problem.search_progress import SearchProgress
 from privpipe.numerics.mapping.problem.smoothed_dual import logits_of
 from privpipe.numerics.mapping.search import coarse_to_fine_search
 from privpipe.numerics.mapping.search.dual_ascent import REACH, DualAscent
+from privpipe.numerics.mapping.search.full_alphabet_search import is_thin
 from privpipe.sanitizers.mapping.alphabet import prepare_alphabet
 from privpipe.sanitizers.mapping.solving.solve import solve_privacy_mapping
 from tests.bench.bench_mapping_scale import line_law
@@ -64,6 +65,15 @@ def test_list_near__has_every_pair_that_is_near_and_its_own() -> None:
     assert listed[cost < edge - 1e-9].all()
     assert not listed[(cost > edge + 1e-9) & ~np.eye(1_500, dtype=bool)].any()
     assert listed.diagonal().all()
+
+
+@pytest.mark.parametrize(("seconds", "is_whole"), [(np.inf, True), (1e4, True), (5.0, False)])
+def test_is_thin__a_limit_that_is_short_leaves_it_to_neighbours(
+    seconds: float, is_whole: bool
+) -> None:
+    """The mapping comes last: 131,072 symbols ended at 2.9e-3 after half of 120 seconds."""
+    progress = SearchProgress(make_problem("gamma", 1_500, "absolute", 3.7), 1e-4, seconds)
+    assert is_thin(progress) == is_whole
 
 
 @pytest.mark.parametrize(("law", "kind"), [("gamma", "absolute"), ("waves", "squared")])

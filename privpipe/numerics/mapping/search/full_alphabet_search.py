@@ -30,20 +30,21 @@ _CLIMBS = 0.1
 # Share of a column's mass from which a pair is retained for the interior point; targets of the gap
 # from a column's price up to which it has any pair.
 _RETAINED, _TIGHT = 1e-4, 3.0
-# Pairs of a round: 400 MB. Where warm rounds have more, the search begins colder.
-_MOST = 2**23
+# Pairs of a round: 400 MB. Where warm rounds have more, the search begins colder. And seconds that
+# a limit must leave for each symbol: the mapping comes last, and neighbours have one all along.
+_MOST, _SECONDS = 2**23, 6e-3
 # Share of the gap that a cycle must win.
 _WORTH = 0.1
 
 
 def is_thin(progress: SearchProgress) -> bool:
-    """Whether few symbols are near a price at the best duals, and private values are two.
+    """Whether few symbols are near a price, private values are two, and the time may do.
 
     By absolute distance with a large budget potentials climb as distances do, over thousands of
     symbols of all but one price: lists of near pairs would be of no use.
     """
-    problem, duals = progress.problem, progress.duals
-    if problem.n_private != 2:
+    problem, duals, left = progress.problem, progress.duals, progress.max_seconds - progress.seconds
+    if problem.n_private != 2 or left < _SECONDS * problem.n_symbols:
         return False
     values = price_from(problem, duals, problem.stay.copy())
     return list_near(problem, duals, values, REACH * _COLD * progress.gap, _MOST) is not None
@@ -61,8 +62,8 @@ def search_full(progress: SearchProgress) -> None:
             pairs = _climb(progress, ascent, _COLD * gap)
             if pairs is None or progress.stop:
                 return
-            *carrier, share = _carry(progress, ascent, pairs, _COLD * gap, cycle == 0)
-            carriers.append((carrier[0], carrier[1]))
+            symbols, columns, share = _carry(progress, ascent, pairs, _COLD * gap, cycle == 0)
+            carriers.append((symbols, columns))
             spent.append(share)
             if len(spent) > _MOST_ROUNDS:
                 break
