@@ -4,6 +4,4 @@ From a checkout: ``prefect deploy flows/backfill.py:backfill``. ``deploy/prefect
 names the same flow where it is installed, `privpipe.flows.deployments`.
 """
 
-from __future__ import annotations
-
 from privpipe.flows.deployments import backfill as backfill

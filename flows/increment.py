@@ -4,6 +4,4 @@ From a checkout: ``prefect deploy flows/increment.py:increment``. ``deploy/prefe
 names the same flow where it is installed, `privpipe.flows.deployments`.
 """
 
-from __future__ import annotations
-
 from privpipe.flows.deployments import increment as increment

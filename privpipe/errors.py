@@ -27,6 +27,7 @@ what was wrong with it, what is allowed, and the remedy; `code` is a stable name
 """
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 
@@ -116,13 +117,8 @@ class PrivpipeError(Exception):
 
     def __reduce__(self) -> tuple[object, ...]:
         # The default would drop the keyword arguments on the way from a worker.
-        return _rebuild, (type(self), self.message, self.remedy, self.code, self.details)
-
-
-def _rebuild(
-    kind: type[PrivpipeError], message: str, remedy: str, code: str, details: Any = ()
-) -> PrivpipeError:
-    return kind(message, remedy=remedy, code=code, details=details)
+        named: dict[str, Any] = {"remedy": self.remedy, "code": self.code, "details": self.details}
+        return partial(type(self), self.message, **named), ()
 
 
 class PrivpipeWarning(UserWarning):

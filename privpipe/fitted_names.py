@@ -61,8 +61,7 @@ def keep_names(fit: Callable[P, M]) -> Callable[P, M]:
     @wraps(fit)
     def fit_named(*args: P.args, **kwargs: P.kwargs) -> M:
         shards: Shards = args[0] if args else kwargs["shards"]  # type: ignore[assignment]
-        fitted = fit(*args, **kwargs)
-        return with_schema(fitted, FittedSchema.of(shards.schema))
+        return with_schema(fit(*args, **kwargs), FittedSchema.of(shards.schema))
 
     return fit_named
 
@@ -227,7 +226,8 @@ def _code(values: AnyArray, column: Column) -> IntArray:
 def write_category(value: Any) -> str:
     """A value as text, as an ingest writes it: whole numbers without a decimal point."""
     if isinstance(value, bool | np.bool_):
-        return str(bool(value)).lower()
+        return str(bool(value)).lower()  # as Arrow writes them
+    # 1.0 of one file and 1 of another are one category.
     whole = isinstance(value, float | np.floating) and float(value).is_integer()
     return str(int(value)) if whole else str(value)
 

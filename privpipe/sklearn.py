@@ -188,8 +188,7 @@ class RecordSanitizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]  #
         released, _ = self._divide(self.n_features_in_)
         if self.map_.n_features_out == len(released):
             return OneToOneFeatureMixin.get_feature_names_out(self, input_features)[released]
-        names = [f"released_{j}" for j in range(self.map_.n_features_out)]
-        return np.array(names, dtype=object)
+        return np.array([f"released_{j}" for j in range(self.map_.n_features_out)], dtype=object)
 
     @property
     def guarantee_(self) -> Guarantee:
@@ -248,8 +247,7 @@ class RecordSanitizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]  #
                 f"options is of type {type(options).__name__}.",
                 remedy='Give a dictionary, such as {"utility_budget": 0.01}.',
             )
-        given = {**options, "name": self.method}
-        return method, make_options(method.options, given, self.method)
+        return method, make_options(method.options, {**options, "name": self.method}, self.method)
 
 
 class MethodSanitizer(RecordSanitizer):
@@ -342,9 +340,8 @@ def score_privacy(estimator: Any, x: ArrayLike, y: ArrayLike, confidential: Arra
     """
     secret = np.asarray(confidential)
     attack = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1_000))
-    found = cross_val_score(
-        attack, _release(estimator, x), secret, cv=5, scoring="balanced_accuracy"
-    )
+    released = _release(estimator, x)
+    found = cross_val_score(attack, released, secret, cv=5, scoring="balanced_accuracy")
     chance = 1 / len(np.unique(secret))
     return min(0.0, -(float(np.mean(found)) - chance) / (1 - chance))
 
@@ -363,9 +360,8 @@ def score_utility(estimator: Any, x: ArrayLike, y: ArrayLike, **_: Any) -> float
 
 def _release(estimator: Any, x: ArrayLike) -> Any:
     """What is released of records: of a pipeline that predicts, by the steps before."""
-    return np.asarray(
-        (estimator if hasattr(estimator, "transform") else estimator[:-1]).transform(x)
-    )
+    steps = estimator if hasattr(estimator, "transform") else estimator[:-1]
+    return np.asarray(steps.transform(x))
 
 
 class _ReleaseScorer(_Scorer):  # type: ignore[misc]  # an untyped base

@@ -316,8 +316,7 @@ def encode_desired(desired: FloatArray, columns: Sequence[Column]) -> IntArray:
     combined = np.zeros(len(desired), np.int64)
     for column, values in zip(columns, desired.T, strict=True):
         if column.n_categories:
-            codes = np.nan_to_num(values).astype(np.int64)
-            combined = combined * column.n_categories + codes
+            combined = combined * column.n_categories + np.nan_to_num(values).astype(np.int64)
     return combined
 
 

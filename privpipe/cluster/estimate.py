@@ -3,8 +3,6 @@
 A release of `noisy` is read block by block; of `masking_private` its model holds all there is.
 """
 
-from __future__ import annotations
-
 from functools import partial
 
 from privpipe.capabilities import Estimates

@@ -56,8 +56,7 @@ class PartialSum:
 
     def merge(self, other: PartialSum) -> PartialSum:
         """That of these chunks and the next ones."""
-        statistic = self.statistic.merge(other.statistic)
-        return PartialSum(self.n_records + other.n_records, statistic)
+        return PartialSum(self.n_records + other.n_records, self.statistic.merge(other.statistic))
 
 
 OF_ATTACKS = (

@@ -108,8 +108,7 @@ def _calls(
         @functools.wraps(described)
         def call(*, as_json: bool = False, **given: Any) -> Any:
             module, _, function = target.partition(":")
-            work = getattr(import_module(f"privpipe.command.{module}"), function)
-            return work(**given, **fixed)
+            return getattr(import_module(f"privpipe.command.{module}"), function)(**given, **fixed)
 
         # What typer reads: its options are those of `described`, and one more.
         options = signatures.signature(described)

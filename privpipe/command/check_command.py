@@ -122,8 +122,7 @@ def suggest_command(config: str, out: str = "") -> dict[str, Any]:
     options = read_options(config)
     out = out or f"{config.removesuffix('.toml')}.next.toml"
     # Limits that no one has tried yet are no fault here: what would pass may have others.
-    run = check_stage(options.change("gate", enforce=False))
-    trial = draw_trial(options, run.training)
+    trial = draw_trial(options, check_stage(options.change("gate", enforce=False)).training)
     mine = trial.as_read_by(options.method)
     configured = diagnosis.try_configured(options, mine)
     picture = diagnosis.picture_trial(mine, configured)
@@ -210,17 +209,15 @@ def _list_lines(run: Run, found: forecast.SampleFindings) -> Iterator[tuple[str,
     if unwritten := list_unwritten(run.options.about):
         yield "about", f"the officer's page lacks, for [about]: {', '.join(unwritten)}."
     if left_out := list_left_out(run):
-        names = ", ".join(left_out)
-        yield "left out", f"{names}: variables are released where include names them."
+        yield "left out", f"{', '.join(left_out)}: variables are released where include names them."
 
 
 def _describe_gate(needs: forecast.GateNeeds | None) -> dict[str, Any] | None:
     """What the gate needs; None where it is not enforced."""
     if needs is None:
         return None
-    found = asdict(needs)
     # JSON has no infinity.
-    return found | {"n_needed": needs.n_needed if needs.n_needed < float("inf") else None}
+    return asdict(needs) | {"n_needed": needs.n_needed if needs.n_needed < float("inf") else None}
 
 
 def list_left_out(run: Run) -> list[str]:

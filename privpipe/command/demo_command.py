@@ -170,8 +170,7 @@ def draw_portrait(base: str) -> str:
     figure = Figure(figsize=(12.8, 1.55 * len(pictures)), dpi=120, layout="constrained")
     grid = figure.subplots(len(pictures), len(shown), squeeze=False)
     for axes, (label, records) in zip(grid, pictures.items(), strict=True):
-        scores = cleaner.predict(records)[:, 0]
-        for ax, record, score in zip(axes, records, scores, strict=True):
+        for ax, record, score in zip(axes, records, cleaner.predict(records)[:, 0], strict=True):
             # One grey scale, that of the scans, for all rows: rescaled they would not compare.
             low, high = float(scans[shown].min()), float(scans[shown].max())
             ax.imshow(record.reshape(8, 8), cmap="gray_r", vmin=low, vmax=high)

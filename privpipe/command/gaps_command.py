@@ -105,7 +105,6 @@ def _fill(name: str, gaps: list[promises.Promised]) -> list[str]:
         if deployment.flow_id and "incremental" in (deployment.tags or ()):
             times = times[-1:]  # one run takes all partitions up to its time
         for time in times:
-            parameters = {"logical_time": time}
-            client.create_flow_run_from_deployment(deployment.id, parameters=parameters)
+            client.create_flow_run_from_deployment(deployment.id, parameters={"logical_time": time})
             say(f"queued   {time}")
     return times

@@ -246,9 +246,8 @@ def append_command(
     name = partition or source.rstrip("/").rpartition("/")[2]
     # To the second: it is stored, and compared with logical times of schedules.
     moment = read_time(time) if time else datetime.now(UTC).replace(microsecond=0)
-    options = _choose(chunk_mib, layout)
     added, changed = append_partition(
-        source, collection, name, moment.isoformat(), options, replacing=replace
+        source, collection, name, moment.isoformat(), _choose(chunk_mib, layout), replacing=replace
     )
     there = read_partitions(collection)
     n_records = sum(one.n_records for one in there)

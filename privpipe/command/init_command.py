@@ -138,8 +138,7 @@ def _explain_weaker(section: str, default: Any) -> str:
 
 
 def _comment(text: str) -> list[str]:
-    flat = " ".join(text.split())
-    return [f"# {line}" for line in textwrap.wrap(flat, WIDTH)]
+    return [f"# {line}" for line in textwrap.wrap(" ".join(text.split()), WIDTH)]
 
 
 def _list_variables(schema: CollectionSchema) -> list[str]:
@@ -295,10 +294,10 @@ def _try_methods(
         said = f"So few records can show no less than {write_keys(raised)}: that is written. "
     if keys:
         said += f"To show that, {write_keys(keys)} is written. "
+    said += found.text
     if found.following is not None and found.following.method.name == LAST["name"]:
-        more = " It releases the predicted target and nothing else: --method writes another."
-        return found.following, f"{said}{found.text}{more}", keys | list_weaker(final)
-    return found.following, f"{said}{found.text}", keys | list_weaker(final)
+        said += " It releases the predicted target and nothing else: --method writes another."
+    return found.following, said, keys | list_weaker(final)
 
 
 def _open_labelled(records: Mapping[str, Any]) -> Collection:
@@ -370,8 +369,7 @@ def _count_gaps(collection: str, method: str) -> int:
     if method not in METHODS or METHODS[method].releases == "surrogate":
         return 0  # surrogates are made of records with gaps
     # A missing attribute is a category of its own.
-    reads_codes = "attributes" in _options_of(method)
-    return 0 if reads_codes else count_gaps(collection)[0]
+    return 0 if "attributes" in _options_of(method) else count_gaps(collection)[0]
 
 
 def _explain_gate(n_records: int, gate: Mapping[tuple[str, str], Any]) -> str:

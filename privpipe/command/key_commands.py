@@ -188,8 +188,7 @@ def _forget(name: str) -> tuple[KeyEntry, ...]:
     """Of a release's place all its keys, else the key of this name."""
     if not exists(name):
         return (forget_key(name),)
-    run = str(read_header(name, "release")["run"])
-    forgotten = forget_keys(run)
+    forgotten = forget_keys(str(read_header(name, "release")["run"]))
     if not forgotten:
         raise StoreError(
             f"The release {shown(name)} drew from no key of this key folder.",

@@ -267,8 +267,7 @@ def purge_command(release: str) -> dict[str, Any]:
     if purge_collection(release):
         say(f"{shown(release)}: partitions that no generation names removed")
         return {"release": shown(release), "removed": True}
-    found = purge_parts(release)
-    found = purge_workspace(release) or found
+    found = purge_parts(release) | purge_workspace(release)
     what = "workspace removed" if found else "there was no workspace; nothing removed"
     say(f"{shown(release)}: {what}")
     return {"release": shown(release), "removed": found}

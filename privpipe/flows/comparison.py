@@ -112,13 +112,11 @@ def _list_options(method: Any) -> list[str]:
     return [item.name for item in fields(method) if item.name != "name"]
 
 
-def _vary(
-    label: str, method: Any, varied: Mapping[str, Sequence[Any]]
-) -> Iterator[tuple[str, Any]]:
+def _vary(label: str, method: Any, vary: Mapping[str, Sequence[Any]]) -> Iterator[tuple[str, Any]]:
     """A method with each value of the options to vary; itself where it has none."""
-    keys = [key for key in varied if key in _list_options(method)]
+    keys = [key for key in vary if key in _list_options(method)]
     given = {item.name: getattr(method, item.name) for item in fields(method)}
-    for values in product(*(varied[key] for key in keys)):
+    for values in product(*(vary[key] for key in keys)):
         chosen = dict(zip(keys, values, strict=True))
         name = ", ".join([label, *(f"{key} {value}" for key, value in chosen.items())])
         yield name, make_options(type(method), given | chosen, method.name) if chosen else method
@@ -242,8 +240,7 @@ def _attack(
 def _measure_utility(executor: Executor, sources: AuditSources, run: Run) -> dict[str, Any]:
     if not run.training.desired:
         return {}
-    options = find_attack_options(run.options).without_limits()
-    tasks = [("utility", (sources, options))]
+    tasks = [("utility", (sources, find_attack_options(run.options).without_limits()))]
     [(_, found)] = executor.map_tasks(measure_retained_utility, tasks, prefix="attack")
     if isinstance(found, PrivpipeError):
         raise found

@@ -93,8 +93,7 @@ def backfill(config_path: str, since: Time, until: Time) -> str:
     since, until
         Both included. Another run of the same release at work is waited for.
     """
-    span = TimeSpan(read_time(since), read_time(until))
-    return _release(config_path, read_time(until), span)
+    return _release(config_path, read_time(until), TimeSpan(read_time(since), read_time(until)))
 
 
 def _release(

@@ -18,7 +18,6 @@ from privpipe.errors import GateError, InputError, StoreError
 from privpipe.numerics.moments import CoMoments
 from privpipe.pipeline import stage_tasks
 from privpipe.pipeline.runs import resume
-from privpipe.pipeline.runs.resume import begin_or_resume
 from privpipe.pipeline.runs.run import Cleaned, Run, Trained, cluster_options, list_versions, now
 from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.pipeline.runs.spend import check_lasting
@@ -26,7 +25,6 @@ from privpipe.pipeline.runs.watch import Watch
 from privpipe.pipeline.stages import gate, increment_check
 from privpipe.pipeline.stages.audit import audit_places, audit_stage, judged_records
 from privpipe.pipeline.stages.clean import plan_release
-from privpipe.pipeline.stages.gate import dropping_refused
 from privpipe.pipeline.stages.increment_check import History, TimeSpan, check_part_of
 from privpipe.pipeline.stages.publish import show_release
 from privpipe.pipeline.stages.train import summarise_features
@@ -203,8 +201,8 @@ def _make_part(
     if state is None and exists(url):  # of a history whose first run died: its audit is not known
         incremental_release.delete_part(options.release.path, part)
     run = check_part_of(options, work.history, partition, part)
-    with hold_workspace(url), dropping_refused(url):
-        run, _ = begin_or_resume(run)
+    with hold_workspace(url), gate.dropping_refused(url):
+        run, _ = resume.begin_or_resume(run)
         watch.run_id = run.run_id
         opened = open_executor(cluster_options(options), run.run_id, watch.hear)
         with opened as executor, watch.working(executor):

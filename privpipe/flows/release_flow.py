@@ -184,8 +184,7 @@ def _work(run: Run, executor: Executor, watch: Watch, until: str) -> dict[str, A
         watch.say(f"promise  {trained.guarantee.statement}")
     if last == 0:
         return None
-    what = f"{plan.chunks.n_records:,} records in {n_chunks} chunks"
-    with watch.stage("clean", what):
+    with watch.stage("clean", f"{plan.chunks.n_records:,} records in {n_chunks} chunks"):
         cleaned = stage_tasks.clean_task(run, trained, plan, executor)
     run = resume.begin_stage(run, "audit")
     if (unseen := describe_unseen(run, cleaned)) is not None:

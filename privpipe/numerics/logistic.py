@@ -69,8 +69,7 @@ def measure_softmax(
     logits = scores @ basis.T
     # Column by column: reductions along short rows cost several times as much.
     logits -= reduce(np.maximum, logits.T)[:, None]
-    rows = np.arange(len(logits))
-    right = logits[rows, classes]
+    right = logits[np.arange(len(logits)), classes]
     p = np.exp(logits, out=logits)
     total = p @ np.ones(p.shape[1])
     p /= total[:, None]

@@ -178,8 +178,7 @@ def solve_least_squares(
         )
     gram, cross, mean = _normal_equations(moments, n_features, with_intercept)
     scale = _column_scale(gram, mean)
-    scaled = gram / np.outer(scale, scale)
-    eigenvalues, vectors = np.linalg.eigh(scaled)
+    eigenvalues, vectors = np.linalg.eigh(gram / np.outer(scale, scale))
     # Which eigenvalue comes out below zero differs from kernel to kernel; this bound does not.
     tiny = eigenvalues <= bound_rank_error(n_features) * eigenvalues[-1]
     if ridge == 0 and tiny.any():

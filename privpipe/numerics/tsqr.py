@@ -79,8 +79,7 @@ class TriangularFactor:
 
     def merge(self, other: TriangularFactor) -> TriangularFactor:
         """Factor of the rows of both."""
-        stacked = np.vstack([self.r, other.r])
-        return TriangularFactor(self.count + other.count, _factor(stacked))
+        return TriangularFactor(self.count + other.count, _factor(np.vstack([self.r, other.r])))
 
 
 def solve_triangular(

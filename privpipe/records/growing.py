@@ -4,8 +4,6 @@ What was summed up of a partition is remembered. A fit to all of them reads the 
 its question is the same as before: so do closed forms of one pass.
 """
 
-from __future__ import annotations
-
 import pickle
 from collections.abc import Callable
 from dataclasses import replace

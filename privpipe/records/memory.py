@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce as fold
 from itertools import pairwise
+from operator import add
 from typing import Any, TypeVar
 
 import numpy as np
@@ -225,9 +226,7 @@ def add_sums(parts: Sequence[protocols.Sums]) -> protocols.Sums:
     >>> add_sums([(1.0, np.ones(2)), (2.0, np.ones(2))])
     (3.0, array([2., 2.]))
     """
-    return tuple(
-        fold(lambda left, right: left + right, column) for column in zip(*parts, strict=True)
-    )
+    return tuple(fold(add, column) for column in zip(*parts, strict=True))
 
 
 Aligned = tuple[tuple[int, int], protocols.Sums]

@@ -100,8 +100,7 @@ def draw_roc(curves: Sequence[Curve], *, description: str) -> Drawing:
     def across(false: float) -> float:
         return 52 + math.log10(max(false, LEAST) / LEAST) / -math.log10(LEAST) * (WIDTH - 64)
 
-    given = {"curves": curves, "description": description, "across": across, "height": ROW}
-    return "roc", given
+    return "roc", {"curves": curves, "description": description, "across": across, "height": ROW}
 
 
 def _choose_ticks(low: float, high: float) -> list[float]:

@@ -111,10 +111,9 @@ def _find_linkage(findings: Mapping[str, Any]) -> tuple[Mapping[str, float], flo
 
 def _name_confidential(findings: Mapping[str, Any], verdict: str) -> str:
     """The variable that the verdict is about; of several how many."""
-    all_names = [one["target"] for one in findings["adversaries"]["decisions"]]
     blamed = [
         one["target"] for one in findings["adversaries"]["decisions"] if one["verdict"] == verdict
-    ] or all_names
+    ] or [one["target"] for one in findings["adversaries"]["decisions"]]
     [first, *others] = blamed or ["what is confidential"]
     if others:
         return f"{len(blamed)} confidential variables"
@@ -149,8 +148,7 @@ def _list_unprotected(findings: Mapping[str, Any]) -> Iterator[str]:
 def say_linkage(findings: Mapping[str, Any], *, public: bool = False) -> str:
     """What whoever holds the raw records finds again."""
     top, chance = _find_linkage(findings) or (None, None)
-    linkable = is_linkable(findings)
-    return say("linkage", linkable=linkable, public=public, top=top, chance=chance)
+    return say("linkage", linkable=is_linkable(findings), public=public, top=top, chance=chance)
 
 
 def _draw_targets(findings: Mapping[str, Any]) -> Iterator[IntervalRow]:

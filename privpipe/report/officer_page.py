@@ -75,14 +75,13 @@ def render_officer_page(findings: Findings, *, version: str = "") -> str:
         PageSection("The 18 fields", "", rows),
         PageSection("What each field serves", "", serves, folded=True),
     ]
-    missing = ", ".join(sheet["missing"]) or "nothing"
     return render_page(
         "For the data-protection officer",
         sections,
         verdict=findings["adversaries"]["verdict"],
         verdict_text=sheet["verdict"].partition(": ")[2],
         verdict_name=sheet["verdict"].partition(":")[0],
-        facts={"Yours to write, in [about]": missing},
+        facts={"Yours to write, in [about]": ", ".join(sheet["missing"]) or "nothing"},
         version=version,
     )
 
@@ -92,8 +91,7 @@ def _fill(name: str, source: Mapping[str, str], findings: Findings) -> dict[str,
     if key := source.get("declared"):
         value = (findings.get("declared") or {}).get(key, "")
         hint = f"{YOURS}: {audit_text.ABOUT[key]}"
-        by = "controller" if value else YOURS
-        return {"name": name, "value": value or hint, "by": by}
+        return {"name": name, "value": value or hint, "by": "controller" if value else YOURS}
     parts = {key: findings.get(key) or {} for key in ("about", "parameters", "gate")}
     adversaries = findings["adversaries"]
     value = fill(source["found"], parts | {"findings": findings, "adversaries": adversaries})

@@ -205,8 +205,7 @@ def check_confidential(values: ArrayLike, predictor: FloatArray) -> FloatArray:
         )
     fitted = np.linalg.lstsq(predictor, confidential, rcond=None)[0]
     # Exact dependence but for rounding: a mere correlation is what cleaning is for.
-    rest = np.linalg.norm(confidential - predictor @ fitted)
-    if rest <= 1e-9 * np.linalg.norm(confidential):
+    if np.linalg.norm(confidential - predictor @ fitted) <= 1e-9 * np.linalg.norm(confidential):
         warnings.warn(
             "The confidential predictor is a function of the desired one: whoever gets the target "
             "prediction gets the confidential one, and no privacy is possible.",

@@ -28,7 +28,7 @@ from privpipe.fitted_names import names_of, schema_of, with_names, with_schema
 from privpipe.fitted_schema import FittedSchema
 from privpipe.protocols import AnyArray, Guarantee, RecordMap
 from privpipe.store.access import location, objects
-from privpipe.store.access.objects import read_whole
+from privpipe.store.access.location import Place
 from privpipe.store.arrays import layout
 from privpipe.store.arrays.destination import move_made
 
@@ -40,9 +40,7 @@ NAMED_SINCE = 3
 """Format version since which models know what they were fitted on by name."""
 
 
-def write_model(
-    fitted: RecordMap, url: location.Place, header: Mapping[str, Any] | None = None
-) -> str:
+def write_model(fitted: RecordMap, url: Place, header: Mapping[str, Any] | None = None) -> str:
     """Store a fitted map; it is visible only once it is whole.
 
     Parameters
@@ -103,7 +101,7 @@ def write_model(
     return digest
 
 
-def open_model(url: location.Place) -> RecordMap:
+def open_model(url: Place) -> RecordMap:
     """Read a fitted map; ``open_model(url).apply(x)`` needs neither Dask nor Prefect.
 
     Where the model knows the names of its features and categories, records are read by them.
@@ -231,7 +229,7 @@ def read_arrays(url: str, names: list[str]) -> dict[str, AnyArray]:
     """Read small arrays of a Zarr group whole."""
     store = objects.open_store(url, read_only=True)
     return location.guard_read(
-        lambda: {name: read_whole(store, name) for name in names},
+        lambda: {name: objects.read_whole(store, name) for name in names},
         FormatError,
         f"Arrays of {location.shown(url)} cannot be read",
         remedy="Train the model again, or get it from where it came.",
@@ -318,7 +316,7 @@ def _array_objects(arrays: Mapping[str, AnyArray]) -> dict[str, bytes]:
     group = zarr.create_group(memory)
     for name, one in arrays.items():
         group.create_array(name, data=one, chunks=one.shape or "auto", compressors=[Crc32cCodec()])
-    return objects.read_many(memory, objects.list_keys(memory))
+    return objects.read_all(memory)
 
 
 NAMES = ("coefficients", "intercept")

@@ -217,8 +217,7 @@ class _Columns:
         rows = np.arange(n_records)
         if n_records > _SAMPLE:
             rows = np.sort(np.random.default_rng(seed).choice(n_records, _SAMPLE, replace=False))
-        sample = self.standardise(rows, self.steady)
-        _, values, vectors = np.linalg.svd(sample, full_matrices=False)
+        _, values, vectors = np.linalg.svd(self.standardise(rows, self.steady), full_matrices=False)
         floor = self.margin * np.sqrt(len(rows))
         rank = int(np.count_nonzero(values > max(floor, values[0] * 1e-13)))
         # As many directions as sampled records say nothing of the others; and a rank near full is

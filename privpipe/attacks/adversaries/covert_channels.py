@@ -140,8 +140,7 @@ def _train(problem: Problem, bits: Features, codes: list[Features]) -> Iterator[
     _, part, name, read = max(found, key=lambda one: one[0])
     # Of many classes fewer rounds of larger steps, so that as many trees grow.
     rounds = max(LEAST_ROUNDS, 2 * ROUNDS // max(problem.n_classes or 2, 2))
-    boosted = boost_briefly(part, rounds, LEAVES, learning_rate=PACE / rounds)
-    yield boosted.after(read, name)
+    yield boost_briefly(part, rounds, LEAVES, learning_rate=PACE / rounds).after(read, name)
 
 
 def _read(parts: Sequence[Features], x: FloatArray) -> FloatArray:
@@ -211,8 +210,7 @@ def find_codes(
     if most_factors == parities.MOST_FACTORS:
         codes += [*find_combs(x[found], excess[found]), *find_sum_digits(x[found], excess[found])]
     sizes = np.array([_try(code, x, excess, found, tried) for code in codes])
-    best = np.argsort(-sizes, kind="stable")[:MOST_CODES]
-    return [codes[i] for i in best if sizes[i] > LEAST]
+    return [codes[i] for i in np.argsort(-sizes, kind="stable")[:MOST_CODES] if sizes[i] > LEAST]
 
 
 def _group_classes(problem: Problem) -> IntArray:
@@ -320,8 +318,7 @@ def read_sum_digit(pair: Pair, exponent: int, place: int, x: FloatArray) -> Floa
         Of the digit, from the smallest.
     x : (n_records, n_columns)
     """
-    words = _sum_exactly(x, pair, exponent)
-    return 1.0 - 2.0 * ((words >> place) & 1).astype(np.float64)[:, None]
+    return 1.0 - 2.0 * ((_sum_exactly(x, pair, exponent) >> place) & 1).astype(np.float64)[:, None]
 
 
 def _list_largest(found: Iterable[tuple[float, Any]]) -> list[Any]:

@@ -12,7 +12,6 @@ import numpy as np
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.coordinates import TrainingMatrix
 from privpipe.attacks.statistics import folds, splits
-from privpipe.attacks.statistics.splits import RecordSplit
 from privpipe.protocols import BoolArray, Column, FloatArray, IntArray
 
 
@@ -273,7 +272,7 @@ class Target:
         places = self.evidence.places
         return np.arange(self.evidence.n_records) if places is None else places
 
-    def split_records(self) -> tuple[RecordSplit, ...]:
+    def split_records(self) -> tuple[splits.RecordSplit, ...]:
         """The splits for adversaries on single records; their judging records lie apart.
 
         Raises
@@ -298,7 +297,7 @@ class Target:
             seed=options.seed,
         )
 
-    def split_groups(self) -> tuple[RecordSplit, ...]:
+    def split_groups(self) -> tuple[splits.RecordSplit, ...]:
         """The splits for adversaries who know several records of one group; errors as above."""
         if not self.is_named:
             return self.split_records()

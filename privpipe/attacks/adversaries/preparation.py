@@ -483,5 +483,4 @@ def _indicate(values: FloatArray, column: Column, name: str) -> FloatArray:
             remedy="Give integer codes, -1 where missing.",
         )
     # Whether a value is missing may say what was in it: absence is a category.
-    codes = np.where(values < 0, n, values).astype(np.int64)
-    return np.asarray(np.eye(n + 1)[codes])
+    return np.asarray(np.eye(n + 1)[np.where(values < 0, n, values).astype(np.int64)])

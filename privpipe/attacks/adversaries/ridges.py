@@ -154,8 +154,7 @@ def find_features(landmarks: FloatArray, exponent: float) -> Features:
         kernel = measure_kernel(landmarks, x, exponent)
         # Of landmarks L and root R with R R' = K(L, L), R^-1 K(L, x) has the kernel as inner
         # products.
-        features = linalg.solve_triangular(root.astype(kernel.dtype), kernel, lower=True)
-        return np.asarray(features.T)
+        return np.asarray(linalg.solve_triangular(root.astype(kernel.dtype), kernel, lower=True).T)
 
     return find
 
@@ -196,8 +195,7 @@ def measure_kernel(x: FloatArray, y: FloatArray, exponent: float) -> FloatArray:
 
 def measure_width(x: FloatArray, seed: int) -> float:
     """One over the median squared distance of a sample: the unit of kernel exponents."""
-    random = np.random.default_rng(seed)
-    some = random.choice(len(x), min(1000, len(x)), replace=False)
+    some = np.random.default_rng(seed).choice(len(x), min(1000, len(x)), replace=False)
     apart = scipy.spatial.distance.pdist(x[some], "sqeuclidean")
     # Most records of one class may lie nearer than distances are known by.
     distance = max(float(np.median(apart)), LEAST_WIDTH * float(apart.mean()))

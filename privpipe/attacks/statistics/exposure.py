@@ -4,8 +4,6 @@ Averages hide them: here the adversary claims a class only where it is surest (C
 Membership Inference Attacks From First Principles).
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from dataclasses import dataclass, replace
 from itertools import starmap

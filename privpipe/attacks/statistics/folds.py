@@ -5,8 +5,6 @@ one value of the target: there the target ranks no one before another, and nothi
 subtracted (Janes and Pepe 2009, Adjusting for Covariate Effects on Classification Accuracy).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np
@@ -157,8 +155,7 @@ def _share_settings(order: IntArray, fold: IntArray, mine: IntArray, n: int) -> 
     for givers in (fold >= n - half, (fold >= 0) & (fold < half)):
         drawn = _draw_evenly(order[givers[order]], mine, TRIED_SHARE, 0)
         parts.append(np.where(givers, 4 + drawn, 0))
-    fewest = np.bincount(mine[parts[0] == 5], minlength=int(mine.max()) + 1)
-    if fewest.min() < FEWEST_TRIED:
+    if np.bincount(mine[parts[0] == 5], minlength=int(mine.max()) + 1).min() < FEWEST_TRIED:
         return
     for k in range(n):
         yield np.where(fold == k, 2, parts[0] if k < n - half else parts[1])

@@ -157,8 +157,7 @@ def measure_hits_interval(hits: BoolArray, confidence: Confidence = USUAL) -> In
     if confidence.groups is None:
         return confidence.find(n_hits / n, _find_wilson(n_hits / n, n, math.inf), "wilson")
     codes, n_groups = code_groups(confidence.groups, n)
-    effective = plan_effective(hits, codes, n_groups)
-    limits = _find_wilson(float(hits.mean()), effective, n_groups - 1)
+    limits = _find_wilson(float(hits.mean()), plan_effective(hits, codes, n_groups), n_groups - 1)
     return confidence.find(float(hits.mean()), limits, "wilson")
 
 

@@ -161,8 +161,7 @@ def _split_classes(column: Column, values: FloatArray) -> FloatArray:
     """Contrasts of a variable as columns of 0 and 1, NaN where it is missing."""
     n = _count_contrasts(column)
     if column.n_categories is None:
-        edges = _find_quantiles(values, QUARTERS)
-        split = (values[:, None] > edges).astype(np.float64)
+        split = (values[:, None] > _find_quantiles(values, QUARTERS)).astype(np.float64)
     else:
         first = 1 if n == 1 else 0
         split = ((values % MOST_CLASSES)[:, None] == np.arange(first, first + n)).astype(np.float64)

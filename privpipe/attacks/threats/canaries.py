@@ -8,8 +8,6 @@ tighter than a third (Mahloujifar, Melis and Chaudhuri 2025, Auditing f-Differen
 Run): canaries of one sum may be right together. So there are many sums, and a bet on each.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -187,8 +185,7 @@ def _read(x: FloatArray, kinds: BoolArray, known: BoolArray) -> Iterator[tuple[s
 
 def _score_codes(codes: IntArray, kinds: BoolArray, known: BoolArray) -> FloatArray:
     """Log of the odds of the first kind where others of known kind have the same code."""
-    sides = (known & kinds, known & ~kinds)
-    yes, no = (np.bincount(codes, side)[codes] - side for side in sides)
+    yes, no = (np.bincount(codes, side)[codes] - side for side in (known & kinds, known & ~kinds))
     return np.asarray(np.log((yes + 0.5) / (no + 0.5)))
 
 

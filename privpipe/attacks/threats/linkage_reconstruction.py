@@ -351,8 +351,7 @@ def _lift(source: FloatArray, split: RecordSplit, seed: int) -> list[FloatArray]
     """Kernel features of several widths, with the columns themselves."""
     width = ridges.measure_width(source[split.train], seed)
     n_landmarks = min(ridges.LANDMARKS, len(split.train))
-    random = np.random.default_rng(seed)
-    landmarks = source[random.choice(split.train, n_landmarks, replace=False)]
+    landmarks = source[np.random.default_rng(seed).choice(split.train, n_landmarks, replace=False)]
     return [
         np.hstack([source, ridges.find_features(landmarks, share * width)(source)])
         for share in ridges.WIDTHS[1:3]

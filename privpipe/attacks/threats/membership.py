@@ -109,7 +109,7 @@ def measure_membership(
     random = np.random.default_rng(options.seed)
     inside, outside = random.permutation(inside), random.permutation(outside)
     # Chosen on one half and counted on the other, or the best of all thresholds would show chance.
-    threshold = _best_threshold(inside[::2], outside[::2])
+    threshold = find_threshold(inside[::2], outside[::2])
     hits, alarms = inside[1::2] <= threshold, outside[1::2] <= threshold
     found = intervals.measure_exact_interval(int(hits.sum()), len(hits), level=level)
     false = intervals.measure_exact_interval(int(alarms.sum()), len(alarms), level=level)
@@ -180,7 +180,7 @@ def measure_epsilon_floor(found: Interval, false: Interval) -> float:
     return max(0.0, *ratios) if ratios else 0.0
 
 
-def _best_threshold(inside: FloatArray, outside: FloatArray) -> float:
+def find_threshold(inside: FloatArray, outside: FloatArray) -> float:
     """Where the shares at or below differ most."""
     cuts = np.unique(np.concatenate([inside, outside]))
     share = [np.searchsorted(np.sort(v), cuts, side="right") / len(v) for v in (inside, outside)]

@@ -109,8 +109,7 @@ def _measure_curve(
 
 def _list_followed(kind: str, options: AttackOptions) -> tuple[str, ...]:
     """Deciding scores that are means over records; the others where there is no such."""
-    deciding = options.deciding(kind)
-    return tuple(name for name in deciding if name not in EXPOSURES) or ("auc",)
+    return tuple(name for name in options.deciding(kind) if name not in EXPOSURES) or ("auc",)
 
 
 @dataclass(frozen=True)

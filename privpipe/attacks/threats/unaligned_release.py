@@ -19,6 +19,7 @@ from scipy.sparse.csgraph import min_weight_full_bipartite_matching
 from threadpoolctl import threadpool_limits
 
 from privpipe.attacks.statistics.intervals import measure_exact_interval
+from privpipe.attacks.threats.membership import find_threshold
 from privpipe.errors import InputError
 from privpipe.protocols import AnyArray, BoolArray, FloatArray, IntArray
 
@@ -238,8 +239,7 @@ def choose_column(known: "pd.Series[Any]", released: "pd.Series[Any]") -> Compar
     if min(np.isfinite(x).mean(), np.isfinite(z).mean()) < LEAST_NUMBERS:
         levels = known.astype(str).value_counts().index
         return ComparedColumn(levels=tuple(levels)) if len(levels) <= MOST_LEVELS else None
-    is_whole = pd.api.types.is_integer_dtype(known.dtype)
-    if is_whole and known.nunique() == len(known):
+    if pd.api.types.is_integer_dtype(known.dtype) and known.nunique() == len(known):
         return None
     mean, scale = float(np.nanmean(x)), float(np.nanstd(x)) or 1.0
     center, width = float(np.nanmean(z)), float(np.nanstd(z)) or 1.0
@@ -454,13 +454,6 @@ def _read(found: _Found, known: pd.DataFrame, columns: Columns) -> Iterator[Even
         yield "inference", name, np.linalg.norm(apart, axis=1) < NEAR_VALUE, everyone, 1
     for name, same in found.same.items():
         yield "identifier", name, same, everyone, 0
-
-
-def find_threshold(members: FloatArray, controls: FloatArray) -> float:
-    """Where the shares at or below differ most."""
-    at = np.unique(np.concatenate([members, controls]))
-    shares = [np.searchsorted(np.sort(v), at, side="right") / len(v) for v in (members, controls)]
-    return float(at[np.argmax(shares[0] - shares[1])])
 
 
 def _compare(

@@ -329,8 +329,7 @@ class DaskExecutor(local.Executor):
         heard, under_way = deque[int](), WeakSet[Future[Any]]()
 
         def submit_leaf(number: int, task: Any) -> Future[Any]:
-            key = f"sum_{label}-{token}-{number:06d}"
-            future = submit(self.client, leaf, *sent, task, key=key)
+            future = submit(self.client, leaf, *sent, task, key=f"sum_{label}-{token}-{number:06d}")
             n_chunks = len(task) if isinstance(task, Sized) else 1
             # Appending is atomic: callbacks come on a thread of the client's, and are read on ours.
             future.add_done_callback(lambda _: heard.append(n_chunks))
@@ -368,8 +367,7 @@ class DaskExecutor(local.Executor):
             if (task := next(queue, None)) is not None:
                 name, arguments = task
                 key = f"{prefix}-{self.run}-{name}"
-                future = submit(self.client, function, *sent, *arguments, key=key)
-                under_way[future] = name
+                under_way[submit(self.client, function, *sent, *arguments, key=key)] = name
 
         # At least one: with no worker yet the tasks wait on the scheduler, and `_await`
         # reports it.

@@ -174,6 +174,7 @@ def distribute_attacks(
     [(_, summary)] = executor.run_tasks(describe_evidence, plan, prefix="plan_attacks")
     check_worker_memory(summary, executor.measure())
     executor.listener(Event("attack", "begins", len(summary.plan), "attacks"))
+    about: dict[str, Any] = {"left_out": summary.left_out, **summary.counts}
     outcomes: list[AttackOutcome] = []
     # Quick ones find most leaks: where nothing ends early they are the first of one wave.
     waves = ([a for a in summary.plan if is_quick(a) == quick] for quick in (True, False))
@@ -187,16 +188,12 @@ def distribute_attacks(
                 found = AttackOutcome(attacks[name], "unknown", reason=reason)
             outcomes.append(found)
             executor.listener(Event("attack", "advances", 1, "attacks"))
-        report = summarise_outcomes(
-            outcomes, summary.plan, options, left_out=summary.left_out, **summary.counts
-        )
+        report = summarise_outcomes(outcomes, summary.plan, options, **about)
         if ends_early and report.verdict == "leaks":
             skipped = set(summary.plan) - {one.attack for one in outcomes}
             outcomes += [AttackOutcome(attack, "unknown", reason=SKIPPED) for attack in skipped]
             executor.listener(Event("attack", "ends", unit="attacks"))
-            return summarise_outcomes(
-                outcomes, summary.plan, options, left_out=summary.left_out, **summary.counts
-            )
+            return summarise_outcomes(outcomes, summary.plan, options, **about)
     executor.listener(Event("attack", "ends", unit="attacks"))
     if not power:
         return report
@@ -243,10 +240,9 @@ def _follow_labels(run: Run, report: AttackReport, n_released: int) -> tuple[Lea
         strongest = paired_training.choose_strongest(report.outcomes, target, report.options)
         if strongest is not None:
             tasks[target] = (strongest, report.options, n_total, n_attacks)
-    found = dict(run(paired_training.measure_curve, tasks, "learn"))
     return tuple(
         one if isinstance(one, LearningCurve) else LearningCurve(target, reason=one.code)
-        for target, one in found.items()
+        for target, one in dict(run(paired_training.measure_curve, tasks, "learn")).items()
     )
 
 

@@ -206,8 +206,7 @@ def _map_features(job: CleaningJob, fitted: RecordMap, chunk: int) -> _Mapped:
         if not retained.all():
             released[~retained] = np.nan
     retained &= ~find_empty_rows(released)  # a map may withhold records of its own
-    block = {FEATURES: released.astype(job.plan.arrays[0].dtype, copy=False)}
-    return block, retained, measured
+    return {FEATURES: released.astype(job.plan.arrays[0].dtype, copy=False)}, retained, measured
 
 
 def _map_codes(job: CleaningJob, fitted: RecordMap, chunk: int) -> _Mapped:
@@ -304,8 +303,7 @@ def draw_surrogates(
         if isinstance(fitted, MixesRecords):
             made_of = executor.reduce(sum_chunks, (job, tile), tasks, label="surrogates")
         features, responses = fitted.finish_records(made_of)
-        columns = zip(fitted.response_names, responses.T, strict=True)
-        block = {FEATURES: features, **dict(columns)}
+        block = {FEATURES: features, **dict(zip(fitted.response_names, responses.T, strict=True))}
         receipt = write_block(job.plan.data_url, job.plan.arrays, tile, block, job.plan.run)
         record([replace(receipt, seconds=time.perf_counter() - begun)])
         executor.listener(Event("clean_chunk", "advances", len(features)))

@@ -237,8 +237,7 @@ def _release(source: Collection, shard: Shard, model: StoredMap, published: Publ
     if held.all() or not published.withholds or len(shard.attributes):
         return release_shard(shard, model, source.schema)
     # A map may refuse records that are not finite, and the release has withheld them.
-    some = take_records(shard, np.flatnonzero(held))
-    made = release_shard(some, model, source.schema)
+    made = release_shard(take_records(shard, np.flatnonzero(held)), model, source.schema)
     released = np.full((len(held), made.shape[1]), np.nan, made.dtype)
     released[held] = made
     return released

@@ -15,7 +15,7 @@ from privpipe.errors import FormatError
 from privpipe.fitted_names import schema_of
 from privpipe.fitted_schema import NamedCodes, check_numbered_alike
 from privpipe.numerics.random.streams import KEY_BYTES, KeyedStream
-from privpipe.protocols import AnyArray
+from privpipe.protocols import AnyArray, Shard, ShardSchema
 from privpipe.records.schema import expand_indicators
 from privpipe.store.models import digest_map, open_model
 
@@ -56,16 +56,14 @@ class CleanedShards:
         return self.inner.n_records
 
     @property
-    def schema(self) -> protocols.ShardSchema:
+    def schema(self) -> ShardSchema:
         return self.inner.schema
 
-    def reduce(self, summarise: Callable[[protocols.Shard], S]) -> S:
+    def reduce(self, summarise: Callable[[Shard], S]) -> S:
         """See `Shards.reduce`."""
         return self.inner.reduce(self.clean_first(summarise))
 
-    def clean_first(
-        self, summarise: Callable[[protocols.Shard], S]
-    ) -> Callable[[protocols.Shard], S]:
+    def clean_first(self, summarise: Callable[[Shard], S]) -> Callable[[Shard], S]:
         """The query to the raw shards: each is cleaned before it is summarised."""
         return partial(summarise_cleaned, summarise=summarise, model=self.model, schema=self.schema)
 
@@ -77,26 +75,18 @@ class CleanedShards:
 
 
 def summarise_cleaned(
-    shard: protocols.Shard,
-    *,
-    summarise: Callable[[protocols.Shard], S],
-    model: StoredMap,
-    schema: protocols.ShardSchema,
+    shard: Shard, *, summarise: Callable[[Shard], S], model: StoredMap, schema: ShardSchema
 ) -> S:
     """Worker side: clean a shard, then summarise raw and cleaned records jointly."""
     return summarise(replace(shard, released=release_shard(shard, model, schema)))
 
 
-def release_shard(
-    shard: protocols.Shard, model: StoredMap, schema: protocols.ShardSchema
-) -> AnyArray:
+def release_shard(shard: Shard, model: StoredMap, schema: ShardSchema) -> AnyArray:
     """Worker side: what a stored map makes of a shard; see `release_by`."""
     return release_by(load_map(model.url, model.digest), shard, schema)
 
 
-def release_by(
-    fitted: protocols.RecordMap, shard: protocols.Shard, schema: protocols.ShardSchema
-) -> AnyArray:
+def release_by(fitted: protocols.RecordMap, shard: Shard, schema: ShardSchema) -> AnyArray:
     """What a map makes of a shard, codes as indicators.
 
     Draws are fresh: nothing of it is published.

@@ -179,8 +179,7 @@ def _draw_rows(
 
 def _cut(collection: Collection, start: int, stop: int) -> list[tuple[int, int, int]]:
     """Number of the partition, and first and last row within the chunk, of each part of it."""
-    partitions = collection.schema_of_records.partitions
-    firsts = [one.first_record for one in partitions]
+    firsts = [one.first_record for one in collection.schema_of_records.partitions]
     low, high = bisect_right(firsts, start) - 1, bisect_right(firsts, stop - 1)
     if high - low > MOST_PARTITIONS:
         return [(-1, 0, stop - start)]

@@ -22,7 +22,7 @@ from privpipe.attacks.adversaries.preparation import join_included
 from privpipe.cluster.pass_checkpoints import Checkpoints, recall
 from privpipe.errors import FormatError
 from privpipe.numerics.finite import find_empty_rows, find_finite_rows
-from privpipe.numerics.random.record_hash import identify_records, key_words
+from privpipe.numerics.random.record_hash import identify_records, key_words, share_of_words
 from privpipe.protocols import FloatArray, IntArray, Shard, WordArray
 from privpipe.records.sampling import DrawnSample, take_records
 from privpipe.store.access.objects import open_store, read_bytes, write_bytes
@@ -165,7 +165,7 @@ def draw_chunk(drawing: Drawing, chunk: int) -> DrawnSample:
             name, code = published.only
             labelled &= _read_labels(collection, chunk, (name,))[:, 0] == code
         words = _draw_words(drawing, rows, chunk)
-        chosen = np.flatnonzero(labelled & (words <= _threshold(drawing.share)))
+        chosen = np.flatnonzero(labelled & (words <= share_of_words(drawing.share)))
         if not len(chosen):
             return DrawnSample.none(int(labelled.sum()))
         shard = take_records(_read(collection, chunk, published), chosen)
@@ -272,11 +272,6 @@ def _read_labels(collection: Collection, chunk: int, names: tuple[str, ...]) -> 
         released_basis=None,
     )
     return only.shard(chunk).confidential
-
-
-def _threshold(share: float) -> np.uint64:
-    # 2.0**64 itself does not fit, and share 1 must take every word.
-    return np.uint64(min(int(share * 2.0**64), 2**64 - 1))
 
 
 def _read(collection: Collection, chunk: int, published: Published) -> Shard:

@@ -6,6 +6,7 @@ workers: keys are files of mode 0600 in a folder of mode 0700, and each cluster 
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
@@ -150,8 +151,7 @@ def check_client_certificate() -> None:
     if given.name != "client.pem" or not (given.parent / f"{AUTHORITY}.pem").exists():
         return
     state = read_certificate(given.parent, "client")
-    left = state.days_left()
-    if state.ours and left > 0:
+    if state.ours and state.days_left() > 0:
         return
     problem = f"expired on {state.expires:%Y-%m-%d}" if state.ours else "is of another authority"
     raise ClusterError(
@@ -229,10 +229,8 @@ def _build(
 
 
 def _general_name(host: str) -> x509.GeneralName:
-    try:
+    with suppress(ValueError):
         return x509.IPAddress(ip_address(host))
-    except ValueError:
-        pass
     try:
         return x509.DNSName(host)
     except ValueError:

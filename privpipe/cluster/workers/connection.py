@@ -231,9 +231,8 @@ def _plan_scheduler(dashboard: str, given: Mapping[str, Any]) -> tuple[dict[str,
         "cls": dashboards.GuardedScheduler if shown else dashboards.PagelessScheduler,
         "options": {**given, "dashboard": shown, **(pages if shown else {})},
     }
-    return scheduler, {
-        "distributed.dashboard.link": f"{{scheme}}://{{host}}:{{port}}{prefix}/status"
-    }
+    link = f"{{scheme}}://{{host}}:{{port}}{prefix}/status"
+    return scheduler, {"distributed.dashboard.link": link}
 
 
 @contextmanager
@@ -253,9 +252,8 @@ def check_address(address: str) -> None:
     """Refuse a scheduler that is neither on this machine nor behind TLS."""
     parts = urlsplit(address)
     # That of Dask Gateway is TLS through its proxy.
-    if parts.scheme in ("tls", "gateway") or (
-        parts.scheme == "tcp" and is_loopback(parts.hostname or "")
-    ):
+    is_here = parts.scheme == "tcp" and is_loopback(parts.hostname or "")
+    if is_here or parts.scheme in ("tls", "gateway"):
         return
     raise OptionError(
         f"The scheduler's address has the scheme {parts.scheme or 'none'!r}: without TLS anyone "

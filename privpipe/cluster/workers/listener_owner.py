@@ -27,10 +27,9 @@ _guarded: set[int] = set()
 
 def is_loopback(host: str) -> bool:
     """Whether a name or address is this machine's own."""
-    try:
+    with suppress(ValueError):
         return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+    return host == "localhost"
 
 
 def guard_address(url: str) -> None:

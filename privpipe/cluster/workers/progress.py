@@ -120,8 +120,7 @@ class Progress:
     @classmethod
     def decode(cls, content: Mapping[str, Any]) -> Self:
         """What `encode` made; words outside the vocabulary become "other" and "none"."""
-        known = {name: content[name] for name in cls.__dataclass_fields__ if name in content}
-        found = cls(**known)
+        found = cls(**{name: content[name] for name in cls.__dataclass_fields__ if name in content})
         return replace(
             found,
             release=_NO_LABEL.sub("_", found.release)[:64],

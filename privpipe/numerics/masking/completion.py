@@ -8,8 +8,6 @@ penalty follows from the noise, which is read off the spectrum of the moments (`
 ``E[P P^T] = I``, so that nothing has to be drawn before the fit; the model stays exact.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

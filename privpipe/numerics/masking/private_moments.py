@@ -6,8 +6,6 @@ likeliest (empirical Bayes, Morris 1983), direction by direction of the noisy sp
 (Wang 2018) adds one ridge to all directions instead, of a size that holds in the worst case.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

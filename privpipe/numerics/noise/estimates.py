@@ -6,8 +6,6 @@ corrected scores (Fuller 1987, Measurement Error Models, section 2.2), with a sa
 error; of noisy moments the error is that of the first order.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass

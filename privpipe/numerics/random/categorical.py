@@ -88,9 +88,7 @@ def tabulate_categories(
     )
 
 
-def draw_categories(
-    words: WordArray, table: CategoryTable, laws: IntArray
-) -> npt.NDArray[np.int64]:
+def draw_categories(words: WordArray, table: CategoryTable, laws: IntArray) -> IntArray:
     """Draw a category per record, one word each.
 
     Parameters

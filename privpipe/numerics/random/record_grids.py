@@ -140,8 +140,7 @@ def word_values(
     found: dict[str, WordArray] = {}
     for name, (values, categories) in columns.items():
         if categories is None:
-            bits = (values.astype(np.float64) + 0.0).view(np.uint64)
-            found[name] = _encrypt(bits, key, name)
+            found[name] = _encrypt((values.astype(np.float64) + 0.0).view(np.uint64), key, name)
         else:
             table = [_digest(key, name, category) for category in ("", *categories)]
             found[name] = np.array(table, np.uint64)[values.astype(np.int64) + 1]

@@ -38,7 +38,7 @@ def choose_share(x: FloatArray, share: float, *, seed: int = 0) -> BoolArray:
     >>> abs(float(choose_share(x, 0.2).mean()) - 0.2) < 0.02
     True
     """
-    return np.asarray(_mix(digest_records(x) + np.uint64(2 * seed + 1)) < _threshold(share))
+    return np.asarray(_mix(digest_records(x) + np.uint64(2 * seed + 1)) < share_of_words(share))
 
 
 def cut_in_parts(x: FloatArray, n_parts: int) -> IntArray:
@@ -111,8 +111,7 @@ def key_words(words: WordArray, key: bytes) -> WordArray:
     >>> bool((key_words(some, b"one") == key_words(some, b"other")).any())
     False
     """
-    halves = np.frombuffer(hashlib.blake2b(key, digest_size=24).digest(), "<u8")
-    for half in halves:
+    for half in np.frombuffer(hashlib.blake2b(key, digest_size=24).digest(), "<u8"):
         words = _mix(words * GOLDEN + half)
     return words
 
@@ -123,5 +122,7 @@ def _mix(words: WordArray) -> WordArray:
     return np.asarray(words ^ (words >> np.uint64(31)), np.uint64)
 
 
-def _threshold(share: float) -> np.uint64:
+def share_of_words(share: float) -> np.uint64:
+    """The word below which this share of all 64-bit words lies."""
+    # 2.0**64 itself does not fit, and share 1 must take every word.
     return np.uint64(min(int(share * 2.0**64), 2**64 - 1))

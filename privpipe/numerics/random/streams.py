@@ -202,8 +202,7 @@ class KeyedStream:
         """
         # Counter mode is the cipher of block numbers: one block at a time is the same words.
         cipher = Cipher(algorithms.AES(self._subkey(purpose, words_per_record)), modes.ECB())
-        found = check_places(records, self._n_records)
-        numbers = found.astype(np.uint64) + np.uint64(self._first)
+        numbers = check_places(records, self._n_records).astype(np.uint64) + np.uint64(self._first)
         chosen = np.arange(words_per_record)[None, :] if places is None else places
         within = check_places(chosen, words_per_record).astype(np.uint64)
         high, low, odd = _block_numbers(numbers, words_per_record, within)

@@ -33,7 +33,6 @@ from privpipe.store.keyring.keys import list_keys as list_draw_keys
 from privpipe.store.keyring.registers import note_erasure
 from privpipe.store.keyring.sketches import Sketches
 from privpipe.store.releases import incremental_release as incremental
-from privpipe.store.releases.incremental_release import IncrementalState, PrivateLedger
 
 # Said in every certificate: who reads it must not take it for more than it is.
 LEFT_BEHIND: Sequence[str] = read_texts("words.yaml")["left_behind"]
@@ -224,7 +223,7 @@ def _withdraw(trace: Trace, known: Iterable[str]) -> None:
     """
     url, gone = trace.place, set(trace.parts)
     with workspace.hold_workspace(url):
-        found, ledger = incremental.read_incremental(url), PrivateLedger(url)
+        found, ledger = incremental.read_incremental(url), incremental.PrivateLedger(url)
         if found is not None:
             before, state = found
             # The ledger's own names of the contents: the generation holds no other.
@@ -250,7 +249,7 @@ def _withdraw(trace: Trace, known: Iterable[str]) -> None:
         workspace.remove_workspace(url)
 
 
-def _blank(state: IncrementalState) -> IncrementalState:
+def _blank(state: incremental.IncrementalState) -> incremental.IncrementalState:
     """A release without parts, and without what was said of them."""
     arrays = tuple({**one, "attributes": {}} for one in state.arrays)
     rest = {key: state.header[key] for key in ("method", "method_source") if key in state.header}
@@ -319,5 +318,4 @@ def _find_begun(url: str) -> dict[str, Any] | None:
 
 def _write(url: str, journal: Mapping[str, Any]) -> None:
     # Flushed before the step that it announces.
-    content = json.dumps(journal, indent=1).encode()
-    keep_bytes(_journals(url), f"{journal['id']}.json", content)
+    keep_bytes(_journals(url), f"{journal['id']}.json", json.dumps(journal, indent=1).encode())

@@ -225,8 +225,7 @@ def check_server_health() -> Iterator[Finding]:
     for pool in known.json():
         status, name = str(pool.get("status")), pool["name"]
         remedy = f"Start a worker: prefect worker start --pool {name}" * (status != "READY")
-        detail = f"{name}: {status.lower().replace('_', ' ')}"
-        yield weigh("work pool", detail, remedy, fails=False)
+        yield weigh("work pool", f"{name}: {status.lower().replace('_', ' ')}", remedy, fails=False)
 
 
 def check_deployed(path: str, automations: str) -> Iterator[Finding]:
@@ -234,8 +233,7 @@ def check_deployed(path: str, automations: str) -> Iterator[Finding]:
     url = check_server()
     by_name = {item["name"]: item for item in _list(url, "/deployments/filter")}
     for deployment in deployment_file.read_deployments(path):
-        found = by_name.get(deployment.name, {})
-        yield _compare(deployment, found, path)
+        yield _compare(deployment, by_name.get(deployment.name, {}), path)
     watching = {item["name"] for item in _list(url, "/automations/filter") if item["enabled"]}
     for name in (item["name"] for item in deployment_file.read_automations(automations)):
         state = "enabled" if name in watching else "not on the server, or not enabled"

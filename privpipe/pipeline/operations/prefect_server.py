@@ -226,11 +226,9 @@ def _wait(process: subprocess.Popen[bytes], url: str, authority: Path, deadline:
     # The environment may name a proxy, which has no business between a run and its server.
     with httpx.Client(verify=proved, trust_env=False) as client:
         while process.poll() is None and (left := deadline - time.monotonic()) > 0:
-            try:
+            with suppress(httpx.TransportError):
                 if client.get(f"{url}/health", timeout=left).status_code == httpx.codes.OK:
                     return True
-            except httpx.TransportError:
-                pass
             time.sleep(PAUSE)
     return False
 

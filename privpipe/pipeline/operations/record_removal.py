@@ -5,8 +5,6 @@ killed resumes with it. Of a growing collection the next generation names the ne
 what stood before it is removed last; one made in one piece is exchanged whole.
 """
 
-from __future__ import annotations
-
 import os
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,13 +20,11 @@ from privpipe.records.schema import CollectionSchema, Partition, Variable, sugge
 from privpipe.store.access import generation_log as generations
 from privpipe.store.access import objects
 from privpipe.store.access.location import join, local_path
-from privpipe.store.access.objects import flush_folder
 from privpipe.store.access.workspace import REMOVED, hold_workspace, workspace_url
 from privpipe.store.arrays.destination import hold_destination
 from privpipe.store.arrays.layout import FEATURES, ROOT_DOCUMENT, exists, read_header
 from privpipe.store.collections import growing_collection as growing
 from privpipe.store.collections.collection import Collection, open_collection
-from privpipe.store.collections.growing_collection import StoredPartition
 from privpipe.store.collections.proving import read_source_version
 from privpipe.store.collections.survey import POOLED
 from privpipe.store.collections.writing import Chunk, read_statistics, write_held
@@ -278,7 +274,7 @@ def _take_out_partitions(url: str, survey: ErasureSurvey) -> None:
     if not any(one.place in held for one in there):
         return  # a killed erasure got as far as this
     # In their order: records keep their numbers but for those that go.
-    following = list[StoredPartition]()
+    following = list[growing.StoredPartition]()
     for one in there:
         mine = held.get(one.place)
         following += [one] if mine is None else _make_partition(url, one, mine, survey)
@@ -288,8 +284,8 @@ def _take_out_partitions(url: str, survey: ErasureSurvey) -> None:
 
 
 def _make_partition(
-    url: str, old: StoredPartition, held: HeldRecords, survey: ErasureSurvey
-) -> list[StoredPartition]:
+    url: str, old: growing.StoredPartition, held: HeldRecords, survey: ErasureSurvey
+) -> list[growing.StoredPartition]:
     """The partition without the records; none where nothing is left of it."""
     if len(held.rows) == held.n_records:
         return []
@@ -312,8 +308,7 @@ def _take_out_whole(url: str, held: HeldRecords, codes: Mapping[str, Sequence[in
     if not exists(new):
         if digest_of(url) not in held.digests:
             return
-        rows = np.array(held.rows, np.int64)
-        _write_without(open_collection(url), rows, codes, new)
+        _write_without(open_collection(url), np.array(held.rows, np.int64), codes, new)
     _exchange(url, new)
 
 
@@ -336,7 +331,7 @@ def _exchange(url: str, new: str | None) -> None:
         os.rename(path, f"{local_path(workspace_url(url))}{REMOVED}{secrets.token_hex(8)}")
     if new is not None:
         os.rename(str(local_path(new)), path)
-    flush_folder(os.path.dirname(path))
+    objects.flush_folder(os.path.dirname(path))
 
 
 def _write_without(

@@ -25,7 +25,6 @@ from privpipe.store.access.objects import list_keys, list_names, open_store, rea
 from privpipe.store.arrays.layout import ROOT_DOCUMENT, companion_url, exists
 from privpipe.store.keyring.registers import Registered, read_exports, read_releases
 from privpipe.store.releases import incremental_release as incremental
-from privpipe.store.releases.incremental_release import PrivateLedger
 
 # A workspace that is being removed has a name of its own.
 WORKSPACE = re.compile(r"\.(?P<name>.+?)\.privpipe(\.removed-[0-9a-f]+)?")
@@ -103,8 +102,7 @@ def read_export(place: str) -> dict[str, Any]:
         fsspec.open(place, "rb") as file,
     ):
         # The schema alone: the footer of the file, and no record.
-        about = pq.read_schema(file).metadata or {}
-        return dict(json.loads(about[b"privpipe"]))
+        return dict(json.loads((pq.read_schema(file).metadata or {})[b"privpipe"]))
     return {}
 
 
@@ -287,8 +285,7 @@ def _read_noted_export(traces: Traces, run: str, place: str) -> None:
     inside = [place]
     if not place.endswith(".parquet"):
         inside = [join(place, name) for name in list_names(place) if name.endswith(".parquet")]
-    headers = [read_export(one) for one in inside]
-    if any(header.get("run") == run for header in headers):
+    if any(header.get("run") == run for header in map(read_export, inside)):
         traces.add("export", place, "holds")
     elif exists(place):
         traces.left.append(f"{shown(place)}, where an export was and something else is now")
@@ -303,7 +300,7 @@ def _read_increment(traces: Traces, place: str) -> None:
         if exists(place):
             traces.left.append(f"{shown(place)}, whose private ledger is not beside it")
         return
-    ledger, found = PrivateLedger(place), incremental.read_incremental(place)
+    ledger, found = incremental.PrivateLedger(place), incremental.read_incremental(place)
     state = None if found is None else found[1]
     # A part by the name of its folder or of its workspace.
     names = [name.split(".privpipe")[0] for name in list_names(join(place, incremental.PARTS))]

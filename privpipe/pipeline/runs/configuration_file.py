@@ -84,8 +84,7 @@ def read_pattern(path: str) -> RunOptions:
 def write_options(options: RunOptions, title: str) -> str:
     """A configuration as TOML that reads as these options, with a title; defaults are left out."""
     lines = [f"# {line}" for line in title.splitlines()]
-    whole = options.model_dump(mode="json", exclude_defaults=True)
-    for section, keys in whole.items():
+    for section, keys in options.model_dump(mode="json", exclude_defaults=True).items():
         if section == "compare":
             continue
         if section == "method":
@@ -149,8 +148,7 @@ def _list_keys(section: str, methods: Iterable[str] = METHODS) -> dict[str, Any]
         models = [getattr(METHODS[name].options, "__pydantic_fields__", {}) for name in methods]
     else:
         annotation = RunOptions.model_fields[section].annotation
-        kinds = (annotation, *get_args(annotation))
-        models = [getattr(kind, "model_fields", {}) for kind in kinds]
+        models = [getattr(kind, "model_fields", {}) for kind in (annotation, *get_args(annotation))]
     found: dict[str, Any] = {}
     for model in models:
         for key, about in model.items():
@@ -198,8 +196,7 @@ def read_environment() -> dict[str, dict[str, Any]]:
     for name, text in os.environ.items():
         section, _, key = name.upper().removeprefix(PREFIX).lower().partition("__")
         if name.upper().startswith(PREFIX) and key and section in RunOptions.model_fields:
-            annotation = _list_keys(section).get(key, Any)
-            found.setdefault(section, {})[key] = _decode(text, annotation)
+            found.setdefault(section, {})[key] = _decode(text, _list_keys(section).get(key, Any))
     return found
 
 

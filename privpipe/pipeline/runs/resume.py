@@ -85,8 +85,7 @@ def begin_or_resume(run: Run) -> tuple[Run, bool]:
 def _replace_refused(run: Run, known: workspace.RunState) -> None:
     """Begin anew where a gate refused what another configuration made; else refuse this one."""
     url = run.release_url
-    store = open_store(workspace.workspace_url(url), read_only=True)
-    if read_bytes(store, workspace.CASE) is None:
+    if read_bytes(open_store(workspace.workspace_url(url), read_only=True), workspace.CASE) is None:
         changed = say_changed_code(known.code, run.state.code)
         raise OptionError(
             f"The interrupted run of {shown(url)} had another configuration"

@@ -301,14 +301,12 @@ class RunOptions(DescribedBelow, BaseModel):
 
     def change(self, section: str, **keys: Any) -> RunOptions:
         """The same with other values of some keys of a section, which are not validated again."""
-        changed = getattr(self, section).model_copy(update=keys)
-        return self.model_copy(update={section: changed})
+        return self.model_copy(update={section: getattr(self, section).model_copy(update=keys)})
 
     @property
     def counts_subjects(self) -> bool:
         """Whether it matters how many records a subject has."""
-        promises = self.method.consumes() is not None
-        return promises or self.privacy.records_per_subject is not None
+        return self.method.consumes() is not None or self.privacy.records_per_subject is not None
 
     def name_subject(self) -> dict[str, dict[str, Any]]:
         """The split and the subject, for digests, where versions with two keys had them."""

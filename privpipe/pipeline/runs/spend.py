@@ -219,8 +219,7 @@ def _is_charged(run: Run, header: Mapping[str, Any]) -> bool:
 
 def _list_releases(run: Run) -> Iterator[str]:
     """Places that may be releases: named ones, and all beside this one; each with its parts."""
-    place = run.release_url.rstrip("/")
-    folder, _, _ = place.rpartition("/")
+    folder, _, _ = run.release_url.rstrip("/").rpartition("/")
     if folder.endswith(f"/{PARTS}"):  # this is a part: what grows lies beside others
         folder = folder.rpartition("/")[0].rpartition("/")[0]
     for url in (*run.options.audit.earlier, *_list_places(folder)):

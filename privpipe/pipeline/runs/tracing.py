@@ -45,10 +45,12 @@ def name_error(error: BaseException) -> str:
     return code if isinstance(code, str) and code else type(error).__name__
 
 
+Say = Callable[[str], object]
+"""Prints a line."""
+
+
 @contextmanager
-def reporting_lineage(
-    options: RunOptions, job: str, say: Callable[[str], object]
-) -> Iterator[None]:
+def reporting_lineage(options: RunOptions, job: str, say: Say) -> Iterator[None]:
     """Events of OpenLineage: what a run reads and makes, that it began, and how it ended.
 
     Parameters
@@ -73,9 +75,7 @@ def reporting_lineage(
     send("COMPLETE")
 
 
-def _sending(
-    options: RunOptions, job: str, say: Callable[[str], object]
-) -> Callable[[str], object]:
+def _sending(options: RunOptions, job: str, say: Say) -> Callable[[str], object]:
     """What sends an event; whoever does not listen is never a reason for a run to fail."""
     try:
         emit = _plan_events(options, job)

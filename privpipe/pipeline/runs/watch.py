@@ -191,8 +191,7 @@ class Watch:
         known = stage != "other"
         self._bar.begin(stage if known else event.work, total, event.unit)
         begun = NOTHING_DONE | {"total": total, "chunks_total": int(numbers.get("chunks", chunks))}
-        at = stage if known else self.now.stage
-        self._change(**begun, stage=at, unit=event.unit)
+        self._change(**begun, stage=stage if known else self.now.stage, unit=event.unit)
 
     def _advance(self, event: Event, numbers: Mapping[str, float]) -> None:
         self._bar.advance(event.amount)
@@ -316,8 +315,7 @@ def write_results(
     }
     if error is not None:
         # The text of a foreign exception may hold values of records.
-        about = seal(error, "privpipe").describe()
-        content["error"] = about | {"stage": watch.current}
+        content["error"] = seal(error, "privpipe").describe() | {"stage": watch.current}
     write_file(_place(release_url), json.dumps(content, indent=1))
 
 

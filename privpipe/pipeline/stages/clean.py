@@ -102,8 +102,7 @@ def _clean(run: Run, trained: Trained, plan: ReleasePlan, executor: Executor) ->
         places=places,
     )
     with _reporting(plan, done, executor), spend.reserve_loss(run, trained, plan, keys) as loss:
-        lost = (("privacy_loss", loss),)
-        executor.listener(Event("clean_chunk", "advances", numbers=lost))
+        executor.listener(Event("clean_chunk", "advances", numbers=(("privacy_loss", loss),)))
         record = partial(release_writing.record_receipts, plan)
         cleaning_pass.clean_collection(executor, job, record, done=frozenset(done))
     return frozenset(done)

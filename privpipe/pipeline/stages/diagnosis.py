@@ -59,8 +59,7 @@ class Diagnosis:
 
 def try_configured(options: RunOptions, trial: TrialRecords) -> Rung | None:
     """The configured method in a trial; None where it makes no rows, or reads in many rounds."""
-    row = METHODS[options.method.name]
-    if row.releases != "rows" or options.method.in_rounds:
+    if METHODS[options.method.name].releases != "rows" or options.method.in_rounds:
         return None
     method = options.model_dump(mode="json")["method"]
     return trial.try_method(method, standardise=options.collection.standardise)
@@ -141,8 +140,7 @@ def diagnose(
     # Within the limits that are set, else within the nearest ones that still say something.
     for allowed in (limits, weakest):
         if passing := [rung for rung in rungs if rung.passes(allowed)]:
-            best = _choose(passing, allowed)
-            return _propose(options, trial, best, rungs)
+            return _propose(options, trial, _choose(passing, allowed), rungs)
     # No room to spare: what is expected keeps within, and chance decides.
     if near := [rung for rung in rungs if rung.passes(weakest, 1.0)]:
         return _propose(options, trial, min(near, key=lambda rung: rung.worst.upper), rungs)

@@ -151,8 +151,7 @@ def dropping_refused(release_url: str) -> Iterator[None]:
         if not (left := drop_refused(release_url)):
             raise
         # Without what it was raised from: a refusal is said once.
-        remedy = f"{left} {error.remedy}"
-        raise type(error)(error.message, remedy=remedy, code=error.code) from None
+        raise type(error)(error.message, remedy=f"{left} {error.remedy}", code=error.code) from None
 
 
 def judge_findings(findings: Mapping[str, Any], section: GateSection) -> list[Complaint]:
@@ -233,9 +232,8 @@ def _judge_utility(findings: Mapping[str, Any], limit: float | None) -> Iterator
     if not findings["desired"]:
         yield Complaint("utility", "No target prediction was measured, and its loss is limited.")
     for name, views in findings["desired"].items():
-        loss = _measure_loss(views)
         # The sample's limits count beside the figure of all judged records, where there are some.
-        measured = [loss]
+        measured = [_measure_loss(views)]
         if (sampled := (findings.get("utility") or {}).get(name)) is not None:
             measured.append(Figure.read(sampled.get("loss")))
         worst = max(measured, key=lambda one: one.over(limit))
@@ -342,13 +340,12 @@ def digest_case(
     """SHA-256 of what somebody approves: this run, these records, these findings and limits."""
     # Complaints are sentences with the number that was measured and its limit: whoever approves
     # them approves no others. Receipts bind the bytes, `desired` what the release is good for.
-    receipts = [one for one in read_ledger(plan) if one.run == plan.run]
     case = {
         "run": run.run_id,
         "options": run.state.options_sha256,
         "source": run.collection.digest,
         "model": run.state.model_digest,
-        "records": digest_receipts(receipts),
+        "records": digest_receipts([one for one in read_ledger(plan) if one.run == plan.run]),
         "complaints": [[one.code, one.reason] for one in complaints],
         "desired": findings["desired"],
     }
@@ -381,8 +378,7 @@ def list_weaker_limits(options: RunOptions) -> list[str]:
     found = [*_find_numbers(gate, LARGER, 1), *_find_numbers(audit, SMALLER, -1)]
     if gate.single_records != (usual := GateSection().single_records):
         found.append(f"single_records {gate.single_records} (usually {usual})")
-    usual_ones = type(audit)().adversaries
-    if missing := [one for one in usual_ones if one not in audit.adversaries]:
+    if missing := [one for one in type(audit)().adversaries if one not in audit.adversaries]:
         found.append(f"adversaries without {', '.join(missing)}")
     for name in NAMED:
         if value := options.collection.subject if name == "subject" else getattr(audit, name):

@@ -252,8 +252,7 @@ def _add_nameless(
     starts = np.concatenate([[0], np.cumsum(sizes)]).astype(int)
     lacking = 1 - np.array([mean[a:b].sum() for a, b in pairwise(starts)])
     lacking = np.where(lacking < ROUNDING, 0.0, np.minimum(lacking, 1.0))
-    variances = np.concatenate([variance, lacking * (1 - lacking)])
-    return np.concatenate([mean, lacking]), variances
+    return np.concatenate([mean, lacking]), np.concatenate([variance, lacking * (1 - lacking)])
 
 
 def check_drift(drift: Drift, limit: float | None, name: str) -> None:
@@ -264,8 +263,7 @@ def check_drift(drift: Drift, limit: float | None, name: str) -> None:
     GateError
         With both numbers; a partition too small to show it does not pass.
     """
-    figure = Figure(drift.estimate, drift.estimate, drift.upper)
-    if limit is None or figure.within(limit):
+    if limit is None or Figure(drift.estimate, drift.estimate, drift.upper).within(limit):
         return
     new = f"; {drift.n_new} features vary that were constant there" if drift.n_new else ""
     raise GateError(

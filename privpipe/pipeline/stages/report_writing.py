@@ -84,11 +84,10 @@ def _say_guarantee(guarantee: Guarantee) -> str:
     number = "" if guarantee.number is None else f" {say_promised(guarantee.number)}"
     promised = guarantee.kind != "none"
     say = {**dict.fromkeys(CHARGED, say_odds), "information_bound": say_nats}.get(guarantee.kind)
-    odds = "" if say is None else say(guarantee.number or 0)
     parts = [
         guarantee.statement or ("" if promised else "no promise for single records"),
         f"{guarantee.kind}{number} {guarantee.unit}".strip() if promised else "",
-        odds,
+        "" if say is None else say(guarantee.number or 0),
         guarantee.scope if promised else "",
         guarantee.theorem,
         guarantee.assumptions,

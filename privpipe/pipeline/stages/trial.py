@@ -379,14 +379,13 @@ def draw_trial(options: RunOptions, training: Collection, *, attempt: int = 1) -
     # Whoever names few adversaries for an audit is not to be advised by what these do not find.
     names = dict.fromkeys((*attacked.adversaries, *(name for _, name in (*QUICK, *ALONE))))
     attacked = replace(attacked, adversaries=tuple(names))
-    held = int(n_records * options.audit.holdout) or n_records
     return TrialRecords(
         take_records(shard, np.flatnonzero(learns)),
         take_records(shard, np.flatnonzero(~learns)),
         training.schema,
         judging,
         attacked,
-        min(held, attacked.max_records),
+        min(int(n_records * options.audit.holdout) or n_records, attacked.max_records),
     )
 
 

@@ -3,8 +3,6 @@
 Also drawing surrogates from records in memory.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import partial
@@ -201,8 +199,7 @@ class MaskingModel(SurrogateModel):
         is taken as often as it is counted there.
         """
         # Divided by sqrt(m): E[P P^T] is the identity, as the fit assumes.
-        plain = sums.sums * (self.step / math.sqrt(self.n_records))
-        features = plain @ self.mixing.T
+        features = (sums.sums * (self.step / math.sqrt(self.n_records))) @ self.mixing.T
         responses = features @ self.weights.T
         # A sum of records holds their mean as often as it holds the feature that is one in each.
         bias = features[:, -1:]

@@ -6,8 +6,6 @@ are drawn. The options and the fit; `private_model` is what is stored. Proved in
 `privpipe.numerics.masking`'s PROOF.md.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 import secrets
@@ -77,9 +75,8 @@ class MaskingPrivateOptions(MethodOptions):
 
     def concentrates(self) -> float | None:
         """That of Gaussian noise, rounded up."""
-        return math.nextafter(0.5 / find_sigma(self.epsilon, self.delta) ** 2, math.inf) * (
-            1 + 1e-15
-        )
+        rho = 0.5 / find_sigma(self.epsilon, self.delta) ** 2
+        return math.nextafter(rho, math.inf) * (1 + 1e-15)
 
 
 def fit_masking_private(shards: Shards, options: MaskingPrivateOptions) -> PrivateMaskingModel:

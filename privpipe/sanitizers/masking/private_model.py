@@ -1,7 +1,5 @@
 """The fitted private masking: public scales, noisy moments, and surrogates that carry them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 

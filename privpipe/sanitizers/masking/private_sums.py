@@ -1,7 +1,5 @@
 """Sums of products of bounded records on a public scale, and the noise that makes them private."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 from dataclasses import dataclass

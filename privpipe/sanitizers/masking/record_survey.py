@@ -110,8 +110,7 @@ class RecordSurvey:
     @property
     def scale(self) -> FloatArray:
         """Standard deviation of the known entries; 1 where they do not vary."""
-        variance = np.where(self.constant, 1.0, self.spread / np.maximum(self.counts, 1))
-        return np.sqrt(variance)
+        return np.sqrt(np.where(self.constant, 1.0, self.spread / np.maximum(self.counts, 1)))
 
     @property
     def constant(self) -> BoolArray:
@@ -378,8 +377,7 @@ def complete_records(
     if level is None:
         penalty = set_penalty(COARSE_NOISE, n_columns, per_column)
         coarse = missing.fit_loadings(request, start, penalty, tolerance=1e-6)
-        sums = request(coarse.loadings, coarse.ridge, False)
-        loss = missing.measure_loss(coarse.loadings, sums)
+        loss = missing.measure_loss(coarse.loadings, request(coarse.loadings, coarse.ridge, False))
         level, start = math.sqrt(loss / n_known), coarse.loadings
     # The ridge of a record's system: without any, records with few entries cannot be solved.
     level = max(level, LEAST_NOISE)

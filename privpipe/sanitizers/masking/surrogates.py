@@ -22,7 +22,6 @@ from privpipe.protocols import FloatArray, Method, Role, Shards, ShardSchema
 from privpipe.sanitizers.arrays import check_shards, say_incomplete
 from privpipe.sanitizers.masking import record_survey, refusals
 from privpipe.sanitizers.masking.masking_model import BIAS, MaskingModel
-from privpipe.sanitizers.masking.refusals import PersonLeverage
 from privpipe.sanitizers.options import MethodOptions, method_options
 
 TILE_BYTES = 2**22
@@ -127,9 +126,8 @@ def fit_masking(shards: Shards, options: MaskingOptions) -> MaskingModel:
         centre, scale = np.zeros_like(centre), np.ones_like(scale)
     loadings, noise = None, options.noise_level
     if complete and survey.n_incomplete:
-        clip = options.clip or 0.0
         loadings = record_survey.complete_records(
-            shards, survey, centre, scale, noise_level=noise, clip=clip
+            shards, survey, centre, scale, noise_level=noise, clip=options.clip or 0.0
         )
         gram, n_records, noise = loadings.gram, survey.n_records, 0.0  # they have no noise left
     else:
@@ -308,7 +306,7 @@ METHOD = Method(
     maps=(MaskingModel,),
     promise="surrogate records with the regression model of the raw ones; single records are not "
     "protected from whoever knows the others",
-    statistics=(record_survey.RecordSurvey, CoMoments, PersonLeverage),
+    statistics=(record_survey.RecordSurvey, CoMoments, refusals.PersonLeverage),
     check=check_masking,
 )
 """Masking."""

@@ -5,8 +5,6 @@ correlation (see `numerics.minimax.dependence`) hold for all functions in the sp
 the release, given the target. Dead filters and those that have not converged get none.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple

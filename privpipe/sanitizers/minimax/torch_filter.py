@@ -1,7 +1,5 @@
 """A module of PyTorch as a declared filter: weights as arrays, vjp by autograd. Extra ``torch``."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any

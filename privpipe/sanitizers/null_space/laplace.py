@@ -4,8 +4,6 @@ Xu et al. 2017, Figure 7. Noise that costs as little utility as cleaning hides n
 is no differential privacy either: its scale follows from the utility, not from a sensitivity.
 """
 
-from __future__ import annotations
-
 from typing import ClassVar, Self
 
 import numpy as np

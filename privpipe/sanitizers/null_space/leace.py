@@ -191,8 +191,7 @@ def solve_erasure(moments: CoMoments, n_features: int) -> tuple[FloatArray, Floa
         )
     scale = measure_scale(moments, n_features, with_intercept=True)
     covariance = moments.scatter / moments.count
-    gram = covariance[:n_features, :n_features] / np.outer(scale, scale)
-    values, vectors = np.linalg.eigh(gram)
+    values, vectors = np.linalg.eigh(covariance[:n_features, :n_features] / np.outer(scale, scale))
     rounding = bound_rank_error(n_features)
     # The pseudo-inverse: directions that rounding alone makes are left as they are.
     seen = values > rounding * values[-1]

@@ -26,9 +26,9 @@ from privpipe.numerics.null_space import cleaning, rounding_margin
 from privpipe.numerics.null_space.factorisation import factor_predictor, lift_likely
 from privpipe.numerics.null_space.knapsack import check_budget
 from privpipe.numerics.null_space.prediction_grid import predict_on_grid
-from privpipe.protocols import ArrayLike, DTypeLike, FloatArray, Guarantee, RecordStream, Role
+from privpipe.protocols import ArrayLike, DTypeLike, FloatArray, Guarantee, RecordStream
 from privpipe.sanitizers.arrays import as_finite
-from privpipe.sanitizers.feature_map import as_records, check_finite_records
+from privpipe.sanitizers.feature_map import FeatureMap, as_records, check_finite_records
 
 BudgetBasis = Literal["total", "per_label"]
 OnUnrepresentable = Literal["fail", "withhold"]
@@ -54,7 +54,7 @@ AT_BUDGET = 1e-3
 
 
 @dataclass(frozen=True, eq=False)
-class LinearCleaner:
+class LinearCleaner(FeatureMap):
     """A cleaner in low-rank form: ``x~ = centre + D shrink(W^T A^T (x - centre))``.
 
     What is released, and whether, is a function of the desired prediction ``A^T x`` on a grid and
@@ -86,10 +86,6 @@ class LinearCleaner:
         How it was fitted: "co-moments", "tsqr", or "given".
     """
 
-    kind: ClassVar[str]
-    reads: ClassVar[Role] = "features"
-    draws: ClassVar[bool] = False
-    keeps_features: ClassVar[bool] = True
     theorem: ClassVar[str]
 
     predictor: FloatArray
@@ -203,8 +199,7 @@ class LinearCleaner:
 
     def predict(self, released: ArrayLike) -> FloatArray:
         """Desired prediction of released (or augmented) records, (n_records, n_desired)."""
-        x = np.asarray(released, np.float64)
-        return np.asarray(x @ self.predictor + self.intercept)
+        return np.asarray(np.asarray(released, np.float64) @ self.predictor + self.intercept)
 
     def _clean_checked(self, x: ArrayLike, overwrite_x: bool) -> cleaning.CleanedBlock:
         records, dtype = as_records(self, x)
@@ -395,8 +390,7 @@ class TargetRelease(LinearCleaner):
         The predictions are cleaned as if they were the record, under the identity as predictor: a
         value on the grid is its own rounding, and no other number of a record is at hand.
         """
-        wide = np.asarray(values, np.float64)
-        return self._clean(wide, np.dtype(dtype), of_target=True).released
+        return self._clean(np.asarray(values, np.float64), np.dtype(dtype), of_target=True).released
 
 
 @record_map

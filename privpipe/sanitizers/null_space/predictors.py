@@ -77,18 +77,15 @@ class DesignMoments:
         """Co-moments of ``[features, targets of the role]`` where these are complete."""
         width = self.n_targets[role] if role else 0
         mine = [part for part in sorted(self.parts.items()) if role is None or role in part[0]]
-        found = [moments.select(self._columns(roles, role)) for roles, moments in mine]
+        found = [moments.select(self._pick(roles, role)) for roles, moments in mine]
         return reduce(CoMoments.merge, found, CoMoments.empty(self.n_features + width))
 
-    def _columns(
-        self, roles: tuple[TargetRole, ...], role: TargetRole | None
-    ) -> protocols.IntArray:
+    def _pick(self, roles: tuple[TargetRole, ...], role: TargetRole | None) -> protocols.IntArray:
         features = np.arange(self.n_features)
         if role is None:
             return features
         start = self.n_features + sum(self.n_targets[r] for r in roles[: roles.index(role)])
-        targets = np.arange(start, start + self.n_targets[role])
-        return np.concatenate([features, targets])
+        return np.concatenate([features, np.arange(start, start + self.n_targets[role])])
 
 
 def summarise_design(

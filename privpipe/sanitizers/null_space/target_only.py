@@ -109,8 +109,7 @@ class TargetOnly(FeatureMap):
         weights = measure_columns(self.predictor.T)
         values = predict_on_grid(np.asarray(records, np.float64), self.predictor, weights, grid)
         found = np.empty((len(values), len(self.widths)))
-        ends = np.cumsum(self.widths)
-        for j, (end, width) in enumerate(zip(ends, self.widths, strict=True)):
+        for j, (end, width) in enumerate(zip(np.cumsum(self.widths), self.widths, strict=True)):
             scores = values[:, end - width : end] + self.intercept[end - width : end]
             if self.is_class[j]:
                 found[:, j] = np.argmax(scores, axis=1) if width > 1 else scores[:, 0] > MIDDLE

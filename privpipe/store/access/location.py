@@ -10,6 +10,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from http import HTTPStatus
 from typing import Any, TypeVar
 from urllib.parse import SplitResult, unquote, urlsplit
@@ -48,10 +49,8 @@ def local_path(url: str) -> str | None:
 
 
 def _split(url: str) -> SplitResult:
-    try:
+    with suppress(ValueError):  # brackets of an IPv6 address that do not close, and the like
         return urlsplit(url)
-    except ValueError:  # brackets of an IPv6 address that do not close, and the like
-        pass
     raise OptionError(
         f"{printable(url, keep='')!r} is no URL.",
         remedy="Use a local path, or an fsspec URL such as s3://bucket/name.",
@@ -320,8 +319,7 @@ def measure_objects(url: str) -> dict[str, int]:
 def _holds(file_system: Any, path: str, value: bytes) -> bool:
     """Whether an object is there and holds this value; by the store, not by a cache."""
     file_system.invalidate_cache()
-    try:
+    with suppress(Exception):  # it is not there, or the store does not answer now either
         # Equal bytes are ours, for rivals write different values.
         return bool(file_system.cat_file(path) == value)
-    except Exception:  # it is not there, or the store does not answer now either
-        return False
+    return False

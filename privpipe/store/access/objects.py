@@ -237,11 +237,15 @@ def check_plain(root: Path, key: str, remedy: str = PUT_THERE) -> int | None:
 
 def read_bytes(store: Store, key: str) -> bytes | None:
     """The object of a key, or None where there is none (or no store at all)."""
-    try:
-        found = sync(store.get(key, default_buffer_prototype()))
-    except FileNotFoundError:
-        return None
-    return None if found is None else found.to_bytes()
+    return sync(get(store, key))
+
+
+async def get(store: Store, key: str) -> bytes | None:
+    """`read_bytes` for who awaits it."""
+    with suppress(FileNotFoundError):
+        found = await store.get(key, default_buffer_prototype())
+        return None if found is None else found.to_bytes()
+    return None
 
 
 def read_many(store: Store, keys: Sequence[str]) -> dict[str, bytes]:
@@ -250,16 +254,17 @@ def read_many(store: Store, keys: Sequence[str]) -> dict[str, bytes]:
 
     async def read(key: str) -> bytes:
         async with limit:
-            try:
-                found = await store.get(key, default_buffer_prototype())
-            except FileNotFoundError:
-                found = None
-        return b"" if found is None else found.to_bytes()
+            return await get(store, key) or b""
 
     async def read_all() -> list[bytes]:
         return await asyncio.gather(*map(read, keys))
 
     return dict(zip(keys, sync(read_all()), strict=True))
+
+
+def read_all(store: Store, prefix: str = "") -> dict[str, bytes]:
+    """The objects of all keys below a prefix."""
+    return read_many(store, list_keys(store, prefix))
 
 
 def measure_bytes(store: Store, key: str) -> tuple[int, int] | None:

@@ -369,8 +369,7 @@ def _take(lock: int, path: str) -> bool:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
-    try:
+    with suppress(FileNotFoundError):
         # It may have been removed and made anew since it was opened: a lock on that holds nothing.
         return os.fstat(lock).st_ino == os.stat(path).st_ino
-    except FileNotFoundError:
-        return False
+    return False

@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from privpipe.errors import StoreError
 from privpipe.store.access import objects, workspace
 from privpipe.store.access.location import create_bytes, join, local_path, shown
-from privpipe.store.access.objects import flush_folder, flush_tree
 from privpipe.store.arrays.layout import ROOT_DOCUMENT, already_exists, check_output_free, exists
 
 MADE = "made"
@@ -84,9 +83,9 @@ def move_made(made: str, path: str, progress: Callable[[int], None] | None = Non
     if os.path.lexists(path):
         raise already_exists(path)
     # Content before the name, and the name before anything relies on it.
-    flush_tree(made, progress)
+    objects.flush_tree(made, progress)
     os.rename(made, path)
-    flush_folder(os.path.dirname(path))
+    objects.flush_folder(os.path.dirname(path))
 
 
 def check_free(url: str) -> None:

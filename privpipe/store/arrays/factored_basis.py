@@ -17,7 +17,7 @@ from privpipe.errors import FormatError
 from privpipe.numerics.null_space.cleaning import reconstruct_records
 from privpipe.protocols import FloatArray
 from privpipe.store.access.location import guard_read, shown
-from privpipe.store.access.objects import list_keys, open_store, read_many, read_whole
+from privpipe.store.access.objects import open_store, read_all, read_whole
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -57,7 +57,7 @@ class Basis:
         # One chunk each: a basis is read whole.
         group.create_array("lift", data=self.lift, chunks=self.lift.shape)
         group.create_array("centre", data=self.centre, chunks=self.centre.shape)
-        return read_many(memory, list_keys(memory, f"{BASIS}/"))
+        return read_all(memory, f"{BASIS}/")
 
     def expand(self, coordinates: xr.DataArray) -> xr.DataArray:
         """Records of stored coordinates as a lazy array of the same chunks along `record`."""

@@ -10,7 +10,7 @@ import json
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +24,7 @@ from privpipe.errors import FormatError, GuaranteeError, IncompleteReleaseError,
 from privpipe.protocols import Guarantee
 from privpipe.store.access import generation_log
 from privpipe.store.access.location import explain_refusal, join, local_path, shown
-from privpipe.store.access.objects import list_keys, open_store, read_bytes, read_many
+from privpipe.store.access.objects import list_keys, open_store, read_all, read_bytes, read_many
 
 RECEIPTS = "receipts"
 """Group of the receipts within a release."""
@@ -116,7 +116,7 @@ def name_documents(names: Sequence[str]) -> dict[str, bytes]:
             memory, name=NAMES, shape=(len(names),), dtype=str, dimension_names=["feature"]
         )
         made[:] = np.array(names, object)
-    return read_many(memory, list_keys(memory, f"{NAMES}/"))
+    return read_all(memory, f"{NAMES}/")
 
 
 def consolidate(documents: Mapping[str, bytes]) -> dict[str, Any]:
@@ -126,36 +126,33 @@ def consolidate(documents: Mapping[str, bytes]) -> dict[str, Any]:
     return {key.removesuffix(last): json.loads(one) for key, one in found.items()}
 
 
-def root_document(
-    attributes: Mapping[str, Any], consolidated: Mapping[str, Any] | None = None
-) -> bytes:
+def root_document(attributes: Mapping[str, Any], arrays: Mapping[str, Any] | None = None) -> bytes:
     """Content of the root's ``zarr.json`` with the given ``privpipe`` attributes, sealed.
 
     The seal is a SHA-256 over all that is given: it notices damage, not forgery.
     """
     # NaN is no JSON: other readers of Zarr would refuse the document.
     plain = json.dumps(attributes, allow_nan=False)
-    sealed = plain if consolidated is None else plain + json.dumps(consolidated)
+    sealed = plain if arrays is None else plain + json.dumps(arrays)
     about = {**attributes, SEAL: hashlib.sha256(sealed.encode()).hexdigest()}
     document: dict[str, Any] = {"zarr_format": 3, "node_type": "group"}
     document["attributes"] = {"privpipe": about}
-    if consolidated is not None:
-        inline = {"kind": "inline", "must_understand": False, "metadata": consolidated}
+    if arrays is not None:
+        inline = {"kind": "inline", "must_understand": False, "metadata": arrays}
         document["consolidated_metadata"] = inline
     return json.dumps(document, indent=1, allow_nan=False).encode()
 
 
 def is_sealed(content: bytes) -> bool:
     """Whether every byte of a root document is as `root_document` wrote it."""
-    try:
+    with suppress(ValueError, KeyError, TypeError, AttributeError):
         document = json.loads(content)
         attributes = dict(document["attributes"]["privpipe"])
         attributes.pop(SEAL)
         # Made anew and compared whole: every byte is covered, not the attributes alone.
         consolidated = document.get("consolidated_metadata", {}).get("metadata")
         return root_document(attributes, consolidated) == content
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return False
+    return False
 
 
 def digest_documents(documents: Mapping[str, bytes]) -> str:

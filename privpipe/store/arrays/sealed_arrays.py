@@ -16,7 +16,6 @@ import asyncio
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import Any, Literal
@@ -38,7 +37,7 @@ from privpipe.protocols import AnyArray, WordArray
 from privpipe.records.schema import CollectionSchema
 from privpipe.store.access.bounds import MOST_CHUNK_BYTES
 from privpipe.store.access.location import guard_read, shown
-from privpipe.store.access.objects import TRAILER, list_keys, open_store, read_many, write_bytes
+from privpipe.store.access.objects import TRAILER, get, list_keys, open_store, read_all, write_bytes
 from privpipe.store.arrays import layout
 from privpipe.store.arrays.blocks import read_where_new
 
@@ -178,7 +177,7 @@ class ReceiptBook:
             fill_value=0,
             dimension_names=["chunk", "array", "length and crc32c"],
         )
-        return read_many(memory, list_keys(memory, f"{RECEIPTS}/"))
+        return read_all(memory, f"{RECEIPTS}/")
 
 
 def read_receipts(proof: Proof, number: int) -> Table:
@@ -209,10 +208,7 @@ async def _load(proof: Proof, number: int) -> Table:
 
 async def _read(proof: Proof, number: int) -> Table:
     store = open_store(proof.url, read_only=True)
-    found = None
-    with suppress(FileNotFoundError):
-        found = await store.get(_key(number), default_buffer_prototype())
-    content = b"" if found is None else found.to_bytes()
+    content = await get(store, _key(number)) or b""
     # SHA-256, as the root has it: a CRC could be made to fit.
     if hashlib.sha256(content).hexdigest() != proof.blocks[number]:
         raise _differs(f"The receipts of {shown(proof.url)} are damaged.")
@@ -238,16 +234,16 @@ def digest_collection(
     """
     sha = hashlib.sha256(json.dumps(asdict(schema), sort_keys=True).encode())
     # Its letters are those of the first collections, whose digests are found again by them.
-    for chunk, row in enumerate(_rows(proof, n_chunks)):
+    for chunk, row in enumerate(read_rows(proof, n_chunks)):
         for name, (length, crc) in zip(proof.arrays, row.tolist(), strict=True):
             sha.update(f"{chunk} {name} {length} {ONE_FOR_ALL if lengths_only else crc}\n".encode())
     return sha.hexdigest()
 
 
-def _rows(proof: Proof, n_chunks: int) -> Iterator[Table]:
+def read_rows(proof: Proof, n_chunks: int) -> Iterator[Table]:
+    """Receipts of one chunk after the other, (n_arrays, 2)."""
     for number in range(len(proof.blocks)):
-        start = number * proof.block_chunks
-        yield from read_receipts(proof, number)[: n_chunks - start]
+        yield from read_receipts(proof, number)[: n_chunks - number * proof.block_chunks]
 
 
 def _key(number: int) -> str:

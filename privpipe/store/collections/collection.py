@@ -39,12 +39,11 @@ def _facts(collection: Collection) -> dict[str, str]:
         f"{v.name} ({len(v.categories)} categories)" if v.categories else f"{v.name} (numeric)"
         for v in whole.variables
     )
-    n_chunks = collection.plan.n_chunks
     return {
         "place": shown(collection.url),
         **facts_of_shards(collection),
         "variables": variables or "none",
-        "chunks": f"{n_chunks:,} of {whole.chunk_rows:,} records, {whole.dtype}",
+        "chunks": f"{collection.plan.n_chunks:,} of {whole.chunk_rows:,} records, {whole.dtype}",
         "digest": collection.digest[:16],
     }
 

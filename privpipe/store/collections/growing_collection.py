@@ -258,8 +258,7 @@ def _sweep(url: str, there: Sequence[StoredPartition]) -> None:
 
     Only who holds the collection may. Replaced partitions stay while a run may read them.
     """
-    named = {partition.place for partition in there}
-    for place in list_places(url) - named:
+    for place in list_places(url) - {partition.place for partition in there}:
         objects.remove_tree(join(url, place))
     objects.drop_unfinished(url)
 

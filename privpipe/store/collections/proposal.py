@@ -277,12 +277,11 @@ def propose_schema(url: location.Place, *, table: str = "") -> TableSchema:
     if all(one.use == "drop" for one in guesses.values()):
         # Of nothing but keys and constants no one could learn; better all than nothing.
         guesses = {name: replace(one, use="variable") for name, one in guesses.items()}
-    marks = column_guess.MISSING_MARKS if opened.has_text else ("",)
     file = FileForm(
         delimiter,
         **{name: getattr(dialect, name) for name in _SHARED},
         header=not dialect.names,
-        missing=marks,
+        missing=column_guess.MISSING_MARKS if opened.has_text else ("",),
     )
     return TableSchema(file, guesses)
 

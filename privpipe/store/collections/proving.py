@@ -130,8 +130,9 @@ def verify_collection(collection: Collection, listen: Listener = unheard) -> sea
             proved = prove_by_digest(collection, measured, folder).sealed.proof
         assert proved is not None, "it was just made"
         return proved.origin
-    pairs = zip(measured, _expected(sealed.proof, n_chunks), strict=True)
-    damaged = sum(row != expected for row, expected in pairs)
+    receipts = sealed_arrays.read_rows(sealed.proof, n_chunks)
+    pairs = zip(measured, receipts, strict=True)
+    damaged = sum(row != list(map(tuple, receipt.tolist())) for row, receipt in pairs)
     digest = sealed_arrays.digest_collection(collection.schema_of_records, sealed.proof, n_chunks)
     if damaged or digest != collection.digest:
         raise _differs(collection, f"{damaged} of its chunks" if damaged else "its receipts")
@@ -151,12 +152,6 @@ def _measure_all(collection: Collection, listen: Listener) -> Iterator[Measured]
         yield from measure_chunks(collection.sealed, [chunk])
         start, stop = collection.plan.rows(chunk)
         listen(stop - start, collection.n_records)
-
-
-def _expected(proof: sealed_arrays.Proof, n_chunks: int) -> Iterator[Measured]:
-    for number in range(len(proof.blocks)):
-        rows = sealed_arrays.read_receipts(proof, number)[: n_chunks - number * proof.block_chunks]
-        yield from ([(length, crc) for length, crc in row] for row in rows.tolist())
 
 
 def _with_proof(collection: Collection, proof: sealed_arrays.Proof) -> Collection:
@@ -183,10 +178,9 @@ def _describe(url: str) -> list[str]:
         file_system, root = fsspec.core.url_to_fs(url)
         # A listing of earlier would say that nothing has changed.
         file_system.invalidate_cache()
-        found = file_system.find(root, detail=True)
         return [
             f"{name} {info.get('size')} {info.get('ETag', info.get('LastModified', ''))}"
-            for name, info in found.items()
+            for name, info in file_system.find(root, detail=True).items()
         ]
     lines = []
     # Links are followed: a collection may keep its chunks on another disk.

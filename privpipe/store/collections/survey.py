@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from privpipe.errors import InputError
+from privpipe.fitted_names import write_category
 from privpipe.numerics.kinds import are_classes
 from privpipe.protocols import AnyArray
 from privpipe.records.schema import MISSING, CollectionSchema, Partition, Variable, code_dtype
@@ -78,7 +78,7 @@ def code_values(values: AnyArray | Coded) -> Coded:
         return values
     # Codes first: a text is written once per value, not per record.
     codes, kinds = pd.factorize(values, use_na_sentinel=True)
-    return Coded(codes, tuple(_write(kind) for kind in kinds.tolist()))
+    return Coded(codes, tuple(map(write_category, kinds.tolist())))
 
 
 def count_values(values: AnyArray | Coded) -> Counter[str]:
@@ -167,15 +167,6 @@ def _natural(text: str) -> tuple[int, float, str]:
         if number == number:  # not NaN
             return (0, number, text)
     return (1, 0.0, text)
-
-
-def _write(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()  # as Arrow writes them
-    # 1.0 of one file and 1 of another are one category.
-    if isinstance(value, float) and value.is_integer():
-        return str(int(value))
-    return str(value)
 
 
 def fit_survey(survey: Survey, source: RecordSource, like: CollectionSchema, where: str) -> Survey:

@@ -18,7 +18,6 @@ from privpipe.store.access.objects import open_store, write_bytes
 from privpipe.store.arrays import layout, sealed_arrays
 from privpipe.store.arrays.blocks import write_block
 from privpipe.store.arrays.destination import hold_destination, show_made
-from privpipe.store.arrays.layout import FEATURES
 from privpipe.store.sources.reading.source import BinningLoss
 
 Chunk = Mapping[str, AnyArray]
@@ -83,7 +82,7 @@ class Tally:
 
     def add(self, block: Chunk) -> Chunk:
         """Take the next records, in the dtypes of the schema; the same block."""
-        n_records = len(block[FEATURES])
+        n_records = len(block[layout.FEATURES])
         self._count(block)
         at = 0
         for run in cut_by_partition(self._partitions, self._start, self._start + n_records):
@@ -124,7 +123,7 @@ class Tally:
             gone = np.isnan(values) if values.dtype.kind == "f" else values == MISSING
             counted = values.dtype.kind == "f" or variable.categories is not None
             self.n_missing[variable.name] += int(np.count_nonzero(gone)) if counted else 0
-        features = block[FEATURES]
+        features = block[layout.FEATURES]
         # One sum says in a single pass that there is nothing to count.
         with np.errstate(over="ignore", invalid="ignore"):
             clean = bool(np.isfinite(features.sum(dtype=np.float64)))
@@ -134,7 +133,7 @@ class Tally:
             self.records += int(bad.any(axis=1).sum())
 
     def _begin(self) -> dict[str, Any]:
-        names = [FEATURES, *(variable.name for variable in self._schema.variables)]
+        names = [layout.FEATURES, *(variable.name for variable in self._schema.variables)]
         return {name: hashlib.sha256() for name in names}
 
     def _finish(self) -> str:

@@ -143,8 +143,7 @@ class TotalLoss:
 
     def find_epsilon(self, delta: float) -> float:
         """The smaller epsilon of both that holds with a delta; infinite where none does."""
-        basic = self.epsilon if self.delta <= delta else math.inf
-        return min(basic, self.concentrate(delta))
+        return min(self.epsilon if self.delta <= delta else math.inf, self.concentrate(delta))
 
 
 @dataclass(frozen=True)
@@ -197,8 +196,7 @@ class Loss:
 
 def find_account(url: str | None = None) -> str:
     """Place of the account: given, else ``PRIVPIPE_ACCOUNT``, else in the user's data folder."""
-    chosen = url or os.environ.get("PRIVPIPE_ACCOUNT")
-    return chosen or str(user_data_path("privpipe") / "account")
+    return url or os.environ.get("PRIVPIPE_ACCOUNT") or str(user_data_path("privpipe") / "account")
 
 
 def add_up_losses(losses: Iterable[float]) -> float:
@@ -337,17 +335,15 @@ class Account:
                 return not held
         raise chain.contended(self.url)
 
-    def _check_limit(
-        self, loss: Loss, charge: Charge, limit: float | None, most_delta: float
-    ) -> None:
+    def _check_limit(self, loss: Loss, charge: Charge, limit: float | None, most: float) -> None:
         if charge.charge in loss.charged:
             return
         said = ""
-        if limit is not None and most_delta > MOST_DELTA:
+        if limit is not None and most > MOST_DELTA:
             more = TotalLoss.of([charge])
             there = TotalLoss.of([*loss.charged.values()]), self.read_joined(charge.partition)
             # Many small losses are less together than their sum; see `numerics.noise.composition`.
-            composed = max(one.add(more).concentrate(most_delta) for one in there)
+            composed = max(one.add(more).concentrate(most) for one in there)
             if composed <= limit:
                 return
             said = f" As concentrated losses all are epsilon {composed:.3g} at that delta."
@@ -355,11 +351,11 @@ class Account:
         # Of tiny deltas no sum of any collection is near the limit: the others are not read.
         if charge.delta > MOST_DELTA:
             lost_delta = max(lost_delta, self.read_joined(charge.partition).delta)
-        if (delta := add_up_losses([lost_delta, charge.delta])) > most_delta:
+        if (reached := add_up_losses([lost_delta, charge.delta])) > most:
             raise GuaranteeError(
-                f"Partition {charge.partition[:12]} would have lost delta {delta:.2g} in "
+                f"Partition {charge.partition[:12]} would have lost delta {reached:.2g} in "
                 f"{loss.n_charges + 1} releases, a chance that nothing holds; allowed is at most "
-                f"{most_delta:.2g}.{said}",
+                f"{most:.2g}.{said}",
                 remedy='Repeat an earlier release, which costs nothing; or use noise = "discrete", '
                 "whose delta is 0. Or decide on both sums, as [privacy] limit = [3.0, 1e-5].",
                 code="account-exhausted",

@@ -103,7 +103,7 @@ def encode_key(entry: KeyEntry, secret: bytes = b"") -> bytes:
 
 def decode_key(content: bytes, path: Path) -> tuple[KeyEntry, bytes]:
     """Entry and secret of a file, or FormatError without a word of what is in it."""
-    try:
+    with suppress(ValueError, KeyError, TypeError, AttributeError):
         table = json.loads(content)
         check = table.pop("check")
         binding = KeyBinding(table["source"], table["model"], table["options"])
@@ -115,8 +115,6 @@ def decode_key(content: bytes, path: Path) -> tuple[KeyEntry, bytes]:
         sound = found == (_check_sum(table), _FORMAT, path.stem, n_bytes)
         if sound and table["version"] in (1, _VERSION):
             return entry, secret
-    except (ValueError, KeyError, TypeError, AttributeError):
-        pass
     raise FormatError(
         f"{path} is damaged or not a file of a release key.",
         remedy="Restore it, or destroy the key with `privpipe forget-key` and release anew.",

@@ -228,8 +228,7 @@ def list_unreadable(*, folder: str | Path | None = None) -> tuple[str, ...]:
     StoreError
         If the folder is not private to this user.
     """
-    places = KeyFolder.every(folder)
-    return tuple(place.key_id for place in places if _read_either(place) is None)
+    return tuple(place.key_id for place in KeyFolder.every(folder) if _read_either(place) is None)
 
 
 def _read_either(place: KeyFolder) -> KeyEntry | None:

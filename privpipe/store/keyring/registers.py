@@ -12,6 +12,7 @@ import hashlib
 import json
 import math
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise, starmap
 from typing import Any, TypeVar
@@ -26,7 +27,6 @@ from privpipe.records.schema import Partition
 from privpipe.store.access.location import shown
 from privpipe.store.access.objects import keep_bytes, open_store, read_bytes
 from privpipe.store.keyring import account_chain as chain
-from privpipe.store.keyring.account_chain import AccountChain
 from privpipe.store.keyring.sketches import Sketches
 
 T = TypeVar("T")
@@ -140,7 +140,7 @@ _EXPORT = TypeAdapter(_Exported)
 
 def register_release(
     account: str, entry: Registered, note: Mapping[str, Any] | None = None
-) -> AccountChain:
+) -> chain.AccountChain:
     """Note a release before it can be seen; the chain, whose head the release records.
 
     Nothing is ever written over: a run that resumes finds its entry, and one that says something
@@ -179,10 +179,8 @@ def read_releases(account: str) -> tuple[Registered, ...]:
 def _decode(
     kind: TypeAdapter[T], content: bytes, account: str, register: str, unknown: str, code: str = ""
 ) -> T:
-    try:
+    with suppress(ValidationError):  # its text quotes the entry
         return kind.validate_json(content)
-    except ValidationError:  # its text quotes the entry
-        pass
     raise FormatError(
         f"An entry of the register of {register} in {shown(account)} is damaged.",
         remedy=f"Restore it: without it {unknown}.",

@@ -129,8 +129,7 @@ class Sketches:
             if self._list("links/"):
                 raise self._damaged("key")
             secret = secrets.token_bytes(32)
-            made = create_entry(self.url, "key", secret)
-            if made and local_path(self.url) is None:
+            if create_entry(self.url, "key", secret) and local_path(self.url) is None:
                 # Of two keys the sketches under the first would be forgotten: a store that does
                 # not enforce the condition is refused before anything is sketched.
                 with reaching(self.url):

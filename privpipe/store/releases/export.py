@@ -109,8 +109,7 @@ def _write_folder(released: _Released, header: Mapping[str, Any], out_url: str) 
     ends = np.cumsum(header.get("partitions") or [int(header["n_records"])]).tolist()
     with hold_destination(out_url, last=SUCCESS) as work:
         for number, (start, stop) in enumerate(pairwise([0, *ends])):
-            name = f"part-{number:05d}.parquet"
-            system, path = fsspec.core.url_to_fs(join(work, name))
+            system, path = fsspec.core.url_to_fs(join(work, f"part-{number:05d}.parquet"))
             system.makedirs(os.path.dirname(path), exist_ok=True)
             _write_part(released, system, path, start, stop)
         show_made(out_url, work, b"", name=SUCCESS)

@@ -24,7 +24,6 @@ from privpipe.option_values import FORBID
 from privpipe.store.access import generation_log as generations
 from privpipe.store.access import objects
 from privpipe.store.access.location import join, local_path, shown
-from privpipe.store.access.objects import flush_folder
 from privpipe.store.access.workspace import has_workspace, hold_workspace, remove_workspace
 from privpipe.store.arrays.layout import ROOT_DOCUMENT, companion_url, explain_tampering
 from privpipe.store.keyring.account_chain import append_link, create_entry
@@ -184,7 +183,7 @@ class PrivateLedger:
         if path := local_path(self.url):
             for folder in ("", PARTS, "drift"):
                 with suppress(FileNotFoundError):  # what is forgotten stays so after a power cut
-                    flush_folder(os.path.join(path, folder))
+                    objects.flush_folder(os.path.join(path, folder))
         objects.drop_unfinished(self.url)
 
     def _mark(self, text: str) -> str:

@@ -89,8 +89,7 @@ def _check_counts(url: str, header: Mapping[str, Any], n_stored: int, n_receipts
     parts = [int(n) for n in header.get("partitions") or (n_records,)]
     # A forged header of zero rows per chunk must not end in a division.
     n_chunks = -(-n_records // max(int(header["chunk_rows"]), 1))
-    counts = (n_records, sum(parts), n_chunks)
-    if counts != (n_stored, n_records, n_receipts) or min(parts) < 0:
+    if (n_records, sum(parts), n_chunks) != (n_stored, n_records, n_receipts) or min(parts) < 0:
         raise layout.explain_tampering(
             f"The header of {shown(url)} speaks of {n_records:,} records in {len(parts):,} parts, "
             f"and {n_stored:,} are stored."

@@ -175,8 +175,7 @@ def _read_part(url: str, part: incremental.Part, name: str, rows: slice) -> AnyA
         If the part is gone, or went while it was read.
     """
     try:
-        arrays = _open_part(url, part.id, part.root_sha256)
-        found = np.asarray(arrays[name][rows])
+        found = np.asarray(_open_part(url, part.id, part.root_sha256)[name][rows])
         # Zarr reads a chunk that is gone as NaN, as withheld records are. The root goes first.
         incremental.check_part(url, part)
     except (KeyError, FileNotFoundError, IncompleteReleaseError):

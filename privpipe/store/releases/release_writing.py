@@ -162,17 +162,15 @@ def _write_receipts(store: Store, key: str, receipts: Iterable[Receipt]) -> None
 
 def _read_receipts(store: Store, key: str) -> list[Receipt]:
     """Receipts of one object of the ledger; none if a single bit of it is not as written."""
-    try:
+    with suppress(ValueError, KeyError, TypeError):  # of pydantic's, too
         content = (objects.read_bytes(store, key) or b"").decode()
         head, _, tail = content.partition(', "receipts": ')
         listed = tail.removesuffix("}")
         # A flipped bit in a receipt would prove a damaged chunk: such an object counts as none, and
         # its chunks are written again, with the same bytes.
-        if json.loads(f"{head}}}")["crc32c"] != google_crc32c.value(listed.encode()):
-            return []
-        return _RECEIPTS.validate_json(listed)
-    except (ValueError, KeyError, TypeError):  # of pydantic's, too
-        return []
+        if json.loads(f"{head}}}")["crc32c"] == google_crc32c.value(listed.encode()):
+            return _RECEIPTS.validate_json(listed)
+    return []
 
 
 def find_damaged(plan: ReleasePlan, receipts: Iterable[Receipt]) -> list[int]:
@@ -330,14 +328,11 @@ def _receipt_documents(plan: ReleasePlan, receipts: Iterable[Receipt]) -> dict[s
     group = zarr.create_group(memory, path=layout.RECEIPTS)
     ordered = sorted(receipts, key=lambda one: one.chunk)
     # Of a plan without receipts only the keys are needed: any numbers do.
-    shape = (plan.chunks.n_chunks, len(plan.arrays), 3)
-    table = np.ones(shape, np.int64)
+    table = np.ones((plan.chunks.n_chunks, len(plan.arrays), 3), np.int64)
     if ordered:
         rows = [[(one.rows, part.length, part.crc32c) for part in one.objects] for one in ordered]
         table = np.array(rows, np.int64)
     for column, (name, dtype) in enumerate(_TABLES.items()):
         data = table[..., column].astype(dtype)
         group.create_array(name, data=data, dimension_names=["chunk", "array"])
-    return objects.read_many(
-        memory, [key for key in objects.list_keys(memory) if key != layout.ROOT_DOCUMENT]
-    )
+    return objects.read_all(memory, f"{layout.RECEIPTS}/")

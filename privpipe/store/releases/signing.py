@@ -178,8 +178,7 @@ def verify_signature(
     digest = {"name": SUMS, "digest": {"sha256": hashlib.sha256(sums).hexdigest()}}
     if stated["subject"] != [digest]:
         raise _unsigned(url, f"has another {SUMS} than was signed", _AGAIN)
-    predicate = stated["predicate"]
-    made = Signed(_name_key(public), **predicate)
+    made = Signed(_name_key(public), **stated["predicate"])
     if after and _read_time(made.signed) <= _read_time(after):
         raise _unsigned(url, f"was signed at {made.signed}, not after {after}", _AGAIN)
     _compare(url, _read_sums(sums), digest_objects(url, listen))
@@ -250,8 +249,7 @@ def _write_sums(found: Mapping[str, str]) -> bytes:
 
 
 def _read_sums(sums: bytes) -> dict[str, str]:
-    lines = sums.decode().splitlines()
-    return {line[66:]: line[:64] for line in lines}
+    return {line[66:]: line[:64] for line in sums.decode().splitlines()}
 
 
 def _encode(payload: bytes) -> bytes:

@@ -160,18 +160,16 @@ class CsvTable(FileTable):
         for batch in self._text(file, columns).read([column.name for column in columns], types):
             for name in names:
                 found_here = compute.match_substring_regex(batch.column(name), pattern)
-                is_hit = compute.equal(found_here, fitting).fill_null(False)
                 found += [
                     {"column": labels[name], "row": int(row) + first}
-                    for row in np.flatnonzero(is_hit)
+                    for row in np.flatnonzero(compute.equal(found_here, fitting).fill_null(False))
                 ]
             first += batch.num_rows
         return found
 
     def _refuse_multiline(self, file: TableFile) -> None:
         """A quote that does not end takes the rows up to the next one into its cell."""
-        names = [column.name for column in self._describe(file)]
-        if found := self._find_cells(file, names, "\n"):
+        if found := self._find_cells(file, [column.name for column in self._describe(file)], "\n"):
             raise InputError(
                 f"{self.files.describe(file)}: row {found[0]['row']} holds a line break in the "
                 f"column {str(found[0]['column'])!r} ({len(found):,} such cells). The sample "
@@ -208,8 +206,7 @@ class CsvTable(FileTable):
         return ""
 
     def _delimiter(self, file: TableFile) -> str:
-        usual = SourceLayout.delimiter
-        is_tabbed = ".tsv" in file.path.lower() and self.layout.delimiter == usual
+        is_tabbed = ".tsv" in file.path.lower() and self.layout.delimiter == SourceLayout.delimiter
         return "\t" if is_tabbed else self.layout.delimiter
 
     def _text(self, file: TableFile, columns: Sequence[TableColumn] = ()) -> DelimitedText:
@@ -246,9 +243,8 @@ def _scan(stream: pa.NativeFile, delimiter: str) -> tuple[bool, bool, int | None
     held, n_lines, is_plain = b"\n", 0, True
     while piece := stream.read(BUFFER_BYTES):
         # Names are quoted more often than cells.
-        head = (
-            0 if n_lines else piece.find(b"\n") * (piece.partition(b"\n")[0].count(b'"') % 2 == 0)
-        )
+        names, _, _ = piece.partition(b"\n")
+        head = 0 if n_lines or names.count(b'"') % 2 else piece.find(b"\n")
         has_quotes = has_quotes or piece.find(b'"', max(head, 0)) >= 0
         ends = np.frombuffer(held[-1:] + piece, np.uint8) == ord("\n")
         n_lines += int(np.count_nonzero(ends[1:]))

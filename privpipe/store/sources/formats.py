@@ -125,8 +125,7 @@ def open_source(url: str, layout: SourceLayout, *, min_category_count: int = 1) 
         texts = open_source(url, replace(layout, categorical=as_text, one_hot=(), spread=()))
         return recoding.spread_texts(texts, layout.one_hot, min_category_count, layout.spread)
     if layout.marked:
-        found = open_source(url, replace(layout, marked=()))
-        return recoding.mark_missing(found, layout.marked)
+        return recoding.mark_missing(open_source(url, replace(layout, marked=())), layout.marked)
     if layout.calendar:
         as_days = replace(layout, dates=(*layout.dates, *layout.calendar), calendar=())
         return recoding.split_dates(open_source(url, as_days), layout.calendar)

@@ -50,8 +50,7 @@ class ParquetTable(FileTable):
         """First rows of row groups from all parts of a file."""
         opened = self._open(file, ())
         names = [column.name for column in self.describe(file)]
-        groups = range(0, opened.num_row_groups, max(1, opened.num_row_groups // MOST_BATCHES))
-        for group in groups:
+        for group in range(0, opened.num_row_groups, max(1, opened.num_row_groups // MOST_BATCHES)):
             batches = opened.iter_batches(SAMPLE_ROWS, row_groups=[group], columns=names)
             yield from islice(batches, 1)
 

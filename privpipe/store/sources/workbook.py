@@ -158,8 +158,7 @@ class SqliteTable(OneOfSeveral):
         """SQLite declares no type that values must have, so theirs are looked at."""
         table, found = _quoted(self.choose(file)), list[tuple[str, Any]]()
         with closing(self._connect(file)) as database:
-            names = [row[1] for row in database.execute(f"PRAGMA table_info({table})")]
-            for name in names:
+            for name in [row[1] for row in database.execute(f"PRAGMA table_info({table})")]:
                 query = f"SELECT DISTINCT typeof({_quoted(name)}) FROM {table}"
                 kinds = {kind for (kind,) in database.execute(query)} - {"null"}
                 found.append((name, _TYPES.get(frozenset(kinds), pa.string())))

@@ -226,8 +226,7 @@ def hold_to_curve(decision: Decision, curves: Iterable[LearningCurve]) -> Decisi
     curve = next((one for one in curves if one.target == decision.target), None)
     if decision.verdict != "safe" or curve is None:
         return decision
-    n_labels = max(curve.n_labels, default=0)
-    decision = replace(decision, n_labels=n_labels, gain_slope=curve.slope)
+    decision = replace(decision, n_labels=max(curve.n_labels, default=0), gain_slope=curve.slope)
     if curve.is_known and not curve.rises_too_far:
         return replace(decision, reason=f"{decision.reason} {curve.say()}")
     more = "More labelled records to judge by, or a stronger method, are needed."

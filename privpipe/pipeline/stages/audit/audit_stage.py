@@ -190,11 +190,10 @@ def _audit(run: Run, trained: Trained, cleaned: Cleaned, executor: Executor) -> 
         coding=coding,
         level=find_attack_options(run.options, run.attempt).level,
     )
-    utility = None if promise is None else report_losses(losses[0], promise, cleaned)
     return {
         "basis": describe_basis(run),
         **findings,
-        "e_utility": utility,
+        "e_utility": None if promise is None else report_losses(losses[0], promise, cleaned),
         "n_groups": judged.n_groups,
         **attack_release(run, trained, plan, executor),
         "places": audit_places(run, trained, plan),
@@ -332,5 +331,4 @@ def describe_training(run: Run) -> dict[str, Any] | None:
 
 
 def _round(value: float) -> float:
-    whole = value.is_integer()
-    return value if whole else float(f"{value:.{DIGITS}g}")
+    return value if value.is_integer() else float(f"{value:.{DIGITS}g}")

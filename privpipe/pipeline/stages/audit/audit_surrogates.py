@@ -219,8 +219,7 @@ def attack_surrogates(
     (members, responses), (others, _) = (_read_some(side, complete) for side in (fitted, held_out))
     if min(len(members), len(others)) < LEAST_RECORDS:
         return {}, {}
-    n_released = min(plan.chunks.n_records, MOST_RELEASED)
-    released, *predicted = _read_released(plan, 0, n_released)
+    released, *predicted = _read_released(plan, 0, min(plan.chunks.n_records, MOST_RELEASED))
     sample = Sample(
         released=released,
         surrogate_responses=np.column_stack(predicted),

@@ -260,8 +260,7 @@ def _find_functions(found: Mapping[str, ColumnPlan], sample: pa.Table) -> dict[s
         for other, (theirs, n_theirs) in codes.items():
             # Of two that determine one another only the later is named.
             if name != other and other not in determined and n_theirs >= n_mine:
-                pairs = len(np.unique(theirs * n_mine + mine))
-                if pairs == len(np.unique(theirs)):
+                if len(np.unique(theirs * n_mine + mine)) == len(np.unique(theirs)):
                     determined[name] = other
                     break
     return determined

@@ -46,8 +46,7 @@ class NamedArray:
 
     def is_along(self, n_records: int) -> bool:
         """Whether it has a value or a row of values per record, of a kind that can be stored."""
-        kind = self.dtype.kind in _KINDS and len(self.shape) <= 2
-        return kind and self.shape[:1] == (n_records,)
+        return self.dtype.kind in _KINDS and len(self.shape) <= 2 and self.shape[:1] == (n_records,)
 
 
 def open_arrays(arrays: Mapping[str, NamedArray], layout: SourceLayout, url: str) -> RecordSource:

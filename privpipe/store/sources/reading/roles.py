@@ -108,7 +108,7 @@ def assign_roles(
     features = [column for name, column in known.items() if name in chosen]
     _check_features([c for c in features if c.name not in layout.dates], where, locate)
     rest = [c for name, c in known.items() if name in variables - set(layout.drop)]
-    as_text = set(layout.categorical)
+    as_text, is_narrow = set(layout.categorical), all(column.narrow for column in features)
     _check_variables(rest, layout, where)
     return Roles(
         features=tuple(column.name for column in features),
@@ -117,9 +117,7 @@ def assign_roles(
             for c in rest
         ),
         forms={column.name: _form(column, layout) for column in rest},
-        features_dtype=np.dtype(
-            np.float32 if all(column.narrow for column in features) else np.float64
-        ),
+        features_dtype=np.dtype(np.float32 if is_narrow else np.float64),
     )
 
 

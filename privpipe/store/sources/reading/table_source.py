@@ -177,8 +177,7 @@ class FileTable:
             first += batch.num_rows
             # Once a cell is wrong the rest is read for the list of errors alone.
             if not wrong:
-                made = pa.RecordBatch.from_pydict(arrays) if arrays else batch
-                yield made
+                yield pa.RecordBatch.from_pydict(arrays) if arrays else batch
         if wrong:
             name = min(wrong, key=lambda one: wrong[one][0])
             error = explain_cells(where, name, dialect.columns[name], wrong[name])

@@ -157,7 +157,7 @@ def test_receipt_book__cuts_many_chunks_into_blocks(
     found = book.close(str(tmp_path))
     assert (found.block_chunks, len(found.blocks)) == (3, 3)
     assert Proof.restore(str(tmp_path), json.loads(json.dumps(found.describe()))) == found
-    rows = [row.tolist() for row in proofs._rows(found, 8)]
+    rows = [row.tolist() for row in proofs.read_rows(found, 8)]
     assert rows == [[[c, 2**32 - 1 - c], [100 + c, c]] for c in range(8)]
     assert Proof.restore(str(tmp_path), {}) is None
 
