@@ -55,6 +55,10 @@ CHARGED = ("local_dp", "central_dp")
 RECORDS_OF_ONE = "records of one subject, at most"
 """A parameter of a promise that is about subjects."""
 
+SHUFFLED_EPSILON = "epsilon of the whole release, to whoever does not know the order"
+SHUFFLED_DELTA = "delta of that epsilon"
+"""Parameters of a promise about shuffled records; see `amplify_by_shuffling`."""
+
 MEANINGLESS = math.log(1e6)
 """Epsilon from which on a guess of one in a million may become an even bet: that is no promise."""
 

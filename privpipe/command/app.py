@@ -273,6 +273,7 @@ def ingest(
     schema: str = _text(HELP["ingest_schema"]),
     yes: bool = _flag("--yes", "Take the schema that is proposed without a review."),
     table: str = _text("Sheet of a workbook or table of a database, where there are several."),
+    shuffle: bool = _flag("--shuffle", HELP["ingest_shuffle"]),
     dtype: str = _text("float32 or float64."),
     chunk_mib: float = CHUNK_MIB,
 ) -> None:

@@ -55,6 +55,7 @@ def ingest_command(
     schema: str = "",
     yes: bool = False,
     table: str = "",
+    shuffle: bool = False,
     **layout: Any,
 ) -> dict[str, Any]:
     """Ingest and describe the result, values withheld; `layout` as `SourceLayout`.
@@ -77,7 +78,8 @@ def ingest_command(
         if plan is not None and not yes:
             return {"schema": shown(place), "ingested": False, **plan.encode()}
     with listing_places(place, unseen), showing("ingest") as listen:
-        made = ingest(source, dest, replace(options, schema=plan), listen=listen)
+        options = replace(options, schema=plan, shuffle=shuffle)
+        made = ingest(source, dest, options, listen=listen)
     statistics = read_statistics(dest)
     say(f"{shown(dest)}: {describe(made)}")
     if warning := describe_gaps(statistics):

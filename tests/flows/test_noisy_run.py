@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from privpipe.cluster.estimate import estimate
 from privpipe.cluster.executors.executor import Executor
 from privpipe.command.key_commands import account_command
 from privpipe.errors import GuaranteeError, OptionError, PrivpipeError, StoreError
+from privpipe.numerics.noise.amplification import amplify_by_shuffling
 from privpipe.pipeline.runs.configuration_file import read_options
 from privpipe.pipeline.runs.resume import begin_or_resume, begin_stage
 from privpipe.pipeline.runs.watch import Watch
@@ -25,13 +27,16 @@ from privpipe.pipeline.stages.clean import clean_stage, plan_release
 from privpipe.pipeline.stages.forecast import forecast_run
 from privpipe.pipeline.stages.publish import publish_stage
 from privpipe.pipeline.stages.train import train_stage
+from privpipe.promises import SHUFFLED_DELTA, SHUFFLED_EPSILON
 from privpipe.report.audit_text import say_canaries
 from privpipe.store.access.workspace import hold_workspace, remove_workspace, workspace_url
 from privpipe.store.arrays.layout import FEATURES, read_header
 from privpipe.store.collections.collection import open_collection
+from privpipe.store.collections.ingest import IngestOptions, ingest
 from privpipe.store.keyring.account import Account
 from privpipe.store.keyring.keys import forget_key, list_keys
 from privpipe.store.releases.lazy_release import open_release
+from privpipe.store.sources.reading.source import SourceLayout
 from tests.standard import make_standard, write_standard
 
 N, FILTER = 600, '[method.filter]\nname = "pca"\nn_filtered = 3\n'
@@ -67,6 +72,7 @@ class Bench:
             "privacy": "",
             "subject": "",
             "filter": FILTER,
+            "release": "",
         }
         said |= {"public": "true", "nonfinite": "fail", "training": "public"} | given
         text = (
@@ -77,6 +83,7 @@ class Bench:
             f'[method]\nname = "noisy"\nepsilon = {said["epsilon"]}\n{said["method"]}\n'
             f"{said['filter']}[privacy]\n{said['privacy']}\n"
             f'[release]\npath = "{self.folder}/{name}.zarr"\nnonfinite = "{said["nonfinite"]}"\n'
+            f"{said['release']}\n"
             "[audit]\nadversaries = []\n[gate]\nenforce = false\n[cluster]\nworkers = 0\n"
         )
         path = self.folder / f"{name}.toml"
@@ -117,6 +124,34 @@ def digest(folder: Path) -> str:
     for path in sorted(p for p in (folder / "features").rglob("*") if p.is_file()):
         sha.update(path.read_bytes())
     return sha.hexdigest()
+
+
+def test_run__of_shuffled_records_says_what_the_order_hides(bench: Bench) -> None:
+    """And only there: not in the order of the source, nor where something else tells who is who."""
+    x, variables = make_standard(N)
+    names = [f"feature_{j}" for j in range(x.shape[1])]
+    table = pd.DataFrame(x, columns=names).assign(**variables)
+    table["late"] = np.array(["no", "yes"])[table["late"].astype(int)]
+    table["party"] = np.array(["left", "middle", "right"])[table["party"].astype(int)]
+    table.to_csv(bench.folder / "t.csv", index=False)
+    layout = SourceLayout(labels=("height", "late", "income", "party"))
+    options = IngestOptions(layout=layout, chunk_bytes=5000, dtype="float64", shuffle=True)
+    ingest(str(bench.folder / "t.csv"), str(bench.places / "shuffled.zarr"), options)
+
+    def parameters(name: str, **given: Any) -> dict[str, float]:
+        bench.release(name, epsilon=0.5, **given)
+        return dict(bench.header(name)["guarantee"]["parameters"])
+
+    found = parameters("one", rows="shuffled")
+    least = amplify_by_shuffling(0.5, N, N**-1.5)
+    assert least <= found[SHUFFLED_EPSILON] <= least * (1 + 1e-5) < 0.25
+    assert N**-1.5 <= found[SHUFFLED_DELTA] <= N**-1.5 * (1 + 1e-5)
+    for name, given in (
+        ("two", {}),
+        ("three", {"rows": "shuffled", "nonfinite": "withhold"}),
+        ("four", {"rows": "shuffled", "release": 'include = ["height"]'}),
+    ):
+        assert SHUFFLED_EPSILON not in parameters(name, **given), name
 
 
 @pytest.mark.slow

@@ -193,7 +193,7 @@ def _propose(options: RunOptions, trial: TrialRecords, best: Rung, rungs: list[R
     return Diagnosis("near" if raised else "method", text, following, tuple(rungs))
 
 
-UNORDERED = "Shuffle the rows of the source, ingest them as a new collection, and init that."
+UNORDERED = "Ingest the source with --shuffle, as a new collection, and init that."
 
 
 def say_order(trial: TrialRecords, limits: Mapping[str, float]) -> str:

@@ -18,18 +18,22 @@ from privpipe.cluster.passes.sketch_pass import sketch_collection
 from privpipe.errors import GuaranteeError, InputError, StoreError
 from privpipe.fitted_names import schema_of, with_schema
 from privpipe.numerics.moments import CoMoments
+from privpipe.numerics.noise.amplification import amplify_by_shuffling
 from privpipe.pipeline.runs.earlier import find_model, open_named
 from privpipe.pipeline.runs.run import Run, Trained, list_versions, now
 from privpipe.pipeline.runs.subject_limit import count_subjects, protect_subjects
-from privpipe.protocols import RecordMap, Shard
+from privpipe.promises import SHUFFLED_DELTA, SHUFFLED_EPSILON
+from privpipe.protocols import Guarantee, RecordMap, Shard
 from privpipe.records.sampling import Part
 from privpipe.report.audit_text import read_texts
+from privpipe.report.published_findings import say_promised
 from privpipe.sanitizers.chain import fit_standardised
 from privpipe.store import models
 from privpipe.store.access.location import join, local_path
 from privpipe.store.access.workspace import workspace_url
-from privpipe.store.arrays.layout import check_output_free, exists
+from privpipe.store.arrays.layout import check_output_free, exists, read_kind
 from privpipe.store.collections.collection import Collection
+from privpipe.store.collections.writing import read_statistics
 from privpipe.store.keyring.sketches import Ties
 
 LEARNED = {"method", "options", "source", "feature_names", "training_digest", "holdout"}
@@ -137,10 +141,29 @@ def _describe(fitted: RecordMap, run: Run, executor: Executor) -> Trained:
         read += ["n_records", "tile_rows", "feature_names", "response_names"]
     return Trained(
         model_digest=digest,
-        guarantee=guarantee if found is None else protect_subjects(guarantee, found),
+        guarantee=protect_subjects(guarantee, found) if found else _add_shuffled(guarantee, run),
         mean_record=_shards(run, executor).reduce(summarise_features).mean if imputes else None,
         **{name: getattr(fitted, name) for name in read},
     )
+
+
+def _add_shuffled(guarantee: Guarantee, run: Run) -> Guarantee:
+    """The promise of each record, and what a secret order of all adds to it, where there is one."""
+    release, partitions = run.options.release, run.collection.schema_of_records.partitions
+    # What is released beside the noisy features may reveal whose record it is.
+    plain = not (release.include or release.incremental or release.nonfinite == "withhold")
+    if guarantee.kind != "local_dp" or not guarantee.number or not plain:
+        return guarantee
+    url = run.options.collection.path
+    if read_kind(url) != "collection" or not read_statistics(url).shuffled:
+        return guarantee
+    # Records are in random order within their partition.
+    n = min([p.n_records for p in partitions if p.n_records] or [run.collection.n_records])
+    central = amplify_by_shuffling(guarantee.number, n, n**-1.5, draw_delta=guarantee.delta)
+    # Rounded upwards here: pages round other parameters to the nearest.
+    said = {SHUFFLED_EPSILON: say_promised(central), SHUFFLED_DELTA: say_promised(n**-1.5)}
+    more = {name: float(number) for name, number in said.items()}
+    return replace(guarantee, parameters=(*guarantee.parameters, *more.items()))
 
 
 def summarise_features(shard: Shard) -> CoMoments:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -69,7 +68,7 @@ def from_dask(
     frame
         The data frame; columns that are in no role and no option are features.
     options
-        How it is read, as `ingest` does; a schema has no say.
+        How it is read, as `ingest` does; a schema and `shuffle` have no say.
     roles
         `desired`, `confidential`, `attributes`, `groups`, `weights`, `public`; see
         `open_collection`.
@@ -103,7 +102,11 @@ def from_xarray(
     ingesting.check_options(options)
     source = open_frame(dataset, options.whole_layout)
     plan = ingesting.plan_collection(source, "The frame", options)
-    begin = partial(ingesting.fill_chunks, source, plan.schema, plan.survey.coders, plan.rows)
+
+    def begin() -> Iterator[Chunk]:
+        blocks = ingesting.encode_blocks(source, plan.schema, plan.survey.coders, plan.rows)
+        return ingesting.fill_chunks(blocks, plan.schema)
+
     nowhere = SealedArrays("", (), "")
     made = FrameCollection("a frame", plan.schema, "", nowhere, chunks=ChunksInTurn(begin))
     return in_roles(made, **roles)

@@ -5,7 +5,7 @@ writes chunk by chunk. Memory does not grow with the source.
 """
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from os import PathLike
 from typing import Any
@@ -15,13 +15,14 @@ import numpy as np
 from privpipe.errors import GuessWarning, InputError, OptionError
 from privpipe.protocols import AnyArray
 from privpipe.records.schema import TARGET_CHUNK_BYTES, CollectionSchema, as_names, plan_chunk_rows
-from privpipe.store.access.location import Place, as_url, shown
+from privpipe.store.access.location import Place, as_url, join, shown
 from privpipe.store.access.objects import Listener, unheard
 from privpipe.store.arrays.destination import hold_destination
 from privpipe.store.arrays.layout import FEATURES
 from privpipe.store.arrays.sealed_arrays import collection_arrays
 from privpipe.store.collections.collection import open_collection
 from privpipe.store.collections.proposal import TableSchema
+from privpipe.store.collections.shuffling import shuffle_blocks
 from privpipe.store.collections.survey import Coder, Survey, fit_survey, survey_source
 from privpipe.store.collections.writing import Chunk, write_held
 from privpipe.store.sources.formats import open_source
@@ -56,6 +57,8 @@ class IngestOptions:
     schema
         How a table is read and what its columns become, as `propose_schema` proposes it; what
         `layout` says of a column takes precedence.
+    shuffle
+        Bring the records of each partition into a secret random order.
     """
 
     layout: SourceLayout = field(default_factory=SourceLayout)
@@ -66,6 +69,7 @@ class IngestOptions:
     min_category_count: int = 1
     chunk_bytes: int = TARGET_CHUNK_BYTES
     schema: TableSchema | None = None
+    shuffle: bool = False
 
     @property
     def least_count(self) -> int:
@@ -143,8 +147,8 @@ def ingest(
     -----
     Two passes, each in blocks, so that memory does not grow with the source. One process at a
     time writes a destination; killed at any time it leaves nothing visible, and the next ingest
-    removes what it left. Records keep the order of the source; each partition of the source (a
-    file of a folder, or a Hive folder) is a run of records of its own.
+    removes what it left. Records keep the order of the source, unless they are shuffled; each
+    partition of the source (a file of a folder, or a Hive folder) is a run of records of its own.
     """
     dest_url = as_url(dest_url)
     check_options(options)
@@ -174,12 +178,15 @@ def _ingest_into(
     """Both passes over a source, for who holds the destination."""
     plan = plan_collection(_watch(source, listen, 0), where, options, like)
     watched = _watch(source, listen, plan.schema.n_records)
-    chunks = fill_chunks(watched, plan.schema, plan.survey.coders, plan.rows)
+    blocks = encode_blocks(watched, plan.schema, plan.survey.coders, plan.rows)
+    if options.shuffle:
+        blocks = shuffle_blocks(blocks, plan.schema, join(work, "buckets"))
     write_held(
         dest_url,
         work,
         plan.schema,
-        chunks,
+        fill_chunks(blocks, plan.schema),
+        is_shuffled=options.shuffle,
         n_pooled=plan.survey.n_pooled,
         binning=source.losses,
         table=None if options.schema is None else options.schema.overruled(options.layout).encode(),
@@ -263,37 +270,43 @@ def _say_guesses(coders: Sequence[Coder]) -> None:
             )
 
 
-def fill_chunks(
+def encode_blocks(
     source: RecordSource, schema: CollectionSchema, coders: Sequence[Coder], rows: int
-) -> Iterator[Chunk]:
-    """Encode the blocks of a source and put them together to whole chunks."""
-    plans = collection_arrays(schema)
-    names = source.feature_names
-    done = filled = 0
-    chunk: dict[str, AnyArray] = {}
+) -> Iterator[dict[str, AnyArray]]:
+    """The blocks of a source in the dtypes of the schema; StoreError if it has changed."""
+    left = schema.n_records
     for block in source.read(rows, True):
+        left -= block.n_records
         # Arrays have their shape already: further records would be lost without an error.
-        if done + filled + block.n_records > schema.n_records:
+        if left < 0:
             raise unstable("holds another number of records than")
-        encoded = {
-            FEATURES: cast_features(block.features, np.dtype(schema.dtype), names),
+        yield {
+            FEATURES: cast_features(block.features, np.dtype(schema.dtype), source.feature_names),
             **{c.variable.name: c.encode(block.variables[c.variable.name]) for c in coders},
         }
-        at = 0
-        while at < block.n_records:
+    if left:
+        raise unstable("holds another number of records than")
+
+
+def fill_chunks(blocks: Iterable[dict[str, AnyArray]], schema: CollectionSchema) -> Iterator[Chunk]:
+    """Put blocks together to whole chunks."""
+    plans = collection_arrays(schema)
+    done = filled = 0
+    chunk: dict[str, AnyArray] = {}
+    for encoded in blocks:
+        n_records, at = len(encoded[FEATURES]), 0
+        while at < n_records:
             size = min(schema.chunk_rows, schema.n_records - done)
             if not chunk:
                 chunk = {FEATURES: np.empty((size, 0), schema.dtype)}
                 chunk |= {p.name: np.empty((size, *p.shape[1:]), p.dtype) for p in plans}
-            take = min(size - filled, block.n_records - at)
+            take = min(size - filled, n_records - at)
             for name, values in encoded.items():
                 chunk[name][filled : filled + take] = values[at : at + take]
             at, filled = at + take, filled + take
             if filled == size:
                 yield chunk
                 done, filled, chunk = done + size, 0, {}
-    if done < schema.n_records:
-        raise unstable("holds another number of records than")
 
 
 def cast_features(features: AnyArray, dtype: np.dtype[Any], names: Sequence[str] = ()) -> AnyArray:

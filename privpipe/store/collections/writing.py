@@ -38,6 +38,8 @@ class WriteStatistics:
         Cells of the features that are NaN or infinite, and records with one.
     binning
         What bins lost, by variable that was a number.
+    shuffled
+        Whether the records of each partition are in a secret random order.
     """
 
     n_missing: Mapping[str, int] = field(default_factory=dict)
@@ -45,6 +47,7 @@ class WriteStatistics:
     cells_not_finite: int = 0
     records_not_finite: int = 0
     binning: Mapping[str, BinningLoss] = field(default_factory=dict)
+    shuffled: bool = False
 
 
 def read_statistics(url: str) -> WriteStatistics:
@@ -180,6 +183,7 @@ def write_held(
     n_pooled: Mapping[str, int] | None = None,
     binning: Mapping[str, BinningLoss] | None = None,
     table: Mapping[str, Any] | None = None,
+    is_shuffled: bool = False,
 ) -> str:
     """`write_collection` for who holds the destination and writes to `work`."""
     arrays = sealed_arrays.collection_arrays(schema)
@@ -198,7 +202,7 @@ def write_held(
     schema = replace(schema, partitions=tally.partitions())
     digest = sealed_arrays.digest_collection(schema, proof, n_chunks)
     statistics = WriteStatistics(
-        tally.n_missing, n_pooled or {}, tally.cells, tally.records, binning or {}
+        tally.n_missing, n_pooled or {}, tally.cells, tally.records, binning or {}, is_shuffled
     )
     header = {
         "format": "collection",
