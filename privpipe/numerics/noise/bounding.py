@@ -163,17 +163,12 @@ _LANES = 4
 
 
 @compiled
-def _project(x: FloatArray, weights: FloatArray, offset: FloatArray, out: FloatArray) -> None:
+def _project(x: FloatArray, weights: FloatArray, out: FloatArray) -> None:
     n, n_terms, width = x.shape[0], x.shape[1], weights.shape[1]
     # Four records share a pass over the weights; each sum is its own, so that the rest differs in
     # nothing but speed.
     whole = n - n % 4
     for i in range(0, whole, 4):
-        for j in range(width):
-            out[i, j] = offset[j]
-            out[i + 1, j] = offset[j]
-            out[i + 2, j] = offset[j]
-            out[i + 3, j] = offset[j]
         for k in range(n_terms):
             a, b = np.float64(x[i, k]), np.float64(x[i + 1, k])
             c, d = np.float64(x[i + 2, k]), np.float64(x[i + 3, k])
@@ -184,8 +179,6 @@ def _project(x: FloatArray, weights: FloatArray, offset: FloatArray, out: FloatA
                 out[i + 2, j] += c * w
                 out[i + 3, j] += d * w
     for i in range(whole, n):
-        for j in range(width):
-            out[i, j] = offset[j]
         for k in range(n_terms):
             a = np.float64(x[i, k])
             for j in range(width):
@@ -215,6 +208,6 @@ def project_in_order(x: FloatArray, weights: FloatArray, offset: FloatArray) -> 
     """
     narrow = x.dtype == np.float32
     rows: FloatArray = np.ascontiguousarray(x, np.float32 if narrow else np.float64)
-    out = np.empty((len(rows), weights.shape[1]))
-    _project(rows, np.ascontiguousarray(weights, np.float64), offset.astype(np.float64), out)
+    out = np.tile(offset.astype(np.float64), (len(rows), 1))
+    _project(rows, np.ascontiguousarray(weights, np.float64), out)
     return out

@@ -145,7 +145,6 @@ def _round(
     """Rounded noise of a run of records, and which of them floats do not decide."""
     pairs = (width + 1) // 2
     energy, normal = np.empty(width), np.empty(2 * pairs)
-    first, second = np.empty(pairs), np.empty(pairs)
     base = 64.0 * 2.0**-53
     for i in range(words.shape[0]):
         row = words[i]
@@ -157,17 +156,15 @@ def _round(
             angle = (np.float64(np.int64(turn & np.uint64(2**61 - 1))) + 0.5) * _EIGHTH_TURN
             sine, cosine = sine_cosine_of(angle)
             swap = (turn >> np.uint64(61)) & np.uint64(1) == np.uint64(1)
-            one = length * (1.0 - 2.0 * np.float64(np.int64(turn >> np.uint64(63))))
-            two = length * (
-                1.0 - 2.0 * np.float64(np.int64((turn >> np.uint64(62)) & np.uint64(1)))
-            )
-            first[p] = one * (sine if swap else cosine)
-            second[p] = two * (cosine if swap else sine)
+            signs = np.int64(turn >> np.uint64(62))
+            one = length * (1.0 - np.float64(signs & 2))
+            two = length * (1.0 - 2.0 * np.float64(signs & 1))
+            normal[2 * p] = one * (sine if swap else cosine)
+            normal[2 * p + 1] = two * (cosine if swap else sine)
         least, nearest, long = np.inf, np.inf, 0.0
         for j in range(width):
             least = min(least, np.float64(row[j]))
         for p in range(pairs):
-            normal[2 * p], normal[2 * p + 1] = first[p], second[p]
             nearest = min(nearest, energy[p])
             long += energy[p]
         total = _add_up(energy)

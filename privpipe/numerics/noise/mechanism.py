@@ -42,6 +42,15 @@ _NOT_HIDDEN = (
     "a guess of all records."
 )
 
+_THEOREMS: dict[Law, str] = {
+    "discrete": "Geometric mechanism (Ghosh et al. 2009) on whole numbers, their norm checked in "
+    "integers: every output, after floating point, retry and re-chunking",
+    "privunit": "PrivUnit (Bhowmick et al. 2018) on vectors of signs, whose chances are two alone, "
+    "in whole numbers: every output, after floating point, retry and re-chunking",
+    "knorm": "Hamm 2017, Noisy Minimax Filters, eq. (8), correctly rounded to a grid: "
+    "post-processing of the real mechanism",
+}
+
 FINEST, COARSEST = 2.0**-20, 2.0**-10
 """Steps of a grid that are allowed, in units of the ball's radius."""
 
@@ -322,27 +331,12 @@ class Mechanism:
 
     def promise(self, order: Order, grounds: str) -> Guarantee:
         """What it promises for every record, in words a privacy officer can quote."""
-        if self.law == "discrete":
-            theorem = (
-                "Geometric mechanism (Ghosh et al. 2009) on whole numbers, their norm checked in "
-                "integers: every output, after floating point, retry and re-chunking"
-            )
-        elif self.law == "privunit":
-            theorem = (
-                "PrivUnit (Bhowmick et al. 2018) on vectors of signs, whose chances are two alone, "
-                "in whole numbers: every output, after floating point, retry and re-chunking"
-            )
-        else:
-            theorem = (
-                "Hamm 2017, Noisy Minimax Filters, eq. (8), correctly rounded to a grid: "
-                "post-processing of the real mechanism"
-            )
         return Guarantee(
             kind="local_dp",
             number=self.epsilon,
             unit="epsilon, nats",
             scope="every record",
-            theorem=f"{theorem}. Order: {order}, norm {self.norm}",
+            theorem=f"{_THEOREMS[self.law]}. Order: {order}, norm {self.norm}",
             assumptions=f"{_SECRET}. {grounds} {_NOT_HIDDEN}",
             delta=self.delta,
             parameters=(

@@ -25,13 +25,23 @@ from privpipe.protocols import FloatArray, IntArray, RecordStream, WordArray
 PURPOSE = "privunit"
 
 LEAST_EPSILON, MOST_EPSILON = 0.01, 20.0
-"""Below, the margin would count; above, a chance may have too few of its 64 bits left."""
+"""Below, the margin would count; above, a chance may have too few of its 63 bits left."""
 
 MOST_SIGNS = 2048
 """Signs of a record; the table of their chances is 40 MB then."""
 
 OctetArray = npt.NDArray[np.uint8]
 Table = tuple[IntArray, IntArray, WordArray]
+
+Signs = tuple[tuple[int, int], ...]
+
+EVEN: Signs = ((-1, 0), (1, 0))
+SIZED: Signs = ((-3, 1), (-1, 0), (1, 0), (3, 1))
+"""Signs by ascending agreement, and which are large. Of one size they agree with a direction by .8
+at most; of a quarter three times as large, by .94, which a large epsilon needs."""
+
+MOST_SIZED = 40
+"""Signs that may have sizes, so that the table has at most 2 MB."""
 
 ANGLES = 256
 """Angles of a pair, a byte chooses."""
@@ -119,8 +129,8 @@ def _release(
     out: FloatArray,
 ) -> None:
     """Signs of every record, turned back up to a factor."""
-    levels, offsets, chances = table
-    n, width = levels.size, bounded.shape[1]
+    rises, offsets, chances = table
+    n, width, marks = rises.size, bounded.shape[1], chances.shape[1]
     one: FloatArray = np.empty(n)
     two: FloatArray = np.empty(n)
     ends, order = np.empty(n, np.int64), np.empty(n, np.int64)
@@ -136,11 +146,16 @@ def _release(
         _rank(x, size * growth, ends, order)
         # A record within the ball is the mean of its direction and of the opposite one.
         lead = np.float64(np.int64(row[n] >> np.uint64(11))) * 2.0**-53 < 0.5 + 0.5 * size
-        reached = 0
+        state = 0
         for j in range(n):
-            agrees = row[j] < chances[offsets[j] + reached]
-            reached += levels[j] * agrees
-            x[order[j]] = 1.0 if (x[order[j]] >= 0.0) == (agrees == lead) else -1.0
+            word, at, value = row[j] >> np.uint64(1), offsets[j] + state, 0
+            for mark in range(marks):
+                value += word < chances[at, mark]
+            state += rises[j] * value
+            if marks > 1:
+                state += value % marks == 0
+            sign = np.float64(2 * value - marks)
+            x[order[j]] = sign if (x[order[j]] >= 0.0) == lead else -sign
         # From here on the record has no say: signs are private, and all else was drawn without it.
         one, two = x, two if x is one else one
         back = _turn_back(one, two, octets[i], angles, depth)
@@ -160,67 +175,82 @@ def measure_orders(n: int) -> FloatArray:
     return found
 
 
-def _tabulate(levels: IntArray, odds: float, threshold: int) -> tuple[IntArray, WordArray, float]:
-    """Chances of 64 bits whose products are in proportion to ``odds`` or 1, and their loss.
+def _tabulate(
+    levels: IntArray, signs: Signs, large: int, odds: float, threshold: int
+) -> tuple[IntArray, WordArray, float]:
+    """Chances whose products are in proportion to ``odds`` or 1, and their loss.
 
-    Backwards: ``F(a) = (F'(a + level) + F'(a)) / 2``, from ``odds`` where the levels that agree
-    reach the threshold and 1 elsewhere; the next sign agrees with ``F'(a + level) / 2 F(a)``.
+    Backwards: ``F(state) = sum F'(next) / 2``, from ``odds`` where the score reaches the threshold
+    and 1 elsewhere; a sign has the chance ``F'(next) / 2 F(state)``. Stored is the chance of that
+    sign or a higher one, in 63 bits, so that a chance may be 1.
     """
-    reached = np.concatenate(([0], np.cumsum(levels)))
-    offsets = np.concatenate(([0], np.cumsum(reached[:-1] + 1)))
-    chances = np.empty(offsets[-1], np.uint64)
-    after = np.where(np.arange(reached[-1] + 1) >= threshold, odds, 1.0)
+    marks = len(signs) - 1
+    reached = marks * np.concatenate(([0], np.cumsum(levels)))
+    offsets = np.concatenate(([0], np.cumsum((large + 1) * (reached[:-1] + 1))))
+    chances = np.empty((offsets[-1], marks), np.uint64)
+    after = np.zeros((large + 1, reached[-1] + 1))
+    after[large] = np.where(np.arange(reached[-1] + 1) >= threshold, odds, 1.0)
     missed = 0.0
     for j in range(len(levels) - 1, -1, -1):
-        agree, differ = after[levels[j] :] / 2, after[: reached[j] + 1] / 2
-        after = agree + differ
-        # The smaller one is rounded: as what the larger one leaves it would have fewer bits.
-        least = (np.minimum(agree, differ) / after * 2.0**64).astype(np.uint64)
-        stored = np.where(agree <= differ, least, np.uint64(0) - least)
-        chances[offsets[j] : offsets[j + 1]] = stored
+        ideal = np.zeros((marks + 1, large + 1, reached[j] + 1))
+        for value, (_, used) in enumerate(signs):
+            rise = value * levels[j]
+            ideal[value, : large + 1 - used] = after[used:, rise : rise + reached[j] + 1] / 2
+        after = ideal.sum(axis=0)
+        ideal /= np.maximum(after, 1e-300)  # what leads nowhere is reached from nowhere
+        # All but the largest are rounded: as what others leave they would have fewer bits.
+        stored = (ideal * 2.0**63).astype(np.uint64)
+        largest = ideal.argmax(axis=0) == np.arange(marks + 1)[:, None, None]
+        stored += largest * (np.uint64(2**63) - stored.sum(axis=0))
+        sums = np.cumsum(stored[:0:-1], axis=0)[::-1]
+        chances[offsets[j] : offsets[j + 1]] = sums.transpose(2, 1, 0).reshape(-1, marks)
         # Of what is stored, either way; floats err by less than 2**-50 in saying so.
-        errors = (
-            np.abs(found.astype(np.float64) * 2.0**-64 * after / ideal - 1).max()
-            for found, ideal in ((stored, agree), (np.uint64(0) - stored, differ))
-        )
-        missed += float(max(errors)) + 2.0**-50
+        found, meant = stored[ideal > 0].astype(np.float64) * 2.0**-63, ideal[ideal > 0]
+        missed += float(np.abs(found / meant - 1).max()) + 2.0**-50
     return offsets, chances, missed
 
 
-def _choose_threshold(levels: IntArray, orders: FloatArray, odds: float) -> tuple[int, float]:
+def _choose_threshold(
+    levels: IntArray, orders: FloatArray, signs: Signs, large: int, odds: float
+) -> tuple[int, float]:
     """The threshold of the least error, and the mean product of signs and turned direction."""
-    gains, shares = np.zeros(1), np.zeros(1)
-    for level in np.unique(levels):
-        others = np.zeros(int(levels.sum()) + 1)
-        others[0] = 1.0
-        for one, times in zip(*np.unique(levels, return_counts=True), strict=True):
-            for _ in range(times - (one == level)):
-                others[one:] = (others[one:] + others[:-one]) / 2
-                others[:one] /= 2
-        moved = np.concatenate((np.zeros(level), others[:-level]))
-        weight = orders[levels == level].sum()
-        gains = gains + weight * np.cumsum((moved - others)[::-1])[::-1] / 2
-        shares = np.cumsum((moved + others)[::-1])[::-1] / 2
-    found = (odds - 1) * gains / (1 + (odds - 1) * shares)
-    best = int(np.argmax(found))
-    return best, float(found[best])
+    size = (len(signs) - 1) * int(levels.sum()) + 1
+    shares, gains = np.eye(large + 1, size) * (np.arange(size) == 0), np.zeros((large + 1, size))
+    for level, order in zip(levels, orders, strict=True):
+        moved, won = np.zeros_like(shares), np.zeros_like(gains)
+        for value, (sign, used) in enumerate(signs):
+            start, end = (
+                np.s_[: large + 1 - used, : size - value * level],
+                np.s_[used:, value * level :],
+            )
+            moved[end] += shares[start] / 2
+            won[end] += (gains[start] + order * sign * shares[start]) / 2
+        shares, gains = moved, won
+    share, gain = (np.cumsum(one[large, ::-1])[::-1] for one in (shares, gains))
+    found = (odds - 1) * gain / (share[0] + (odds - 1) * share)
+    return int(np.argmax(found)), float(found.max())
 
 
 @lru_cache(maxsize=4)  # of a release there is one
-def _make_table(n: int, epsilon: float) -> tuple[Table, float, float]:
-    """Levels, where the chances of each begin, and chances; the gain; the loss."""
-    orders = measure_orders(n)
+def _make_table(n: int, epsilon: float) -> tuple[Table, float, float, float]:
+    """Rises of a state, where chances of each place begin, chances; gain; mean square; loss."""
+    orders, tried = measure_orders(n), []
     fineness = 8 if n <= 32 else 4 if n <= 128 else 3 if n <= 1024 else 2
-    levels = np.maximum(1, np.rint(fineness * math.sqrt(n) * orders)).astype(np.int64)
-    # What the rounding of chances may add to the loss is taken off in advance, and then checked.
-    spare = 2.02 * n * (2.0**-48 + 2.0**-62 * math.exp(epsilon))
-    odds = float(mpmath.exp(epsilon - spare))
-    threshold, gain = _choose_threshold(levels, orders, odds)
-    offsets, chances, missed = _tabulate(levels, odds, threshold)
+    for signs, large, fine in ((EVEN, 0, fineness), (SIZED, n // 4, 4))[: 1 + (n <= MOST_SIZED)]:
+        levels = np.maximum(1, np.rint(fine * math.sqrt(n) * orders)).astype(np.int64)
+        # What the rounding of chances may add to the loss is taken off in advance, then checked.
+        spare = 2.02 * n * (2.0**-48 + 2.0**-62 * math.exp(epsilon))
+        odds = float(mpmath.exp(epsilon - spare))
+        threshold, gain = _choose_threshold(levels, orders, signs, large, odds)
+        tried.append(((1 + 8 * large / n) / gain**2, gain, levels, signs, large, odds, threshold))
+    # Sizes that save less than a hundredth are not worth their time.
+    square, gain, *made = tried[-1] if tried[-1][0] < 0.99 * tried[0][0] else tried[0]
+    levels, _, large, odds, _ = made
+    offsets, chances, missed = _tabulate(*made)
     loss = float(mpmath.log(odds)) + 2.01 * missed + 2.0**-48
     assert loss <= epsilon, "what is stored may lose no more than what is promised"
     # Fewer digits than libraries differ in: the same bytes on every processor.
-    return (levels, offsets, chances), float(f"{gain:.10g}"), loss
+    return (levels * (large + 1), offsets, chances), float(f"{gain:.10g}"), square, loss
 
 
 @dataclass(frozen=True)
@@ -242,7 +272,7 @@ class PrivUnitNoise:
     Notes
     -----
     Guarantee: given the words of the rotation, every vector of signs has a chance, exactly the
-    product of ``chances / 2**64``, that for two records differs by a factor of at most
+    product of ``chances / 2**63``, that for two records differs by a factor of at most
     exp(epsilon), as `loss` shows from what is stored. Delta is 0, the slack within epsilon. The
     mean is that of a uniform rotation: three blocks come within 1e-4 of it.
     """
@@ -286,7 +316,7 @@ class PrivUnitNoise:
     @property
     def loss(self) -> float:
         """What a record loses at most by the stored chances: at most epsilon."""
-        return self._made[2]
+        return self._made[3]
 
     @property
     def spread(self) -> float:
@@ -294,11 +324,11 @@ class PrivUnitNoise:
 
         Exact where all coordinates that are turned are released; within a fifth of few.
         """
-        n, d, square = self.n_signs, self.width, 1.0 / self._made[1] ** 2
+        n, d, square = self.n_signs, self.width, self._made[2]
         return math.sqrt(max(square, (1 + (d - 1) * (n * square - 1) / (n - 1)) / d))
 
     @property
-    def _made(self) -> tuple[Table, float, float]:
+    def _made(self) -> tuple[Table, float, float, float]:
         return _make_table(self.n_signs, self.epsilon)
 
     @cached_property

@@ -267,9 +267,8 @@ def _promise(options: NoisyOptions, mechanism: Mechanism) -> Guarantee:
             assumptions="The noise is that of epsilon, but what the map reveals of the records "
             "that it was learned from is bounded by nothing.",
         )
-    return mechanism.promise(
-        options.order, "Filter, mean and threshold come from records said to be public."
-    )
+    grounds = "Filter, mean and threshold come from records said to be public."
+    return mechanism.promise(options.order, grounds)
 
 
 MOST_RECORDS = 20_000
@@ -343,14 +342,9 @@ def forecast_noise(
     except PrivpipeError:
         return None  # the run itself will say what is wrong, on all records
     bounded, counts = noisy.bound_features(np.asarray(whole.features[:MOST_RECORDS], np.float64))
-    return NoiseForecast(
-        epsilon=options.epsilon,
-        delta=noisy.mechanism.delta,
-        n_coordinates=noisy.n_bounded,
-        noise=noisy.mechanism.spread,
-        spread=float(np.sqrt(bounded.var(axis=0).mean())),
-        clipped=counts.n_clipped / max(counts.n_records, 1),
-    )
+    used, spread = noisy.mechanism, float(np.sqrt(bounded.var(axis=0).mean()))
+    clipped = counts.n_clipped / max(counts.n_records, 1)
+    return NoiseForecast(options.epsilon, used.delta, noisy.n_bounded, used.spread, spread, clipped)
 
 
 def list_methods(filters: Filters) -> tuple[Method, ...]:
