@@ -138,11 +138,35 @@ def halve(patch: pytest.MonkeyPatch, law: str) -> None:
         patch.setattr(cls, "draw", lambda self, stream: draw(self, stream) // 2)
 
 
-@pytest.mark.parametrize("law", ["discrete", "knorm", "privunit"])
-def test_audit__finds_noise_at_half_scale(monkeypatch: pytest.MonkeyPatch, law: str) -> None:
-    fitted = fit_noisy(1, noise=law)
+@pytest.mark.parametrize(
+    ("law", "width", "epsilon"),
+    [
+        *((law, 1, epsilon) for law in ("discrete", "knorm", "privunit") for epsilon in (1.0, 5.0)),
+        *((law, 3, epsilon) for law in ("discrete", "knorm", "privunit") for epsilon in (1.0, 3.0)),
+        ("privunit", 20, 1.0),
+    ],
+)
+def test_audit__finds_noise_at_half_scale(
+    monkeypatch: pytest.MonkeyPatch, law: str, width: int, epsilon: float
+) -> None:
+    fitted = fit_noisy(width, noise=law, epsilon=epsilon)
     halve(monkeypatch, law)
-    assert audit(fitted).sure_floor > 1.5
+    assert audit(fitted).sure_floor > epsilon
+
+
+@pytest.mark.parametrize(("count", "is_found"), [(20_000, False), (340_000, True)])
+def test_half_scale__of_twenty_coordinates_takes_as_many_canaries_as_said(
+    monkeypatch: pytest.MonkeyPatch, count: int, is_found: bool
+) -> None:
+    """Guessed by the likelihood ratio of the declared law: DESIGN says 170,000 of epsilon 3."""
+    fitted = fit_noisy(20, noise="knorm", epsilon=3.0)
+    halve(monkeypatch, "knorm")
+    kinds = toss(count)
+    released = fitted.release_canaries(kinds, RANDOM.bytes(32))[0]
+    corner = np.where(np.arange(20) % 2, -1.0, 1.0) / math.sqrt(20)
+    away, near = (np.linalg.norm(released - end, axis=1) for end in (-corner, corner))
+    found = guess_canaries((away - near)[:, None], kinds)
+    assert (found.sure_floor > 3.0) == is_found
 
 
 @pytest.mark.parametrize("width", [2, 4, 20])
