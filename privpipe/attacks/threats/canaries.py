@@ -175,6 +175,7 @@ def _read(x: FloatArray, kinds: BoolArray, known: BoolArray) -> Iterator[tuple[s
     # Noise that coordinates share is none in the right direction: so little ridge.
     scatter += np.eye(len(scatter)) * (1e-12 * np.trace(scatter) + 1e-300)
     yield "direction", (x - (ends[0] + ends[1]) / 2) @ np.linalg.solve(scatter, apart)
+    yield "distance", np.linalg.norm(x - ends[1], axis=1) - np.linalg.norm(x - ends[0], axis=1)
     yield "clipped", (np.clip(x, np.minimum(*ends), np.maximum(*ends)) - sum(ends) / 2) @ apart
     column = x[:, int(np.argmax(np.abs(apart)))]
     yield "finer than 2**-53", _score_codes(_is_fine(column), kinds, known)

@@ -95,8 +95,8 @@ NORM_STATISTICS = (FilteredMean, NormCounts)
 FARTHEST = 1e6
 """Size of canaries in thresholds: beyond any bound."""
 
-LEAST_CANARIES, CANARY_VALUES = 20_000, 2**22
-"""Of an audit, and values of all of their releases, raw or released: 32 MiB."""
+LEAST_CANARIES, CANARY_VALUES = 20_000, 2**23
+"""Of an audit, and values of all of their releases, raw or released: 64 MiB."""
 
 CANARY_ERRORS = 70.0
 """Deviations of a floor in an epsilon: a tenth is then seven, more than a level needs."""
@@ -287,11 +287,12 @@ class NoisyFilter:
         """As many as show a floor of .9 of epsilon where there is one coordinate, if memory allows.
 
         Of guesses that are right with odds of exp(epsilon), nearly half of the canaries, the log
-        of the odds has a deviation that is then a fiftieth of epsilon.
+        of the odds has a deviation that is then a fiftieth of epsilon. More coordinates take more:
+        few releases then show what epsilon allows.
         """
         width = max(self.n_features_in, self.n_features_out, self.mechanism.noise.n_words // 6)
-        epsilon = min(self.epsilon, 20.0)
-        enough = (CANARY_ERRORS / epsilon) ** 2 * (2 + 2 * math.cosh(epsilon)) / 0.4
+        epsilon, more = min(self.epsilon, 20.0), 5.0 * self.n_bounded
+        enough = (CANARY_ERRORS / epsilon) ** 2 * (1 + math.cosh(epsilon)) * more
         return min(max(LEAST_CANARIES, math.ceil(enough)), max(1_000, CANARY_VALUES // width))
 
     def release_canaries(self, kinds: protocols.BoolArray, key: bytes) -> tuple[FloatArray, None]:
