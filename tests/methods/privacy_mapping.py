@@ -28,13 +28,7 @@ def bounds_information(fitted: Any) -> None:
 
 
 EXAMPLE = Example(
-    {
-        "attributes": PROFILES,
-        "private": ("party",),
-        "distortion_budget": 0.3,
-        "held_out": 0.0,
-        "smoothing": "none",
-    },
+    {"attributes": PROFILES, "private": ("party",), "distortion_budget": 0.3, "held_out": 0.0},
     promise=bounds_information,
     refused=(
         (

@@ -25,6 +25,7 @@ from privpipe.records.memory import Records
 from privpipe.sanitizers import METHODS, RECORD_MAPS
 from privpipe.sanitizers.chain import Chain, fit_standardiser
 from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping
+from privpipe.sanitizers.mapping.stratified_mapping import StratifiedMapping
 from privpipe.sanitizers.minimax.baselines import PcaOptions, fit_pca_filter
 from privpipe.sanitizers.minimax.custom_filter import (
     MinimaxCustomOptions,
@@ -74,7 +75,7 @@ EXAMPLES: dict[str, Callable[[], RecordMap]] = {
 }
 """One fitted map of each kind, from the records of `xu_records`."""
 
-OF_CODES = {SparseMapping.kind}
+OF_CODES = {SparseMapping.kind, StratifiedMapping.kind}
 """Maps of categorical attributes take codes; `test_mapping_records` holds them to the same."""
 
 for method in METHODS.values():

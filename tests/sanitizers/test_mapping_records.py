@@ -18,7 +18,7 @@ from privpipe.numerics.random.streams import KeyedStream
 from privpipe.protocols import IntArray, Shard
 from privpipe.sanitizers.mapping import profiles
 from privpipe.sanitizers.mapping.privacy_mapping import prepare_joint
-from privpipe.sanitizers.mapping.profiles import ProfileCounts, make_joint
+from privpipe.sanitizers.mapping.profiles import ProfileCounts, Smoothing, make_joint
 from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping
 from privpipe.store.models import open_model, write_model
 
@@ -88,17 +88,17 @@ def test_make_joint__several_private_variables_become_one() -> None:
 
 def test_prepare_joint__frequent_profiles_and_smoothing(monkeypatch: pytest.MonkeyPatch) -> None:
     counts = make_records().reduce(ProfileCounts.of)
-    raw = {"smoothing": "none"}
-    full, codes = prepare_joint(counts, options(**raw))
-    nearest, kept = prepare_joint(counts, options(most_frequent=10, unseen="nearest", **raw))
-    dropped, same = prepare_joint(counts, options(most_frequent=10, unseen="refuse", **raw))
+    monkeypatch.setattr(profiles, "choose_smoothing", lambda *_: Smoothing("none", 0.0))
+    full, codes = prepare_joint(counts, options())
+    nearest, kept = prepare_joint(counts, options(most_frequent=10, unseen="nearest"))
+    dropped, same = prepare_joint(counts, options(most_frequent=10, unseen="refuse"))
     np.testing.assert_array_equal(kept, same)
     frequent = codes[np.sort(np.argsort(-full.sum(axis=0), kind="stable")[:10])]
     np.testing.assert_array_equal(kept, frequent)
     np.testing.assert_allclose(nearest.sum(axis=1), full.sum(axis=1))  # nobody is lost
     assert dropped.sum() == pytest.approx(1.0)
-    monkeypatch.setattr(profiles, "PSEUDO_RECORDS", (1e9,))
-    smooth, _ = prepare_joint(counts, options(smoothing="dirichlet"))
+    monkeypatch.setattr(profiles, "choose_smoothing", lambda *_: Smoothing("dirichlet", 1e9))
+    smooth, _ = prepare_joint(counts, options())
     posterior = smooth / smooth.sum(axis=0)
     np.testing.assert_allclose(posterior, posterior[:, :1] * np.ones(len(codes)), atol=1e-5)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, cast
@@ -197,6 +197,15 @@ class ClusterPricing:
         prices = self._ask(question)
         self.executor.listener(Event("price_columns", "advances", 1, "rounds"))
         return prices
+
+    def spread(self, solve: Callable[[Any], Any], problems: Sequence[Any]) -> list[Any]:
+        """Solve problems that know nothing of one another, each a task of its own, in order."""
+        tasks = {f"{next(_ROUNDS):06d}": (one,) for one in problems}
+        found = dict[str, Any]()
+        for name, one in self.executor.run_tasks(solve, tasks.items(), prefix="solve_apart"):
+            found[name] = one
+            self.executor.listener(Event("solve_apart", "advances", 1, "problems"))
+        return [found[name] for name in tasks]
 
     def _load(self, problem: MappingProblem) -> None:
         """Cut the columns and leave each block where it will be priced."""

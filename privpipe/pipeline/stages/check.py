@@ -231,11 +231,13 @@ def _check_labels(run: Run) -> None:
 
 def _check_released(run: Run) -> None:
     """What the release would say of its records: no unknown profile, no confidential partition."""
-    unknown = run.collection.unknown_categories
-    # Where profiles that the fit has not seen are refused, so are categories.
-    if unknown and getattr(run.options.method, "unseen", "refuse") == "refuse":
+    unknown, by = run.collection.unknown_categories, getattr(run.options.method, "by", None)
+    # Where profiles that the fit has not seen are refused, so are categories; nor is any nearest
+    # to a value of `by`, for which there is no map.
+    if unknown and (getattr(run.options.method, "unseen", "refuse") == "refuse" or by in unknown):
+        why = f"is {by!r}, in [method] by" if by in unknown else 'unseen is "refuse"'
         raise InputError(
-            f'{say_unknown(unknown)} [method] unseen is "refuse".',
+            f"{say_unknown(unknown)} [method] {why}.",
             remedy='Train on records that have them, or set unseen to "nearest".',
             code="schema-drift",
         )

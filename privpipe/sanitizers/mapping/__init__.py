@@ -3,8 +3,9 @@
 Salamatian et al., SPPM: Sparse Privacy Preserving Mappings: of all mappings within a budget of
 distortion the one whose release reveals least, in mutual information, of the private values.
 `privacy_mapping` counts `profiles` over shards and fits; `solving` goes from a joint distribution
-and an `alphabet` to a certified `sparse_mapping`, released by keyed draws; `assurance` bounds what
-it reveals under the law behind the counts; `exponential` is the mechanism to compare with.
+and an `alphabet` to a certified `sparse_mapping`, released by keyed draws; `stratified_mapping` is
+one for each value of a public variable; `assurance` bounds what they reveal under the law behind
+the counts.
 Search and certificate are in `privpipe.numerics.mapping`.
 
 Start reading at `privacy_mapping`, then `solving.solve`.

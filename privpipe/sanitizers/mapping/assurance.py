@@ -9,15 +9,18 @@ mapping: the first two say the most there is. What the fitted counts say stays b
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
+import scipy.sparse as sp
 
-from privpipe.errors import GuaranteeError
+from privpipe.errors import GuaranteeError, InputError, printable
 from privpipe.numerics.mapping import held_out_information, law_bounds
+from privpipe.numerics.mapping.problem.programme import measure_information
 from privpipe.numerics.mapping.worst_case import bound_worst_cases, measure_worst_cases
-from privpipe.protocols import FloatArray, Guarantee, IntArray, ShardSchema
+from privpipe.protocols import Column, FloatArray, Guarantee, IntArray, ShardSchema
 from privpipe.sanitizers.mapping import profiles
 from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping
 
@@ -25,6 +28,8 @@ from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping
 _PRIOR_RECORDS = 0.5
 # How the chance to fail is shared among the bounds that are all computed.
 _SHARES = {"held_out": 0.75, "distortion": 0.2, "worst": 0.05}
+# Of the most there is: bounds of few records vary, and a target near it would be met by chance.
+_SOME = 0.75
 _UNIT = "nats of mutual information between private value and released symbol"
 
 
@@ -76,6 +81,13 @@ class CountedLaw:
         schema = replace(self.schema, confidential=(self.schema.confidential[k],))
         fitted, fresh = (one.select_variable(k) for one in (self.fitted, self.fresh))
         return CountedLaw(rows, values[:, None], fitted, fresh, schema)
+
+    def select_stratum(self, value: int) -> CountedLaw:
+        """Given a value of the last attribute, of the others."""
+        parts = {name: getattr(self, name).select_value(value) for name in ("fitted", "fresh")}
+        return replace(
+            self, **parts, schema=replace(self.schema, attributes=self.schema.attributes[:-1])
+        )
 
     def table(self, mapping: SparseMapping, counts: profiles.ProfileCounts) -> FloatArray:
         """Records of each private value and symbol, unseen profiles as their nearest."""
@@ -144,15 +156,75 @@ def assure_mapping(
     return replace(mapping, guarantee=_promise(by_others, confidence, numbers, mapping.stopped))
 
 
+def promise_strata(
+    maps: Sequence[SparseMapping], strata: IntArray, by: Column, table: FloatArray, level: float
+) -> Guarantee:
+    """What mappings of strata promise together.
+
+    Parameters
+    ----------
+    maps
+        Each with a promise at an equal share of the chance to fail, of which one is left.
+    strata
+        Their values of the variable.
+    by
+        The variable.
+    table : (n_private, n_strata)
+        Training records of each private value and stratum.
+    level
+        Confidence of all that is promised.
+
+    Notes
+    -----
+    Guarantee: with the confidence, for each value the information given that value is at most its
+    number, and their mean over the law's shares of the values at most ``given_<by>_at_most``.
+    Shares are within ``sqrt(2 log(2**k / miss) / n)`` of those of n records, added up over the k
+    values (Weissman et al. 2003, Theorem 2.1); so far a mean over them moves at most by half the
+    range of the numbers.
+    """
+    promises = [one.guarantee for one in maps]
+    bounds, said = np.array([one.number for one in promises]), dict(promises[0].parameters)
+    n, k, shares = float(table.sum()), len(maps), table.sum(axis=0) / table.sum()
+    off = math.sqrt(2 * (k * math.log(2) - math.log(1 - said["confidence"])) / n)
+    worst = promises[int(bounds.argmax())]
+    given = min(float(shares @ bounds + off / 2 * np.ptp(bounds)), float(bounds.max()))
+    alone, names = measure_information(table.T / n), [_name(int(one), by) for one in strata]
+    numbers = {
+        "confidence": level,
+        f"given_{by.name}_at_most": given,
+        f"{by.name}_alone_plug_in": alone,
+        "plug_in": float(shares @ [one.information for one in maps]),
+        "distortion_at_most": max(dict(one.parameters)["distortion_at_most"] for one in promises),
+    }
+    for name, *of_one in zip(names, shares, bounds, (one.gap for one in maps), strict=True):
+        for what, number in zip(("share", "at_most", "gap"), of_one, strict=True):
+            numbers[f"{by.name}={name}: {what}"] = float(number)
+    statement = (
+        f"given {by.name}, which is public, at most {round_up(given)} nats with confidence "
+        f"{f'{level:.4g}'.removeprefix('0')} about the law of these records. At most "
+        f"{round_up(float(bounds.max()))} for any of its {k} values, of which "
+        f"{names[int(bounds.argmax())]} is the worst. Of the fitted counts {by.name} alone reveals "
+        f"{alone:.3g}"
+    )
+    unit = f"{_UNIT}, given any value of {by.name}"
+    return replace(worst, unit=unit, parameters=tuple(numbers.items()), statement=statement)
+
+
+def _name(value: int, by: Column) -> str:
+    """What a value is called, which is public."""
+    names = range(value + 1) if by.categories is None else by.categories
+    return "missing" if value < 0 else printable(str(names[value]))
+
+
 def forecast_needed(
-    mapping: SparseMapping, joint: FloatArray, target: float, held_out: float
+    mapping: sp.csc_array, joint: FloatArray, target: float, held_out: float
 ) -> float | None:
     """About how many training records bring the bound of such a mapping down to `target`.
 
     Parameters
     ----------
-    mapping
-        Solved for `joint`.
+    mapping : (n_symbols, n_symbols), sparse
+        Probability of each released symbol (row) given the original one (column).
     joint : (n_private, n_symbols)
     target
         Nats.
@@ -166,7 +238,7 @@ def forecast_needed(
     """
     used = joint[joint.sum(axis=1) > 0]
     prior = used.sum(axis=1)
-    given = used, mapping.mapping, prior, target, held_out
+    given = used, mapping, prior, target, held_out
     needed = held_out_information.find_needed_records(*given)
     return needed if math.isfinite(needed) else None
 
@@ -183,7 +255,7 @@ def check_target(
     found = mapping.guarantee.number
     if target is None or found is None or found <= target:
         return
-    needed = forecast_needed(mapping, law.joint, target, held_out)
+    needed = forecast_needed(mapping.mapping, law.joint, target, held_out)
     remedy = (
         f"No number of records suffices: at this distortion_budget about {mapping.lower_bound:.3g} "
         "nats remain. Raise distortion_budget or wanted_information."
@@ -195,6 +267,25 @@ def check_target(
         f"{law.fitted.n_records:,} records were fitted.",
         remedy=remedy,
         code="bound-above-wanted",
+    )
+
+
+def refuse_small(law: CountedLaw, small: Sequence[bool], held_out: float) -> None:
+    """Raise InputError if nothing can be promised of some values of the last attribute."""
+    if not any(small):
+        return
+    others = law.fitted.without(law.fitted.n_attributes - 1)
+    table, codes, _ = profiles.make_joint(others, law.private)
+    # Of records as they are, since no mapping is known: at most about as many are needed.
+    raw, target = sp.eye_array(len(codes), format="csc"), _SOME * math.log(law.n_private)
+    needed = forecast_needed(raw, table / table.sum(), target, held_out or 0.5)
+    enough = f"About {needed:,.0f} of each" if needed else "More records"
+    raise InputError(
+        f"{sum(small)} of the {len(small)} values of {law.schema.attributes[-1].name!r} have too "
+        "few records to promise anything.",
+        remedy=f"{enough} would do, or fewer with most_frequent. Join these "
+        "values with others when you ingest, or leave their records out.",
+        code="stratum-small",
     )
 
 

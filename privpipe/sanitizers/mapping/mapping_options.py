@@ -1,10 +1,11 @@
 """Options of a privacy mapping, and what of them does not go together."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import InitVar
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, model_serializer
 from pydantic.dataclasses import dataclass
 
 from privpipe.numerics.mapping.problem.programme import DistanceKind
@@ -34,6 +35,9 @@ class PrivacyMappingOptions(MethodOptions):
     private: tuple[str, ...] = Field(min_length=1)
     """Categorical variables that must not be inferred from the release; of several, their
     combination, or each within its own of information_budgets."""
+    by: str | None = None
+    """A public categorical variable that is released as it is: for each of its values a mapping of
+    its own, within the same budget of distortion and with a promise of its own."""
     distortion_budget: float = Field(ge=0, allow_inf_nan=False)
     """Largest mean distortion per record: with "hamming", changed attributes."""
     distortion: DistanceKind = "hamming"
@@ -52,10 +56,8 @@ class PrivacyMappingOptions(MethodOptions):
     least possible; a run stops where it is above 1."""
     solver: Literal["auto", "frank_wolfe"] = "auto"
     """frank_wolfe is the paper's algorithm."""
-    smoothing: Literal["best", "none", "dirichlet", "hierarchical"] = "best"
-    """Pseudo-records per profile: dirichlet with the private values of all records, hierarchical
-    with those of profiles that differ in one attribute; best takes the one under which counts left
-    aside are likeliest."""
+    smoothing: InitVar[Literal["best"]] = "best"
+    """Of earlier versions; nothing else is done."""
     confidence: float = Field(default=0.95, gt=0, lt=1)
     """Of the bounds on information and distortion."""
     held_out: float = Field(default=0.5, ge=0, lt=1)
@@ -78,13 +80,20 @@ class PrivacyMappingOptions(MethodOptions):
     prices: ClassVar[bool] = True
     is_judged: ClassVar[bool] = True
 
+    # Models and runs of earlier versions are known by digests of what these wrote.
+    @model_serializer(mode="wrap")
+    def _write_as_before(self, write: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
+        found = write(self) | {"smoothing": "best"}
+        return {name: value for name, value in found.items() if (name, value) != ("by", None)}
+
     def needs_labels(self) -> tuple[frozenset[Role], ...]:
         """Records without a private value are not counted."""
         return (frozenset({"confidential"}),)
 
     def columns(self) -> Mapping[Role, tuple[str, ...]]:
-        """What is released, and what is private."""
-        return {"attributes": self.attributes, "confidential": self.private}
+        """What is released, `by` last, and what is private."""
+        attributes = self.attributes if self.by is None else (*self.attributes, self.by)
+        return {"attributes": attributes, "confidential": self.private}
 
     @classmethod
     def suggest(

@@ -1,8 +1,10 @@
 """The method "privacy_mapping": SPPM fitted on records, one row of the table of methods."""
 
+import math
 import warnings
+from collections.abc import Collection
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import partial, reduce
 from typing import Any, ClassVar
 
 import numpy as np
@@ -24,6 +26,7 @@ from privpipe.sanitizers.mapping.solving.constrained import solve_constrained_ma
 from privpipe.sanitizers.mapping.solving.released_symbols import charge_symbols
 from privpipe.sanitizers.mapping.solving.solve import solve_privacy_mapping
 from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping
+from privpipe.sanitizers.mapping.stratified_mapping import StratifiedMapping
 
 # Distances held at once: 32 MiB.
 _BLOCK_PAIRS = 2**22
@@ -46,24 +49,11 @@ def prepare_joint(
     joint : (n_private, n_symbols)
         Sums to 1.
     codes : (n_symbols, n_attributes)
-
-    Raises
-    ------
-    InputError
-        If no record has a known private value.
     """
-    if counts.n_records == 0:
-        raise InputError(
-            "no record has a known private value.",
-            remedy="Name private variables that are known for some records.",
-        )
     table, codes, _ = profiles.make_joint(counts, private)
     if options.most_frequent is not None and options.most_frequent < len(codes):
         table, codes = _keep_frequent(table, codes, options)
-    kinds = profiles.SMOOTHINGS if options.smoothing == "best" else (options.smoothing,)
-    table = profiles.smooth_table(
-        table, codes, profiles.choose_smoothing(table, codes, kinds, profiles.PSEUDO_RECORDS)
-    )
+    table = profiles.smooth_table(table, codes, profiles.choose_smoothing(table, codes))
     return table / table.sum(), codes
 
 
@@ -126,14 +116,13 @@ def assure_each_variable(
 
 
 def _solve(
-    joint: FloatArray,
-    codes: IntArray,
-    private: IntArray,
-    options: PrivacyMappingOptions,
-    price: PriceOracle | None,
-    n_records: tuple[int, int],
-) -> SparseMapping:
-    """The mapping of the options for counts of fitted and fresh records, by its programme."""
+    law: assurance.CountedLaw, codes: IntArray, options: PrivacyMappingOptions, price: Any
+) -> tuple[SparseMapping, str]:
+    """The mapping of the options for a law, by its programme.
+
+    And what its search has not reached, in a sentence; empty where it has.
+    """
+    joint, n_records = law.joint, (law.fitted.n_records, law.fresh.n_records)
     more: dict[str, Any] = {
         "distortion_budget": options.distortion_budget,
         "gap": options.gap,
@@ -143,33 +132,76 @@ def _solve(
     }
     args = (joint, codes, options.distortion)
     if (budgets := options.information_budgets) is not None:
-        return solve_budgeted_mapping(*args, private=private, information_budgets=budgets, **more)
+        more |= {"private": law.private, "information_budgets": budgets}
+        return solve_budgeted_mapping(*args, **more), ""
     limits = options.max_posterior_odds, options.max_leakage
     if limits != (None, None):
-        odds, nats = limits
-        return solve_constrained_mapping(*args, max_posterior_odds=odds, max_leakage=nats, **more)
-    began = read_clock()
+        more |= dict(zip(("max_posterior_odds", "max_leakage"), limits, strict=True))
+        return solve_constrained_mapping(*args, **more), ""
+    began, short = read_clock(), ""
     found = solve_privacy_mapping(*args, solver=options.solver, **more)
     if options.solver != "auto":
-        return found
+        return found, ""
     if found.stopped in ("time limit", "no further progress") and found.gap > options.gap:
-        warnings.warn(
+        short = (
             f"the search stopped ({found.stopped}) with {found.gap:.2g} nats between its mapping "
             f"and what none within the budget betters; gap is {options.gap:g}. Raise max_seconds, "
-            "or gap; most_frequent makes the problem smaller.",
-            PrivacyWarning,
-            stacklevel=3,
+            "or gap; most_frequent makes the problem smaller."
         )
     if not min(n_records):
-        return found
+        return found, short
     prior = assurance.find_prior(joint.sum(axis=1) * n_records[0], len(joint))
-    return charge_symbols(
+    charged = charge_symbols(
         found,
         joint,
         lambda mapping: expect_held_out_bound(joint, mapping, prior, *n_records),
         gap=options.gap,
         max_seconds=more["max_seconds"] - (read_clock() - began),
     )
+    return charged, short
+
+
+def _fit_law(
+    law: assurance.CountedLaw, options: PrivacyMappingOptions, price: PriceOracle | None = None
+) -> tuple[SparseMapping, str]:
+    """The mapping that the fitted records choose, as the others judge it; see `_solve`."""
+    joint, codes = prepare_joint(law.fitted, options, law.private)
+    law = replace(law, joint=joint)
+    found, short = _solve(law, codes, options, price)
+    how = assurance.assure_mapping if options.information_budgets is None else assure_each_variable
+    assured = how(found, law, confidence=options.confidence, held_out=options.held_out)
+    assurance.check_target(assured, law, options.wanted_information, options.held_out)
+    return assured, short
+
+
+def _fit_strata(
+    law: assurance.CountedLaw, options: PrivacyMappingOptions, price: PriceOracle | None
+) -> tuple[StratifiedMapping, str]:
+    """A mapping for each value of the last attribute, within the budget and with a promise."""
+    by, whole = law.schema.attributes[-1], law.fitted.merge(law.fresh)
+    others = slice(0, whole.n_attributes - 1)
+    table, strata, _ = profiles.make_joint(whole.without(others), law.private)
+    reveals_all = len(table) > 1 and ((table > 0).sum(axis=0) == 1).all()
+    if reveals_all or by.name != options.by:
+        what = "reveals the private value" if reveals_all else "is not the last attribute"
+        raise InputError(
+            f"[method] by is {options.by!r}, which {what}.",
+            remedy="Name a public variable, the last of the attributes, or leave by out.",
+            code="stratum-variable",
+        )
+    # A mapping depends on whole numbers alone: any number of workers gives the same bits.
+    laws = [law.select_stratum(one) for one in strata[:, 0]]
+    assurance.refuse_small(law, [not one.fitted.n_records for one in laws], options.held_out)
+    share = 1 - (1 - options.confidence) / (len(strata) + 1)
+    fit = partial(_fit_law, options=replace(options, confidence=share))
+    spread = getattr(price, "spread", None)
+    found = [fit(one) for one in laws] if spread is None else spread(fit, laws)
+    maps, said = zip(*found, strict=True)
+    if law.fresh.n_records:  # else nothing is judged, by choice
+        most = math.log(law.n_private)
+        assurance.refuse_small(law, [m.guarantee.number >= most for m in maps], options.held_out)
+    guarantee = assurance.promise_strata(maps, strata[:, 0], by, table, options.confidence)
+    return StratifiedMapping(strata[:, 0].copy(), maps, guarantee), max(said)
 
 
 # `check` answers while somebody waits; a coarser gap would do for a forecast.
@@ -182,7 +214,7 @@ def fit_privacy_mapping(
     options: PrivacyMappingOptions,
     price: PriceOracle | None = None,
     judges: tuple[Shards, float] | None = None,
-) -> SparseMapping:
+) -> SparseMapping | StratifiedMapping:
     """Count profiles over the shards and solve for the mapping.
 
     Parameters
@@ -199,12 +231,13 @@ def fit_privacy_mapping(
     Returns
     -------
     mapping
-        Its `stopped` and gap say how near the optimum it is.
+        Its `stopped` and gap say how near the optimum it is. With `by` one of each value.
 
     Raises
     ------
     InputError
-        If there is nothing to count, or a variable is not categorical.
+        If there is nothing to count, a variable is not categorical, or a value of `by` has too few
+        records to promise anything; how many it needs is said.
     OptionError
         If options do not go together, or no mapping within the budget keeps to limits or budgets.
     GuaranteeError
@@ -240,14 +273,18 @@ def fit_privacy_mapping(
         counts, fresh = counts.merge(others), fresh.merge(others)
     # Of all records: a value that only those held out have needs its row, too.
     private, _ = profiles.number_private(counts)
-    joint, codes = prepare_joint(fitted, options, private)  # raises where nothing is known
+    if fitted.n_records == 0:
+        raise InputError(
+            "no record has a known private value.",
+            remedy="Name private variables that are known for some records.",
+        )
     say_incomplete(counts.n_left_out, counts.n_records + counts.n_left_out, "private")
-    law = assurance.CountedLaw(joint, private, fitted, fresh, shards.schema)
-    found = _solve(joint, codes, private, options, price, (fitted.n_records, fresh.n_records))
-    how = assurance.assure_mapping if options.information_budgets is None else assure_each_variable
-    assured = how(found, law, confidence=options.confidence, held_out=options.held_out)
-    assurance.check_target(assured, law, options.wanted_information, options.held_out)
-    return assured
+    law = assurance.CountedLaw(np.empty((0, 0)), private, fitted, fresh, shards.schema)
+    fit = _fit_law if options.by is None else _fit_strata
+    found, short = fit(law, options, price)
+    if short:
+        warnings.warn(short, PrivacyWarning, stacklevel=3)
+    return found
 
 
 def _find_share(options: PrivacyMappingOptions, apart: float) -> float:
@@ -291,9 +328,8 @@ class ProfileForecast:
 
     def describe(self) -> str:
         """In words, counts alone."""
-        about, basis = "", "all records"
-        if not self.exact:
-            about, basis = "at most about ", f"{self.n_records:,} records looked at"
+        some = "at most about ", f"{self.n_records:,} records looked at"
+        about, basis = ("", "all records") if self.exact else some
         share = self.n_unseen / max(1, self.n_records)
         said = (
             f"{self.n_profiles:,} profiles known from {self.n_fitted:,} training records; "
@@ -321,7 +357,12 @@ def _forecast(preview: Preview, options: PrivacyMappingOptions) -> ProfileForeca
     fitted, _ = profiles.split_counts(counts, share)
     if fitted.n_records == 0:
         return None
-    joint, codes = prepare_joint(fitted, options)
+    values = np.unique(fitted.keys[:, fitted.n_attributes - 1])
+    parts = [fitted] if options.by is None else [fitted.select_value(one) for one in values]
+    laws = [prepare_joint(part, options) for part in parts]
+    codes = np.concatenate([law[1] for law in laws])
+    if options.by is not None:
+        codes = np.column_stack([codes, np.repeat(values, [len(law[1]) for law in laws])])
     table = preview.read_attributes()
     # Profiles come first: the records whose profile occurs among these first rows are known.
     _, first, place = np.unique(
@@ -333,16 +374,21 @@ def _forecast(preview: Preview, options: PrivacyMappingOptions) -> ProfileForeca
     )
     if (target := options.wanted_information) is None:
         return found
-    mapping = solve_privacy_mapping(
-        joint,
-        codes,
-        options.distortion,
-        distortion_budget=options.distortion_budget,
-        gap=max(options.gap, 0.1 * target),
-        max_seconds=_FORECAST_SECONDS,
-    )
-    needed = assurance.forecast_needed(mapping, joint, target, options.held_out)
-    return replace(found, wanted_information=target, n_needed=needed)
+    needed = 0.0
+    for part, (joint, known) in zip(parts, laws, strict=True):
+        mapping = solve_privacy_mapping(
+            joint,
+            known,
+            options.distortion,
+            distortion_budget=options.distortion_budget,
+            gap=max(options.gap, 0.1 * target),
+            max_seconds=_FORECAST_SECONDS / len(parts),
+        )
+        n = assurance.forecast_needed(mapping.mapping, joint, target, options.held_out) or math.inf
+        # So many of one value: of all records more.
+        needed = max(needed, n * fitted.n_records / part.n_records)
+    n_needed = needed if math.isfinite(needed) else None
+    return replace(found, wanted_information=target, n_needed=n_needed)
 
 
 def check_mapping(options: PrivacyMappingOptions, schema: ShardSchema) -> None:
@@ -354,11 +400,19 @@ def check_mapping(options: PrivacyMappingOptions, schema: ShardSchema) -> None:
             remedy="Name categorical variables, or cut numeric ones into bins: ingest --bins.",
             code="not-categorical",
         )
-    check_programme(options)
+    check_programme(options, {column.name for column in schema.confidential})
 
 
-def check_programme(options: PrivacyMappingOptions) -> None:
+def check_programme(
+    options: PrivacyMappingOptions, confidential: Collection[str] = frozenset()
+) -> None:
     """Raise OptionError for options that do not go together."""
+    if options.by in {*options.attributes, *options.private, *confidential}:
+        raise OptionError(
+            f"[method] by is {options.by!r}, which is confidential or among the attributes.",
+            remedy="Name a public variable, which is released as it is, or leave by out.",
+            code="stratum-variable",
+        )
     if options.wanted_information is not None and not options.held_out:
         raise OptionError(
             "wanted_information is about records that judge the mapping, and held_out is 0.",
@@ -388,7 +442,7 @@ METHOD = Method(
     releases="rows",
     fit=fit_privacy_mapping,
     source="Salamatian et al., SPPM, Algorithms 1 and 2; certified search",
-    maps=(SparseMapping,),
+    maps=(SparseMapping, StratifiedMapping),
     check=check_mapping,
     promise="mutual information under the law of the records, with confidence",
     statistics=(ProfileCounts,),

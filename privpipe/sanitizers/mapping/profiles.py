@@ -14,8 +14,8 @@ from privpipe.protocols import FloatArray, IntArray, Shard
 
 SmoothingKind = Literal["none", "dirichlet", "hierarchical"]
 
-# What "best" chooses among, and of how many records per profile.
-SMOOTHINGS: tuple[SmoothingKind, ...] = ("none", "dirichlet", "hierarchical")
+# What is chosen among beside none, and of how many records per profile.
+SMOOTHINGS: tuple[SmoothingKind, ...] = ("dirichlet", "hierarchical")
 PSEUDO_RECORDS = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0)
 # Of the records, to judge by; the key is the same for all, since the split hides nothing.
 _LEFT_ASIDE = 0.2
@@ -79,6 +79,19 @@ class ProfileCounts:
         columns = [*range(self.n_attributes), self.n_attributes + variable]
         keys, counts = _add_cells(self.keys[:, columns], self.counts)
         return replace(self, keys=keys, counts=counts)
+
+    def without(self, attributes: int | slice) -> ProfileCounts:
+        """Counts without some attributes; keys may occur more than once."""
+        keys = np.delete(self.keys, attributes, axis=1)
+        n_attributes = self.n_attributes + keys.shape[1] - self.keys.shape[1]
+        return replace(self, keys=keys, n_attributes=n_attributes)
+
+    def select_value(self, value: int) -> ProfileCounts:
+        """Counts of records that have this value of the last attribute, without it."""
+        last = self.n_attributes - 1
+        return _select_cells(self, np.where(self.keys[:, last] == value, self.counts, 0)).without(
+            last
+        )
 
     @property
     def n_records(self) -> int:
@@ -177,13 +190,10 @@ class Smoothing:
     kind
     pseudo_records
         Per profile; 0 for "none".
-    likelihood
-        Mean log-likelihood of private values left aside, nats per record; NaN where not measured.
     """
 
     kind: SmoothingKind
     pseudo_records: float
-    likelihood: float = float("nan")
 
 
 def smooth_table(table: FloatArray, codes: IntArray, smoothing: Smoothing) -> FloatArray:
@@ -226,9 +236,7 @@ def _expect_from_neighbours(
     return found
 
 
-def choose_smoothing(
-    table: FloatArray, codes: IntArray, kinds: tuple[SmoothingKind, ...], sizes: tuple[float, ...]
-) -> Smoothing:
+def choose_smoothing(table: FloatArray, codes: IntArray) -> Smoothing:
     """The smoothing under which counts left aside are the most likely; of equals the first.
 
     Parameters
@@ -236,21 +244,15 @@ def choose_smoothing(
     table : (n_private, n_symbols)
         Whole numbers of records.
     codes : (n_symbols, n_attributes)
-    kinds
-        To choose among.
-    sizes
-        Pseudo-records to choose among.
     """
     rng = np.random.Generator(np.random.Philox(key=_KEY))
     aside = rng.binomial(np.rint(table).astype(np.int64), _LEFT_ASIDE)
     rest = table - aside
     known = rest.sum(axis=0) > 0
-    ways = [Smoothing(kind, n) for kind in kinds for n in ((0.0,) if kind == "none" else sizes)]
-    # Nothing to choose by.
-    if len(ways) == 1 or not known.any() or not aside[:, known].sum():
-        return ways[-1] if ways[-1].kind != "none" else ways[0]
-    made = [Smoothing(w.kind, w.pseudo_records, _score(rest, aside, codes, known, w)) for w in ways]
-    return max(made, key=lambda one: one.likelihood)
+    ways = [Smoothing("none", 0.0), *(Smoothing(k, n) for k in SMOOTHINGS for n in PSEUDO_RECORDS)]
+    if not known.any() or not aside[:, known].sum():  # nothing to choose by
+        return ways[-1]
+    return max(ways, key=lambda way: _score(rest, aside, codes, known, way))
 
 
 def _score(

@@ -24,8 +24,97 @@ UnseenPolicy = Literal["refuse", "nearest"]
 _BLOCK_PAIRS = 2**22
 
 
+class DrawnCategories:
+    """Reads attributes, draws what it releases with one word a record, keeps their meaning."""
+
+    reads: ClassVar[protocols.Role] = "attributes"
+    draws: ClassVar[bool] = True
+    keeps_features: ClassVar[bool] = True
+
+    n_features_in: Any
+
+    def read_records(self, x: Any) -> IntArray:
+        """Codes of records, as many as the map reads; see `read_codes`."""
+        codes = read_codes(self, x)
+        if codes.ndim != 2 or codes.shape[1] != self.n_features_in:
+            raise InputError(
+                f"attributes has shape {codes.shape}, but the mapping knows {self.n_features_in}.",
+                remedy="Give the attributes the mapping was fitted on, in the same order.",
+            )
+        return codes
+
+    def release_codes(self, codes: IntArray, words: protocols.WordArray) -> tuple[IntArray, int]:
+        """Codes drawn for those of records, and how many of these the fit had not seen.
+
+        Parameters
+        ----------
+        codes : (n_records, n_attributes)
+        words : (n_records, 1)
+
+        Raises
+        ------
+        InputError
+            If a record has what the map does not release.
+        """
+        raise NotImplementedError
+
+    @giving_back
+    def apply(self, x: Any, stream: RecordStream | None = None) -> AnyArray:
+        """Release one symbol per record, drawn by the stream's words for that record.
+
+        Parameters
+        ----------
+        x : (n_records, n_attributes)
+            `NamedCodes`, or a data frame of categories, matched by name; plain codes only where
+            the map was fitted to codes without names.
+        stream
+            Random words, one per record.
+
+        Returns
+        -------
+        released : (n_records, n_attributes)
+            The drawn symbols in the map's order: codes as the map numbers them for codes, else
+            categories. What the map does not name is no symbol of it: see `unseen`.
+
+        Raises
+        ------
+        OptionError
+            Without a stream.
+        InputError
+            If a record has what the map does not release.
+
+        Notes
+        -----
+        Guarantee: a symbol of probability 0 is never drawn; any other has its probability to
+        2**-64, see `tabulate_categories`.
+        """
+        return self.apply_measured(x, stream)[0]
+
+    def apply_measured(
+        self, x: Any, stream: RecordStream | None = None, *, overwrite_x: bool = False
+    ) -> tuple[AnyArray, int]:
+        """As `apply`, and how many records were released as their nearest known symbol.
+
+        Returns
+        -------
+        released : (n_records, n_attributes)
+        n_unseen
+            Records whose own symbol is not in the alphabet.
+        """
+        if stream is None:
+            raise OptionError(
+                "a privacy mapping draws what it releases, and no stream was given.",
+                remedy="Release through a release key, or pass a stream.",
+            )
+        codes = self.read_records(x)
+        drawn, n_unseen = self.release_codes(codes, stream.words("privacy_mapping", 1))
+        if schema_of(self) is not None and not isinstance(x, NamedCodes):
+            return name_codes(self, drawn), n_unseen
+        return np.asarray(drawn.astype(codes.dtype)), n_unseen
+
+
 @record_map
-class SparseMapping:
+class SparseMapping(DrawnCategories):
     """A sparse mapping from symbols to distributions over symbols.
 
     A record's attributes are a symbol; what is released is a symbol drawn from its column.
@@ -64,9 +153,6 @@ class SparseMapping:
     """
 
     kind: ClassVar[str] = "sparse_mapping"
-    reads: ClassVar[protocols.Role] = "attributes"
-    draws: ClassVar[bool] = True
-    keeps_features: ClassVar[bool] = True
 
     codes: IntArray
     pointers: IntArray
@@ -98,9 +184,7 @@ class SparseMapping:
     def n_features_in(self) -> int:
         return int(self.codes.shape[1])
 
-    @property
-    def n_features_out(self) -> int:
-        return int(self.codes.shape[1])
+    n_features_out = n_features_in
 
     @property
     def gap(self) -> float:
@@ -149,86 +233,31 @@ class SparseMapping:
             If the attributes are not as many as the mapping's, or a record's symbol is unknown
             and `unseen` is "refuse".
         """
-        return self._find(read_codes(self, x))[0]
+        return self._find(self.read_records(x))[0]
 
     def find_known(self, x: Any) -> BoolArray:
         """Which records' own symbol is in the alphabet, (n_records,); see `find_symbols`."""
-        x = read_codes(self, x)
-        order, rows = self._sorted
-        place = np.minimum(np.searchsorted(rows, _as_rows(x)), len(rows) - 1)
-        return np.asarray((self.codes[order[place]] == x).all(axis=1))
+        x = self.read_records(x)
+        return np.asarray((self.codes[self._look_up(x)] == x).all(axis=1))
 
     def _find(self, x: IntArray) -> tuple[IntArray, int]:
         """Symbols, and how many records' own symbol is not in the alphabet."""
-        if x.ndim != 2 or x.shape[1] != self.n_features_in:
-            raise InputError(
-                f"attributes has shape {x.shape}, but the mapping knows {self.n_features_in}.",
-                remedy="Give the attributes the mapping was fitted on, in the same order.",
-            )
         distinct, inverse, counts = np.unique(x, axis=0, return_inverse=True, return_counts=True)
-        order, rows = self._sorted
-        place = np.minimum(np.searchsorted(rows, _as_rows(distinct)), len(rows) - 1)
-        symbols = order[place]
+        symbols = self._look_up(distinct)
         unknown = np.flatnonzero((self.codes[symbols] != distinct).any(axis=1))
         if len(unknown):
             symbols[unknown] = self._replace(distinct[unknown])
         return np.asarray(symbols[inverse.ravel()]), int(counts[unknown].sum())
 
-    @giving_back
-    def apply(self, x: Any, stream: RecordStream | None = None) -> AnyArray:
-        """Release one symbol per record, drawn by the stream's words for that record.
-
-        Parameters
-        ----------
-        x : (n_records, n_attributes)
-            `NamedCodes`, or a data frame of categories, matched by name; plain codes only where
-            the map was fitted to codes without names.
-        stream
-            Random words, one per record.
-
-        Returns
-        -------
-        released : (n_records, n_attributes)
-            The drawn symbols in the map's order: codes as the map numbers them for codes, else
-            categories. What the map does not name is no symbol of it: see `unseen`.
-
-        Raises
-        ------
-        OptionError
-            Without a stream.
-        InputError
-            See `find_symbols`.
-
-        Notes
-        -----
-        Guarantee: a symbol of probability 0 is never drawn; any other has its probability to
-        2**-64, see `tabulate_categories`.
-        """
-        return self.apply_measured(x, stream)[0]
-
-    def apply_measured(
-        self, x: Any, stream: RecordStream | None = None, *, overwrite_x: bool = False
-    ) -> tuple[AnyArray, int]:
-        """As `apply`, and how many records were released as their nearest known symbol.
-
-        Returns
-        -------
-        released : (n_records, n_attributes)
-        n_unseen
-            Records whose own symbol is not in the alphabet.
-        """
-        if stream is None:
-            raise OptionError(
-                "a privacy mapping draws what it releases, and no stream was given.",
-                remedy="Release through a release key, or pass a stream.",
-            )
-        codes = read_codes(self, x)
+    def release_codes(self, codes: IntArray, words: protocols.WordArray) -> tuple[IntArray, int]:
+        """See `DrawnCategories.release_codes`."""
         symbols, n_unseen = self._find(codes)
-        words = stream.words("privacy_mapping", 1)
-        drawn = self.codes[draw_categories(words, self._laws, symbols)]
-        if schema_of(self) is not None and not isinstance(x, NamedCodes):
-            return name_codes(self, drawn), n_unseen
-        return np.asarray(drawn.astype(codes.dtype)), n_unseen
+        return self.codes[draw_categories(words, self._laws, symbols)], n_unseen
+
+    def _look_up(self, x: IntArray) -> IntArray:
+        """The symbols of records whose own are in the alphabet; of others any."""
+        order, rows = self._sorted
+        return order[np.minimum(np.searchsorted(rows, _as_rows(x)), len(rows) - 1)]
 
     @cached_property
     def _sorted(self) -> tuple[IntArray, FloatArray]:

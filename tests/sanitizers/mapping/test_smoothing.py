@@ -4,15 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from privpipe.sanitizers.mapping.profiles import (
-    PSEUDO_RECORDS,
-    Smoothing,
-    choose_smoothing,
-    smooth_table,
-)
+from privpipe.sanitizers.mapping.profiles import Smoothing, choose_smoothing, smooth_table
 from tests.laws_of_records import make_grid
-
-ALL = ("none", "dirichlet", "hierarchical")
 
 
 def draw(kind: str, n: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -29,17 +22,17 @@ def draw(kind: str, n: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 def test_choose_smoothing__by_what_the_law_is_like() -> None:
     table, codes, _ = draw("additive", 1500)
-    assert choose_smoothing(table, codes, ALL, PSEUDO_RECORDS).kind == "hierarchical"
+    assert choose_smoothing(table, codes).kind == "hierarchical"
     table, codes, _ = draw("own", 400)
-    assert choose_smoothing(table, codes, ALL, PSEUDO_RECORDS).kind != "none"
+    assert choose_smoothing(table, codes).kind != "none"
     table, codes, _ = draw("own", 500_000)
-    chosen = choose_smoothing(table, codes, ALL, PSEUDO_RECORDS)
+    chosen = choose_smoothing(table, codes)
     assert chosen.pseudo_records <= 20  # of about 6,000 records per profile
 
 
 def test_smooth_table__brings_posteriors_nearer_and_keeps_records_per_profile() -> None:
     table, codes, truth = draw("additive", 400)
-    chosen = choose_smoothing(table, codes, ALL, PSEUDO_RECORDS)
+    chosen = choose_smoothing(table, codes)
     smooth = smooth_table(table, codes, chosen)
     np.testing.assert_allclose(smooth.sum(axis=0), table.sum(axis=0))
     raw = table / np.maximum(table.sum(axis=0), 1)

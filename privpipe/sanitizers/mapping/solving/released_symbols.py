@@ -78,15 +78,11 @@ def charge_symbols(
         found = _solve_within(problem, chosen, gap, left)
         if found is None:
             break
-        expected = expect_bound(_in_order(alphabet.order, found))
+        expected = expect_bound(ordered := _in_order(alphabet.order, found))
         worse = 0 if expected < least else worse + 1
         if expected < least:
-            least, chosen = expected, found
-            best = replace(
-                mapping,
-                **list_columns(_in_order(alphabet.order, chosen)),
-                stopped="symbols charged",
-            )
+            least = expected
+            best = replace(mapping, **list_columns(ordered), stopped="symbols charged")
     return mapping if best is mapping else certify_plan(alphabet, best, gap)
 
 
