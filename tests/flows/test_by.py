@@ -12,7 +12,7 @@ from distributed import Client
 
 from privpipe.errors import InputError, OptionError
 from privpipe.flows.release_flow import release_collection, run_pipeline
-from privpipe.pipeline.runs.configuration_file import read_options
+from privpipe.pipeline.runs.configuration_file import read_options, write_options
 from privpipe.pipeline.stages.check import check_stage
 from privpipe.store.models import open_model
 from privpipe.store.releases.lazy_release import open_release
@@ -80,6 +80,19 @@ def test_run__is_the_same_though_its_only_worker_dies(only: Client, tmp_path: Pa
         assert "advances" in watch.heard["solve_apart"]
     assert len(killed) == 1
     assert_same(tmp_path / "there", tmp_path / "here")
+
+
+def test_write_options__leaves_former_keys_out_and_reads_them(tmp_path: Path) -> None:
+    path = Path(configure_by(tmp_path))
+    plain = read_options(str(path))
+    assert "smoothing" not in write_options(plain, "title")
+    assert 'by = "a0"' in write_options(plain, "title")
+    path.write_text(path.read_text().replace("by = ", 'smoothing = "best"\nby = '))
+    assert read_options(str(path)) == plain
+    assert read_options(str(path)).digest() == plain.digest()
+    path.write_text(path.read_text().replace('"best"', '"none"'))
+    with pytest.raises(OptionError, match="smoothing: Input should be 'best'"):
+        read_options(str(path))
 
 
 def test_check__refuses_what_is_private(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def measure_worst_cases(joint: FloatArray, mapping: sp.csc_array) -> dict[str, f
         "posterior_odds": float(odds.max()),
         "pointwise_leakage": float(np.log(top / released).max()),
         "maximal_leakage": max(0.0, float(np.log(top.sum()))),
-        "local_dp_epsilon": _measure_epsilon(mapping),
+        "local_dp_epsilon": measure_epsilon(mapping),
     }
 
 
@@ -135,14 +135,17 @@ def _bound(
     return most * bound_shares(np.minimum(means / most, 1.0), n, miss, upper=upper)
 
 
-def _measure_epsilon(mapping: sp.csc_array) -> float:
+def measure_epsilon(mapping: sp.csc_array, nothing: float = 0.0) -> float:
+    """Largest logarithm of a ratio of two originals' probabilities of one released symbol.
+
+    A released symbol that some original cannot become excludes that original: the ratio is
+    infinite, or that to `nothing`.
+    """
     rows = sp.csr_array(mapping)
     rows.eliminate_zeros()
     sizes = np.diff(rows.indptr)
-    # A released symbol that some original cannot become excludes that original.
-    if ((sizes > 0) & (sizes < mapping.shape[1])).any():
-        return float("inf")
     starts = rows.indptr[:-1][sizes > 0]
-    top = np.maximum.reduceat(rows.data, starts)
     least = np.minimum.reduceat(rows.data, starts)
-    return float(np.log(top / least).max())
+    least[sizes[sizes > 0] < mapping.shape[1]] = nothing
+    with np.errstate(divide="ignore"):
+        return float(np.log(np.maximum.reduceat(rows.data, starts) / least).max())

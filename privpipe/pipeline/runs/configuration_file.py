@@ -91,7 +91,9 @@ def write_options(options: RunOptions, title: str) -> str:
             # Of a union the name says which, though it is the default of its class.
             usual = {one.name: one.default for one in fields(type(options.method))}
             keys = options.model_dump(mode="json")["method"]
-            keys = {k: v for k, v in keys.items() if k == "name" or v not in (None, usual.get(k))}
+            keys = {
+                k: v for k, v in keys.items() if k == "name" or v not in (None, usual.get(k, v))
+            }
         written = [f"{key} = {write_value(value)}" for key, value in keys.items()]
         lines += ["", f"[{section}]", *written]
     return "\n".join(lines) + "\n"

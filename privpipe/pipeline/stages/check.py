@@ -238,7 +238,7 @@ def _check_released(run: Run) -> None:
         why = f"is {by!r}, in [method] by" if by in unknown else 'unseen is "refuse"'
         raise InputError(
             f"{say_unknown(unknown)} [method] {why}.",
-            remedy='Train on records that have them, or set unseen to "nearest".',
+            remedy='Train on records that have them; of attributes, unseen may be "nearest".',
             code="schema-drift",
         )
     # Partitions by a confidential variable would reveal it, whatever they are called: they are

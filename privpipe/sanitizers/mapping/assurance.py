@@ -84,10 +84,9 @@ class CountedLaw:
 
     def select_stratum(self, value: int) -> CountedLaw:
         """Given a value of the last attribute, of the others."""
-        parts = {name: getattr(self, name).select_value(value) for name in ("fitted", "fresh")}
-        return replace(
-            self, **parts, schema=replace(self.schema, attributes=self.schema.attributes[:-1])
-        )
+        fitted, fresh = (one.select_value(value) for one in (self.fitted, self.fresh))
+        schema = replace(self.schema, attributes=self.schema.attributes[:-1])
+        return CountedLaw(self.joint, self.private, fitted, fresh, schema)
 
     def table(self, mapping: SparseMapping, counts: profiles.ProfileCounts) -> FloatArray:
         """Records of each private value and symbol, unseen profiles as their nearest."""
@@ -237,8 +236,7 @@ def forecast_needed(
         None where no number of records suffices: the mapping itself reveals more.
     """
     used = joint[joint.sum(axis=1) > 0]
-    prior = used.sum(axis=1)
-    given = used, mapping, prior, target, held_out
+    given = used, mapping, used.sum(axis=1), target, held_out
     needed = held_out_information.find_needed_records(*given)
     return needed if math.isfinite(needed) else None
 
@@ -274,8 +272,7 @@ def refuse_small(law: CountedLaw, small: Sequence[bool], held_out: float) -> Non
     """Raise InputError if nothing can be promised of some values of the last attribute."""
     if not any(small):
         return
-    others = law.fitted.without(law.fitted.n_attributes - 1)
-    table, codes, _ = profiles.make_joint(others, law.private)
+    table, codes, _ = profiles.make_joint(law.fitted.without(-1), law.private)
     # Of records as they are, since no mapping is known: at most about as many are needed.
     raw, target = sp.eye_array(len(codes), format="csc"), _SOME * math.log(law.n_private)
     needed = forecast_needed(raw, table / table.sum(), target, held_out or 0.5)
@@ -340,18 +337,13 @@ def _bound_distortion(mapping: SparseMapping, law: CountedLaw, miss: float) -> f
 def _measure_distances(mapping: SparseMapping, counts: profiles.ProfileCounts) -> FloatArray:
     """Mean distortion of each cell's records, unseen profiles released as their nearest."""
     original = counts.keys[:, : counts.n_attributes]
-    symbols = mapping.find_symbols(original)
-    return np.array(
-        [_mean_distance(mapping, int(s), row) for s, row in zip(symbols, original, strict=True)]
-    )
-
-
-def _mean_distance(mapping: SparseMapping, symbol: int, original: IntArray) -> float:
-    pairs = slice(mapping.pointers[symbol], mapping.pointers[symbol + 1])
-    away = np.abs(mapping.codes[mapping.released[pairs]] - original).astype(np.float64)
     power = {"hamming": 0, "absolute": 1, "squared": 2}[mapping.distortion_kind]
-    distances = ((away > 0) * away**power).sum(axis=1)
-    return float(mapping.probabilities[pairs] @ distances)
+    spent = np.empty(len(original))
+    for cell, symbol in enumerate(mapping.find_symbols(original)):
+        pairs = slice(mapping.pointers[symbol], mapping.pointers[symbol + 1])
+        away = np.abs(mapping.codes[mapping.released[pairs]] - original[cell]).astype(np.float64)
+        spent[cell] = mapping.probabilities[pairs] @ ((away > 0) * away**power).sum(axis=1)
+    return spent
 
 
 def _promise(number: float, confidence: float, numbers: dict[str, float], ended: str) -> Guarantee:

@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field, model_serializer
 from pydantic.dataclasses import dataclass
+from pydantic.json_schema import SkipJsonSchema
 
 from privpipe.numerics.mapping.problem.programme import DistanceKind
 from privpipe.option_values import FORBID
@@ -56,7 +57,7 @@ class PrivacyMappingOptions(MethodOptions):
     least possible; a run stops where it is above 1."""
     solver: Literal["auto", "frank_wolfe"] = "auto"
     """frank_wolfe is the paper's algorithm."""
-    smoothing: InitVar[Literal["best"]] = "best"
+    smoothing: InitVar[SkipJsonSchema[Literal["best"]]] = "best"
     """Of earlier versions; nothing else is done."""
     confidence: float = Field(default=0.95, gt=0, lt=1)
     """Of the bounds on information and distortion."""
@@ -83,8 +84,7 @@ class PrivacyMappingOptions(MethodOptions):
     # Models and runs of earlier versions are known by digests of what these wrote.
     @model_serializer(mode="wrap")
     def _write_as_before(self, write: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
-        found = write(self) | {"smoothing": "best"}
-        return {name: value for name, value in found.items() if (name, value) != ("by", None)}
+        return {k: v for k, v in write(self).items() if k != "by" or v} | {"smoothing": "best"}
 
     def needs_labels(self) -> tuple[frozenset[Role], ...]:
         """Records without a private value are not counted."""

@@ -2,7 +2,6 @@
 
 import math
 import warnings
-from collections.abc import Collection
 from dataclasses import dataclass, replace
 from functools import partial, reduce
 from typing import Any, ClassVar
@@ -14,7 +13,7 @@ from privpipe.errors import InputError, OptionError, PrivacyWarning
 from privpipe.fitted_names import keep_names
 from privpipe.numerics.mapping.held_out_information import expect_held_out_bound
 from privpipe.numerics.mapping.problem.pair_pricing import PriceOracle
-from privpipe.numerics.mapping.problem.programme import CodeDistance, measure_information
+from privpipe.numerics.mapping.problem.programme import measure_information
 from privpipe.numerics.mapping.problem.search_progress import read_clock
 from privpipe.protocols import FloatArray, IntArray, Method, Shards, ShardSchema
 from privpipe.sanitizers.arrays import check_shards, check_unweighted, say_incomplete
@@ -25,11 +24,8 @@ from privpipe.sanitizers.mapping.solving.budgeted import check_budgets, solve_bu
 from privpipe.sanitizers.mapping.solving.constrained import solve_constrained_mapping
 from privpipe.sanitizers.mapping.solving.released_symbols import charge_symbols
 from privpipe.sanitizers.mapping.solving.solve import solve_privacy_mapping
-from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping
+from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping, find_nearest
 from privpipe.sanitizers.mapping.stratified_mapping import StratifiedMapping
-
-# Distances held at once: 32 MiB.
-_BLOCK_PAIRS = 2**22
 
 
 def prepare_joint(
@@ -65,15 +61,9 @@ def _keep_frequent(
     frequent, rest = np.sort(ranked[: options.most_frequent]), ranked[options.most_frequent :]
     few = table[:, frequent]
     if options.unseen == "nearest":
-        distance = CodeDistance(
-            options.distortion, codes[frequent].astype(np.float64), codes[rest].astype(np.float64)
-        )
-        step = max(1, _BLOCK_PAIRS // len(frequent))
-        for a in range(0, len(rest), step):
-            b = min(a + step, len(rest))
-            nearest = distance.block(a, b).argmin(axis=1)
-            for value, row in enumerate(table[:, rest[a:b]]):
-                few[value] += np.bincount(nearest, row, len(frequent))
+        nearest = find_nearest(options.distortion, codes[rest], codes[frequent])
+        for value, row in enumerate(table[:, rest]):
+            few[value] += np.bincount(nearest, row, len(frequent))
     return few, codes[frequent]
 
 
@@ -166,8 +156,7 @@ def _fit_law(
 ) -> tuple[SparseMapping, str]:
     """The mapping that the fitted records choose, as the others judge it; see `_solve`."""
     joint, codes = prepare_joint(law.fitted, options, law.private)
-    law = replace(law, joint=joint)
-    found, short = _solve(law, codes, options, price)
+    found, short = _solve(law := replace(law, joint=joint), codes, options, price)
     how = assurance.assure_mapping if options.information_budgets is None else assure_each_variable
     assured = how(found, law, confidence=options.confidence, held_out=options.held_out)
     assurance.check_target(assured, law, options.wanted_information, options.held_out)
@@ -179,8 +168,7 @@ def _fit_strata(
 ) -> tuple[StratifiedMapping, str]:
     """A mapping for each value of the last attribute, within the budget and with a promise."""
     by, whole = law.schema.attributes[-1], law.fitted.merge(law.fresh)
-    others = slice(0, whole.n_attributes - 1)
-    table, strata, _ = profiles.make_joint(whole.without(others), law.private)
+    table, strata, _ = profiles.make_joint(whole.without(slice(-1)), law.private)
     reveals_all = len(table) > 1 and ((table > 0).sum(axis=0) == 1).all()
     if reveals_all or by.name != options.by:
         what = "reveals the private value" if reveals_all else "is not the last attribute"
@@ -374,21 +362,20 @@ def _forecast(preview: Preview, options: PrivacyMappingOptions) -> ProfileForeca
     )
     if (target := options.wanted_information) is None:
         return found
-    needed = 0.0
-    for part, (joint, known) in zip(parts, laws, strict=True):
-        mapping = solve_privacy_mapping(
-            joint,
-            known,
-            options.distortion,
-            distortion_budget=options.distortion_budget,
-            gap=max(options.gap, 0.1 * target),
-            max_seconds=_FORECAST_SECONDS / len(parts),
-        )
-        n = assurance.forecast_needed(mapping.mapping, joint, target, options.held_out) or math.inf
-        # So many of one value: of all records more.
-        needed = max(needed, n * fitted.n_records / part.n_records)
-    n_needed = needed if math.isfinite(needed) else None
-    return replace(found, wanted_information=target, n_needed=n_needed)
+    # The value of the fewest records needs the most of all records.
+    fewest = min(range(len(parts)), key=lambda k: parts[k].n_records)
+    joint, known = laws[fewest]
+    mapping = solve_privacy_mapping(
+        joint,
+        known,
+        options.distortion,
+        distortion_budget=options.distortion_budget,
+        gap=max(options.gap, 0.1 * target),
+        max_seconds=_FORECAST_SECONDS,
+    )
+    needed = assurance.forecast_needed(mapping.mapping, joint, target, options.held_out)
+    share = parts[fewest].n_records / fitted.n_records
+    return replace(found, wanted_information=target, n_needed=needed and needed / share)
 
 
 def check_mapping(options: PrivacyMappingOptions, schema: ShardSchema) -> None:
@@ -403,9 +390,7 @@ def check_mapping(options: PrivacyMappingOptions, schema: ShardSchema) -> None:
     check_programme(options, {column.name for column in schema.confidential})
 
 
-def check_programme(
-    options: PrivacyMappingOptions, confidential: Collection[str] = frozenset()
-) -> None:
+def check_programme(options: PrivacyMappingOptions, confidential: Any = ()) -> None:
     """Raise OptionError for options that do not go together."""
     if options.by in {*options.attributes, *options.private, *confidential}:
         raise OptionError(

@@ -82,16 +82,14 @@ class ProfileCounts:
 
     def without(self, attributes: int | slice) -> ProfileCounts:
         """Counts without some attributes; keys may occur more than once."""
-        keys = np.delete(self.keys, attributes, axis=1)
-        n_attributes = self.n_attributes + keys.shape[1] - self.keys.shape[1]
-        return replace(self, keys=keys, n_attributes=n_attributes)
+        gone = np.arange(self.n_attributes)[attributes]
+        keys = np.delete(self.keys, gone, axis=1)
+        return replace(self, keys=keys, n_attributes=self.n_attributes - np.size(gone))
 
     def select_value(self, value: int) -> ProfileCounts:
         """Counts of records that have this value of the last attribute, without it."""
-        last = self.n_attributes - 1
-        return _select_cells(self, np.where(self.keys[:, last] == value, self.counts, 0)).without(
-            last
-        )
+        here = self.keys[:, self.n_attributes - 1] == value
+        return _select_cells(self, self.counts * here).without(-1)
 
     @property
     def n_records(self) -> int:

@@ -15,6 +15,7 @@ from privpipe.errors import InputError, OptionError
 from privpipe.fitted_names import giving_back, name_codes, read_codes, schema_of
 from privpipe.fitted_schema import UNKNOWN, NamedCodes
 from privpipe.numerics.mapping.problem.programme import CodeDistance, DistanceKind
+from privpipe.numerics.mapping.worst_case import measure_epsilon
 from privpipe.numerics.random.categorical import CategoryTable, draw_categories, tabulate_categories
 from privpipe.promises import check_promise
 from privpipe.protocols import AnyArray, BoolArray, FloatArray, Guarantee, IntArray, RecordStream
@@ -173,7 +174,8 @@ class SparseMapping(DrawnCategories):
     def __post_init__(self) -> None:
         least = {"information_bound": 0.0}
         if self.guarantee.kind == "local_dp":
-            least = {"local_dp": self._measure_loss()}
+            # Of exponential mechanisms: a probability of zero is at most the least that is stored.
+            least = {"local_dp": measure_epsilon(self.mapping, np.finfo(np.float64).tiny)}
         check_promise(self.guarantee, least)
 
     @property
@@ -196,20 +198,6 @@ class SparseMapping(DrawnCategories):
         """Probability of each released symbol (row) given the original one (column)."""
         shape = (self.n_symbols, self.n_symbols)
         return sp.csc_array((self.probabilities, self.released, self.pointers), shape=shape)
-
-    def _measure_loss(self) -> float:
-        """Largest logarithm of the ratio of two originals' probabilities of one released symbol.
-
-        A probability of zero counts as the least that can be stored.
-        """
-        tiny = np.finfo(np.float64).tiny
-        shares = np.log(np.maximum(self.probabilities, tiny))
-        most, least = np.full(self.n_symbols, -np.inf), np.zeros(self.n_symbols)
-        np.maximum.at(most, self.released, shares)
-        np.minimum.at(least, self.released, shares)
-        counts = np.bincount(self.released, minlength=self.n_symbols)
-        least[counts < self.n_symbols] = np.log(tiny)
-        return float((most - least)[counts > 0].max(initial=0.0))
 
     def support_sizes(self) -> IntArray:
         """Number of symbols each symbol may become, (n_symbols,)."""
@@ -285,19 +273,20 @@ class SparseMapping(DrawnCategories):
         masks, which = np.unique(unknown != UNKNOWN, axis=0, return_inverse=True)
         for number, known in enumerate(masks):
             rows = np.flatnonzero(which.ravel() == number)
-            nearest[rows] = self._find_nearest(unknown[rows][:, known], self.codes[:, known])
+            known_codes = unknown[rows][:, known], self.codes[:, known]
+            nearest[rows] = find_nearest(self.distortion_kind, *known_codes)
         return nearest
 
-    def _find_nearest(self, columns: IntArray, symbols: IntArray) -> IntArray:
-        """Nearest symbol of each column, by some of the attributes."""
-        kind = _NAMED[self.distortion_kind]
-        distance = CodeDistance(kind, symbols.astype(float), columns.astype(float))
-        step = max(1, _BLOCK_PAIRS // self.n_symbols)
-        nearest = [
-            distance.block(a, min(a + step, len(columns))).argmin(axis=1)
-            for a in range(0, len(columns), step)
-        ]
-        return np.concatenate(nearest)
+
+def find_nearest(kind: str, columns: IntArray, symbols: IntArray) -> IntArray:
+    """The nearest symbol of each column, of equals the first."""
+    distance = CodeDistance(_NAMED[kind], symbols.astype(float), columns.astype(float))
+    step = max(1, _BLOCK_PAIRS // len(symbols))
+    nearest = [
+        distance.block(a, min(a + step, len(columns))).argmin(axis=1)
+        for a in range(0, len(columns), step)
+    ]
+    return np.concatenate(nearest)
 
 
 def _as_rows(codes: IntArray) -> FloatArray:

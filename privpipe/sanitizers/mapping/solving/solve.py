@@ -257,21 +257,14 @@ def _read_start(alphabet: Alphabet, start: SparseMapping) -> Duals:
     """The dual point of a mapping, normalised for this prior, in the units of the problem."""
     shape, needed = start.potentials.shape, (len(alphabet.codes), alphabet.n_private)
     finite = np.isfinite(start.potentials).all() and 0 <= start.multiplier < np.inf
+    alike = np.array_equal(start.codes, alphabet.codes)
+    wide = f"has potentials of shape {shape}, and the joint needs {needed}: one per symbol and "
     for fails, what, remedy in (
-        (
-            not np.array_equal(start.codes, alphabet.codes),
-            "is a mapping of another alphabet",
-            "of the same codes in the same order",
-        ),
-        (
-            shape != needed,
-            f"has potentials of shape {shape}, and the joint needs {needed}: one per symbol and "
-            "private value",
-            "of as many private values, or leave start out",
-        ),
+        (not alike, "is a mapping of another alphabet", "of the same codes in the same order"),
+        (shape != needed, f"{wide}private value", "of as many private values, or leave start out"),
         (
             not finite,
-            "holds a negative multiplier, or non-finite potentials",
+            "has a negative multiplier, or non-finite potentials",
             "as a solve returned it",
         ),
     ):
