@@ -36,7 +36,7 @@ class Column:
         Number of categories of a categorical variable, whose values are the codes
         ``0 .. n_categories - 1`` (and -1 where missing); None for a numeric variable.
     categories
-        What each code is called, where that is known; it is printed nowhere.
+        What each code is called, where that is known; it is printed only where it is public.
     """
 
     name: str
