@@ -8,11 +8,14 @@ import numpy as np
 import pytest
 from distributed import Client
 
+from privpipe import fit_privacy_mapping
 from privpipe.cluster.passes.pricing_rounds import ClusterPricing, plan_columns
 from privpipe.numerics.mapping.problem.pair_pricing import Prices, PricingQuestion, price_in_memory
 from privpipe.sanitizers.mapping.solving.solve import solve_privacy_mapping
+from privpipe.store.models import digest_map
 from tests.numerics.test_mapping_pricing import make_problem, random_duals
 from tests.sanitizers.mapping.solving.test_solve import profiles, random_joint
+from tests.sanitizers.mapping.test_strata import draw, make_records, options
 
 pytestmark = pytest.mark.slow
 
@@ -82,3 +85,11 @@ def test_plan_columns__covers_every_column_once() -> None:
         assert edges[-1] == n
         assert all(a < b for a, b in pairwise(edges))
         assert 4 <= len(edges) - 1 <= 64 or n < 4
+
+
+def test_spread__fits_of_values_give_the_same_mapping_for_any_workers(client: Client) -> None:
+    records = make_records(*draw(4_000))
+    alone = fit_privacy_mapping(records, options())
+    assert digest_map(
+        fit_privacy_mapping(records, options(), ClusterPricing(client, "0f0f0f0f"))
+    ) == (digest_map(alone))
