@@ -13,10 +13,10 @@ from functools import partial
 import numpy as np
 
 from privpipe.attacks import moment_audit
-from privpipe.attacks.statistics.joint_sums import JointSums
 from privpipe.attacks.statistics.privacy import ViewPrivacy, report_privacy
 from privpipe.attacks.utility import UtilityLosses, measure_losses
 from privpipe.capabilities import Spends, UtilityPromise
+from privpipe.cluster.pass_checkpoints import JointSums
 from privpipe.errors import InputError, OptionError
 from privpipe.numerics import moments as regression
 from privpipe.numerics.random.streams import KeyedStream

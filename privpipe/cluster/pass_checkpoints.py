@@ -25,7 +25,6 @@ from dask.tokenize import TokenizationError, tokenize
 
 from privpipe.attacks.moment_audit import AuditSums, PairMoments
 from privpipe.attacks.statistics.intervals import Interval
-from privpipe.attacks.statistics.joint_sums import JointSums
 from privpipe.attacks.statistics.places import PlaceSums
 from privpipe.attacks.statistics.scores import Score
 from privpipe.attacks.threats.verdicts.outcomes import Attack, AttackOutcome
@@ -37,6 +36,23 @@ from privpipe.records.sampling import DrawnSample, PartCount
 from privpipe.sanitizers import STATISTICS as OF_FITS
 from privpipe.store.access.location import local_path
 from privpipe.store.access.objects import open_store, read_bytes, write_bytes
+
+
+@dataclass(frozen=True, eq=False)
+class JointSums:
+    """Several statistics of the same records, merged together.
+
+    Parameters
+    ----------
+    parts
+        Mergeable statistics, in the order in which they were requested.
+    """
+
+    parts: tuple[Any, ...]
+
+    def merge(self, other: JointSums) -> JointSums:
+        """The statistics of the records of both."""
+        return JointSums(tuple(a.merge(b) for a, b in zip(self.parts, other.parts, strict=True)))
 
 
 @dataclass(frozen=True, eq=False)

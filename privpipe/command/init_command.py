@@ -115,7 +115,9 @@ def _write_section(
         description = "" if (section, name) == ("method", "name") else item.get("description", "")
         yield from _comment(description + (f" One of: {choices}." if choices else ""))
         if chosen is not None and section in ("audit", "gate"):
-            yield from _comment(_explain_weaker(section, default))
+            # Why a key is not its default, for who has to answer for it.
+            why = "init_held_out" if section == "audit" else "init_weaker"
+            yield from _comment(say_sentence(why, usual=default))
         if n_gaps and name == "nonfinite":
             yield from _comment(f"{n_gaps:,} records have cells that are missing or not finite.")
         # Whether surrogates are sums of records, with their exact coefficients.
@@ -130,11 +132,6 @@ def _write_section(
             # Of a section that is commented itself, a default is commented twice: uncommenting the
             # section leaves it where it was.
             yield f"{sign}# {name} = {write_value(default)}"
-
-
-def _explain_weaker(section: str, default: Any) -> str:
-    """Why a key of the gate is not its default, for who has to answer for it."""
-    return say_sentence("init_held_out" if section == "audit" else "init_weaker", usual=default)
 
 
 def _comment(text: str) -> list[str]:

@@ -62,16 +62,12 @@ def check_application(
     options = _read_run(read_model_header(model), model)
     training = options.training_path
     incoming = _ingest_next(source, release, training)
-    options = options.model_copy(
-        update={
-            "collection": options.collection.model_copy(update={"path": incoming}),
-            "training": TrainingSection(path=training, public=_is_public(options)),
-            "audit": options.audit.model_copy(
-                # What no label judges is answered for by name, as in a configuration.
-                update={"vouched": tuple(dict.fromkeys((*options.audit.vouched, *vouch)))}
-            ),
-            "release": options.release.model_copy(update={"path": release}),
-        }
+    is_public = options.training is not None and options.training.public
+    # What no label judges is answered for by name, as in a configuration.
+    vouched = tuple(dict.fromkeys((*options.audit.vouched, *vouch)))
+    options = options.change("collection", path=incoming).change("release", path=release)
+    options = options.change("audit", vouched=vouched).model_copy(
+        update={"training": TrainingSection(path=training, public=is_public)}
     )
     # Validated as a whole, as a file of configuration is.
     options = RunOptions.model_validate(options.model_dump(mode="json"))
@@ -94,10 +90,6 @@ def _read_run(about: Mapping[str, Any], model: str) -> RunOptions:
             code="model-run",
         )
     raise problem
-
-
-def _is_public(options: RunOptions) -> bool:
-    return options.training is not None and options.training.public
 
 
 def _ingest_next(source: str, release: str, training: str) -> str:

@@ -125,6 +125,7 @@ def prepare_evidence(
     sources |= _read_release(
         sampled["released"], sources["released"], withheld[rows], auxiliary.take(rows), features
     )
+    are_codes = features is not None and all(column.is_categorical for column in features)
     subject = None
     if groups is not None:
         subject = np.unique(np.asarray(groups)[rows], return_inverse=True)[1]
@@ -142,13 +143,9 @@ def prepare_evidence(
         tasks=auxiliaries.code_tasks(desired.take(rows)),
         # Of codes alone equal records are what the table is made of, no repeats.
         ties=find_ties(sampled["released"], sampled.get("raw"))
-        if known.get("ties", True) and groups is None and not _are_codes(features)
+        if known.get("ties", True) and groups is None and not are_codes
         else None,
     )
-
-
-def _are_codes(features: Sequence[Column] | None) -> bool:
-    return features is not None and all(column.is_categorical for column in features)
 
 
 def _code_columns(

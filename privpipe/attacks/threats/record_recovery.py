@@ -305,17 +305,14 @@ def attack_outlying_record(
     spread = np.median(np.abs(others @ centred.T), axis=0)
     shape = centred / np.where(spread > 0, spread, 1.0)[:, None]
     n_trials = count_needed_trials(options.max_exposed, options.level)
-    targets, alike = (_find_farthest(rows @ shape.T, n_trials) for rows in (members, others))
+    shaped = members @ shape.T, others @ shape.T
+    # So many records at most, the farthest.
+    targets, alike = (x[np.argsort(-np.linalg.norm(x, axis=1))[:n_trials]] for x in shaped)
     _, _, vectors = np.linalg.svd(released @ shape.T, full_matrices=False)
     found = report_recovery(targets, alike, vectors, level=options.level)
     met = measure_cosines(others @ shape.T, vectors[:1]) >= RECOVERED
     farthest = float(measure_cosines(targets[:1], vectors[:1])[0])
     return replace(found, farthest=farthest, farthest_by_chance=float(met.mean()))
-
-
-def _find_farthest(rows: FloatArray, n: int) -> FloatArray:
-    """So many records at most, the farthest first."""
-    return rows[np.argsort(-np.linalg.norm(rows, axis=1))[:n]]
 
 
 def attack_tracing(

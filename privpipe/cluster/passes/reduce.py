@@ -16,9 +16,8 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 
-from privpipe.attacks.statistics.joint_sums import JointSums
 from privpipe.cluster.executors.executor import Event, Executor, ShardSum
-from privpipe.cluster.pass_checkpoints import Checkpoints, PartialSum, recall_sum
+from privpipe.cluster.pass_checkpoints import Checkpoints, JointSums, PartialSum, recall_sum
 from privpipe.cluster.passes.loaded_map import CleanedShards
 from privpipe.protocols import Oracle, Shard, ShardSchema, Statistics, Sums
 from privpipe.records.schema import ChunkPlan, CollectionSchema

@@ -78,7 +78,8 @@ def gate_stage(
     """
     section, weaker = run.options.gate, list_weaker_limits(run.options)
     complaints = judge_findings(findings, section)
-    state, sentence, approval = "passed", _say(complaints, weaker), None
+    state, approval = "passed", None
+    sentence = say("refusal", complaints=[one.reason for one in complaints], weaker=weaker)
     if not section.enforce:
         state = "not gated"
     elif complaints:
@@ -328,10 +329,6 @@ def find_remedies(findings: Mapping[str, Any], complaints: list[Complaint]) -> l
     said = [f"Release without {', '.join(leaking)}, which leaks by itself."] if leaking else []
     codes = dict.fromkeys(one.code for one in complaints)
     return said + [REMEDIES[code] for code in codes if code in REMEDIES]
-
-
-def _say(complaints: list[Complaint], weaker: list[str]) -> str:
-    return say("refusal", complaints=[one.reason for one in complaints], weaker=weaker)
 
 
 def digest_case(

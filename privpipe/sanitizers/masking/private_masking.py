@@ -201,9 +201,10 @@ def _say_changed(sums: PrivateSums) -> None:
 def make_scale(options: MaskingPrivateOptions, schema: ShardSchema) -> PublicScale:
     """Origins and units of all columns, from what is public."""
     features = [_find_range(options.bound, name) for name in schema.named_features]
-    responses = []
-    for name, column in zip(name_targets(schema.desired), _repeat(schema), strict=True):
-        responses.append((0.0, 1.0) if column else _find_range(options.bound, name))
+    responses: list[tuple[float, float]] = []
+    for column in schema.desired:
+        is_class, names = column.is_categorical, name_targets((column,))
+        responses += [(0.0, 1.0) if is_class else _find_range(options.bound, n) for n in names]
     # A range with zero in it keeps its zero: indicators that are zero then add nothing to a norm.
     origin = [0.0 if a <= 0 <= b else (a + b) / 2 for a, b in features]
     unit = [max(abs(a - at), abs(b - at)) for (a, b), at in zip(features, origin, strict=True)]
@@ -216,11 +217,6 @@ def make_scale(options: MaskingPrivateOptions, schema: ShardSchema) -> PublicSca
         threshold=options.threshold or math.sqrt(schema.n_features),
         inner=Lattice(GRID, schema.n_features + 1 + len(responses), "l2").inner,
     )
-
-
-def _repeat(schema: ShardSchema) -> list[bool]:
-    """Whether each response is an indicator of a class."""
-    return [column.is_categorical for column in schema.desired for _ in name_targets((column,))]
 
 
 def _find_range(bound: Mapping[str, tuple[float, float]], name: str) -> tuple[float, float]:

@@ -168,7 +168,8 @@ def fit_minimax_filter(
         start = np.zeros(family.n_parameters)
         start[: family.n_weights] = _find_start(given, tasks, moments, width, reduced)
         candidates.append(start)
-    chosen = choose_start(candidates, partial(descend, held_out=_share_judges(moments.count)))
+    held_out = HELD_OUT if moments.count * HELD_OUT >= JUDGES else 0.0
+    chosen = choose_start(candidates, partial(descend, held_out=held_out))
     resumes = len(candidates) > 1 or earlier is not None
     found, adversaries, record = descend(chosen, resumes=resumes)
     weights, offset = family.split(found.parameters)
@@ -199,11 +200,6 @@ HELD_OUT = 0.2
 """Share of the records that judge between starts."""
 JUDGES = 200
 """Records that judge, at least; of fewer a filter that had learned least was the best."""
-
-
-def _share_judges(n: float) -> float:
-    """Records to hold out of each start's descent."""
-    return HELD_OUT if n * HELD_OUT >= JUDGES else 0.0
 
 
 def _list_starts(options: MinimaxOptions, reduced: bool) -> list[MinimaxOptions]:

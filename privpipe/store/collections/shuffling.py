@@ -44,8 +44,8 @@ def shuffle_blocks(
     key, store = secrets.token_bytes(KEY_BYTES), objects.open_store(place)
     rows = np.dtype([(one.name, one.dtype, one.shape[1:]) for one in collection_arrays(schema)])
     partitions = schema.partitions or (Partition("", 0, schema.n_records),)
-    n_buckets = [-(-one.n_records * rows.itemsize // BUCKET_BYTES) for one in partitions]
-    first_bucket = dict(zip(partitions, accumulate(n_buckets, initial=0), strict=False))
+    n_buckets = {one: -(-one.n_records * rows.itemsize // BUCKET_BYTES) for one in partitions}
+    first = dict(zip(partitions, accumulate(n_buckets.values(), initial=0), strict=False))
 
     def draw(purpose: str, start: int, count: int) -> AnyArray:
         stream = KeyedStream(key, partition="shuffle", first_record=start, n_records=count)
@@ -59,21 +59,22 @@ def shuffle_blocks(
             records[name] = values
         for run in cut_by_partition(partitions, start, start + len(records)):
             some, records = np.split(records, [run.n_records])
-            n = -(-run.partition.n_records * rows.itemsize // BUCKET_BYTES)
-            chosen = draw("bucket", start, len(some)) % np.uint64(n)
-            for bucket in np.unique(chosen).tolist():
-                number = first_bucket[run.partition] + bucket
-                waiting.setdefault(number, []).append(some[chosen == bucket].tobytes())
+            chosen = draw("bucket", start, len(some)) % np.uint64(n_buckets[run.partition])
+            order = np.argsort(chosen, kind="stable")
+            found, cuts = np.unique(chosen[order], return_index=True)
+            numbers = (first[run.partition] + found.astype(np.int64)).tolist()
+            for number, part in zip(numbers, np.split(some[order], cuts[1:]), strict=True):
+                waiting.setdefault(number, []).append(part.tobytes())
             start, held = start + len(some), held + some.nbytes
         if held >= BUCKET_BYTES or start == schema.n_records:
             for number, pieces in waiting.items():
                 objects.write_bytes(store, f"{number}/{n_pieces}", b"".join(pieces))
             waiting, held, n_pieces = {}, 0, n_pieces + 1
     start = 0
-    for number in range(sum(n_buckets)):
+    for number in range(sum(n_buckets.values())):
         stored = objects.read_many(store, objects.list_keys(store, f"{number}/"))
-        found = np.frombuffer(b"".join(stored.values()), rows)
-        found = found[np.argsort(draw("order", start, len(found)))]
-        start += len(found)
-        yield {name: found[name] for name in rows.names or ()}
+        records = np.frombuffer(b"".join(stored.values()), rows)
+        records = records[np.argsort(draw("order", start, len(records)))]
+        start += len(records)
+        yield {name: records[name] for name in rows.names or ()}
     objects.remove_tree(place)

@@ -181,7 +181,8 @@ def verify_signature(
     made = Signed(_name_key(public), **stated["predicate"])
     if after and _read_time(made.signed) <= _read_time(after):
         raise _unsigned(url, f"was signed at {made.signed}, not after {after}", _AGAIN)
-    _compare(url, _read_sums(sums), digest_objects(url, listen))
+    signed = {line[66:]: line[:64] for line in sums.decode().splitlines()}
+    _compare(url, signed, digest_objects(url, listen))
     return made
 
 
@@ -246,10 +247,6 @@ def _write_sums(found: Mapping[str, str]) -> bytes:
                 code="damaged",
             )
     return "".join(f"{found[key]}  {key}\n" for key in sorted(found)).encode()
-
-
-def _read_sums(sums: bytes) -> dict[str, str]:
-    return {line[66:]: line[:64] for line in sums.decode().splitlines()}
 
 
 def _encode(payload: bytes) -> bytes:

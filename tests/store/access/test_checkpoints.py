@@ -14,12 +14,17 @@ import pytest
 
 from privpipe.attacks.moment_audit import AuditSums, PairMoments
 from privpipe.attacks.statistics.intervals import Interval
-from privpipe.attacks.statistics.joint_sums import JointSums
 from privpipe.attacks.statistics.scores import Score
 from privpipe.attacks.threats.verdicts.outcomes import Attack, AttackOutcome
 from privpipe.attacks.threats.verdicts.safeguards import Detection
 from privpipe.attacks.utility import UtilityLosses
-from privpipe.cluster.pass_checkpoints import KNOWN, PartialSum, read_checkpoint, write_checkpoint
+from privpipe.cluster.pass_checkpoints import (
+    KNOWN,
+    JointSums,
+    PartialSum,
+    read_checkpoint,
+    write_checkpoint,
+)
 from privpipe.numerics.moments import CoMoments
 from privpipe.numerics.tsqr import TriangularFactor
 from privpipe.protocols import Shard

@@ -326,7 +326,8 @@ def _explain(case: _Case, verdict: results.Verdict, best: _Found | None, needed:
         )
     if verdict != "unproven":
         return text + "."
-    if 0 < (rarest := _count_rarest(case)) < FEWEST_RARE:
+    rarest = min((o.n_rarest for o in case.on_release if o.n_rarest), default=0)
+    if 0 < rarest < FEWEST_RARE:
         text += (
             f". Its rarest class has {rarest:,} records: below {FEWEST_RARE:,} few audits decide"
         )
@@ -334,11 +335,6 @@ def _explain(case: _Case, verdict: results.Verdict, best: _Found | None, needed:
         more = "groups" if case.groups and not case.is_named else "records"
         return f"{text}. The estimate exceeds the limit; more {more} will probably not help."
     return f"{text}. {_say_needed(case, needed)}"
-
-
-def _count_rarest(case: _Case) -> int:
-    """Records of the rarest class among those that judge; 0 where that is not known."""
-    return min((o.n_rarest for o in case.on_release if o.n_rarest), default=0)
 
 
 def _say_needed(case: _Case, needed: float) -> str:
