@@ -50,6 +50,14 @@ def find_in_halves(
     return float(np.sqrt(np.mean(squares)))
 
 
+def shuffle_within(private: IntArray, target: IntArray, seed: int) -> IntArray:
+    """Confidential classes dealt anew among records of one target: nothing is left to be found."""
+    random, dealt = np.random.default_rng(seed), private.copy()
+    for one in np.unique(target):
+        dealt[target == one] = random.permutation(private[target == one])
+    return dealt
+
+
 def count_records(correlation: float, n_functions: int) -> float:
     """Records at which a limit, in the mean, is twice a correlation of so many functions.
 
@@ -113,6 +121,12 @@ def certify_set(name: str, seed: int, n_seeds: int) -> list[Row]:
             needed, there = count_records(max(by[best], 0.01), n_functions), shown[0].n_records
             title = f"records at which it would be twice that, {name}, {kind}"
             rows.append((title, needed, "records", "there are", there, needed / there))
+        mixed, strongest = shuffle_within(s[1], y[1], seed), max(halves.values())
+        chance = max(find_in_halves(one, z[1], mixed, y[1], seed) for one in ADVERSARIES)
+        title = f"strongest on other held-out records, {name}, {kind}"
+        rows.append(
+            (title, strongest, "correlation", "shuffled labels", chance, strongest / chance)
+        )
         apart = float(np.abs(np.array(of) - np.mean(of)).max())
         title = f"{n_seeds} seeds from their mean, {name}, {kind}"
         rows.append((title, apart, "correlation", "bar", 0.02, apart / 0.02))
