@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial, reduce
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -106,6 +106,10 @@ def check_shards(shards: Any, *, products: bool = False) -> None:
         )
 
 
+Change: TypeAlias = Callable[[Shard], Shard]
+"""What a fit sees of a shard."""
+
+
 @dataclass(frozen=True, eq=False)
 class ChangedShards:
     """Shards of which a fit sees what is made of each, where the records are.
@@ -121,7 +125,7 @@ class ChangedShards:
     """
 
     inner: protocols.Shards
-    change: Callable[[Shard], Shard]
+    change: Change
     schema: ShardSchema
 
     @property
@@ -137,21 +141,14 @@ class ChangedShards:
         return self.inner.oracle(_ask_changed, _function=function, _change=self.change, **resident)
 
 
-def _summarise_changed(
-    summarise: Callable[[Shard], S], change: Callable[[Shard], Shard], shard: Shard
-) -> S:
+def _summarise_changed(summarise: Callable[[Shard], S], change: Change, shard: Shard) -> S:
     return summarise(change(shard))
 
 
 def _ask_changed(
-    shard: Shard,
-    parameters: Any,
-    *,
-    _function: Callable[..., Sums],
-    _change: Callable[[Shard], Shard],
-    **resident: Any,
+    shard: Shard, given: Any, *, _function: Callable[..., Sums], _change: Change, **resident: Any
 ) -> Sums:
-    return _function(_change(shard), parameters, **resident)
+    return _function(_change(shard), given, **resident)
 
 
 def say_incomplete(n_incomplete: int, n_read: int, what: str) -> None:

@@ -83,7 +83,8 @@ class Chain:
                     remedy="Give maps of features that fit one another, first to last.",
                 )
         parts = [each.guarantee for each in self.maps if each.guarantee.number is not None]
-        least = {one.kind: min(_numbers(parts, one.kind)) for one in parts}
+        kinds = {one.kind for one in parts}
+        least = {k: min(float(one.number or 0.0) for one in parts if one.kind == k) for k in kinds}
         # A chain promises at most what one of its maps does: a forged promise is refused when
         # opened.
         check_promise(self.guarantee, least)
@@ -126,10 +127,6 @@ class Chain:
             # would cancel or double: each has a prefix of its own.
             x = each.apply(x, ScopedStream(stream, f"map {number}") if stream is not None else None)
         return x  # type: ignore[no-any-return]  # an array since the first map
-
-
-def _numbers(promises: list[Guarantee], kind: str) -> list[float]:
-    return [float(one.number or 0.0) for one in promises if one.kind == kind]
 
 
 @record_map

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
+import pandas as pd
 import pytest
 
 from privpipe import Records, fit_target_only
@@ -23,12 +26,35 @@ def test_apply__is_the_class_of_the_largest_prediction() -> None:
     x, kinds = draw()
     fitted = fit_target_only(Records(x, desired=np.array(["a", "b", "c"])[kinds]))
     released = fitted.apply(x)
-    assert released.shape == (600, 1)
-    assert set(np.unique(released)) == {0.0, 1.0, 2.0}
-    assert (released[:, 0] == kinds).mean() > 0.85
+    assert released.shape == (600, 3)
+    assert (released.argmax(axis=1) == kinds).mean() > 0.85
     scores = x @ fitted.predictor + fitted.intercept
-    np.testing.assert_array_equal(released[:, 0], scores.argmax(axis=1))
+    np.testing.assert_array_equal(released, np.eye(3)[scores.argmax(axis=1)])
     np.testing.assert_array_equal(fitted.apply(x[3]), released[3])
+
+
+def test_apply__leaves_classes_to_a_linear_model() -> None:
+    """Six classes as one number would be in no order; HAR's activities were read at .35."""
+    rng = np.random.default_rng(3)
+    x = rng.normal(size=(3000, 8))
+    kinds = np.argmax(x[:, [3, 0, 5, 1, 4, 2]] + 0.1 * rng.normal(size=(3000, 6)), axis=1)
+    released = fit_target_only(Records(x, desired=kinds.astype(str))).apply(x)
+    design = np.column_stack([released, np.ones(3000)])
+    weights = np.linalg.lstsq(design[:1500], np.eye(6)[kinds[:1500]], rcond=None)[0]
+    assert ((design[1500:] @ weights).argmax(axis=1) == kinds[1500:]).mean() > 0.8
+
+
+def test_apply__of_an_earlier_model_is_what_it_was() -> None:
+    """One column for each target, a class as its code, beside a number and two classes."""
+    x, kinds = draw()
+    two = np.where(x[:, 3] > 0, "no", "yes")
+    targets = {"kind": np.array(["a", "b", "c"])[kinds], "number": x[:, 4], "two": two}
+    now = fit_target_only(Records(x, desired=pd.DataFrame(targets)))
+    assert now.n_features_out == now.apply(x).shape[1] == 5
+    then = replace(now, is_class=np.array([1, 0, 1]))
+    assert then.n_features_out == then.apply(x).shape[1] == 3
+    np.testing.assert_array_equal(then.apply(x)[:, 0], now.apply(x)[:, :3].argmax(axis=1))
+    np.testing.assert_array_equal(then.apply(x)[:, 1:], now.apply(x)[:, 3:])
 
 
 def test_apply__bins_are_about_equally_frequent_and_edges_are_of_no_record() -> None:
