@@ -29,6 +29,9 @@ Odds that drift tell the time, and so the secret: the gain was .170 at "the limi
 at "nothing". There "safe" was 0 and "leaks" .083 of 60. Now the law deducts it, and .067 of 150
 pass least squares alone: the area's error is 1.11 times the claimed there.
 
+Whole audits exactly at the limit, 100 each: "safe" .03 of four uneven classes, .05 of odds that
+drift, .04 of 1 to 12 records a subject, .02 of what a target reveals in part. "Leaks" .01 at most.
+
 A release that tells .078 of the records for certain and nothing of others gains the limit by the
 area. Ten of ten audits say "leaks", by exposure. The area alone has 1.39 times the claimed error
 there, for ties are broken by noise, and .015 of 200 pass.

@@ -14,7 +14,8 @@ limits that `init` wrote: 2 (.24 / .09) and 5 (.27 / .13). Before the follower s
 17, shuffled, where the last of the ladder was refused as well. Of 4 the audit misses planted
 leaks, whatever the method of three; now the first refusal says so. Of 12 too few subjects judge:
 30 people, of 13 too few runs. 6 is refused where the audit misses planted leaks of any size. 14
-was refused with the last of the ladder, which then released six classes as one number.
+is refused for too few runs: 430 would judge, of 455. With classes released as indicators its target
+has .893 of .899.
 """
 
 from __future__ import annotations
