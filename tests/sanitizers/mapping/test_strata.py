@@ -107,6 +107,12 @@ def test_fit__the_promise_is_that_of_the_worst_value(fitted: StratifiedMapping) 
     assert said["given_attribute_2_at_most"] >= shares @ told
     assert fitted.guarantee.number == max(one.guarantee.number or 0.0 for one in fitted.maps)
     assert said["given_attribute_2_at_most"] < fitted.guarantee.number
+    # Of the law's shares whichever are near enough: half the distance moves to the worst value.
+    bounds = np.array([one.guarantee.number for one in fitted.maps])
+    seen = [said[f"attribute_2={value}: share"] for value in range(3)]
+    away = np.sqrt(2 * np.log(2**3 / (0.05 / 4)) / 6_000)
+    farthest = seen @ bounds + away / 2 * (bounds.max() - bounds.min())
+    assert said["given_attribute_2_at_most"] == pytest.approx(farthest, rel=1e-9)
     assert max(told) > 2 * shares @ told  # the mean says nothing of the south
     assert "of which 1 is the worst" in fitted.guarantee.statement
     assert said["attribute_2=1: share"] == pytest.approx(0.3, abs=0.02)
