@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from privpipe.cluster.workers.deployed import prepare_server
-from privpipe.cluster.workers.progress import add_page
+from privpipe.cluster.workers.dashboard import add_page, prepare_server
 
 add_page()  # before the scheduler serves its pages
 

@@ -60,7 +60,6 @@ from privpipe.sanitizers.null_space.algorithms import (
     fit_null_space_cleaner as fit_null_space_cleaner,
 )
 from privpipe.sanitizers.null_space.algorithms import fit_targeted_cleaner as fit_targeted_cleaner
-from privpipe.sanitizers.null_space.laplace import LaplaceMechanism as LaplaceMechanism
 from privpipe.sanitizers.null_space.leace import fit_leace_eraser as fit_leace_eraser
 from privpipe.sanitizers.null_space.target_only import fit_target_only as fit_target_only
 from privpipe.store.collections.collection import open_collection as open_collection

@@ -287,10 +287,9 @@ def _say_features(what: str, names: Sequence[str]) -> str:
     """Names of columns; of a column of text that became features, how many, not its categories."""
     # What follows "=" is a category, and so a value of a record.
     plain = [repr(name) for name in names if "=" not in name][:MOST_NAMED]
-    spread = sorted({name.partition("=")[0] for name in names if "=" in name})
     plain += [
         f"{sum(n.startswith(f'{column}=') for n in names)} categories of {column!r}"
-        for column in spread[:MOST_NAMED]
+        for column in sorted({name.partition("=")[0] for name in names if "=" in name})[:MOST_NAMED]
     ]
     return f"it {what} {', '.join(plain)}" if plain else ""
 

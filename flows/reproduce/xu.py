@@ -17,6 +17,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from flows.reproduce.laplace import LaplaceMechanism
 from flows.reproduce.null_space_privacy import NullSpacePrivacy, measure_null_space_privacy
 from flows.reproduce.result import Cell, Reproduction
 from flows.reproduce.steps import expect_steps, step
@@ -27,7 +28,6 @@ from privpipe.numerics.moments import Coding
 from privpipe.protocols import FloatArray, IntArray
 from privpipe.records.memory import Records
 from privpipe.sanitizers.null_space.algorithms import fit_null_space_cleaner, fit_targeted_cleaner
-from privpipe.sanitizers.null_space.laplace import LaplaceMechanism
 from privpipe.sanitizers.null_space.linear_cleaner import LinearCleaner
 from privpipe.store.sources.formats import open_source
 from privpipe.store.sources.reading.source import Coded, SourceLayout

@@ -434,8 +434,7 @@ def fit_linear_attack(moments: CoMoments, n_features: int, unit_roundoff: float)
     inner = directions.T @ scatter[:n_features, :n_features] @ directions
     cross = directions.T @ scatter[:n_features, n_features:]
     variances = np.diag(inner)
-    weights = cross / variances[:, None] if len(variances) else cross
-    coefficients = directions @ weights
+    coefficients = directions @ (cross / variances[:, None] if len(variances) else cross)
     intercept = mean[n_features:] - mean[:n_features] @ coefficients
     condition = float(variances[0] / variances[-1]) if len(variances) else 1.0
     return LeastSquares(coefficients, intercept, condition)

@@ -208,8 +208,7 @@ def _explain(covariance: FloatArray, n_responses: int, j: int, n: float, level: 
     share = float(cross @ np.linalg.pinv(covariance[predicted, predicted], 1e-10) @ cross) / total
     # Adjusted for the predictors, of which each explains 1 / n by chance.
     share = max(0.0, 1 - (1 - min(1.0, share)) * (n - 1) / max(1.0, n - 1 - n_responses))
-    error = 2 * math.sqrt(share) * (1 - share) / math.sqrt(n)
-    return _spread(share, error, level)
+    return _spread(share, 2 * math.sqrt(share) * (1 - share) / math.sqrt(n), level)
 
 
 def _spread(estimate: float, error: float, level: float) -> Interval:

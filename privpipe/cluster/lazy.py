@@ -152,8 +152,7 @@ def _apply_block(
 
 
 def _apply(fitted: RecordMap, x: Block, start: int, streams: StreamOf | None) -> Block:
-    stream = None if streams is None else streams(start, start + len(x))
-    return fitted.apply(x, stream)
+    return fitted.apply(x, None if streams is None else streams(start, start + len(x)))
 
 
 def _check_kinds(fitted: Any, dataset: Any) -> None:

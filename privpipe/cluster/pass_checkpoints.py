@@ -153,8 +153,7 @@ def _pack(value: Any) -> bytes:
     arrays: list[AnyArray] = []
     described = _describe(value, arrays)
     # The dtype with its byte order: the next run may be on another machine.
-    kinds = [[array.dtype.str, array.shape] for array in arrays]
-    text = json.dumps([described, kinds]).encode()
+    text = json.dumps([described, [[array.dtype.str, array.shape] for array in arrays]]).encode()
     return b"".join((len(text).to_bytes(8, "little"), text, *(array.tobytes() for array in arrays)))
 
 

@@ -95,8 +95,7 @@ def _repeat(
     scans: FloatArray, digits: IntArray, schema: CollectionSchema
 ) -> Iterator[Mapping[str, AnyArray]]:
     for start in range(0, schema.n_records, schema.chunk_rows):
-        stop = min(start + schema.chunk_rows, schema.n_records)
-        original = np.arange(start, stop) % N_ORIGINALS
+        original = np.arange(start, min(start + schema.chunk_rows, schema.n_records)) % N_ORIGINALS
         yield {
             FEATURES: scans[original],
             "zero": (digits[original] == 0).astype(np.int8),

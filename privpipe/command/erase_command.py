@@ -34,8 +34,7 @@ def erase_command(
     if chosen.name == "subject":  # as [collection] names whose a record is, whatever its column
         chosen = replace(chosen, name=read_uses(collection).get("subject", "subject"))
     options = ErasureOptions(account, tuple(under), name)
-    plan = plan_erasure if dry_run else erase_records
-    found = plan(collection, chosen, options)
+    found = (plan_erasure if dry_run else erase_records)(collection, chosen, options)
     certificates = [found] if isinstance(found, dict) else found
     for one in certificates:
         _show(one, dry_run=dry_run)

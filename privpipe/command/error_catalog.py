@@ -142,8 +142,7 @@ def _list_codes(node: ast.expr | None, kind: type[errors.PrivpipeError]) -> list
     """A code as it is written; the class's own where there is none, or where it is computed."""
     # A choice between two codes documents both.
     found = [one for one in ast.walk(node or ast.Constant(None)) if isinstance(one, ast.Constant)]
-    written = [one.value for one in found if isinstance(one.value, str)]
-    return written or [kind.default_code]
+    return [one.value for one in found if isinstance(one.value, str)] or [kind.default_code]
 
 
 def _write(node: ast.expr | None) -> str:

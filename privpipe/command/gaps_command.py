@@ -4,7 +4,7 @@ from collections import Counter
 from datetime import UTC, datetime
 from typing import Any
 
-from privpipe.cluster.workers.run_metrics import PromiseCollector
+from privpipe.cluster.workers.progress import PromiseCollector
 from privpipe.errors import ClusterError, PrivpipeError
 from privpipe.pipeline.operations import prefect_server
 from privpipe.pipeline.operations import promised_releases as promises

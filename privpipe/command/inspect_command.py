@@ -199,12 +199,11 @@ def _number(value: float) -> float | None:
 
 
 def _show_change(columns: list[dict[str, Any]], n_compared: int, n_records: int) -> None:
-    ordered = sorted(columns, key=lambda row: abs(row["correlation"] or 0.0))
     rows = [
         row
         | {key: "" if row[key] is None else f"{row[key]:.3f}" for key in MEASURED}
         | {"unchanged": f"{row['unchanged']:.1%}"}
-        for row in ordered[:MOST_SHOWN]
+        for row in sorted(columns, key=lambda row: abs(row["correlation"] or 0.0))[:MOST_SHOWN]
     ]
     say(
         tabulate(rows),

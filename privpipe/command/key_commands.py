@@ -8,7 +8,7 @@ from typing import Any
 from privpipe.cluster.executors.executor import Executor
 from privpipe.cluster.passes.sketch_pass import sketch_collection
 from privpipe.cluster.workers.certificates import make_certificates
-from privpipe.cluster.workers.deployed import write_configuration
+from privpipe.cluster.workers.processes import write_configuration
 from privpipe.errors import OptionError, StoreError
 from privpipe.numerics.limits import say_upper
 from privpipe.numerics.random.record_grids import Overlap

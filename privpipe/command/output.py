@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from typing import Any
 
-from privpipe.cluster.workers.boundary import seal
+from privpipe.cluster.executors.boundary import seal
 from privpipe.errors import PrivpipeError, PrivpipeWarning, StoreError
 from privpipe.report.console import say, say_raw
 

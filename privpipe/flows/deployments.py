@@ -18,7 +18,7 @@ from prefect.logging.handlers import APILogHandler
 from prefect.runtime import deployment, flow_run
 from pydantic import WithJsonSchema
 
-from privpipe.cluster.workers.boundary import run_sealed
+from privpipe.cluster.executors.boundary import run_sealed
 from privpipe.errors import ClusterError, MemoryBudgetError, PrivpipeError, StoreError
 from privpipe.flows.release_flow import EVERYTHING, STAGES, release_collection
 from privpipe.pipeline.operations.prefect_server import check_server, outlive_reader

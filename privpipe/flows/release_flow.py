@@ -13,9 +13,9 @@ from typing import Any
 
 from prefect import flow
 
+from privpipe.cluster.executors.boundary import run_sealed
 from privpipe.cluster.executors.dask_executor import open_executor
 from privpipe.cluster.executors.executor import Executor
-from privpipe.cluster.workers.boundary import run_sealed
 from privpipe.flows.increment_flow import release_increment
 from privpipe.pipeline import stage_tasks
 from privpipe.pipeline.operations.prefect_server import outlive_reader

@@ -98,8 +98,7 @@ def sum_softmax_curvature(
     n, p = inputs.shape
     m = basis.shape[1]
     if m == 1:  # two classes: one weight per record
-        weights = 2.0 * probabilities[:, :1] * probabilities[:, 1:] * inputs
-        return np.asarray(inputs.T @ weights)
+        return np.asarray(inputs.T @ (2.0 * probabilities[:, :1] * probabilities[:, 1:] * inputs))
     left, right = np.triu_indices(p)
     pairs = (inputs[:, left] * inputs[:, right]).T @ probabilities
     by_class = np.empty((p, p, len(basis)))

@@ -285,8 +285,7 @@ def _code_one(values: FloatArray, column: Column, low: float) -> FloatArray:
     if column.n_categories is None:
         return values[:, None].astype(np.float64)
     positive = [1] if column.n_categories <= 2 else range(column.n_categories)
-    hits = values[:, None] == np.asarray(positive, np.float64)
-    coded = np.where(hits, 1.0, low)
+    coded = np.where(values[:, None] == np.asarray(positive, np.float64), 1.0, low)
     # Missing is -1 or NaN: both fail this comparison.
     coded[~(values >= 0)] = np.nan
     return coded

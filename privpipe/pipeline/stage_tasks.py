@@ -13,7 +13,7 @@ from prefect.cache_policies import NO_CACHE
 from prefect.context import FlowRunContext, TaskRunContext
 from prefect.events import emit_event
 
-from privpipe.cluster.workers.boundary import run_sealed
+from privpipe.cluster.executors.boundary import run_sealed
 from privpipe.pipeline.operations.prefect_server import notify_prefect
 from privpipe.pipeline.runs.run import Cleaned, Run
 from privpipe.pipeline.runs.watch import Watch

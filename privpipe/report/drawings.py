@@ -70,8 +70,7 @@ def draw_intervals(
 
     def place(value: float) -> float:
         # An interval may leave the scale of advantages, [-1, 1].
-        inside = min(max(value, left), right)
-        return LEFT + (inside - left) / (right - left) * (width - LEFT - 12)
+        return LEFT + (min(max(value, left), right) - left) / (right - left) * (width - LEFT - 12)
 
     return "intervals", {
         "rows": rows,

@@ -94,11 +94,10 @@ def list_training(findings: Mapping[str, Any], *, drawn: bool = True) -> Iterato
         draw_phi = partial(plot_rounds, at["rounds"], phi, "Phi (nats)")
         shares = scale_losses(at, tasks[first], baselines[first])
         label = "loss / best constant guess"
-        draw_losses = partial(plot_rounds, at["rounds"], shares, label, guess=1.0)
         pictures = (
             Picture(*draw_themes(draw_phi), "Phi over rounds."),
             Picture(
-                *draw_themes(draw_losses),
+                *draw_themes(partial(plot_rounds, at["rounds"], shares, label, guess=1.0)),
                 "Loss of every task, as a share of the best constant guess.",
             ),
         )
@@ -159,12 +158,11 @@ def render_public_page(findings: Mapping[str, Any], *, version: str = "") -> str
     """
     gate = findings.get("gate") or {}
     said = f"{gate.get('state', 'none')}.{audit_text.say_weaker(gate)}"
-    gated = {"Gate": f"{said}{audit_text.say_attempt(findings)}"}
     return render_page(
         "Release",
         [*_list_public_sections(findings), *_closing_sections(findings)],
         verdict=findings["adversaries"]["verdict"],
-        facts=gated | _public_facts(findings),
+        facts={"Gate": f"{said}{audit_text.say_attempt(findings)}"} | _public_facts(findings),
         version=version,
         screen=make_first_screen(findings, public=True),
         terms=TEXTS["glossary"],
@@ -268,8 +266,7 @@ def _rank(found: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
     def rank(one: Mapping[str, Any]) -> tuple[int, float]:
         known = one["gain_upper"] is not None and one["allowed"] is not None
-        excess = one["gain_upper"] - one["allowed"] if known else 1.0
-        return WORST.index(one["verdict"]), -excess
+        return WORST.index(one["verdict"]), -(one["gain_upper"] - one["allowed"] if known else 1.0)
 
     return sorted(found["decisions"], key=rank)
 

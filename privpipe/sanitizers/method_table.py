@@ -11,7 +11,6 @@ from privpipe.sanitizers import mapping, masking, minimax, null_space
 from privpipe.sanitizers.chain import Chain, Standardiser
 from privpipe.sanitizers.minimax.linear_filter import MaskFilter
 from privpipe.sanitizers.noise.fit_noisy import list_methods
-from privpipe.sanitizers.null_space.laplace import LaplaceMechanism
 
 _WINGS = (null_space, mapping, minimax, masking)
 _FILTERS: dict[str, Method] = {method.name: method for wing in _WINGS for method in wing.METHODS}
@@ -24,7 +23,6 @@ _MAPS: tuple[type[RecordMap], ...] = (
     Chain,
     Standardiser,
     MaskFilter,  # of stored models: the method that made them is in the papers' reproductions
-    LaplaceMechanism,  # what null-space cleaning is compared with, no method of its own
 )
 
 RECORD_MAPS: dict[str, type[RecordMap]] = {each.kind: each for each in _MAPS}

@@ -13,6 +13,7 @@ from statistics import median
 
 import numpy as np
 
+from flows.reproduce.laplace import draw_laplace
 from privpipe.numerics.random import draws
 from privpipe.numerics.random.categorical import draw_categories, tabulate_categories
 from privpipe.numerics.random.streams import JoinedStream, KeyedStream
@@ -55,7 +56,7 @@ def make_actions(count: int) -> dict[str, Callable[[], object]]:
         "keyed words, tiles": tiled(lambda words: None),
         "keyed words, fresh memory": lambda: stream.words("bench", 1),
         "keyed uniform": tiled(draws.draw_uniform),
-        "keyed laplace": tiled(draws.draw_laplace),
+        "keyed laplace": tiled(draw_laplace),
         "keyed categorical, 100 categories": categorical,
         "keyed signs, 64 per word": lambda: draws.draw_signs(few.words("bench", 1), 64),
         "PCG64 words": lambda: generator.integers(0, 2**64, count, np.uint64, endpoint=False),

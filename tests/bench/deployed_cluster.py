@@ -16,7 +16,7 @@ import dask
 
 from privpipe.cluster.workers.certificates import make_certificates
 from privpipe.cluster.workers.connection import ClusterOptions
-from privpipe.cluster.workers.deployed import write_configuration
+from privpipe.cluster.workers.processes import write_configuration
 
 __all__ = ["deployed_cluster", "s3_server"]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 
 from privpipe.cluster.passes.cleaning_pass import CleaningJob
-from privpipe.cluster.workers.forking import WORKER_ENVIRONMENT
+from privpipe.cluster.workers.processes import WORKER_ENVIRONMENT
 from privpipe.store.arrays import blocks
 from privpipe.store.arrays.blocks import Receipt
 from privpipe.store.arrays.layout import FEATURES

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import zarr
 
+from flows.reproduce.laplace import LaplaceMechanism
 from privpipe.cluster.passes.cleaning_pass import CleaningJob, clean_chunks
 from privpipe.cluster.passes.loaded_map import release_records
 from privpipe.protocols import FloatArray, RecordMap
 from privpipe.records.schema import CollectionSchema, Partition, Variable
 from privpipe.sanitizers.null_space.algorithms import NullSpaceCleaner
-from privpipe.sanitizers.null_space.laplace import LaplaceMechanism
 from privpipe.sanitizers.null_space.leace import LeaceEraser
 from privpipe.sanitizers.null_space.linear_cleaner import FactoredCleaner
 from privpipe.store.arrays.layout import FEATURES, RELEASED, ArrayPlan

@@ -11,7 +11,7 @@ import dask
 import pytest
 from distributed import Client
 
-from privpipe.cluster.workers.boundary import run_sealed, seal
+from privpipe.cluster.executors.boundary import run_sealed, seal
 from privpipe.cluster.workers.connection import ClusterOptions, check_address, connect
 from privpipe.errors import (
     ClusterError,

@@ -15,6 +15,7 @@ import pytest
 import zarr
 from distributed import Client
 
+from flows.reproduce.laplace import LaplaceMechanism
 from privpipe.cluster.executors.dask_executor import DaskExecutor
 from privpipe.cluster.executors.executor import Executor
 from privpipe.cluster.passes.cleaning_pass import CleaningJob, clean_collection
@@ -23,7 +24,6 @@ from privpipe.protocols import FloatArray, RecordMap
 from privpipe.records.memory import Records
 from privpipe.sanitizers import METHODS
 from privpipe.sanitizers.chain import Chain
-from privpipe.sanitizers.null_space.laplace import LaplaceMechanism
 from privpipe.sanitizers.options import make_options
 from privpipe.store.arrays.layout import FEATURES, ArrayPlan
 from privpipe.store.collections.collection import open_collection

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from privpipe.cluster.workers.boundary import seal
+from privpipe.cluster.executors.boundary import seal
 from privpipe.errors import OptionError, StoreError
 from privpipe.store.access.location import local_path
 

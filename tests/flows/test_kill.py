@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from distributed import Client
 
+from privpipe.cluster.executors.boundary import run_sealed
 from privpipe.cluster.executors.dask_executor import DaskExecutor
 from privpipe.cluster.executors.executor import Executor
-from privpipe.cluster.workers.boundary import run_sealed
 from privpipe.errors import IncompleteReleaseError, StoreError
 from privpipe.flows.release_flow import release_collection
 from privpipe.pipeline.runs.run_options import RunOptions

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from privpipe.cluster.workers.boundary import run_sealed
+from privpipe.cluster.executors.boundary import run_sealed
 from privpipe.errors import FormatError, OptionError
 from privpipe.pipeline.runs.configuration_file import read_options
 from privpipe.store.arrays.layout import read_header

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from prefect.results import ResultRecord
 
-from privpipe.cluster.workers import listener_owner
+from privpipe.cluster.workers import certificates
 from privpipe.cluster.workers.connection import ClusterOptions, connect
 from privpipe.errors import OptionError
 from privpipe.pipeline.operations.prefect_server import check_server, end_servers, serve
@@ -78,7 +78,7 @@ def test_guard_address__refuses_a_port_of_another_user(
     stranger: tuple[int, subprocess.Popen[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     port, _ = stranger
-    assert listener_owner.find_owners(port) == {NOBODY}
+    assert certificates.find_owners(port) == {NOBODY}
     settings = {"PREFECT_API_URL": f"http://127.0.0.1:{port}/api"}
     with pytest.raises(OptionError, match="belongs to another user"):
         check_server(settings)
@@ -88,13 +88,13 @@ def test_guard_address__refuses_a_port_of_another_user(
     ):
         pass
     check_server({"PREFECT_API_URL": f"https://127.0.0.1:{port}/api"})  # the certificate decides
-    monkeypatch.setenv(listener_owner.TRUSTED, str(NOBODY))
+    monkeypatch.setenv(certificates.TRUSTED, str(NOBODY))
     assert check_server(settings)
 
 
 CONNECT = """
 import socket, sys
-from privpipe.cluster.workers.listener_owner import guard_address
+from privpipe.cluster.workers.certificates import guard_address
 from privpipe.errors import OptionError
 port = int(sys.argv[1])
 own = socket.create_server(("127.0.0.1", port))
@@ -146,7 +146,7 @@ def test_serve__another_user_wins_no_port(
     try:
         url, authority = serve(120)
         port = int(url.removesuffix("/api").rpartition(":")[2])
-        owners = listener_owner.find_owners(port)
+        owners = certificates.find_owners(port)
         keys = list(authority.parent.glob("*.key"))
     finally:
         race.kill()  # before the server ends: whatever is closed is free

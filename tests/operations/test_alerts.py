@@ -21,8 +21,13 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from privpipe.cluster.workers import progress
-from privpipe.cluster.workers.progress import TOPIC, Progress, ShowProgress
-from privpipe.cluster.workers.run_metrics import PromiseCollector, RunCollector
+from privpipe.cluster.workers.progress import (
+    TOPIC,
+    Progress,
+    PromiseCollector,
+    RunCollector,
+    ShowProgress,
+)
 
 ROOT = Path(__file__).parents[2]
 ALERTS = ROOT / "deploy" / "alerts.yaml"

@@ -13,9 +13,16 @@ from typing import Any
 import pytest
 import yaml
 
-from privpipe.cluster.workers.deployed import describe_configuration
-from privpipe.cluster.workers.progress import GATES, STAGES
-from privpipe.cluster.workers.run_metrics import GAUGES, OF_ALL, PROMISED, RELEASED, WORDS
+from privpipe.cluster.workers.processes import describe_configuration
+from privpipe.cluster.workers.progress import (
+    GATES,
+    GAUGES,
+    OF_ALL,
+    PROMISED,
+    RELEASED,
+    STAGES,
+    WORDS,
+)
 from privpipe.errors import OptionError
 from privpipe.pipeline.operations.deployment_file import read_automations, read_deployments
 

@@ -25,7 +25,7 @@ from distributed.security import Security
 
 from privpipe.cluster.executors.dask_executor import DaskExecutor
 from privpipe.cluster.workers.certificates import make_certificates
-from privpipe.cluster.workers.deployed import write_configuration
+from privpipe.cluster.workers.processes import write_configuration
 from privpipe.cluster.workers.progress import ShowProgress
 from tests.operations.test_alerts import ROOT, RUN, TOOLS
 from tests.operations.whole_cluster import free_port, wait_for

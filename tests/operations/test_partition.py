@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from privpipe.cluster.workers.certificates import make_certificates
-from privpipe.cluster.workers.deployed import write_configuration
+from privpipe.cluster.workers.processes import write_configuration
 from tests.operations.whole_cluster import ROOT, wait_for
 from tests.store.serial_run import read_tree
 

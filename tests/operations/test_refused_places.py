@@ -17,7 +17,7 @@ from privpipe.cluster.workers.connection import (
     describe_difference,
     list_shaping_versions,
 )
-from privpipe.cluster.workers.deployed import write_configuration
+from privpipe.cluster.workers.processes import write_configuration
 from privpipe.errors import ClusterError, GateError, OptionError, PrivpipeError, StoreError
 from privpipe.flows.deployments import retry_passing
 from privpipe.pipeline.operations.health import _judge_worker, check_certificates
@@ -180,8 +180,8 @@ def test_preload__refuses_a_worker_without_its_environment(tmp_path: Path) -> No
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     program = (
         "import os, resource, sys\n"
-        "from privpipe.cluster.workers.deployed import prepare_process\n"
-        "from privpipe.cluster.workers.forking import WORKER_ENVIRONMENT\n"
+        "from privpipe.cluster.workers.processes import prepare_process\n"
+        "from privpipe.cluster.workers.processes import WORKER_ENVIRONMENT\n"
         "prepare_process(is_worker=False)\n"
         "assert os.umask(0) == 0o077 and resource.getrlimit(resource.RLIMIT_CORE) == (0, 0)\n"
         "os.environ.update(WORKER_ENVIRONMENT)\n"

@@ -25,7 +25,7 @@ from typing import Any
 import httpx
 
 from privpipe.cluster.workers.certificates import make_certificates
-from privpipe.cluster.workers.deployed import write_configuration
+from privpipe.cluster.workers.processes import write_configuration
 
 __all__ = ["POSTGRES", "WholeCluster", "free_port", "wait_for"]
 

@@ -16,6 +16,7 @@ from pydantic import TypeAdapter
 
 import tests.methods
 from flows.reproduce.hamm_compared import fit_ddd_filter
+from flows.reproduce.laplace import LaplaceMechanism
 from flows.reproduce.printed_cleaner import PrintedCleaner
 from privpipe.cluster.pass_checkpoints import KNOWN
 from privpipe.errors import InputError, OptionError
@@ -37,7 +38,6 @@ from privpipe.sanitizers.minimax.neural_minimax import (
     fit_minimax_neural_filter,
 )
 from privpipe.sanitizers.null_space.algorithms import fit_null_space_cleaner, fit_targeted_cleaner
-from privpipe.sanitizers.null_space.laplace import LaplaceMechanism
 from privpipe.sanitizers.null_space.leace import fit_leace_eraser
 from privpipe.sanitizers.null_space.linear_cleaner import FactoredCleaner
 from privpipe.sanitizers.null_space.target_only import fit_target_only

@@ -14,7 +14,8 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-import flows.reproduce.printed_cleaner  # noqa: F401  (one of the old models is of its kind)
+import flows.reproduce.laplace
+import flows.reproduce.printed_cleaner  # noqa: F401  (two of the old models are of their kinds)
 from privpipe import list_keys, open_model, open_release
 from privpipe.command.inspect_command import inspect_command
 from privpipe.errors import PrivacyWarning

@@ -18,7 +18,7 @@ from pathlib import Path
 import fsspec
 import pytest
 
-from privpipe.cluster.workers.boundary import run_sealed
+from privpipe.cluster.executors.boundary import run_sealed
 from privpipe.errors import PrivpipeError, StoreError
 from privpipe.flows.deployments import is_passing
 from privpipe.pipeline.operations.health import tries_conditions

@@ -125,8 +125,7 @@ class AttackOptions(Options):
     def plan_sample(self, n_records: int, n_features: int) -> int:
         """How many of the records an audit of this width can use."""
         # Matrices above a quarter of the bound are held in single precision.
-        fits = self.max_bytes // (4 * max(n_features, 1))
-        return min(n_records, self.max_records, max(fits, 50))
+        return min(n_records, self.max_records, max(self.max_bytes // (4 * max(n_features, 1)), 50))
 
     def without_limits(self) -> AttackOptions:
         """What decides what is measured: a corrected limit is held against what was measured."""

@@ -142,16 +142,14 @@ def standardise(columns: FloatArray) -> FloatArray:
 def _expand(values: FloatArray, is_categorical: bool) -> FloatArray:
     """A number with its absence; a code with indicators, and how frequent its category is."""
     known = np.isfinite(values) & ((values >= 0) | (not is_categorical))
-    middle = float(values[known].mean()) if known.any() else 0.0
-    parts = [np.where(known, values, middle), ~known]
+    parts = [np.where(known, values, float(values[known].mean()) if known.any() else 0.0), ~known]
     if is_categorical:
         codes, sizes = np.unique(
             np.where(known, values, -1.0), return_inverse=True, return_counts=True
         )[1:]
         # Frequent categories have records enough to be learned one by one; of others the size is
         # read.
-        shown = np.argsort(-sizes, kind="stable")[:INDICATORS]
-        parts += [sizes[codes], codes[:, None] == shown]
+        parts += [sizes[codes], codes[:, None] == np.argsort(-sizes, kind="stable")[:INDICATORS]]
     return np.column_stack(parts).astype(np.float64)
 
 

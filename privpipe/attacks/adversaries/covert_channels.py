@@ -247,8 +247,7 @@ def _try(code: Features, x: FloatArray, over: FloatArray, found: IntArray, test:
     gram = columns[found].T @ columns[found]
     # Columns of a code may be equal or constant: a sine and a cosine of one value, say.
     gram.flat[:: len(gram) + 1] += 1e-6 * max(float(np.trace(gram)), 1e-300)
-    slope = linalg.solve(gram, columns[found].T @ over[found], assume_a="pos")
-    guess = columns[test] @ slope
+    guess = columns[test] @ linalg.solve(gram, columns[found].T @ over[found], assume_a="pos")
     won = ((guess - guess.mean(axis=0)) * over[test]).sum(axis=1)
     return float(won.sum() / max(np.sqrt((won**2).sum()), 1e-300))
 
@@ -387,8 +386,7 @@ def find_sum_digits(x: FloatArray, excess: FloatArray) -> list[Features]:
 
     Parameters as in `find_combs`.
     """
-    most = int(np.sqrt(MOST_SUMS / max(excess.shape[1] - 1, 1)))
-    n_paired = min(x.shape[1], MOST_PAIRED, most)
+    n_paired = min(x.shape[1], MOST_PAIRED, int(np.sqrt(MOST_SUMS / max(excess.shape[1] - 1, 1))))
     exponents = np.frexp(np.abs(x[:, :n_paired]).max(axis=0).astype(np.float64))[1]
     weights = np.column_stack([excess, np.ones(len(x))])
     found: list[tuple[float, Features]] = []

@@ -116,8 +116,7 @@ def read_parity(digits: Digits, places: IntArray, x: FloatArray) -> FloatArray:
     columns : (n_records, 1)
         1 where the parity is even, else -1.
     """
-    odd = digits.read(x, places).sum(axis=1) % 2
-    return np.asarray(1.0 - 2.0 * odd, np.float64)[:, None]
+    return np.asarray(1.0 - 2.0 * (digits.read(x, places).sum(axis=1) % 2), np.float64)[:, None]
 
 
 def find_parities(
@@ -156,8 +155,7 @@ def find_parities(
                 yield partial(read_parity, digits, of)
     places = np.argwhere(varies.T)  # columns in order, items within
     # Signs, then multiples of a step, then the mantissa, whose bits are mostly the same ones.
-    kind = np.digitize(places[:, 1], [MANTISSA, NEGATIVE])
-    places = places[np.argsort(-kind, kind="stable")]
+    places = places[np.argsort(-np.digitize(places[:, 1], [MANTISSA, NEGATIVE]), kind="stable")]
     # All pairs of m bits are m^2 / 2 products.
     places = places[: int(np.sqrt(2 * PAIRED_WORDS * len(x) / cells.cost))]
     flat = words[places[:, 1], places[:, 0]][None]

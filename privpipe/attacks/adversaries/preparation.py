@@ -463,10 +463,9 @@ def expand_codes(table: AnyArray, columns: Sequence[Column], name: str) -> AnyAr
             f"{name} has shape {table.shape}, but {len(columns)} features are named.",
             remedy="Name each feature once.",
         )
-    numbers = zip(columns, table.astype(np.float64).T, strict=True)
     parts = [
         values if column.n_categories is None else _indicate(values, column, name)
-        for column, values in numbers
+        for column, values in zip(columns, table.astype(np.float64).T, strict=True)
     ]
     return np.column_stack(parts)
 

@@ -85,8 +85,7 @@ class Problem:
     def join(self) -> Problem:
         """The same problem with the tuning records among those to train on."""
         x = np.concatenate([self.x_train, self.x_tune])
-        y = np.concatenate([self.y_train, self.y_tune])
-        return replace(self, x_train=x, y_train=y)
+        return replace(self, x_train=x, y_train=np.concatenate([self.y_train, self.y_tune]))
 
     def read(self, features: Features) -> Problem:
         """The same problem of features of the records."""

@@ -258,8 +258,7 @@ def _estimate(truth: IntArray, decided: Decided, folds: IntArray) -> dict[str, E
     counts = count_confusion(truth, predicted, k)
     sizes, predictions, hits = counts.sum(axis=1), counts.sum(axis=0), np.diag(counts)
     right, area = predicted == truth, average_areas(truth, ranking, folds)
-    recall = hits / np.maximum(sizes, 1)
-    moved = (right - recall[truth]) / sizes[truth] / np.count_nonzero(sizes)
+    moved = (right - (hits / np.maximum(sizes, 1))[truth]) / sizes[truth] / np.count_nonzero(sizes)
     both = np.maximum(sizes + predictions, 1)
     # The derivative of 2 hits / (size + said) of every class that a record is of, or said to be.
     slope = -2 * hits / both**2

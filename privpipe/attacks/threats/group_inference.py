@@ -503,8 +503,7 @@ def set_aside(groups: IntArray, classes: IntArray, seed: int) -> BoolArray:
     for _ in range(20):  # both sides hold every class
         # Whole groups where both sides hold every class; else rows, which a class of one group
         # forces.
-        some = random.permutation(names)[: max(1, len(names) // 5)]
-        aside = np.isin(groups, some)
+        aside = np.isin(groups, random.permutation(names)[: max(1, len(names) // 5)])
         if len(np.unique(classes[aside])) == len(np.unique(classes[~aside])):
             return np.asarray(aside)
     return np.asarray(rows)

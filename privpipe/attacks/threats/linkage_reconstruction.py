@@ -158,8 +158,7 @@ def draw_pairs(
             remedy="Give at least 20 pairs, row by row.",
         )
     # Both matrices of the sample fit their bound in double precision.
-    width = max(int(x.shape[-1]), int(z.shape[-1]), 1)
-    fits = max(options.max_bytes // (8 * width), 20)
+    fits = max(options.max_bytes // (8 * max(int(x.shape[-1]), int(z.shape[-1]), 1)), 20)
     order = np.random.default_rng(options.seed).permutation(len(x))
     return x, z, order[: min(options.max_records, MOST_RECORDS, fits)]
 
@@ -385,6 +384,5 @@ def _judge(
     r2 = intervals.measure_influence_interval(
         1 - rest, (rest * had - lost) / whole, confidence, link="log_complement"
     )
-    total = np.maximum(spread.sum(axis=0), np.finfo(float).tiny)
-    column_r2 = 1 - (residual**2).sum(axis=0) / total
+    column_r2 = 1 - (residual**2).sum(axis=0) / np.maximum(spread.sum(axis=0), np.finfo(float).tiny)
     return Reconstruction(adversary, r2, tuple(column_r2.tolist()))

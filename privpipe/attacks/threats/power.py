@@ -288,8 +288,7 @@ def _plant_column(
     if leak == "feature":
         column[leaks] = 3 * level[leaks]
     elif leak == "subgroup":  # far from all others, and so known as one
-        n_leaking = max(1, int(leaks.sum()))
-        rare = np.argsort(-np.abs(column), kind="stable")[:n_leaking]
+        rare = np.argsort(-np.abs(column), kind="stable")[: max(1, int(leaks.sum()))]
         column[rare] = 10 + 3 * level[rare]
     elif leak == "non-linear":
         size = 1.1 + 0.9 * level + 0.1 * random.random(len(level))
@@ -309,7 +308,6 @@ def _plant_bits(
     wide = np.ascontiguousarray(values)
     kind = np.dtype(f"u{wide.dtype.itemsize}")
     n_codes = 1 << max(1, int(codes.max()).bit_length())
-    drawn = random.integers(0, n_codes, len(codes))
-    lowest = np.where(leaking, codes, drawn).astype(kind)
+    lowest = np.where(leaking, codes, random.integers(0, n_codes, len(codes))).astype(kind)
     words = (wide.view(kind) & ~np.asarray(n_codes - 1, kind)) | lowest
     return np.asarray(words.view(wide.dtype))

@@ -222,8 +222,7 @@ def attack_two_releases(
         np.linalg.lstsq(rows, responses, rcond=None)[0]
         for rows, responses in ((made, surrogate_responses), (before, earlier[1]))
     )
-    scale = np.maximum(np.abs(new).max(axis=0), np.finfo(float).tiny)
-    step = (new - old) / scale
+    step = (new - old) / np.maximum(np.abs(new).max(axis=0), np.finfo(float).tiny)
     moments = made.T @ made + before.T @ before
     records = np.concatenate([members, others]) @ frame.T
     best = 0.0

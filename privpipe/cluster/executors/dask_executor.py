@@ -20,7 +20,7 @@ from distributed import TimeoutError as DaskTimeoutError
 from threadpoolctl import threadpool_limits
 
 from privpipe.cluster.executors import executor as local
-from privpipe.cluster.workers.boundary import run_sealed
+from privpipe.cluster.executors.boundary import run_sealed
 from privpipe.cluster.workers.connection import ClusterOptions, connect
 from privpipe.cluster.workers.progress import TOPIC, Progress
 from privpipe.errors import ClusterError, PrivpipeError
@@ -209,8 +209,7 @@ def align(value: T) -> T:
 
 def _name(function: Callable[..., Any]) -> str:
     """Readable key prefix of a function or partial."""
-    inner = getattr(function, "func", function)
-    return str(getattr(inner, "__name__", "ask_shards")).strip("_")
+    return str(getattr(getattr(function, "func", function), "__name__", "ask_shards")).strip("_")
 
 
 class Broadcast:

@@ -11,7 +11,7 @@ from functools import partial
 from functools import reduce as fold
 from typing import Any, Literal, TypeVar
 
-from privpipe.cluster.workers.boundary import run_sealed, seal
+from privpipe.cluster.executors.boundary import run_sealed, seal
 from privpipe.errors import PrivpipeError
 from privpipe.protocols import Oracle, Shard, Statistics, Sums
 from privpipe.records.memory import add_in_tree, add_sums

@@ -100,14 +100,12 @@ class PlaceNotes:
         rows = _draw_rows(self._plan, chunk, block, retained)
         for partition, first, last in _cut(self._plan.collection, start, stop):
             part = slice(first, last)
-            mine = rows[np.searchsorted(rows, first) : np.searchsorted(rows, last)]
-            measured = block.get(FEATURES, np.empty((len(retained), 0)))[part]
             self._sums.append(
                 sum_place(
                     self._find_labels(self._plan.confidential, start, part),
                     self._find_labels(self._plan.desired, start, part),
-                    measured,
-                    mine - first,
+                    block.get(FEATURES, np.empty((len(retained), 0)))[part],
+                    rows[np.searchsorted(rows, first) : np.searchsorted(rows, last)] - first,
                     [
                         (code_column(block[name][part], n_categories), count_codes(n_categories))
                         for name, n_categories in self._plan.coded
@@ -168,8 +166,7 @@ def _draw_rows(
     there = None if retained.all() else np.flatnonzero(retained)
     n_there = len(retained) if there is None else len(there)
     n_columns = block[FEATURES].shape[1] if FEATURES in block else 0
-    most = max(FEWEST_VALUES, int(READ_SHARE * n_there * n_columns))
-    n = min(n_there, most // max(1, n_columns))
+    n = min(n_there, max(FEWEST_VALUES, int(READ_SHARE * n_there * n_columns)) // max(1, n_columns))
     rows = np.arange(n)
     if n < n_there:
         stretch = (rows + np.random.default_rng([int(plan.run, 16), chunk]).random(n)) / n

@@ -145,8 +145,7 @@ def _draw_key() -> bytes:
 
 def keep_chunk(drawing: Drawing, chunk: int) -> DrawnSample:
     """Worker side: what is drawn of a chunk, as it was stored, or stored from now on."""
-    stored = _open_drawn(drawing)
-    return recall(stored, f"{chunk:08d}", lambda: draw_chunk(drawing, chunk))
+    return recall(_open_drawn(drawing), f"{chunk:08d}", lambda: draw_chunk(drawing, chunk))
 
 
 def draw_chunk(drawing: Drawing, chunk: int) -> DrawnSample:

@@ -25,11 +25,14 @@ import distributed
 from distributed import Client, Nanny, Security, SpecCluster, WorkerPlugin
 
 from privpipe.cluster.workers import dashboard as dashboards
-from privpipe.cluster.workers.certificates import check_client_certificate
-from privpipe.cluster.workers.forking import SETTINGS, prepare_forking
-from privpipe.cluster.workers.listener_owner import guard_address, is_loopback
-from privpipe.cluster.workers.managed import start_managed
-from privpipe.cluster.workers.progress import ShowProgress, add_page
+from privpipe.cluster.workers.certificates import (
+    check_client_certificate,
+    guard_address,
+    is_loopback,
+)
+from privpipe.cluster.workers.dashboard import add_page
+from privpipe.cluster.workers.processes import SETTINGS, prepare_forking, start_managed
+from privpipe.cluster.workers.progress import ShowProgress
 from privpipe.errors import ClusterError, OptionError
 
 # Those that change bits or formats; others may differ between driver and workers.

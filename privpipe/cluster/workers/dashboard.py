@@ -1,4 +1,4 @@
-"""Where the pages of a cluster may answer: on this machine, by certificate, or nowhere.
+"""The pages of a cluster: runs on them, answered on this machine, by certificate, or nowhere.
 
 The dashboard has no login. On this machine it speaks plain http, or https where Dask's
 configuration names a certificate (``distributed.scheduler.dashboard.tls``). Beyond this machine it
@@ -6,18 +6,32 @@ speaks https alone, and to clients alone that show a certificate of the authorit
 them speak to the scheduler, so no one sees more than they could do already. Of a cluster that a run
 starts, workers and nannies serve no pages; those of the scheduler lie behind a path that cannot be
 guessed.
+
+A scheduler that privpipe starts, or that is started with `deploy/preload.py`, has the pages
+/privpipe and, in the menu of Dask's pages, /individual-privpipe-runs. The dashboard's own bars show
+only the tasks in flight.
 """
 
 import hmac
+import os
 import ssl
+import sys
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import dask
 from distributed import Scheduler, Worker
+from distributed.http.utils import RequestHandler
 from tornado.routing import Matcher, Rule, RuleRouter
+from tornado.template import Template
 
-from privpipe.cluster.workers.listener_owner import is_loopback
-from privpipe.errors import ClusterError, OptionError
+from privpipe.cluster.workers.certificates import is_loopback
+from privpipe.cluster.workers.processes import prepare_process
+from privpipe.cluster.workers.progress import PLUGIN, Progress, ShowProgress
+from privpipe.errors import ClusterError, OptionError, PrivpipeError
 
 OFF = "off"
 """In the place of an address: nothing is served."""
@@ -202,3 +216,100 @@ def check_closed(scheduler: Any) -> None:
             remedy="Install the versions of constraints.txt.",
             code="open-cluster",
         )
+
+
+def prepare_server(server: Any) -> None:
+    """Prepare the process of a scheduler or worker that is about to serve, or end it.
+
+    Dask only logs what a preload raises, and continues: a server that is refused must not serve.
+    """
+    is_worker = isinstance(server, Worker)
+    try:
+        prepare_process(is_worker=is_worker)
+        if is_worker:
+            close_pages(server)
+        else:
+            guard_pages(server)
+    except PrivpipeError as error:
+        sys.stderr.write(f"error[{error.code}]: {error}\n")
+        sys.stderr.flush()
+        # sys.exit would be an exception that Dask logs before it serves all the same.
+        os._exit(error.exit_code)
+
+
+# Tornado escapes all that is filled in.
+TABLE = Template(Path(__file__).with_name("runs.html").read_text("utf-8"))
+PAGE = """<!doctype html>
+<title>privpipe</title>
+<style>body { font-family: sans-serif } td, th { padding: 2px 14px 2px 0; text-align: left }</style>
+"""
+
+
+def draw_runs(plugin: ShowProgress | None) -> str:
+    """The table of runs, as HTML; without a row before the first driver has connected."""
+    heads = Progress().describe()
+    if plugin is None:
+        return TABLE.generate(runs=[], heads=heads, workers="no", memory=0, lost=0).decode()
+    return TABLE.generate(
+        runs=plugin.list_runs(),
+        heads=heads,
+        workers=len(plugin.scheduler.workers),
+        memory=round(100 * plugin.measure_memory()),
+        lost=plugin.lost_workers,
+    ).decode()
+
+
+class ProgressPage(RequestHandler):
+    """The page /privpipe: runs in words for people."""
+
+    def get(self) -> None:
+        """Answer."""
+        # As often as the driver reports, about: more would show nothing new.
+        self.set_header("Refresh", "1")
+        self.finish(PAGE + draw_runs(self.server.plugins.get(PLUGIN)))
+
+
+class ProgressDocument(RequestHandler):
+    """The same as JSON."""
+
+    def get(self) -> None:
+        """Answer."""
+        plugin = self.server.plugins.get(PLUGIN)
+        runs: Iterable[Progress] = plugin.list_runs() if plugin else ()
+        self.write({"runs": [asdict(run) | {"age": round(run.age, 1)} for run in runs]})
+
+
+routes: list[tuple[str, type, dict[str, Any]]] = [
+    ("privpipe", ProgressPage, {}),
+    ("privpipe.json", ProgressDocument, {}),
+]
+"""What `distributed` serves of a module that its configuration names."""
+
+
+def show_in_dashboard(scheduler: Any, extra: Mapping[str, Any], doc: Any) -> None:
+    """The table as one of Dask's own pages, below its menu, drawn anew each second."""
+    from bokeh.models.widgets import Div
+    from distributed.dashboard.components.scheduler import env
+
+    table = Div(text=draw_runs(scheduler.plugins.get(PLUGIN)), sizing_mode="stretch_width")
+    doc.title = "privpipe"
+    doc.add_root(table)
+    doc.template = env.get_template("simple.html")
+    doc.template_variables.update(extra)
+
+    def draw() -> None:
+        table.text = draw_runs(scheduler.plugins.get(PLUGIN))
+
+    doc.add_periodic_callback(draw, 1000)
+
+
+def add_page() -> None:
+    """Let schedulers that start after this show the pages."""
+    listed = list(dask.config.get("distributed.scheduler.http.routes"))
+    if __name__ not in listed:
+        dask.config.set({"distributed.scheduler.http.routes": [*listed, __name__]})
+    with suppress(ImportError):  # without bokeh there is no menu
+        from distributed.dashboard.scheduler import applications
+
+        # Dask lists what is named individual-... in its menu "More".
+        applications["/individual-privpipe-runs"] = show_in_dashboard

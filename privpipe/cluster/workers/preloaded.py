@@ -13,7 +13,7 @@ from importlib import import_module
 
 import numpy as np
 
-from privpipe.cluster.workers.forking import MODULES
+from privpipe.cluster.workers.processes import MODULES
 
 gc.disable()  # next to nothing of what imports make is garbage
 for name in MODULES:

@@ -1,32 +1,50 @@
-"""How far runs are: a value per run, heard and retained by a scheduler, shown as pages.
+"""How far runs are: a value per run, heard and retained by a scheduler, shown as gauges.
 
 Stages, units and states are a vocabulary. Names of a deployment and of a release are cut to
 letters that a label may have; a path, or a value of a record, never becomes one. What a scheduler
 retains is the newest runs, and each has an age: a driver speaks at least every ten seconds, so that
-one that is dead is seen to be silent. The dashboard's own bars show only the tasks in flight.
+one that is dead is seen to be silent. `dashboard` shows the same values on pages.
 
-A scheduler that privpipe starts, or that is started with `deploy/preload.py`, has the pages
-/privpipe and, in the menu of Dask's pages, /individual-privpipe-runs. Gauges are made of the same
-values by `run_metrics`.
+Gauges are for Prometheus: on a scheduler's /metrics, in a file, or at a gateway. Every series of a
+run has the labels deployment, release and run, so that rules can join them. A series goes a quarter
+of an hour after its run has ended: their number does not grow with the runs.
 """
 
 import re
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import urlsplit
 
-import dask
+import yaml
 from distributed import SchedulerPlugin
-from distributed.http.utils import RequestHandler
-from tornado.template import Template
+from prometheus_client import REGISTRY, CollectorRegistry, push_to_gateway, write_to_textfile
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
 
-from privpipe.cluster.workers import run_metrics
-from privpipe.cluster.workers.run_metrics import WORKS
+_GAUGES = yaml.safe_load(Path(__file__).with_name("gauges.yaml").read_text("utf-8"))
+GAUGES: dict[str, tuple[str, str]] = _GAUGES["runs"]
+"""By name the field of a run that a gauge shows, and what it is."""
+
+WORDS: dict[str, tuple[str, str]] = _GAUGES["words"]
+"""Likewise of what is a word, which becomes a label of the field's name."""
+
+WORKS: dict[str, str] = _GAUGES["works"]
+"""The stage of work whose name begins so."""
+
+OF_ALL: dict[str, str] = _GAUGES["all"]
+RELEASED = "privpipe_last_release_timestamp_seconds"
+PROMISED = "privpipe_promised_releases"
+
+LABELS = ("deployment", "release", "run")
+
+RETAINED = 900.0
+"""Seconds for which a run that has ended, or fell silent, is served: scrapes see how it ended."""
 
 PLUGIN = "privpipe-progress"
 """Name of the plugin of the scheduler that holds the progress of runs."""
@@ -194,11 +212,11 @@ class ShowProgress(SchedulerPlugin):
     async def start(self, scheduler: Any) -> None:
         """Called when it is registered."""
         self.scheduler = scheduler
-        run_metrics.serve_runs(self)
+        serve_runs(self)
 
     async def close(self) -> None:
         """Called when the scheduler ends."""
-        run_metrics.end_runs(self)
+        end_runs(self)
 
     def log_event(self, topic: str, msg: Any) -> None:
         """Called for each event on the scheduler."""
@@ -241,79 +259,116 @@ class ShowProgress(SchedulerPlugin):
         return max(shares, default=0.0)
 
 
-# Tornado escapes all that is filled in.
-TABLE = Template(Path(__file__).with_name("runs.html").read_text("utf-8"))
-PAGE = """<!doctype html>
-<title>privpipe</title>
-<style>body { font-family: sans-serif } td, th { padding: 2px 14px 2px 0; text-align: left }</style>
-"""
+class OneRun:
+    """The run of this process."""
+
+    def __init__(self, progress: Any) -> None:
+        self.progress = progress
+
+    def list_runs(self) -> Sequence[Any]:
+        """It alone."""
+        return [self.progress]
 
 
-def draw_runs(plugin: ShowProgress | None) -> str:
-    """The table of runs, as HTML; without a row before the first driver has connected."""
-    heads = Progress().describe()
-    if plugin is None:
-        return TABLE.generate(runs=[], heads=heads, workers="no", memory=0, lost=0).decode()
-    return TABLE.generate(
-        runs=plugin.list_runs(),
-        heads=heads,
-        workers=len(plugin.scheduler.workers),
-        memory=round(100 * plugin.measure_memory()),
-        lost=plugin.lost_workers,
-    ).decode()
+class RunCollector(Collector):
+    """Gauges of the runs of a source."""
+
+    def __init__(self, *sources: ShowProgress | OneRun) -> None:
+        self.sources = list(sources)
+
+    @property
+    def source(self) -> ShowProgress | OneRun | None:
+        """The last that began and has not ended."""
+        return self.sources[-1] if self.sources else None
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """Called for each scrape."""
+        runs = list(self.source.list_runs()) if self.source else []
+        shown = [run for run in runs if run.age < RETAINED]
+        for name, (field, about) in GAUGES.items():
+            family = GaugeMetricFamily(name, about, labels=LABELS)
+            for run in shown:
+                family.add_metric(_labels(run), float(getattr(run, field)))
+            yield family
+        for name, (field, about) in WORDS.items():
+            family = GaugeMetricFamily(name, about, labels=(*LABELS, field))
+            for run in shown:
+                family.add_metric([*_labels(run), getattr(run, field)], 1.0)
+            yield family
+        yield self._date_releases(runs)
+        if isinstance(self.source, ShowProgress):
+            values = (self.source.lost_workers, self.source.measure_memory())
+            for (name, about), value in zip(OF_ALL.items(), values, strict=True):
+                yield GaugeMetricFamily(name, about, value=float(value))
+
+    def _date_releases(self, runs: Sequence[Any]) -> GaugeMetricFamily:
+        """Of every deployment that has published, for as long as one of its runs is known."""
+        newest: dict[str, float] = {}
+        for run in runs:
+            if run.published:
+                newest[run.deployment] = max(newest.get(run.deployment, 0.0), run.published)
+        return _date(newest)
 
 
-class ProgressPage(RequestHandler):
-    """The page /privpipe: runs in words for people."""
-
-    def get(self) -> None:
-        """Answer."""
-        # As often as the driver reports, about: more would show nothing new.
-        self.set_header("Refresh", "1")
-        self.finish(PAGE + draw_runs(self.server.plugins.get(PLUGIN)))
+def _labels(run: Any) -> list[str]:
+    return [str(getattr(run, name)) for name in LABELS]
 
 
-class ProgressDocument(RequestHandler):
-    """The same as JSON."""
-
-    def get(self) -> None:
-        """Answer."""
-        plugin = self.server.plugins.get(PLUGIN)
-        runs: Iterable[Progress] = plugin.list_runs() if plugin else ()
-        self.write({"runs": [asdict(run) | {"age": round(run.age, 1)} for run in runs]})
+def _date(newest: Mapping[str, float]) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(RELEASED, "When a release became visible.", labels=["deployment"])
+    for deployment, moment in newest.items():
+        family.add_metric([deployment], moment)
+    return family
 
 
-routes: list[tuple[str, type, dict[str, Any]]] = [
-    ("privpipe", ProgressPage, {}),
-    ("privpipe.json", ProgressDocument, {}),
-]
-"""What `distributed` serves of a module that its configuration names."""
+class PromiseCollector(Collector):
+    """What became of the releases that a deployment's schedule promises."""
+
+    def __init__(self, deployment: str, counts: Mapping[str, int], newest: float) -> None:
+        self.deployment, self.counts, self.newest = deployment, counts, newest
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """Called once, for a file or a gateway."""
+        about = "Releases that the schedule promised, by what became of them."
+        family = GaugeMetricFamily(PROMISED, about, labels=["deployment", "outcome"])
+        for outcome, count in self.counts.items():
+            family.add_metric([self.deployment, outcome], float(count))
+        yield family
+        yield _date({self.deployment: self.newest})
 
 
-def show_in_dashboard(scheduler: Any, extra: Mapping[str, Any], doc: Any) -> None:
-    """The table as one of Dask's own pages, below its menu, drawn anew each second."""
-    from bokeh.models.widgets import Div
-    from distributed.dashboard.components.scheduler import env
-
-    table = Div(text=draw_runs(scheduler.plugins.get(PLUGIN)), sizing_mode="stretch_width")
-    doc.title = "privpipe"
-    doc.add_root(table)
-    doc.template = env.get_template("simple.html")
-    doc.template_variables.update(extra)
-
-    def draw() -> None:
-        table.text = draw_runs(scheduler.plugins.get(PLUGIN))
-
-    doc.add_periodic_callback(draw, 1000)
+def serve_runs(source: ShowProgress) -> None:
+    """Show them in this process's registry, which a scheduler serves at /metrics."""
+    _register().sources.append(source)
 
 
-def add_page() -> None:
-    """Let schedulers that start after this show the pages."""
-    listed = list(dask.config.get("distributed.scheduler.http.routes"))
-    if __name__ not in listed:
-        dask.config.set({"distributed.scheduler.http.routes": [*listed, __name__]})
-    with suppress(ImportError):  # without bokeh there is no menu
-        from distributed.dashboard.scheduler import applications
+def end_runs(source: ShowProgress) -> None:
+    """Show those of the scheduler before: one that has ended has no workers."""
+    with suppress(ValueError):  # it was never shown
+        _register().sources.remove(source)
 
-        # Dask lists what is named individual-... in its menu "More".
-        applications["/individual-privpipe-runs"] = show_in_dashboard
+
+@cache
+def _register() -> RunCollector:
+    served = RunCollector()
+    with suppress(ValueError):  # somebody else's names
+        REGISTRY.register(served)
+    return served
+
+
+def write_gauges(collector: Collector, path: str) -> None:
+    """Write a file for node_exporter's textfile collector, whole."""
+    write_to_textfile(path, _registry(collector))
+
+
+def push_gauges(collector: Collector, gateway: str, **key: str) -> None:
+    """Push to a Prometheus gateway, as the job "privpipe"; `key` names their group."""
+    registry = _registry(collector)
+    push_to_gateway(gateway, job="privpipe", grouping_key=key, registry=registry, timeout=5)
+
+
+def _registry(collector: Collector) -> Any:
+    # Its own: the process's may hold gauges of whoever imported us.
+    registry = CollectorRegistry()
+    registry.register(collector)
+    return registry

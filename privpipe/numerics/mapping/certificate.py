@@ -203,8 +203,7 @@ def _normalise(g: FloatArray, prior: FloatArray) -> tuple[FloatArray, float]:
     total = top[:, 0] + np.log(np.exp(g - top) @ prior)
     # Down alone: a sum below 1 is a valid, if weaker, potential, and is not trusted to be raised.
     g = g - np.maximum(total, 0.0)[:, None]
-    highest = float(np.abs(top).max()) + float(np.abs(total).max())
-    return g, _EPS * (len(prior) + 8 + 2 * highest)
+    return g, _EPS * (len(prior) + 8 + 2 * (float(np.abs(top).max()) + float(np.abs(total).max())))
 
 
 def _price(

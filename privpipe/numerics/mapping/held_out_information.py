@@ -115,8 +115,7 @@ class Reference:
 
     def measure_variance(self, values: FloatArray) -> float:
         """Of a function of private value and original symbol under the fitted law."""
-        mean = float((self.joint * values).sum())
-        return float((self.joint * (values - mean) ** 2).sum())
+        return float((self.joint * (values - float((self.joint * values).sum())) ** 2).sum())
 
 
 def make_reference(
@@ -219,11 +218,10 @@ def _limit_shares(shares: FloatArray, n: float, miss: float) -> tuple[FloatArray
     """Upper and lower bounds on all cells, and upper ones on all symbols, that hold together."""
     shares = np.minimum(shares, 1.0)
     chance = _PARTS["cells"] * miss / (2 * shares.size + shares.shape[1])  # a union bound
-    total = np.minimum(shares.sum(axis=0), 1.0)
     return (
         bound_shares(shares, n, chance, upper=True),
         bound_shares(shares, n, chance, upper=False),
-        bound_shares(total, n, chance, upper=True),
+        bound_shares(np.minimum(shares.sum(axis=0), 1.0), n, chance, upper=True),
     )
 
 

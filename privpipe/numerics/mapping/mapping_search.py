@@ -70,8 +70,7 @@ def search_mapping(
     slack = max(0.02 * progress.reached, 0.9 * gap - progress.reached)
     if progress.reached <= gap:  # thinning must not undo what was reached
         slack = min(slack, 0.99 * gap - progress.reached)
-    most = progress.plan.information + max(0.0, slack)
-    progress.plan = thin_plan(problem, progress.plan, most)
+    progress.plan = thin_plan(problem, progress.plan, progress.plan.information + max(0.0, slack))
     return progress, reason
 
 

@@ -142,8 +142,7 @@ def solve_completion(
     found = np.zeros_like(problem.observed)
     n_iterations, stopped = 0, _ITERATIONS
     for level in _lower(problem.measure_start(), penalty, options.decrease):
-        is_last = level == penalty
-        found, spent, stopped = _descend(problem, found, level, is_last, options)
+        found, spent, stopped = _descend(problem, found, level, level == penalty, options)
         n_iterations += spent
     # What is certified rests on no product that was carried along, with its rounding.
     found = np.stack([found[0], found[0] @ problem.observed[1]])
@@ -244,8 +243,7 @@ class _Problem:
             for energies in (_measure_energies(step), _measure_energies(new))
         )
         # Rounding may leave a sum of squares below zero.
-        ratios = np.maximum(changes, 0.0) / np.where(sizes > 0, sizes, 1.0)
-        return math.sqrt(float(ratios.max()))
+        return math.sqrt(float((np.maximum(changes, 0.0) / np.where(sizes > 0, sizes, 1.0)).max()))
 
 
 def _descend(

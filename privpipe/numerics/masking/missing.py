@@ -137,8 +137,7 @@ def sum_rows(rows: FloatArray, loadings: FloatArray, ridge: float, expected: boo
     for start in range(0, len(rows), BLOCK):
         part = slice(start, start + BLOCK)
         systems = (known[part] @ outer).reshape(-1, rank, rank) + ridge * np.eye(rank)
-        right = filled[part] @ loadings
-        scores = np.linalg.solve(systems, right[:, :, None])[:, :, 0]
+        scores = np.linalg.solve(systems, (filled[part] @ loadings)[:, :, None])[:, :, 0]
         second = scores[:, :, None] * scores[:, None, :]
         if expected:
             second += ridge * np.linalg.inv(systems)
@@ -234,8 +233,7 @@ def fit_loadings(
         before = objective
         # The nuclear norm is the least (|U|^2 + |V|^2) / 2: each factor has a ridge of the penalty.
         systems = products + penalty * np.eye(loadings.shape[1])
-        solved = np.linalg.solve(systems, cross[:, :, None])[:, :, 0]
-        loadings = _balance(solved, scatter)
+        loadings = _balance(np.linalg.solve(systems, cross[:, :, None])[:, :, 0], scatter)
     return FactorModel(loadings, penalty, scatter, most, False, objective)
 
 

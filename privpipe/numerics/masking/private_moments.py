@@ -82,8 +82,7 @@ def _shrink(values: FloatArray, cross: FloatArray, of_features: float, noise: fl
     """
     known = np.maximum(values, 0.0)
     prior = PRIOR_VARIANCES[:, None]
-    noises = noise**2 + of_features**2 * len(values) * prior
-    spread = known**2 * prior + noises
+    spread = known**2 * prior + (noise**2 + of_features**2 * len(values) * prior)
     likeliest = int(np.argmin(np.sum(np.log(spread) + cross**2 / spread, axis=1)))
     return np.asarray(prior[likeliest] * known * cross / spread[likeliest])
 

@@ -77,8 +77,7 @@ class PartialCovariance:
         """
         given, left, right = records
         left, right = left - given @ self.left_by, right - given @ self.right_by
-        direction = self.cross / max(self.norm, 1e-300)
-        by_norm = np.einsum("ij,jk,ik->i", left, direction, right)
+        by_norm = np.einsum("ij,jk,ik->i", left, self.cross / max(self.norm, 1e-300), right)
         found, u, v = self.correlate()
         a, b, r = left @ u, right @ v, found[0]
         # What other directions of a side may fit: all that the first one leaves of the other.

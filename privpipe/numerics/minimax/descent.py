@@ -207,5 +207,4 @@ class _Recorder:
             with suppress(ConvergenceError):  # what was evaluated counts
                 found = self.objective(self.scaling.to_filter(x))
             self._rows[-1][-4:] = found.gap, o.n_rounds, o.n_bytes, o.largest_round
-        rows = np.array(self._rows)
-        return Descent(self.scaling.to_filter(x), rows, stopped, found.heads)
+        return Descent(self.scaling.to_filter(x), np.array(self._rows), stopped, found.heads)

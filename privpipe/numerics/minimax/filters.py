@@ -116,8 +116,7 @@ class LinearFamily:
             total = dz.sum(axis=0)
             # Likewise: the product of centred records, from those as they are.
             by_weights = x.T @ dz - np.outer(self.centre, total)
-            tail = total if self.with_offset else total[:0]
-            return np.concatenate([by_weights.ravel(), tail])
+            return np.concatenate([by_weights.ravel(), total if self.with_offset else total[:0]])
 
         # The centre goes into the offset: records are not copied to be centred.
         return x @ weights + (offset - self.centre @ weights), pull

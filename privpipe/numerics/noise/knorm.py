@@ -89,12 +89,10 @@ def _interval(iv: Any, number: int, n_bits: int) -> Any:
 def _draw_pair(iv: Any, energy: Any, number: int, n_bits: int) -> list[Any]:
     """Both coordinates on the circle of radius sqrt(energy): signs, swap, angle below pi/4."""
     signs, swap = number >> (n_bits - 2), number >> (n_bits - 3) & 1
-    turn = number & (1 << n_bits - 3) - 1
-    angle = _interval(iv, turn, n_bits - 3) * iv.pi / 4
+    angle = _interval(iv, number & (1 << n_bits - 3) - 1, n_bits - 3) * iv.pi / 4
     sine, cosine, length = iv.sin(angle), iv.cos(angle), iv.sqrt(energy)
     first = length * (sine if swap else cosine) * (-1 if signs & 2 else 1)
-    second = length * (cosine if swap else sine) * (-1 if signs & 1 else 1)
-    return [first, second]
+    return [first, length * (cosine if swap else sine) * (-1 if signs & 1 else 1)]
 
 
 PURPOSE, FURTHER = "knorm", "knorm further"
@@ -129,8 +127,7 @@ def _round_one(words: WordArray, cells_per_scale: float, out: IntArray, close: B
     """The same of a single coordinate, whose direction is its sign: no angle is needed."""
     for i in range(words.shape[0]):
         word, turn = words[i, 0], words[i, 1]
-        energy = exponential_of(np.float64(word) + 0.5, np.float64(~word) + 0.5)
-        radius = cells_per_scale * energy
+        radius = cells_per_scale * exponential_of(np.float64(word) + 0.5, np.float64(~word) + 0.5)
         cell = (radius if turn >> np.uint64(63) == np.uint64(0) else -radius) + 0.5
         step = np.floor(cell)
         tolerance = radius * 2.0**-47 + cells_per_scale / np.float64(word) + 2.0**-52

@@ -158,8 +158,7 @@ def _release(
             x[order[j]] = sign if (x[order[j]] >= 0.0) == lead else -sign
         # From here on the record has no say: signs are private, and all else was drawn without it.
         one, two = x, two if x is one else one
-        back = _turn_back(one, two, octets[i], angles, depth)
-        out[i] = back[:width]
+        out[i] = _turn_back(one, two, octets[i], angles, depth)[:width]
 
 
 def measure_orders(n: int) -> FloatArray:

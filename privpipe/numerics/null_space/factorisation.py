@@ -130,8 +130,7 @@ def make_unique(w: FloatArray, s: FloatArray) -> FloatArray:
     groups = np.flatnonzero(np.diff(s) < -SAME_SINGULAR_VALUE * s[0]) + 1
     parts = [_echelon(part) if part.shape[1] > 1 else part for part in np.split(w, groups, 1)]
     w = np.concatenate(parts, axis=1)
-    largest = np.abs(w).argmax(axis=0)
-    return w * np.where(w[largest, np.arange(w.shape[1])] < 0, -1.0, 1.0)
+    return w * np.where(w[np.abs(w).argmax(axis=0), np.arange(w.shape[1])] < 0, -1.0, 1.0)
 
 
 def _echelon(basis: FloatArray) -> FloatArray:

@@ -83,8 +83,7 @@ def _compile_module(
     exec(compile(text, path, "exec"), names)
     for number, (name, chosen) in enumerate(options.items(), 1):
         # The last holds the machine code of all others.
-        cached = keep and number == len(options)
-        names[name] = numba.njit(cache=cached, **chosen)(names[name])
+        names[name] = numba.njit(cache=keep and number == len(options), **chosen)(names[name])
     compiled: Callable[..., Any] = names[list(options)[-1]]
     return compiled
 

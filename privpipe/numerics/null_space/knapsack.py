@@ -206,8 +206,7 @@ def _share_evenly(size: FloatArray, budget: FloatArray) -> FloatArray:
     root = np.sqrt(left / np.take_along_axis(q, first, axis=1))
     # mu = root * size[first], and coordinate i loses mu / size[i].
     start = np.take_along_axis(size, first, axis=1)
-    lost = np.divide(root * start, size, out=size.copy(), where=size > 0)
-    return np.where(whole, size, lost)
+    return np.where(whole, size, np.divide(root * start, size, out=size.copy(), where=size > 0))
 
 
 def _with_sign(size: FloatArray, signed: FloatArray) -> FloatArray:

@@ -73,15 +73,6 @@ def _uniform(words: WordArray, out: FloatArray) -> None:
         out[i] = np.float64(np.int64(words[i] >> np.uint64(12))) * 2.0**-52 + 2.0**-53
 
 
-@compiled
-def _laplace(words: WordArray, out: FloatArray) -> None:
-    for i in range(words.size):
-        sign = 1.0 - 2.0 * np.float64(np.int64(words[i] & np.uint64(1)))
-        number = np.float64(np.int64(words[i] >> np.uint64(1))) * 2.0 + 1.0
-        rest = np.float64(np.int64(~words[i] >> np.uint64(1))) * 2.0 + 1.0
-        out[i] = sign * exponential_of(number, rest)
-
-
 def draw_uniform(words: WordArray) -> FloatArray:
     """Draw uniform values in (0, 1), one word each.
 
@@ -103,22 +94,6 @@ def draw_uniform(words: WordArray) -> FloatArray:
     """
     out = np.empty(words.shape)
     _uniform(words.reshape(-1), out.reshape(-1))
-    return out
-
-
-def draw_laplace(words: WordArray) -> FloatArray:
-    """Draw standard Laplace values (mean 0, scale 1), one word each, as in `draw_uniform`.
-
-    The lowest bit is the sign, the other 63 make an exponential, ``-log((word + 1/2) 2**-64)``
-    within 7 * 2**-53 of itself.
-
-    Notes
-    -----
-    Guarantee: none of differential privacy. The sum of a record and such a value betrays the
-    record by its low bits; a private mechanism adds whole numbers on a grid.
-    """
-    out = np.empty(words.shape)
-    _laplace(words.reshape(-1), out.reshape(-1))
     return out
 
 

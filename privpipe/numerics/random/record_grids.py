@@ -62,8 +62,7 @@ class GridFrame:
     @property
     def id(self) -> str:
         """Names it in the sketch."""
-        content = json.dumps(asdict(self), sort_keys=True)
-        return hashlib.sha256(content.encode()).hexdigest()[:16]
+        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:16]
 
     def reads(self, names: Sequence[str]) -> bool:
         """Whether some grid can be made of records with these features."""
@@ -144,8 +143,7 @@ def word_values(
         else:
             table = [_digest(key, name, category) for category in ("", *categories)]
             found[name] = np.array(table, np.uint64)[values.astype(np.int64) + 1]
-    n_records = len(next(iter(found.values())))
-    words = np.zeros((n_records, N_GRIDS), np.uint64)
+    words = np.zeros((len(next(iter(found.values()))), N_GRIDS), np.uint64)
     for g, grid in enumerate(_cut(frame.names)):
         if set(grid) <= found.keys():
             total = np.stack([found[name] for name in grid]).sum(axis=0, dtype=np.uint64)
@@ -209,8 +207,7 @@ def measure_overlap(mine: WordArray, other: WordArray) -> Overlap:
         return Overlap(0.0, 0.0)
     distinct = [np.unique(words, axis=0) for words in (mine, other)]
     repeated = max(1 - len(a) / len(b) for a, b in zip(distinct, (mine, other), strict=True))
-    rates = _bound_chance(max(distinct, key=len))
-    expected = rates * len(distinct[0]) * len(distinct[1])
+    expected = _bound_chance(max(distinct, key=len)) * len(distinct[0]) * len(distinct[1])
     shares = [_count_met(*pair, expected) for pair in ((mine, other), (other, mine))]
     by_profile = repeated > max(shares) / 2
     if by_profile:

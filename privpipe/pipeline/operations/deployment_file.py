@@ -145,8 +145,7 @@ def _list_problems(item: Mapping[str, Any], entry: str, flow: Any) -> Iterator[t
 
 
 def _schedules(item: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    found = item.get("schedules") or ([item["schedule"]] if item.get("schedule") else [])
-    return list(found)
+    return list(item.get("schedules") or ([item["schedule"]] if item.get("schedule") else []))
 
 
 def _refuse(what: str, problem: str, remedy: str) -> OptionError:

@@ -273,9 +273,8 @@ def _forget_draws(url: str, journal: dict[str, Any], survey: ErasureSurvey) -> N
 
 def _certify(journal: Mapping[str, Any], traces: Traces) -> dict[str, Any]:
     """What was done, without record numbers; and what is left."""
-    rest = {key: one for key, one in journal.items() if key not in ("survey", "known", "traces")}
     return {
-        **rest,
+        **{key: one for key, one in journal.items() if key not in ("survey", "known", "traces")},
         "partitions": [one["digests"][1] for one in journal["survey"]["held"]],
         "removed": journal["traces"],
         "left": [*traces.left, *LEFT_BEHIND],

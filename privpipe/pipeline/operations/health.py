@@ -18,11 +18,10 @@ import dask
 import fsspec
 import httpx
 
-from privpipe.cluster.workers.boundary import run_sealed, seal
-from privpipe.cluster.workers.certificates import PARTS, read_certificate
+from privpipe.cluster.executors.boundary import run_sealed, seal
+from privpipe.cluster.workers.certificates import PARTS, is_loopback, read_certificate
 from privpipe.cluster.workers.connection import connect
-from privpipe.cluster.workers.deployed import look_around
-from privpipe.cluster.workers.listener_owner import is_loopback
+from privpipe.cluster.workers.processes import look_around
 from privpipe.pipeline.operations import deployment_file
 from privpipe.pipeline.operations.prefect_server import check_server
 from privpipe.pipeline.runs.run import cluster_options

@@ -34,8 +34,7 @@ import psutil
 from platformdirs import user_data_path
 from rich.console import Console  # noqa: TID251 - makes none
 
-from privpipe.cluster.workers.certificates import make_certificates
-from privpipe.cluster.workers.listener_owner import guard_address, is_loopback
+from privpipe.cluster.workers.certificates import guard_address, is_loopback, make_certificates
 from privpipe.errors import ClusterError, OptionError, PrivpipeError
 from privpipe.report.console import say
 

@@ -79,8 +79,7 @@ class Run:
         method = self.options.method
         withholds = self.options.release.nonfinite == "withhold"
         limited = self.options.privacy.records_per_subject is not None
-        of_map = getattr(method, "on_unrepresentable", "fail") == "withhold"
-        return withholds or limited or of_map
+        return withholds or limited or getattr(method, "on_unrepresentable", "fail") == "withhold"
 
     @property
     def release_url(self) -> str:

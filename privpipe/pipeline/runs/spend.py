@@ -52,8 +52,7 @@ def check_limit(run: Run, epsilon: float) -> None:
         # The same draws again lose nothing more. Whether these are the same is known only with the
         # model, so here a charge of at least this epsilon is taken for that one; the account
         # itself decides when the loss is reserved.
-        repeats = any(entry.epsilon >= epsilon for entry in loss.entries)
-        if limit is None or repeats:
+        if limit is None or any(entry.epsilon >= epsilon for entry in loss.entries):
             continue
         # Records are known again in other partitions: what was lost there counts here.
         joined = account.read_joined(part.digest)

@@ -19,8 +19,8 @@ from typing import Any
 import fsspec
 from rich.text import Text
 
+from privpipe.cluster.executors.boundary import seal
 from privpipe.cluster.executors.executor import Event, Executor
-from privpipe.cluster.workers.boundary import seal
 from privpipe.cluster.workers.progress import Progress, find_stage
 from privpipe.errors import PrivpipeError, printable
 from privpipe.pipeline.runs.run import now
@@ -264,7 +264,7 @@ def log_progress(what: str, now: Progress, seconds: float | None = None) -> None
 def export_progress(now: Progress) -> None:
     """Write or push the gauges of a run, if a place is named."""
     if os.environ.get("PRIVPIPE_METRICS_FILE") or os.environ.get("PRIVPIPE_METRICS_GATEWAY"):
-        from privpipe.cluster.workers.run_metrics import OneRun, RunCollector
+        from privpipe.cluster.workers.progress import OneRun, RunCollector
 
         # A gateway retains what was pushed last: a group for each deployment, not for each run.
         export_gauges(RunCollector(OneRun(now)), deployment=now.deployment)
@@ -275,7 +275,7 @@ def export_gauges(collector: Any, **key: str) -> None:
     path = os.environ.get("PRIVPIPE_METRICS_FILE")
     gateway = os.environ.get("PRIVPIPE_METRICS_GATEWAY")
     # prometheus_client is loaded for those who need it only.
-    from privpipe.cluster.workers.run_metrics import push_gauges, write_gauges
+    from privpipe.cluster.workers.progress import push_gauges, write_gauges
 
     with suppress(Exception):
         if path:

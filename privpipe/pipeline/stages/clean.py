@@ -70,8 +70,7 @@ def clean_stage(run: Run, trained: Trained, plan: ReleasePlan, executor: Executo
     """
     # The sources are compared once all is written: a chunk that was read from others than those of
     # the start is then known before anything is judged.
-    work = _clean if trained.tile_rows is None else _draw
-    done = work(run, trained, plan, executor)
+    done = (_clean if trained.tile_rows is None else _draw)(run, trained, plan, executor)
     resume.check_unchanged(run)
     return Cleaned(plan, prove_receipts(plan, executor, done))
 

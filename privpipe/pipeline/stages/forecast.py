@@ -181,8 +181,7 @@ class GateForecast:
         columns = self.training.schema.confidential
         uneven = {name: share for name, share in self.rarest.items() if share > 0}
         # The same for all variables of so many classes of such a size.
-        alike = {(c.n_categories, uneven.get(c.name)): c for c in reversed(columns)}
-        for column in alike.values():
+        for column in {(c.n_categories, uneven.get(c.name)): c for c in reversed(columns)}.values():
             # n records of which one in ten is of the rarest of two classes show as much of it as
             # n / 5 of two classes alike: only scores of classes one by one suffer from that.
             fill = min(1.0, (column.n_categories or 1) * uneven.get(column.name, 1.0))

@@ -232,8 +232,7 @@ def measure_drift(
     # A feature that did not vary has no unit of its own; any that begins to vary is new, and is
     # measured in the typical deviation instead of an infinite number of nothing.
     constant = deviation == 0
-    typical = float(np.sqrt(np.mean(deviation**2))) or 1.0
-    scale = np.where(constant, typical, deviation)
+    scale = np.where(constant, float(np.sqrt(np.mean(deviation**2))) or 1.0, deviation)
     apart = np.abs(mean - usual) / scale
     squared = variance / scale**2
     # Two sides of each feature share what the level leaves (Bonferroni).

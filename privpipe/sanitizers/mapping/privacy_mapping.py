@@ -268,8 +268,7 @@ def fit_privacy_mapping(
         )
     say_incomplete(counts.n_left_out, counts.n_records + counts.n_left_out, "private")
     law = assurance.CountedLaw(np.empty((0, 0)), private, fitted, fresh, shards.schema)
-    fit = _fit_law if options.by is None else _fit_strata
-    found, short = fit(law, options, price)
+    found, short = (_fit_law if options.by is None else _fit_strata)(law, options, price)
     if short:
         warnings.warn(short, PrivacyWarning, stacklevel=3)
     return found

@@ -141,8 +141,6 @@ def fit_with_key(shards: Shards, options: MaskingPrivateOptions, key: bytes) -> 
     if moments[q, q] <= max(5 * deviations[q, q], q + 2):
         raise _refuse_few(options, deviations[q, q])
     repaired = repair_moments(moments, deviations, len(scale.response_origin))
-    tile = _plan_tile(options.n_surrogates, scale.n_columns)
-    seed = hashlib.sha256(np.ascontiguousarray(moments).tobytes()).digest()
     return PrivateMaskingModel(
         **vars(scale),
         moments=moments,
@@ -155,9 +153,9 @@ def fit_with_key(shards: Shards, options: MaskingPrivateOptions, key: bytes) -> 
         slack=float(slack),
         epsilon=options.epsilon,
         delta=options.delta,
-        seed=int.from_bytes(seed[:6]),
+        seed=int.from_bytes(hashlib.sha256(np.ascontiguousarray(moments).tobytes()).digest()[:6]),
         n_records=options.n_surrogates,
-        tile_rows=tile,
+        tile_rows=_plan_tile(options.n_surrogates, scale.n_columns),
         feature_names=(*schema.named_features, "bias"),
         response_names=name_targets(schema.desired),
     )
@@ -180,8 +178,7 @@ TILE_BYTES = 2**26
 
 def _plan_tile(n_surrogates: int, n_columns: int) -> int:
     """Rows of a tile: all, or as many as there is room for, and none with too few."""
-    most = max(4 * n_columns, TILE_BYTES // (8 * n_columns))
-    n_tiles = -(-n_surrogates // most)
+    n_tiles = -(-n_surrogates // max(4 * n_columns, TILE_BYTES // (8 * n_columns)))
     return -(-n_surrogates // n_tiles)
 
 

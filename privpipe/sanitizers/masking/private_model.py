@@ -152,10 +152,9 @@ class PrivateMaskingModel(SurrogateModel, PublicScale):
         if of == "means":
             columns = [*self.feature_names[:q], *names]
             found = estimates.estimate_moment_means(self.moments, self.deviations, columns, q)
-            places = [j for j in range(len(units)) if j != q]
             return [
                 Estimate(one.name, one.value * units[j] + offsets[j], one.error * units[j])
-                for one, j in zip(found, places, strict=True)
+                for one, j in zip(found, [j for j in range(len(units)) if j != q], strict=True)
             ]
         at = q + 1 + estimates.choose_response(response, names)
         scaled = estimates.estimate_moment_regression(

@@ -116,8 +116,7 @@ class RecordSurvey:
     def constant(self) -> BoolArray:
         """Which columns do not vary, or are missing throughout."""
         # A constant column far from zero varies by rounding.
-        noise = (1e-13 * np.abs(self.centre)) ** 2 * self.counts
-        return np.asarray(self.spread <= noise)
+        return np.asarray(self.spread <= (1e-13 * np.abs(self.centre)) ** 2 * self.counts)
 
     @property
     def varying_integers(self) -> BoolArray:

@@ -175,11 +175,9 @@ def _make_model(
     # Completed entries may lie beyond all known ones.
     room = 4.0 if loadings is not None else 1.0
     # Bounds of the values, not values: a record beyond them is refused when it is summed.
-    deviation = np.maximum(survey.most - centre, centre - survey.least) / scale
-    largest = float(deviation[t:].max())
+    largest = float((np.maximum(survey.most - centre, centre - survey.least) / scale)[t:].max())
     bound, step = plan_grid(max(room * largest, 1.0) + float(blur.max(initial=0.0)), n)
     # Whole words of 64 signs: no word is read for two tiles.
-    tile = max(64, TILE_BYTES // (8 * q) // 64 * 64)
     return MaskingModel(
         mean=centre[t:],
         scale=scale[t:],
@@ -195,7 +193,7 @@ def _make_model(
         bound=bound,
         step=step,
         n_records=options.n_surrogates,
-        tile_rows=min(tile, options.n_surrogates),
+        tile_rows=min(max(64, TILE_BYTES // (8 * q) // 64 * 64), options.n_surrogates),
         rank=found.rank,
         noise=found.noise,
         penalty=found.penalty,

@@ -238,8 +238,7 @@ def between_classes(task: planning.Task, moments: LabelledMoments) -> FloatArray
     """
     if not task.is_classification:
         return cross_moments(task, moments)
-    label = moments.labels[task.column]
-    cross, share = _class_moments(task, label, moments)
+    cross, share = _class_moments(task, moments.labels[task.column], moments)
     return np.asarray((cross / np.sqrt(share)[:, None]).T)
 
 
@@ -341,8 +340,7 @@ def find_privacy_lds(
     taken = vectors[:, ::-1][:, :width]
     taken = taken / np.linalg.norm(taken, axis=0)
     if missing := width - taken.shape[1]:
-        rest = _guard(moments, private, taken, missing, fill=fill)
-        taken = np.column_stack([taken, rest])
+        taken = np.column_stack([taken, _guard(moments, private, taken, missing, fill=fill)])
     return taken, len(values)
 
 
@@ -368,7 +366,6 @@ def _guard(
         # A start takes what room there is and is filled up: 28 of 400 odd problems were refused
         # before.
         there = np.column_stack([taken, found])
-        more = missing - room
-        open_ = spectra.guard_directions(moments.covariance, there[:, :0], there, more)
+        open_ = spectra.guard_directions(moments.covariance, there[:, :0], there, missing - room)
         found = np.column_stack([found, open_])
     return found

@@ -184,8 +184,7 @@ def check_family(family: CustomFamily, start: FloatArray) -> None:
     custom_code.check_finite(code, "vjp", tuple(slopes.values()))
 
     def add_up(value: FloatArray, *, name: str) -> FloatArray:
-        z = code.call("apply", declared.apply, near | {name: value}, x)
-        return np.asarray((dz * z).sum())
+        return np.asarray((dz * code.call("apply", declared.apply, near | {name: value}, x)).sum())
 
     for name, slope in slopes.items():
         custom_code.check_derivative(

@@ -222,8 +222,7 @@ class Dependence(NamedTuple):
         count, total = 0.0, list[FloatArray]()
         for block in resident.blocks(shard, ()):
             x, labels = block.x, block.labels
-            z = resident.family.map_records(np.empty(0), x)[0]
-            features = self.lift.map(z)[0]
+            features = self.lift.map(resident.family.map_records(np.empty(0), x)[0])[0]
             sides = [
                 [_spread(t, x, labels) for t in self.tasks if (t.weight > 0) == is_target]
                 for is_target in (True, False)

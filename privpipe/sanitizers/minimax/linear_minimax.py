@@ -170,8 +170,7 @@ def fit_minimax_filter(
         candidates.append(start)
     held_out = HELD_OUT if moments.count * HELD_OUT >= JUDGES else 0.0
     chosen = choose_start(candidates, partial(descend, held_out=held_out))
-    resumes = len(candidates) > 1 or earlier is not None
-    found, adversaries, record = descend(chosen, resumes=resumes)
+    found, adversaries, record = descend(chosen, resumes=len(candidates) > 1 or earlier is not None)
     weights, offset = family.split(found.parameters)
     return MinimaxFilter(
         method=options.name,
@@ -204,8 +203,7 @@ JUDGES = 200
 
 def _list_starts(options: MinimaxOptions, reduced: bool) -> list[MinimaxOptions]:
     """Options of every descent: the start that is set, then closed forms, then random ones."""
-    usual = "zero" if reduced else "privacy_lds"
-    first = usual if options.start == "auto" else options.start
+    first = ("zero" if reduced else "privacy_lds") if options.start == "auto" else options.start
     kinds: list[Any] = [first, *(k for k in ("least_squares", "privacy_lds") if k != first)]
     kinds += ["rand"] * options.starts
     # Every random filter is another one, also where the start that is set is random.

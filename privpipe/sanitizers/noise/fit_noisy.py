@@ -251,8 +251,7 @@ def _orthonormalise(weights: FloatArray, offset: FloatArray) -> tuple[FloatArray
     # LAPACK chooses the signs of a QR factor; a fixed choice gives one filter on every kernel.
     signs = np.where(np.diagonal(change) < 0, -1.0, 1.0)
     basis, change = basis * signs, change * signs[:, None]
-    shift = np.linalg.lstsq(change.T, offset, rcond=None)[0]
-    return np.ascontiguousarray(basis), shift
+    return np.ascontiguousarray(basis), np.linalg.lstsq(change.T, offset, rcond=None)[0]
 
 
 def _promise(options: NoisyOptions, mechanism: Mechanism) -> Guarantee:
@@ -331,8 +330,7 @@ def forecast_noise(
     if not whole.n_records:
         return None
     # What follows the noise changes nothing of it, and takes long to train.
-    first = options.order == "filter_then_noise"
-    short = options if first else replace(options, filter=None)
+    short = options if options.order == "filter_then_noise" else replace(options, filter=None)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -349,11 +347,10 @@ def forecast_noise(
 
 def list_methods(filters: Filters) -> tuple[Method, ...]:
     """The row of this wing, over the other rows of the table."""
-    options = _make_options_class(filters)
     return (
         Method(
             name="noisy",
-            options=options,
+            options=_make_options_class(filters),
             releases="rows",
             fit=partial(fit_noisy_filter, filters=filters),
             source="Hamm 2017, Noisy Minimax Filters, sections 2.2 and 3",

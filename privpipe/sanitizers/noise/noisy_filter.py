@@ -358,9 +358,8 @@ class NoisyFilter:
 
     def bound_features(self, x: FloatArray) -> tuple[FloatArray, BoundCounts]:
         """What gets noise: filtered, centred and bounded records, (n_records, n_bounded)."""
-        filtered = self.filter_features(x)
         bounded, clipped, overflowing = bounding.bound_records(
-            filtered, self.bound, self.norm, self.threshold
+            self.filter_features(x), self.bound, self.norm, self.threshold
         )
         return bounded, BoundCounts(len(x), clipped, overflowing)
 
@@ -414,8 +413,7 @@ def _read_blocks(
     opened: Any, chosen: Sequence[str], factor: float, offset: FloatArray
 ) -> Iterator[FloatArray]:
     """Records of a release as they were before the noise, but for it; withheld ones left out."""
-    n = opened["features"].shape[0]
-    for start in range(0, n, BLOCK_RECORDS):
+    for start in range(0, opened["features"].shape[0], BLOCK_RECORDS):
         part = slice(start, start + BLOCK_RECORDS)
         features = np.asarray(opened["features"][part].values, np.float64) * factor + offset
         rows = np.column_stack([features, *(opened[name][part].values for name in chosen)])

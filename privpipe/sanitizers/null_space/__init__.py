@@ -2,10 +2,9 @@
 
 Xu et al. 2017, Cleaning the Null Space: A Privacy Mechanism for Predictors. Of the two `algorithms`
 the first keeps what the desired prediction needs, the second is aimed at a known confidential
-predictor, and has a form to the letter of the paper, for reproductions. Both fit their `predictors`
+predictor. Both fit their `predictors`
 in one pass over the shards and freeze them into a `linear_cleaner` in low-rank form, which releases
-records or, factored, their coordinates. `leace` erases where no desired predictor is known,
-`laplace` is noise of the same utility; both are there to compare with.
+records or, factored, their coordinates. `leace` erases where no desired predictor is known.
 The arithmetic is in `privpipe.numerics.null_space`.
 
 Start reading at `algorithms`, then `linear_cleaner`.

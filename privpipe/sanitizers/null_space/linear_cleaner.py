@@ -238,7 +238,6 @@ class LinearCleaner(FeatureMap):
         grid = rounding_margin.plan_grid(root, self.predictor.shape[1], n)
         plan = partial(rounding_margin.plan_margin, found, root, grid, dtype)
         # What it takes to correct records of a narrow dtype; float64 needs none.
-        is_narrow = np.finfo(dtype).nmant < np.finfo(np.float64).nmant
         return cleaning.LinearForm(
             predictor=self.predictor[:n],
             weights=found.weights[:n],
@@ -251,7 +250,7 @@ class LinearCleaner(FeatureMap):
             rule=self.rule,
             margin=plan(),
             balance=rounding_margin.Balance(self.encoder, plan(storing=False))
-            if root and is_narrow
+            if root and np.finfo(dtype).nmant < np.finfo(np.float64).nmant
             else None,
         )
 

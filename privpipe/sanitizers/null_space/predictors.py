@@ -318,8 +318,7 @@ def take_options(kind: type[T], name: str, choices: Mapping[str, Any]) -> T:
 
 def check_augmented(options: CleanerOptions, schema: ShardSchema) -> None:
     """Raise OptionError if a column of ones is to be cleaned along, and deviations too."""
-    likely = options.representative == "likely"
-    if options.intercept == "augmented" and (options.centres or likely):
+    if options.intercept == "augmented" and (options.centres or options.representative == "likely"):
         raise OptionError(
             'intercept = "augmented" cleans records as they are.',
             remedy='Leave centre unset and representative = "closest", or use "separate".',

@@ -214,8 +214,7 @@ def check_bounded(array: zarr.Array[Any], n_stored: int, where: str) -> zarr.Arr
     # Zarr 2 knows no size where it decodes, so that its chunks are measured as they are read.
     itemsize = np.dtype(array.dtype).itemsize if array.dtype.kind != "O" else 0
     most = 8 * math.prod(array.chunks) * itemsize + 2**16 if itemsize else MOST_TEXT_BYTES
-    codec = str(array.metadata.compressor.codec_id)
-    store = BoundedStore(array.store_path.store, codec, most)
+    store = BoundedStore(array.store_path.store, str(array.metadata.compressor.codec_id), most)
     path = type(array.store_path)(store, array.store_path.path)
     return zarr.Array.from_dict(path, array.metadata.to_dict())
 

@@ -130,8 +130,7 @@ def verify_collection(collection: Collection, listen: Listener = unheard) -> sea
             proved = prove_by_digest(collection, measured, folder).sealed.proof
         assert proved is not None, "it was just made"
         return proved.origin
-    receipts = sealed_arrays.read_rows(sealed.proof, n_chunks)
-    pairs = zip(measured, receipts, strict=True)
+    pairs = zip(measured, sealed_arrays.read_rows(sealed.proof, n_chunks), strict=True)
     damaged = sum(row != list(map(tuple, receipt.tolist())) for row, receipt in pairs)
     digest = sealed_arrays.digest_collection(collection.schema_of_records, sealed.proof, n_chunks)
     if damaged or digest != collection.digest:
@@ -168,8 +167,7 @@ def read_source_version(url: str) -> str:
     On a file system name, size and modification time in nanoseconds; elsewhere name, size, and
     the object's entity tag or time.
     """
-    lines = "".join(f"{line}\n" for line in sorted(_describe(url)))
-    return sha256(lines.encode()).hexdigest()
+    return sha256("".join(f"{line}\n" for line in sorted(_describe(url))).encode()).hexdigest()
 
 
 def _describe(url: str) -> list[str]:

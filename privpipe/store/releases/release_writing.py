@@ -163,8 +163,7 @@ def _write_receipts(store: Store, key: str, receipts: Iterable[Receipt]) -> None
 def _read_receipts(store: Store, key: str) -> list[Receipt]:
     """Receipts of one object of the ledger; none if a single bit of it is not as written."""
     with suppress(ValueError, KeyError, TypeError):  # of pydantic's, too
-        content = (objects.read_bytes(store, key) or b"").decode()
-        head, _, tail = content.partition(', "receipts": ')
+        head, _, tail = (objects.read_bytes(store, key) or b"").decode().partition(', "receipts": ')
         listed = tail.removesuffix("}")
         # A flipped bit in a receipt would prove a damaged chunk: such an object counts as none, and
         # its chunks are written again, with the same bytes.

@@ -251,8 +251,7 @@ def _write_sums(found: Mapping[str, str]) -> bytes:
 
 def _encode(payload: bytes) -> bytes:
     """What is signed: the pre-authentication encoding of DSSE 1.0, so that no type is mistaken."""
-    head = f"DSSEv1 {len(PAYLOAD_TYPE)} {PAYLOAD_TYPE} {len(payload)} "
-    return head.encode() + payload
+    return f"DSSEv1 {len(PAYLOAD_TYPE)} {PAYLOAD_TYPE} {len(payload)} ".encode() + payload
 
 
 def _write_envelope(payload: bytes, signature: bytes, keyid: str) -> bytes:

@@ -20,7 +20,7 @@ from distributed import Scheduler
 from privpipe.cluster.workers.certificates import make_certificates
 from privpipe.cluster.workers.connection import ClusterOptions, connect
 from privpipe.cluster.workers.dashboard import check_dashboard, guard_pages
-from privpipe.cluster.workers.deployed import write_configuration
+from privpipe.cluster.workers.processes import write_configuration
 from privpipe.errors import ClusterError, OptionError
 
 PRELOAD = Path(__file__).parents[3] / "deploy" / "preload.py"

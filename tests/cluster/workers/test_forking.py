@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from privpipe.cluster.workers.connection import ClusterOptions, connect
-from privpipe.cluster.workers.forking import MODULES, prepare_forking
+from privpipe.cluster.workers.processes import MODULES, prepare_forking
 
 pytestmark = pytest.mark.skipif(not prepare_forking(), reason="workers are not forked here")
 

@@ -12,7 +12,7 @@ import dask
 import psutil
 import pytest
 
-from privpipe.cluster.workers import managed
+from privpipe.cluster.workers import processes
 from privpipe.cluster.workers.connection import ClusterOptions, connect
 from privpipe.errors import ClusterError, OptionError
 
@@ -83,8 +83,8 @@ def test_slurm__says_what_its_library_misses(queue: Path) -> None:
 def test_kind__whose_library_is_missing_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    row = managed.Manager("no-such-library", "no_such_library", "Cluster")
-    monkeypatch.setitem(managed.MANAGERS, "coiled", row)
+    row = processes.Manager("no-such-library", "no_such_library", "Cluster")
+    monkeypatch.setitem(processes.MANAGERS, "coiled", row)
     with pytest.raises(ClusterError, match="needs no-such-library") as error:
         connect(ClusterOptions(kind="coiled")).__enter__()
     assert error.value.remedy == "Install it with: pip install no-such-library"
@@ -103,9 +103,9 @@ def test_kind__whose_scheduler_speaks_no_tls_is_refused(monkeypatch: pytest.Monk
         def __exit__(self, *_: object) -> None:
             Open.closed = True
 
-    row = managed.Manager("privpipe", "tests.cluster.workers.test_managed", "Cluster")
-    monkeypatch.setitem(managed.MANAGERS, "kubernetes", row)
-    monkeypatch.setattr(managed, "import_module", lambda _: type("M", (), {"Cluster": Open}))
+    row = processes.Manager("privpipe", "tests.cluster.workers.test_managed", "Cluster")
+    monkeypatch.setitem(processes.MANAGERS, "kubernetes", row)
+    monkeypatch.setattr(processes, "import_module", lambda _: type("M", (), {"Cluster": Open}))
     with pytest.raises(OptionError, match="without TLS"):
         connect(ClusterOptions(kind="kubernetes", dashboard="off")).__enter__()
     assert Open.closed
@@ -115,4 +115,4 @@ def test_managers__are_what_the_configuration_allows() -> None:
     from privpipe.pipeline.runs.run_options import ClusterSection
 
     allowed = ClusterSection.model_json_schema()["properties"]["kind"]["enum"]
-    assert set(allowed) == {"local", *managed.MANAGERS}
+    assert set(allowed) == {"local", *processes.MANAGERS}

@@ -19,8 +19,14 @@ from prometheus_client.parser import text_string_to_metric_families
 from privpipe.cluster.executors.dask_executor import DaskExecutor
 from privpipe.cluster.workers import progress
 from privpipe.cluster.workers.connection import ClusterOptions, connect
-from privpipe.cluster.workers.progress import Progress
-from privpipe.cluster.workers.run_metrics import GAUGES, WORDS, OneRun, RunCollector, write_gauges
+from privpipe.cluster.workers.progress import (
+    GAUGES,
+    WORDS,
+    OneRun,
+    Progress,
+    RunCollector,
+    write_gauges,
+)
 
 NOW = Progress(
     run="0badcafe",

@@ -193,7 +193,8 @@ class Block:
 
 sys.meta_path.insert(0, Block())
 import numpy as np
-from privpipe import LaplaceMechanism, Records, fit_leace_eraser, fit_null_space_cleaner
+from flows.reproduce.laplace import LaplaceMechanism
+from privpipe import Records, fit_leace_eraser, fit_null_space_cleaner
 from privpipe.errors import NumericalError
 from privpipe.numerics.random.streams import KeyedStream
 

@@ -1,6 +1,6 @@
 """Unrounded float noise keeps no differential privacy: no such promise for floats rests on it.
 
-`draw_laplace` and `LaplaceMechanism` stay for comparisons. Asked twice: of the
+`draw_laplace` and `LaplaceMechanism` are for comparisons, in a reproduction. Asked twice: of the
 imports, and of what is called when every row of `METHODS` releases records.
 """
 
@@ -20,24 +20,25 @@ import numpy as np
 import pytest
 
 import privpipe
-from privpipe.numerics.random import draws
+from flows.reproduce import laplace, xu
+from flows.reproduce.laplace import LaplaceMechanism
 from privpipe.numerics.random.streams import KeyedStream
 from privpipe.protocols import Guarantee, RecordMap
 from privpipe.records.memory import Records
 from privpipe.sanitizers import METHODS
 from privpipe.sanitizers.chain import Chain
-from privpipe.sanitizers.null_space.laplace import LaplaceMechanism
 from privpipe.sanitizers.options import make_options
 
 HOUSE = Path(privpipe.__file__).parent
-DRAWS, LAPLACE = draws.__name__, LaplaceMechanism.__module__
-FLOAT_LAWS = {(DRAWS, "draw_laplace"), (LAPLACE, "LaplaceMechanism")}
+LAPLACE = laplace.__name__
+FLOAT_LAWS = {(LAPLACE, "draw_laplace"), (LAPLACE, "LaplaceMechanism")}
 
 
 @cache
 def read_house() -> Mapping[str, ast.Module]:
-    """Every module of the package, by its full name."""
-    return {
+    """Every module of the package, and the reproductions that draw so, by its full name."""
+    drawing = {one.__name__: ast.parse(inspect.getsource(one)) for one in (laplace, xu)}
+    return drawing | {
         ".".join(("privpipe", *path.relative_to(HOUSE).with_suffix("").parts)).removesuffix(
             ".__init__"
         ): ast.parse(path.read_text())
@@ -117,12 +118,12 @@ PROMISE = 'from privpipe.protocols import Guarantee\nx = Guarantee(kind="local_d
 @pytest.mark.parametrize(
     "source",
     [
-        "from privpipe.numerics.random.draws import draw_laplace\n",
-        "from privpipe.numerics.random.draws import draw_laplace as g\n",
-        "from privpipe.numerics.random import draws as d\nd.draw_laplace(1)\n",
-        "import privpipe.numerics.random.draws\nprivpipe.numerics.random.draws.draw_laplace(1)\n",
+        f"from {LAPLACE} import draw_laplace\n",
+        f"from {LAPLACE} import draw_laplace as g\n",
+        "from flows.reproduce import laplace as d\nd.draw_laplace(1)\n",
+        f"import {LAPLACE}\n{LAPLACE}.draw_laplace(1)\n",
         f"def f():\n    from {LAPLACE} import LaplaceMechanism\n",
-        "from privpipe.sanitizers.method_table import RECORD_MAPS\n",
+        "from flows.reproduce.xu import measure_laplace\n",
     ],
 )
 def test_imports__a_planted_promise_on_float_noise_is_caught(source: str) -> None:
@@ -134,7 +135,7 @@ def test_imports__a_planted_promise_on_float_noise_is_caught(source: str) -> Non
 def watch_calls() -> Iterator[set[str]]:
     """Names of the float laws that were called, by whatever name they were imported."""
     codes = {
-        draws.draw_laplace.__code__: "draw_laplace",
+        laplace.draw_laplace.__code__: "draw_laplace",
         # Within its decorator, which the methods `apply` of all maps share.
         inspect.unwrap(LaplaceMechanism.apply).__code__: "LaplaceMechanism",
     }
@@ -202,7 +203,7 @@ def test_methods__no_row_that_promises_it_for_floats_calls_float_noise(name: str
 
 def test_methods__a_planted_row_is_caught() -> None:
     """A promise by the name of one on Laplace noise in floats, alone or within a chain."""
-    laplace = LaplaceMechanism.from_predictor(np.eye(3), utility_budget=1.0)
+    noise = LaplaceMechanism.from_predictor(np.eye(3), utility_budget=1.0)
     promise = Guarantee(
         kind="local_dp",
         number=1.0,
@@ -213,10 +214,10 @@ def test_methods__a_planted_row_is_caught() -> None:
     )
 
     def fit(shards: Any, options: Any) -> RecordMap:
-        planted = Chain((laplace,), laplace.guarantee)
+        planted = Chain((noise,), noise.guarantee)
         object.__setattr__(planted, "guarantee", promise)  # to be made with it is refused
         return planted
 
     row = replace(METHODS["noisy"], name="planted", fit=fit)
     assert find_float_laws(row.fit(None, None)) == {"draw_laplace", "LaplaceMechanism"}
-    assert find_float_laws(Chain((laplace,), laplace.guarantee)) == set()  # promises none
+    assert find_float_laws(Chain((noise,), noise.guarantee)) == set()  # promises none

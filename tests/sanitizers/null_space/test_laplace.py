@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from flows.reproduce.laplace import LaplaceMechanism
 from privpipe.errors import InputError, OptionError
 from privpipe.numerics.random.streams import KeyedStream
-from privpipe.sanitizers.null_space.laplace import LaplaceMechanism
 
 
 def test_apply__costs_the_budget_on_average():

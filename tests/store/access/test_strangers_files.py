@@ -15,6 +15,7 @@ import pytest
 
 import privpipe
 from flows.reproduce.exponential import fit_exponential_mechanism
+from flows.reproduce.laplace import LaplaceMechanism
 from privpipe.errors import (
     FormatError,
     GuaranteeError,
@@ -25,7 +26,6 @@ from privpipe.errors import (
 )
 from privpipe.protocols import Guarantee
 from privpipe.records.memory import Records
-from privpipe.sanitizers.null_space.laplace import LaplaceMechanism
 from privpipe.store.access.objects import measure_bytes, open_store, read_bytes
 from privpipe.store.access.workspace import check_name
 from privpipe.store.arrays.layout import root_document

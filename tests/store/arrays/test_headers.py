@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from flows.reproduce.laplace import LaplaceMechanism
 from privpipe import open_collection, open_model, write_model
 from privpipe.errors import FormatError
 from privpipe.sanitizers.chain import Chain
-from privpipe.sanitizers.null_space.laplace import LaplaceMechanism
 from privpipe.store.arrays.blocks import write_block
 from privpipe.store.arrays.layout import FEATURES, ArrayPlan, read_header, root_document
 from privpipe.store.releases.published import check_release

@@ -33,11 +33,10 @@ COUNTS = ("n_records", "n_given", "n_withheld", "n_seen")
 
 def _facts(report: AttackReport) -> dict[str, str]:
     """Verdict and reason, and the verdict on each variable."""
-    each = ", ".join(f"{one.target} {one.verdict}" for one in report.decide())
     return {
         "verdict": report.verdict,
         "because": report.reason,
-        "variables": each or "none",
+        "variables": ", ".join(f"{one.target} {one.verdict}" for one in report.decide()) or "none",
         "records": f"{report.n_records:,} judged, {report.n_given:,} given",
         "attacks": f"{len(report.outcomes):,}",
     }

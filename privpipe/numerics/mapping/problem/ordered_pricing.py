@@ -212,8 +212,7 @@ def bin_posteriors(posterior: FloatArray, n_bins: int) -> PosteriorBins | None:
     value = posterior[:, 1]
     # Even intervals bound the width of a bin, quantiles its share of the columns.
     even = np.linspace(value.min(), value.max(), n_bins + 1)
-    alike = np.quantile(value, np.linspace(0, 1, n_bins + 1))
-    edges = np.unique(np.concatenate([even, alike]))
+    edges = np.unique(np.concatenate([even, np.quantile(value, np.linspace(0, 1, n_bins + 1))]))
     # The largest value belongs to the last bin, not to one of its own.
     which = np.clip(np.searchsorted(edges, value, side="right") - 1, 0, len(edges) - 2)
     used, compact = np.unique(which, return_inverse=True)

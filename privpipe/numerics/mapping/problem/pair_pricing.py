@@ -236,8 +236,7 @@ def _drop_far(
     for value in range(problem.n_private):
         cost += problem.posterior[columns, value] * question.duals.potentials[symbols, value]
     levels = values if question.levels is None else question.levels[at : at + len(best)]
-    far = cost.reshape(len(best), -1) - levels[:, None] > question.near
-    best[:, 1:][far] = -1
+    best[:, 1:][cost.reshape(len(best), -1) - levels[:, None] > question.near] = -1
 
 
 def _operands(problem: MappingProblem, start: int, stop: int) -> tuple[Any, ...]:
@@ -245,8 +244,7 @@ def _operands(problem: MappingProblem, start: int, stop: int) -> tuple[Any, ...]
     codes, none = problem.distance, np.empty((0, 0))
     words = none.astype(np.uint64)
     if not isinstance(codes, CodeDistance):
-        dense = np.ascontiguousarray(codes.block(start, stop))
-        return 4, words, words, none, none, dense
+        return 4, words, words, none, none, np.ascontiguousarray(codes.block(start, stop))
     if codes.kind == "hamming":
         symbols, columns = map(programme.pack_codes, (codes.symbols, codes.columns))
         if symbols is not None and columns is not None:

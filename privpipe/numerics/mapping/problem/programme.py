@@ -378,8 +378,7 @@ def normalise_potentials(potentials: FloatArray, prior: FloatArray) -> FloatArra
     """
     # From the largest on, so that no exponential overflows.
     top = potentials.max(axis=1, keepdims=True)
-    total = np.exp(potentials - top) @ prior
-    return np.asarray(potentials - top - np.log(total)[:, None])
+    return np.asarray(potentials - top - np.log(np.exp(potentials - top) @ prior)[:, None])
 
 
 def identity_duals(problem: MappingProblem) -> Duals:

@@ -110,10 +110,8 @@ class SearchProgress:
     def __post_init__(self) -> None:
         problem = self.problem
         self._start = read_clock()
-        columns = np.arange(problem.n_columns)
-        self.plan = measure_plan(problem, problem.stay, columns, problem.mass)
-        zeros = np.zeros((problem.n_symbols, problem.n_private))
-        self.duals = Duals(zeros, 0.0)
+        self.plan = measure_plan(problem, problem.stay, np.arange(problem.n_columns), problem.mass)
+        self.duals = Duals(np.zeros((problem.n_symbols, problem.n_private)), 0.0)
 
     @property
     def seconds(self) -> float:
@@ -131,8 +129,7 @@ class SearchProgress:
         if plan.information < self.plan.information and self._is_feasible(plan):
             self.plan = plan
         self.take_bound(duals, bound)
-        entry = Round(self.seconds, self.plan.information, self.bound, n_pairs, stage)
-        self.rounds.append(entry)
+        self.rounds.append(Round(self.seconds, self.plan.information, self.bound, n_pairs, stage))
         if self.on_round is not None:
             self.on_round(self)
 

@@ -103,10 +103,8 @@ def _search_cells(
     here = None if start is None else level.coarsen_duals(start)
     n_pairs = _search_level(inner, here, OrderedExplorer(_LEVEL_BINS))
     duals = level.refine_duals(inner.duals)
-    certify = OrderedExplorer(_CERTIFYING_BINS, width=0)
-    found = certify(progress.problem, duals, None, -np.inf)
-    plan = _refine_plan(level, inner.plan)
-    progress.offer(plan, found.duals, found.bound, n_pairs, "cells")
+    found = OrderedExplorer(_CERTIFYING_BINS, width=0)(progress.problem, duals, None, -np.inf)
+    progress.offer(_refine_plan(level, inner.plan), found.duals, found.bound, n_pairs, "cells")
     return level, inner.plan, duals
 
 
@@ -154,9 +152,8 @@ def _solve_all_pairs(progress: SearchProgress) -> tuple[DualPoint, float]:
     target = max(_START_GAP, progress.gap)
     while True:
         tau = point.temperature
-        anchor = reference * (1e-2 * tau)
         point, masses, _ = smoothed_dual.maximise_smoothed_dual(
-            problem, point, anchor=anchor, late=progress.is_late
+            problem, point, anchor=reference * (1e-2 * tau), late=progress.is_late
         )
         duals = point.duals(problem)
         cost, level = smoothed_dual.column_minima(problem, pairs, duals)

@@ -140,9 +140,7 @@ def coarsen_alphabet(
     n, n_bins = problem.n_symbols, len(bins.low)
     # Of equal count, not width: uneven positions would leave most cells empty.
     cell = np.arange(n) * n_cells // n
-    home = cell[problem.stay]
-    key = home * n_bins + bins.bin
-    groups, member = np.unique(key, return_inverse=True)
+    groups, member = np.unique(cell[problem.stay] * n_bins + bins.bin, return_inverse=True)
     member = member.ravel()
     mass = np.bincount(member, problem.mass)
     posterior = np.stack(

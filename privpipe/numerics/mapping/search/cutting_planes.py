@@ -237,8 +237,7 @@ def _solve_programme(
             remedy="Loosen max_posterior_odds, max_leakage or distortion_budget.",
             code="programme",
         )
-    multipliers = -found.ineqlin.marginals
-    shares, rest = np.split(np.maximum(multipliers, 0.0), [len(stacked) * n])
+    shares, rest = np.split(np.maximum(-found.ineqlin.marginals, 0.0), [len(stacked) * n])
     shares = shares.reshape(len(stacked), n)
     total = shares.sum(axis=0)
     potentials, masses, shift = np.zeros((3, problem.n_symbols, k))
@@ -300,7 +299,6 @@ def _equalities(
     sums = sp.csr_array((np.ones(n_pairs), (pairs.columns, every)))
     shares = problem.posterior[pairs.columns].ravel()
     brought = sp.csr_array((shares, (cells, np.repeat(every, k))), shape=(n_used * k, n_pairs))
-    blocks = [[sums, None], [brought, -sp.eye_array(n_used * k)]]
-    matrix = sp.csr_array(sp.block_array(blocks))
+    matrix = sp.csr_array(sp.block_array([[sums, None], [brought, -sp.eye_array(n_used * k)]]))
     matrix.resize(matrix.shape[0], n_variables)
     return matrix, np.concatenate([problem.mass, np.zeros(n_used * k)])

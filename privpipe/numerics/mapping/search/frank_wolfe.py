@@ -74,8 +74,7 @@ def solve_coupled_choice(
     while True:
         # The lines of the two choices cross at the next multiplier to look at.
         gain = float((cost[near] - cost[far]) @ mass)
-        saved = float((pairs.distances[far] - pairs.distances[near]) @ mass)
-        middle = gain / saved
+        middle = gain / float((pairs.distances[far] - pairs.distances[near]) @ mass)
         if not low < middle < high:
             middle = min(max(middle, low), high)
             break
@@ -98,8 +97,7 @@ def _cheapest(pairs: Pairs, cost: FloatArray, multiplier: float) -> IntArray:
     """Cheapest pair of each column at a multiplier; of equals the nearest."""
     total = cost + multiplier * pairs.distances
     # Of equals the nearest: the far choice of the next bracket must spend less.
-    order = np.lexsort((pairs.distances, total, pairs.columns))
-    return np.asarray(order[pairs.pointers[:-1]])
+    return np.asarray(np.lexsort((pairs.distances, total, pairs.columns))[pairs.pointers[:-1]])
 
 
 def _mixed(
@@ -175,11 +173,9 @@ def _generate_columns(
 ) -> tuple[Pairs, LinearSolution]:
     """Algorithm 2: grow the active pairs until no reduced cost is negative, or time is up."""
     problem = progress.problem
-    columns = np.arange(problem.n_columns)
-    pairs = Pairs.of(problem, problem.stay, columns)
+    pairs = Pairs.of(problem, problem.stay, np.arange(problem.n_columns))
     while True:
-        posterior = problem.posterior[pairs.columns]
-        cost = np.einsum("ka,ka->k", posterior, ratios[pairs.symbols])
+        cost = np.einsum("ka,ka->k", problem.posterior[pairs.columns], ratios[pairs.symbols])
         solution = solve_coupled_choice(pairs, cost, problem.mass, problem.budget)
         prices = price(problem, PricingQuestion(Duals(ratios, solution.multiplier)))
         reduced = prices.values - solution.levels
@@ -215,8 +211,7 @@ def _best_share(here: FloatArray, there: FloatArray) -> float:
     low, high = 0.0, 1.0
     for _ in range(60):
         middle = 0.5 * (low + high)
-        ratios = programme.log_ratios(here + middle * change)
-        if float((change * ratios).sum()) > 0:
+        if float((change * programme.log_ratios(here + middle * change)).sum()) > 0:
             high = middle
         else:
             low = middle

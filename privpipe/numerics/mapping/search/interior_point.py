@@ -156,8 +156,7 @@ class SparseNewton:
         inverse = np.empty(size, np.int64)
         inverse[self._order] = np.arange(size)
         # Where each entry goes is found once per set of pairs; a step only gathers numbers.
-        key = inverse[col] * size + inverse[row]
-        self._take = np.argsort(key)
+        self._take = np.argsort(inverse[col] * size + inverse[row])
         self._indices = inverse[row][self._take].astype(np.int32)
         self._pointers = np.zeros(size + 1, np.int32)
         np.cumsum(np.bincount(inverse[col], minlength=size), out=self._pointers[1:])
@@ -291,8 +290,7 @@ def _predict_and_correct(state: _State) -> _Step:
 def _advance(state: _State, step: _Step) -> None:
     """Move along the step; true slacks replace the linear ones."""
     # A hundredth short of the boundary.
-    furthest = min(_longest(state.y, step.dy), _longest(state.z, step.dz))
-    length = min(1.0, 0.99 * furthest)
+    length = min(1.0, 0.99 * min(_longest(state.y, step.dy), _longest(state.z, step.dz)))
     # Logits of symbols without visitors have steps out of all proportion, and hardly matter.
     dt = np.clip(step.dt, -5.0, 5.0)
     before = programme.dot(state.y[:-1], state.z[:-1])

@@ -285,8 +285,7 @@ def _begin(level: CoarseAlphabet, plan: Plan, spacing: int) -> Plan:
     """Far moves of the coarse mapping, all else at its own place."""
     problem, fine = level.fine, level.refine_plan(plan, spacing)
     home = problem.stay[fine.columns]
-    near = _FAR * problem.n_symbols // level.problem.n_symbols
-    stays = np.abs(fine.symbols - home) < near
+    stays = np.abs(fine.symbols - home) < _FAR * problem.n_symbols // level.problem.n_symbols
     symbols = _snap(np.where(stays, home, fine.symbols), spacing, problem.n_symbols)
     return programme.add_up(problem, symbols, fine.columns, fine.weights)
 

@@ -161,8 +161,7 @@ def _mix_newcomers(
 ) -> DualPoint:
     """Start from mixed masses, where the set lagged far: new pairs are given a little of each."""
     tau = solved.temperature
-    spread = replace(solved, pairs=pairs, temperature=_SPREAD * tau)
-    weights = _NEWCOMERS * spread.masses(problem)
+    weights = _NEWCOMERS * replace(solved, pairs=pairs, temperature=_SPREAD * tau).masses(problem)
     before, after = _keys(problem, solved.pairs), _keys(problem, pairs)
     old = np.minimum(np.searchsorted(after, before), len(pairs) - 1)
     same = after[old] == before

@@ -119,12 +119,11 @@ def find_sources(run: Run, trained: Trained, plan: ReleasePlan, earlier: Earlier
     elif not run.trains_on_itself:
         release = read(run.collection)
     # Of a model that was learned elsewhere it is not known whom it saw.
-    learned_here = find_training(run) == run.training.digest
     return AuditSources(
         judged=judged,
         model=StoredMap(run.stored_model_url, trained.model_digest),
         published=published,
-        learned=find("fit") if held_out and learned_here else None,
+        learned=find("fit") if held_out and find_training(run) == run.training.digest else None,
         fresh=fresh,
         release=release,
         place=(run.sample_url, make_sample_key(run.sample_url)),

@@ -74,8 +74,7 @@ def charge_symbols(
         left = max_seconds - (read_clock() - began)
         if size < 2 or left <= 0:
             break
-        chosen = np.sort(problem.stay[heaviest[: int(size)]])
-        found = _solve_within(problem, chosen, gap, left)
+        found = _solve_within(problem, np.sort(problem.stay[heaviest[: int(size)]]), gap, left)
         if found is None:
             break
         expected = expect_bound(ordered := _in_order(alphabet.order, found))

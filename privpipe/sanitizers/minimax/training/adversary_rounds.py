@@ -262,8 +262,7 @@ class TrainingRounds:
         self, parameters: FloatArray, outputs: OutputMoments, drawn: Sequence[FloatArray]
     ) -> list[FloatArray]:
         """One step of k-means on whitened outputs, of several draws; see `sum_by_landmark`."""
-        question = shard_oracle.Landmarks(parameters, outputs, tuple(drawn))
-        sums = self._spend(question)
+        sums = self._spend(shard_oracle.Landmarks(parameters, outputs, tuple(drawn)))
         moved = []
         for landmarks, n, total in zip(drawn, sums[::2], sums[1::2], strict=True):
             # A mean of fewer would be nearly a record, and landmarks travel.
@@ -369,8 +368,7 @@ def descend_in_rounds(
         found = replace(found, history=_join_histories(histories))
     losses = [f"loss_{task.label}" for task in adversaries]
     # Of a few records the share that is held out may be none.
-    n_columns = 2 + len(losses) + len(HISTORY_TAIL)
-    held = ["held_out_phi"] if found.history.shape[1] > n_columns else []
+    held = ["held_out_phi"] if found.history.shape[1] > 2 + len(losses) + len(HISTORY_TAIL) else []
     record = {
         "stopped": found.stopped,
         "history": found.history,

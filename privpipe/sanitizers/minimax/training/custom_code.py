@@ -378,8 +378,7 @@ def check_rows(
     """
 
     def run(*rows: FloatArray) -> Rows:
-        found = code.call(what, function, *rows)
-        return tuple(np.array(part, np.float64) for part in found)
+        return tuple(np.array(part, np.float64) for part in code.call(what, function, *rows))
 
     name, half = f"{code.name}.{what}", len(rows[0]) // 2
     before = [part.copy() for part in rows]

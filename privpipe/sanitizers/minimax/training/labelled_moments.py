@@ -208,8 +208,7 @@ class Radius:
 
 def measure_radius(shards: Shards, centre: FloatArray) -> float:
     """Largest Euclidean distance of a complete record from `centre`, in one pass."""
-    find = partial(find_radius, schema=shards.schema, centre=centre)
-    return shards.reduce(find).value
+    return shards.reduce(partial(find_radius, schema=shards.schema, centre=centre)).value
 
 
 def find_radius(shard: Shard, schema: ShardSchema, centre: FloatArray) -> Radius:
@@ -243,8 +242,7 @@ def measure_tasks(
     moments = measure_moments(shards)
     arrays.check_spread("feature", np.diag(moments.covariance), moments.mean)
     options.examine(shards)
-    schema = shards.schema
-    tasks = plan_tasks(options, schema, moments, ridge=ridge, with_intercept=with_intercept)
+    tasks = plan_tasks(options, shards.schema, moments, ridge=ridge, with_intercept=with_intercept)
     return moments, tasks
 
 
@@ -270,8 +268,7 @@ def plan_tasks(
         ("desired", schema.desired, options.tradeoff),
         ("confidential", schema.confidential, -1.0),
     ):
-        weights = options.spread_weights(role, len(columns))
-        for column, weight in zip(columns, weights, strict=True):
+        for column, weight in zip(columns, options.spread_weights(role, len(columns)), strict=True):
             task = _plan_one(options, role, column, next(labels), moments.count)
             # Private tasks count negatively: Phi is lowered by raising their losses.
             tasks.append(replace(task, column=len(tasks), weight=sign * weight))
@@ -357,12 +354,11 @@ def _check_classes(role: str, column: Column, label: LabelMoments, n_records: in
 
 
 def _plan_reconstruction(moments: LabelledMoments, options: TaskOptions) -> Task:
-    total = float(np.trace(moments.covariance))
     return Task(
         name="features",
         role="features",
         weight=options.tradeoff * options.reconstruction_weight,
         centre=moments.mean,
         # One scale for all features: the loss is a share of their whole variance.
-        scale=np.full(len(moments.mean), np.sqrt(max(total, 1e-300))),
+        scale=np.full(len(moments.mean), np.sqrt(max(float(np.trace(moments.covariance)), 1e-300))),
     )

@@ -209,8 +209,7 @@ class Task:
 
     def n_inputs(self, n_filtered: int) -> int:
         """Rows of the head."""
-        n_read = n_filtered if self.lift is None else self.lift.n_features
-        return n_read + self.with_intercept
+        return (n_filtered if self.lift is None else self.lift.n_features) + self.with_intercept
 
     def uses_hessian(self, n_inputs: int) -> bool:
         """Whether the head has a Hessian of its own, small enough to send."""

@@ -177,8 +177,7 @@ def sniff_dialect(
             "with --labels or --drop.",
             code="no-header",
         )
-    blanks = sum(cell != cell.strip() for _, row in rows[first:] for cell in row)
-    trim = blanks > len(rows)
+    trim = sum(cell != cell.strip() for _, row in rows[first:] for cell in row) > len(rows)
     # No single row of the text holds the names as they are to be.
     is_named = n_names != 1 or has_row_names or (trim and any(n != n.strip() for n in names))
     skipped = first + n_names if is_named else first

@@ -264,8 +264,7 @@ def choose_edges(values: FloatArray, n_bins: int) -> FloatArray:
     if abs(digits) < _MOST_DIGITS:
         found = np.array([round(float(edge), digits) for edge in found]) + 0.0  # no -0.0
     edges = np.unique(found)
-    place = np.searchsorted(edges, values, side="right")
-    filled = np.bincount(place, minlength=len(edges) + 1) > 0
+    filled = np.bincount(np.searchsorted(edges, values, side="right"), minlength=len(edges) + 1) > 0
     # Of an edge both sides must hold records: rounding may have moved one past the last of them.
     return np.asarray(edges[filled[:-1] & (np.cumsum(filled[::-1])[::-1][1:] > 0)])
 

@@ -390,5 +390,4 @@ def _typed(columns: Sequence[source.TableColumn]) -> str:
 
 def list_names(names: Sequence[str], most: int = 12) -> str:
     """Names for a message, cut where there are many."""
-    rest = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + rest
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

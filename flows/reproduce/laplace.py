@@ -1,7 +1,8 @@
 """Laplace noise on the features at the utility of null-space cleaning, for comparison only.
 
 Xu et al. 2017, Figure 7. Noise that costs as little utility as cleaning hides next to nothing; it
-is no differential privacy either: its scale follows from the utility, not from a sensitivity.
+is no differential privacy either: its scale follows from the utility, not from a sensitivity. No
+method of the package offers it; models of it open where this module was imported.
 """
 
 from typing import ClassVar, Self
@@ -11,12 +12,39 @@ import numpy as np
 from privpipe.described import record_map
 from privpipe.errors import InputError, OptionError
 from privpipe.fitted_names import giving_back
+from privpipe.numerics.compiler import compiled
 from privpipe.numerics.null_space.knapsack import check_budget
-from privpipe.numerics.random.draws import draw_laplace
+from privpipe.numerics.random.draws import exponential_of
 from privpipe.promises import check_promise
-from privpipe.protocols import ArrayLike, FloatArray, Guarantee, RecordStream
+from privpipe.protocols import ArrayLike, FloatArray, Guarantee, RecordStream, WordArray
+from privpipe.sanitizers import RECORD_MAPS
 from privpipe.sanitizers.arrays import as_predictor
 from privpipe.sanitizers.feature_map import FeatureMap, as_records, check_finite_records
+
+
+@compiled
+def _laplace(words: WordArray, out: FloatArray) -> None:
+    for i in range(words.size):
+        sign = 1.0 - 2.0 * np.float64(np.int64(words[i] & np.uint64(1)))
+        number = np.float64(np.int64(words[i] >> np.uint64(1))) * 2.0 + 1.0
+        rest = np.float64(np.int64(~words[i] >> np.uint64(1))) * 2.0 + 1.0
+        out[i] = sign * exponential_of(number, rest)
+
+
+def draw_laplace(words: WordArray) -> FloatArray:
+    """Draw standard Laplace values (mean 0, scale 1), one word each, as `draw_uniform` draws.
+
+    The lowest bit is the sign, the other 63 make an exponential, ``-log((word + 1/2) 2**-64)``
+    within 7 * 2**-53 of itself.
+
+    Notes
+    -----
+    Guarantee: none of differential privacy. The sum of a record and such a value betrays the
+    record by its low bits; a private mechanism adds whole numbers on a grid.
+    """
+    out = np.empty(words.shape)
+    _laplace(words.reshape(-1), out.reshape(-1))
+    return out
 
 
 @record_map
@@ -121,3 +149,6 @@ class LaplaceMechanism(FeatureMap):
         noise += records
         released: FloatArray = noise.astype(dtype, copy=False)
         return released[0] if np.ndim(x) == 1 else released
+
+
+RECORD_MAPS[LaplaceMechanism.kind] = LaplaceMechanism
