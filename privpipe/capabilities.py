@@ -125,11 +125,12 @@ class TakesCanaries(Protocol):
     """As many as show most of the promise in some seconds."""
 
     def release_canaries(
-        self, kinds: protocols.BoolArray, key: bytes
+        self, kinds: protocols.BoolArray, key: bytes, loss: float = 1.0
     ) -> tuple[FloatArray, IntArray | None]:
         """What an outsider sees of each, (n_canaries, any), under a key of their own.
 
-        And of Gaussian noise of sums, in which of them each is, (n_canaries,).
+        And of Gaussian noise of sums, in which of them each is, (n_canaries,). With `loss` noise
+        that protects so much less, as a fault would be.
         """
 
 

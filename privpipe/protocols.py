@@ -104,7 +104,8 @@ class Shard:
     released : (n_records, n_features_released)
         What a release holds for these records; only audits see it.
     first_record
-        Number of the first record within its collection; -1 when rows were left out.
+        Number of the first record within its collection. Below 0 when rows were left out: of a
+        chunk of a collection ``~`` the number with which it begins, else -1.
     weights : (n_records,), float64
         How often each record counts in a fit; empty when all count once.
     groups : (n_records,), int64

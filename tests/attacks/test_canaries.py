@@ -157,6 +157,21 @@ def test_audit__finds_noise_at_half_scale(
     assert audit(fitted).sure_floor > epsilon
 
 
+@pytest.mark.parametrize("law", ["discrete", "knorm", "privunit"])
+def test_audit__of_a_loss_twice_as_large_is_that_of_half_the_noise(
+    monkeypatch: pytest.MonkeyPatch, law: str
+) -> None:
+    """What the report says an audit would notice: the same is found of a fault planted below."""
+    fitted, kinds = fit_noisy(1, noise=law, epsilon=1.0), toss(60_000)
+    said = fitted.release_canaries(kinds, RANDOM.bytes(32), 2.0)[0]
+    halve(monkeypatch, law)
+    planted = fitted.release_canaries(kinds, RANDOM.bytes(32))[0]
+    floors = [guess_canaries(one, kinds).epsilon_floor for one in (said, planted)]
+    assert floors[0] == pytest.approx(floors[1], rel=0.1)
+    assert 1.5 < min(floors) < max(floors) <= 2.05
+    assert fitted.epsilon == 1.0
+
+
 @pytest.mark.parametrize(("count", "is_found"), [(20_000, False), (340_000, True)])
 def test_half_scale__of_twenty_coordinates_takes_as_many_canaries_as_said(
     monkeypatch: pytest.MonkeyPatch, count: int, is_found: bool
@@ -257,6 +272,17 @@ def test_sums__floor_is_half_of_the_promise_and_never_above(width: int, epsilon:
     floor, sure = audit_sums(fit_sums(width, epsilon))
     assert 0.5 * epsilon <= floor
     assert sure <= epsilon
+
+
+def test_sums__of_half_the_noise_show_a_larger_loss() -> None:
+    fitted = fit_sums(3, 3.0)
+    kinds = toss(fitted.n_canaries)
+    mus = []
+    for loss in (1.0, 2.0):
+        released, sums = fitted.release_canaries(kinds, RANDOM.bytes(32), loss)
+        mus.append(guess_canaries(released, kinds, sums).epsilon_floor)
+    assert 1.5 * mus[0] < mus[1]
+    assert convert_mu(mus[1], 1e-6) > 3.0
 
 
 @pytest.mark.parametrize("fault", ["half the noise", "one draw", "no bounds"])

@@ -24,11 +24,17 @@ pytestmark = pytest.mark.slow
 SIZES = (4, 3, 5)
 
 
-def write_profiles(url: str, n_records: int, chunk_rows: int = 128) -> IntArray:
-    """Categorical records: three attributes, the second of which tells the private answer."""
+def write_profiles(
+    url: str, n_records: int, chunk_rows: int = 128, *, turned: float = 0.0
+) -> IntArray:
+    """Categorical records: three attributes, the second of which tells the private answer.
+
+    Of the later half so many answers are turned.
+    """
     rng = np.random.default_rng(3)
     codes = np.column_stack([rng.integers(0, k, n_records) for k in SIZES])
     private = (codes[:, 1] + (rng.random(n_records) < 0.1)) % 3 == 0
+    private[n_records // 2 :] ^= rng.random(n_records - n_records // 2) < turned
     schema = CollectionSchema(
         n_records=n_records,
         n_features=0,

@@ -361,6 +361,10 @@ def test_audit__a_floor_stands_beside_the_promise(bench: Bench) -> None:
     said = say_canaries(found)
     assert "at most 2 for every record" in said
     assert f"the loss is at least {found['epsilon_floor']:.3g}, with a confidence of 99.9%" in said
+    assert found["notices_half"] == ("allows twice the loss noticed it" in said)
+    missed = say_canaries(found | {"notices_half": False})
+    assert "did not notice it" in missed
+    assert "twice" not in say_canaries({k: v for k, v in found.items() if k != "notices_half"})
 
 
 def test_files__hold_neither_key_nor_noise_nor_a_bounded_record(bench: Bench) -> None:

@@ -252,7 +252,7 @@ def fit_privacy_mapping(
     check_shards(shards)
     check_unweighted(shards.schema)
     check_programme(options)
-    counts = shards.reduce(ProfileCounts.of)
+    counts = _count(shards)
     # Split before anything is chosen: codes, smoothing and mapping come from `fitted` alone.
     apart = 0.0 if judges is None else judges[1]
     fitted, fresh = profiles.split_counts(counts, _find_share(options, apart))
@@ -272,6 +272,30 @@ def fit_privacy_mapping(
     if short:
         warnings.warn(short, PrivacyWarning, stacklevel=3)
     return found
+
+
+# The chance below which two halves are called different: once in a thousand fits to one law.
+_CHANGED = 0.001
+
+
+def _count(shards: Shards) -> ProfileCounts:
+    """Count profiles; warn where the law of the first half of the records is not the second's."""
+    if not (middle := shards.schema.n_records // 2):  # partitions that grow: no halves are known
+        return shards.reduce(ProfileCounts.of)
+    halves = shards.reduce(partial(ProfileCounts.of, middle=middle))
+    chance, table = profiles.find_change(halves)
+    if chance < _CHANGED:
+        attributes = [repr(column.name) for column in shards.schema.attributes]
+        changed = ["the profiles", "the private values", *attributes][table]
+        warnings.warn(
+            f"the law of {changed} changes between the first and the second half of the "
+            f"training records (chance {chance:.1g}). The promise is about the law of both mixed. "
+            "Rows in an order of their source: ingest with --shuffle. Records of two times: "
+            "train on the later ones.",
+            PrivacyWarning,
+            stacklevel=4,
+        )
+    return halves.without(0)
 
 
 def _find_share(options: PrivacyMappingOptions, apart: float) -> float:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
+from scipy.special import gammaincc
 
 from privpipe.errors import InputError
 from privpipe.protocols import FloatArray, IntArray, Shard
@@ -45,8 +46,15 @@ class ProfileCounts:
     n_left_out: int
 
     @classmethod
-    def of(cls, shard: Shard) -> ProfileCounts:
+    def of(cls, shard: Shard, middle: int = 0) -> ProfileCounts:
         """Count a shard.
+
+        Parameters
+        ----------
+        shard
+        middle
+            From this record on the first attribute, which comes before the others, is 1 and not
+            0; see `find_change`. Without it there is none.
 
         Raises
         ------
@@ -61,11 +69,11 @@ class ProfileCounts:
                 "a private variable is not categorical.",
                 remedy="Name a categorical variable, or cut a numeric one into classes.",
             )
-        table = np.concatenate(
-            [shard.attributes[known].astype(np.int64), codes.astype(np.int64)], axis=1
-        )
-        keys, counts = np.unique(table, axis=0, return_counts=True)
-        width = int(shard.attributes.shape[1])
+        first = max(shard.first_record, ~shard.first_record)
+        later = (first + np.arange(len(shard.attributes)) >= middle)[:, None][:, : int(middle > 0)]
+        columns = [part[known].astype(np.int64) for part in (later, shard.attributes, private)]
+        keys, counts = np.unique(np.concatenate(columns, axis=1), axis=0, return_counts=True)
+        width = later.shape[1] + int(shard.attributes.shape[1])
         return cls(keys, counts.astype(np.int64), width, int((~known).sum()))
 
     def merge(self, other: ProfileCounts) -> ProfileCounts:
@@ -81,10 +89,10 @@ class ProfileCounts:
         return replace(self, keys=keys, counts=counts)
 
     def without(self, attributes: int | slice) -> ProfileCounts:
-        """Counts without some attributes; keys may occur more than once."""
+        """Counts without some attributes."""
         gone = np.arange(self.n_attributes)[attributes]
-        keys = np.delete(self.keys, gone, axis=1)
-        return replace(self, keys=keys, n_attributes=self.n_attributes - np.size(gone))
+        keys, counts = _add_cells(np.delete(self.keys, gone, axis=1), self.counts)
+        return ProfileCounts(keys, counts, self.n_attributes - np.size(gone), self.n_left_out)
 
     def select_value(self, value: int) -> ProfileCounts:
         """Counts of records that have this value of the last attribute, without it."""
@@ -110,6 +118,52 @@ def add_rows(joint: FloatArray, values: IntArray) -> tuple[IntArray, FloatArray]
     summed = np.zeros((len(found), joint.shape[1]))
     np.add.at(summed, place.ravel(), joint)
     return found, summed
+
+
+def find_change(halves: ProfileCounts) -> tuple[float, int]:
+    """Whether the first and the later records may be draws of one law.
+
+    Pearson's statistic for all cells, for the private variables, and for each attribute with them,
+    on two columns. Given the sums of the table its mean is exact. A gamma law has its mean and
+    variance, because most cells are rare.
+
+    Parameters
+    ----------
+    halves
+        The first attribute says which half; see `ProfileCounts.of`.
+
+    Returns
+    -------
+    chance
+        That one law differs as much in any of these tables; at most 1 (Bonferroni).
+    table
+        Which of these changed most, from 0, in this order.
+    """
+    keys, attributes = halves.keys[:, 1:], range(halves.n_attributes - 1)
+    private = [*range(halves.n_attributes - 1, keys.shape[1])]
+    tables = [[*attributes, *private], private, *([k, *private] for k in attributes)]
+    later = halves.counts * halves.keys[:, 0]
+    found = []
+    for columns in tables:
+        _, place = np.unique(keys[:, columns], axis=0, return_inverse=True)
+        total, late = (np.bincount(place.ravel(), each) for each in (halves.counts, later))
+        found.append(_compare_halves(total, late))
+    return min(1.0, len(tables) * min(found)), int(np.argmin(found))
+
+
+def _compare_halves(total: IntArray, late: IntArray) -> float:
+    """The chance that a random part of so many records differs as much from the rest."""
+    n = total.sum()
+    share = late.sum() / max(n, 1)
+    if len(total) < 2 or not (spread := share * (1 - share)):
+        return 1.0
+    mean = n / (n - 1) * (len(total) - 1)
+    # Fourth moments of binomial draws; a table of two cells shows that the sum lacks one cell.
+    variance = (2 + (1 - 6 * spread) / (total * spread)).sum() * (len(total) - 1) / len(total)
+    statistic = ((late - share * total) ** 2 / (total * spread)).sum()
+    # Cells of single records and equal halves: the statistic has one value, and shows nothing.
+    scale = max(variance, 1e-9 * mean) / mean
+    return float(gammaincc(mean / scale, statistic / scale))
 
 
 def split_counts(

@@ -123,9 +123,11 @@ class PrivateMaskingModel(SurrogateModel, PublicScale):
         narrow = narrow_scale(self)
         return max(LEAST_SUMS, PRODUCTS // narrow.n_products) * narrow.count_canaries(self.sigma)
 
-    def release_canaries(self, kinds: BoolArray, key: bytes) -> tuple[FloatArray, IntArray]:
+    def release_canaries(
+        self, kinds: BoolArray, key: bytes, loss: float = 1.0
+    ) -> tuple[FloatArray, IntArray]:
         """What noisy sums of this noise show of canaries; nothing of any record is in them."""
-        return release_canaries(narrow_scale(self), self.sigma, kinds, key)
+        return release_canaries(narrow_scale(self), self.sigma / loss, kinds, key)
 
     def finish_records(self, tile: Any) -> tuple[FloatArray, FloatArray]:
         """Features with the bias, and responses, of a tile; the same whenever they are made."""

@@ -19,6 +19,7 @@ from privpipe.fitted_names import giving_back
 from privpipe.numerics.noise import bounding, estimates
 from privpipe.numerics.noise.estimates import Estimate, Quantity
 from privpipe.numerics.noise.mechanism import Law, Mechanism, Order
+from privpipe.numerics.noise.privunit import MOST_EPSILON
 from privpipe.numerics.random.record_hash import digest_records
 from privpipe.numerics.random.streams import KEY_BYTES, KeyedStream
 from privpipe.promises import check_promise
@@ -295,7 +296,9 @@ class NoisyFilter:
         enough = (CANARY_ERRORS / epsilon) ** 2 * (1 + math.cosh(epsilon)) * more
         return min(max(LEAST_CANARIES, math.ceil(enough)), max(1_000, CANARY_VALUES // width))
 
-    def release_canaries(self, kinds: protocols.BoolArray, key: bytes) -> tuple[FloatArray, None]:
+    def release_canaries(
+        self, kinds: protocols.BoolArray, key: bytes, loss: float = 1.0
+    ) -> tuple[FloatArray, None]:
         """Records far beyond every bound, at opposite corners of what gets noise.
 
         No two records are farther apart: of the l2 norm corners of a cube within the ball, which
@@ -312,7 +315,10 @@ class NoisyFilter:
             row = np.random.default_rng(0).standard_normal(self.n_features_in)
             ends = FARTHEST * np.stack([row, -row])
         stream = KeyedStream(key, partition="canaries", first_record=0, n_records=len(kinds))
-        return self.apply(ends[np.where(kinds, 0, 1)], stream), None
+        nothing = replace(self.guarantee, kind="none", number=None)
+        most = MOST_EPSILON if self.law == "privunit" else math.inf
+        noisy = replace(self, epsilon=min(loss * self.epsilon, most), guarantee=nothing)
+        return noisy.apply(ends[np.where(kinds, 0, 1)], stream), None
 
     def estimate(
         self, of: Quantity, response: str | None, open_release: Callable[[], Any]

@@ -195,8 +195,8 @@ class Collection(ShardsInTurn):
             keep_rows(self._values(self.confidential, start, stop), keep),
             keep_rows(self.codes(start, stop), keep),
             keep_rows(released, keep),
-            # Draws go by record numbers: a shard with gaps has none.
-            first_record=start if keep.all() else -1,
+            # Draws go by record numbers, which a shard with gaps does not have: below 0.
+            first_record=start if keep.all() else ~start,
             weights=self._weights(start, stop)[keep] if self.weights else np.empty(0),
             groups=self._groups(start, stop)[keep] if self.groups else np.empty(0, np.int64),
         )
