@@ -20,6 +20,8 @@ from privpipe.pipeline.runs.trusted_code import list_unrun
 from privpipe.pipeline.stages.check import check_stage
 from privpipe.report.console import say
 
+NO_FILE = "Name the file that was deployed by --deployments: what fires is compared with it."
+
 STYLES = {"ok": "green", "warns": "yellow", "fails": "red"}
 
 
@@ -45,10 +47,11 @@ def deploy_command(path: str) -> dict[str, Any]:
         for pool, queue in sorted({(one.pool, one.queue) for one in deployments}):
             _make_pool(pool)
             _make_queue(pool, queue)
+        # Before a schedule fires: who is killed in between has promised what `gaps` looks for.
+        note_promises(deployments, datetime.now(UTC))
         _deploy(path)
         for automation in automations:
             _replace_automation(automation)
-    note_promises(deployments, datetime.now(UTC))  # what `privpipe gaps` looks for
     for one in deployments:
         when = ", ".join(f"{cron} {zone}" for cron, zone, active in one.schedules if active)
         say(f"deployed {one.flow}/{one.name}  {when or 'on request'}")
@@ -133,6 +136,9 @@ def doctor_command(config: str, deployments: str) -> dict[str, Any]:
         unread = [health.Finding("warns", "code", one) for one in list_unrun(options)]
         return [health.Finding("ok", "configuration", f"{config} fits its collection"), *unread]
 
+    def check_none() -> list[health.Finding]:
+        return [health.weigh("deployments", f"there is no {deployments}", NO_FILE, fails=False)]
+
     automations = os.path.join(os.path.dirname(deployments), "automations.yaml")
     deployed = partial(health.check_deployed, deployments, automations)
     secure = str(options.cluster.address or "").startswith("tls://")
@@ -140,7 +146,7 @@ def doctor_command(config: str, deployments: str) -> dict[str, Any]:
     checks: dict[str, health.Check] = {
         "configuration": check_configuration,
         "server": health.check_server_health,
-        **({"deployments": deployed} if os.path.exists(deployments) else {}),
+        "deployments": deployed if os.path.exists(deployments) else check_none,
         **({"certificates": health.check_certificates} if secure else {}),
         "cluster": partial(health.check_cluster, options),
         "places": partial(health.check_places, options),

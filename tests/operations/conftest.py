@@ -20,3 +20,18 @@ def batches(tmp_path: Path) -> list[Path]:
         y[:2] = [0, 1]
         np.savez(found[-1], x=x, sign=y)
     return found
+
+
+SEEN: list[tuple[str, str]] = []
+"""Accident, and what was seen."""
+
+
+@pytest.fixture
+def record_seen():
+    return lambda accident, seen: SEEN.append((accident, seen))
+
+
+def pytest_terminal_summary(terminalreporter) -> None:
+    """The accidents that were played, as a table."""
+    for accident, seen in SEEN:
+        terminalreporter.write_line(f"{accident:<24}{seen}")

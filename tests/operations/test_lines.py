@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import pickle
 import shutil
 from contextlib import suppress
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 import privpipe
 from privpipe.errors import IncompleteReleaseError, OptionError, PrivpipeError, StoreError
 from privpipe.flows import increment_flow
+from privpipe.store.access.workspace import remove_place
 from privpipe.store.collections.growing_collection import (
     open_whole_collection,
     purge_collection,
@@ -21,6 +23,7 @@ from privpipe.store.collections.growing_collection import (
 )
 from privpipe.store.releases.lazy_release import open_release
 from tests.operations.increments import append, configure, release
+from tests.store.serial_run import make_options, run_serially, serial_flows, write_small_collection
 
 RECORDS = [np.random.default_rng(n).normal(size=(45, 3)).round(4) for n in range(3)]
 
@@ -70,6 +73,27 @@ def test_reader__of_a_part_that_goes_meanwhile_gets_an_error_and_no_nan(tmp_path
         gone.unlink() if gone.is_file() else shutil.rmtree(gone)
         with pytest.raises(IncompleteReleaseError, match="no longer what it was"):
             opened.features.values  # noqa: B018
+
+
+def test_reader__of_a_whole_release_that_goes_meanwhile_gets_an_error_and_no_nan(
+    tmp_path: Path,
+) -> None:
+    url = str(tmp_path / "release.zarr")
+    write_small_collection(str(tmp_path / "people.zarr"))
+    with serial_flows():
+        run_serially(make_options(str(tmp_path / "people.zarr"), url))
+    opened, known = open_release(url), len(open_release(url).features)
+    assert np.isfinite(opened.features.values).all()
+    again = pickle.loads(pickle.dumps(opened))  # as it reaches a worker
+    remove_place(url)
+    for read in (
+        lambda: opened.features.values,
+        lambda: opened.place.values,
+        lambda: opened.features[known - 1].values,
+        lambda: again.features.mean().compute(),
+    ):
+        with pytest.raises(IncompleteReleaseError, match="no longer what it was"):
+            read()
 
 
 def test_incremental__what_cannot_be_released_in_parts_is_refused(tmp_path: Path) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import random
+from collections import Counter
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from privpipe.command.gaps_command import gaps_command
-from privpipe.errors import ClusterError, GateError, OptionError, StoreError
+from privpipe.errors import ClusterError, GateError, GuaranteeError, OptionError, StoreError
 from privpipe.pipeline.operations.deployment_file import Deployment
 from privpipe.pipeline.operations.promised_releases import (
     Promised,
@@ -23,7 +24,9 @@ from privpipe.pipeline.runs.configuration_file import fill_time
 from privpipe.pipeline.runs.watch import Watch, write_failure
 from privpipe.store.access.workspace import hold_workspace
 from privpipe.store.arrays.layout import root_document
+from privpipe.store.collections.growing_collection import append_partition
 from tests.cluster.workers.test_monitoring import read_gauges
+from tests.operations.increments import CONFIGURATION, INGEST, day
 
 CONFIG = """
 [collection]
@@ -51,16 +54,24 @@ def nightly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Deployment:
 
 def have(accident: str, url: str, choose: random.Random) -> None:
     """What a night leaves behind."""
-    if accident == "made":
+    if accident in ("made", "made at last"):
+        if accident == "made at last":
+            write_failure(url, Watch(), ClusterError("It died.", code="crashes"))
         Path(url).mkdir()
         (Path(url) / "zarr.json").write_bytes(root_document({"kind": "release"}))
     elif accident == "gate":
         write_failure(url, Watch(), GateError("It leaks.", code="leaks"))
     elif accident == "error":
         write_failure(url, Watch(), StoreError("It is full.", code="disk-full"))
+    elif accident == "crashed":
+        write_failure(url, Watch(), ClusterError("It died.", code="crashes"))
+    elif accident == "met another":
+        write_failure(url, Watch(), StoreError("Another writes.", code="busy"))
+    elif accident == "promise":
+        write_failure(url, Watch(), GuaranteeError("The budget is consumed.", code="budget"))
     elif accident == "cancelled":
         write_failure(url, Watch(), KeyboardInterrupt())
-    elif accident == "killed":
+    elif accident in ("killed", "killed, and its run deleted at the server"):
         with hold_workspace(url):  # the lock goes with the process, the folder stays
             pass
     elif accident == "damaged":
@@ -68,17 +79,24 @@ def have(accident: str, url: str, choose: random.Random) -> None:
         [results] = Path(url).parent.glob(f"{Path(url).stem}*report/run_results.json")
         results.write_text(results.read_text()[: choose.randrange(40)])
     else:
-        assert accident == "never began"
+        assert accident in ("server down", "its run deleted at the server", "late")
 
 
 OUTCOMES = {
     "made": ("made", ""),
     "gate": ("refused", "leaks: It leaks."),
     "error": ("failed", "disk-full: It is full."),
+    "made at last": ("made", ""),
+    "crashed": ("failed", "crashes: It died."),
+    "met another": ("failed", "busy: Another writes."),
+    "promise": ("refused", "budget: The budget is consumed."),
+    "late": ("waiting", "Late"),
     "cancelled": ("missing", "the last run ended as: interrupted"),
     "killed": ("missing", "a run began and its process died"),
+    "killed, and its run deleted at the server": ("missing", "a run began and its process died"),
     "damaged": ("missing", "no run has begun"),
-    "never began": ("missing", "no run has begun"),
+    "server down": ("missing", "no run has begun"),
+    "its run deleted at the server": ("missing", "no run has begun"),
 }
 
 
@@ -94,9 +112,12 @@ def test_gaps__of_a_hundred_nights_with_accidents_none_is_silent(
     assert hours == [1, 1, 0, 0]
     choose = random.Random(7)
     played = [choose.choice(sorted(OUTCOMES)) for _ in due]
+    assert set(played) == set(OUTCOMES)  # each kind is among the hundred
     for accident, (time, _) in zip(played, due, strict=True):
         have(accident, fill_time(f"{tmp_path}/night-{{logical_time}}.zarr", time), choose)
-    found = list(judge_promises(due, {}, now))
+    # A run that ended or was deleted is not among what the server lists, and one killed is.
+    late = {time: "Late" for (time, _), one in zip(due, played, strict=True) if one == "late"}
+    found = list(judge_promises(due, late, now))
     assert found == [
         Promised(time, *OUTCOMES[accident]) for accident, (time, _) in zip(played, due, strict=True)
     ]
@@ -111,8 +132,41 @@ def test_gaps__of_a_hundred_nights_with_accidents_none_is_silent(
         gaps_command("release", "2026-03-01T00:00:00Z", False)
     assert said.value.code == "gaps"
     gauges = read_gauges((tmp_path / "gaps.prom").read_text())
-    assert gauges["privpipe_promised_releases", "made"] == played.count("made")
-    assert gauges["privpipe_promised_releases", "refused"] == played.count("gate")
+    # No server answers there: what waits at it is missing, and never silent.
+    counts = Counter(OUTCOMES[one][0] if one != "late" else "missing" for one in played)
+    for kind in ("made", "refused", "failed", "missing"):
+        assert gauges["privpipe_promised_releases", kind] == counts[kind]
+
+
+def test_gaps__of_a_place_that_all_nights_share_are_not_hidden_by_the_first_release(
+    nightly: Deployment, tmp_path: Path
+) -> None:
+    config = Path(nightly.config)
+    config.write_text(config.read_text().replace("night-{logical_time}", "people"))
+    note_promises([nightly], BEGIN)
+    now = BEGIN + timedelta(days=5)
+    due, url = list_due("release", None, now), f"{tmp_path}/people.zarr"
+    have("made", url, random.Random(0))
+    assert [one.outcome for one in judge_promises(due, {}, now)] == ["made"]
+    # The records have changed since, and a release is never replaced.
+    write_failure(url, Watch(), StoreError("It is there.", code="exists"))
+    [found] = judge_promises(due, {}, now)
+    assert (found.time, found.outcome) == (due[-1][0], "failed")
+
+
+def test_gaps__of_an_earlier_configuration_outlast_a_change_to_an_incremental_one(
+    nightly: Deployment, tmp_path: Path, batches: list[Path]
+) -> None:
+    note_promises([nightly], BEGIN)
+    append_partition(str(batches[0]), f"{tmp_path}/growing.zarr", "a", day(1), INGEST)
+    growing = tmp_path / "incremental.toml"
+    growing.write_text(CONFIGURATION.format(folder=tmp_path, budget=0.05, drift=5.0))
+    other = Deployment(**{**vars(nightly), "config": str(growing)})
+    note_promises([other], BEGIN + timedelta(days=3))
+    now = BEGIN + timedelta(days=600)
+    found = list(judge_promises(list_due("release", None, now), {}, now))
+    assert [one.outcome for one in found] == ["missing"] * 4
+    assert found == sorted(found, key=lambda one: one.time)
 
 
 def test_promises__last_until_another_takes_their_place(

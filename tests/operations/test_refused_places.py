@@ -5,6 +5,8 @@ from __future__ import annotations
 import stat
 import subprocess
 import sys
+from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -18,12 +20,15 @@ from privpipe.cluster.workers.connection import (
     list_shaping_versions,
 )
 from privpipe.cluster.workers.processes import write_configuration
+from privpipe.command.deploy_command import doctor_command
 from privpipe.errors import ClusterError, GateError, OptionError, PrivpipeError, StoreError
 from privpipe.flows.deployments import retry_passing
-from privpipe.pipeline.operations.health import _judge_worker, check_certificates
+from privpipe.pipeline.operations import health
+from privpipe.pipeline.operations.health import Finding, _judge_worker, check_certificates
 from privpipe.pipeline.operations.prefect_server import check_server
 from privpipe.pipeline.runs.configuration_file import fill_time, read_time
 from privpipe.pipeline.stages.increment_check import TimeSpan
+from tests.operations.increments import CONFIGURATION
 
 
 @pytest.mark.parametrize(
@@ -249,3 +254,27 @@ def test_doctor__judges_what_a_worker_tells() -> None:
         assert (found.state, "tls://w" in found.detail) == ("fails", True)
         assert said in found.detail
         assert found.remedy
+
+
+def test_doctor__says_ready_only_where_nothing_warns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "run.toml").write_text(
+        CONFIGURATION.format(folder=tmp_path, budget=0.05, drift=5.0)
+    )
+    asked: list[health.Check] = []
+
+    def tell(states: str) -> Callable[..., list[Finding]]:
+        found = [Finding(state, "it", "as seen", "Mend it.") for state in states.split()]
+        return lambda checks: asked.append(checks["deployments"]) or found
+
+    for states, says in (("ok", "is ready"), ("ok warns", "would run; 1 of"), ("warns fails", "")):
+        monkeypatch.setattr(health, "run_checks", tell(states))
+        with suppress(ClusterError):
+            doctor_command(str(tmp_path / "run.toml"), str(tmp_path / "nothing.yaml"))
+            assert says
+        said = capsys.readouterr().out
+        assert says in said
+        assert ("is ready" in said) == (states == "ok")
+    # Without the file of deployments nobody has looked whether a schedule fires.
+    assert [one.state for check in asked for one in check()] == ["warns"] * 3

@@ -18,157 +18,34 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-import boto3
 import httpx
 import numpy as np
 import pytest
 
 from tests.flows.canaries import Canaries, search_bytes, search_tree
-from tests.operations.whole_cluster import POSTGRES, ROOT, WholeCluster, wait_for
+from tests.operations.whole_cluster import POSTGRES, WholeCluster, wait_for
+from tests.operations.whole_runs import (
+    SECRETS,
+    check_same,
+    is_published,
+    name_of,
+    open_installation,
+    pause,
+    read_keys,
+    schedule,
+    wait_cleaning,
+)
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif("PRIVPIPE_TEST_WHOLE" not in os.environ, reason="PRIVPIPE_TEST_WHOLE"),
 ]
 
-N_RECORDS = max(int(os.environ.get("PRIVPIPE_TEST_WHOLE", "1")), 1_200)
-
-SECRETS = ("SECRETmalaria", "SECRETnothing")
-
-CONFIG = """
-[collection]
-path = "s3://records/records.zarr"
-desired = ["wanted"]
-confidential = ["{hidden}"]
-[method]
-name = "null_space"
-utility_budget = 0.05
-ridge = 0.01
-[release]
-path = "s3://releases/{place}.zarr"
-[cluster]
-{cluster}
-[audit]
-holdout = 0.5
-adversaries = {adversaries}
-[gate]
-{gate}
-"""
-
-CLOSED = """enforce = true
-confidential_advantage_max = 0.45
-exposed_max = 0.15
-"""
-"""Limits that 600 held-out records can show, and that what the wanted answer tells is beyond."""
-
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WholeCluster]:
-    """Everything started and deployed, and a release to compare with, made in one process."""
-    whole = WholeCluster(tmp_path_factory.mktemp("whole"))
-    address = f'address = "tls://127.0.0.1:{whole.ports["scheduler"]}"'
-    usual = {
-        "hidden": "secret",
-        "place": "{logical_time}",
-        "cluster": address,
-        "adversaries": "[]",
-        "gate": "enforce = false",
-    }
-    closed = {"hidden": "told", "adversaries": '["least_squares"]', "gate": CLOSED}
-    for name, other in (
-        ("run", {}),
-        ("gated", {"place": "gated-{logical_time}", **closed}),
-        ("reference", {"place": "reference", "cluster": "workers = 0"}),
-    ):
-        (whole.folder / f"{name}.toml").write_text(CONFIG.format(**{**usual, **other}))
-    write_records(whole.folder / "records.npz")
-    schedule(whole, "* * * * *", active=False)
-    (whole.folder / "automations.yaml").write_text((ROOT / "deploy/automations.yaml").read_text())
-    try:
-        whole.start(*(name for name in whole.commands if name != "runs"))
-        for bucket in ("records", "releases"):
-            store(whole).create_bucket(Bucket=bucket)
-        features = "--features x --labels wanted,secret,told --categorical secret,told"
-        small = ("--chunk-mib", "0.001")
-        whole.command(
-            "ingest", "records.npz", "s3://records/records.zarr", *features.split(), *small
-        )
-        whole.command("run", "reference.toml")
-        whole.command("deploy", "prefect.yaml")
-        whole.start("runs")
+    with open_installation(tmp_path_factory.mktemp("whole")) as whole:
         yield whole
-    finally:
-        whole.stop()
-
-
-def schedule(cluster: WholeCluster, cron: str, *, active: bool) -> None:
-    """Write the deployments, the nightly one with another schedule."""
-    text = (ROOT / "deploy" / "prefect.yaml").read_text()
-    nightly = '{ cron: "0 2 * * *", timezone: Europe/Berlin, active: true }'
-    assert nightly in text
-    state = str(active).lower()
-    instead = f'{{ cron: "{cron}", timezone: Europe/Berlin, active: {state} }}'
-    (cluster.folder / "prefect.yaml").write_text(text.replace(nightly, instead))
-
-
-def write_records(path: Path) -> None:
-    random = np.random.default_rng(5)
-    x = random.normal(size=(N_RECORDS, 5))
-    secret = np.where(x @ [0.0, 1.0, 1.0, -1.0, 0.3] > 0, *SECRETS)
-    wanted = x @ [1.0, -1.0, 0.5, 0.0, 0.0] + random.normal(size=N_RECORDS) / 10
-    np.savez(path, x=x, wanted=wanted, secret=secret, told=np.where(wanted > 0, "high", "low"))
-
-
-def store(cluster: WholeCluster):
-    names = cluster.environment
-    return boto3.client(
-        "s3",
-        endpoint_url=names["AWS_ENDPOINT_URL"],
-        aws_access_key_id=names["AWS_ACCESS_KEY_ID"],
-        aws_secret_access_key=names["AWS_SECRET_ACCESS_KEY"],
-        region_name="us-east-1",
-    )
-
-
-def read_keys(cluster: WholeCluster, prefix: str = "") -> list[str]:
-    pages = (
-        store(cluster).get_paginator("list_objects_v2").paginate(Bucket="releases", Prefix=prefix)
-    )
-    return [item["Key"] for page in pages for item in page.get("Contents", ())]
-
-
-def read_release(cluster: WholeCluster, name: str) -> dict[str, bytes]:
-    """Objects of a release but for its root, which holds run and times."""
-    client = store(cluster)
-    return {
-        key.removeprefix(f"{name}.zarr/"): client.get_object(Bucket="releases", Key=key)[
-            "Body"
-        ].read()
-        for key in read_keys(cluster, f"{name}.zarr/")
-        if key != f"{name}.zarr/zarr.json"
-    }
-
-
-def is_published(cluster: WholeCluster, name: str) -> bool:
-    return f"{name}.zarr/zarr.json" in read_keys(cluster, f"{name}.zarr/zarr.json")
-
-
-def check_same(cluster: WholeCluster, name: str) -> None:
-    wanted, found = read_release(cluster, "reference"), read_release(cluster, name)
-    assert len(wanted) > 20
-    assert found == wanted
-
-
-def name_of(at: datetime) -> str:
-    return at.strftime("%Y%m%dT%H%M%SZ")
-
-
-def wait_cleaning(cluster: WholeCluster, name: str) -> None:
-    """Until the run has written some chunks, and by far not all."""
-    wait_for(
-        "chunks", lambda: len(read_keys(cluster, f"{name}.zarr/features/c/")) >= 5, seconds=120
-    )
-    assert not is_published(cluster, name)
 
 
 TIMES = (datetime(2026, 1, 1, tzinfo=UTC) + timedelta(days=n) for n in range(1000))
@@ -192,18 +69,6 @@ def test_schedule__fires_by_itself_cleans_and_publishes(cluster: WholeCluster) -
     )
     assert any(run["auto_scheduled"] for run in done)
     pause(cluster)
-
-
-def pause(cluster: WholeCluster) -> None:
-    """No more by the schedule: the runs of the other tests would wait for them."""
-    schedule(cluster, "* * * * *", active=False)
-    cluster.command("deploy", "prefect.yaml")
-
-    def is_free() -> bool:
-        asked = {"flow_runs": {"state": {"type": {"any_": ["RUNNING", "PENDING", "CANCELLING"]}}}}
-        return not cluster.ask("/flow_runs/filter", asked)
-
-    wait_for("the last scheduled run ends", is_free, 180)
 
 
 def test_gate__that_is_closed_fails_the_run_and_says_so(cluster: WholeCluster) -> None:

@@ -231,6 +231,44 @@ def test_hold_lease__is_renewed_while_held_and_reported_when_lost(place: str):
     delete_tree(open_store(work))
 
 
+@pytest.mark.slow
+def test_hold_lease__that_was_lost_ends_the_work_at_once(place: str):
+    """Another works: the end of the work may be hours away, and errors would tell of its traces."""
+    for what in ("long", "fails"):
+        work, begun = f"{place}/{what}", time.monotonic()
+        with (  # noqa: PT012 - what is raised comes when the lease is given back
+            pytest.raises(StoreError, match="was lost to another run"),
+            lease.hold_lease(work, seconds=1.0 if what == "long" else 60.0),
+        ):
+            create_bytes(f"{work}/lease/00000001.json", b"{}")
+            if what == "fails":
+                raise FileNotFoundError("the other one has tidied up")
+            while time.monotonic() < begun + 30:
+                time.sleep(0.01)
+        assert time.monotonic() < begun + 20
+
+
+@pytest.mark.slow
+def test_hold_lease__that_ran_out_is_taken_anew_and_never_written_over(
+    place: str, monkeypatch: pytest.MonkeyPatch
+):
+    """A machine that was suspended: who found the lease expired may be about to take the next."""
+    work, slept = f"{place}/work", threading.Event()
+    away = SimpleNamespace(time=lambda: time.time() + 60 * slept.is_set())
+    with lease.hold_lease(work, seconds=4.0):
+        first = read_bytes(open_store(work), "lease/00000000.json")
+        monkeypatch.setattr(lease, "time", away)
+        slept.set()
+        end = time.monotonic() + 30
+        while lease._newest(work) != 1 and time.monotonic() < end:
+            time.sleep(0.05)
+        assert lease._newest(work) == 1
+        assert read_bytes(open_store(work), "lease/00000000.json") == first
+        # Whoever had read that the first one ran out comes too late.
+        assert not create_bytes(f"{work}/lease/00000001.json", b"{}")
+    assert list_keys(open_store(work, read_only=True)) == []
+
+
 def test_hold_lease__by_a_clock_far_from_the_stores_is_refused(
     place: str, monkeypatch: pytest.MonkeyPatch
 ):

@@ -113,7 +113,8 @@ def _list_times(cron: str, zone: str, begin: datetime, end: datetime) -> Iterato
     while begin < end and (found := asyncio.run(schedule.get_dates(1000, begin, end))):
         for time in found:
             if time < end:
-                yield time.astimezone(UTC)
+                # Pendulum's own times lose their zone in arithmetic.
+                yield datetime.fromtimestamp(time.timestamp(), UTC)
         begin = found[-1] + timedelta(seconds=1)
 
 
@@ -130,18 +131,38 @@ def judge_promises(
         Logical times for which Prefect's server has a run that has not ended, with its state.
     now
     """
-    patterns = {path: configuration_file.read_pattern(path) for path in {path for _, path in due}}
-    if due and (options := patterns[due[-1][1]]).release.incremental:
-        yield from judge_partitions(options, due[-1][0])
-        return
+    by_config = dict[str, list[datetime]]()
     for time, path in due:
-        url = configuration_file.fill_time(patterns[path].release.path, time)
-        if exists(url):
-            yield Promised(time, "made")
-        elif is_held(url) or time in waiting:
-            yield Promised(time, "waiting", waiting.get(time, "a run is at work"))
-        else:
-            yield Promised(time, *_explain(url, time, now))
+        by_config.setdefault(path, []).append(time)
+    found = list[Promised]()
+    for path, times in by_config.items():
+        options = configuration_file.read_pattern(path)
+        if options.release.incremental:
+            found += judge_partitions(options, times[-1])
+            continue
+        pattern = options.release.path
+        # At one place for all times there is one release, and the newest time says whether it is.
+        some = times if configuration_file.PLACE in pattern else times[-1:]
+        found += [_judge(pattern, time, waiting, now) for time in some]
+    yield from sorted(found, key=lambda one: one.time)
+
+
+def _judge(
+    pattern: str, time: datetime, waiting: Mapping[datetime, str], now: datetime
+) -> Promised:
+    url = configuration_file.fill_time(pattern, time)
+    if exists(url) and not (url == pattern and _find_error(url)):
+        return Promised(time, "made")
+    if is_held(url) or time in waiting:
+        return Promised(time, "waiting", waiting.get(time, "a run is at work"))
+    return Promised(time, *_explain(url, time, now))
+
+
+def _find_error(url: str) -> Any:
+    """What the last run of a place failed by; nothing where it did not, or is not known."""
+    with suppress(OSError, ValueError, PrivpipeError):
+        return read_results(url).get("error")
+    return None
 
 
 def _explain(url: str, time: datetime, now: datetime) -> tuple[Outcome, str]:

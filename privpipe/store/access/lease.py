@@ -6,6 +6,7 @@ deleted to take a lease, so two who find the same one expired cannot both win. T
 its object from a thread; a holder that dies stops renewing, so a kill never needs a hand.
 """
 
+import _thread
 import json
 import os
 import secrets
@@ -39,23 +40,46 @@ def hold_lease(work_url: str, *, seconds: float = LEASE_SECONDS) -> Iterator[Non
     """
     holder = secrets.token_hex(8)
     number = _take(work_url, holder, seconds)
-    stop, lost = threading.Event(), threading.Event()
+    expires = time.time() + seconds
+    stop, lost, caller = threading.Event(), threading.Event(), threading.current_thread()
 
     def renew() -> None:
+        nonlocal number, expires
         while not stop.wait(seconds / 4):
             # A store that does not answer now may do so before the lease runs out; if not, whoever
             # takes the next one is seen as soon as it does.
             with suppress(Exception):
+                until = time.time() + seconds
+                following = _place(work_url, number + 1)
                 if _newest(work_url) != number:
                     lost.set()
-                    return
-                file_system, path = fsspec.core.url_to_fs(_place(work_url, number))
-                file_system.pipe_file(path, _make_lease(holder, seconds))
+                elif time.time() < expires:
+                    file_system, path = fsspec.core.url_to_fs(_place(work_url, number))
+                    file_system.pipe_file(path, _make_lease(holder, seconds))
+                # One that ran out, as of a machine that was suspended, is taken as others take it.
+                elif create_bytes(following, _make_lease(holder, seconds)):
+                    number += 1
+                else:
+                    lost.set()
+                expires = until
+            if lost.is_set():
+                # The work is another's now: it ends here as by Ctrl-C, and no later.
+                if caller is threading.main_thread() and not stop.is_set():
+                    _thread.interrupt_main()
+                return
 
     thread = threading.Thread(target=renew, name="privpipe-lease", daemon=True)
     thread.start()
     try:
-        yield
+        try:
+            yield
+        except BaseException:
+            # What fails while another works may fail for that.
+            with suppress(Exception):
+                if _newest(work_url) != number:
+                    lost.set()
+            if not lost.is_set():
+                raise
         if lost.is_set():
             raise StoreError(
                 f"The lease on {shown(work_url)} was lost to another run.",

@@ -12,6 +12,8 @@ import xarray as xr
 import zarr
 from xarray.backends import BackendArray
 from xarray.core import indexing
+from zarr.abc.store import Store
+from zarr.storage import WrapperStore
 
 from privpipe.described import described
 from privpipe.errors import IncompleteReleaseError, InputError, StoreError
@@ -34,7 +36,7 @@ def open_dataset(url: str, *, verify: bool = False) -> xr.Dataset:
     header = check_release(url, verify=verify)
     # Without dask xarray reads lazily by itself; only joins and factored records need its chunks.
     chunks: dict[str, int] | None = {} if is_installed("dask") else None
-    dataset = xr.open_zarr(open_store(url, read_only=True), consolidated=False, chunks=chunks)
+    dataset = xr.open_zarr(WholeChunks(url), consolidated=False, chunks=chunks)
     # By allow-list: what else lies in the store was put there by another.
     allowed: xr.Dataset = dataset[list(header["arrays"])]
     if header.get("layout") == "factored":
@@ -43,6 +45,36 @@ def open_dataset(url: str, *, verify: bool = False) -> xr.Dataset:
         records = read_basis(url).expand(dataset[FEATURES])
         allowed = allowed.drop_vars(FEATURES).assign({FEATURES: records})
     return _describe(allowed, header)
+
+
+class WholeChunks(WrapperStore[Store]):
+    """The store of a release that is opened to be read, where a chunk that is gone is an error.
+
+    Zarr reads it as NaN, as withheld records are, and a release may be erased while it is open.
+    """
+
+    def __init__(self, url: str = "", store: Store | None = None) -> None:
+        super().__init__(store or open_store(url, read_only=True))
+        self.url = url
+
+    def _with_store(self, store: Store) -> WholeChunks:
+        return WholeChunks(self.url, store)
+
+    async def get(self, key: str, prototype: Any, byte_range: Any = None) -> Any:
+        """Raise IncompleteReleaseError for a chunk that is not there."""
+        found = await super().get(key, prototype, byte_range)
+        if found is None and "/c/" in key:
+            raise _explain_gone(self.url)
+        return found
+
+
+def _explain_gone(url: str) -> IncompleteReleaseError:
+    return IncompleteReleaseError(
+        f"A part of {shown(url)} is no longer what it was when the release was opened.",
+        remedy="Open the release again: it, or a partition of it, may have been withdrawn or "
+        "replaced since. If that fails too, `privpipe inspect --verify` says what is missing.",
+        code="part-gone",
+    )
 
 
 def _open_generation(url: str, *, verify: bool) -> xr.Dataset:
@@ -179,12 +211,7 @@ def _read_part(url: str, part: incremental.Part, name: str, rows: slice) -> AnyA
         # Zarr reads a chunk that is gone as NaN, as withheld records are. The root goes first.
         incremental.check_part(url, part)
     except (KeyError, FileNotFoundError, IncompleteReleaseError):
-        problem = IncompleteReleaseError(
-            f"A part of {shown(url)} is no longer what it was when the release was opened.",
-            remedy="Open the release again: a partition may have been withdrawn or replaced since. "
-            "If that fails too, `privpipe inspect --verify` says what is missing.",
-            code="part-gone",
-        )
+        problem = _explain_gone(url)
     else:
         return found
     raise problem

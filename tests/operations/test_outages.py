@@ -1,0 +1,176 @@
+"""Each process of an installation is away for minutes in the middle of a run, then comes back.
+
+The schedule goes on meanwhile. Nothing is done by hand but what a supervisor does. Afterwards each
+release that the schedule promised is there, once, in order, with the same bytes. An hour on a small
+machine: runs where PRIVPIPE_TEST_WHOLE is set. PRIVPIPE_TEST_OUTAGE is seconds of an outage: by
+default more than all that ends by itself within (a lease of 120 s, heartbeats of 120 s, connections
+of 60 s, a slot's lease of 225 s, a worker's life of 300 s).
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from tests.operations.whole_cluster import POSTGRES, WholeCluster, wait_for
+from tests.operations.whole_runs import (
+    check_same,
+    is_published,
+    name_of,
+    open_installation,
+    pause,
+    read_keys,
+    read_writes,
+    schedule,
+)
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(3600),
+    pytest.mark.skipif("PRIVPIPE_TEST_WHOLE" not in os.environ, reason="PRIVPIPE_TEST_WHOLE"),
+]
+
+OUTAGE = float(os.environ.get("PRIVPIPE_TEST_OUTAGE", "310"))
+EVERY = 2
+"""Minutes between two releases of the schedule."""
+WORKERS = ("worker-1", "worker-2")
+
+
+@dataclass(frozen=True)
+class Accident:
+    """What goes away.
+
+    Parameters
+    ----------
+    killed
+        Processes; "driver" is that of the run.
+    frozen
+        The driver is stopped, as a machine that is suspended, and goes on later.
+    held
+        The work is held up as well, so that the run lasts longer than the outage.
+    """
+
+    killed: tuple[str, ...] = ()
+    frozen: bool = False
+    held: bool = False
+
+
+ACCIDENTS = {
+    "server": Accident(("server",), held=True),
+    "database": Accident(("database",), held=True),
+    "runs": Accident(("runs",), held=True),
+    "scheduler": Accident(("scheduler",)),
+    "worker": Accident(("worker-1",)),
+    "workers": Accident(WORKERS),
+    "s3": Accident(("s3",)),
+    "machine of the runs": Accident(("runs", "driver")),
+    "suspended driver": Accident(frozen=True),
+    "everything": Accident(("runs", "driver", *WORKERS, "scheduler", "server", "database", "s3")),
+}
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WholeCluster]:
+    with open_installation(tmp_path_factory.mktemp("outages")) as whole:
+        yield whole
+
+
+def find_cleaning(cluster: WholeCluster) -> tuple[str, datetime] | None:
+    """A scheduled run that has written some chunks and by far not all, with its logical time."""
+    asked = {"flow_runs": {"state": {"type": {"any_": ["RUNNING"]}}}}
+    for run in cluster.ask("/flow_runs/filter", asked):
+        at = datetime.fromisoformat(run["expected_start_time"])
+        if len(read_keys(cluster, f"{name_of(at)}.zarr/features/c/")) >= 5:
+            return None if is_published(cluster, name_of(at)) else (str(run["id"]), at)
+    return None
+
+
+@contextmanager
+def stopped(groups: list[int]) -> Iterator[None]:
+    for group in groups:
+        os.killpg(group, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for group in groups:
+            os.killpg(group, signal.SIGCONT)
+
+
+def play(cluster: WholeCluster, accident: Accident, run: str) -> None:
+    """Away, and back."""
+    driver = cluster.find_driver(run)
+    held = [cluster.processes[name].pid for name in WORKERS] if accident.held else []
+    if accident.frozen:
+        held.append(os.getpgid(driver))
+    with stopped(held):
+        for name in accident.killed:
+            if name == "driver":
+                os.kill(driver, signal.SIGKILL)
+            elif name in cluster.processes:
+                cluster.kill(name)
+        time.sleep(OUTAGE)
+    # What a supervisor starts again: what was killed, and what ended by itself meanwhile.
+    gone = [name for name, process in cluster.processes.items() if process.poll() is not None]
+    back = {*accident.killed, *gone} - {"driver"}
+    cluster.start(*(name for name in cluster.commands if name in back))
+
+
+def list_times(first: datetime, last: datetime) -> list[datetime]:
+    """What the schedule promised."""
+    n = int((last - first) / timedelta(minutes=EVERY))
+    return [first + timedelta(minutes=EVERY * k) for k in range(n + 1)]
+
+
+@pytest.mark.parametrize("name", ACCIDENTS)
+def test_outage__each_promised_release_comes_once_in_order(
+    cluster: WholeCluster, name: str, record_seen
+) -> None:
+    accident = ACCIDENTS[name]
+    if "database" in accident.killed and POSTGRES is None:
+        pytest.skip("there is no PostgreSQL here")
+    if "s3" in accident.killed and not cluster.keeps_objects:
+        pytest.skip("this S3 server keeps its objects in memory")
+    schedule(cluster, f"*/{EVERY} * * * *", active=True)
+    cluster.command("deploy", "prefect.yaml")
+    run, at = wait_for("a run that cleans", lambda: find_cleaning(cluster), 300)
+    play(cluster, accident, run)
+    back = datetime.now(UTC)
+    times = list_times(at, back)
+    try:
+        for time_ in times:
+            wait_for(f"{time_}", lambda at=time_: is_published(cluster, name_of(at)), 1500)
+    finally:
+        pause(cluster)
+    wait_for("the run's state", lambda: cluster.state(run)[0] == "COMPLETED", 600)
+    written = [read_writes(cluster, f"{name_of(at)}.zarr/") for at in times]
+    roots = [
+        found[f"{name_of(at)}.zarr/zarr.json"] for at, found in zip(times, written, strict=True)
+    ]
+    redone = [sum(len(one) - 1 for key, one in found.items() if "/c/" in key) for found in written]
+    record_seen(
+        name,
+        f"{len(times)} releases; {redone} writes again; published "
+        f"{[f'{one[0] - back}' for one in roots]} after it",
+    )
+    for time_ in times:
+        check_same(cluster, name_of(time_))
+    assert [len(one) for one in roots] == [1] * len(times)  # two never write
+    assert all(one <= other for one, other in itertools.pairwise(roots)), "in order"
+    asked = {
+        "flow_runs": {
+            "expected_start_time": {"after_": at.isoformat(), "before_": back.isoformat()}
+        }
+    }
+    runs = cluster.ask("/flow_runs/filter", asked)
+    assert sorted(one["expected_start_time"] for one in runs) == sorted(
+        {one["expected_start_time"] for one in runs}
+    )
+    assert {one["state"]["type"] for one in runs} == {"COMPLETED"}
