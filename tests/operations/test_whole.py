@@ -147,6 +147,17 @@ def test_kill__of_any_process_makes_the_same_release(cluster: WholeCluster, vict
     check_same(cluster, name_of(at))
 
 
+def test_kill__of_a_driver_before_its_first_heartbeat_makes_the_release(
+    cluster: WholeCluster,
+) -> None:
+    at = next(TIMES)
+    run = cluster.begin("run.toml", at.isoformat())
+    wait_for("the run", lambda: cluster.state(run)[0] == "RUNNING", 180)
+    os.kill(cluster.find_driver(run), signal.SIGKILL)
+    wait_completed(cluster, run)
+    check_same(cluster, name_of(at))
+
+
 OUTAGE = float(os.environ.get("PRIVPIPE_TEST_OUTAGE", "290"))
 """Seconds without Prefect's server: more than the 225 s after which a lease is renewed."""
 
