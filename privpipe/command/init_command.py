@@ -187,7 +187,8 @@ def init_command(
     opened = open_whole_collection(collection)
     schema = opened.schema_of_records
     for name in (*desired, *confidential):
-        schema.variable(name)
+        if schema.variable(name).column.n_categories == 1:
+            raise forecast.refuse_constant([name])
     suited, values = forecast.suggest_method(opened, () if desired else confidential)
     chosen, method = method, method or suited
     release = release or companion_url(collection, "release.zarr")

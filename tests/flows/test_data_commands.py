@@ -126,6 +126,19 @@ def test_init__writes_once(tmp_path, command, source):
     assert command("init", tmp_path / "c.zarr", "-", "--desired", "smoker")[1] == text
 
 
+@pytest.mark.parametrize("role", ["--desired", "--confidential"])
+def test_init__refuses_a_variable_of_one_category(tmp_path, command, role):
+    """A confidential one ended in a division by zero, and a desired one was for `check` to find."""
+    path, there = tmp_path / "one.csv", tmp_path / "c.zarr"
+    make_frame(40).assign(kind="same").to_csv(path, index=False)
+    command("ingest", path, there, "--drop", "id,town", "--labels", "smoker,kind")
+    for method in ((), ("--method", "minimax")):
+        code, _, err = command("init", there, tmp_path / "p.toml", role, "kind", *method)
+        assert code == 3
+        assert "[single_class]: 'kind' has one and the same value" in err
+    assert not (tmp_path / "p.toml").exists()
+
+
 def test_schema__is_a_json_schema(command):
     code, out, _ = command("schema")
     assert code == 0
