@@ -3,13 +3,11 @@
 Hamm, JMLR 2017, Algorithm 1, and what replaces it by default.
 """
 
-import warnings
 from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
-import scipy.optimize as so
 
 from privpipe.errors import ConvergenceError
 from privpipe.numerics.minimax.filters import InputScaling
@@ -25,6 +23,11 @@ LEAST_SLOPE = 1e-7
 """In whitened inputs, below which there is nothing to gain."""
 MOST_TRIALS = 20
 """Of a line search: one or two are usual."""
+LEAST_GAIN = 1e-4
+"""Share of what the slope promises that a step has to gain."""
+FLATTER, NEARLY = 0.5, 0.9
+"""Share of the slope that a step may leave; the second where Phi is another one soon, and rounds
+that would flatten more are not repaid."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,7 +83,7 @@ def descend_quasi_newton(
     """
     # L-BFGS in whitened inputs needs a tenth of the rounds of plain gradient steps, Adam, or
     # L-BFGS on features as they are.
-    recorder = _Recorder(objective, scaling, early_stopping)
+    recorder = _Recorder(objective, scaling, early_stopping, FLATTER if pairs is None else NEARLY)
     x, known = scaling.invert(start), deque(maxlen=MEMORY) if pairs is None else pairs
     recorder.accept(x)
     return recorder.finish(recorder.lower(x, max_iterations, tolerance, known))
@@ -98,7 +101,7 @@ def descend_alternating(
     Hamm, JMLR 2017, Algorithm 1, equations (74)-(76).
     """
     # The paper steps in the filter's own coordinates.
-    recorder = _Recorder(objective, InputScaling(), 0)
+    recorder = _Recorder(objective, InputScaling())
     u, found = start, recorder.accept(start)
     try:
         for _ in range(max_iterations):
@@ -113,9 +116,14 @@ class _Recorder:
     """Evaluates, remembers the last point evaluated, and keeps the history of accepted ones."""
 
     def __init__(
-        self, objective: MinimaxObjective, scaling: InputScaling, early_stopping: int
+        self,
+        objective: MinimaxObjective,
+        scaling: InputScaling,
+        early_stopping: int = 0,
+        flatter: float = FLATTER,
     ) -> None:
         self.objective, self.scaling, self.early_stopping = objective, scaling, early_stopping
+        self.flatter = flatter
         self._seen: dict[bytes, Evaluation] = {}
         self._accepted: list[tuple[FloatArray, Evaluation]] = []
         self._rows: list[list[float]] = []
@@ -158,8 +166,9 @@ class _Recorder:
             x, before, last = x + step * direction, value, slope
             self.accept(x)
             value, slope = self.measure(x)
-            # Their product is positive: the search ends where the slope has flattened.
-            pairs.append((step * direction, slope - last))
+            # Not of a search that ended where the slope was steeper still.
+            if (slope - last) @ direction > 0:
+                pairs.append((step * direction, slope - last))
             if self.has_risen():
                 return "held_out"
             if before - value <= tolerance * max(1.0, abs(before), abs(value)):
@@ -167,15 +176,26 @@ class _Recorder:
         return "iterations"
 
     def _search(self, x: FloatArray, direction: FloatArray) -> float | None:
-        """Step along a direction that lowers Phi and flattens its slope enough, or None."""
+        """Step along a direction that lowers Phi and flattens its slope enough, or None.
+
+        References
+        ----------
+        Lewis and Overton 2013, Nonsmooth optimization via quasi-Newton methods, Algorithm 2.6.
+        """
+        # Phi bends sharply where a head may grow: a search that also bounds the slope from above
+        # found no step where every one that it tried lowered Phi, and ended at the start.
         value, slope = self.measure(x)
-        functions = [lambda at, part=part: self.measure(at)[part] for part in range(2)]
-        with warnings.catch_warnings():  # where it finds none it also warns
-            warnings.simplefilter("ignore")
-            found: float | None = so.line_search(
-                *functions, x, direction, gfk=slope, old_fval=value, maxiter=MOST_TRIALS
-            )[0]
-        return found
+        steepness, low, high, step = float(slope @ direction), 0.0, np.inf, 1.0
+        for _ in range(MOST_TRIALS):
+            phi, there = self.measure(x + step * direction)
+            if not phi <= value + LEAST_GAIN * step * steepness:
+                high = step
+            elif there @ direction < self.flatter * steepness:
+                low = step
+            else:
+                return step
+            step = 2 * low if high == np.inf else (low + high) / 2
+        return low or None
 
     def has_risen(self) -> bool:
         """Whether held-out Phi has not fallen for as many iterates as are waited for."""

@@ -288,3 +288,18 @@ def test_groups_of_one_record__are_refused_with_a_way_out_that_there_is() -> Non
     options = MinimaxOptions(adversary=("logistic", "group"))
     with pytest.raises(InputError, match="Leave the adversary out"):
         fit_minimax_filter(records, options)
+
+
+@pytest.mark.parametrize(
+    ("seed", "most", "before"), [(820_002, -1.46, -0.770), (820_020, -1.46, -1.066)]
+)
+def test_descent__does_not_end_where_every_step_lowers_phi(
+    seed: int, most: float, before: float
+) -> None:
+    """A search for a slope near zero found none beside a kink, and ended at the start or after one
+    iteration."""
+    records, options = draw_odd_problem(seed)
+    options.pop("adversary", None)
+    phi = fit_minimax_filter(records, MinimaxOptions(**options)).history[:, 1]
+    assert phi.min() < most < before
+    assert (np.diff(phi) < 0).all()
