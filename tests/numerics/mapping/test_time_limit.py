@@ -24,6 +24,7 @@ from privpipe.numerics.mapping.search import column_generation
 from privpipe.numerics.mapping.search.column_generation import TimedPricing
 from privpipe.numerics.mapping.search.frank_wolfe import search_frank_wolfe
 from privpipe.sanitizers.mapping.solving import solve
+from tests.bench.bench_mapping_scale import line_law
 from tests.cluster.test_replies import make_categorical
 from tests.numerics.test_mapping_pricing import make_problem, random_duals
 
@@ -52,6 +53,25 @@ def test_search__keeps_its_limit_where_one_round_takes_a_good_part_of_it(
     reason = search(problem, 2.0)
     assert reason == "time limit"
     assert time.process_time() - begun <= 2.2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("law", "kind", "budget"),
+    [("waves", "squared", 200.0), ("gamma", "absolute", 1000.0), ("noise", "absolute", 3.7)],
+)
+def test_solve__of_an_ordered_alphabet_spends_its_limit_and_no_more(
+    monkeypatch: pytest.MonkeyPatch, law: str, kind: Any, budget: float
+) -> None:
+    """Issue: within .9 to 1.1. Millions of pairs were joined after the end: 1.7 of the first."""
+    given: dict[str, Any] = {"distortion_budget": budget, "gap": 1e-10}
+    solve.solve_privacy_mapping(*line_law(law, 9_000, 3), kind, max_seconds=5.0, **given)
+    set_clock(monkeypatch, time.process_time)
+    joint, codes = line_law(law, 20_011, 31)
+    begun = time.process_time()
+    found = solve.solve_privacy_mapping(joint, codes, kind, max_seconds=20.0, **given)
+    assert found.stopped == "time limit"
+    assert 0.9 * 20 <= time.process_time() - begun <= 1.15 * 20
 
 
 @pytest.mark.parametrize("kind", ["hamming", "squared", "matrix"])

@@ -16,7 +16,7 @@ from privpipe.numerics.mapping.problem import smoothed_dual
 from privpipe.numerics.mapping.problem.ordered_pricing import bin_posteriors, is_squared
 from privpipe.numerics.mapping.problem.programme import Duals, Pairs, Plan, dot, make_feasible
 from privpipe.numerics.mapping.problem.search_progress import Explorer, SearchProgress
-from privpipe.numerics.mapping.problem.smoothed_dual import DualPoint
+from privpipe.numerics.mapping.problem.smoothed_dual import DualPoint, Late
 from privpipe.numerics.mapping.search.coarsening import CoarseAlphabet, coarsen_alphabet
 from privpipe.numerics.mapping.search.column_generation import OrderedExplorer
 from privpipe.numerics.mapping.search.full_alphabet_search import is_thin, search_full
@@ -104,14 +104,15 @@ def _search_cells(
     n_pairs = _search_level(inner, here, OrderedExplorer(_LEVEL_BINS))
     duals = level.refine_duals(inner.duals)
     found = OrderedExplorer(_CERTIFYING_BINS, width=0)(progress.problem, duals, None, -np.inf)
-    progress.offer(_refine_plan(level, inner.plan), found.duals, found.bound, n_pairs, "cells")
+    plan = _refine_plan(level, inner.plan, progress.is_late)
+    progress.offer(plan, found.duals, found.bound, n_pairs, "cells")
     return level, inner.plan, duals
 
 
-def _refine_plan(level: CoarseAlphabet, plan: Plan) -> Plan:
+def _refine_plan(level: CoarseAlphabet, plan: Plan, late: Late) -> Plan:
     """The best way back: with posteriors that differ within a group, wider spacings."""
     best, spacing = level.refine_plan(plan), _REFINEMENT
-    while not level.bins.exact and spacing <= level.fine.n_symbols // _COARSEST:
+    while not (level.bins.exact or spacing > level.fine.n_symbols // _COARSEST or late()):
         wider = level.refine_plan(plan, spacing)
         # Not at the first: information may rise once before it falls.
         if wider.information >= best.information and spacing > _REFINEMENT**2:

@@ -140,7 +140,7 @@ def anneal(
         near = state.pairs.keep_near(problem, cost - level[state.pairs.columns], _REACH * tau)
         pairs = near.join(problem, found.symbols, found.columns)
         if behind >= _BEHIND:
-            state = _mix_newcomers(problem, solved, masses, pairs, anchor, behind > _LOST)
+            state = _mix_newcomers(progress, solved, masses, pairs, anchor, behind > _LOST)
             continue
         # Unrepaired it would draw all who were added to it; repaired it undercuts no column.
         logits = solved.logits
@@ -152,7 +152,7 @@ def anneal(
 
 
 def _mix_newcomers(
-    problem: MappingProblem,
+    progress: SearchProgress,
     solved: DualPoint,
     masses: FloatArray,
     pairs: Pairs,
@@ -160,7 +160,7 @@ def _mix_newcomers(
     lost: bool,
 ) -> DualPoint:
     """Start from mixed masses, where the set lagged far: new pairs are given a little of each."""
-    tau = solved.temperature
+    problem, tau = progress.problem, solved.temperature
     weights = _NEWCOMERS * replace(solved, pairs=pairs, temperature=_SPREAD * tau).masses(problem)
     before, after = _keys(problem, solved.pairs), _keys(problem, pairs)
     old = np.minimum(np.searchsorted(after, before), len(pairs) - 1)
@@ -171,7 +171,8 @@ def _mix_newcomers(
     logits = np.log(mixed[:, :-1] / mixed[:, -1:])
     # Far behind at a low temperature is easier to fix at a higher one.
     warmer = min(_WARMEST, 2.0 * tau) if lost else tau
-    return smoothed_dual.spend_budget(problem, DualPoint(pairs, logits, solved.multiplier, warmer))
+    point = DualPoint(pairs, logits, solved.multiplier, warmer)
+    return smoothed_dual.spend_budget(problem, point, progress.is_late)
 
 
 def _keys(problem: MappingProblem, pairs: Pairs) -> IntArray:
