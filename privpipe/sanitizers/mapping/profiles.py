@@ -11,6 +11,7 @@ import numpy as np
 from scipy.special import gammaincc
 
 from privpipe.errors import InputError
+from privpipe.numerics.kinds import find_distinct_rows
 from privpipe.protocols import FloatArray, IntArray, Shard
 
 SmoothingKind = Literal["none", "dirichlet", "hierarchical"]
@@ -72,9 +73,9 @@ class ProfileCounts:
         first = max(shard.first_record, ~shard.first_record)
         later = (first + np.arange(len(shard.attributes)) >= middle)[:, None][:, : int(middle > 0)]
         columns = [part[known].astype(np.int64) for part in (later, shard.attributes, private)]
-        keys, counts = np.unique(np.concatenate(columns, axis=1), axis=0, return_counts=True)
+        keys, places = find_distinct_rows(np.concatenate(columns, axis=1))
         width = later.shape[1] + int(shard.attributes.shape[1])
-        return cls(keys, counts.astype(np.int64), width, int((~known).sum()))
+        return cls(keys, np.bincount(places), width, int((~known).sum()))
 
     def merge(self, other: ProfileCounts) -> ProfileCounts:
         """Counts of the records of both."""
@@ -106,9 +107,9 @@ class ProfileCounts:
 
 def _add_cells(keys: IntArray, counts: IntArray) -> tuple[IntArray, IntArray]:
     """Each key once, and the records of all that are equal."""
-    found, place = np.unique(keys, axis=0, return_inverse=True)
+    found, place = find_distinct_rows(keys)
     summed = np.zeros(len(found), np.int64)
-    np.add.at(summed, place.ravel(), counts)
+    np.add.at(summed, place, counts)
     return found, summed
 
 
@@ -145,8 +146,8 @@ def find_change(halves: ProfileCounts) -> tuple[float, int]:
     later = halves.counts * halves.keys[:, 0]
     found = []
     for columns in tables:
-        _, place = np.unique(keys[:, columns], axis=0, return_inverse=True)
-        total, late = (np.bincount(place.ravel(), each) for each in (halves.counts, later))
+        place = find_distinct_rows(keys[:, columns])[1]
+        total, late = (np.bincount(place, each) for each in (halves.counts, later))
         found.append(_compare_halves(total, late))
     return min(1.0, len(tables) * min(found)), int(np.argmin(found))
 
@@ -216,10 +217,10 @@ def make_joint(
     private : (n_private, n_private_variables)
         Codes of the private variables of each private value.
     """
-    codes, symbol = np.unique(counts.keys[:, : counts.n_attributes], axis=0, return_inverse=True)
+    codes, symbol = find_distinct_rows(counts.keys[:, : counts.n_attributes])
     private, value = number_private(counts, private)
     table = np.zeros((len(private), len(codes)))
-    np.add.at(table, (value, symbol.ravel()), counts.counts)
+    np.add.at(table, (value, symbol), counts.counts)
     return table, codes, private
 
 

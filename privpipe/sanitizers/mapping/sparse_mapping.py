@@ -14,6 +14,7 @@ from privpipe.described import record_map
 from privpipe.errors import InputError, OptionError
 from privpipe.fitted_names import giving_back, name_codes, read_codes, schema_of
 from privpipe.fitted_schema import UNKNOWN, NamedCodes
+from privpipe.numerics.kinds import find_distinct_rows
 from privpipe.numerics.mapping.problem.programme import CodeDistance, DistanceKind
 from privpipe.numerics.mapping.worst_case import measure_epsilon
 from privpipe.numerics.random.categorical import CategoryTable, draw_categories, tabulate_categories
@@ -230,12 +231,12 @@ class SparseMapping(DrawnCategories):
 
     def _find(self, x: IntArray) -> tuple[IntArray, int]:
         """Symbols, and how many records' own symbol is not in the alphabet."""
-        distinct, inverse, counts = np.unique(x, axis=0, return_inverse=True, return_counts=True)
+        distinct, places = find_distinct_rows(x)
         symbols = self._look_up(distinct)
         unknown = np.flatnonzero((self.codes[symbols] != distinct).any(axis=1))
         if len(unknown):
             symbols[unknown] = self._replace(distinct[unknown])
-        return np.asarray(symbols[inverse.ravel()]), int(counts[unknown].sum())
+        return np.asarray(symbols[places]), int(np.isin(places, unknown).sum())
 
     def release_codes(self, codes: IntArray, words: protocols.WordArray) -> tuple[IntArray, int]:
         """See `DrawnCategories.release_codes`."""
