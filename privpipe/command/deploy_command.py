@@ -11,10 +11,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from privpipe.command.gaps_command import list_waiting, start_runs
 from privpipe.errors import ClusterError
 from privpipe.pipeline.operations import health, prefect_server
 from privpipe.pipeline.operations.deployment_file import read_automations, read_deployments
-from privpipe.pipeline.operations.promised_releases import note_promises
+from privpipe.pipeline.operations.promised_releases import list_due, note_promises
 from privpipe.pipeline.runs.configuration_file import read_options
 from privpipe.pipeline.runs.trusted_code import list_unrun
 from privpipe.pipeline.stages.check import check_stage
@@ -48,11 +49,18 @@ def deploy_command(path: str) -> dict[str, Any]:
             _make_pool(pool)
             _make_queue(pool, queue)
         # Before a schedule fires: who is killed in between has promised what `gaps` looks for.
-        note_promises(deployments, datetime.now(UTC))
+        begun = datetime.now(UTC)
+        note_promises(deployments, begun)
         _deploy(path)
         for automation in automations:
             _replace_automation(automation)
     for one in deployments:
+        # Prefect 3.8 deletes the runs to come and makes them anew a moment later: what became due
+        # in between has none.
+        if any(active for *_, active in one.schedules):
+            due, waiting = list_due(one.name, begun, datetime.now(UTC)), list_waiting(one.name)
+            if missed := [time for time, _ in due if time not in waiting]:
+                start_runs(one.name, missed)
         when = ", ".join(f"{cron} {zone}" for cron, zone, active in one.schedules if active)
         say(f"deployed {one.flow}/{one.name}  {when or 'on request'}")
     for automation in automations:

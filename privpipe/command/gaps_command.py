@@ -1,6 +1,7 @@
 """``privpipe gaps``: promised releases that are not there, and runs that make them."""
 
 from collections import Counter
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -39,7 +40,7 @@ def gaps_command(deployment: str, since: str, fill: bool) -> dict[str, Any]:
     prefect_server.prepare_prefect()
     now = datetime.now(UTC)
     due = promises.list_due(deployment, read_time(since) if since else None, now)
-    found = list(promises.judge_promises(due, _list_waiting(deployment), now))
+    found = list(promises.judge_promises(due, list_waiting(deployment), now))
     counts = Counter(one.outcome for one in found)
     gaps = [one for one in found if one.outcome in promises.GAPS]
     for one in found:
@@ -50,7 +51,8 @@ def gaps_command(deployment: str, since: str, fill: bool) -> dict[str, Any]:
     newest = promises.find_newest(found, due[-1][1]) if due else 0.0
     begun = datetime.fromisoformat(promises.read_ledger(deployment)[0]["since"]).timestamp()
     export_gauges(PromiseCollector(deployment, whole, newest or begun), promised=deployment)
-    filled = _fill(deployment, gaps) if fill else []
+    absent = [one.time for one in gaps if one.outcome != "refused"]
+    filled = start_runs(deployment, absent) if fill else []
     if gaps and not fill:
         raise ClusterError(
             f"{len(gaps)} of {len(found)} promised releases of {deployment} are not there; the "
@@ -67,7 +69,7 @@ def gaps_command(deployment: str, since: str, fill: bool) -> dict[str, Any]:
     }
 
 
-def _list_waiting(name: str) -> dict[datetime, str]:
+def list_waiting(name: str) -> dict[datetime, str]:
     """Logical times of runs that have not ended; empty where no server answers."""
     from prefect.client.orchestration import get_client
     from prefect.client.schemas import filters, objects, sorting
@@ -92,12 +94,12 @@ def _list_waiting(name: str) -> dict[datetime, str]:
     }
 
 
-def _fill(name: str, gaps: list[promises.Promised]) -> list[str]:
-    """Start a run for each gap that a run can fill, the earliest first."""
+def start_runs(name: str, due: Sequence[datetime]) -> list[str]:
+    """Start a run for each logical time, the earliest first; of growing releases for the last."""
     from prefect.client.orchestration import get_client
     from prefect.client.schemas.filters import DeploymentFilter
 
-    times = [f"{one.time:%Y-%m-%dT%H:%M:%SZ}" for one in gaps if one.outcome != "refused"]
+    times = [f"{time:%Y-%m-%dT%H:%M:%SZ}" for time in due]
     prefect_server.check_server()
     with prefect_server.blaming_prefect(), get_client(sync_client=True) as client:
         named = DeploymentFilter.model_validate({"name": {"any_": [name]}})
