@@ -53,10 +53,10 @@ S3_COMMAND := env GATEWAY_PORT={port} BIND_HOST=127.0.0.1 SERVICES=s3 S3_PERSIST
 test-s3: $(READY) $(S3_SERVER)/bin/ministack
 	PRIVPIPE_TEST_S3='$(S3_COMMAND)' $(BIN)/python -m pytest -q -n 0 tests/store/test_storage_faults.py
 
-# A whole installation in processes, each killed once, with that server.
+# A whole installation in processes, each killed once and each away for minutes, with that server.
 test-whole: $(READY) $(S3_SERVER)/bin/ministack
 	PRIVPIPE_TEST_S3='$(S3_COMMAND)' PRIVPIPE_TEST_WHOLE=1 \
-	  $(BIN)/python -m pytest -q -n 0 tests/operations/test_whole.py
+	  $(BIN)/python -m pytest -q -n 0 tests/operations/test_whole.py tests/operations/test_outages.py
 
 # Prometheus and promtool, of Debian's package, unpacked and not installed: what tests of alerts run
 # on. Without it, as on another system, they are skipped.

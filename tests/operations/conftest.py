@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tabulate import tabulate
 
 
 @pytest.fixture
@@ -22,16 +23,20 @@ def batches(tmp_path: Path) -> list[Path]:
     return found
 
 
-SEEN: list[tuple[str, str]] = []
-"""Accident, and what was seen."""
-
-
-@pytest.fixture
-def record_seen():
-    return lambda accident, seen: SEEN.append((accident, seen))
-
-
 def pytest_terminal_summary(terminalreporter) -> None:
-    """The accidents that were played, as a table."""
-    for accident, seen in SEEN:
-        terminalreporter.write_line(f"{accident:<24}{seen}")
+    """What was played on a whole installation, as a table of accident, expected and seen."""
+    rows = []
+    for outcome in ("passed", "failed"):
+        for report in terminalreporter.stats.get(outcome, ()):
+            place, _, name = report.nodeid.partition("::test_")
+            if report.when != "call" or not place.endswith(("test_whole.py", "test_outages.py")):
+                continue
+            accident, _, expected = name.partition("__")
+            expected, _, which = expected.rstrip("]").partition("[")
+            seen = dict(report.user_properties).get("seen", "")
+            if report.failed:
+                seen = f"{seen} {report.longrepr.reprcrash.message.splitlines()[0]}"
+            rows.append([f"{accident} {which}", expected.replace("_", " "), outcome, seen])
+    if rows:
+        headers = ["accident", "expected", "test", "seen"]
+        terminalreporter.write_line(tabulate(rows, headers, maxcolwidths=[24, 30, None, 60]))
