@@ -48,7 +48,7 @@ class SourceFormat:
 
 
 _ROOM = "privpipe.store.sources"
-_ZARR = f"{_ROOM}.zarr_arrays"
+_ARRAYS = f"{_ROOM}.array_files"
 _LINES = (".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz")
 _TEXT = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".zip", ".data")
 FORMATS: tuple[SourceFormat, ...] = (
@@ -60,8 +60,8 @@ FORMATS: tuple[SourceFormat, ...] = (
     SourceFormat("xlsx", (".xlsx",), f"{_ROOM}.workbook:WorkbookTable", of_files=True),
     SourceFormat("sqlite", (".sqlite", ".db"), f"{_ROOM}.workbook:SqliteTable", of_files=True),
     SourceFormat("duckdb", (".duckdb",), f"{_ROOM}.workbook:DuckdbTable", of_files=True),
-    SourceFormat("npz", (".npz",), f"{_ROOM}.npz:open_npz"),
-    SourceFormat("zarr", (".zarr",), f"{_ZARR}:open_zarr", mark=f"{_ZARR}:is_zarr_group"),
+    SourceFormat("npz", (".npz",), f"{_ARRAYS}:open_npz"),
+    SourceFormat("zarr", (".zarr",), f"{_ARRAYS}:open_zarr", mark=f"{_ARRAYS}:is_zarr_group"),
 )
 
 

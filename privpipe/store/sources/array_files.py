@@ -1,4 +1,7 @@
-"""Members of an .npz file, streamed; nothing is unpickled."""
+"""Named arrays as a source: members of an .npz file, streamed, or a Zarr group, chunk by chunk.
+
+Nothing is unpickled.
+"""
 
 import math
 import os
@@ -10,10 +13,13 @@ from typing import IO, Any
 
 import fsspec
 import numpy as np
+import zarr
 
 from privpipe.errors import InputError, StoreError
 from privpipe.protocols import AnyArray
+from privpipe.store.access.bounds import check_bounded
 from privpipe.store.access.location import explain_unreachable, guard_read, shown
+from privpipe.store.access.objects import list_keys, open_store, read_bytes
 from privpipe.store.sources.reading.named_arrays import NamedArray, open_arrays
 from privpipe.store.sources.reading.source import RecordSource, SourceLayout
 
@@ -38,7 +44,7 @@ def open_npz(url: str, layout: SourceLayout) -> RecordSource:
             raise explain_unreachable(url, error) from None
         with opened as file, zipfile.ZipFile(file) as archive:
             return {
-                member.removesuffix(".npy"): _describe(archive, url, member)
+                member.removesuffix(".npy"): _describe_member(archive, url, member)
                 for member in archive.namelist()
             }
 
@@ -52,7 +58,7 @@ def open_npz(url: str, layout: SourceLayout) -> RecordSource:
     return open_arrays(arrays, layout, url)
 
 
-def _describe(archive: zipfile.ZipFile, url: str, member: str) -> NamedArray:
+def _describe_member(archive: zipfile.ZipFile, url: str, member: str) -> NamedArray:
     with archive.open(member) as stream:
         shape, _, dtype = _read_header(stream)
         header_bytes = stream.seek(0, os.SEEK_CUR)
@@ -107,3 +113,59 @@ def _read_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any
     read = np.lib.format.read_array_header_1_0 if old else np.lib.format.read_array_header_2_0
     shape, fortran, dtype = read(stream)
     return tuple(shape), bool(fortran), dtype
+
+
+def is_zarr_group(url: str) -> bool:
+    """Whether a folder is a Zarr group, by the document that every group has."""
+    if "." in url.rstrip("/").rsplit("/", 1)[-1]:
+        return False
+    store = open_store(url, read_only=True)
+    try:
+        return any(read_bytes(store, name) is not None for name in ("zarr.json", ".zgroup"))
+    except OSError:  # a file
+        return False
+
+
+def open_zarr(url: str, layout: SourceLayout) -> RecordSource:
+    """A Zarr group as a source.
+
+    Raises
+    ------
+    StoreError
+        If it cannot be read.
+    """
+    store = open_store(url, read_only=True)
+
+    def read() -> dict[str, NamedArray]:
+        group = zarr.open_group(store, mode="r")
+        about: Any = group.attrs.get("privpipe")
+        if isinstance(about, dict):
+            raise InputError(
+                f"{shown(url)} is a privpipe {about.get('format', 'store')} already.",
+                remedy="Use it as it is, or `privpipe export` the release and ingest its Parquet.",
+                code="not-foreign",
+            )
+        return {
+            name: _describe(check_bounded(array, len(list_keys(store, f"{name}/")), shown(url)))
+            for name, array in group.arrays()
+        }
+
+    arrays = guard_read(
+        read,
+        StoreError,
+        f"{shown(url)} cannot be read as a Zarr group",
+        remedy="Check the path: a group with an array of features is read, not an array alone.",
+    )
+    return open_arrays(arrays, layout, url)
+
+
+def _describe(array: zarr.Array[Any]) -> NamedArray:
+    # As xarray writes dimensions: in the metadata, in Zarr 2 among the attributes.
+    dims: Any = getattr(array.metadata, "dimension_names", None)
+    dims = dims or array.attrs.get("_ARRAY_DIMENSIONS") or ()
+    return NamedArray(
+        array.shape,
+        np.dtype(array.dtype),
+        lambda rows: (np.asarray(array[i : i + rows]) for i in range(0, array.shape[0], rows)),
+        tuple(map(str, dims)),
+    )
