@@ -8,8 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import typer
-from typer import Argument, Option
+from typer import Argument, Exit, Option, Typer
 from typer.core import TyperGroup
 
 from privpipe.store.sources.formats import describe_formats
@@ -61,7 +60,7 @@ class HeadedCommands(TyperGroup):
                 formatter.write_dl(panels[heading])
 
 
-app = typer.Typer(
+app = Typer(
     name="privpipe",
     cls=HeadedCommands,
     help=HELP["privpipe"],
@@ -130,7 +129,7 @@ def _say_version(shown: bool) -> None:
         from privpipe.report.console import say
 
         say(f"privpipe {__version__}")
-        raise typer.Exit
+        raise Exit
 
 
 @app.callback()

@@ -14,10 +14,9 @@ from matplotlib.figure import Figure
 
 from privpipe.protocols import FloatArray
 from privpipe.report import audit_text, suppression
-from privpipe.report import release_sections as sections
 from privpipe.report.first_screen import make_first_screen, say_line
 from privpipe.report.page import PageSection, Picture, render_markdown, render_page, tabled
-from privpipe.report.release_sections import write_sections
+from privpipe.report.release_sections import MOST_FIGURES, draw_variable, list_kinds, write_sections
 from privpipe.report.style import MARKERS, THEMES, ThemeName, draw_themes, finish_figure, new_figure
 from privpipe.report.tables import format_number, summarise_attacks
 
@@ -188,11 +187,11 @@ def _list_sections(findings: Mapping[str, Any], *, drawn: bool) -> Iterator[Page
     names = "gate decided utility predictions losses privacy warnings groups places included"
     yield from write_sections(names, findings, **given)
     cells = found.get("table") or ()
-    worst = [one["target"] for one in ranked[: sections.MOST_FIGURES]]
+    worst = [one["target"] for one in ranked[:MOST_FIGURES]]
     for target in worst if drawn else ():
         if rows := [row for row in cells if row["target"] == target]:
-            yield sections.draw_variable(target, rows, found)
-    yield from sections.list_kinds(findings.get("attacks") or {})
+            yield draw_variable(target, rows, found)
+    yield from list_kinds(findings.get("attacks") or {})
     yield from write_sections("power distortion of_surrogates explained single_records", findings)
     yield from list_training(findings, drawn=drawn)
     yield from _attack_sections(cells, worst)

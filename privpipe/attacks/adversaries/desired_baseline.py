@@ -10,7 +10,6 @@ import numpy as np
 
 from privpipe.attacks.adversaries import problem as problems
 from privpipe.attacks.adversaries.estimators import boost_briefly
-from privpipe.attacks.adversaries.problem import Fitted, Problem
 from privpipe.attacks.adversaries.ridges import fit_least_squares
 from privpipe.protocols import FloatArray, IntArray
 
@@ -23,7 +22,7 @@ MOST_COUNTED = 256
 """Different values that are counted one by one."""
 
 
-def fit_desired_baseline(problem: Problem) -> Fitted:
+def fit_desired_baseline(problem: problems.Problem) -> problems.Fitted:
     """The best on tuning records of frequencies per value, least squares and boosting.
 
     Parameters
@@ -39,7 +38,7 @@ def fit_desired_baseline(problem: Problem) -> Fitted:
     return problems.choose_best(problem, _train_baselines(problem))
 
 
-def beats_shuffled(problem: Problem, fitted: Fitted) -> bool:
+def beats_shuffled(problem: problems.Problem, fitted: problems.Fitted) -> bool:
     """Whether desired variables do better on tuning records than those of other records.
 
     Parameters
@@ -55,7 +54,7 @@ def beats_shuffled(problem: Problem, fitted: Fitted) -> bool:
     return tuned(decision) > max(map(tuned, others))
 
 
-def _train_baselines(problem: Problem) -> Iterator[Fitted]:
+def _train_baselines(problem: problems.Problem) -> Iterator[problems.Fitted]:
     # Adding zero makes one of both zeros: rows are compared by their bytes.
     values, codes = np.unique(problem.x_train + 0.0, axis=0, return_inverse=True)
     if len(values) <= MOST_COUNTED:
@@ -66,7 +65,7 @@ def _train_baselines(problem: Problem) -> Iterator[Fitted]:
     yield boost_briefly(problem, ROUNDS, LEAVES)
 
 
-def _count(problem: Problem, values: FloatArray, codes: IntArray) -> Fitted:
+def _count(problem: problems.Problem, values: FloatArray, codes: IntArray) -> problems.Fitted:
     """Share of each class, or mean, of every value that training records have."""
     y = problem.y_train
     targets = y[:, None] if problem.n_classes is None else problems.one_hot(y, problem.n_classes)
@@ -83,4 +82,4 @@ def _count(problem: Problem, values: FloatArray, codes: IntArray) -> Fitted:
         found = table[[places.get(row.tobytes(), -1) for row in rows]]
         return np.asarray(found[:, 0] if problem.n_classes is None else found)
 
-    return Fitted(decide, f"{len(values)} values")
+    return problems.Fitted(decide, f"{len(values)} values")

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 from sklearn import ensemble, neighbors, neural_network
 
-from privpipe.attacks.adversaries import problem as problems
-from privpipe.attacks.adversaries.problem import Features, Fitted, Problem, decide_with
+from privpipe.attacks.adversaries.problem import Features, Fitted, Problem, decide_with, fit_quietly
 
 LEAVES = (6, 31)
 
@@ -131,7 +130,7 @@ def train_networks(problem: Problem, choice: tuple[float, int] | None) -> Iterat
         done = 0
         for stop in EPOCHS if choice is None else choice[1:]:
             model.set_params(max_iter=stop - done)
-            problems.fit_quietly(model, problem)
+            fit_quietly(model, problem)
             done = stop
             # A copy: further training changes the model itself.
             decide = decide_with(deepcopy(model), problem)

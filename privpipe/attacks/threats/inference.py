@@ -25,7 +25,6 @@ from privpipe.attacks.statistics import scores as scoring
 from privpipe.attacks.statistics.folds import cut_cells
 from privpipe.attacks.statistics.intervals import Confidence
 from privpipe.attacks.statistics.roc import orient_ranking, sample_curve
-from privpipe.attacks.statistics.scores import Decided, Score
 from privpipe.attacks.statistics.splits import RecordSplit, draw_rows
 from privpipe.attacks.threats import group_inference
 from privpipe.attacks.threats.verdicts.attack_report import AttackReport, summarise_outcomes
@@ -218,14 +217,14 @@ def _attack_groups(target: Target, outcome: AttackOutcome) -> AttackOutcome:
 def score_decisions(
     target: Target,
     test: IntArray,
-    decided: Decided,
-    known: Decided | None,
+    decided: scoring.Decided,
+    known: scoring.Decided | None,
     guess: float,
     *,
     folds: IntArray | None = None,
     cells: IntArray | None = None,
     level: float | None = None,
-) -> tuple[Score, ...]:
+) -> tuple[scoring.Score, ...]:
     """Scores of what was decided of test records, by class or number, with their limits.
 
     Parameters
@@ -281,7 +280,7 @@ class TrainedAdversary:
 
     splits: tuple[RecordSplit, ...]
     tests: tuple[IntArray, ...]
-    decided: Decided
+    decided: scoring.Decided
     guess: float
     settings: str
     n_train: int
@@ -323,7 +322,7 @@ def train_adversary(
     most = min(adversary.max_test, target.options.max_test) // len(splits)
     tests = draw_tests(target, splits, most)
     x = target.evidence.sources[source].values
-    found, learners = list[Decided](), list[_Learner]()
+    found, learners = list[scoring.Decided](), list[_Learner]()
     trials = dict[bytes, problems.Trial]()
     for split, test in zip(splits, tests, strict=True):
         problem, scale = _pose(target, x, split)
@@ -356,7 +355,7 @@ class _Learner:
     fitted: problems.Fitted
     scale: tuple[float, float]
 
-    def decide(self, x: FloatArray) -> Decided:
+    def decide(self, x: FloatArray) -> scoring.Decided:
         """What is said of records, in the unit of the variable, and how it ranks them."""
         problem, decision = self.problem, np.asarray(self.fitted.decide(x), np.float64)
         expected = (len(x), problem.n_classes) if problem.n_classes else (len(x),)
@@ -379,7 +378,7 @@ worker, and for the leaks that it plants in copies of the evidence."""
 
 def compare_to_desired(
     target: Target, splits: tuple[RecordSplit, ...], tests: tuple[IntArray, ...]
-) -> tuple[Decided | None, IntArray | None]:
+) -> tuple[scoring.Decided | None, IntArray | None]:
     """What who knows the target says of test records, and the cells of equal target they are in.
 
     None where nothing is desired; of a target that reveals nothing records have cells all the same.
@@ -394,7 +393,7 @@ def compare_to_desired(
 
 def decide_by_desired(
     target: Target, splits: tuple[RecordSplit, ...], tests: tuple[IntArray, ...]
-) -> Decided | None:
+) -> scoring.Decided | None:
     """What is said of test records by who knows the true desired variables and no more.
 
     None without such, or where they reveal nothing of tuning records: then all that is found is
@@ -403,7 +402,7 @@ def decide_by_desired(
     truth, n_classes = target.truth, target.n_classes
     if (desired := target.evidence.sources.get("wanted")) is None:
         return None
-    fitted, found = _BASELINES.setdefault(desired, {}), list[Decided]()
+    fitted, found = _BASELINES.setdefault(desired, {}), list[scoring.Decided]()
     keys = [(target.position, fold) for fold in range(len(splits))]
     for key, split, test in zip(keys, splits, tests, strict=True):
         if key not in fitted:

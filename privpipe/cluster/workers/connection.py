@@ -21,8 +21,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import dask
-import distributed
-from distributed import Client, Nanny, Security, SpecCluster, WorkerPlugin
+from distributed import Client, Nanny, Security, SpecCluster, TimeoutError, WorkerPlugin
 
 from privpipe.cluster.workers import dashboard as dashboards
 from privpipe.cluster.workers.certificates import (
@@ -30,7 +29,6 @@ from privpipe.cluster.workers.certificates import (
     guard_address,
     is_loopback,
 )
-from privpipe.cluster.workers.dashboard import add_page
 from privpipe.cluster.workers.processes import SETTINGS, prepare_forking, start_managed
 from privpipe.cluster.workers.progress import ShowProgress
 from privpipe.errors import ClusterError, OptionError
@@ -171,7 +169,7 @@ def connect(options: ClusterOptions) -> Iterator[Client]:
         with _join(options.address, options.wait_seconds) as client:
             yield client
         return
-    add_page()  # Dask takes pages from its table when a scheduler begins to serve
+    dashboards.add_page()  # Dask takes pages from its table when a scheduler begins to serve
     dashboards.check_dashboard(options.dashboard)
     if options.kind != "local":
         with _start_elsewhere(options) as client:
@@ -288,7 +286,7 @@ def _join(address: str, wait_seconds: float) -> Iterator[Client]:
 def _prepare(client: Client, wait_seconds: float) -> None:
     try:
         client.wait_for_workers(1, timeout=wait_seconds)
-    except distributed.TimeoutError:
+    except TimeoutError:
         raise ClusterError(
             f"No worker joined within {wait_seconds:.0f} s.",
             remedy="Start workers, or raise the limit.",

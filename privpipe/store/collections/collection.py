@@ -22,7 +22,6 @@ from privpipe.protocols import AnyArray, BoolArray, FloatArray, IntArray, Shard,
 from privpipe.records import schema as schemas
 from privpipe.records.memory import ShardsInTurn, facts_of_shards
 from privpipe.records.sampling import Part, PartCount, Split
-from privpipe.records.schema import MISSING, ChunkPlan, CollectionSchema, Partition, as_names
 from privpipe.store.access.location import Place, as_url, shown
 from privpipe.store.arrays import sealed_arrays
 from privpipe.store.arrays.blocks import read_block
@@ -92,7 +91,7 @@ class Collection(ShardsInTurn):
     """
 
     url: str
-    schema_of_records: CollectionSchema
+    schema_of_records: schemas.CollectionSchema
     digest: str
     sealed: sealed_arrays.SealedArrays
     desired: tuple[str, ...] = ()
@@ -137,8 +136,8 @@ class Collection(ShardsInTurn):
         )
 
     @property
-    def plan(self) -> ChunkPlan:
-        return ChunkPlan(self.n_records, self.schema_of_records.chunk_rows)
+    def plan(self) -> schemas.ChunkPlan:
+        return schemas.ChunkPlan(self.n_records, self.schema_of_records.chunk_rows)
 
     def keeping(self, split: Split | None, part: Part) -> Collection:
         """The same collection with only the records of one part of a split."""
@@ -297,7 +296,7 @@ class Collection(ShardsInTurn):
             table[:, j] = self.read(name, start, stop)
             if self.schema_of_records.variable(name).categories is not None:
                 # A missing code becomes what a missing number is.
-                table[table[:, j] <= MISSING, j] = np.nan
+                table[table[:, j] <= schemas.MISSING, j] = np.nan
         return table
 
     def _weights(self, start: int, stop: int) -> FloatArray:
@@ -384,7 +383,7 @@ def in_roles(
     collection: Collection, weights: str | None = None, *, public: bool = False, **roles: Any
 ) -> Collection:
     """The same collection with variables in roles; see `open_collection`."""
-    named: dict[str, Any] = {role: as_names(names) for role, names in roles.items()}
+    named: dict[str, Any] = {role: schemas.as_names(names) for role, names in roles.items()}
     collection = replace(collection, weights=weights, public=public, **named)
     _ = collection.schema  # names are checked here
     about = None if weights is None else collection.schema_of_records.variable(weights)
@@ -399,8 +398,8 @@ def in_roles(
 
 def _describe(url: str, header: Mapping[str, Any]) -> Collection:
     """A collection in no role, from its header."""
-    schema = TypeAdapter(CollectionSchema).validate_python(header["schema"])
+    schema = TypeAdapter(schemas.CollectionSchema).validate_python(header["schema"])
     digest = str(header["digest"])
     if not schema.partitions:  # of an older collection: all of it is one
-        schema = replace(schema, partitions=(Partition("", 0, schema.n_records, digest),))
+        schema = replace(schema, partitions=(schemas.Partition("", 0, schema.n_records, digest),))
     return Collection(url, schema, digest, sealed_arrays.seal_collection(url, schema, header))
