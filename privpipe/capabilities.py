@@ -7,7 +7,7 @@ has the attributes is treated accordingly, with no line changed elsewhere.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
 from privpipe import protocols
@@ -295,10 +295,6 @@ class UtilitySummary:
         total, largest = self.total + other.total, max(self.largest, other.largest)
         n_at_budget = self.n_at_budget + other.n_at_budget
         return UtilitySummary(n_records, n_withheld, total, largest, n_at_budget)
-
-    def as_dict(self) -> dict[str, Any]:
-        """JSON-ready, for receipts."""
-        return asdict(self)
 
 
 Measured = UtilitySummary | BoundCounts | int

@@ -73,7 +73,7 @@ def write_model(fitted: RecordMap, url: Place, header: Mapping[str, Any] | None 
     documents[layout.ROOT_DOCUMENT] = layout.root_document(
         {
             "format": "model",
-            "format_version": layout.newest_version("model"),
+            "format_version": layout.FORMAT_VERSIONS["model"][-1],
             "kind": fitted.kind,
             "fields": plain,
             "arrays": sorted(arrays),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import replace
+from dataclasses import asdict, replace
 from fractions import Fraction
 
 import numpy as np
@@ -156,7 +156,7 @@ def test_summary__merges_and_agrees_with_the_exact_loss():
     assert whole.total == pytest.approx(loss.sum(), rel=1e-6)  # it does not see the grid's
     assert whole.largest == pytest.approx(loss.max(), rel=1e-6)
     assert whole.n_at_budget == np.count_nonzero(loss > 0.5 * (1 - 1e-3))
-    assert parts.as_dict() == pytest.approx(whole.as_dict())
+    assert asdict(parts) == pytest.approx(asdict(whole))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int64"])

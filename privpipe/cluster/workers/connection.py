@@ -227,7 +227,7 @@ def _plan_scheduler(dashboard: str, given: Mapping[str, Any]) -> tuple[dict[str,
     # 192 bits, new for each cluster; Dask's own prefix hides nothing: / redirects to it.
     prefix = f"/{secrets.token_urlsafe(24)}"
     shown = place != dashboards.OFF
-    pages = {"dashboard_address": dashboards.place_of(place), "http_prefix": prefix}
+    pages = {"dashboard_address": place.removeprefix(dashboards.SECURE), "http_prefix": prefix}
     scheduler = {
         "cls": dashboards.GuardedScheduler if shown else dashboards.PagelessScheduler,
         "options": {**given, "dashboard": shown, **(pages if shown else {})},
@@ -344,7 +344,7 @@ def _free_address(address: str) -> str:
     """The address, or any free port of its host when it is taken."""
     if address == dashboards.OFF:
         return address
-    host, _, port = dashboards.place_of(address).rpartition(":")
+    host, _, port = address.removeprefix(dashboards.SECURE).rpartition(":")
     with socket.socket() as probe:
         # A port that a run has just left (TIME_WAIT) is free for the next.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -42,11 +42,6 @@ _LARGEST_PORT = 65_535
 _TLS = "distributed.scheduler.dashboard.tls"
 
 
-def place_of(address: str) -> str:
-    """``host:port`` of a dashboard's address."""
-    return address.removeprefix(SECURE)
-
-
 def check_dashboard(address: str) -> None:
     """Refuse an address that is neither ``host:port`` of this machine, nor https, nor off.
 
@@ -59,7 +54,7 @@ def check_dashboard(address: str) -> None:
     """
     if address == OFF:
         return
-    host, _, port = place_of(address).rpartition(":")
+    host, _, port = address.removeprefix(SECURE).rpartition(":")
     # isdigit alone takes digits of other scripts, and so does int.
     if not (port.isascii() and port.isdigit() and int(port) <= _LARGEST_PORT):
         problem = f"its port is not a number from 0 to {_LARGEST_PORT}"

@@ -134,11 +134,6 @@ class Run:
         return FittedSchema.of(self.training.schema, included)
 
     @property
-    def released_subject(self) -> str | None:
-        """Variable that says whose each released record is; None where none does."""
-        return _find_subject(self.options, self.collection)
-
-    @property
     def sketches(self) -> Sketches:
         """Who the records are, whatever their file: beside the account."""
         return Sketches(find_account(self.options.privacy.account))
@@ -158,10 +153,11 @@ class Run:
 
 def split_by_subject(options: RunOptions, training: Collection) -> Split:
     """The split of an audit: by subject where the training records say whose they are."""
-    return make_split(options.audit.holdout, _find_subject(options, training))
+    return make_split(options.audit.holdout, find_subject(options, training))
 
 
-def _find_subject(options: RunOptions, collection: Collection) -> str | None:
+def find_subject(options: RunOptions, collection: Collection) -> str | None:
+    """Variable that says whose each record is; None where none does."""
     known = (one.name for one in collection.schema_of_records.variables)
     return next((name for name in known if name == options.collection.subject), None)
 

@@ -164,25 +164,22 @@ class Watch:
 
     def hear(self, event: Event) -> None:
         """Show what long work reports: a bar while it advances, a line when it stalls."""
-        with self._lock:
-            self._hear(event)
-
-    def _hear(self, event: Event) -> None:
         numbers, begins = dict(event.numbers), event.what == "begins"
-        if event.what == "stalls":
-            n_workers = numbers.get("workers", 0)
-            self._change(state="running" if n_workers else "waiting")
-            line = f"Nothing finished for {event.amount:.0f} s; {n_workers:.0f} workers."
-            self.say(line, style="yellow")
-        elif event.what == "ends":
-            self._close()
-        elif begins or event.work != self._work:  # rounds, whose number no one knows before
-            self._begin(event, event.amount if begins else 0.0, numbers if begins else {})
-        if event.what == "advances":
-            self._advance(event, numbers)
-        # What begins, ends or stalls is shown at once; progress now and then.
-        if event.what != "advances" or time.monotonic() - self._shown > SHOW_EVERY:
-            self._show()
+        with self._lock:
+            if event.what == "stalls":
+                n_workers = numbers.get("workers", 0)
+                self._change(state="running" if n_workers else "waiting")
+                line = f"Nothing finished for {event.amount:.0f} s; {n_workers:.0f} workers."
+                self.say(line, style="yellow")
+            elif event.what == "ends":
+                self._close()
+            elif begins or event.work != self._work:  # rounds, whose number no one knows before
+                self._begin(event, event.amount if begins else 0.0, numbers if begins else {})
+            if event.what == "advances":
+                self._advance(event, numbers)
+            # What begins, ends or stalls is shown at once; progress now and then.
+            if event.what != "advances" or time.monotonic() - self._shown > SHOW_EVERY:
+                self._show()
 
     def _begin(self, event: Event, total: float, numbers: Mapping[str, float]) -> None:
         self._work, self._found = event.work, 0.0

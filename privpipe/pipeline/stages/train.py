@@ -20,7 +20,7 @@ from privpipe.fitted_names import schema_of, with_schema
 from privpipe.numerics.moments import CoMoments
 from privpipe.numerics.noise.amplification import amplify_by_shuffling
 from privpipe.pipeline.runs.earlier import find_model, open_named
-from privpipe.pipeline.runs.run import Run, Trained, list_versions, now
+from privpipe.pipeline.runs.run import Run, Trained, find_subject, list_versions, now
 from privpipe.pipeline.runs.subject_limit import count_subjects, protect_subjects
 from privpipe.promises import SHUFFLED_DELTA, SHUFFLED_EPSILON
 from privpipe.protocols import Guarantee, RecordMap, Shard
@@ -182,7 +182,7 @@ def sketch_records(run: Run, executor: Executor) -> None:
         If records to protect are said to be public.
     """
     sketches, records = run.sketches, run.collection
-    subject = run.released_subject
+    subject = find_subject(run.options, records)
     sketch_collection(executor, records, sketches, variables=records.attributes, subject=subject)
     if not run.trains_on_itself:
         sketch_collection(executor, run.training, sketches, variables=run.training.attributes)

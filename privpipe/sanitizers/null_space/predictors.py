@@ -109,7 +109,7 @@ def summarise_design(
             rows &= whole[role] == (role in there)
         if rows.any() and (there or not roles):
             parts[there] = _summarise_rows(shard, rows, [targets[role] for role in there])
-    sizes = {role: regression.count_targets(columns_of(schema, role)) for role in roles}
+    sizes = {role: regression.count_targets(getattr(schema, role)) for role in roles}
     incomplete = {role: int(np.count_nonzero(~rows)) for role, rows in whole.items()}
     return DesignMoments(schema.n_features, sizes, parts, len(shard.features), incomplete)
 
@@ -155,7 +155,7 @@ def fit_predictor(
         If there is no label of the role, or fewer than two complete records.
     """
     schema = shards.schema
-    if not columns_of(schema, role):
+    if not getattr(schema, role):
         raise InputError(
             f"There is no {role} variable to fit a predictor to.",
             remedy=f"Name one in {role}, or give a predictor.",
@@ -197,15 +197,9 @@ def check_varies(moments: CoMoments, n_features: int, role: TargetRole) -> None:
         arrays.check_spread(what, variance[of], moments.mean[of])
 
 
-def columns_of(schema: ShardSchema, role: TargetRole) -> tuple[protocols.Column, ...]:
-    """The variables of a role."""
-    return schema.desired if role == "desired" else schema.confidential
-
-
 def code_role(shard: Shard, schema: ShardSchema, role: TargetRole, coding: Coding) -> FloatArray:
     """Target columns of a role, (n_records, n_targets), NaN where missing."""
-    values = shard.desired if role == "desired" else shard.confidential
-    return regression.code_targets(values, columns_of(schema, role), coding)
+    return regression.code_targets(getattr(shard, role), getattr(schema, role), coding)
 
 
 def _weights(shard: Shard, rows: BoolArray) -> FloatArray | None:

@@ -187,11 +187,6 @@ By name, as a header has them: a release is opened without the methods and what 
 """
 
 
-def newest_version(kind: str) -> int:
-    """Format version that is written."""
-    return FORMAT_VERSIONS[kind][-1]
-
-
 def read_header(url: str, expected: str) -> Mapping[str, Any]:
     """The ``privpipe`` attributes of a store of ours.
 

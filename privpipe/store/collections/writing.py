@@ -206,7 +206,7 @@ def write_held(
     )
     header = {
         "format": "collection",
-        "format_version": layout.newest_version("collection"),
+        "format_version": layout.FORMAT_VERSIONS["collection"][-1],
         "schema": asdict(schema),
         "statistics": TypeAdapter(WriteStatistics).dump_python(statistics, by_alias=True),
         "digest": digest,

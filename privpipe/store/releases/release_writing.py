@@ -254,7 +254,7 @@ def publish_release(
     document = root_document(
         {
             "format": "release",
-            "format_version": layout.newest_version("release"),
+            "format_version": layout.FORMAT_VERSIONS["release"][-1],
             "run": plan.run,
             # What follows is ours, whatever the header says of it.
             **header,
