@@ -4,8 +4,6 @@ Cleaning, audit and training look for these, never for a method or a class of ma
 has the attributes is treated accordingly, with no line changed elsewhere.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol, Self, runtime_checkable
@@ -20,7 +18,7 @@ class Measures(Protocol):
 
     def apply_measured(
         self, x: Any, stream: RecordStream | None = None, *, overwrite_x: bool = False
-    ) -> tuple[AnyArray, Measured]:
+    ) -> "tuple[AnyArray, Measured]":
         """Released records as `apply` gives them, and what that cost, bounded, or did not know.
 
         With `overwrite_x` the records are finite and not needed any more: where they fit,
@@ -289,7 +287,7 @@ class UtilitySummary:
     largest: float
     n_at_budget: int
 
-    def merge(self, other: UtilitySummary) -> UtilitySummary:
+    def merge(self, other: "UtilitySummary") -> "UtilitySummary":
         """Summary of the records of both."""
         n_records, n_withheld = self.n_records + other.n_records, self.n_withheld + other.n_withheld
         total, largest = self.total + other.total, max(self.largest, other.largest)

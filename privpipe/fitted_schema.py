@@ -5,8 +5,6 @@ map holds the names of what it was fitted on; columns and codes of records are p
 by name, and what it does not name is counted by column, never quoted: it is a value of a record.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -40,7 +38,7 @@ class NamedCodes:
     codes: IntArray
     columns: tuple[Column, ...]
 
-    def read_as(self, fitted: FittedSchema) -> IntArray:
+    def read_as(self, fitted: "FittedSchema") -> IntArray:
         """The codes of a map's attributes in its order and numbering, (n_records, n_attributes).
 
         Raises
@@ -79,7 +77,7 @@ class FittedSchema:
     included: tuple[Column, ...] = ()
 
     @classmethod
-    def of(cls, schema: ShardSchema, included: Sequence[Column] = ()) -> FittedSchema:
+    def of(cls, schema: ShardSchema, included: Sequence[Column] = ()) -> "FittedSchema":
         """That of a map fitted to such records."""
         names = schema.feature_names if len(schema.feature_names) == schema.n_features else ()
         return cls(
@@ -108,7 +106,7 @@ class FittedSchema:
         }
 
     @classmethod
-    def decode(cls, content: Mapping[str, Any]) -> FittedSchema:
+    def decode(cls, content: Mapping[str, Any]) -> "FittedSchema":
         """What `encode` made; of labels it knows their tables' hashes in the tables' place.
 
         Raises

@@ -11,8 +11,6 @@ coordinates, least squares would fit the rounding. So it works in the coordinate
 itself shows to carry more than rounding.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -63,7 +61,7 @@ class PairMoments:
     moments: CoMoments
     joint: tuple[IntArray | None, ...]
 
-    def merge(self, other: PairMoments) -> PairMoments:
+    def merge(self, other: "PairMoments") -> "PairMoments":
         """Summary of the records of both."""
         joint = tuple(
             None if mine is None or theirs is None else mine + theirs
@@ -123,7 +121,7 @@ class AuditSums:
     count: int
     added: dict[str, FloatArray] = field(default_factory=dict)
 
-    def merge(self, other: AuditSums) -> AuditSums:
+    def merge(self, other: "AuditSums") -> "AuditSums":
         """Sums over the records of both."""
         added: dict[str, FloatArray] = {
             name: value + other.added[name] for name, value in self.added.items()

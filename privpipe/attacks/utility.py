@@ -7,8 +7,6 @@ To surrogates, which belong to no record, a learner fits ridge regression; it is
 records that no surrogate was made of, with the same regression fitted to the raw records.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -56,7 +54,7 @@ class UtilityLosses:
     n_at_budget: int
     n_above: int
 
-    def merge(self, other: UtilityLosses) -> UtilityLosses:
+    def merge(self, other: "UtilityLosses") -> "UtilityLosses":
         """Losses of the records of both."""
         counts = self.n_at_budget + other.n_at_budget, self.n_above + other.n_above
         n_records, total = self.n_records + other.n_records, self.total + other.total

@@ -8,8 +8,6 @@ cannot be read back whole counts as not checkpointed. Only classes listed here a
 pickle, no code.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math
@@ -50,7 +48,7 @@ class JointSums:
 
     parts: tuple[Any, ...]
 
-    def merge(self, other: JointSums) -> JointSums:
+    def merge(self, other: "JointSums") -> "JointSums":
         """The statistics of the records of both."""
         return JointSums(tuple(a.merge(b) for a, b in zip(self.parts, other.parts, strict=True)))
 
@@ -70,7 +68,7 @@ class PartialSum:
     n_records: int
     statistic: Any
 
-    def merge(self, other: PartialSum) -> PartialSum:
+    def merge(self, other: "PartialSum") -> "PartialSum":
         """That of these chunks and the next ones."""
         return PartialSum(self.n_records + other.n_records, self.statistic.merge(other.statistic))
 
@@ -236,7 +234,7 @@ class Checkpoints:
     url: str
     question: str = ""
 
-    def about(self, *parts: Any) -> Checkpoints | None:
+    def about(self, *parts: Any) -> "Checkpoints | None":
         """Checkpoints of the answers to one question, or to a part of it; None if it has no name.
 
         Parameters

@@ -1,7 +1,5 @@
 """How much each column changed between two tables of the same records: sums over chunks."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,7 +29,7 @@ class ColumnChange:
     scatter: FloatArray
 
     @classmethod
-    def of(cls, before: FloatArray, after: FloatArray) -> ColumnChange:
+    def of(cls, before: FloatArray, after: FloatArray) -> "ColumnChange":
         """Sums of a chunk, both tables (n_records, n_columns); incomplete records are left out."""
         whole = np.isfinite(before).all(axis=1) & np.isfinite(after).all(axis=1)
         x, y = before[whole].astype(np.float64), after[whole].astype(np.float64)
@@ -43,7 +41,7 @@ class ColumnChange:
         scatter = np.stack([(dx * dx).sum(axis=0), (dy * dy).sum(axis=0), (dx * dy).sum(axis=0)])
         return cls(n, (x == y).sum(axis=0).astype(np.float64), mean, scatter)
 
-    def merge(self, other: ColumnChange) -> ColumnChange:
+    def merge(self, other: "ColumnChange") -> "ColumnChange":
         """Sums of both chunks."""
         n = self.n_records + other.n_records
         if n == 0:

@@ -5,8 +5,6 @@ beyond, and how is it said. An upper limit is printed no smaller and a lower one
 is, and neither on the other side of what is allowed.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -45,12 +43,12 @@ class Figure:
     reason: str = ""
 
     @classmethod
-    def unknown(cls, reason: str) -> Figure:
+    def unknown(cls, reason: str) -> "Figure":
         """A figure that lies within nothing and is beyond nothing."""
         return cls(reason=reason)
 
     @classmethod
-    def read(cls, found: Mapping[str, Any] | None, name: str = "") -> Figure:
+    def read(cls, found: Mapping[str, Any] | None, name: str = "") -> "Figure":
         """From the JSON of any version: numbers, null, or nothing at all.
 
         Parameters
@@ -83,7 +81,7 @@ class Figure:
         """How far it reaches beyond what is allowed; infinite where that is unknown."""
         return max(self.estimate, self.upper) - allowed if self.is_known else math.inf
 
-    def minus(self, other: Figure) -> Figure:
+    def minus(self, other: "Figure") -> "Figure":
         """The difference, as far apart as both limits let it be; unknown with either."""
         lower, upper = self.lower - other.upper, self.upper - other.lower
         return Figure(self.estimate - other.estimate, lower, upper, self.reason or other.reason)

@@ -6,8 +6,6 @@ variable is one target column as it is, a categorical one with two categories on
 or -1/+1; one with more is one column per category (one against rest).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -46,7 +44,7 @@ class CoMoments:
     @classmethod
     def of(
         cls, rows: FloatArray, weights: FloatArray | None = None, *, in_place: bool = False
-    ) -> CoMoments:
+    ) -> "CoMoments":
         """Summarise rows of shape (n_rows, n_columns); products are taken in float64.
 
         A row of weight w counts as w rows. `in_place` spares a copy and spoils float64 rows.
@@ -65,11 +63,11 @@ class CoMoments:
         return cls(total, anchor + shift, z.T @ z)
 
     @classmethod
-    def empty(cls, n_columns: int) -> CoMoments:
+    def empty(cls, n_columns: int) -> "CoMoments":
         """Summary of no rows, neutral in merging."""
         return cls(0, np.zeros(n_columns), np.zeros((n_columns, n_columns)))
 
-    def merge(self, other: CoMoments) -> CoMoments:
+    def merge(self, other: "CoMoments") -> "CoMoments":
         """Summary of the rows of both."""
         if self.count == 0:
             return other
@@ -81,7 +79,7 @@ class CoMoments:
         scatter = self.scatter + other.scatter + weight * np.outer(step, step)
         return CoMoments(count, self.mean + step * (other.count / count), scatter)
 
-    def select(self, columns: IntArray) -> CoMoments:
+    def select(self, columns: IntArray) -> "CoMoments":
         """Summary of some of the columns."""
         return CoMoments(self.count, self.mean[columns], self.scatter[np.ix_(columns, columns)])
 
@@ -111,7 +109,7 @@ class LeastSquares:
         predictions += self.intercept
         return predictions
 
-    def select(self, targets: slice) -> LeastSquares:
+    def select(self, targets: slice) -> "LeastSquares":
         """The predictor of some of the targets."""
         return replace(
             self, coefficients=self.coefficients[:, targets], intercept=self.intercept[targets]

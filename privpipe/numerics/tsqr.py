@@ -5,8 +5,6 @@ number itself. Factors of shards merge by factoring them on top of one another (
 Hoemmen and Langou 2012), at about 3.5 times the cost of co-moments.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -60,7 +58,7 @@ class TriangularFactor:
     r: FloatArray
 
     @classmethod
-    def of(cls, rows: FloatArray, weights: FloatArray | None = None) -> TriangularFactor:
+    def of(cls, rows: FloatArray, weights: FloatArray | None = None) -> "TriangularFactor":
         """Factor rows of shape (n_rows, n_columns); a row of weight w counts as w rows."""
         if weights is None:
             return cls(len(rows), _factor(rows))
@@ -69,7 +67,7 @@ class TriangularFactor:
     @classmethod
     def of_design(
         cls, x: FloatArray, targets: FloatArray, frame: Frame, weights: FloatArray | None = None
-    ) -> TriangularFactor:
+    ) -> "TriangularFactor":
         """Factor ``[1, (x - centre) / scale, targets - centre]``."""
         n, k = x.shape[1], int(frame.with_intercept)
         rows = np.ones((len(x), k + n + targets.shape[1]))
@@ -77,7 +75,7 @@ class TriangularFactor:
         rows[:, k + n :] = targets - frame.centre[n:]
         return cls.of(rows, weights)
 
-    def merge(self, other: TriangularFactor) -> TriangularFactor:
+    def merge(self, other: "TriangularFactor") -> "TriangularFactor":
         """Factor of the rows of both."""
         return TriangularFactor(self.count + other.count, _factor(np.vstack([self.r, other.r])))
 

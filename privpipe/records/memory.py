@@ -1,7 +1,5 @@
 """Records: training data held in memory, with the answers of `Shards`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce as fold
@@ -165,7 +163,7 @@ class Records(ShardsInTurn):
         )
 
     @classmethod
-    def of_shard(cls, shard: Shard, schema: ShardSchema) -> Records:
+    def of_shard(cls, shard: Shard, schema: ShardSchema) -> "Records":
         """Records of one shard of a collection, whose schema is known."""
         made = cls.__new__(cls)
         made._whole, made._schema, made._n_shards = shard, schema, 1

@@ -4,8 +4,6 @@ A record's side of the split is a keyed hash of its number, or of its group, so 
 any worker and any repetition of whole groups gives the same split.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
@@ -124,18 +122,18 @@ class DrawnSample:
     n_eligible: int = 0
 
     @classmethod
-    def none(cls, n_eligible: int) -> DrawnSample:
+    def none(cls, n_eligible: int) -> "DrawnSample":
         """No record of so many."""
         empty = np.empty(0, np.int64)
         return cls(Shard(np.empty((0, 0))), empty.astype(np.uint64), empty, empty, n_eligible)
 
-    def take(self, places: IntArray) -> DrawnSample:
+    def take(self, places: IntArray) -> "DrawnSample":
         """Some of them, in this order."""
         some = {name: getattr(self, name)[places] for name in ("words", "rows", "counts")}
         return replace(self, shard=take_records(self.shard, places), **some)
 
     @classmethod
-    def join(cls, parts: Sequence[DrawnSample]) -> DrawnSample:
+    def join(cls, parts: "Sequence[DrawnSample]") -> "DrawnSample":
         """All of several chunks."""
         # An empty sample has no columns to be joined.
         found = [part for part in parts if len(part.words)]

@@ -5,8 +5,6 @@ run of them. A record is addressed by its partition and its number within, which
 chunk size nor the partitions before it change.
 """
 
-from __future__ import annotations
-
 import difflib
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
@@ -173,7 +171,7 @@ class CollectionSchema:
         known = [variable.name for variable in self.variables]
         raise explain_unknown("The collection has no variable", name, known)
 
-    def renumbered(self, fitted: FittedSchema, matching: Matching) -> CollectionSchema:
+    def renumbered(self, fitted: FittedSchema, matching: Matching) -> "CollectionSchema":
         """The schema of the same records once they are matched to what a map was fitted on."""
         variables = tuple(
             replace(one, categories=names, dtype=code_dtype(len(names)))

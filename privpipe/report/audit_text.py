@@ -1,7 +1,5 @@
 """The audit's findings in sentences, most of them those of ``templates/sentences.yaml``."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
@@ -20,7 +18,7 @@ def read_texts(name: str) -> Any:
 
 
 @cache
-def sentences() -> Environment:
+def sentences() -> "Environment":
     """Templates of sentences; their values are escaped where a page is rendered: they are data."""
     # Here, not at the top: a configuration is read without templates.
     from jinja2 import Environment, StrictUndefined
@@ -33,7 +31,7 @@ def sentences() -> Environment:
 
 
 @cache
-def _compile(text: str) -> Template:
+def _compile(text: str) -> "Template":
     return sentences().from_string(text)
 
 

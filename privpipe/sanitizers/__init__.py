@@ -4,8 +4,6 @@
 when first read, so that one method is used without loading the others.
 """
 
-from __future__ import annotations
-
 import importlib
 from typing import TYPE_CHECKING, Any
 

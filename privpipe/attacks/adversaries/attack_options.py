@@ -1,7 +1,5 @@
 """Options of an audit by attack: adversaries, bounds, splits, intervals and the limit."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any, Literal
@@ -127,7 +125,7 @@ class AttackOptions(Options):
         # Matrices above a quarter of the bound are held in single precision.
         return min(n_records, self.max_records, max(self.max_bytes // (4 * max(n_features, 1)), 50))
 
-    def without_limits(self) -> AttackOptions:
+    def without_limits(self) -> "AttackOptions":
         """What decides what is measured: a corrected limit is held against what was measured."""
         return replace(
             self, max_advantage=1.0, max_exposed=1.0, must_find=MUST_FIND, uninformative=()

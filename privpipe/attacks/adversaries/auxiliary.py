@@ -6,8 +6,6 @@ values, are computed where a block of the release is read, for neighbours of a s
 seldom sampled themselves: every row of the block is described by the rows of that block alone.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -64,7 +62,7 @@ class Auxiliary:
     earlier: Mapping[str, FloatArray] = field(default_factory=dict)
     surroundings: AnyArray | None = None
 
-    def take(self, rows: IntArray) -> Auxiliary:
+    def take(self, rows: IntArray) -> "Auxiliary":
         """The same of some records."""
         return replace(
             self,

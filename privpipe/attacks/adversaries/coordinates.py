@@ -4,8 +4,6 @@ A release of low numerical rank is attacked in an orthonormal basis of its span:
 information, and the rounding noise of the other directions stays out of the fit.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
@@ -175,7 +173,7 @@ class _Columns:
     noise: FloatArray
 
     @classmethod
-    def of(cls, table: FloatArray) -> _Columns:
+    def of(cls, table: FloatArray) -> "_Columns":
         mean = table.mean(axis=0, dtype=np.float64)
         square = np.zeros(table.shape[1])
         for start in range(0, len(table), _ROWS_AT_ONCE):

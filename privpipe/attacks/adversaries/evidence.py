@@ -1,7 +1,5 @@
 """What all attacks of one audit share, and which of its records train, choose and judge."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -161,7 +159,7 @@ class Evidence:
         """Bytes of the arrays."""
         return self.truth.nbytes + sum(source.values.nbytes for source in self.sources.values())
 
-    def take(self, rows: IntArray) -> Evidence:
+    def take(self, rows: IntArray) -> "Evidence":
         """Some of the records."""
         sources = {k: replace(v, values=v.values[rows]) for k, v in self.sources.items()}
         names = ("truth", "groups", "train_only", "places", "tasks", "ties")
@@ -216,7 +214,7 @@ class Target:
     options: AttackOptions
 
     @classmethod
-    def named(cls, evidence: Evidence, name: str, options: AttackOptions) -> Target:
+    def named(cls, evidence: Evidence, name: str, options: AttackOptions) -> "Target":
         """The variable of a name."""
         return cls(evidence, [column.name for column in evidence.columns].index(name), options)
 

@@ -5,8 +5,6 @@ pairs of bits, and products of up to five of the same item over columns, are few
 64 records at a time, one exclusive-or and one population count a word.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -205,7 +203,7 @@ class _Cells:
     weights: FloatArray
 
     @classmethod
-    def of(cls, classes: IntArray, strata: IntArray) -> _Cells:
+    def of(cls, classes: IntArray, strata: IntArray) -> "_Cells":
         n_classes, n_strata = int(classes.max()) + 1, int(strata.max()) + 1
         cell = strata * n_classes + classes
         sizes = np.bincount(cell, minlength=n_strata * n_classes)

@@ -1,7 +1,5 @@
 """One prediction problem as an adversary sees it, and what a fitted adversary is."""
 
-from __future__ import annotations
-
 import threading
 import warnings
 from collections.abc import Callable, Iterable
@@ -80,20 +78,20 @@ class Problem:
     y_tune: FloatArray
     n_classes: int | None
     seed: int = 0
-    trial: Trial | None = None
+    trial: "Trial | None" = None
 
-    def join(self) -> Problem:
+    def join(self) -> "Problem":
         """The same problem with the tuning records among those to train on."""
         x = np.concatenate([self.x_train, self.x_tune])
         return replace(self, x_train=x, y_train=np.concatenate([self.y_train, self.y_tune]))
 
-    def read(self, features: Features) -> Problem:
+    def read(self, features: Features) -> "Problem":
         """The same problem of features of the records."""
         # Settings shared by folds are those of the records as they are.
         x_train, x_tune = features(self.x_train), features(self.x_tune)
         return replace(self, x_train=x_train, x_tune=x_tune, trial=None)
 
-    def sample(self, max_train: int, max_tune: int) -> Problem:
+    def sample(self, max_train: int, max_tune: int) -> "Problem":
         """The same problem on a bounded sample; every class keeps its share, and a record."""
         x_train, y_train = self._draw(self.x_train, self.y_train, max_train)
         x_tune, y_tune = self._draw(self.x_tune, self.y_tune, max_tune)
@@ -143,11 +141,11 @@ class Fitted:
     choice: Any = None
 
     @classmethod
-    def known(cls, decision: FloatArray, settings: str, choice: Any) -> Fitted:
+    def known(cls, decision: FloatArray, settings: str, choice: Any) -> "Fitted":
         """A candidate whose decision on the tuning records is known already."""
         return cls(lambda _: decision, settings, choice)
 
-    def after(self, features: Features, settings: str = "", choice: Any = None) -> Fitted:
+    def after(self, features: Features, settings: str = "", choice: Any = None) -> "Fitted":
         """The decision about records whose features it reads; `settings` are put before its."""
         return Fitted(lambda x: self.decide(features(x)), settings + self.settings, choice)
 

@@ -4,8 +4,6 @@ They are formed on a scale where the score's errors are near normal, with the co
 records or groups need.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -58,7 +56,7 @@ class Interval:
         """
         return self.lower - (self.estimate - self.lower) / 2
 
-    def at(self, level: float) -> Interval:
+    def at(self, level: float) -> "Interval":
         """The interval at the lowest level held that is at least this one, or this very one.
 
         >>> hits = np.repeat([True, False], 50)

@@ -7,8 +7,6 @@ category. Measured columns have two functions, that see a shift and a change of 
 column in units of its own place: no scale is shared, and no tail is heavy.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
@@ -61,16 +59,16 @@ class PlaceSums:
     coded: FloatArray
 
     @classmethod
-    def concatenate(cls, parts: Sequence[PlaceSums]) -> PlaceSums:
+    def concatenate(cls, parts: "Sequence[PlaceSums]") -> "PlaceSums":
         """The places of all, in order."""
         names = [one.name for one in fields(cls)]
         return cls(*(np.concatenate([getattr(one, name) for one in parts]) for name in names))
 
-    def take(self, places: BoolArray) -> PlaceSums:
+    def take(self, places: BoolArray) -> "PlaceSums":
         """Some of the places."""
         return PlaceSums(*(getattr(self, one.name)[places] for one in fields(self)))
 
-    def add_up(self, place: IntArray, n_places: int) -> PlaceSums:
+    def add_up(self, place: IntArray, n_places: int) -> "PlaceSums":
         """Sums of larger places, `place` being the larger one of each; -1 is of none."""
         mine = np.flatnonzero(place >= 0)
         totals = []

@@ -12,8 +12,6 @@ with that of a guess from the true desired variables alone; the difference of bo
 what the release is to blame for: the gain.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -94,7 +92,7 @@ class Score:
         """Whether the gain is shown to be more than nothing; see `Interval.above_nothing`."""
         return self.gain_lower > (self.gain - self.gain_lower) / 2
 
-    def at(self, level: float) -> Score:
+    def at(self, level: float) -> "Score":
         """The same score with limits at a lower level; see `Interval.at`."""
         gained, advanced = (one and one.at(level) for one in (self.gained, self.advanced))
         return replace(self, interval=self.interval.at(level), gained=gained, advanced=advanced)

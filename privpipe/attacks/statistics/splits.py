@@ -6,8 +6,6 @@ occur, and as one unit of an interval. Where a table has no more profiles than r
 are no repeats but what such a table is made of: there each counts for itself.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
@@ -46,7 +44,7 @@ class RecordSplit:
     choose: IntArray | None = None
 
     @classmethod
-    def of(cls, rows: IntArray, side: IntArray) -> RecordSplit:
+    def of(cls, rows: IntArray, side: IntArray) -> "RecordSplit":
         """By the side of each row: 0 trains, 1 tunes, 2 judges, any other is left out."""
         return cls(*(rows[side == number] for number in range(3)))
 

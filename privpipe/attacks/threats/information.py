@@ -4,8 +4,6 @@ The plug-in estimate is biased upward by about (|A|-1)(|B|-1)/(2N); with it come
 estimate with that bias taken off, what shuffled labels reach, and a held-out value.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -71,7 +69,7 @@ class InformationReport:
     rows: tuple[Information, ...]
 
     @property
-    def table(self) -> pd.DataFrame:
+    def table(self) -> "pd.DataFrame":
         """One row per pair, columns as the fields of `Information`."""
         import pandas as pd  # slow to load
 

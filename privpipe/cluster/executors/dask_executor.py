@@ -1,7 +1,5 @@
 """An executor on Dask workers: what is sent or held is the result of a task, never scattered."""
 
-from __future__ import annotations
-
 import itertools
 import secrets
 import time
@@ -48,7 +46,7 @@ class ResidentOracle:
         What is summed up.
     """
 
-    def __init__(self, executor: DaskExecutor, question: local.ShardSum) -> None:
+    def __init__(self, executor: "DaskExecutor", question: local.ShardSum) -> None:
         self.executor, self.question, client = executor, question, executor.client
         self.token, self._rounds = executor.make_token(), itertools.count()
         self.shared = [send(client, value) for value in question.shared]

@@ -7,8 +7,6 @@ are results of tasks: what a worker takes along when it dies is made again elsew
 blocks found is merged by a worker; the driver gets one small answer a round.
 """
 
-from __future__ import annotations
-
 import itertools
 import sys
 from collections.abc import Callable, Sequence
@@ -131,7 +129,7 @@ def plan_columns(n_symbols: int, n_columns: int) -> tuple[int, ...]:
     return tuple(int(edge) for edge in np.linspace(0, n_columns, blocks + 1).astype(np.int64))
 
 
-def _executor_of(client: Client | Executor, run_id: str) -> Executor:
+def _executor_of(client: "Client | Executor", run_id: str) -> Executor:
     """An executor as it is. Distributed, slow to load, is there already where there is a client."""
     if "distributed" in sys.modules:
         from distributed import Client
@@ -176,7 +174,7 @@ class ClusterPricing:
     """
 
     def __init__(
-        self, client: Client | Executor, run_id: str = "", place: PricingPlace = "auto"
+        self, client: "Client | Executor", run_id: str = "", place: PricingPlace = "auto"
     ) -> None:
         self.executor = _executor_of(client, run_id)
         self.place = place

@@ -6,8 +6,6 @@ share a pass (`reduce_jointly`): a chunk is read once, and each query gets its s
 with its released counterpart.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -222,7 +220,7 @@ class _Views:
     def schema_of_records(self) -> CollectionSchema:
         return self.collections[0].schema_of_records
 
-    def shard(self, chunk: int) -> _Seen:
+    def shard(self, chunk: int) -> "_Seen":
         """Each view's shard of a chunk, which is read and decoded once."""
         with reading_once():
             return _Seen(tuple(view.shard(chunk) for view in self.collections))

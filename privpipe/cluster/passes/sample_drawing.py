@@ -6,8 +6,6 @@ left out by its place, and any chunking, any worker and any repetition draws the
 pass that reads a chunk anyway stores what it draws of it; what is missing is drawn later.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 import secrets
@@ -122,7 +120,7 @@ class Drawing:
         parts = {"held_out": held, "fit": 1 - held, "attack": held / 2, "test": held / 2}
         return self.collection.n_records * parts.get(self.collection.part, 1.0)
 
-    def widen(self, n_drawn: int) -> Drawing | None:
+    def widen(self, n_drawn: int) -> "Drawing | None":
         """What to draw where so few were found; None where there are enough, or no more."""
         if n_drawn >= self.most or self.share == 1.0:
             return None

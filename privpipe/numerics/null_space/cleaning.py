@@ -9,8 +9,6 @@ of a narrow dtype whose rounding may cost too much of their budget are stored wi
 (`rounding_margin.store_within`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -85,7 +83,7 @@ class LinearForm:
     def n_predictions(self) -> int:
         return len(self.defects.shift)
 
-    def of_target(self) -> LinearForm:
+    def of_target(self) -> "LinearForm":
         """The same for records that are target predictions on the grid: each its own rounding."""
         n = self.n_predictions
         return replace(self, predictor=np.eye(n), weights=np.ones(n))

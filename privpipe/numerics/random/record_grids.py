@@ -7,8 +7,6 @@ of these does not see it; the cells of the last are so fine that others are met 
 person among thousands of others is found. Without the key a word reveals nothing.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
@@ -68,7 +66,7 @@ class GridFrame:
         """Whether some grid can be made of records with these features."""
         return any(set(grid) <= set(names) for grid in _cut(self.names))
 
-    def fits(self, other: GridFrame) -> bool:
+    def fits(self, other: "GridFrame") -> bool:
         """Whether it serves the records of another frame, whose spreads are about the same."""
         if (self.names, self.kind, self.shrink) != (other.names, other.kind, other.shrink):
             return False

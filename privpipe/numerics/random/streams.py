@@ -4,8 +4,6 @@ AES-256 in counter mode (NIST SP 800-38A) under subkeys from HKDF-SHA256 (RFC 58
 word can be had directly: runs of records by one counter-mode call, scattered ones block by block.
 """
 
-from __future__ import annotations
-
 import operator
 from collections.abc import Iterator, Sequence
 from typing import NoReturn
@@ -117,7 +115,7 @@ class KeyedStream:
             code="key_pickle",
         )
 
-    def part(self, start: int, stop: int) -> KeyedStream:
+    def part(self, start: int, stop: int) -> "KeyedStream":
         """Stream of records `start` to `stop` of this run, counted from its first record."""
         if not 0 <= start <= stop <= self._n_records:
             raise OptionError(
@@ -177,7 +175,7 @@ class KeyedStream:
                 _fill(encryptor, self._buffer[at:], min(TILE_WORDS, count - at))
             yield slice(start, stop), _native(self._buffer[:count]).reshape(stop - start, -1)
 
-    def share_buffer(self, other: KeyedStream) -> None:
+    def share_buffer(self, other: "KeyedStream") -> None:
         """Make tiles in the buffer of another stream, whose tile is then no longer valid."""
         self._buffer = other._buffer
 

@@ -3,8 +3,6 @@
 A method's options live beside the method; the ``[method]`` table is their union by `name`.
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import json
@@ -299,7 +297,7 @@ class RunOptions(DescribedBelow, BaseModel):
         """Where the training records are."""
         return self.collection.path if self.training is None else self.training.path
 
-    def change(self, section: str, **keys: Any) -> RunOptions:
+    def change(self, section: str, **keys: Any) -> "RunOptions":
         """The same with other values of some keys of a section, which are not validated again."""
         return self.model_copy(update={section: getattr(self, section).model_copy(update=keys)})
 

@@ -1,7 +1,5 @@
 """Surrogates as a value, whichever method made them, and the base of the models that make them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -14,7 +12,7 @@ from privpipe.protocols import FloatArray, Guarantee, RecordStream
 from privpipe.sanitizers.feature_map import FeatureMap
 
 
-def _facts(made: MaskedRecords) -> dict[str, str]:
+def _facts(made: "MaskedRecords") -> dict[str, str]:
     return {
         "surrogates": f"{len(made.features):,}",
         "features": f"{made.features.shape[1]:,}",

@@ -5,8 +5,6 @@ Where records lack entries in too many ways, each round reads the shards once; n
 of the collection is ever held.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -69,7 +67,7 @@ class RecordSurvey:
     n_clipped: int = 0
     overflown: bool = False
 
-    def merge(self, other: RecordSurvey) -> RecordSurvey:
+    def merge(self, other: "RecordSurvey") -> "RecordSurvey":
         """Survey of the records of both."""
         parts = dict(self.parts)
         for pattern, moments in other.parts.items():

@@ -6,8 +6,6 @@ dimensions, so few hold much: a mergeable summary of the heaviest (Misra and Gri
 al. 2012, Mergeable Summaries) finds them in one pass, with an error that it knows.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -51,7 +49,7 @@ class PersonLeverage:
         """Upper bound of what any one person holds of a direction, or of a response."""
         return float(self.shares.max(initial=0.0)) + self.lost
 
-    def merge(self, other: PersonLeverage) -> PersonLeverage:
+    def merge(self, other: "PersonLeverage") -> "PersonLeverage":
         """Of the records of both."""
         words = np.concatenate([self.words, other.words])
         shares = np.concatenate([self.shares, other.shares])

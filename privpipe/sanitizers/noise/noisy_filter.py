@@ -1,7 +1,5 @@
 """The map of a noisy filter: filter, bound, noise; or bound, noise, filter."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -47,7 +45,7 @@ class FilteredMean(AddsUp):
     total: FloatArray
 
     @classmethod
-    def of(cls, shard: Shard, noisy: NoisyFilter) -> FilteredMean:
+    def of(cls, shard: Shard, noisy: "NoisyFilter") -> "FilteredMean":
         """Of what `noisy` filters, with its shift."""
         filtered = noisy.filter_features(np.asarray(shard.features, np.float64))
         return cls(len(filtered), filtered.sum(axis=0))
@@ -72,7 +70,7 @@ class NormCounts(AddsUp):
     counts: IntArray
 
     @classmethod
-    def of(cls, shard: Shard, noisy: NoisyFilter) -> NormCounts:
+    def of(cls, shard: Shard, noisy: "NoisyFilter") -> "NormCounts":
         """Of what `noisy` filters and centres."""
         filtered = noisy.filter_features(np.asarray(shard.features, np.float64))
         norms = bounding.measure_norms(filtered, noisy.norm)
@@ -106,13 +104,13 @@ _BLOCK = 1 << 12
 """Records whose words are made at once."""
 
 
-def change_shards(shards: protocols.Shards, noisy: NoisyFilter) -> ChangedShards:
+def change_shards(shards: protocols.Shards, noisy: "NoisyFilter") -> ChangedShards:
     """What a filter after the noise learns from: what the noise makes of records, without names."""
     schema = replace(shards.schema, n_features=noisy.n_bounded, feature_names=())
     return ChangedShards(shards, partial(_make_noisy, noisy=noisy), schema)
 
 
-def _make_noisy(shard: Shard, *, noisy: NoisyFilter) -> Shard:
+def _make_noisy(shard: Shard, *, noisy: "NoisyFilter") -> Shard:
     """Worker side: what a fit sees of a shard; the same noise in every round."""
     x = np.asarray(shard.features, np.float64)
     features, _ = noisy.bound_features(x)

@@ -5,8 +5,6 @@ known linear predictor does not need; algorithm 2 (Figure 3) spends the budget f
 confidential prediction changes most per unit of utility.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import KW_ONLY
 from typing import Any, ClassVar, Literal, Unpack
@@ -68,7 +66,7 @@ class NullSpaceCleaner(linear_cleaner.TargetRelease):
         utility_budget: float,
         rule: Rule = "greedy",
         **choices: Unpack[linear_cleaner.CleanerChoices],
-    ) -> NullSpaceCleaner:
+    ) -> "NullSpaceCleaner":
         """Make a cleaner for a known predictor.
 
         Parameters
@@ -297,7 +295,7 @@ class TargetedCleaner(linear_cleaner.TargetRelease):
         utility_budget: float,
         variant: Variant = "null_first",
         **choices: Unpack[linear_cleaner.CleanerChoices],
-    ) -> TargetedCleaner:
+    ) -> "TargetedCleaner":
         """Make a cleaner for known predictors.
 
         Parameters

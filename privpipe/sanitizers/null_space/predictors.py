@@ -5,8 +5,6 @@ options that algorithms 1 and 2 of null-space cleaning share, and what their cle
 are here too, once for both.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial, reduce
@@ -58,7 +56,7 @@ class DesignMoments:
     n_read: int = 0
     n_incomplete: Mapping[TargetRole, int] = field(default_factory=dict)
 
-    def merge(self, other: DesignMoments) -> DesignMoments:
+    def merge(self, other: "DesignMoments") -> "DesignMoments":
         """Summary of the records of both."""
         parts = dict(self.parts)
         for roles, moments in other.parts.items():

@@ -4,8 +4,6 @@ A factored release stores the few coordinates of each record under `features` an
 whoever opens it sees records. Both layouts say exactly the same.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -59,7 +57,7 @@ class Basis:
         group.create_array("centre", data=self.centre, chunks=self.centre.shape)
         return read_all(memory, f"{BASIS}/")
 
-    def expand(self, coordinates: xr.DataArray) -> xr.DataArray:
+    def expand(self, coordinates: "xr.DataArray") -> "xr.DataArray":
         """Records of stored coordinates as a lazy array of the same chunks along `record`."""
         import xarray as xr
 

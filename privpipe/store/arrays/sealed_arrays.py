@@ -10,8 +10,6 @@ are in the root document, so that a worker reads and trusts one block at a time,
 grow with the collection.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import json
@@ -107,7 +105,7 @@ class Proof:
         return found
 
     @classmethod
-    def restore(cls, url: str, described: Mapping[str, Any] | None) -> Proof | None:
+    def restore(cls, url: str, described: Mapping[str, Any] | None) -> "Proof | None":
         """A proof from `describe`; None where there is none, or it makes no sense."""
         try:
             # A header may say anything: types are checked before they are used.

@@ -4,8 +4,6 @@ A collection is a Zarr group with ``features (record, feature)`` and named varia
 ``(record,)``, all cut along `record` into the same chunks; `ingest` makes one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -31,7 +29,7 @@ from privpipe.store.arrays.layout import FEATURES, read_header, using_header
 _ROLES = ("desired", "confidential", "attributes", "groups")
 
 
-def _facts(collection: Collection) -> dict[str, str]:
+def _facts(collection: "Collection") -> dict[str, str]:
     """Where it is and what it holds; names of categories are withheld."""
     whole = collection.schema_of_records
     variables = ", ".join(
@@ -139,11 +137,11 @@ class Collection(ShardsInTurn):
     def plan(self) -> schemas.ChunkPlan:
         return schemas.ChunkPlan(self.n_records, self.schema_of_records.chunk_rows)
 
-    def keeping(self, split: Split | None, part: Part) -> Collection:
+    def keeping(self, split: Split | None, part: Part) -> "Collection":
         """The same collection with only the records of one part of a split."""
         return replace(self, split=split, part=part)
 
-    def matched(self, fitted: FittedSchema) -> Collection:
+    def matched(self, fitted: FittedSchema) -> "Collection":
         """The same collection in the order and numbering of what a map was fitted on.
 
         Features, attributes, labels and included variables are found by name. Of its schema the

@@ -8,8 +8,6 @@ counted from its reservation on, before the first chunk is written, until it is 
 that wrote nothing.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os
@@ -127,7 +125,7 @@ class TotalLoss:
             add_up_losses(one.delta for one in charges if one.rho is None),
         )
 
-    def add(self, other: TotalLoss, times: int = 1) -> TotalLoss:
+    def add(self, other: "TotalLoss", times: int = 1) -> "TotalLoss":
         """Both, the other so many times."""
         mine, theirs = asdict(self), asdict(other)
         more = {name: add_up_losses([theirs[name] * times]) for name in theirs}

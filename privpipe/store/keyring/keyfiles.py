@@ -5,8 +5,6 @@ times, and in key files the secret. Every operation goes through a descriptor of
 the folder that was checked is the one that is used. POSIX only.
 """
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os
@@ -170,7 +168,7 @@ class KeyFolder:
     key_id: str
 
     @classmethod
-    def create(cls, key_id: str, folder: str | Path | None) -> KeyFolder:
+    def create(cls, key_id: str, folder: str | Path | None) -> "KeyFolder":
         """Make the folder and its parents if need be, mode 0700 under any umask."""
         path = key_folder(folder)
         with _refusing(path):
@@ -183,12 +181,12 @@ class KeyFolder:
         return cls(path, key_id)
 
     @classmethod
-    def existing(cls, key_id: str, folder: str | Path | None) -> KeyFolder | None:
+    def existing(cls, key_id: str, folder: str | Path | None) -> "KeyFolder | None":
         path = key_folder(folder)
         return cls(path, key_id) if os.path.isdir(path) else None
 
     @classmethod
-    def every(cls, folder: str | Path | None) -> Iterator[KeyFolder]:
+    def every(cls, folder: str | Path | None) -> "Iterator[KeyFolder]":
         """The keys with an entry or a secret in the folder, by id."""
         if (found := cls.existing("", folder)) is None:
             return

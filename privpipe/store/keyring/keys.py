@@ -6,8 +6,6 @@ ledger entry: no secret, and it stays when the key is destroyed); see
 is bound to.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 import secrets
@@ -77,7 +75,7 @@ class ReleaseKey:
         info = purpose + _info(self.entry.binding)
         return HKDF(hashes.SHA256(), length, salt=None, info=info).derive(self._secret)
 
-    def ticket(self) -> KeyTicket:
+    def ticket(self) -> "KeyTicket":
         """Name of this key for a task's arguments: no secret in it."""
         return KeyTicket(self.entry.key_id, self.entry.binding, self._folder)
 

@@ -1,7 +1,5 @@
 """Export: a published release as Parquet, one file or one per partition, chunk by chunk."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -104,7 +102,7 @@ def is_folder(out_url: str) -> bool:
     )
 
 
-def _write_folder(released: _Released, header: Mapping[str, Any], out_url: str) -> None:
+def _write_folder(released: "_Released", header: Mapping[str, Any], out_url: str) -> None:
     """A file for each partition that the release keeps."""
     ends = np.cumsum(header.get("partitions") or [int(header["n_records"])]).tolist()
     with hold_destination(out_url, last=SUCCESS) as work:
@@ -115,7 +113,7 @@ def _write_folder(released: _Released, header: Mapping[str, Any], out_url: str) 
         show_made(out_url, work, b"", name=SUCCESS)
 
 
-def _write_file(released: _Released, out_url: str) -> None:
+def _write_file(released: "_Released", out_url: str) -> None:
     path = local_path(out_url)
     if path is not None:
         with hold_destination(path) as work:
@@ -136,7 +134,7 @@ def _write_file(released: _Released, out_url: str) -> None:
             raise
 
 
-def _write_part(released: _Released, system: Any, path: str, start: int, stop: int) -> None:
+def _write_part(released: "_Released", system: Any, path: str, start: int, stop: int) -> None:
     schema = released.batch(0, 1).schema  # a release has a record, a partition need not
     make: Any = pc.CSVWriter if released.is_text else pq.ParquetWriter
     with system.open(path, "wb") as file, make(file, schema) as writer:

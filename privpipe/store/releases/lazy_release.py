@@ -1,7 +1,5 @@
 """A published release as an `xarray.Dataset`, opened without reading its records."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from privpipe.store.access.location import Place, as_url
@@ -10,7 +8,7 @@ if TYPE_CHECKING:
     import xarray as xr
 
 
-def open_release(url: Place, *, verify: bool = False) -> xr.Dataset:
+def open_release(url: Place, *, verify: bool = False) -> "xr.Dataset":
     """Open a published release, lazily.
 
     Parameters

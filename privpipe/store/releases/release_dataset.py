@@ -1,7 +1,5 @@
 """A release as a dataset: the parts of a generation joined lazily, and what it says of itself."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -251,7 +249,7 @@ class ReleaseReport:
     _repr_markdown_ = __repr__
 
 
-def _facts(view: ReleaseView) -> dict[str, str]:
+def _facts(view: "ReleaseView") -> dict[str, str]:
     header, promise = view.header, view.guarantee
     number = "" if promise.number is None else f" {promise.number:g} {promise.unit}"
     found = {

@@ -5,8 +5,6 @@ A new format is one module with a function that opens it, and one row here. Read
 by a `FileTable` and `open_table`.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from importlib import import_module
 from itertools import chain
@@ -88,7 +86,7 @@ def describe_formats() -> str:
     return f"{_either(endings)}, or a folder of {_either(files)} files"
 
 
-def open_source(url: str, layout: SourceLayout, *, min_category_count: int = 1) -> RecordSource:
+def open_source(url: str, layout: "SourceLayout", *, min_category_count: int = 1) -> "RecordSource":
     """Open a file, folder or Zarr group as a source of records.
 
     Parameters
@@ -136,7 +134,7 @@ def open_source(url: str, layout: SourceLayout, *, min_category_count: int = 1) 
     return records
 
 
-def open_file_table(url: str, layout: SourceLayout) -> FileTable | None:
+def open_file_table(url: str, layout: "SourceLayout") -> "FileTable | None":
     """A file or folder of a format with columns; None where it is something else.
 
     Raises
@@ -150,7 +148,7 @@ def open_file_table(url: str, layout: SourceLayout) -> FileTable | None:
     return opened if isinstance(opened, FileTable) else None
 
 
-def _load_format(url: str, layout: SourceLayout) -> Any:
+def _load_format(url: str, layout: "SourceLayout") -> Any:
     from privpipe.store.sources.reading.files import list_files
 
     place: Any = url

@@ -3,8 +3,6 @@
 How scores become verdicts is in `judgement`. A variable with an attack that failed is never "safe".
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -31,7 +29,7 @@ FORMAT = 3
 COUNTS = ("n_records", "n_given", "n_withheld", "n_seen")
 
 
-def _facts(report: AttackReport) -> dict[str, str]:
+def _facts(report: "AttackReport") -> dict[str, str]:
     """Verdict and reason, and the verdict on each variable."""
     return {
         "verdict": report.verdict,
@@ -81,7 +79,7 @@ class AttackReport:
     coverage: Coverage | None = None
 
     @property
-    def table(self) -> pd.DataFrame:
+    def table(self) -> "pd.DataFrame":
         """One row per attack and score, see `AttackOutcome`.
 
         ``target``, ``kind`` (classes or numbers), ``source`` (what was read: released, which are
@@ -95,7 +93,7 @@ class AttackReport:
         return pd.DataFrame([row for outcome in self.outcomes for row in outcome.rows()])
 
     @property
-    def decisions(self) -> pd.DataFrame:
+    def decisions(self) -> "pd.DataFrame":
         """One row per confidential variable, columns as the fields of `Decision`."""
         import pandas as pd  # slow to load
 
