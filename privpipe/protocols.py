@@ -17,6 +17,7 @@ FloatArray = npt.NDArray[np.floating[Any]]
 IntArray = npt.NDArray[np.integer[Any]]
 BoolArray = npt.NDArray[np.bool_]
 WordArray = npt.NDArray[np.uint64]
+OctetArray = npt.NDArray[np.uint8]
 AnyArray = npt.NDArray[Any]
 ArrayLike = npt.ArrayLike
 DTypeLike = npt.DTypeLike

@@ -7,14 +7,12 @@ its question is the same as before: so do closed forms of one pass.
 import pickle
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 from privpipe.described import described
 from privpipe.errors import InputError
-from privpipe.protocols import Oracle, Shard, Shards, ShardSchema, Statistics, Sums
+from privpipe.protocols import Oracle, S, Shard, Shards, ShardSchema, Sums
 from privpipe.records.memory import add_sums, facts_of_shards
-
-S = TypeVar("S", bound=Statistics)
 
 
 @described(facts_of_shards)

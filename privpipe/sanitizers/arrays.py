@@ -4,16 +4,14 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial, reduce
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from privpipe import protocols
 from privpipe.errors import InputError, LeftOutWarning, OptionError, PrivacyWarning
 from privpipe.numerics.finite import find_finite_rows
-from privpipe.protocols import ArrayLike, BoolArray, FloatArray, Oracle, Shard, ShardSchema, Sums
-
-S = TypeVar("S", bound=protocols.Statistics)
+from privpipe.protocols import ArrayLike, BoolArray, FloatArray, Oracle, S, Shard, ShardSchema, Sums
 
 
 def as_predictor(values: ArrayLike, name: str = "predictor") -> FloatArray:

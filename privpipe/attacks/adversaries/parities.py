@@ -13,7 +13,6 @@ from itertools import combinations
 from math import comb
 
 import numpy as np
-import numpy.typing as npt
 
 from privpipe.attacks.adversaries.problem import Features
 from privpipe.protocols import BoolArray, FloatArray, IntArray, WordArray
@@ -79,7 +78,7 @@ class Digits:
         # Records that were not trained on may exceed the largest value; 2^63 still fits a word.
         return sides, mantissa, np.minimum(multiple, 2.0**63).astype(np.uint64)
 
-    def read(self, x: FloatArray, places: IntArray) -> npt.NDArray[np.float32]:
+    def read(self, x: FloatArray, places: IntArray) -> FloatArray:
         """Items (n_records, n_places) at (column, item), each column being cut once."""
         columns, at = np.unique(places[:, 0], return_inverse=True)
         words = self.split(x, columns)
@@ -93,7 +92,7 @@ def measure_digits(x: FloatArray) -> Digits:
     return Digits(np.frexp(largest)[1].astype(np.int64), np.median(x, axis=0).astype(np.float64))
 
 
-def item_of(words: _Words, item: int) -> npt.NDArray[np.float32]:
+def item_of(words: _Words, item: int) -> FloatArray:
     """One bit of every value, or its trailing zeros, (n_records, n_columns)."""
     sides, mantissa, multiple = words
     if item < NEGATIVE:

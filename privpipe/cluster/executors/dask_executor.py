@@ -22,7 +22,7 @@ from privpipe.cluster.executors.boundary import run_sealed
 from privpipe.cluster.workers.connection import ClusterOptions, connect
 from privpipe.cluster.workers.progress import TOPIC, Progress
 from privpipe.errors import ClusterError, PrivpipeError
-from privpipe.protocols import Oracle, Shard, Statistics, Sums
+from privpipe.protocols import Oracle, S, Shard, Sums
 from privpipe.records.memory import Aligned, add_in_tree, add_sums
 
 T = TypeVar("T")
@@ -248,8 +248,6 @@ def submit(
     more: dict[str, Any] = {"key": key, "pure": False, "retries": 2}
     return client.submit(run_sealed, function, *arguments, **more, **where)
 
-
-S = TypeVar("S", bound=Statistics)
 
 IN_FLIGHT_PER_THREAD = 3
 """Tasks submitted per worker thread: one at work, two waiting close by."""

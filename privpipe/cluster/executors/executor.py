@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeVar
 
 from privpipe.cluster.executors.boundary import run_sealed, seal
 from privpipe.errors import PrivpipeError
-from privpipe.protocols import Oracle, Shard, Statistics, Sums
+from privpipe.protocols import Oracle, S, Shard, Sums
 from privpipe.records.memory import add_in_tree, add_sums
 
 
@@ -87,7 +87,6 @@ def find_room(limit: int) -> int:
     return int(SHARD_SHARE * max(0, limit - RESERVED))
 
 
-S = TypeVar("S", bound=Statistics)
 T = TypeVar("T")
 
 # A quarter: the statistics of a fit, and the user's own process, need the rest.

@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import lru_cache, partial
-from typing import Any, TypeVar
+from typing import Any
 
 from privpipe import protocols
 from privpipe.capabilities import Reconstructs, RunsCode
@@ -15,11 +15,9 @@ from privpipe.errors import FormatError
 from privpipe.fitted_names import schema_of
 from privpipe.fitted_schema import NamedCodes, check_numbered_alike
 from privpipe.numerics.random.streams import KEY_BYTES, KeyedStream
-from privpipe.protocols import AnyArray, Shard, ShardSchema
+from privpipe.protocols import AnyArray, S, Shard, ShardSchema
 from privpipe.records.schema import expand_indicators
 from privpipe.store.models import digest_map, open_model
-
-S = TypeVar("S", bound=protocols.Statistics)
 
 
 @dataclass(frozen=True)

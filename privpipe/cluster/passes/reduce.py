@@ -10,19 +10,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from functools import reduce as fold
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import numpy as np
 
 from privpipe.cluster.executors.executor import Event, Executor, ShardSum
 from privpipe.cluster.pass_checkpoints import Checkpoints, JointSums, PartialSum, recall_sum
 from privpipe.cluster.passes.loaded_map import CleanedShards
-from privpipe.protocols import Oracle, Shard, ShardSchema, Statistics, Sums
+from privpipe.protocols import Oracle, S, Shard, ShardSchema, Sums
 from privpipe.records.schema import ChunkPlan, CollectionSchema
 from privpipe.store.arrays.blocks import reading_once
 from privpipe.store.collections.collection import Collection
-
-S = TypeVar("S", bound=Statistics)
 
 
 @dataclass(frozen=True)

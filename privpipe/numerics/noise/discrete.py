@@ -15,11 +15,10 @@ from typing import ClassVar
 
 import mpmath
 import numpy as np
-import numpy.typing as npt
 
 from privpipe.errors import OptionError
 from privpipe.numerics.compiler import compiled
-from privpipe.protocols import BoolArray, IntArray, RecordStream, WordArray
+from privpipe.protocols import BoolArray, IntArray, OctetArray, RecordStream, WordArray
 
 PURPOSE, FURTHER = "discrete", "discrete further"
 """Words of every value, and the further bits of lanes that the first eight leave undecided."""
@@ -36,8 +35,6 @@ SETTLED = 2**16
 """Values whose open lanes are decided together: they stay in the second-level cache."""
 
 _PRECISION = 400
-
-OctetArray = npt.NDArray[np.uint8]
 
 
 @compiled

@@ -15,12 +15,11 @@ from typing import ClassVar
 
 import mpmath
 import numpy as np
-import numpy.typing as npt
 from scipy import special
 
 from privpipe.errors import OptionError
 from privpipe.numerics.compiler import compiled
-from privpipe.protocols import FloatArray, IntArray, RecordStream, WordArray
+from privpipe.protocols import FloatArray, IntArray, OctetArray, RecordStream, WordArray
 
 PURPOSE = "privunit"
 
@@ -30,7 +29,6 @@ LEAST_EPSILON, MOST_EPSILON = 0.01, 20.0
 MOST_SIGNS = 2048
 """Signs of a record; the table of their chances is 40 MB then."""
 
-OctetArray = npt.NDArray[np.uint8]
 Table = tuple[IntArray, IntArray, WordArray]
 
 Signs = tuple[tuple[int, int], ...]

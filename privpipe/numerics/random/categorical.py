@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from privpipe.errors import InputError
 from privpipe.numerics.compiler import compiled
@@ -32,8 +31,8 @@ class CategoryTable:
         First word of each; 0 for the first of each law.
     """
 
-    bounds: npt.NDArray[np.int64]
-    codes: npt.NDArray[np.int64]
+    bounds: IntArray
+    codes: IntArray
     starts: WordArray
 
     @property

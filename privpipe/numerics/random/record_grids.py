@@ -14,11 +14,10 @@ from dataclasses import asdict, dataclass
 from functools import lru_cache
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
-from privpipe.protocols import FloatArray, IntArray, WordArray
+from privpipe.protocols import AnyArray, FloatArray, IntArray, WordArray
 
 N_GRIDS = 4
 """Words of a record, 8 bytes each; a record is known again by any one of them."""
@@ -122,9 +121,7 @@ def word_features(x: FloatArray, names: Sequence[str], frame: GridFrame, key: by
 
 
 def word_values(
-    columns: Mapping[str, tuple[npt.NDArray[np.generic], Sequence[str] | None]],
-    frame: GridFrame,
-    key: bytes,
+    columns: Mapping[str, tuple[AnyArray, Sequence[str] | None]], frame: GridFrame, key: bytes
 ) -> WordArray:
     """Words of records by the values of variables, which are equal or not.
 

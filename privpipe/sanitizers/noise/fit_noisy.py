@@ -12,7 +12,6 @@ from functools import partial, reduce
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
-import numpy.typing as npt
 from pydantic import Field
 
 from privpipe.capabilities import Preview, Projects
@@ -147,11 +146,7 @@ def plan(options: NoisyOptions, width: int) -> Mechanism:
 
 @keep_names
 def fit_noisy_filter(
-    shards: Shards,
-    options: NoisyOptions,
-    *,
-    filters: Filters,
-    **files: Mapping[str, npt.NDArray[np.floating[Any]]],
+    shards: Shards, options: NoisyOptions, *, filters: Filters, **files: Mapping[str, FloatArray]
 ) -> noisy_filter.NoisyFilter:
     """Learn a noisy filter from public records.
 

@@ -21,7 +21,6 @@ from typing import Any, Literal
 import google_crc32c
 import numcodecs.blosc
 import numpy as np
-import numpy.typing as npt
 import zarr
 from pydantic import TypeAdapter, ValidationError
 from zarr.abc.store import Store
@@ -31,7 +30,7 @@ from zarr.core.sync import sync
 from zarr.storage import MemoryStore
 
 from privpipe.errors import FormatError, StoreError
-from privpipe.protocols import AnyArray, WordArray
+from privpipe.protocols import AnyArray, OctetArray, WordArray
 from privpipe.records.schema import CollectionSchema
 from privpipe.store.access.bounds import MOST_CHUNK_BYTES
 from privpipe.store.access.location import guard_read, shown
@@ -248,10 +247,8 @@ def _key(number: int) -> str:
     return f"{RECEIPTS}/c/{number}/0/0"
 
 
-Bytes = npt.NDArray[np.uint8]
-
 BLOSC_HEADER = 16
-"""Bytes; a little-endian word at 4 is the decoded size."""
+"""OctetArray; a little-endian word at 4 is the decoded size."""
 
 
 @dataclass(frozen=True)
@@ -368,7 +365,7 @@ def read_columns(
     rows = plans[0].chunk_rows
     chunks, store = range(start // rows, -(-stop // rows)), _open(sealed.url)
 
-    async def fetch() -> list[Bytes]:
+    async def fetch() -> list[OctetArray]:
         objects = ((plan, chunk) for plan in plans for chunk in chunks)
         return await asyncio.gather(*(_fetch(store, sealed, *one) for one in objects))
 
@@ -396,7 +393,9 @@ def _open(url: str) -> Store:
     return open_store(url, read_only=True)
 
 
-async def _fetch(store: Store, sealed: SealedArrays, plan: layout.ArrayPlan, chunk: int) -> Bytes:
+async def _fetch(
+    store: Store, sealed: SealedArrays, plan: layout.ArrayPlan, chunk: int
+) -> OctetArray:
     """A chunk that is proved to be the ingested one, as Blosc packed it."""
     found = await store.get(layout.chunk_key(plan, chunk), default_buffer_prototype())
     if found is None:
@@ -418,7 +417,7 @@ async def _fetch(store: Store, sealed: SealedArrays, plan: layout.ArrayPlan, chu
     return packed
 
 
-def _decode(plan: layout.ArrayPlan, chunks: Sequence[Bytes]) -> AnyArray:
+def _decode(plan: layout.ArrayPlan, chunks: Sequence[OctetArray]) -> AnyArray:
     """Rows of consecutive chunks; the last one is stored as large as the others."""
     # Decoded into place: no copy of a chunk is made.
     values = np.empty((len(chunks), *plan.chunks), plan.dtype)
