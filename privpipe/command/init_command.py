@@ -27,12 +27,8 @@ from privpipe.report.console import say, say_raw
 from privpipe.sanitizers import METHODS
 from privpipe.sanitizers.ladder import LAST
 from privpipe.store.arrays.layout import companion_url
+from privpipe.store.collections import growing_collection as growing
 from privpipe.store.collections.collection import Collection
-from privpipe.store.collections.growing_collection import (
-    count_gaps,
-    open_whole_collection,
-    read_uses,
-)
 
 WIDTH = 96
 FILL_IN = "FILL IN"
@@ -184,7 +180,7 @@ def init_command(
     Without a method, the first that suits is written where only variables to hide are named, and
     the first of all otherwise.
     """
-    opened = open_whole_collection(collection)
+    opened = growing.open_whole_collection(collection)
     schema = opened.schema_of_records
     for name in (*desired, *confidential):
         if schema.variable(name).column.n_categories == 1:
@@ -193,7 +189,7 @@ def init_command(
     chosen, method = method, method or suited
     release = release or companion_url(collection, "release.zarr")
     n_gaps = _count_gaps(collection, method)
-    uses = read_uses(collection)
+    uses = growing.read_uses(collection)
     records: dict[str, Any] = {"path": collection, "desired": desired, "confidential": confidential}
     records["subject"] = uses.get("subject")
     budget, first = _suggest_budget(records, release, method, n_gaps)
@@ -300,7 +296,7 @@ def _try_methods(
 
 def _open_labelled(records: Mapping[str, Any]) -> Collection:
     named = {role: records[role] for role in ("desired", "confidential")}
-    return open_whole_collection(records["path"], **named)
+    return growing.open_whole_collection(records["path"], **named)
 
 
 def _suggest_budget(
@@ -343,7 +339,7 @@ def _suggest_gate(records: Mapping[str, Any], method: str) -> dict[tuple[str, st
     try:
         chosen: dict[str, Any] = {"name": method}
         if "n_surrogates" in _options_of(method):  # the fewest: how many does not matter here
-            found = open_whole_collection(records["path"])
+            found = growing.open_whole_collection(records["path"])
             chosen["n_surrogates"] = found.schema_of_records.n_features + 1
         elif METHODS[method].releases == "rows":  # any of rows: options do not matter
             chosen["name"] = next(one.name for one in METHODS.values() if _needs_nothing(one))
@@ -367,7 +363,7 @@ def _count_gaps(collection: str, method: str) -> int:
     if method not in METHODS or METHODS[method].releases == "surrogate":
         return 0  # surrogates are made of records with gaps
     # A missing attribute is a category of its own.
-    return 0 if "attributes" in _options_of(method) else count_gaps(collection)[0]
+    return 0 if "attributes" in _options_of(method) else growing.count_gaps(collection)[0]
 
 
 def _explain_gate(n_records: int, gate: Mapping[tuple[str, str], Any]) -> str:

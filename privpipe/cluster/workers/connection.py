@@ -23,12 +23,8 @@ from urllib.parse import urlsplit
 import dask
 from distributed import Client, Nanny, Security, SpecCluster, TimeoutError, WorkerPlugin
 
+from privpipe.cluster.workers import certificates
 from privpipe.cluster.workers import dashboard as dashboards
-from privpipe.cluster.workers.certificates import (
-    check_client_certificate,
-    guard_address,
-    is_loopback,
-)
 from privpipe.cluster.workers.processes import SETTINGS, prepare_forking, start_managed
 from privpipe.cluster.workers.progress import ShowProgress
 from privpipe.errors import ClusterError, OptionError
@@ -163,9 +159,9 @@ def connect(options: ClusterOptions) -> Iterator[Client]:
         check_address(options.address)
         # Before the first byte: a stranger at the port would get a pickled task, and send
         # one back.
-        guard_address(options.address)
+        certificates.guard_address(options.address)
         if options.address.startswith("tls://"):
-            check_client_certificate()
+            certificates.check_client_certificate()
         with _join(options.address, options.wait_seconds) as client:
             yield client
         return
@@ -253,7 +249,7 @@ def check_address(address: str) -> None:
     """Refuse a scheduler that is neither on this machine nor behind TLS."""
     parts = urlsplit(address)
     # That of Dask Gateway is TLS through its proxy.
-    is_here = parts.scheme == "tcp" and is_loopback(parts.hostname or "")
+    is_here = parts.scheme == "tcp" and certificates.is_loopback(parts.hostname or "")
     if is_here or parts.scheme in ("tls", "gateway"):
         return
     raise OptionError(

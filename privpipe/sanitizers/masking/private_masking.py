@@ -25,15 +25,8 @@ from privpipe.numerics.noise.mechanism import Lattice
 from privpipe.numerics.random.streams import KEY_BYTES
 from privpipe.protocols import Method, Role, Shards, ShardSchema
 from privpipe.sanitizers.arrays import check_shards, say_incomplete
+from privpipe.sanitizers.masking import private_sums
 from privpipe.sanitizers.masking.private_model import PrivateMaskingModel
-from privpipe.sanitizers.masking.private_sums import (
-    GRID,
-    MOST_RECORDS,
-    PrivateSums,
-    PublicScale,
-    add_noise,
-    sum_products,
-)
 from privpipe.sanitizers.masking.refusals import check_regression
 from privpipe.sanitizers.options import MethodOptions, method_options
 
@@ -130,10 +123,10 @@ def fit_with_key(shards: Shards, options: MaskingPrivateOptions, key: bytes) -> 
     schema = shards.schema
     check_private(options, schema)
     scale = make_scale(options, schema)
-    sums = shards.reduce(partial(sum_products, schema=schema, scale=scale))
+    sums = shards.reduce(partial(private_sums.sum_products, schema=schema, scale=scale))
     _say_changed(sums)
     sigma = find_sigma(options.epsilon, options.delta)
-    moments, deviations, slack = add_noise(sums.products, sigma, key)
+    moments, deviations, slack = private_sums.add_noise(sums.products, sigma, key)
     # From here on nothing is known but the noisy sums.
     factors = scale.factors
     moments, deviations = (each * np.outer(factors, factors) for each in (moments, deviations))
@@ -182,7 +175,7 @@ def _plan_tile(n_surrogates: int, n_columns: int) -> int:
     return -(-n_surrogates // n_tiles)
 
 
-def _say_changed(sums: PrivateSums) -> None:
+def _say_changed(sums: private_sums.PrivateSums) -> None:
     """Warn the operator; the number is of the records and goes nowhere else."""
     say_incomplete(sums.n_left_out, sums.n_records, "desired")
     clipped = sums.n_clipped / max(sums.n_records, 1)
@@ -195,7 +188,7 @@ def _say_changed(sums: PrivateSums) -> None:
         )
 
 
-def make_scale(options: MaskingPrivateOptions, schema: ShardSchema) -> PublicScale:
+def make_scale(options: MaskingPrivateOptions, schema: ShardSchema) -> private_sums.PublicScale:
     """Origins and units of all columns, from what is public."""
     features = [_find_range(options.bound, name) for name in schema.named_features]
     responses: list[tuple[float, float]] = []
@@ -206,13 +199,13 @@ def make_scale(options: MaskingPrivateOptions, schema: ShardSchema) -> PublicSca
     origin = [0.0 if a <= 0 <= b else (a + b) / 2 for a, b in features]
     unit = [max(abs(a - at), abs(b - at)) for (a, b), at in zip(features, origin, strict=True)]
     ends = np.array(responses)
-    return PublicScale(
+    return private_sums.PublicScale(
         origin=np.array(origin),
         unit=np.array(unit),
         response_origin=ends.mean(axis=1),
         response_unit=(ends[:, 1] - ends[:, 0]) / 2,
         threshold=options.threshold or math.sqrt(schema.n_features),
-        inner=Lattice(GRID, schema.n_features + 1 + len(responses), "l2").inner,
+        inner=Lattice(private_sums.GRID, schema.n_features + 1 + len(responses), "l2").inner,
     )
 
 
@@ -266,14 +259,15 @@ def check_private(options: MaskingPrivateOptions, schema: ShardSchema) -> None:
             remedy=f"Use {10.0 ** math.floor(-math.log10(n)):g} or less; a tenth of that is usual.",
             code="delta",
         )
-    if n > MOST_RECORDS:
+    if n > private_sums.MOST_RECORDS:
         raise InputError(
-            f"{n:,} records are more than {MOST_RECORDS:,}, whose products one sum holds exactly.",
+            f"{n:,} records are more than {private_sums.MOST_RECORDS:,}, whose products one sum "
+            "holds exactly.",
             remedy="Mask parts of the collection, each a release of its own.",
         )
     # Known before any record is read: the fit would most likely find no number but noise.
     sigma = find_sigma(options.epsilon, options.delta)
-    deviation = math.sqrt(2) * sigma * (scale.factors[schema.n_features] / GRID) ** 2
+    deviation = math.sqrt(2) * sigma * (scale.factors[schema.n_features] / private_sums.GRID) ** 2
     if 0 < n <= 5 * deviation:
         raise _refuse_few(options, deviation)
 
@@ -288,7 +282,7 @@ METHOD = Method(
     maps=(PrivateMaskingModel,),
     promise="(epsilon, delta)-differential privacy of every record, in floating point, for any "
     "number of surrogates together",
-    statistics=(PrivateSums,),
+    statistics=(private_sums.PrivateSums,),
     check=check_private,
 )
 """Masking with differential privacy."""

@@ -18,11 +18,7 @@ from privpipe.numerics.rounding import bound_rank_error
 from privpipe.protocols import FloatArray, Guarantee, Method, Role, Shards
 from privpipe.sanitizers.arrays import check_shards
 from privpipe.sanitizers.feature_map import FeatureMap
-from privpipe.sanitizers.null_space.predictors import (
-    DESIGN_STATISTICS,
-    check_varies,
-    summarise_design,
-)
+from privpipe.sanitizers.null_space import predictors
 from privpipe.sanitizers.options import MethodOptions, method_options
 
 
@@ -123,13 +119,15 @@ def fit_leace_eraser(shards: Shards) -> LeaceEraser:
         raise InputError(
             "There is no confidential variable to erase.", remedy="Name one in confidential."
         )
-    summarise = partial(summarise_design, schema=schema, coding="zero_one", roles=("confidential",))
+    summarise = partial(
+        predictors.summarise_design, schema=schema, coding="zero_one", roles=("confidential",)
+    )
     found = shards.reduce(summarise)
     found.say_incomplete()
     moments = found.of_role("confidential")
     n = schema.n_features
     left, right = solve_erasure(moments, n)
-    check_varies(moments, n, "confidential")
+    predictors.check_varies(moments, n, "confidential")
     return LeaceEraser(moments.mean[:n], left, right)
 
 
@@ -146,7 +144,7 @@ METHOD = Method(
     source="Belrose et al. 2023, LEACE: Perfect linear concept erasure in closed form",
     maps=(LeaceEraser,),
     promise="no linear prediction of the confidential variables is left, on the training records",
-    statistics=DESIGN_STATISTICS,
+    statistics=predictors.DESIGN_STATISTICS,
 )
 
 
