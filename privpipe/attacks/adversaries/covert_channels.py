@@ -18,7 +18,8 @@ from itertools import combinations
 from typing import Any
 
 import numpy as np
-from scipy import fft, linalg
+import scipy
+from scipy import linalg
 from sklearn.ensemble import HistGradientBoostingClassifier
 
 from privpipe.attacks.adversaries import parities
@@ -364,7 +365,7 @@ def _find_peaks(values: FloatArray, excess: FloatArray, bins: int) -> Iterator[t
     places = np.minimum(((values - low) / length * bins).astype(np.int64), bins - 1)
     power = np.zeros(bins // 2 + 1, np.float32)
     for column in excess.T[1:] if excess.shape[1] == 2 else excess.T:  # two classes are one
-        spectrum = fft.rfft(np.bincount(places, column, bins).astype(np.float32))
+        spectrum = scipy.fft.rfft(np.bincount(places, column, bins).astype(np.float32))
         power += spectrum.real**2 + spectrum.imag**2
     many = 2 * FEW_TURNS
     for first, last in ((many, bins // 2), (1, many)):

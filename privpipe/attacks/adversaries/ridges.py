@@ -9,7 +9,8 @@ from contextlib import suppress
 from operator import itemgetter
 
 import numpy as np
-from scipy import linalg, spatial
+import scipy
+from scipy import linalg
 
 from privpipe.attacks.adversaries import problem as problems
 from privpipe.attacks.adversaries.problem import Features, Fitted, Problem
@@ -195,7 +196,7 @@ def measure_kernel(x: FloatArray, y: FloatArray, exponent: float) -> FloatArray:
 def measure_width(x: FloatArray, seed: int) -> float:
     """One over the median squared distance of a sample: the unit of kernel exponents."""
     some = np.random.default_rng(seed).choice(len(x), min(1000, len(x)), replace=False)
-    apart = spatial.distance.pdist(x[some], "sqeuclidean")
+    apart = scipy.spatial.distance.pdist(x[some], "sqeuclidean")
     # Most records of one class may lie nearer than distances are known by.
     distance = max(float(np.median(apart)), LEAST_WIDTH * float(apart.mean()))
     return 1 / distance if distance > 0 else 1.0

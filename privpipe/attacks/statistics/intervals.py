@@ -11,7 +11,8 @@ from functools import partial
 from typing import Literal
 
 import numpy as np
-from scipy import special, stats
+import scipy
+from scipy import special
 
 from privpipe.errors import InputError, OptionError
 from privpipe.protocols import BoolArray, FloatArray, IntArray
@@ -290,7 +291,7 @@ def _count_effective(hits: FloatArray, sizes: FloatArray) -> tuple[float, float]
 
 def _find_wilson(p: float, n: float, freedom: float) -> Limits:
     """Wilson's limits with Student's quantile, which of endless freedom is the normal one."""
-    return lambda level: limit_wilson(p, n, float(stats.t.ppf(0.5 + level / 2, freedom)))
+    return lambda level: limit_wilson(p, n, float(scipy.stats.t.ppf(0.5 + level / 2, freedom)))
 
 
 def limit_wilson(p: float, n: float, z: float) -> tuple[float, float]:
@@ -303,7 +304,7 @@ def limit_wilson(p: float, n: float, z: float) -> tuple[float, float]:
 
 def limit_exactly(n_hits: float, n_trials: float, level: float) -> tuple[float, float]:
     """Clopper and Pearson's limits; numbers of effective trials need not be whole."""
-    tail, beta = (1 - level) / 2, stats.beta
+    tail, beta = (1 - level) / 2, scipy.stats.beta
     lower = beta.ppf(tail, n_hits, n_trials - n_hits + 1) if n_hits > 0 else 0.0
     upper = beta.ppf(1 - tail, n_hits + 1, n_trials - n_hits) if n_hits < n_trials else 1.0
     return float(lower), float(upper)
@@ -411,7 +412,7 @@ def _limit_on_link(
     spread *= float(np.sqrt(n_units / (n_units - 1)))
 
     def limits(level: float) -> tuple[float, float]:
-        half = spread * float(stats.t.ppf(0.5 + level / 2, n_units - 1))
+        half = spread * float(scipy.stats.t.ppf(0.5 + level / 2, n_units - 1))
         ends = from_link(np.array([centre - half, centre + half]))
         # A score at its edge (an area of exactly 1) is clipped on the link's scale.
         lower, upper = min(float(ends.min()), estimate), max(float(ends.max()), estimate)
