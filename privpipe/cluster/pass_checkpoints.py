@@ -22,9 +22,7 @@ import numpy as np
 from dask.tokenize import TokenizationError, tokenize
 
 from privpipe.attacks.moment_audit import AuditSums, PairMoments
-from privpipe.attacks.statistics.intervals import Interval
-from privpipe.attacks.statistics.places import PlaceSums
-from privpipe.attacks.statistics.scores import Score
+from privpipe.attacks.statistics import intervals, places, scores
 from privpipe.attacks.threats.verdicts.outcomes import Attack, AttackOutcome
 from privpipe.attacks.threats.verdicts.safeguards import Detection, LearningCurve
 from privpipe.attacks.utility import UtilityLosses
@@ -74,8 +72,8 @@ class PartialSum:
 
 
 OF_ATTACKS = (
-    *(JointSums, AuditSums, PairMoments, PlaceSums, UtilityLosses),
-    *(Attack, AttackOutcome, Detection, Interval, LearningCurve, Score),
+    *(JointSums, AuditSums, PairMoments, places.PlaceSums, UtilityLosses),
+    *(Attack, AttackOutcome, Detection, intervals.Interval, LearningCurve, scores.Score),
 )
 OF_RECORDS = (CoMoments, PartialSum, PartCount, Shard, DrawnSample)
 

@@ -14,14 +14,10 @@ from privpipe.command.ingest_command import describe
 from privpipe.command.output import write_new
 from privpipe.errors import PrivpipeError
 from privpipe.flows.pilot import forecast_cost
-from privpipe.pipeline.runs.configuration_file import read_options
+from privpipe.pipeline.runs import configuration_file, spend, trusted_code
 from privpipe.pipeline.runs.run import Run
-from privpipe.pipeline.runs.spend import list_fleeting
 from privpipe.pipeline.runs.subject_limit import count_subjects
-from privpipe.pipeline.runs.trusted_code import list_unrun, say_changed_code
-from privpipe.pipeline.stages import diagnosis, forecast
-from privpipe.pipeline.stages.check import check_stage
-from privpipe.pipeline.stages.order_trial import try_orders
+from privpipe.pipeline.stages import check, diagnosis, forecast, order_trial
 from privpipe.pipeline.stages.trial import draw_trial
 from privpipe.records.schema import ChunkPlan, predict_chunk_memory
 from privpipe.report.audit_text import list_unwritten, say_orders, say_unknown
@@ -47,7 +43,7 @@ def check_command(
     config: str, cost_of: float = 0.0, price: float = 0.0, score: float = 0.0
 ) -> dict[str, Any]:
     """Check without a cluster; then read a few chunks to explain the budget."""
-    run = check_stage(read_options(config))
+    run = check.check_stage(configuration_file.read_options(config))
     # After the check: what metadata refuses is refused without reading a record.
     found = forecast.check_sample(run)
     meaning, subjects = found.meaning, count_subjects(run)
@@ -64,7 +60,7 @@ def check_command(
     cost = forecast_cost(run, round(cost_of)) if cost_of > 0 else None
     if cost is not None:
         say(f"cost       {cost.describe(price)}")
-    orders = try_orders(run, score) if score > 0 else None
+    orders = order_trial.try_orders(run, score) if score > 0 else None
     if orders is not None:
         say(f"order      {say_orders(orders)}")
     case, picture = _say_forecast(run)
@@ -119,10 +115,10 @@ def suggest_command(config: str, out: str = "") -> dict[str, Any]:
     InputError
         If there are too few records to try anything.
     """
-    options = read_options(config)
+    options = configuration_file.read_options(config)
     out = out or f"{config.removesuffix('.toml')}.next.toml"
     # Limits that no one has tried yet are no fault here: what would pass may have others.
-    trial = draw_trial(options, check_stage(options.change("gate", enforce=False)).training)
+    trial = draw_trial(options, check.check_stage(options.change("gate", enforce=False)).training)
     mine = trial.as_read_by(options.method)
     configured = diagnosis.try_configured(options, mine)
     picture = diagnosis.picture_trial(mine, configured)
@@ -192,9 +188,9 @@ def _list_lines(run: Run, found: forecast.SampleFindings) -> Iterator[tuple[str,
         )
     if found.dependence:
         yield "features", found.dependence
-    yield from (("code", sentence) for sentence in list_unrun(run.options))
+    yield from (("code", sentence) for sentence in trusted_code.list_unrun(run.options))
     known = read_state(run.release_url)
-    if known is not None and (changed := say_changed_code(known.code, run.state.code)):
+    if known is not None and (changed := trusted_code.say_changed_code(known.code, run.state.code)):
         yield "code", f"Since run {known.run_id} began, {changed}: `run` refuses it."
     if found.warning:
         yield "gate", found.warning
@@ -204,7 +200,7 @@ def _list_lines(run: Run, found: forecast.SampleFindings) -> Iterator[tuple[str,
         yield "gate", "nothing is attacked."
     else:
         yield "gate", "not enforced: the release will say that it is not gated."
-    for sentence in list_fleeting(run.options):
+    for sentence in spend.list_fleeting(run.options):
         yield "account", f"{sentence}: later runs do not know of what is released."
     if unwritten := list_unwritten(run.options.about):
         yield "about", f"the officer's page lacks, for [about]: {', '.join(unwritten)}."
@@ -240,7 +236,7 @@ def _write_share(share: float) -> str:
 
 def dry_run_command(config: str) -> dict[str, Any]:
     """Print the plan of a run."""
-    run = check_stage(read_options(config))
+    run = check.check_stage(configuration_file.read_options(config))
     plan, meaning, subjects = _plan(run), forecast.forecast_run(run), count_subjects(run)
     parts, workers = plan["seconds_by_part"], plan["workers"]
     where = f"on {workers} workers" if workers else "in this process"
@@ -260,7 +256,7 @@ def dry_run_command(config: str) -> dict[str, Any]:
     )
     if meaning is not None:
         say(f"would mean  {meaning.describe()}")
-    for sentence in list_unrun(run.options):
+    for sentence in trusted_code.list_unrun(run.options):
         say(f"would run   {sentence}")
     if subjects is not None:
         say(f"would count {subjects.describe()}")

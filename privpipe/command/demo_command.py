@@ -19,9 +19,8 @@ from privpipe.pipeline.operations.prefect_server import ephemeral_server, prepar
 from privpipe.protocols import AnyArray, FloatArray, IntArray
 from privpipe.records.sampling import make_split
 from privpipe.records.schema import CollectionSchema, Variable, plan_chunk_rows
-from privpipe.report import audit_text
+from privpipe.report import audit_text, first_screen
 from privpipe.report.console import say, tabulate
-from privpipe.report.first_screen import say_line
 from privpipe.sanitizers.null_space.algorithms import NullSpaceCleaner
 from privpipe.store.access.objects import UNFINISHED, write_file
 from privpipe.store.arrays.layout import FEATURES
@@ -211,7 +210,7 @@ def demo_command(out: str, records: int, workers: int) -> dict[str, Any]:
         findings = json.load(file)
     picture = draw_portrait(base)
     seconds = time.perf_counter() - begun
-    say(f"Verdict: {say_line(findings)}\nGate: {audit_text.say_gate(findings)}")
+    say(f"Verdict: {first_screen.say_line(findings)}\nGate: {audit_text.say_gate(findings)}")
     _say_what(findings)
     say(audit_text.say("demo_where", base=base, picture=picture, seconds=seconds, call=_call()))
     return {

@@ -15,12 +15,10 @@ from privpipe.errors import InputError, OptionError
 from privpipe.extras import explain_missing
 from privpipe.pipeline.runs.configuration_file import read_options, read_time
 from privpipe.records.schema import CollectionSchema
-from privpipe.report import audit_text
+from privpipe.report import audit_text, work_bar
 from privpipe.report.console import say, tabulate
-from privpipe.report.work_bar import showing
 from privpipe.store.access.location import exists_file, local_path, shown
-from privpipe.store.collections import proposal
-from privpipe.store.collections.growing_collection import append_partition, read_partitions
+from privpipe.store.collections import growing_collection, proposal
 from privpipe.store.collections.ingest import IngestOptions, ingest
 from privpipe.store.collections.writing import WriteStatistics, read_statistics
 from privpipe.store.keyring.account import find_account
@@ -77,7 +75,7 @@ def ingest_command(
                 raise InputError(f"{shown(source)} was not read.", remedy=unseen) from None
         if plan is not None and not yes:
             return {"schema": shown(place), "ingested": False, **plan.encode()}
-    with listing_places(place, unseen), showing("ingest") as listen:
+    with listing_places(place, unseen), work_bar.showing("ingest") as listen:
         options = replace(options, schema=plan, shuffle=shuffle)
         made = ingest(source, dest, options, listen=listen)
     statistics = read_statistics(dest)
@@ -248,10 +246,10 @@ def append_command(
     name = partition or source.rstrip("/").rpartition("/")[2]
     # To the second: it is stored, and compared with logical times of schedules.
     moment = read_time(time) if time else datetime.now(UTC).replace(microsecond=0)
-    added, changed = append_partition(
+    added, changed = growing_collection.append_partition(
         source, collection, name, moment.isoformat(), _choose(chunk_mib, layout), replacing=replace
     )
-    there = read_partitions(collection)
+    there = growing_collection.read_partitions(collection)
     n_records = sum(one.n_records for one in there)
     what = f"{added.name}, {added.n_records:,} records"
     say(

@@ -15,8 +15,7 @@ from privpipe.errors import OptionError, PrivpipeError
 from privpipe.pipeline.runs.configuration_file import write_keys, write_value
 from privpipe.pipeline.runs.run import find_attack_options
 from privpipe.pipeline.runs.run_options import RunOptions
-from privpipe.pipeline.stages import forecast
-from privpipe.pipeline.stages.check import check_stage
+from privpipe.pipeline.stages import check, forecast
 from privpipe.pipeline.stages.diagnosis import diagnose, say_few
 from privpipe.pipeline.stages.trial import WEAKEST, draw_trial
 from privpipe.protocols import Method
@@ -318,7 +317,7 @@ def _suggest_budget(
             release={"path": f"{release}.none", "nonfinite": "impute" if n_gaps else "fail"},
             gate={"enforce": False},
         )
-        meaning = forecast.explain_budget(check_stage(options))
+        meaning = forecast.explain_budget(check.check_stage(options))
     except (PrivpipeError, ValidationError):  # `check` will say what is wrong
         return None, {}
     first = {"ridge": RIDGE} if meaning is not None and meaning.dependence else {}

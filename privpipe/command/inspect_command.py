@@ -17,19 +17,12 @@ from privpipe.report.work_bar import showing
 from privpipe.store.access.generation_log import FORMAT as GENERATIONS
 from privpipe.store.access.generation_log import read_generation
 from privpipe.store.access.location import local_path, shown
-from privpipe.store.arrays.layout import read_header, read_kind
-from privpipe.store.arrays.sealed_arrays import Origin
+from privpipe.store.arrays import layout, sealed_arrays
+from privpipe.store.collections import growing_collection, proving, writing
 from privpipe.store.collections.collection import Collection, open_collection
-from privpipe.store.collections.growing_collection import read_partitions
-from privpipe.store.collections.proving import verify_collection
-from privpipe.store.collections.writing import read_statistics
-from privpipe.store.keyring.account import find_account
-from privpipe.store.keyring.registers import note_export
+from privpipe.store.keyring import account, registers
 from privpipe.store.models import open_model, read_model_header
-from privpipe.store.releases.export import export_release
-from privpipe.store.releases.lazy_release import open_release
-from privpipe.store.releases.published import check_release
-from privpipe.store.releases.release_dataset import check_generation
+from privpipe.store.releases import export, lazy_release, published, release_dataset
 
 MOST_SHOWN = 40
 """Columns in the table of `diff`: those that changed most; `--json` has all."""
@@ -40,7 +33,7 @@ MEASURED = ("correlation", "spread", "shift")
 # Names of columns, and long; --json has them.
 WITHHELD = ("fields", "schema", "arrays", "run", "table")
 
-VERIFIED: dict[Origin, str] = {
+VERIFIED: dict[sealed_arrays.Origin, str] = {
     "ingest": "Every stored byte matches its receipt.",
     "digest": "Every stored byte matches the digest of the collection; it has no receipts.",
     "noted": "Not verified: there are no receipts, and the digest covers no more than the lengths "
@@ -50,7 +43,7 @@ VERIFIED: dict[Origin, str] = {
 
 def inspect_command(path: str, *, verify: bool) -> dict[str, Any]:
     """Describe what is at `path`; raise if it is damaged."""
-    kind = read_kind(path)
+    kind = layout.read_kind(path)
     if kind == "collection":
         return _show_collection(path, verify)
     if kind == "model":
@@ -58,7 +51,7 @@ def inspect_command(path: str, *, verify: bool) -> dict[str, Any]:
         return _show_header(read_model_header(path), path)
     if kind == "release":
         with showing("verify" if verify else "inspect", "objects") as listen:
-            header = check_release(path, verify=verify, listen=listen)
+            header = published.check_release(path, verify=verify, listen=listen)
         return _show_header(header, path, "Every stored byte matches its receipt." * verify)
     if kind == GENERATIONS:
         return _show_generations(path, verify)
@@ -71,14 +64,14 @@ def _show_generations(path: str, verify: bool) -> dict[str, Any]:
     """A growing collection, or the newest generation of a release."""
     if read_generation(path, 1).kind == "release":
         with showing("verify" if verify else "inspect", "parts") as listen:
-            header, state, _ = check_generation(path, verify=verify, listen=listen)
+            header, state, _ = release_dataset.check_generation(path, verify=verify, listen=listen)
         proven = f"Every stored byte of {len(state.parts)} parts matches its receipt."
         return _show_header(header, path, proven * verify)
-    there = read_partitions(path)
+    there = growing_collection.read_partitions(path)
     if verify:
         with showing("verify", "partitions") as listen:
             for one in there:
-                verify_collection(open_collection(one.url(path)))
+                proving.verify_collection(open_collection(one.url(path)))
                 listen(1, len(there))
     rows = [
         {"partition": one.name, "records": f"{one.n_records:,}", "time": one.time} for one in there
@@ -97,9 +90,9 @@ def _show_generations(path: str, verify: bool) -> dict[str, Any]:
 def _show_collection(path: str, verify: bool) -> dict[str, Any]:
     collection = open_collection(path)
     with showing("verify" if verify else "inspect") as listen:
-        origin = verify_collection(collection, listen) if verify else None
+        origin = proving.verify_collection(collection, listen) if verify else None
     schema = collection.schema_of_records
-    statistics = read_statistics(path)
+    statistics = writing.read_statistics(path)
     content = {**list_counts(schema, statistics), "digest": collection.digest}
     if origin is not None:
         content |= {"verified": origin != "noted", "verified_by": VERIFIED[origin]}
@@ -171,7 +164,7 @@ def diff_command(source: str, release: str, of: str = "privpipe.toml") -> dict[s
 
 def measure_change(collection: Collection, release: str) -> ColumnChange:
     """Sums over all chunks; memory does not grow with the records."""
-    opened = open_release(release)
+    opened = lazy_release.open_release(release)
     width = collection.schema.n_features
     here = opened["features"].shape if "features" in opened else None
     if here != (collection.n_records, width):
@@ -216,11 +209,11 @@ def _show_change(columns: list[dict[str, Any]], n_compared: int, n_records: int)
 
 def export_command(release: str, out: str, *, verify: bool) -> dict[str, Any]:
     """Export and say how many records were written."""
-    run = str(read_header(release, "release").get("run", ""))
+    run = str(layout.read_header(release, "release").get("run", ""))
     path = local_path(out)
     # Before the first byte: erasure must find an export that was killed half-way.
-    note_export(find_account(), run, shown(out) if path is None else path)
+    registers.note_export(account.find_account(), run, shown(out) if path is None else path)
     with showing("export") as listen:
-        n_records = export_release(release, out, verify=verify, listen=listen)
+        n_records = export.export_release(release, out, verify=verify, listen=listen)
     say(f"{shown(out)}: {n_records:,} released records")
     return {"release": shown(release), "out": shown(out), "n_records": n_records}

@@ -16,15 +16,13 @@ from privpipe.numerics.moments import CoMoments
 from privpipe.pipeline.runs.run import Run
 from privpipe.pipeline.runs.run_options import RunOptions, TrainingSection
 from privpipe.pipeline.runs.trusted_code import confirm_code
-from privpipe.pipeline.stages.check import check_stage
+from privpipe.pipeline.stages import check, train
 from privpipe.pipeline.stages.increment_check import DriftReference, check_drift, measure_drift
-from privpipe.pipeline.stages.train import summarise_features
 from privpipe.report.console import say
 from privpipe.store.access.location import local_path, shown
 from privpipe.store.arrays.layout import exists, has_root, read_header, read_kind
-from privpipe.store.collections import proposal
+from privpipe.store.collections import growing_collection, proposal
 from privpipe.store.collections.collection import Collection
-from privpipe.store.collections.growing_collection import open_whole_collection
 from privpipe.store.collections.ingest import IngestOptions, ingest
 from privpipe.store.models import open_model, read_model_header
 from privpipe.store.sources.formats import open_file_table
@@ -72,7 +70,7 @@ def check_application(
     # Validated as a whole, as a file of configuration is.
     options = RunOptions.model_validate(options.model_dump(mode="json"))
     confirm_code(options)
-    checked = _without_few_labels(replace(check_stage(options), shared_model=model))
+    checked = _without_few_labels(replace(check.check_stage(options), shared_model=model))
     say(*_describe(checked, model))
     _check_drift(checked, source)
     return options, checked
@@ -111,7 +109,7 @@ def _ingest_next(source: str, release: str, training: str) -> str:
 
 def _read_as(training: str, source: str) -> IngestOptions:
     """How a file is read as the training records were: by the schema that these were made by."""
-    opened = open_whole_collection(training)
+    opened = growing_collection.open_whole_collection(training)
     schema = opened.schema_of_records
     # Of one that grows, as its first partition was read.
     known = read_header(opened.sealed.url, "collection").get("table")
@@ -174,7 +172,7 @@ def _check_drift(run: Run, source: str) -> None:
     def measure(collection: Collection) -> CoMoments:
         bare = replace(collection, desired=(), confidential=(), weights=None)
         found = replace(bare, indicators=indicators, only_finite=not indicators)
-        return found.reduce(summarise_features)
+        return found.reduce(train.summarise_features)
 
     reference = DriftReference.of(measure(run.training.keeping(run.split, "fit")))
     sizes = [column.n_categories or 0 for column in run.collection.schema.attributes]

@@ -22,15 +22,12 @@ from privpipe.cluster.passes.attack_tasks import distribute_attacks, measure_ret
 from privpipe.cluster.passes.evidence_sample import AuditSources, sample_evidence
 from privpipe.cluster.passes.loaded_map import StoredMap
 from privpipe.errors import OptionError, PrivpipeError
-from privpipe.pipeline.runs.earlier import find_earlier
-from privpipe.pipeline.runs.resume import begin_or_resume
+from privpipe.pipeline.runs import earlier, resume
 from privpipe.pipeline.runs.run import Run, Trained, cluster_options, find_attack_options, now
 from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.pipeline.runs.watch import Watch
-from privpipe.pipeline.stages.audit.audit_attacks import describe_published
-from privpipe.pipeline.stages.audit.judged_records import find_labelled
-from privpipe.pipeline.stages.check import check_stage
-from privpipe.pipeline.stages.gate import judge_findings
+from privpipe.pipeline.stages import check, gate
+from privpipe.pipeline.stages.audit import audit_attacks, judged_records
 from privpipe.pipeline.stages.train import train_stage
 from privpipe.records.sampling import Part
 from privpipe.report.comparison_page import render_comparison
@@ -137,7 +134,7 @@ def compare_collection(
     OptionError, InputError, StoreError
         If the configuration cannot be compared; what an entry alone raises is in its row.
     """
-    runs = {label: check_stage(entry) for label, entry in plan_entries(options, vary).items()}
+    runs = {label: check.check_stage(entry) for label, entry in plan_entries(options, vary).items()}
     url = companion_url(options.release.path, "compare")
     at_work = options.change("release", path=join(url, "cluster.zarr"))
     rows: list[dict[str, Any]] = []
@@ -180,7 +177,7 @@ def _measure(
     about = {"label": label, "method": run.method.name, "options": run.method_options()}
     try:
         with hold_workspace(run.release_url):
-            run, _ = begin_or_resume(run)
+            run, _ = resume.begin_or_resume(run)
             trained = train_stage(run, executor)
             sources = _find_sources(run, trained)
             report, shared = _attack(run, executor, sources, shared)
@@ -189,7 +186,7 @@ def _measure(
         return about | {"error": error.message, "code": error.code}, shared
     found: dict[str, Any] = json.loads(report.to_json())
     findings = {"adversaries": found, "utility": utility, "desired": _as_views(utility)}
-    complaints = judge_findings(findings, run.options.gate)
+    complaints = gate.judge_findings(findings, run.options.gate)
     return about | {
         "guarantee": asdict(trained.guarantee),
         "verdict": found["verdict"],
@@ -205,9 +202,9 @@ def _measure(
 
 def _find_sources(run: Run, trained: Trained) -> AuditSources:
     """Held-out records, released by the map where they are read."""
-    published, _ = describe_published(run, find_earlier(run))
+    published, _ = audit_attacks.describe_published(run, earlier.find_earlier(run))
     part: Part = "held_out" if run.options.audit.holdout else "all"
-    judged = find_labelled(run) or run.training.keeping(run.split, part)
+    judged = judged_records.find_labelled(run) or run.training.keeping(run.split, part)
     judged = replace(judged, indicators=trained.reads == "attributes")
     if published.order or published.withholds:
         judged = replace(judged, only_finite=False)

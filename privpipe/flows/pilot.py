@@ -15,8 +15,7 @@ from privpipe.cluster.executors.executor import Executor
 from privpipe.errors import InputError
 from privpipe.pipeline.runs.resume import begin_or_resume
 from privpipe.pipeline.runs.run import Run
-from privpipe.pipeline.stages.check import check_stage
-from privpipe.pipeline.stages.clean import clean_stage, plan_release
+from privpipe.pipeline.stages import check, clean
 from privpipe.pipeline.stages.train import train_stage
 from privpipe.store.access.workspace import hold_workspace
 from privpipe.store.collections.collection import Collection
@@ -116,7 +115,7 @@ def _spend(run: Run, n_chunks: int) -> tuple[float, float, float]:
         options = run.options.change(
             "privacy", account=os.path.join(folder, "account"), ephemeral="accept"
         ).change("release", path=os.path.join(folder, "release.zarr"), incremental=False)
-        checked, executor = check_stage(options), Executor()
+        checked, executor = check.check_stage(options), Executor()
         pilot = replace(
             checked,
             collection=_begin(checked.collection, n_chunks),
@@ -126,7 +125,7 @@ def _spend(run: Run, n_chunks: int) -> tuple[float, float, float]:
             pilot, _ = begin_or_resume(pilot)
             before = _measure()
             trained = train_stage(pilot, executor)
-            clean_stage(pilot, trained, plan_release(pilot, trained), executor)
+            clean.clean_stage(pilot, trained, clean.plan_release(pilot, trained), executor)
             after = _measure()
     return after[0] - before[0], after[1] - before[1], after[2] - before[2]
 

@@ -19,17 +19,15 @@ from privpipe.cluster.executors.executor import Executor
 from privpipe.flows.increment_flow import release_increment
 from privpipe.pipeline import stage_tasks
 from privpipe.pipeline.operations.prefect_server import outlive_reader
-from privpipe.pipeline.runs import resume, spend, trusted_code
+from privpipe.pipeline.runs import resume, spend, tracing, trusted_code
 from privpipe.pipeline.runs.configuration_file import read_options
 from privpipe.pipeline.runs.run import Run, cluster_options
 from privpipe.pipeline.runs.run_options import RunOptions
-from privpipe.pipeline.runs.tracing import open_span, reporting_lineage
 from privpipe.pipeline.runs.watch import Watch, write_failure, write_results
 from privpipe.pipeline.stages import clean, gate, train
 from privpipe.pipeline.stages.audit.audit_stage import describe_unseen
 from privpipe.pipeline.stages.increment_check import TimeSpan
-from privpipe.report.audit_text import say_gate, say_judged, say_unseen
-from privpipe.report.first_screen import say_line
+from privpipe.report import audit_text, first_screen
 from privpipe.store.access import workspace
 from privpipe.store.access.location import shown
 from privpipe.store.keyring.keys import forget_keys
@@ -105,8 +103,8 @@ def release_collection(
     name = watch.now.deployment or options.release.path.rstrip("/").rpartition("/")[2]
     try:
         with (
-            open_span("run", release=name),
-            reporting_lineage(options, name, watch.say),
+            tracing.open_span("run", release=name),
+            tracing.reporting_lineage(options, name, watch.say),
             watch.beating(options.release.path, options.privacy.most_epsilon),
         ):
             outcome = _begin(options, watch, until, times, checked)
@@ -188,7 +186,7 @@ def _work(run: Run, executor: Executor, watch: Watch, until: str) -> dict[str, A
         cleaned = stage_tasks.clean_task(run, trained, plan, executor)
     run = resume.begin_stage(run, "audit")
     if (unseen := describe_unseen(run, cleaned)) is not None:
-        watch.say(f"         {say_unseen(unseen)}")
+        watch.say(f"         {audit_text.say_unseen(unseen)}")
     if last == 1:
         return None
     with watch.stage("audit", "held-out records, attack retrained"):
@@ -209,9 +207,9 @@ def _work(run: Run, executor: Executor, watch: Watch, until: str) -> dict[str, A
 def say_findings(findings: Mapping[str, Any]) -> tuple[str, ...]:
     """What was found, in the columns of the stages above it."""
     return (
-        f"judged   {say_judged(findings)}",
-        f"gate     {say_gate(findings)}",
-        f"verdict  {say_line(findings)}",
+        f"judged   {audit_text.say_judged(findings)}",
+        f"gate     {audit_text.say_gate(findings)}",
+        f"verdict  {first_screen.say_line(findings)}",
         f"because  {findings['adversaries'].get('reason') or 'no adversary succeeded'}",
     )
 

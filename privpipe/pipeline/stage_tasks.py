@@ -17,9 +17,8 @@ from privpipe.cluster.executors.boundary import run_sealed
 from privpipe.pipeline.operations.prefect_server import notify_prefect
 from privpipe.pipeline.runs.run import Cleaned, Run
 from privpipe.pipeline.runs.watch import Watch
-from privpipe.pipeline.stages import check, clean, publish, train
+from privpipe.pipeline.stages import check, clean, diagnosis, publish, train
 from privpipe.pipeline.stages.audit.audit_stage import audit_stage
-from privpipe.pipeline.stages.diagnosis import lead_out
 from privpipe.pipeline.stages.gate import check_gated, gate_stage
 from privpipe.store.access.location import shown
 
@@ -71,7 +70,7 @@ def pass_gate(
     GateError
         With the sentence of the gate, where it is `enforced`.
     """
-    judged = gate_stage(run, cleaned, findings, lead_out)
+    judged = gate_stage(run, cleaned, findings, diagnosis.lead_out)
     # Reported before a closed gate ends the run: automations wait for refusals.
     report_gate(run.run_id, judged["gate"])
     watch.judge(str(judged["gate"]["state"]))

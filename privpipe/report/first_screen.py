@@ -7,10 +7,9 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from privpipe.report import page, tables
 from privpipe.report.audit_text import name_verdict, say
 from privpipe.report.drawings import Drawing, IntervalRow, draw_intervals
-from privpipe.report.page import FirstScreen
-from privpipe.report.tables import format_number
 
 MOST_WORDS = 15
 """Of the verdict's line."""
@@ -40,7 +39,7 @@ ENDS = {0.0: "guessing", 0.5: "halfway", 1.0: "certain"}
 """Of the picture's scale."""
 
 
-def make_first_screen(findings: Mapping[str, Any], *, public: bool = False) -> FirstScreen:
+def make_first_screen(findings: Mapping[str, Any], *, public: bool = False) -> page.FirstScreen:
     """The first screen of an audit.
 
     Parameters
@@ -54,7 +53,7 @@ def make_first_screen(findings: Mapping[str, Any], *, public: bool = False) -> F
     released = say("released", found=findings, about=findings.get("about") or {})
     reliance = say_reliance(findings, public=public)
     exposed = list_exposed(findings, public=public)
-    return FirstScreen(say_line(findings), released, reliance, exposed, drawing)
+    return page.FirstScreen(say_line(findings), released, reliance, exposed, drawing)
 
 
 def say_line(findings: Mapping[str, Any]) -> str:
@@ -91,7 +90,7 @@ def draw_summary(findings: Mapping[str, Any]) -> Drawing | None:
     if not rows:
         return None
     description = "Target and confidential variables, from raw and from released records. " + (
-        "; ".join(f"{row.label} {format_number(row.estimate, 2)}" for row in rows)
+        "; ".join(f"{row.label} {tables.format_number(row.estimate, 2)}" for row in rows)
     )
     return draw_intervals(rows, allowed=None, description=description, marks=ENDS, width=NARROW)
 

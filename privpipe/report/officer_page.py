@@ -9,10 +9,8 @@ Working Party, Opinion 05/2014).
 from collections.abc import Mapping
 from typing import Any
 
-from privpipe.report import audit_text, first_screen, tables
+from privpipe.report import audit_text, first_screen, page, release_sections, tables
 from privpipe.report.audit_text import fill, read_texts, sentences
-from privpipe.report.page import PageSection, render_page
-from privpipe.report.release_sections import COMPARED
 
 Findings = Mapping[str, Any]
 
@@ -72,10 +70,10 @@ def render_officer_page(findings: Findings, *, version: str = "") -> str:
     ]
     serves = [{"field": one["title"], "serves": one["maps_to"]} for one in sheet["fields"]]
     sections = [
-        PageSection("The 18 fields", "", rows),
-        PageSection("What each field serves", "", serves, folded=True),
+        page.PageSection("The 18 fields", "", rows),
+        page.PageSection("What each field serves", "", serves, folded=True),
     ]
-    return render_page(
+    return page.render_page(
         "For the data-protection officer",
         sections,
         verdict=findings["adversaries"]["verdict"],
@@ -104,7 +102,7 @@ def _find_most_exposed(findings: Findings) -> Mapping[str, Any] | None:
     table = findings["adversaries"].get("table") or ()
     rates = [row for row in table if str(row["score"]).startswith("tpr")]
     rows = [row for row in rates if row["status"] == "measured"]
-    mine = [row for row in rows if row["source"] not in COMPARED]
+    mine = [row for row in rows if row["source"] not in release_sections.COMPARED]
     return max(mine, key=lambda row: row["gain_upper"] or 0.0, default=None)
 
 

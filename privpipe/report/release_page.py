@@ -13,8 +13,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from privpipe.protocols import FloatArray
-from privpipe.report import audit_text, suppression
-from privpipe.report.first_screen import make_first_screen, say_line
+from privpipe.report import audit_text, first_screen, suppression
 from privpipe.report.page import PageSection, Picture, render_markdown, render_page, tabled
 from privpipe.report.release_sections import MOST_FIGURES, draw_variable, list_kinds, write_sections
 from privpipe.report.style import MARKERS, THEMES, ThemeName, draw_themes, finish_figure, new_figure
@@ -144,7 +143,7 @@ def render_release_page(findings: Mapping[str, Any], *, version: str = "") -> st
         verdict=findings["adversaries"]["verdict"],
         facts=_facts(findings),
         version=version,
-        screen=make_first_screen(findings),
+        screen=first_screen.make_first_screen(findings),
         terms=TEXTS["glossary"],
     )
 
@@ -163,14 +162,14 @@ def render_public_page(findings: Mapping[str, Any], *, version: str = "") -> str
         verdict=findings["adversaries"]["verdict"],
         facts={"Gate": f"{said}{audit_text.say_attempt(findings)}"} | _public_facts(findings),
         version=version,
-        screen=make_first_screen(findings, public=True),
+        screen=first_screen.make_first_screen(findings, public=True),
         terms=TEXTS["glossary"],
     )
 
 
 def write_audit_markdown(findings: Mapping[str, Any]) -> str:
     """The sections without pictures and glossary, of an audit or of what is published of it."""
-    verdict = say_line(findings)
+    verdict = first_screen.say_line(findings)
     if "options" in findings["adversaries"]:
         listed, facts = [*_list_sections(findings, drawn=False)], _facts(findings)
     else:  # the header of a release

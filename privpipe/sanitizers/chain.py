@@ -20,8 +20,7 @@ from privpipe.numerics.moments import CoMoments, measure_scale
 from privpipe.numerics.random.streams import ScopedStream
 from privpipe.promises import check_promise
 from privpipe.protocols import AnyArray, FloatArray, Guarantee, Method, RecordMap, Shard, Shards
-from privpipe.sanitizers.arrays import ChangedShards, check_training
-from privpipe.sanitizers.feature_map import FeatureMap
+from privpipe.sanitizers import arrays, feature_map
 
 _NOTHING = Guarantee(
     "none",
@@ -130,7 +129,7 @@ class Chain:
 
 
 @record_map
-class Standardiser(FeatureMap):
+class Standardiser(feature_map.FeatureMap):
     """Maps records to ``(x - centre) / scale``, feature by feature, in float64.
 
     Parameters
@@ -220,13 +219,13 @@ def fit_standardised(method: Method, shards: Shards, options: Any, **extra: Any)
     """
     standardiser = fit_standardiser(shards)
     change = partial(_standardise, standardiser=standardiser)
-    fitted = method.fit(ChangedShards(shards, change, shards.schema), options, **extra)
+    fitted = method.fit(arrays.ChangedShards(shards, change, shards.schema), options, **extra)
     return Chain((standardiser, fitted), fitted.guarantee)
 
 
 def summarise_features(shard: Shard) -> CoMoments:
     """Worker side: co-moments of the features alone."""
-    check_training(shard.features)
+    arrays.check_training(shard.features)
     return CoMoments.of(shard.features)
 
 

@@ -10,9 +10,7 @@ from typing import Any
 import numpy as np
 from scipy import special
 
-from privpipe.attacks.statistics.roc import measure_area
-from privpipe.attacks.statistics.scores import Decided
-from privpipe.attacks.statistics.splits import draw_rows
+from privpipe.attacks.statistics import roc, scores, splits
 from privpipe.errors import ConvergenceError
 from privpipe.protocols import FloatArray
 
@@ -102,7 +100,7 @@ class Problem:
             return x, y  # no copy
         # Drawn at random a rare class could be left out of what trains, and its columns be missing.
         classes = None if self.n_classes is None else y.astype(np.int64)
-        rows = draw_rows(np.arange(len(y)), classes, most, self.seed)
+        rows = splits.draw_rows(np.arange(len(y)), classes, most, self.seed)
         return x[rows], y[rows]
 
 
@@ -233,7 +231,7 @@ def measure_tuning(problem: Problem, decision: FloatArray) -> float:
         return 1.0 - float(np.mean((problem.y_tune - decision) ** 2))
     # Hits alone would be equal for all settings where one class outnumbers the rest.
     hits = float(np.mean(np.argmax(decision, axis=1) == problem.y_tune))
-    return hits + measure_area(problem.y_tune.astype(np.int64), decision)
+    return hits + roc.measure_area(problem.y_tune.astype(np.int64), decision)
 
 
 def one_hot(codes: FloatArray, n_classes: int) -> FloatArray:
@@ -245,7 +243,7 @@ def one_hot(codes: FloatArray, n_classes: int) -> FloatArray:
     return np.asarray(np.eye(n_classes)[codes.astype(np.int64)])
 
 
-def join_decided(found: list[Decided], n_classes: int | None) -> Decided:
+def join_decided(found: list[scores.Decided], n_classes: int | None) -> scores.Decided:
     """What adversaries of several splits say, as if one had said it.
 
     Rankings of classes are centred within each split: how sure its adversary is on the whole may

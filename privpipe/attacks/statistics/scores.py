@@ -17,9 +17,8 @@ from functools import partial
 
 import numpy as np
 
-from privpipe.attacks.statistics import intervals
+from privpipe.attacks.statistics import intervals, roc
 from privpipe.attacks.statistics.exposure import measure_exposure
-from privpipe.attacks.statistics.roc import average_areas, halve_numbers
 from privpipe.protocols import BoolArray, FloatArray, IntArray
 
 EXPOSURES = {"tpr_at_0.001": 0.001, "tpr_at_0.01": 0.01}
@@ -213,7 +212,7 @@ def measure_class_scores(
             value, moved = estimated[name][0] - value, estimated[name][1] - moved
             gains[name] = intervals.measure_influence_interval(value, moved, confidence)
     if reference.cells is not None:
-        value, moved = average_areas(truth, decided[1], reference.cells)
+        value, moved = roc.average_areas(truth, decided[1], reference.cells)
         within = intervals.measure_influence_interval(value, moved, confidence, decisive=decisive)
         gains["auc"] = _shift(within, 0.5)
     scores = [Score(name, found[name], baseline) for name, baseline in baselines.items()]
@@ -255,7 +254,7 @@ def _estimate(truth: IntArray, decided: Decided, folds: IntArray) -> dict[str, E
     predicted, k = np.argmax(decision, axis=1), decision.shape[1]
     counts = count_confusion(truth, predicted, k)
     sizes, predictions, hits = counts.sum(axis=1), counts.sum(axis=0), np.diag(counts)
-    right, area = predicted == truth, average_areas(truth, ranking, folds)
+    right, area = predicted == truth, roc.average_areas(truth, ranking, folds)
     moved = (right - (hits / np.maximum(sizes, 1))[truth]) / sizes[truth] / np.count_nonzero(sizes)
     both = np.maximum(sizes + predictions, 1)
     # The derivative of 2 hits / (size + said) of every class that a record is of, or said to be.
@@ -351,7 +350,7 @@ def measure_number_scores(
         known = (truth - reference.known[0]) ** 2
         found, most = (interval(*explain(known - one), confidence) for one in (residual, left))
         r2 = _add_gain(r2, _raise_upper(found, most))
-    halves, mine = halve_numbers(truth), np.column_stack([-decided[0], decided[0]])
+    halves, mine = roc.halve_numbers(truth), np.column_stack([-decided[0], decided[0]])
     return (r2, rmse, *_measure_exposures(halves, mine, confidence, folds, reference.cells))
 
 

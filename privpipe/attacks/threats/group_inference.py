@@ -19,8 +19,7 @@ from privpipe.attacks.adversaries import problem as problems
 from privpipe.attacks.adversaries.attack_options import GROUPS, RAW_GROUPS
 from privpipe.attacks.adversaries.evidence import Evidence, Target
 from privpipe.attacks.adversaries.problem import Features, Problem
-from privpipe.attacks.statistics import splits
-from privpipe.attacks.statistics.roc import orient_ranking
+from privpipe.attacks.statistics import roc, splits
 from privpipe.attacks.statistics.scores import Decided
 from privpipe.errors import InputError
 from privpipe.protocols import BoolArray, FloatArray, IntArray
@@ -429,7 +428,7 @@ class _GroupReader:
         )
         best = problems.choose_best(problem, candidates)
         tuned, decided = best.choice
-        signs = orient_ranking(tune.classes, tuned) if len(np.unique(tune.classes)) > 1 else 1.0
+        signs = roc.orient_ranking(tune.classes, tuned) if len(np.unique(tune.classes)) > 1 else 1.0
         return best.settings, (decided, np.asarray(decided * signs))
 
     def _pool(

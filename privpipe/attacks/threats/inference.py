@@ -15,10 +15,9 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from privpipe.attacks.adversaries import ADVERSARIES, KNOWS_DESIRED, attack_options
+from privpipe.attacks.adversaries import ADVERSARIES, KNOWS_DESIRED, attack_options, coordinates
 from privpipe.attacks.adversaries import problem as problems
 from privpipe.attacks.adversaries.attack_options import GROUPS, RAW_GROUPS, USUAL, AttackOptions
-from privpipe.attacks.adversaries.coordinates import TrainingMatrix
 from privpipe.attacks.adversaries.evidence import Evidence, Target
 from privpipe.attacks.adversaries.preparation import KnownInputs, prepare_evidence
 from privpipe.attacks.statistics import scores as scoring
@@ -370,7 +369,7 @@ class _Learner:
         return self.scale[0] + self.scale[1] * decision, decision * signs
 
 
-_BASELINES: WeakKeyDictionary[TrainingMatrix, dict[tuple[int, int], _Learner | None]]
+_BASELINES: WeakKeyDictionary[coordinates.TrainingMatrix, dict[tuple[int, int], _Learner | None]]
 _BASELINES = WeakKeyDictionary()
 """Who knows the desired variables, of each variable and fold: fitted once, for all attacks of a
 worker, and for the leaks that it plants in copies of the evidence."""

@@ -11,9 +11,8 @@ from operator import itemgetter
 
 import numpy as np
 
-from privpipe.attacks.adversaries import ridges
+from privpipe.attacks.adversaries import coordinates, ridges
 from privpipe.attacks.adversaries.attack_options import USUAL, AttackOptions
-from privpipe.attacks.adversaries.coordinates import measure_coordinates
 from privpipe.attacks.statistics import intervals
 from privpipe.attacks.statistics.intervals import Confidence, Interval
 from privpipe.attacks.statistics.splits import RecordSplit, draw_split
@@ -123,8 +122,8 @@ def measure_linkage(
     half = len(rows) // 2
     probes = rows[half:][:MOST_PROBES]
     at = np.arange(half, half + len(probes))
-    gallery = measure_coordinates(z[rows], name="released").values
-    known = measure_coordinates(x[rows], name="raw").values
+    gallery = coordinates.measure_coordinates(z[rows], name="released").values
+    known = coordinates.measure_coordinates(x[rows], name="raw").values
     # One half trains the learned method and the other is looked up: whoever knows the pair that he
     # looks for need not link it.
     methods = {"learned": (_learn(known, gallery, half)[at], gallery)}
@@ -321,7 +320,7 @@ def measure_reconstruction(
     who = None if groups is None else np.unique(np.asarray(groups)[rows], return_inverse=True)[1]
     # All columns, and not their coordinates: a column that others determine is rebuilt, too.
     target = _standardise(x[rows])
-    source = measure_coordinates(z[rows], name="released", seed=seed).values
+    source = coordinates.measure_coordinates(z[rows], name="released", seed=seed).values
     split = draw_split(np.arange(len(rows)), groups=who, seed=seed)
     residuals = {
         "least_squares": _rebuild([source], target, split),

@@ -7,9 +7,8 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from privpipe.attacks.adversaries.attack_options import USUAL, AttackOptions
-from privpipe.attacks.statistics import intervals
+from privpipe.attacks.statistics import intervals, roc
 from privpipe.attacks.statistics.intervals import Confidence, Interval
-from privpipe.attacks.statistics.roc import GRID, average_areas, sample_curve
 from privpipe.errors import InputError
 from privpipe.protocols import ArrayLike, FloatArray
 
@@ -102,10 +101,10 @@ def measure_membership(
     # Little surprise means a member, so that the ranking is turned.
     surprise, level = np.concatenate([inside, outside]), options.level
     ranking = np.column_stack([surprise, -surprise])
-    found_area = average_areas(truth, ranking, np.zeros(len(truth), np.int64))
+    found_area = roc.average_areas(truth, ranking, np.zeros(len(truth), np.int64))
     area = intervals.measure_influence_interval(*found_area, Confidence(level), link="logit")
     # The low end of the curve is what an attack on single records is judged by (Carlini et al.).
-    caught = dict(zip(GRID, sample_curve(truth, ranking, "classes"), strict=True))[0.01]
+    caught = dict(zip(roc.GRID, roc.sample_curve(truth, ranking, "classes"), strict=True))[0.01]
     random = np.random.default_rng(options.seed)
     inside, outside = random.permutation(inside), random.permutation(outside)
     # Chosen on one half and counted on the other, or the best of all thresholds would show chance.

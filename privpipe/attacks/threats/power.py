@@ -26,8 +26,7 @@ from privpipe.attacks.adversaries.problem import guess_target, measure_target
 from privpipe.attacks.statistics.scores import Decided, Score
 from privpipe.attacks.statistics.splits import is_of_groups
 from privpipe.attacks.threats import inference
-from privpipe.attacks.threats.verdicts.outcomes import Attack
-from privpipe.attacks.threats.verdicts.safeguards import Detection
+from privpipe.attacks.threats.verdicts import outcomes, safeguards
 from privpipe.protocols import BoolArray, FloatArray, IntArray
 
 SIZES = (0.002, 0.003, 0.005, 0.007, 0.01, 0.015, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.5)
@@ -80,7 +79,7 @@ def list_leaks(evidence: Evidence) -> tuple[str, ...]:
     return tuple(leak for leak in LEAKS if channels.get(leak, True))
 
 
-def measure_power(target: Target, leak: str) -> Detection:
+def measure_power(target: Target, leak: str) -> safeguards.Detection:
     """The smallest of a sort of leak that the audit finds at its level.
 
     Parameters
@@ -109,7 +108,7 @@ def measure_power(target: Target, leak: str) -> Detection:
         first = bisect_left(SIZES, True, key=lambda share: find(share, ROOM))
         size = SIZES[first] if first < len(SIZES) else math.nan
         finds = size <= options.must_find or find(options.must_find, 0.0)
-        return Detection(name, leak, size, "who knows", finds)
+        return safeguards.Detection(name, leak, size, "who knows", finds)
     # Who reads desired variables as well: first one that weighs columns, last one that does more.
     suited = choose_adversaries("joined", target.column.is_categorical, options)
     two = (target.n_classes or 2) == 2
@@ -120,7 +119,7 @@ def measure_power(target: Target, leak: str) -> Detection:
     size, finds = math.nan, False
     for share in dict.fromkeys(min(1.0, step * options.must_find) for step in STEPS):
         planted = _plant(target, leak, share)
-        attack = Attack(name, target.kind, source, adversary)
+        attack = outcomes.Attack(name, target.kind, source, adversary)
         # What one fold finds all of them find.
         scores = inference.run_attack(planted, attack, options, only_first=True).scores
         room = _find_room([scores], attack.kind, options)
@@ -128,7 +127,7 @@ def measure_power(target: Target, leak: str) -> Detection:
         if room > ROOM:
             size = share
             break
-    return Detection(name, leak, size, adversary, finds)
+    return safeguards.Detection(name, leak, size, adversary, finds)
 
 
 def _find_room(draws: Sequence[Sequence[Score]], kind: str, options: AttackOptions) -> float:

@@ -20,9 +20,8 @@ import numpy as np
 
 from privpipe.capabilities import BoundCounts, MakesRecords, Measures, MixesRecords, UtilitySummary
 from privpipe.cluster.executors.executor import Event, Executor
-from privpipe.cluster.passes.loaded_map import load_map
+from privpipe.cluster.passes import loaded_map, sample_drawing
 from privpipe.cluster.passes.place_pass import PlaceNotes, PlacePlan
-from privpipe.cluster.passes.sample_drawing import Drawing, keep_chunk
 from privpipe.errors import FormatError, InputError
 from privpipe.fitted_names import schema_of
 from privpipe.fitted_schema import NamedCodes, check_numbered_alike
@@ -82,7 +81,7 @@ class CleaningJob:
     fill: FloatArray | None = None
     keys: PartitionKeys | None = None
     withheld: str | None = None
-    samples: tuple[Drawing, ...] = ()
+    samples: tuple[sample_drawing.Drawing, ...] = ()
     places: PlacePlan | None = None
 
 
@@ -132,7 +131,7 @@ def count_receipts(receipts: Iterable[Receipt]) -> tuple[tuple[str, float], ...]
 
 def clean_chunks(job: CleaningJob, chunks: list[int]) -> list[Receipt]:
     """Worker side: read, map and write whole chunks, one after the other."""
-    fitted = load_map(job.model_url, job.model_digest)
+    fitted = loaded_map.load_map(job.model_url, job.model_digest)
     if (schema := schema_of(fitted)) is not None:
         # A category's number is the order of first meeting: another table would map other
         # values.
@@ -149,7 +148,7 @@ def _clean(job: CleaningJob, fitted: RecordMap, chunk: int, notes: PlaceNotes | 
     with reading_once() if job.samples else nullcontext():
         receipt = _write(job, fitted, chunk, notes)
         for drawing in job.samples:
-            keep_chunk(drawing, chunk)
+            sample_drawing.keep_chunk(drawing, chunk)
     return receipt
 
 
@@ -297,7 +296,7 @@ def draw_surrogates(
         if tile in done:
             continue
         begun = time.perf_counter()
-        fitted: Any = load_map(job.model_url, job.model_digest)
+        fitted: Any = loaded_map.load_map(job.model_url, job.model_digest)
         assert isinstance(fitted, MakesRecords), "the stage has looked"
         made_of: Any = tile
         if isinstance(fitted, MixesRecords):
@@ -311,7 +310,7 @@ def draw_surrogates(
 
 def sum_chunks(job: CleaningJob, tile: int, chunks: Sequence[int]) -> Any:
     """Worker side: sum up chunks one after the other; memory is that of one and of a tile."""
-    fitted = load_map(job.model_url, job.model_digest)
+    fitted = loaded_map.load_map(job.model_url, job.model_digest)
     assert isinstance(fitted, MixesRecords), "the stage has looked"
     assert job.keys is not None, "signs are drawn"
     collection, schema, keys = job.collection, job.collection.schema, job.keys

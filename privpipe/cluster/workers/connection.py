@@ -23,10 +23,9 @@ from urllib.parse import urlsplit
 import dask
 from distributed import Client, Nanny, Security, SpecCluster, TimeoutError, WorkerPlugin
 
-from privpipe.cluster.workers import certificates
+from privpipe.cluster.workers import certificates, progress
 from privpipe.cluster.workers import dashboard as dashboards
 from privpipe.cluster.workers.processes import SETTINGS, prepare_forking, start_managed
-from privpipe.cluster.workers.progress import ShowProgress
 from privpipe.errors import ClusterError, OptionError
 
 # Those that change bits or formats; others may differ between driver and workers.
@@ -290,7 +289,7 @@ def _prepare(client: Client, wait_seconds: float) -> None:
         ) from None
     # After the first worker is there; those that join later get it as they join.
     client.register_plugin(PrepareWorker())
-    client.register_plugin(ShowProgress())
+    client.register_plugin(progress.ShowProgress())
 
 
 def _check_temporary_folder() -> None:

@@ -17,9 +17,8 @@ import numpy as np
 
 from privpipe.errors import GuaranteeError, InputError, OptionError
 from privpipe.numerics.compiler import compiled
+from privpipe.numerics.noise import discrete, knorm
 from privpipe.numerics.noise.bounding import Norm
-from privpipe.numerics.noise.discrete import DiscreteLaplaceNoise
-from privpipe.numerics.noise.knorm import KNormNoise
 from privpipe.numerics.noise.privunit import LEAST_EPSILON, MOST_EPSILON, PrivUnitNoise
 from privpipe.protocols import FloatArray, Guarantee, IntArray, RecordStream
 
@@ -271,15 +270,15 @@ class Mechanism:
         return Lattice(self.grid, self.width, self.norm)
 
     @cached_property
-    def noise(self) -> KNormNoise | DiscreteLaplaceNoise | PrivUnitNoise:
+    def noise(self) -> knorm.KNormNoise | discrete.DiscreteLaplaceNoise | PrivUnitNoise:
         """The law; its scale is rounded up, its sensitivity is that of the lattice in integers."""
         if self.law == "knorm":
             # Upwards: a scale rounded down would promise less noise than epsilon requires.
             scale = math.nextafter(DIAMETER / self.epsilon, math.inf)
-            return KNormNoise(scale, self.grid, self.width)
+            return knorm.KNormNoise(scale, self.grid, self.width)
         if self.law == "privunit":
             return PrivUnitNoise(self.epsilon, self.width)
-        return DiscreteLaplaceNoise(self.epsilon, self.lattice.diameter_l1, self.width)
+        return discrete.DiscreteLaplaceNoise(self.epsilon, self.lattice.diameter_l1, self.width)
 
     @property
     def limit(self) -> int:

@@ -15,9 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from privpipe.numerics.null_space import grid_kernels
+from privpipe.numerics.null_space import grid_kernels, kernel_store
 from privpipe.numerics.null_space.grid_kernels import settle_tile, shrink_evenly, shrink_in_order
-from privpipe.numerics.null_space.kernel_store import compile_text
 from privpipe.protocols import FloatArray
 
 STRICT: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
@@ -107,7 +106,7 @@ def make_kernel(n_predictions: int, rank: int, rule: str, lifted: bool) -> Calla
         space["shrink"] = {"in_order": shrink_in_order, "kkt": shrink_evenly}[rule]
     texts.append(write("kernel"))
     options["kernel"] = STRICT
-    return compile_text(texts, space, options, (grid_kernels,))
+    return kernel_store.compile_text(texts, space, options, (grid_kernels,))
 
 
 @lru_cache(maxsize=64)
@@ -121,7 +120,7 @@ def make_lift(rank: int) -> Callable[..., None]:
         row by row, centre (n_features_out,) and out (n_records, n_features_out).
     """
     text = write_kernel("lift", rank=rank, unrolled=rank <= UNROLLED)
-    return compile_text([text], {"np": np}, {"kernel": STRICT})
+    return kernel_store.compile_text([text], {"np": np}, {"kernel": STRICT})
 
 
 UNROLLED = 12

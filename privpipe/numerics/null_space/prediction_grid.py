@@ -12,9 +12,8 @@ from fractions import Fraction
 
 import numpy as np
 
-from privpipe.numerics.compiler import can_compile
+from privpipe.numerics import compiler, rounding
 from privpipe.numerics.null_space.rounding_margin import Grid
-from privpipe.numerics.rounding import OFFSET
 from privpipe.protocols import BoolArray, FloatArray, IntArray
 
 MANY = 300
@@ -80,7 +79,7 @@ def snap_predictions(
     alike = (size - error >= np.maximum(low, grid.limit)) & (size + error < 2 * low)
     alike &= np.abs(exponent) < 900
     step = np.where(fixed, grid.step, np.ldexp(1.0, exponent - 1 - grid.digits))
-    scaled = predictions / step - OFFSET
+    scaled = predictions / step - rounding.OFFSET
     place = np.rint(scaled)
     # Dividing is exact, taking the offset away is not; the units are those of the step.
     error_bound = error / step + 2.0**-51 * (1 + np.abs(scaled))
@@ -100,7 +99,7 @@ def settle_entries(
 ) -> None:
     """Put exact values in the places of `values` that no float64 sum decides."""
     # Imported only here: the library loads without the compiler, and most calls never need it.
-    if len(rows) >= MANY and can_compile():
+    if len(rows) >= MANY and compiler.can_compile():
         from privpipe.numerics.null_space.grid_kernels import settle_closely
 
         some = np.zeros(len(rows), np.bool_)
@@ -148,7 +147,7 @@ def settle_exactly(record: FloatArray, coefficients: FloatArray, grid: Grid) -> 
         step = max(step, math.frexp(grid.step)[1] - 1)
     # (total * 2**power) / 2**step - OFFSET, over a common denominator, rounded half to even.
     scale = power - step + 55
-    top = (total << max(scale, 0)) - (int(OFFSET * 2**55) << max(-scale, 0))
+    top = (total << max(scale, 0)) - (int(rounding.OFFSET * 2**55) << max(-scale, 0))
     place = round(Fraction(top, 1 << (55 + max(-scale, 0))))
     return math.ldexp(float(place), step) + 0.0
 

@@ -12,9 +12,7 @@ from privpipe.errors import GuaranteeError, OptionError
 from privpipe.pipeline.runs.run import Run
 from privpipe.promises import RECORDS_OF_ONE
 from privpipe.protocols import AnyArray, BoolArray, Guarantee, IntArray
-from privpipe.store.access.location import join
-from privpipe.store.access.objects import open_store, write_bytes
-from privpipe.store.access.workspace import workspace_url
+from privpipe.store.access import location, objects, workspace
 
 Counts: TypeAlias = "pd.Series[int]"
 """Records by subject."""
@@ -117,10 +115,10 @@ def write_withheld(run: Run) -> str | None:
     name = run.options.collection.subject
     if name is None or run.options.privacy.records_per_subject is None:
         return None
-    place = join(workspace_url(run.release_url), "withheld")
-    store = open_store(place)
+    place = location.join(workspace.workspace_url(run.release_url), "withheld")
+    store = objects.open_store(place)
     for chunk, (_, rest) in enumerate(_walk(run, name)):
-        write_bytes(store, f"{chunk:08d}", np.packbits(rest).tobytes())
+        objects.write_bytes(store, f"{chunk:08d}", np.packbits(rest).tobytes())
     return place
 
 

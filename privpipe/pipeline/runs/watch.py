@@ -27,8 +27,7 @@ from privpipe.pipeline.runs.run import now
 from privpipe.pipeline.runs.tracing import open_span
 from privpipe.report.console import PlainConsole
 from privpipe.report.work_bar import WorkBar
-from privpipe.store.access.location import join
-from privpipe.store.access.objects import write_file
+from privpipe.store.access import location, objects
 from privpipe.store.arrays.layout import companion_url
 
 SHOW_EVERY = 0.5
@@ -313,7 +312,7 @@ def write_results(
     if error is not None:
         # The text of a foreign exception may hold values of records.
         content["error"] = seal(error, "privpipe").describe() | {"stage": watch.current}
-    write_file(_place(release_url), json.dumps(content, indent=1))
+    objects.write_file(_place(release_url), json.dumps(content, indent=1))
 
 
 def write_failure(release_url: str, watch: Watch | None, error: BaseException) -> None:
@@ -336,4 +335,4 @@ def read_results(release_url: str) -> dict[str, Any]:
 
 
 def _place(release_url: str) -> str:
-    return join(companion_url(release_url, "report"), "run_results.json")
+    return location.join(companion_url(release_url, "report"), "run_results.json")

@@ -26,8 +26,7 @@ from privpipe.pipeline.stages.gate import Complaint, find_remedies, say_score
 from privpipe.pipeline.stages.trial import ROOM, WEAKEST, Outlook, Rung, TrialRecords, draw_trial
 from privpipe.report.audit_text import read_texts, say
 from privpipe.sanitizers import METHODS
-from privpipe.store.access.location import join, shown
-from privpipe.store.access.objects import write_file
+from privpipe.store.access import location, objects
 
 
 @dataclass(frozen=True)
@@ -282,8 +281,8 @@ def lead_out(run: Run, findings: Mapping[str, Any], complaints: list[Complaint])
             said.append(found.text)
             tried = [rung.describe() for rung in found.tried]
             if found.following is not None:
-                place = join(run.report_url, FOLLOWING)
-                write_file(place, found.write(f"After run {run.run_id} was refused."))
-                said.append(f"Next: privpipe run {quote(shown(place))}")
+                place = location.join(run.report_url, FOLLOWING)
+                objects.write_file(place, found.write(f"After run {run.run_id} was refused."))
+                said.append(f"Next: privpipe run {quote(location.shown(place))}")
     said = said or ["No other method was tried. The report shows what decided."]
     return {"ways_out": " ".join(said), "tried": tried}

@@ -16,21 +16,18 @@ import numpy as np
 
 from privpipe.attacks.adversaries import attack_options
 from privpipe.attacks.adversaries.attack_options import AttackOptions
-from privpipe.attacks.statistics.intervals import measure_exact_interval
-from privpipe.attacks.statistics.scores import EXPOSURES
+from privpipe.attacks.statistics import intervals, scores
 from privpipe.attacks.threats import record_decisions, record_recovery
 from privpipe.attacks.threats.attack_table import RECORD_ATTACKS
-from privpipe.attacks.threats.verdicts import detectable_effect
+from privpipe.attacks.threats.verdicts import detectable_effect, judgement
 from privpipe.attacks.threats.verdicts.detectable_effect import ROOM
-from privpipe.attacks.threats.verdicts.judgement import SCORE_WORDS
 from privpipe.capabilities import Forecast, Preview
 from privpipe.errors import InputError, LeftOutWarning, OptionError, RankError
 from privpipe.numerics.limits import say_upper
 from privpipe.numerics.moments import CoMoments
+from privpipe.pipeline.runs import earlier, run_options
 from privpipe.pipeline.runs.configuration_file import write_keys
-from privpipe.pipeline.runs.earlier import count_earlier
 from privpipe.pipeline.runs.run import HOLDOUT, MOST_RECORDS, Run, find_attack_options
-from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.protocols import Column, FloatArray, IntArray, Shard, Shards
 from privpipe.records.memory import Records
 from privpipe.records.sampling import join_records
@@ -98,7 +95,7 @@ class GateNeeds:
 
     def describe(self) -> str:
         """In a sentence."""
-        score = SCORE_WORDS.get(self.score, f"a {self.score.replace('_', ' ')}")
+        score = judgement.SCORE_WORDS.get(self.score, f"a {self.score.replace('_', ' ')}")
         reaches = say_upper(self.reaches, self.limit)
         return say("needs", needs=self, score=score, reaches=reaches, infinity=math.inf)
 
@@ -118,7 +115,7 @@ class GateForecast:
         as two in ten would of two classes alike. Without it, classes are of one size.
     """
 
-    options: RunOptions
+    options: run_options.RunOptions
     training: Collection
     n_earlier: int = 0
     rarest: Mapping[str, float] = field(default_factory=dict)
@@ -192,7 +189,7 @@ class GateForecast:
             }
             n_scores = len(attacked.deciding("classes" if column.is_categorical else "numbers"))
             for score, n in detectable_effect.plan_needed_records(attacked, **given).items():
-                even = fill if score == "auc" or score in EXPOSURES else 1.0
+                even = fill if score == "auc" or score in scores.EXPOSURES else 1.0
                 yield GateNeeds(
                     column.name,
                     score,
@@ -236,7 +233,7 @@ def _plan_records(attacked: AttackOptions, n_members: int, n_others: int) -> lis
         # Half of the records of the fit are judged by, and of the others a quarter: tracing takes
         # every second for the population.
         mine, others = (
-            measure_exact_interval(n // 2, n, level=level)
+            intervals.measure_exact_interval(n // 2, n, level=level)
             for n in (max(1, n_members // 2), max(1, n_others // 4))
         )
         return min(1.0, mine.upper - others.lower)
@@ -247,7 +244,7 @@ def _plan_records(attacked: AttackOptions, n_members: int, n_others: int) -> lis
     # Records of the fit are attacked, however many are held out; of few, fewer. Where none is
     # recovered, this share of records still may be.
     most = max(1, min(n_members, record_recovery.count_needed_trials(attacked.max_exposed, level)))
-    recovered = measure_exact_interval(0, most, level=level).upper
+    recovered = intervals.measure_exact_interval(0, most, level=level).upper
     enough = 0 if recovered <= attacked.max_exposed else math.inf
     traced = found if found < MOST_RECORDS else math.inf
     return [
@@ -286,7 +283,7 @@ def check_gate(run: Run) -> None:
         why, unknown = UNPROTECTED, "."
         way = 'Accept that by name, with [gate] single_records = "unprotected"'
     else:
-        forecast = GateForecast(options, training, 0 if mixes else count_earlier(run))
+        forecast = GateForecast(options, training, 0 if mixes else earlier.count_earlier(run))
         needs = forecast.find_hardest()
         # Refused is what cannot pass whatever is released. What passes by chance alone
         # (`has_room`) is the operator's to risk, and only said.
@@ -394,7 +391,7 @@ def check_sample(run: Run) -> SampleFindings:
     if not run.options.gate.enforce:
         return found
     rarest = measure_rarest(run.options, run.training)
-    forecast = GateForecast(run.options, run.training, count_earlier(run), rarest)
+    forecast = GateForecast(run.options, run.training, earlier.count_earlier(run), rarest)
     needs = forecast.find_hardest()
     has_room = needs is None or needs.has_room
     return replace(found, gate=needs, instead="" if has_room else write_keys(forecast.suggest()))
@@ -467,7 +464,7 @@ def forecast_run(run: Run) -> Forecast | None:
     return found
 
 
-def measure_rarest(options: RunOptions, training: Collection) -> dict[str, float]:
+def measure_rarest(options: run_options.RunOptions, training: Collection) -> dict[str, float]:
     """Share of the rarest class of each categorical confidential variable, in a few chunks.
 
     A class of which too few records will be held out does not count: the audit merges it with

@@ -15,11 +15,10 @@ from typing import Any
 from privpipe.attacks.threats.verdicts.judgement import SCORE_WORDS, say_source
 from privpipe.errors import GateError, GuaranteeError
 from privpipe.numerics.limits import Figure, say_limits
+from privpipe.pipeline.runs import history, spend
 from privpipe.pipeline.runs.approval import read_approval, write_case
-from privpipe.pipeline.runs.history import write_attempt
 from privpipe.pipeline.runs.run import Cleaned, Run
 from privpipe.pipeline.runs.run_options import GateSection, RunOptions, Section
-from privpipe.pipeline.runs.spend import is_promised_across_runs
 from privpipe.pipeline.stages.report_writing import write_report
 from privpipe.report.audit_text import read_texts, say
 from privpipe.store.arrays.blocks import digest_receipts
@@ -103,7 +102,7 @@ def gate_stage(
     if state == "failed" and lead_out is not None:
         gate |= lead_out(run, findings, complaints)
     judged = {**findings, "gate": gate}
-    write_attempt(run, judged)
+    history.write_attempt(run, judged)
     write_report(run, judged)  # of a refused release too: it shows what decided
     return judged
 
@@ -381,7 +380,7 @@ def list_weaker_limits(options: RunOptions) -> list[str]:
         if value := options.collection.subject if name == "subject" else getattr(audit, name):
             shown = value if isinstance(value, str) else ", ".join(value)
             found.append(f"{name} {shown} (usually none)")
-    if options.privacy.ephemeral == "accept" and is_promised_across_runs(options):
+    if options.privacy.ephemeral == "accept" and spend.is_promised_across_runs(options):
         found.append("ephemeral accept (usually refuse)")
     if audit.disowned:  # a run, or the last name of a place: no path is published
         last = [one.rstrip("/").rpartition("/")[2] for one in audit.disowned]

@@ -16,8 +16,7 @@ from privpipe.numerics.random.streams import KEY_BYTES, KeyedStream
 from privpipe.pipeline.runs.run import Run
 from privpipe.pipeline.stages.trial import RETAINED, read_records
 from privpipe.protocols import FloatArray, Shard
-from privpipe.records.memory import Records
-from privpipe.records.sampling import take_records
+from privpipe.records import memory, sampling
 
 ORDERS = ("filter_then_noise", "noise_then_filter")
 
@@ -67,7 +66,7 @@ def try_orders(run: Run, goal: float) -> dict[str, Any]:
     shard, is_classes = read_records(training, MOST), training.schema.desired[0].is_categorical
     truth = shard.desired[:, 0]
     known = np.isfinite(truth) & (truth >= 0 if is_classes else True)
-    score = partial(_score, run, take_records(shard, np.flatnonzero(known)))
+    score = partial(_score, run, sampling.take_records(shard, np.flatnonzero(known)))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         found = {order: score(replace(method, order=order)) for order in ORDERS}
@@ -106,11 +105,11 @@ def _score(run: Run, shard: Shard, options: Any) -> FloatArray:
     found, schema = np.full(SPLITS, math.nan), run.training.schema
     for k in range(SPLITS):
         order = np.random.default_rng(k).permutation(len(shard.features))
-        learn, rest = (take_records(shard, rows) for rows in np.array_split(order, 2))
+        learn, rest = (sampling.take_records(shard, rows) for rows in np.array_split(order, 2))
         x, n = [np.asarray(rest.features, np.float64)], len(rest.features)
         if options is not None:
             try:
-                records = Records.of_shard(learn, schema)
+                records = memory.Records.of_shard(learn, schema)
                 fitted = run.method.fit(records, options, **run.read_files())
             except OptionError:
                 break

@@ -12,16 +12,15 @@ from privpipe.pipeline.runs.run import Run, Trained, list_versions
 from privpipe.promises import CHARGED, MEANINGLESS, say_nats, say_odds
 from privpipe.protocols import Guarantee
 from privpipe.report.published_findings import name_proof, say_promised
-from privpipe.store.access.location import join
-from privpipe.store.access.objects import drop_unfinished, write_file
+from privpipe.store.access import location, objects
 from privpipe.store.collections.growing_collection import count_gaps
 
 
 def write_report(run: Run, findings: Mapping[str, Any]) -> None:
     """Write the audit beside the release-to-be; it holds whether or not that is published."""
     content = json.dumps(findings, indent=1)
-    drop_unfinished(run.report_url)  # of runs that were killed
-    write_file(join(run.report_url, "audit.json"), content)
+    objects.drop_unfinished(run.report_url)  # of runs that were killed
+    objects.write_file(location.join(run.report_url, "audit.json"), content)
     # From what is stored, as who renders them again does: tuples are lists there.
     write_pages(run.report_url, json.loads(content))
 
@@ -43,7 +42,7 @@ def write_pages(report_url: str, findings: Mapping[str, Any]) -> None:
         "officer.yaml": yaml.safe_dump(sheet, sort_keys=False, allow_unicode=True, width=100),
     }
     for name, page in pages.items():
-        write_file(join(report_url, name), page)
+        objects.write_file(location.join(report_url, name), page)
 
 
 def describe_run(run: Run, trained: Trained) -> dict[str, str]:

@@ -11,8 +11,7 @@ from typing import Any
 
 from privpipe.capabilities import MakesRecords
 from privpipe.cluster.executors.executor import Executor
-from privpipe.cluster.passes.pricing_rounds import ClusterPricing
-from privpipe.cluster.passes.proof_pass import prove_collection
+from privpipe.cluster.passes import pricing_rounds, proof_pass
 from privpipe.cluster.passes.reduce import ShardedCollection
 from privpipe.cluster.passes.sketch_pass import sketch_collection
 from privpipe.errors import GuaranteeError, InputError, StoreError
@@ -91,7 +90,7 @@ def _learn(run: Run, executor: Executor) -> tuple[RecordMap, dict[str, Any]]:
     """A fit to the records, and what the stored model says of it."""
     method, extra = run.options.method, run.read_files()
     if method.prices:
-        extra["price"] = ClusterPricing(executor, place=method.pricing)
+        extra["price"] = pricing_rounds.ClusterPricing(executor, place=method.pricing)
     if method.is_judged and run.split.share:
         extra["judges"] = _shards(run, executor, "held_out"), run.split.share
     standardises = run.options.collection.standardise
@@ -219,7 +218,7 @@ def prove_sources(run: Run, executor: Executor) -> Run:
 
     def prove(collection: Collection) -> Collection:
         place = join(workspace_url(run.release_url), "sources", collection.digest[:16])
-        return prove_collection(executor, collection, place)
+        return proof_pass.prove_collection(executor, collection, place)
 
     return replace(run, collection=prove(run.collection), training=prove(run.training))
 

@@ -13,10 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from privpipe.attacks.adversaries.attack_options import AttackOptions
-from privpipe.attacks.adversaries.auxiliary import Auxiliary
+from privpipe.attacks.adversaries import attack_options, auxiliary, preparation
 from privpipe.attacks.adversaries.evidence import Evidence
-from privpipe.attacks.adversaries.preparation import prepare_evidence
 from privpipe.attacks.statistics.scores import EXPOSURES, Score
 from privpipe.attacks.threats.inference import plan_attacks, run_attack
 from privpipe.attacks.threats.verdicts.outcomes import Attack
@@ -30,9 +28,7 @@ from privpipe.records.memory import Records
 from privpipe.records.sampling import join_records, take_records
 from privpipe.records.schema import expand_indicators, name_indicators
 from privpipe.report.audit_text import say
-from privpipe.sanitizers import METHODS
-from privpipe.sanitizers.chain import fit_standardised
-from privpipe.sanitizers.ladder import list_ladder
+from privpipe.sanitizers import METHODS, chain, ladder
 from privpipe.sanitizers.options import MethodOptions
 from privpipe.store.collections.collection import Collection
 from privpipe.store.keyring.registers import Attempt
@@ -199,16 +195,16 @@ class TrialRecords:
     judge: Shard
     schema: ShardSchema
     groups: IntArray | None
-    options: AttackOptions
+    options: attack_options.AttackOptions
     n_audited: int
 
     def _prepare(self, released: FloatArray) -> Evidence:
-        return prepare_evidence(
+        return preparation.prepare_evidence(
             released,
             self.judge.confidential,
             columns=self.schema.confidential,
             groups=self.groups,
-            desired=Auxiliary(self.judge.desired, self.schema.desired),
+            desired=auxiliary.Auxiliary(self.judge.desired, self.schema.desired),
             options=self.options,
         )
 
@@ -275,7 +271,7 @@ class TrialRecords:
         try:
             options = row.options(**method)
             if standardise:
-                fitted = fit_standardised(row, records, options)
+                fitted = chain.fit_standardised(row, records, options)
             else:
                 fitted = row.fit(records, options)
             released = release_by(fitted, self.judge, self.schema)
@@ -320,7 +316,7 @@ class TrialRecords:
         """Best advantage over a guess by least squares and trees, trained anew."""
         truth = self.judge.desired[:, [self.schema.desired.index(column)]]
         given: Any = {"columns": (column,), "groups": self.groups, "options": self.options}
-        evidence, found = prepare_evidence(x, truth, **given), [0.0]
+        evidence, found = preparation.prepare_evidence(x, truth, **given), [0.0]
         kind: Any = "classes" if column.is_categorical else "numbers"
         for name in ("least_squares", "boosting"):
             attack = Attack(column.name, kind, "released", name)
@@ -331,7 +327,7 @@ class TrialRecords:
 
     def list_ladder(self) -> Iterator[tuple[dict[str, Any], bool]]:
         """Ways to release less and less, and whether features are standardised before."""
-        return list_ladder(Records.of_shard(self.learn, self.schema), self.judge.features)
+        return ladder.list_ladder(Records.of_shard(self.learn, self.schema), self.judge.features)
 
 
 def draw_trial(options: RunOptions, training: Collection, *, attempt: int = 1) -> TrialRecords:

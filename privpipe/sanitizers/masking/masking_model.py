@@ -14,13 +14,10 @@ from privpipe import protocols
 from privpipe.capabilities import AddsUp
 from privpipe.described import record_map
 from privpipe.errors import InputError
-from privpipe.numerics.masking.missing import complete_rows
-from privpipe.numerics.masking.sign_sums import round_to_grid, sum_with_signs
+from privpipe.numerics.masking import missing, sign_sums
 from privpipe.numerics.random.draws import draw_uniform, sign_words
 from privpipe.protocols import FloatArray, Guarantee, IntArray, RecordStream, Shard, ShardSchema
-from privpipe.sanitizers.masking.masked_records import MaskedRecords, SurrogateModel
-from privpipe.sanitizers.masking.record_survey import code_responses
-from privpipe.sanitizers.masking.refusals import PersonLeverage, measure_person_leverage
+from privpipe.sanitizers.masking import masked_records, record_survey, refusals
 
 BIAS = "bias"
 """Name of the feature that is one in every record and carries the intercept."""
@@ -43,7 +40,7 @@ class SignedSums(AddsUp):
 
 
 @record_map
-class MaskingModel(SurrogateModel):
+class MaskingModel(masked_records.SurrogateModel):
     """Makes surrogates of signed sums of standardised records.
 
     Parameters
@@ -186,11 +183,11 @@ class MaskingModel(SurrogateModel):
             )
         # Before the signs: whole numbers add up without rounding, in any order of chunks and
         # workers.
-        integers = round_to_grid(rows, self.bound, self.step)
+        integers = sign_sums.round_to_grid(rows, self.bound, self.step)
         # On the grid as well, so that blurred sums stay exact.
         self._blur(integers, stream, places)
         words = _read_words(stream, f"masking/{tile}", sign_words(n_signs), places)
-        return SignedSums(sum_with_signs(integers, words, n_signs), len(rows))
+        return SignedSums(sign_sums.sum_with_signs(integers, words, n_signs), len(rows))
 
     def finish_records(self, sums: SignedSums) -> tuple[FloatArray, FloatArray]:
         """Features, (n, n_features + 1), and responses, (n, n_responses), of a tile of surrogates.
@@ -208,7 +205,7 @@ class MaskingModel(SurrogateModel):
 
     def measure_persons(
         self, shard: Shard, *, schema: ShardSchema, centre: FloatArray, norm: FloatArray, key: int
-    ) -> PersonLeverage:
+    ) -> refusals.PersonLeverage:
         """What each person of a shard holds of the features and of the responses.
 
         Parameters
@@ -220,8 +217,8 @@ class MaskingModel(SurrogateModel):
             Secret of this fit, by which persons are named.
         """
         rows = self._standardise(shard, schema)
-        responses = (code_responses(shard, schema) - centre) / norm
-        return measure_person_leverage(shard, rows @ self.whitening, responses, key)
+        responses = (record_survey.code_responses(shard, schema) - centre) / norm
+        return refusals.measure_person_leverage(shard, rows @ self.whitening, responses, key)
 
     def restore_records(
         self, shard: Shard, *, schema: ShardSchema, reads_responses: bool
@@ -254,7 +251,7 @@ class MaskingModel(SurrogateModel):
         return self._complete(shard, self._code_responses(shard, schema))[1]
 
     def _code_responses(self, shard: Shard, schema: ShardSchema) -> FloatArray:
-        coded: FloatArray = code_responses(shard, schema) - self.response_mean
+        coded: FloatArray = record_survey.code_responses(shard, schema) - self.response_mean
         return coded / self.response_scale
 
     def _complete(self, shard: Shard, responses: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -268,7 +265,7 @@ class MaskingModel(SurrogateModel):
         # The fit completed nothing, and so nothing may be missing: what is, was refused before.
         if not self.ridge:
             return responses, rows
-        completed = complete_rows(np.hstack([responses, rows]), self.loadings, self.ridge)
+        completed = missing.complete_rows(np.hstack([responses, rows]), self.loadings, self.ridge)
         t = len(self.response_mean)
         return completed[:, :t], np.clip(completed[:, t:], -self.bound, self.bound)
 
@@ -293,7 +290,7 @@ def _read_words(
 
 def draw_masked_records(
     model: MaskingModel, shards: protocols.Shards, stream: RecordStream
-) -> MaskedRecords:
+) -> masked_records.MaskedRecords:
     """Draw the surrogates of records in memory.
 
     Parameters

@@ -25,9 +25,8 @@ from privpipe.numerics.noise.mechanism import Lattice
 from privpipe.numerics.random.streams import KEY_BYTES
 from privpipe.protocols import Method, Role, Shards, ShardSchema
 from privpipe.sanitizers.arrays import check_shards, say_incomplete
-from privpipe.sanitizers.masking import private_sums
+from privpipe.sanitizers.masking import private_sums, refusals
 from privpipe.sanitizers.masking.private_model import PrivateMaskingModel
-from privpipe.sanitizers.masking.refusals import check_regression
 from privpipe.sanitizers.options import MethodOptions, method_options
 
 LARGELY_CLIPPED = 0.05
@@ -229,7 +228,7 @@ def _find_range(bound: Mapping[str, tuple[float, float]], name: str) -> tuple[fl
 
 def check_private(options: MaskingPrivateOptions, schema: ShardSchema) -> None:
     """Raise for options that no records of a schema can be masked with."""
-    check_regression(schema)
+    refusals.check_regression(schema)
     known = {*schema.named_features, *name_targets(schema.desired), ANY}
     if strange := sorted(set(options.bound) - known):
         raise OptionError(

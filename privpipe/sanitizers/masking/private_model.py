@@ -8,20 +8,18 @@ import numpy as np
 from privpipe.described import record_map
 from privpipe.errors import GuaranteeError, OptionError
 from privpipe.numerics.masking.private_moments import RepairedMoments, draw_rows
-from privpipe.numerics.noise import estimates
+from privpipe.numerics.noise import estimates, gaussian
 from privpipe.numerics.noise.estimates import Estimate, Quantity
-from privpipe.numerics.noise.gaussian import MARGIN, find_delta
 from privpipe.protocols import BoolArray, FloatArray, Guarantee, IntArray, Shard, ShardSchema
-from privpipe.sanitizers.masking.masked_records import MaskedRecords, SurrogateModel
+from privpipe.sanitizers.masking import masked_records, record_survey
 from privpipe.sanitizers.masking.private_sums import PublicScale, narrow_scale, release_canaries
-from privpipe.sanitizers.masking.record_survey import code_responses
 
 PRODUCTS, LEAST_SUMS = 20_000, 100
 """Whose noise an audit draws, in some seconds; and independent sums of them."""
 
 
 @record_map
-class PrivateMaskingModel(SurrogateModel, PublicScale):
+class PrivateMaskingModel(masked_records.SurrogateModel, PublicScale):
     """Makes surrogates of noisy second moments; it knows nothing else of any record.
 
     Parameters
@@ -72,7 +70,7 @@ class PrivateMaskingModel(SurrogateModel, PublicScale):
 
     def __post_init__(self) -> None:
         # A stored model is opened by this, too: sigma must be enough for what it says.
-        if not find_delta(self.sigma, self.epsilon * (1 - MARGIN)) <= self.delta:
+        if not gaussian.find_delta(self.sigma, self.epsilon * (1 - gaussian.MARGIN)) <= self.delta:
             raise GuaranteeError(
                 f"Noise of {self.sigma:g} does not keep epsilon {self.epsilon:g} with delta "
                 f"{self.delta:g}.",
@@ -176,7 +174,7 @@ class PrivateMaskingModel(SurrogateModel, PublicScale):
         name = "response at centre" if self.origin.any() else "intercept"
         return [*slopes, Estimate(name, last.value * unit + level, last.error * unit)]
 
-    def make_records(self) -> MaskedRecords:
+    def make_records(self) -> masked_records.MaskedRecords:
         """The surrogates; they cost no epsilon beyond that of the model."""
         return self.join_tiles(self.finish_records(tile) for tile in range(self.n_tiles))
 
@@ -184,7 +182,7 @@ class PrivateMaskingModel(SurrogateModel, PublicScale):
         self, shard: Shard, *, schema: ShardSchema, reads_responses: bool
     ) -> tuple[FloatArray, FloatArray]:
         """Records as they are summed up, in their own units: bounded; NaN where none is known."""
-        responses = code_responses(shard, schema)
+        responses = record_survey.code_responses(shard, schema)
         bounded = self.clip(np.asarray(shard.features, np.float64), responses)
         features, clipped = self.restore(*bounded)
         made = np.column_stack([features, np.ones(len(features))])

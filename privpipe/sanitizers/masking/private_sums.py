@@ -9,8 +9,7 @@ import numpy as np
 
 from privpipe.capabilities import AddsUp
 from privpipe.errors import InputError
-from privpipe.numerics.finite import find_finite_rows
-from privpipe.numerics.moments import code_targets
+from privpipe.numerics import finite, moments
 from privpipe.numerics.noise.gaussian import MARGIN, draw_discrete_gaussian, find_slack
 from privpipe.numerics.noise.mechanism import Lattice
 from privpipe.numerics.random.streams import KeyedStream
@@ -144,14 +143,14 @@ def sum_products(shard: Shard, *, schema: ShardSchema, scale: PublicScale) -> Pr
     for start in range(0, len(shard.features), BLOCK_RECORDS):
         part = slice(start, start + BLOCK_RECORDS)
         features = np.asarray(shard.features[part], np.float64)
-        if bad := int(np.count_nonzero(~find_finite_rows(features))):
+        if bad := int(np.count_nonzero(~finite.find_finite_rows(features))):
             raise InputError(
                 f"{bad} of {len(features)} records hold features that are missing or infinite.",
                 remedy="Leave them out, or ingest a value of your choice for them: a completion "
                 "that is learned from the records is outside the promise.",
                 code="nonfinite",
             )
-        responses = code_targets(shard.desired[part], schema.desired, "zero_one")
+        responses = moments.code_targets(shard.desired[part], schema.desired, "zero_one")
         known = np.isfinite(responses).all(axis=1)
         steps, clipped = place_records(scale, features[known], responses[known])
         n_left_out += int(np.count_nonzero(~known))

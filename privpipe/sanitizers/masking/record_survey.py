@@ -13,8 +13,7 @@ from functools import partial, reduce
 import numpy as np
 
 from privpipe.errors import InputError
-from privpipe.numerics.masking import missing
-from privpipe.numerics.masking.completion import set_penalty
+from privpipe.numerics.masking import completion, missing
 from privpipe.numerics.moments import CoMoments, code_targets, count_targets
 from privpipe.protocols import BoolArray, FloatArray, Shard, Shards, ShardSchema
 
@@ -372,14 +371,14 @@ def complete_records(
     start = np.linalg.qr(np.random.default_rng(0).normal(size=(n_columns, width)))[0]
     level = noise_level
     if level is None:
-        penalty = set_penalty(COARSE_NOISE, n_columns, per_column)
+        penalty = completion.set_penalty(COARSE_NOISE, n_columns, per_column)
         coarse = missing.fit_loadings(request, start, penalty, tolerance=1e-6)
         loss = missing.measure_loss(coarse.loadings, request(coarse.loadings, coarse.ridge, False))
         level, start = math.sqrt(loss / n_known), coarse.loadings
     # The ridge of a record's system: without any, records with few entries cannot be solved.
     level = max(level, LEAST_NOISE)
     found = missing.fit_loadings(
-        request, start, set_penalty(level, n_columns, per_column), tolerance=1e-7
+        request, start, completion.set_penalty(level, n_columns, per_column), tolerance=1e-7
     )
     values, axes = np.linalg.eigh(found.gram / n)
     retained = values > 1e-6 * values[-1]

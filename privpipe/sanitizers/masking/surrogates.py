@@ -14,9 +14,8 @@ import numpy as np
 from pydantic import Field
 
 from privpipe.errors import InputError, OptionError
-from privpipe.numerics.masking.completion import MaskedRegression, Solver, solve_masked_regression
+from privpipe.numerics.masking import completion, sign_sums
 from privpipe.numerics.masking.missing import FactorModel
-from privpipe.numerics.masking.sign_sums import plan_grid
 from privpipe.numerics.moments import CoMoments, name_targets
 from privpipe.protocols import FloatArray, Method, Role, Shards, ShardSchema
 from privpipe.sanitizers.arrays import check_shards, say_incomplete
@@ -48,7 +47,7 @@ class MaskingOptions(MethodOptions):
     clip: float | None = Field(None, gt=0, allow_inf_nan=False)
     """Clip features this many standard deviations from their mean. Default: no; outlying records
     are refused."""
-    solver: Solver = "scaled"
+    solver: completion.Solver = "scaled"
     """scaled: standardised, and the model refitted on the subspace found. literal: problem (3) of
     the paper as it is, which loses the model where responses are large."""
     missing: Literal["refuse", "complete"] = "refuse"
@@ -137,7 +136,7 @@ def fit_masking(shards: Shards, options: MaskingOptions) -> MaskingModel:
         )
         n_records = round(survey.complete.count)
     refusals.check_rank(survey.n_records, int(np.linalg.matrix_rank(gram[t:, t:], hermitian=True)))
-    found = solve_masked_regression(
+    found = completion.solve_masked_regression(
         gram, t, n_records, options.n_surrogates, noise=noise, solver=options.solver
     )
     made = _make_model(schema, options, survey, gram, found, loadings, centre, scale, share_clipped)
@@ -161,7 +160,7 @@ def _make_model(
     options: MaskingOptions,
     survey: record_survey.RecordSurvey,
     gram: FloatArray,
-    found: MaskedRegression,
+    found: completion.MaskedRegression,
     loadings: FactorModel | None,
     centre: FloatArray,
     scale: FloatArray,
@@ -176,7 +175,7 @@ def _make_model(
     room = 4.0 if loadings is not None else 1.0
     # Bounds of the values, not values: a record beyond them is refused when it is summed.
     largest = float((np.maximum(survey.most - centre, centre - survey.least) / scale)[t:].max())
-    bound, step = plan_grid(max(room * largest, 1.0) + float(blur.max(initial=0.0)), n)
+    bound, step = sign_sums.plan_grid(max(room * largest, 1.0) + float(blur.max(initial=0.0)), n)
     # Whole words of 64 signs: no word is read for two tiles.
     return MaskingModel(
         mean=centre[t:],

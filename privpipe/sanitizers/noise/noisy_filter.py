@@ -22,8 +22,7 @@ from privpipe.numerics.random.record_hash import digest_records
 from privpipe.numerics.random.streams import KEY_BYTES, KeyedStream
 from privpipe.promises import check_promise
 from privpipe.protocols import FloatArray, Guarantee, IntArray, RecordMap, RecordStream, Role, Shard
-from privpipe.sanitizers.arrays import ChangedShards
-from privpipe.sanitizers.feature_map import as_records, check_finite_records
+from privpipe.sanitizers import arrays, feature_map
 
 _PER_OCTAVE = 64
 _LOWEST, _HIGHEST = -128, 128
@@ -104,10 +103,10 @@ _BLOCK = 1 << 12
 """Records whose words are made at once."""
 
 
-def change_shards(shards: protocols.Shards, noisy: "NoisyFilter") -> ChangedShards:
+def change_shards(shards: protocols.Shards, noisy: "NoisyFilter") -> arrays.ChangedShards:
     """What a filter after the noise learns from: what the noise makes of records, without names."""
     schema = replace(shards.schema, n_features=noisy.n_bounded, feature_names=())
-    return ChangedShards(shards, partial(_make_noisy, noisy=noisy), schema)
+    return arrays.ChangedShards(shards, partial(_make_noisy, noisy=noisy), schema)
 
 
 def _make_noisy(shard: Shard, *, noisy: "NoisyFilter") -> Shard:
@@ -266,8 +265,8 @@ class NoisyFilter:
         self, x: npt.ArrayLike, stream: RecordStream | None = None, *, overwrite_x: bool = False
     ) -> tuple[FloatArray, BoundCounts]:
         """As `apply`, and how many records were clipped or overflowed."""
-        records, dtype = as_records(self, x)
-        check_finite_records(records)
+        records, dtype = feature_map.as_records(self, x)
+        feature_map.check_finite_records(records)
         # Never noise from anywhere else: a second draw for a record lets a reader average.
         if stream is None or stream.n_records != len(records):
             raise OptionError(

@@ -16,8 +16,7 @@ from privpipe.fitted_names import keep_names
 from privpipe.numerics.moments import CoMoments, measure_scale
 from privpipe.numerics.rounding import bound_rank_error
 from privpipe.protocols import FloatArray, Guarantee, Method, Role, Shards
-from privpipe.sanitizers.arrays import check_shards
-from privpipe.sanitizers.feature_map import FeatureMap
+from privpipe.sanitizers import arrays, feature_map
 from privpipe.sanitizers.null_space import predictors
 from privpipe.sanitizers.options import MethodOptions, method_options
 
@@ -36,7 +35,7 @@ class LeaceOptions(MethodOptions):
 
 
 @record_map
-class LeaceEraser(FeatureMap):
+class LeaceEraser(feature_map.FeatureMap):
     """Projects each record obliquely: ``x~ = x - left (right^T (x - mean))``.
 
     The promise is about covariance and holds to rounding: no record is released equal to another,
@@ -113,7 +112,7 @@ def fit_leace_eraser(shards: Shards) -> LeaceEraser:
     >>> bool(abs(np.corrcoef(released[:, 0] + released[:, 2], x[:, 1])[0, 1]) < 1e-9)
     True
     """
-    check_shards(shards, products=True)
+    arrays.check_shards(shards, products=True)
     schema = shards.schema
     if not schema.confidential:
         raise InputError(

@@ -22,10 +22,8 @@ from privpipe.capabilities import UtilityPromise, UtilitySummary
 from privpipe.described import record_map
 from privpipe.errors import GuaranteeError, OptionError, PrivacyWarning
 from privpipe.fitted_names import giving_back
-from privpipe.numerics.null_space import cleaning, rounding_margin
+from privpipe.numerics.null_space import cleaning, knapsack, prediction_grid, rounding_margin
 from privpipe.numerics.null_space.factorisation import factor_predictor, lift_likely
-from privpipe.numerics.null_space.knapsack import check_budget
-from privpipe.numerics.null_space.prediction_grid import predict_on_grid
 from privpipe.protocols import ArrayLike, DTypeLike, FloatArray, Guarantee, RecordStream
 from privpipe.sanitizers.arrays import as_finite
 from privpipe.sanitizers.feature_map import FeatureMap, as_records, check_finite_records
@@ -102,7 +100,7 @@ class LinearCleaner(FeatureMap):
     solver: str = "given"
 
     def __post_init__(self) -> None:
-        check_budget(self.utility_budget)
+        knapsack.check_budget(self.utility_budget)
 
     @property
     def n_features_in(self) -> int:
@@ -321,7 +319,7 @@ def check_fields(
     """Fields of a cleaner that do not depend on its basis, from what a caller chose."""
     del covariance  # the lift is made of it
     n_features, n_desired = predictor.shape
-    check_budget(utility_budget)
+    knapsack.check_budget(utility_budget)
     if budget not in ("total", "per_label"):
         raise OptionError(f"budget is {budget!r}.", remedy='Use "total" or "per_label".')
     return {
@@ -367,7 +365,7 @@ class TargetRelease(LinearCleaner):
         records, _ = as_records(self, x)
         form = self._form(np.dtype(np.float64))  # the grid knows nothing of the dtype
         wide = np.asarray(records, np.float64)
-        return predict_on_grid(wide, form.predictor, form.weights, form.grid)
+        return prediction_grid.predict_on_grid(wide, form.predictor, form.weights, form.grid)
 
     def release_target(self, values: FloatArray, dtype: DTypeLike) -> FloatArray:
         """What is released of records of these predictions.

@@ -14,13 +14,11 @@ from scipy.special import ndtri
 from privpipe import protocols
 from privpipe.described import record_map
 from privpipe.fitted_names import keep_names
-from privpipe.numerics.moments import count_targets
+from privpipe.numerics import moments, rounding
 from privpipe.numerics.null_space.prediction_grid import predict_on_grid
 from privpipe.numerics.null_space.rounding_margin import plan_grid
-from privpipe.numerics.rounding import measure_columns
 from privpipe.protocols import ArrayLike, DTypeLike, FloatArray, Guarantee, IntArray, Method, Role
-from privpipe.sanitizers.arrays import check_shards
-from privpipe.sanitizers.feature_map import FeatureMap, as_records
+from privpipe.sanitizers import arrays, feature_map
 from privpipe.sanitizers.null_space import predictors
 from privpipe.sanitizers.options import MethodOptions, method_options
 
@@ -51,7 +49,7 @@ class TargetOnlyOptions(MethodOptions):
 
 
 @record_map
-class TargetOnly(FeatureMap):
+class TargetOnly(feature_map.FeatureMap):
     """Releases the predicted class of each categorical target, and each predicted number.
 
     The exact prediction is rounded correctly to a grid first, as null-space cleaning rounds it:
@@ -108,10 +106,10 @@ class TargetOnly(FeatureMap):
 
         The class and not the score behind it: who has the release and the model knows no score.
         """
-        records, _ = as_records(self, x)
+        records, _ = feature_map.as_records(self, x)
         # As for a budget of zero: rounding to a grid that knows nothing of the record.
         grid = plan_grid(0.0, self.predictor.shape[1], self.n_features_in)
-        weights = measure_columns(self.predictor.T)
+        weights = rounding.measure_columns(self.predictor.T)
         values = predict_on_grid(np.asarray(records, np.float64), self.predictor, weights, grid)
         found = list[protocols.AnyArray]()
         for j, (end, width) in enumerate(zip(np.cumsum(self.widths), self.widths, strict=True)):
@@ -171,7 +169,7 @@ def fit_target_only(
     >>> float((found.apply(x)[:, 0] == (x[:, 0] > 0)).mean()) > 0.8
     True
     """
-    check_shards(shards, products=True)
+    arrays.check_shards(shards, products=True)
     options = options or TargetOnlyOptions()
     schema = shards.schema
     ask = partial(predictors.summarise_design, coding="zero_one", roles=("desired",))
@@ -182,7 +180,7 @@ def fit_target_only(
     )
     n, found = schema.n_features, sums.of_role("desired")
     predictors.check_varies(found, n, "desired")
-    widths = np.array([count_targets([column]) for column in schema.desired])
+    widths = np.array([moments.count_targets([column]) for column in schema.desired])
     is_class = np.array([int(column.is_categorical) for column in schema.desired])
     is_class[widths > 1] = INDICATORS
     edges = np.empty((len(widths), 0))

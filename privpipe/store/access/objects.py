@@ -29,8 +29,7 @@ from zarr.storage import FsspecStore, LocalStore, StorePath
 
 from privpipe.errors import FormatError, StoreError, printable
 from privpipe.protocols import AnyArray
-from privpipe.store.access import location
-from privpipe.store.access.bounds import use_bounded_codecs
+from privpipe.store.access import bounds, location
 
 
 def keep_file(path: str, content: bytes, *, replacing: bool) -> bool:
@@ -160,7 +159,7 @@ def open_store(url: str, *, read_only: bool = False) -> Store:
     `read_only` unless it shall exist.
     """
     # Before any array is opened: Zarr looks up codecs for the whole process.
-    use_bounded_codecs()
+    bounds.use_bounded_codecs()
     path = location.local_path(url)
     if path is not None:
         return PlainFiles(path, read_only=read_only)

@@ -17,16 +17,12 @@ from privpipe.protocols import AnyArray
 from privpipe.records.schema import TARGET_CHUNK_BYTES, CollectionSchema, as_names, plan_chunk_rows
 from privpipe.store.access.location import Place, as_url, join, shown
 from privpipe.store.access.objects import Listener, unheard
-from privpipe.store.arrays.destination import hold_destination
+from privpipe.store.arrays import destination, sealed_arrays
 from privpipe.store.arrays.layout import FEATURES
-from privpipe.store.arrays.sealed_arrays import collection_arrays
-from privpipe.store.collections.collection import open_collection
-from privpipe.store.collections.proposal import TableSchema
-from privpipe.store.collections.shuffling import shuffle_blocks
+from privpipe.store.collections import collection, proposal, shuffling
 from privpipe.store.collections.survey import Coder, Survey, fit_survey, survey_source
 from privpipe.store.collections.writing import Chunk, write_held
-from privpipe.store.sources.formats import open_source
-from privpipe.store.sources.frames import open_frame
+from privpipe.store.sources import formats, frames
 from privpipe.store.sources.reading.recoding import parse_bins
 from privpipe.store.sources.reading.source import Block, RecordSource, SourceLayout, unstable
 
@@ -68,7 +64,7 @@ class IngestOptions:
     dtype: str | None = None
     min_category_count: int = 1
     chunk_bytes: int = TARGET_CHUNK_BYTES
-    schema: TableSchema | None = None
+    schema: proposal.TableSchema | None = None
     shuffle: bool = False
 
     @property
@@ -156,14 +152,14 @@ def ingest(
     if isinstance(source_url, str | PathLike):
         source_url = as_url(source_url)
         source, where = (
-            open_source(source_url, layout, min_category_count=options.least_count),
+            formats.open_source(source_url, layout, min_category_count=options.least_count),
             shown(source_url),
         )
     else:
-        source = open_frame(source_url, layout)
-    with hold_destination(dest_url) as work:
+        source = frames.open_frame(source_url, layout)
+    with destination.hold_destination(dest_url) as work:
         _ingest_into(dest_url, work, source, where, options, like, listen)
-    return open_collection(dest_url).schema_of_records
+    return collection.open_collection(dest_url).schema_of_records
 
 
 def _ingest_into(
@@ -180,7 +176,7 @@ def _ingest_into(
     watched = _watch(source, listen, plan.schema.n_records)
     blocks = encode_blocks(watched, plan.schema, plan.survey.coders, plan.rows)
     if options.shuffle:
-        blocks = shuffle_blocks(blocks, plan.schema, join(work, "buckets"))
+        blocks = shuffling.shuffle_blocks(blocks, plan.schema, join(work, "buckets"))
     write_held(
         dest_url,
         work,
@@ -290,7 +286,7 @@ def encode_blocks(
 
 def fill_chunks(blocks: Iterable[dict[str, AnyArray]], schema: CollectionSchema) -> Iterator[Chunk]:
     """Put blocks together to whole chunks."""
-    plans = collection_arrays(schema)
+    plans = sealed_arrays.collection_arrays(schema)
     done = filled = 0
     chunk: dict[str, AnyArray] = {}
     for encoded in blocks:

@@ -20,9 +20,7 @@ import fsspec
 from privpipe.errors import IncompleteReleaseError, StoreError
 from privpipe.store.access.location import local_path, shown
 from privpipe.store.access.objects import Listener, open_store, read_bytes, unheard, write_bytes
-from privpipe.store.arrays import sealed_arrays
-from privpipe.store.arrays.blocks import measure_object
-from privpipe.store.arrays.layout import ArrayPlan
+from privpipe.store.arrays import blocks, layout, sealed_arrays
 from privpipe.store.collections.collection import Collection
 
 Measured = list[tuple[int, int]]
@@ -35,9 +33,9 @@ def measure_chunks(sealed: sealed_arrays.SealedArrays, chunks: Iterable[int]) ->
     """Worker side: what is stored of some chunks; a missing object is of no bytes."""
     store = open_store(sealed.url, read_only=True)
 
-    def measure(plan: ArrayPlan, chunk: int) -> tuple[int, int]:
+    def measure(plan: layout.ArrayPlan, chunk: int) -> tuple[int, int]:
         try:
-            stored = measure_object(store, plan, chunk)
+            stored = blocks.measure_object(store, plan, chunk)
         except IncompleteReleaseError:
             return 0, 0  # no object has no bytes, so that the digest differs
         return stored.length, stored.crc32c

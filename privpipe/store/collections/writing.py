@@ -15,9 +15,8 @@ from pydantic import TypeAdapter
 from privpipe.protocols import AnyArray
 from privpipe.records.schema import MISSING, CollectionSchema, Partition, cut_by_partition
 from privpipe.store.access.objects import open_store, write_bytes
-from privpipe.store.arrays import layout, sealed_arrays
+from privpipe.store.arrays import destination, layout, sealed_arrays
 from privpipe.store.arrays.blocks import write_block
-from privpipe.store.arrays.destination import hold_destination, show_made
 from privpipe.store.sources.reading.source import BinningLoss
 
 Chunk = Mapping[str, AnyArray]
@@ -170,7 +169,7 @@ def write_collection(url: str, schema: CollectionSchema, blocks: Iterable[Chunk]
     digest
         SHA-256 over schema and checksums of all stored chunks, hexadecimal.
     """
-    with hold_destination(url) as work:
+    with destination.hold_destination(url) as work:
         return write_held(url, work, schema, blocks)
 
 
@@ -216,7 +215,7 @@ def write_held(
         **({} if table is None else {"table": table}),
     }
     # The root last: until it is there nothing can be opened.
-    show_made(url, work, layout.root_document(header))
+    destination.show_made(url, work, layout.root_document(header))
     return digest
 
 

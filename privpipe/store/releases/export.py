@@ -19,10 +19,8 @@ from privpipe.records.schema import MISSING
 from privpipe.store.access.location import Place, as_url, join, local_path, shown
 from privpipe.store.access.objects import Listener, open_store, unheard
 from privpipe.store.access.workspace import SUCCESS, hold_workspace
-from privpipe.store.arrays.blocks import read_block
+from privpipe.store.arrays import blocks, factored_basis, layout
 from privpipe.store.arrays.destination import hold_destination, move_made, show_made
-from privpipe.store.arrays.factored_basis import read_basis
-from privpipe.store.arrays.layout import FEATURES, already_exists
 from privpipe.store.keyring.account_chain import reaching
 from privpipe.store.releases.published import check_release
 
@@ -125,7 +123,7 @@ def _write_file(released: "_Released", out_url: str) -> None:
             system, target = fsspec.core.url_to_fs(out_url)
             taken = system.exists(target)
         if taken:
-            raise already_exists(out_url)
+            raise layout.already_exists(out_url)
         try:
             _write_part(released, system, target, 0, released.n_records)
         except BaseException:
@@ -168,7 +166,7 @@ class _Released:
         self.listen, self.is_text = listen, is_text
         self.n_records, self.chunk_rows = int(header["n_records"]), int(header["chunk_rows"])
         self._url, self._run = url, str(header["run"])
-        self._basis = read_basis(url) if header.get("layout") == "factored" else None
+        self._basis = factored_basis.read_basis(url) if header.get("layout") == "factored" else None
         store = open_store(url, read_only=True)
         # Categories of each array; None of numbers.
         self._arrays: dict[str, Any] = {
@@ -182,8 +180,8 @@ class _Released:
         """Records `start` to `stop`, with the header of the release as metadata."""
         columns: dict[str, pa.Array] = {}
         for name, categories in self._arrays.items():
-            values = read_block(self._url, name, start, stop, self._run)
-            if name == FEATURES:
+            values = blocks.read_block(self._url, name, start, stop, self._run)
+            if name == layout.FEATURES:
                 columns |= self._feature_columns(values)
             else:
                 made = _variable_column(name, values, categories)
@@ -197,7 +195,7 @@ class _Released:
         choices = (
             self._feature_names,
             [f"feature_{j}" for j in range(count)],
-            [f"{FEATURES}[{j}]" for j in range(count)],
+            [f"{layout.FEATURES}[{j}]" for j in range(count)],
         )
         # A name that is there twice, as sources of arrays allow it, would hide a column.
         free = (names for names in choices if len(set(names) - set(self._arrays)) == count)

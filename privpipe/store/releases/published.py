@@ -25,9 +25,8 @@ from privpipe.store.access.objects import (
     read_whole,
     unheard,
 )
-from privpipe.store.arrays import blocks, layout
+from privpipe.store.arrays import blocks, factored_basis, layout
 from privpipe.store.arrays.blocks import Receipt, measure_object, read_block
-from privpipe.store.arrays.factored_basis import BASIS, Basis, read_basis
 from privpipe.store.keyring.registers import Shared
 
 
@@ -58,7 +57,7 @@ def _check_whole(url: str, header: Mapping[str, Any], *, verify: bool, listen: L
     store = open_store(url, read_only=True)
     documents = [f"{name}/{layout.ROOT_DOCUMENT}" for name in header["arrays"]]
     documents += list_keys(store, f"{layout.RECEIPTS}/")
-    documents += list_keys(store, f"{BASIS}/")
+    documents += list_keys(store, f"{factored_basis.BASIS}/")
     if layout.NAMES not in header["arrays"]:
         documents += list_keys(store, f"{layout.NAMES}/")
     layout.check_documents(url, tuple(documents), str(header.get("documents_sha256")))
@@ -152,7 +151,7 @@ class EarlierRelease:
     n_records: int
     arrays: tuple[tuple[str, int], ...]
     coded: tuple[tuple[str, int], ...] = ()
-    basis: Basis | None = None
+    basis: factored_basis.Basis | None = None
     rows: tuple[Shared, ...] | None = None
     model: str = ""
 
@@ -251,7 +250,7 @@ def open_earlier_release(
             arrays[name] = math.prod(array.shape[1:])
     found = _describe(url, header, arrays)
     name = found.name if found.name not in names else f"{found.name} {len(names)}"
-    basis = read_basis(url) if header.get("layout") == "factored" else None
+    basis = factored_basis.read_basis(url) if header.get("layout") == "factored" else None
     found = replace(found, name=name, model=str(header.get("model_digest", "")))
     return replace(found, coded=tuple(coded.items()), basis=basis, rows=rows)
 

@@ -22,13 +22,11 @@ from zarr.storage import MemoryStore
 
 from privpipe.errors import IncompleteReleaseError
 from privpipe.records.schema import ChunkPlan
-from privpipe.store.access import location, objects
+from privpipe.store.access import location, objects, workspace
 from privpipe.store.access.location import join, local_path, measure_objects, shown
-from privpipe.store.access.workspace import workspace_url
-from privpipe.store.arrays import layout
+from privpipe.store.arrays import factored_basis, layout
 from privpipe.store.arrays.blocks import Receipt, digest_receipts, measure_object
 from privpipe.store.arrays.destination import move_made
-from privpipe.store.arrays.factored_basis import Basis
 from privpipe.store.arrays.layout import root_document
 
 _RECEIPTS = TypeAdapter(list[Receipt])
@@ -55,7 +53,7 @@ class ReleasePlan:
     run: str
     url: str
     arrays: tuple[layout.ArrayPlan, ...]
-    basis: Basis | None = field(default=None, compare=False)
+    basis: factored_basis.Basis | None = field(default=None, compare=False)
 
     @property
     def documents(self) -> dict[str, bytes]:
@@ -76,7 +74,7 @@ class ReleasePlan:
     @property
     def work_url(self) -> str:
         """The private workspace."""
-        return workspace_url(self.url)
+        return workspace.workspace_url(self.url)
 
     @property
     def data_url(self) -> str:
@@ -86,7 +84,7 @@ class ReleasePlan:
 
 def data_url(url: str) -> str:
     """Where the arrays of a release are until it is published."""
-    return join(workspace_url(url), "release")
+    return join(workspace.workspace_url(url), "release")
 
 
 def drop_refused(url: str) -> str:
@@ -103,7 +101,7 @@ def drop_refused(url: str) -> str:
     """
     if local_path(url) is not None:
         return ""
-    for place in (data_url(url), join(workspace_url(url), "sample")):
+    for place in (data_url(url), join(workspace.workspace_url(url), "sample")):
         try:
             # Another key would draw another sample of a refused release.
             objects.delete_tree(objects.open_store(place), keep="key")

@@ -27,8 +27,7 @@ from privpipe.errors import FormatError, IncompleteReleaseError, OptionError, pr
 from privpipe.store.access import objects
 from privpipe.store.access.location import local_path, shown
 from privpipe.store.arrays.layout import companion_url, read_kind
-from privpipe.store.releases.published import check_release
-from privpipe.store.releases.release_dataset import check_generation
+from privpipe.store.releases import published, release_dataset
 
 SUMS, STATEMENT = "SHA256SUMS", "statement.json"
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
@@ -285,8 +284,8 @@ def _open_envelope(url: str, content: bytes, public: Ed25519PublicKey) -> dict[s
 
 def _read_header(url: str, *, verify: bool = False) -> Mapping[str, Any]:
     if read_kind(url) == "release":
-        return check_release(url, verify=verify)
-    return check_generation(url, verify=verify)[0]
+        return published.check_release(url, verify=verify)
+    return release_dataset.check_generation(url, verify=verify)[0]
 
 
 def _read_time(text: str) -> datetime:

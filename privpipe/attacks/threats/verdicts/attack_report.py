@@ -13,9 +13,8 @@ from privpipe.attacks.adversaries.attack_options import ALONE, AttackOptions
 from privpipe.attacks.adversaries.evidence import Coverage, GroupCounts, LeftOut
 from privpipe.attacks.statistics.roc import GRID
 from privpipe.attacks.statistics.scores import Score
+from privpipe.attacks.threats.verdicts import judgement, safeguards
 from privpipe.attacks.threats.verdicts import outcomes as results
-from privpipe.attacks.threats.verdicts import safeguards
-from privpipe.attacks.threats.verdicts.judgement import decide_variables
 from privpipe.attacks.threats.verdicts.outcomes import Attack, AttackOutcome, Decision, Verdict
 from privpipe.described import described
 from privpipe.errors import InputError
@@ -138,7 +137,7 @@ class AttackReport:
 
     @cached_property
     def _decided(self) -> tuple[Decision, ...]:
-        decided = decide_variables(
+        decided = judgement.decide_variables(
             self.outcomes, self.options, self.left_out, self.n_records, self.groups
         )
         return tuple(map(self._hold, decided))

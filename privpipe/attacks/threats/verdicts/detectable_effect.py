@@ -12,9 +12,7 @@ from typing import TypedDict, Unpack
 import scipy
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
-from privpipe.attacks.statistics.exposure import plan_null_exposure
-from privpipe.attacks.statistics.intervals import limit_wilson
-from privpipe.attacks.statistics.scores import EXPOSURES
+from privpipe.attacks.statistics import exposure, intervals, scores
 
 ROOM = 1.5
 """An allowance is so many times what a mere guess comes to, so that not chance alone decides."""
@@ -88,8 +86,8 @@ def plan_guess_limit(
     z = float(scipy.stats.t.isf(tail, n_test - 1) if grouped else scipy.stats.norm.isf(tail))
     # The rarest class decides how far a score of ranks spreads; at least two of it must judge.
     n_even = max(2, round(n_test * k * min(shares, default=1 / k)))
-    if score in EXPOSURES:
-        return plan_null_exposure(n_even, k, EXPOSURES[score], level)
+    if score in scores.EXPOSURES:
+        return exposure.plan_null_exposure(n_even, k, scores.EXPOSURES[score], level)
     if score == "auc":  # Mann and Whitney; the mean of k areas, which hardly depend on one another
         spread = 2 * z * k / (k - 1) * math.sqrt((n_even + 1) / (12 * n_even**2))
         # Of few records the second is larger: the chance that all rank rightly by luck.
@@ -97,7 +95,7 @@ def plan_guess_limit(
     if score == "r2":
         return min(1.0, z * z / n_test)
     guessed = max(shares, default=round(n_test / k) / n_test)
-    return float((limit_wilson(guessed, n_test, z)[1] - guessed) / (1 - guessed))
+    return float((intervals.limit_wilson(guessed, n_test, z)[1] - guessed) / (1 - guessed))
 
 
 def plan_needed_records(options: AttackOptions, **tried: Unpack[Tried]) -> dict[str, float]:
@@ -158,7 +156,7 @@ def plan_needed_groups(
 
     deciding = options.deciding(_kind(tried["n_classes"]))
     # What every record reveals a little shows in means, not in the most exposed records.
-    means = [score for score in deciding if score not in EXPOSURES] or deciding
+    means = [score for score in deciding if score not in scores.EXPOSURES] or deciding
     least = min(_search(is_found, score, 4, MOST_GROUPS) for score in means)
     found = {}
     for score in deciding:

@@ -19,10 +19,9 @@ from privpipe.attacks.threats.worst_off import OUTLIERS, RAREST, measure_group
 from privpipe.capabilities import FollowsTarget
 from privpipe.cluster.executors.executor import Executor
 from privpipe.cluster.pass_checkpoints import Checkpoints, recall
-from privpipe.cluster.passes import attack_tasks
+from privpipe.cluster.passes import attack_tasks, loaded_map
 from privpipe.cluster.passes.attack_tasks import measure_retained_utility
 from privpipe.cluster.passes.evidence_sample import AuditSources, is_released, sample_evidence
-from privpipe.cluster.passes.loaded_map import StoredMap
 from privpipe.cluster.passes.sample_drawing import Drawing, Published, make_sample_key
 from privpipe.errors import PrivpipeError, StoreError
 from privpipe.numerics.limits import say_limits
@@ -125,7 +124,7 @@ def find_sources(run: Run, trained: Trained, plan: ReleasePlan, earlier: Earlier
     # Of a model that was learned elsewhere it is not known whom it saw.
     return AuditSources(
         judged=judged,
-        model=StoredMap(run.stored_model_url, trained.model_digest),
+        model=loaded_map.StoredMap(run.stored_model_url, trained.model_digest),
         published=published,
         learned=find("fit") if held_out and find_training(run) == run.training.digest else None,
         fresh=fresh,

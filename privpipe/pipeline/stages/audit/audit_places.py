@@ -12,10 +12,8 @@ from privpipe.attacks.statistics.places import PlaceSums, PlaceTest, add_total, 
 from privpipe.cluster.passes.place_pass import PlacePlan, read_places
 from privpipe.pipeline.runs.run import Run, Trained
 from privpipe.protocols import AnyArray
-from privpipe.store.access.location import join
-from privpipe.store.access.workspace import workspace_url
-from privpipe.store.arrays.blocks import read_block
-from privpipe.store.arrays.layout import FEATURES
+from privpipe.store.access import location, workspace
+from privpipe.store.arrays import blocks, layout
 from privpipe.store.releases.release_writing import ReleasePlan
 
 GROUPS = (8, 64)
@@ -32,7 +30,7 @@ def plan_places(run: Run, trained: Trained, plan: ReleasePlan) -> PlacePlan | No
     if not confidential or trained.n_records is not None:  # surrogates belong to no person
         return None
     return PlacePlan(
-        url=join(workspace_url(run.release_url), "places"),
+        url=location.join(workspace.workspace_url(run.release_url), "places"),
         run=run.run_id,
         collection=run.collection,
         arrays=plan.arrays,
@@ -150,7 +148,7 @@ def _list_worst(
 
 def _name_column(column: int, places: PlacePlan) -> str:
     """A released column as people know it."""
-    n_measured = sum(array.shape[1] for array in places.arrays if array.name == FEATURES)
+    n_measured = sum(array.shape[1] for array in places.arrays if array.name == layout.FEATURES)
     if column >= 2 * n_measured:
         name = places.coded[column - 2 * n_measured][0]
         return f"the variable {name!r}"
@@ -177,7 +175,7 @@ def is_constant(run: Run, plan: ReleasePlan) -> bool:
 
     A single record, which cannot vary, is not called constant.
     """
-    names = {FEATURES, *run.collection.attributes} - set(run.options.release.include)
+    names = {layout.FEATURES, *run.collection.attributes} - set(run.options.release.include)
     arrays = [array for array in plan.arrays if array.name in names and 0 not in array.shape]
     if plan.chunks.n_records < 2 or not arrays:
         return False
@@ -186,7 +184,7 @@ def is_constant(run: Run, plan: ReleasePlan) -> bool:
     for chunk in range(plan.chunks.n_chunks):
         for array in arrays:
             name, rows = array.name, plan.chunks.rows(chunk)
-            block = read_block(plan.data_url, name, *rows, plan.run)
+            block = blocks.read_block(plan.data_url, name, *rows, plan.run)
             ends = np.fmin.reduce(np.asarray(block)), np.fmax.reduce(np.asarray(block))
             low[name] = np.fmin(low[name], ends[0]) if name in low else ends[0]
             high[name] = np.fmax(high[name], ends[1]) if name in high else ends[1]

@@ -25,11 +25,8 @@ from privpipe.attacks.threats.record_recovery import run_control
 from privpipe.attacks.threats.verdicts.outcomes import WORST_FIRST, Decision, without_nan
 from privpipe.capabilities import MakesRecords
 from privpipe.cluster.executors.executor import Executor
-from privpipe.cluster.passes import sample_drawing
-from privpipe.cluster.passes.attack_tasks import draw_missing
+from privpipe.cluster.passes import attack_tasks, loaded_map, reduce, sample_drawing
 from privpipe.cluster.passes.evidence_sample import plan_drawing, sample_predictions
-from privpipe.cluster.passes.loaded_map import load_map
-from privpipe.cluster.passes.reduce import ShardedCollection
 from privpipe.cluster.passes.sample_drawing import Drawing, Published
 from privpipe.errors import InputError
 from privpipe.numerics.moments import CoMoments, name_targets
@@ -132,7 +129,7 @@ def _judge_surrogates(
     closed: tuple[str, ...],
 ) -> _Judged:
     """By records that were held out."""
-    model = load_map(run.stored_model_url, trained.model_digest)
+    model = loaded_map.load_map(run.stored_model_url, trained.model_digest)
     assert isinstance(model, MakesRecords), "no other map releases surrogates"
     whole = replace(run.training, only_finite=False)
     fitted, held_out = (whole.keeping(run.split, part) for part in PARTS)
@@ -149,7 +146,7 @@ def _judge_surrogates(
     gram = _expand(made, trained.n_features_out - 1)
     place = (run.sample_url, sample_drawing.make_sample_key(run.sample_url))
     sides = tuple(Drawing(side, Published(), MOST_RECORDS, *place) for side in (fitted, held_out))
-    draw_missing(executor, sides)
+    attack_tasks.draw_missing(executor, sides)
     level = record_decisions.share_level(options)
     job = (*sides, plan, gram, as_made, find_named_surrogates(run), level, closed)
     # By one worker, which alone reads records.
@@ -190,7 +187,7 @@ def _join(found: dict[str, Any], records: Sequence[Decision]) -> dict[str, Any]:
 
 
 def _reduce(collection: Collection, executor: Executor, summarise: Any, **more: Any) -> CoMoments:
-    shards = ShardedCollection(collection, executor, label="audit")
+    shards = reduce.ShardedCollection(collection, executor, label="audit")
     found: CoMoments = shards.reduce(partial(summarise, **more))
     return found
 

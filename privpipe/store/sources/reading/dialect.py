@@ -16,8 +16,7 @@ from operator import length_hint
 import pyarrow as pa
 
 from privpipe.errors import InputError, SourceError
-from privpipe.store.sources.reading.conversions import UNIT
-from privpipe.store.sources.reading.source import Dialect
+from privpipe.store.sources.reading import conversions, source
 
 HEAD_BYTES, PIECE_BYTES, MOST_PIECES = 2**18, 2**16, 48
 """Of a sample: its beginning, and pieces from everywhere else."""
@@ -130,7 +129,7 @@ def take_sample(open_stream: Callable[[], pa.NativeFile]) -> tuple[str, TextSamp
 
 def sniff_dialect(
     open_stream: Callable[[], pa.NativeFile], where: str
-) -> tuple[str, Dialect, TextSample]:
+) -> tuple[str, source.Dialect, TextSample]:
     """Delimiter of a text, how it is written otherwise, and a sample of it.
 
     Raises
@@ -182,7 +181,7 @@ def sniff_dialect(
     is_named = n_names != 1 or has_row_names or (trim and any(n != n.strip() for n in names))
     skipped = first + n_names if is_named else first
     decimal, thousands = _find_number_signs(rows[first + n_names :], delimiter)
-    dialect = Dialect(
+    dialect = source.Dialect(
         encoding=encoding,
         decimal=decimal,
         thousands=thousands,
@@ -250,7 +249,7 @@ def _is_header(rows: list[list[str]]) -> bool:
 
 def _bare(cell: str) -> str:
     """A number without its unit and sign."""
-    return UNIT.sub("", cell).strip("()+- ")
+    return conversions.UNIT.sub("", cell).strip("()+- ")
 
 
 def _is_value(cell: str) -> bool:

@@ -14,8 +14,7 @@ from privpipe.errors import InputError, LeftOutWarning, OptionError, SourceError
 from privpipe.protocols import AnyArray
 from privpipe.records.schema import explain_unknown, suggest
 from privpipe.store.access.location import guard_read, shown
-from privpipe.store.sources.reading import source
-from privpipe.store.sources.reading.roles import check_names, check_variable_name
+from privpipe.store.sources.reading import roles, source
 from privpipe.store.sources.reading.source import Block, RecordSource, SourceLayout
 
 FEATURE_NAMES = ("features", "X", "x", "data")
@@ -94,8 +93,8 @@ def open_arrays(arrays: Mapping[str, NamedArray], layout: SourceLayout, url: str
     ]
     variables = tuple(one for one in columns if one.name not in layout.drop)
     for variable in variables:
-        check_variable_name(variable.name)
-    check_names([*feature_names, *(one.name for one in variables)], shown(url))
+        roles.check_variable_name(variable.name)
+    roles.check_names([*feature_names, *(one.name for one in variables)], shown(url))
     known = [one.name for one in columns]
     for given in (*layout.categorical, *layout.numeric, *layout.drop):
         if given not in (*known, *arrays):
