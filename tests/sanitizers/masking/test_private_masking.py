@@ -21,12 +21,11 @@ from privpipe.records.memory import Records
 from privpipe.sanitizers.masking import private_masking
 from privpipe.sanitizers.masking.masking_model import draw_masked_records
 from privpipe.sanitizers.masking.private_masking import (
-    GRID,
     MaskingPrivateOptions,
-    add_noise,
     fit_masking_private,
     fit_with_key,
 )
+from privpipe.sanitizers.masking.private_sums import GRID, add_noise
 from privpipe.sanitizers.masking.surrogates import MaskingOptions, fit_masking
 
 USUAL: dict[str, Any] = {

@@ -12,11 +12,8 @@ import pytest
 from privpipe.errors import InputError, LeftOutWarning, OptionError
 from privpipe.numerics.random.streams import KeyedStream
 from privpipe.records.memory import Records
-from privpipe.sanitizers.masking.masking_model import (
-    MaskedRecords,
-    MaskingModel,
-    draw_masked_records,
-)
+from privpipe.sanitizers.masking.masked_records import MaskedRecords
+from privpipe.sanitizers.masking.masking_model import MaskingModel, draw_masked_records
 from privpipe.sanitizers.masking.surrogates import MaskingOptions, fit_masking
 from privpipe.store.models import digest_map, open_model, write_model
 

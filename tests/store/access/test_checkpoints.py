@@ -30,7 +30,7 @@ from privpipe.numerics.tsqr import TriangularFactor
 from privpipe.protocols import Shard
 from privpipe.records.sampling import DrawnSample, PartCount
 from privpipe.sanitizers.mapping.profiles import ProfileCounts
-from privpipe.sanitizers.masking.private_masking import PrivateSums
+from privpipe.sanitizers.masking.private_sums import PrivateSums
 from privpipe.sanitizers.masking.record_survey import RecordSurvey
 from privpipe.sanitizers.minimax.training.labelled_moments import (
     LabelledMoments,
