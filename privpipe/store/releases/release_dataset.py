@@ -55,7 +55,7 @@ class WholeChunks(WrapperStore[Store]):
         super().__init__(store or open_store(url, read_only=True))
         self.url = url
 
-    def _with_store(self, store: Store) -> WholeChunks:
+    def _with_store(self, store: Store) -> "WholeChunks":
         return WholeChunks(self.url, store)
 
     async def get(self, key: str, prototype: Any, byte_range: Any = None) -> Any:
