@@ -25,7 +25,7 @@ MOST_TRIALS = 20
 """Of a line search: one or two are usual."""
 LEAST_GAIN = 1e-4
 """Share of what the slope promises that a step has to gain."""
-FLATTER, NEARLY = 0.5, 0.9
+FLATTER, NEARLY = 0.6, 0.9
 """Share of the slope that a step may leave; the second where Phi is another one soon, and rounds
 that would flatten more are not repaid."""
 

@@ -5,6 +5,7 @@ the best adversary's, both solved anew for every U. Records stay on their shards
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar, Literal
@@ -56,9 +57,9 @@ class MinimaxOptions(adversary_rounds.FilterTraining):
     start: Literal["auto", "zero", "least_squares", "privacy_lds", "rand"] = "auto"
     """auto: zero in the reduced form, Privacy LDS otherwise."""
     starts: int = Field(default=1, ge=1)
-    """Descents, from start, from other closed forms, and from random filters. Of 1,000 records or
-    more each leaves out a fifth. The one whose Phi is least on all, those that it left out
-    included, resumes with all."""
+    """Descents of a third of the iterations: from start, from the targets' own filter, from closed
+    forms, and from random filters. Of 1,000 records or more each leaves out a fifth. The one whose
+    Phi is least on all, those that it left out included, resumes with all."""
 
     def check(self, schema: ShardSchema) -> None:
         """Raise OptionError or InputError if tasks, width or start do not suit the records."""
@@ -96,7 +97,7 @@ def fit_minimax_filter(
         `MinimaxOptions`; the defaults choose the reduced form.
     earlier
         A filter of fewer or older records, from which the first descent begins. With `starts` of 2
-        or more another start is judged beside it, on held-out records.
+        or more others are judged beside it: first what the targets alone make of it.
 
     Returns
     -------
@@ -153,24 +154,33 @@ def fit_minimax_filter(
 
     # Zero is no stationary point of the reduced form, whose heads are fixed: the gradient there
     # is that of the target alone.
-    descend = partial(
-        adversary_rounds.descend_in_rounds,
-        options,
-        shards,
-        family,
-        tasks,
-        descend=_choose_descent(options, moments, width),
-        n_penalised=family.n_weights,
-        find_outputs=find_outputs,
-    )
+    lower = _choose_descent(options, moments, width)
+
+    def descend(
+        start: FloatArray, given: MinimaxOptions, wanted: Sequence[planning.Task], **more: Any
+    ) -> tuple[Descent, Any, Mapping[str, Any]]:
+        more |= {"n_penalised": family.n_weights, "find_outputs": find_outputs}
+        return adversary_rounds.descend_in_rounds(
+            given, shards, family, wanted, start, lower, **more
+        )
+
     candidates: list[FloatArray] = [] if earlier is None else [_resume(earlier, family, centre)]
-    for given in _list_starts(options, reduced)[len(candidates) :]:
+    for kind, seed in _list_starts(options, reduced)[len(candidates) :]:
         start = np.zeros(family.n_parameters)
-        start[: family.n_weights] = _find_start(given, tasks, moments, width, reduced)
+        start[: family.n_weights] = _find_start(kind, seed, options, tasks, moments, width)
         candidates.append(start)
-    held_out = HELD_OUT if moments.count * HELD_OUT >= JUDGES else 0.0
-    chosen = choose_start(candidates, partial(descend, held_out=held_out))
-    found, adversaries, record = descend(chosen, resumes=len(candidates) > 1 or earlier is not None)
+    chosen = candidates[0]
+    if several := options.starts > 1:
+        most = options.max_iterations
+        short = replace(options, max_iterations=min(most, max(FEWEST, -(-most // SHORT))))
+        with suppress(ConvergenceError):  # other starts may be solved
+            targets = [task for task in tasks if task.weight > 0]
+            candidates.insert(1, descend(chosen, short, targets)[0].parameters)
+        held_out = HELD_OUT if moments.count * HELD_OUT >= JUDGES else 0.0
+        judge = partial(descend, given=short, wanted=tasks, held_out=held_out)
+        chosen = choose_start(candidates, judge)
+    resumes = several or earlier is not None
+    found, adversaries, record = descend(chosen, options, tasks, resumes=resumes)
     weights, offset = family.split(found.parameters)
     return MinimaxFilter(
         method=options.name,
@@ -201,22 +211,27 @@ JUDGES = 200
 """Records that judge, at least; of fewer a filter that had learned least was the best."""
 
 
-def _list_starts(options: MinimaxOptions, reduced: bool) -> list[MinimaxOptions]:
-    """Options of every descent: the start that is set, then closed forms, then random ones."""
-    first = ("zero" if reduced else "privacy_lds") if options.start == "auto" else options.start
-    kinds: list[Any] = [first, *(k for k in ("least_squares", "privacy_lds") if k != first)]
-    kinds += ["rand"] * options.starts
+SHORT, FEWEST = 3, 3
+"""What divides the iterations of descents of which one goes on, and the fewest of them."""
+
+
+def _list_starts(options: MinimaxOptions, reduced: bool) -> list[tuple[str, int]]:
+    """Kind and seed of every start: what is set, then closed forms, then random filters.
+
+    One fewer where there are several: what the targets alone would take is another.
+    """
+    usual = "zero" if reduced else "privacy_lds"
+    first = usual if options.start == "auto" else options.start
+    kinds = [first, *(k for k in ("least_squares", "privacy_lds") if k != first)]
+    kinds += ["targets", "rand"] * options.starts
     # Every random filter is another one, also where the start that is set is random.
-    return [
-        replace(options, start=kind, seed=options.seed + j)
-        for j, kind in enumerate(kinds[: options.starts])
-    ]
+    return [(kind, options.seed + j) for j, kind in enumerate(kinds[: max(1, options.starts - 1)])]
 
 
 def choose_start(
     candidates: Sequence[FloatArray], descend: Callable[..., tuple[Descent, Any, Mapping[str, Any]]]
 ) -> FloatArray:
-    """The start itself if it is the only one; else where the best descent ended.
+    """Where the best descent ended.
 
     Parameters
     ----------
@@ -229,8 +244,6 @@ def choose_start(
     ConvergenceError
         If no inner problem of any start can be solved.
     """
-    if len(candidates) == 1:
-        return candidates[0]
     judged: list[tuple[float, FloatArray]] = []
     for start in candidates:
         try:
@@ -310,22 +323,29 @@ def _plan_width(
 
 
 def _find_start(
+    kind: str,
+    seed: int,
     options: MinimaxOptions,
     tasks: Sequence[planning.Task],
     moments: LabelledMoments,
     width: int,
-    reduced: bool,
 ) -> FloatArray:
     """Parameters to start from, (n_features * width,); outputs of unit variance."""
-    n_features = len(moments.mean)
-    if options.start == "zero":
-        if not reduced:
+    n_features, random = len(moments.mean), np.random.default_rng(seed)
+    if kind == "zero":
+        if not any(task.is_fixed for task in tasks):
             raise _no_zero()
         return np.zeros(n_features * width)
     u: FloatArray
-    if options.start == "rand":
-        u = np.random.default_rng(options.seed).standard_normal((n_features, width))
-    elif options.start == "least_squares":
+    if kind == "rand":
+        u = random.standard_normal((n_features, width))
+    elif kind == "targets":
+        # Of the few directions that predict them: a wide filter of full rank hardly loses one.
+        white = whiten(moments.covariance, WHITENING)
+        crosses = [baselines.cross_moments(task, moments) for task in tasks if task.weight > 0]
+        cross = np.column_stack(crosses)
+        u = white @ (white.T @ cross @ random.standard_normal((cross.shape[1], width)))
+    elif kind == "least_squares":
         find = baselines.find_least_squares_directions
         u = find(tasks, moments, width, START_RIDGE, fill=True)[0]
     else:

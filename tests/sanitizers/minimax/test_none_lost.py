@@ -303,3 +303,16 @@ def test_descent__does_not_end_where_every_step_lowers_phi(
     phi = fit_minimax_filter(records, MinimaxOptions(**options)).history[:, 1]
     assert phi.min() < most < before
     assert (np.diff(phi) < 0).all()
+
+
+@pytest.mark.parametrize(
+    ("seed", "n", "best"), [(830_019, 5, -0.519), (830_034, 2, 95.62), (830_038, 2, 94.19)]
+)
+def test_starts__several_are_far_below_the_best_of_many_random_ones(
+    seed: int, n: int, best: float
+) -> None:
+    """What the targets alone would take, and few of their directions where the filter is wide."""
+    records, options = draw_odd_problem(seed)
+    options.pop("adversary", None)
+    fitted = fit_minimax_filter(records, MinimaxOptions(**options, starts=n))
+    assert fitted.history[:, 1].min() < best - 0.01 * max(1.0, abs(best))
