@@ -183,3 +183,15 @@ def test_demo__refuses_fewer_than_no_workers_before_it_writes(tmp_path, command)
     code, _, err = command("demo", "--workers", "-1", "--out", tmp_path / "demo")
     assert (code, "--workers" in err) == (2, True)
     assert not (tmp_path / "demo").exists()
+
+
+@pytest.mark.parametrize("name", ["minimax", "minimax_neural", "minimax_least_squares"])
+def test_check__refuses_filters_that_keep_and_hide_one_variable(command, configure, name):
+    """`check` found everything in order, and the fit warned after a pass."""
+    path = configure()
+    given = path.read_text().replace('["y"]', '["town"]')
+    path.write_text(given.replace('name = "null_space"\nutility_budget = 0.1', f'name = "{name}"'))
+    code, _, err = command("check", path)
+    assert code == 2
+    assert "'town' is desired and confidential" in err
+    assert "Leave it out of desired or of confidential." in err

@@ -157,11 +157,11 @@ def fit_minimax_filter(
     lower = _choose_descent(options, moments, width)
 
     def descend(
-        start: FloatArray, given: MinimaxOptions, wanted: Sequence[planning.Task], **more: Any
+        start: FloatArray, given: MinimaxOptions, against: Sequence[planning.Task], **more: Any
     ) -> tuple[Descent, Any, Mapping[str, Any]]:
         more |= {"n_penalised": family.n_weights, "find_outputs": find_outputs}
         return adversary_rounds.descend_in_rounds(
-            given, shards, family, wanted, start, lower, **more
+            given, shards, family, against, start, lower, **more
         )
 
     candidates: list[FloatArray] = [] if earlier is None else [_resume(earlier, family, centre)]
@@ -177,7 +177,7 @@ def fit_minimax_filter(
             targets = [task for task in tasks if task.weight > 0]
             candidates.insert(1, descend(chosen, short, targets)[0].parameters)
         held_out = HELD_OUT if moments.count * HELD_OUT >= JUDGES else 0.0
-        judge = partial(descend, given=short, wanted=tasks, held_out=held_out)
+        judge = partial(descend, given=short, against=tasks, held_out=held_out)
         chosen = choose_start(candidates, judge)
     resumes = several or earlier is not None
     found, adversaries, record = descend(chosen, options, tasks, resumes=resumes)
@@ -212,7 +212,7 @@ JUDGES = 200
 
 
 SHORT, FEWEST = 3, 3
-"""What divides the iterations of descents of which one goes on, and the fewest of them."""
+"""What divides the iterations of descents of which one resumes, and the fewest of them."""
 
 
 def _list_starts(options: MinimaxOptions, reduced: bool) -> list[tuple[str, int]]:

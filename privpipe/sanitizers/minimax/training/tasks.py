@@ -79,6 +79,12 @@ class TaskOptions(MethodOptions):
                 "There is no desired variable.",
                 remedy="Name one in desired, or set reconstruction_weight.",
             )
+        if both := {c.name for c in schema.desired} & {c.name for c in schema.confidential}:
+            raise OptionError(
+                f"{', '.join(map(repr, sorted(both)))} is desired and confidential: whoever gets "
+                "the prediction of the one gets the other.",
+                remedy="Leave it out of desired or of confidential.",
+            )
         self.spread_weights("desired", len(schema.desired))
         self.spread_weights("confidential", len(schema.confidential))
         check_width(getattr(self, "n_filtered", None), schema.n_features)
