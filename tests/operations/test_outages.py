@@ -103,8 +103,10 @@ def find_cleaning(cluster: WholeCluster) -> tuple[str, datetime, int] | None:
         return None
     asked = {"flow_runs": {"state": {"type": {"any_": ["RUNNING"]}}}}
     for run in cluster.ask("/flow_runs/filter", asked):
-        at = datetime.fromisoformat(run["expected_start_time"])
-        return str(run["id"]), at, cluster.find_driver(run["id"])
+        at, made = (datetime.fromisoformat(run[x]) for x in ("expected_start_time", "created"))
+        # Sooner after it was scheduled Prefect's automations are late; see the RUNBOOK, Order.
+        if at > made + timedelta(minutes=6):
+            return str(run["id"]), at, cluster.find_driver(run["id"])
     return None
 
 
@@ -159,7 +161,7 @@ def test_outage__each_promised_release_comes_once_in_order(
         pytest.skip("there is no PostgreSQL here")
     if "s3" in accident.killed and not cluster.keeps_objects:
         pytest.skip("this S3 server keeps its objects in memory")
-    run, at, driver = wait_for("a run that cleans", lambda: find_cleaning(cluster), 300)
+    run, at, driver = wait_for("a run that cleans", lambda: find_cleaning(cluster), 900)
     play(cluster, accident, driver)
     back = datetime.now(UTC)
     times = list_times(at, back)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -233,19 +235,34 @@ def test_hold_lease__is_renewed_while_held_and_reported_when_lost(place: str):
 
 @pytest.mark.slow
 def test_hold_lease__that_was_lost_ends_the_work_at_once(place: str):
-    """Another works: the end of the work may be hours away, and errors would tell of its traces."""
-    for what in ("long", "fails"):
-        work, begun = f"{place}/{what}", time.monotonic()
+    """Another works: the end of the work may be hours away, and errors would tell of its traces.
+
+    In any thread, and where Ctrl-C is ignored, as in a shell's background process.
+    """
+
+    def hold(work: str, *, fails: bool) -> str:
+        begun = time.monotonic()
         with (  # noqa: PT012 - what is raised comes when the lease is given back
-            pytest.raises(StoreError, match="was lost to another run"),
-            lease.hold_lease(work, seconds=1.0 if what == "long" else 60.0),
+            pytest.raises(StoreError, match="was lost to another run") as told,
+            lease.hold_lease(work, seconds=60.0 if fails else 1.0),
         ):
             create_bytes(f"{work}/lease/00000001.json", b"{}")
-            if what == "fails":
+            if fails:
                 raise FileNotFoundError("the other one has tidied up")
             while time.monotonic() < begun + 30:
                 time.sleep(0.01)
         assert time.monotonic() < begun + 20
+        return told.value.code
+
+    usual = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with ThreadPoolExecutor() as other:
+            there = other.submit(hold, f"{place}/there", fails=False)
+            assert hold(f"{place}/here", fails=False) == "busy"
+            assert hold(f"{place}/fails", fails=True) == "busy"
+            assert there.result() == "busy"
+    finally:
+        signal.signal(signal.SIGINT, usual)
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ deleted to take a lease, so two who find the same one expired cannot both win. T
 its object from a thread; a holder that dies stops renewing, so a kill never needs a hand.
 """
 
-import _thread
+import ctypes
 import json
 import os
 import secrets
@@ -64,8 +64,8 @@ def hold_lease(work_url: str, *, seconds: float = LEASE_SECONDS) -> Iterator[Non
                 expires = until
             if lost.is_set():
                 # The work is another's now: it ends here as by Ctrl-C, and no later.
-                if caller is threading.main_thread() and not stop.is_set():
-                    _thread.interrupt_main()
+                if not stop.is_set():
+                    _raise_in(caller, KeyboardInterrupt)
                 return
 
     thread = threading.Thread(target=renew, name="privpipe-lease", daemon=True)
@@ -89,8 +89,16 @@ def hold_lease(work_url: str, *, seconds: float = LEASE_SECONDS) -> Iterator[Non
     finally:
         stop.set()
         thread.join()
+        _raise_in(caller, None)  # it may have come too late
         with suppress(Exception):  # what was done is done; the lease ends by itself
             _give_back(work_url, number)
+
+
+def _raise_in(thread: threading.Thread, error: type[BaseException] | None) -> None:
+    """Raise an error in a thread that is at work; None takes back one that was not raised yet."""
+    # By no signal: a shell's background process ignores that of Ctrl-C, and works in any thread.
+    given = None if error is None else ctypes.py_object(error)
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), given)
 
 
 def _take(work_url: str, holder: str, seconds: float) -> int:
