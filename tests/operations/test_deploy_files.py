@@ -7,11 +7,13 @@ import re
 import shutil
 import subprocess
 from contextlib import nullcontext
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from prefect.settings.models.server.events import ServerEventsSettings
 
 from privpipe.cluster.workers.processes import describe_configuration
 from privpipe.cluster.workers.progress import (
@@ -279,3 +281,16 @@ def test_environments__keep_account_and_keys_where_they_last() -> None:
     for environment, points in kept:
         for name in ("PRIVPIPE_ACCOUNT", "PRIVPIPE_KEYS"):
             assert any(environment[name].startswith(f"{point}/") for point in points), name
+
+
+@pytest.mark.parametrize(
+    "name", ["Dockerfile", "RUNBOOK.md", "systemd/privpipe-prefect-server.service"]
+)
+def test_server__remembers_through_an_outage_which_runs_were_silent(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By default it forgets them a minute after an automation's window: they stay Running."""
+    setting = "PREFECT_SERVER_EVENTS_EXPIRED_BUCKET_BUFFER"
+    assert f"{setting}=604800" in (DEPLOY / name).read_text()
+    monkeypatch.setenv(setting, "604800")
+    assert ServerEventsSettings().expired_bucket_buffer == timedelta(days=7)
