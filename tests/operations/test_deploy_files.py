@@ -291,6 +291,6 @@ def test_server__remembers_through_an_outage_which_runs_were_silent(
 ) -> None:
     """By default it forgets them a minute after an automation's window: they stay Running."""
     setting = "PREFECT_SERVER_EVENTS_EXPIRED_BUCKET_BUFFER"
-    assert f"{setting}=604800" in (DEPLOY / name).read_text()
-    monkeypatch.setenv(setting, "604800")
+    assert f"{setting}=P7D" in (DEPLOY / name).read_text()
+    monkeypatch.setenv(setting, "P7D")
     assert ServerEventsSettings().expired_bucket_buffer == timedelta(days=7)

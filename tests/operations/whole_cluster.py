@@ -95,7 +95,7 @@ class WholeCluster:
             "PREFECT_API_AUTH_STRING": f"privpipe:{self.secret}",
             "PREFECT_SERVER_API_AUTH_STRING": f"privpipe:{self.secret}",
             "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-            "PREFECT_SERVER_EVENTS_EXPIRED_BUCKET_BUFFER": "604800",
+            "PREFECT_SERVER_EVENTS_EXPIRED_BUCKET_BUFFER": "P7D",
             "PREFECT_SERVER_SERVICES_SCHEDULER_LOOP_SECONDS": "5",
             "DO_NOT_TRACK": "1",
             "DASK_CONFIG": str(config),
