@@ -73,32 +73,35 @@ def hold_lease(work_url: str, *, seconds: float = LEASE_SECONDS) -> Iterator[Non
     try:
         try:
             yield
-        except BaseException:
-            # What fails while another works may fail for that.
-            with suppress(Exception):
-                if _newest(work_url) != number:
-                    lost.set()
-            if not lost.is_set():
-                raise
-        if lost.is_set():
-            raise StoreError(
-                f"The lease on {shown(work_url)} was lost to another run.",
-                remedy="Let the other run finish.",
-                code="busy",
-            )
+        finally:
+            # What the thread raises comes here at the latest: it is its last act.
+            stop.set()
+            thread.join()
+    except BaseException:
+        # What fails while another works may fail for that.
+        with suppress(Exception):
+            if _newest(work_url) != number:
+                lost.set()
+        if not lost.is_set():
+            raise
     finally:
-        stop.set()
-        thread.join()
-        _raise_in(caller, None)  # it may have come too late
         with suppress(Exception):  # what was done is done; the lease ends by itself
             _give_back(work_url, number)
+    if lost.is_set():
+        raise StoreError(
+            f"The lease on {shown(work_url)} was lost to another run.",
+            remedy="Let the other run finish.",
+            code="busy",
+        )
 
 
-def _raise_in(thread: threading.Thread, error: type[BaseException] | None) -> None:
-    """Raise an error in a thread that is at work; None takes back one that was not raised yet."""
+def _raise_in(thread: threading.Thread, error: type[BaseException]) -> None:
+    """Raise an error in a thread that is at work."""
     # By no signal: a shell's background process ignores that of Ctrl-C, and works in any thread.
-    given = None if error is None else ctypes.py_object(error)
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), given)
+    # What was raised is never taken back, by an error of NULL: CPython 3.11 then looks for it for
+    # ever, and hangs at the first call under a profiler.
+    given = ctypes.c_ulong(thread.ident or 0), ctypes.py_object(error)
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(*given)
 
 
 def _take(work_url: str, holder: str, seconds: float) -> int:
