@@ -170,6 +170,7 @@ def test_check__refuses_groups_that_cannot_be_read_together(tmp_path: Path) -> N
         InputError, match=r"have fewer than 21 training records\. Set group_size to"
     ):
         check_command(str(config))
-    config.write_text(text.replace('"sex"', '"activity"'))
+    swapped = text.replace('"activity"', '"?"').replace('"sex"', '"activity"')
+    config.write_text(swapped.replace('"?"', '"sex"'))
     with pytest.raises(InputError, match="'activity' differs between records of one group"):
         check_command(str(config))

@@ -28,7 +28,9 @@ from privpipe.records.memory import Records
 from privpipe.records.sampling import join_records, take_records
 from privpipe.records.schema import expand_indicators, name_indicators
 from privpipe.report.audit_text import say
-from privpipe.sanitizers import METHODS, chain, ladder
+from privpipe.sanitizers import METHODS
+from privpipe.sanitizers.chain import fit_standardised
+from privpipe.sanitizers.ladder import list_ladder
 from privpipe.sanitizers.options import MethodOptions
 from privpipe.store.collections.collection import Collection
 from privpipe.store.keyring.registers import Attempt
@@ -271,7 +273,7 @@ class TrialRecords:
         try:
             options = row.options(**method)
             if standardise:
-                fitted = chain.fit_standardised(row, records, options)
+                fitted = fit_standardised(row, records, options)
             else:
                 fitted = row.fit(records, options)
             released = release_by(fitted, self.judge, self.schema)
@@ -327,7 +329,7 @@ class TrialRecords:
 
     def list_ladder(self) -> Iterator[tuple[dict[str, Any], bool]]:
         """Ways to release less and less, and whether features are standardised before."""
-        return ladder.list_ladder(Records.of_shard(self.learn, self.schema), self.judge.features)
+        return list_ladder(Records.of_shard(self.learn, self.schema), self.judge.features)
 
 
 def draw_trial(options: RunOptions, training: Collection, *, attempt: int = 1) -> TrialRecords:

@@ -215,7 +215,8 @@ assert not {"numba", "llvmlite"} & set(sys.modules)
 
 def test_cleaning__works_where_no_compiler_loads(tmp_path):
     path = tmp_path / "released.npy"
-    subprocess.run([sys.executable, "-c", WITHOUT_COMPILER, str(path)], check=True, timeout=60)
+    given = [sys.executable, "-c", WITHOUT_COMPILER, str(path)]
+    subprocess.run(given, check=True, timeout=60, cwd=Path(__file__).parents[3])
     x = np.random.default_rng(0).normal(size=(20000, 20)).astype(np.float32)
     cleaner = fit_null_space_cleaner(Records(x, desired=x[:, :2]), utility_budget=0.01)
     assert x.size >= cleaning.KERNEL_VALUES

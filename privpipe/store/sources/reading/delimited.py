@@ -211,6 +211,8 @@ class DelimitedText:
     def _open(
         self, names: Sequence[str] = (), types: Mapping[str, Any] | None = None, skip: int = 0
     ) -> Iterator[pc.CSVStreamingReader]:
+        # Before the stream is opened: of a file in memory both share one place.
+        size = self._block_bytes()
         with (
             self.open_stream() as stream,
             pc.open_csv(
@@ -218,7 +220,7 @@ class DelimitedText:
                 # One thread: only then rows are numbered in what goes wrong.
                 read_options=pc.ReadOptions(
                     use_threads=False,
-                    block_size=self._block_bytes(),
+                    block_size=size,
                     column_names=list(names),
                     # Of rows, not of lines: a name within quotes may hold a line break.
                     skip_rows_after_names=skip,
