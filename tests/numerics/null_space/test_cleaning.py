@@ -193,6 +193,7 @@ class Block:
             raise ImportError(name)
 
 sys.meta_path.insert(0, Block())
+sys.path.insert(0, sys.argv[2])
 import numpy as np
 from flows.reproduce.laplace import LaplaceMechanism
 from privpipe import Records, fit_leace_eraser, fit_null_space_cleaner
@@ -216,8 +217,9 @@ assert not {"numba", "llvmlite"} & set(sys.modules)
 
 def test_cleaning__works_where_no_compiler_loads(tmp_path):
     path = tmp_path / "released.npy"
-    given = [sys.executable, "-c", WITHOUT_COMPILER, str(path)]
-    subprocess.run(given, check=True, timeout=60, cwd=Path(__file__).parents[3])
+    root = str(Path(__file__).parents[3])
+    given = [sys.executable, "-c", WITHOUT_COMPILER, str(path), root]
+    subprocess.run(given, check=True, timeout=60)
     x = np.random.default_rng(0).normal(size=(20000, 20)).astype(np.float32)
     cleaner = fit_null_space_cleaner(Records(x, desired=x[:, :2]), utility_budget=0.01)
     assert x.size >= cleaning.KERNEL_VALUES
