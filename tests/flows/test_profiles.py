@@ -54,6 +54,12 @@ def test_init__says_what_is_to_be_filled_in(collection: str, tmp_path: Path) -> 
     with pytest.raises(OptionError, match="still says FILL IN at utility_budget") as error:
         read_options(str(tmp_path / "c.toml"))
     assert error.value.code == "fill-in"
+    assert "0.001 is a first try" in error.value.remedy
+    path = tmp_path / "noisy.toml"
+    path.write_text('[method]\nname = "noisy"\nepsilon = FILL IN\n')
+    with pytest.raises(OptionError, match="at epsilon") as error:
+        read_options(str(path))
+    assert "utility_budget" not in error.value.remedy
 
 
 def test_init__numbers_are_cleaned_as_before(tmp_path: Path) -> None:

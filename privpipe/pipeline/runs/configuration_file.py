@@ -126,11 +126,14 @@ def _parse(text: str, path: str) -> dict[str, Any]:
     except tomllib.TOMLDecodeError as error:
         problem = f"is not valid TOML: {error}"
     if open_ := re.findall(r"(?m)^(\w+) = \[?FILL IN", text):  # as `privpipe init` wrote it
+        first = (
+            " For utility_budget, 0.001 is a first try with target classes: `privpipe check` then "
+            "says what share of the prediction's variance it is."
+        )
         raise OptionError(
             f"{path} still says FILL IN at {', '.join(open_)}.",
-            remedy="The lines above each key say what it means; write a value there. For "
-            "utility_budget, 0.001 is a first try with target classes: `privpipe check` then "
-            "says what share of the prediction's variance it is.",
+            remedy="The lines above each key say what it means; write a value there."
+            + first * ("utility_budget" in open_),
             code="fill-in",
         )
     raise OptionError(f"{path} {problem}.", remedy="Fix that line.", code="config-syntax")
