@@ -13,6 +13,7 @@ from privpipe.errors import GuaranteeError, InputError
 from privpipe.numerics.noise import discrete, knorm, mechanism, privunit
 from privpipe.numerics.noise.gaussian import convert_mu, find_sigma
 from privpipe.numerics.noise.mechanism import Lattice, plan_mechanism
+from privpipe.pipeline.stages.audit import audit_canaries
 from privpipe.records.memory import Records
 from privpipe.sanitizers import METHODS
 from privpipe.sanitizers.masking import private_sums
@@ -260,11 +261,9 @@ def fit_sums(width: int, epsilon: float, **given: Any) -> Any:
 
 
 def audit_sums(fitted: Any) -> tuple[float, float]:
-    kinds = toss(fitted.n_canaries)
-    released, sums = fitted.release_canaries(kinds, RANDOM.bytes(32))
-    found = guess_canaries(released, kinds, sums)
-    floor, sure = (convert_mu(mu, 1e-6) for mu in (found.epsilon_floor, found.sure_floor))
-    return floor, sure
+    """As the audit of a run does it: floors of epsilon at the delta that is promised."""
+    found = audit_canaries._guess(fitted)
+    return found.epsilon_floor, found.sure_floor
 
 
 @pytest.mark.parametrize(("width", "epsilon"), [(3, 3.0), (12, 10.0)])

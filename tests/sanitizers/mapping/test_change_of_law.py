@@ -22,6 +22,7 @@ LAWS = (
     ((10, 8, 2), 0.2, 0.5, 300),
     ((20, 20, 2), 0.02, 0.33, 2_000),
     ((40, 40, 2), 1.0, 0.2, 500),
+    ((20, 20, 2), 0.1, 0.05, 1_000),
 )
 """Sizes of attributes and private variable, how even the cells are, later share, records."""
 

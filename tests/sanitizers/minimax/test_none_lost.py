@@ -316,3 +316,10 @@ def test_starts__several_are_far_below_the_best_of_many_random_ones(
     options.pop("adversary", None)
     fitted = fit_minimax_filter(records, MinimaxOptions(**options, starts=n))
     assert fitted.history[:, 1].min() < best - 0.01 * max(1.0, abs(best))
+
+
+def test_starts__the_filter_of_the_targets_alone_is_the_second() -> None:
+    """The first ends at -.17, as 2 of 20 random ones do; the others near -.79."""
+    records, options = draw_odd_problem(830_016)
+    fitted = fit_minimax_filter(records, MinimaxOptions(**options, starts=2))
+    assert fitted.history[:, 1].min() < -0.75

@@ -1,0 +1,66 @@
+"""`privpipe deploy` at a real server: what became due meanwhile is started."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import DeploymentFilter
+
+from privpipe.command import deploy_command
+from tests.flows.test_pipeline import configure
+
+PREFECT = """
+name: nights
+pull: []
+deployments:
+  - name: hourly
+    entrypoint: privpipe.flows.deployments.release
+    tags: [privpipe, release]
+    parameters: {{ config_path: {config} }}
+    schedules:
+      - {{ cron: "30 * * * *", timezone: UTC, active: true }}
+    work_pool: {{ name: privpipe, work_queue_name: releases }}
+"""
+
+
+class Later(datetime):
+    """A clock by which a deploy takes three hours: its first reading is that much earlier."""
+
+    readings = 0
+
+    @classmethod
+    def now(cls, tz: Any = None) -> Any:
+        cls.readings += 1
+        return datetime.now(tz) - timedelta(hours=3 if cls.readings == 1 else 0)
+
+
+def list_started() -> list[datetime]:
+    """Logical times of the runs that were given one, those twice that run twice."""
+    with get_client(sync_client=True) as client:
+        runs = client.read_flow_runs(
+            deployment_filter=DeploymentFilter.model_validate({"name": {"any_": ["hourly"]}})
+        )
+    given = (run.parameters.get("logical_time") for run in runs)
+    return sorted(datetime.fromisoformat(time) for time in given if time)
+
+
+def test_deploy__starts_what_became_due_meanwhile_once(
+    prefect_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PRIVPIPE_ACCOUNT", str(tmp_path / "account"))
+    monkeypatch.setenv("PREFECT_API_URL", prefect_url)
+    monkeypatch.setattr(deploy_command, "datetime", Later)
+    Path("prefect.yaml").write_text(PREFECT.format(config=configure(tmp_path)))
+    begun = datetime.now(UTC)
+    deploy_command.deploy_command("prefect.yaml")
+    due = list_started()
+    assert len(due) == len(set(due)) == 3
+    assert all(time < begun and (time.minute, time.second) == (30, 0) for time in due)
+    Later.readings = 0  # and once more: they wait, so that none is started twice
+    deploy_command.deploy_command("prefect.yaml")
+    assert list_started() == due
