@@ -18,7 +18,7 @@ from privpipe.pipeline.runs import configuration_file, spend, trusted_code
 from privpipe.pipeline.runs.run import Run
 from privpipe.pipeline.runs.subject_limit import count_subjects
 from privpipe.pipeline.stages import check, diagnosis, forecast, order_trial
-from privpipe.pipeline.stages.trial import draw_trial
+from privpipe.pipeline.stages.trial import TOLD, draw_trial
 from privpipe.records.schema import ChunkPlan, predict_chunk_memory
 from privpipe.report.audit_text import list_unwritten, say_orders, say_unknown
 from privpipe.report.console import say, tabulate
@@ -97,8 +97,10 @@ def _say_forecast(run: Run) -> tuple[str, list[dict[str, str]]]:
         trial = draw_trial(run.options, run.training).as_read_by(run.options.method)
         configured = diagnosis.try_configured(run.options, trial)
         picture = diagnosis.picture_trial(trial, configured)
-    except PrivpipeError:  # too few; what stops a run was said before
-        return "", []
+    except PrivpipeError as error:
+        if error.code == TOLD:
+            raise
+        return "", []  # too few; what stops a run was said before
     say(tabulate(picture, title="what the audit would find about, and what [gate] allows"))
     if configured is None:
         return "", picture

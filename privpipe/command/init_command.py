@@ -17,7 +17,7 @@ from privpipe.pipeline.runs.run import find_attack_options
 from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.pipeline.stages import check, forecast
 from privpipe.pipeline.stages.diagnosis import diagnose, say_few
-from privpipe.pipeline.stages.trial import WEAKEST, draw_trial
+from privpipe.pipeline.stages.trial import TOLD, WEAKEST, draw_trial
 from privpipe.protocols import Method
 from privpipe.records.schema import CollectionSchema, suggest
 from privpipe.report.audit_text import ABOUT
@@ -270,8 +270,10 @@ def _try_methods(
             noise[needs.key] = max(noise.get(needs.key, 0.0), least)
         options = options.change("gate", **noise)
         found = diagnose(options, replace(trial, options=find_attack_options(options)), ())
-    except (PrivpipeError, ValidationError):  # `check` will say what is wrong
-        return None, "", {}
+    except (PrivpipeError, ValidationError) as error:
+        if isinstance(error, PrivpipeError) and error.code == TOLD:
+            raise
+        return None, "", {}  # `check` will say what is wrong
     usual, final = RunOptions.model_fields["gate"].default, found.following or options
 
     def list_weaker(chosen: RunOptions) -> dict[tuple[str, str], Any]:

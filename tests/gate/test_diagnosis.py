@@ -14,9 +14,11 @@ import pytest
 
 from privpipe.attacks.threats.verdicts.outcomes import Decision
 from privpipe.attacks.threats.verdicts.safeguards import MISSED, NOTHING, withdraw_safe
+from privpipe.command.check_command import check_command
 from privpipe.command.error_catalog import read_catalog
+from privpipe.command.init_command import init_command
 from privpipe.errors import GateError, InputError
-from privpipe.pipeline.runs.configuration_file import read_options
+from privpipe.pipeline.runs.configuration_file import read_options, write_options
 from privpipe.pipeline.runs.history import list_differences, read_attempts
 from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.pipeline.stages.diagnosis import (
@@ -286,6 +288,42 @@ def test_picture__has_noise_target_raw_and_what_is_configured(tmp_path: Path) ->
     assert gains["allowed"] == 0.2
     assert forecast_gate(trial.noise, trial)[0] == "open"
     assert forecast_gate(trial.raw, trial)[0] == "closed"
+
+
+def same(folder: Path, other: float, n: int = 3_000) -> RunOptions:
+    """A secret that is the target under another name, but for a share of the records."""
+    options, rng = make(folder), np.random.default_rng(8)
+    wanted = rng.integers(0, 2, n).astype(np.int8)
+    secret = np.where(rng.random(n) < other, wanted, 1 - wanted).astype(np.int8)
+    x = rng.normal(size=(n, 4)) + wanted[:, None]
+    write_records(str(folder / "same.zarr"), {"features": x, "secret": secret, "wanted": wanted})
+    return options.change("collection", path=str(folder / "same.zarr"))
+
+
+def test_draw_trial__of_a_secret_that_is_the_target_under_another_name(tmp_path: Path) -> None:
+    options = same(tmp_path, 0.0)
+    with pytest.raises(InputError, match="Whoever knows 'wanted' knows 'secret'") as caught:
+        draw(options)
+    assert "Take 'secret' out of confidential" in caught.value.remedy
+    Path(tmp_path / "run.toml").write_text(write_options(options, ""))
+    for command in (
+        lambda: check_command(str(tmp_path / "run.toml")),
+        lambda: init_command(
+            options.collection.path,
+            str(tmp_path / "new.toml"),
+            method="",
+            desired=["wanted"],
+            confidential=["secret"],
+            release="",
+        ),
+    ):
+        with pytest.raises(InputError) as caught:
+            command()
+        assert caught.value.code == "target-tells"
+
+
+def test_draw_trial__of_a_secret_that_is_nearly_the_target_is_tried(tmp_path: Path) -> None:
+    assert draw(same(tmp_path, 0.02)).noise.outlooks
 
 
 def test_draw_trial__of_too_few_records_says_how_many(tmp_path: Path) -> None:

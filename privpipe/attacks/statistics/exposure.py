@@ -51,7 +51,7 @@ def measure_exposure(
     Returns
     -------
     Interval
-        NaN where there is no negative claim.
+        NaN where no cell holds two classes.
 
     Notes
     -----
@@ -78,10 +78,16 @@ def measure_exposure(
     (True, True, True)
     """
     if len(np.unique(truth)) < 2:
-        return confidence.find(np.nan, lambda _: (np.nan, np.nan), "ranks")
+        return _find_nothing(confidence)
     where = np.zeros(len(truth), np.int64) if cells is None else cells
     claims = _rank_claims(truth, ranking, where, false_positive, confidence)
+    if not claims.weight[-1]:  # every cell holds one class alone
+        return _find_nothing(confidence)
     return confidence.find(claims.estimate, claims.limits, "ranks")
+
+
+def _find_nothing(confidence: Confidence) -> Interval:
+    return confidence.find(np.nan, lambda _: (np.nan, np.nan), "ranks")
 
 
 def plan_null_exposure(n_records: int, n_classes: int, rate: float, level: float) -> float:
@@ -191,6 +197,7 @@ def _rank_claims(
     # The negative claims of a class weigh together as much as its positive ones.
     shares = (shares / n)[~is_true][order]
     above = np.concatenate([[0], n - np.searchsorted(np.sort(place[is_true]), negative)])
+    above = np.minimum(above, np.isfinite(centred[is_true]).sum())  # the others are not claimed
     weight = np.concatenate([[0.0], np.cumsum(shares)])
     end = int(np.searchsorted(weight[1:], allowed + _ROUNDING, "right"))
     spread = np.concatenate([[0.0], np.cumsum(shares**2)])

@@ -391,7 +391,7 @@ def _scale(difference: intervals.Interval, baseline: float) -> intervals.Interva
 
     def scale(value: float) -> float:
         # Who knows the desired variables does no worse than guess: no gain is above knowing.
-        return min(1.0, value * unit)
+        return float(np.minimum(1.0, value * unit))  # NaN stays: `min` would make it a gain of 1
 
     estimate, lower, upper = map(scale, (difference.estimate, difference.lower, difference.upper))
     relaxed = tuple((at, low * unit, scale(up)) for at, low, up in difference.relaxed)

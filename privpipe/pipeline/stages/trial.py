@@ -15,6 +15,7 @@ import numpy as np
 
 from privpipe.attacks.adversaries import attack_options, auxiliary, preparation
 from privpipe.attacks.adversaries.evidence import Evidence
+from privpipe.attacks.statistics.folds import LEAST_IN_CELL
 from privpipe.attacks.statistics.scores import EXPOSURES, Score
 from privpipe.attacks.threats.inference import plan_attacks, run_attack
 from privpipe.attacks.threats.verdicts.outcomes import Attack
@@ -347,7 +348,7 @@ def draw_trial(options: RunOptions, training: Collection, *, attempt: int = 1) -
     Raises
     ------
     InputError
-        If they are too few, or nothing confidential is named.
+        If they are too few, nothing confidential is named, or the target tells what is.
     """
     split = split_by_subject(options, training)
     # As if half were held out: whoever holds out more than now has not chosen by those records.
@@ -369,6 +370,7 @@ def draw_trial(options: RunOptions, training: Collection, *, attempt: int = 1) -
     if group:
         groups = shard.confidential[:, -1].astype(np.int64)
         shard = replace(shard, confidential=shard.confidential[:, :-1])
+    _refuse_told(shard, training.schema)
     units = np.arange(n) if groups is None else np.unique(groups, return_inverse=True)[1]
     mark = np.random.default_rng(0).random(int(units.max()) + 1) < LEARN
     learns = mark[units]
@@ -385,6 +387,25 @@ def draw_trial(options: RunOptions, training: Collection, *, attempt: int = 1) -
         attacked,
         min(int(n_records * options.audit.holdout) or n_records, attacked.max_records),
     )
+
+
+TOLD = "target-tells"
+
+
+def _refuse_told(shard: Shard, schema: ShardSchema) -> None:
+    """What the target tells of every record no release can hide that serves it."""
+    values, cells = np.unique(shard.desired, axis=0, return_inverse=True)
+    if not schema.desired or len(cells) < LEAST_IN_CELL * len(values):
+        return
+    for column, codes in zip(schema.confidential, shard.confidential.T, strict=True):
+        if len(np.unique(np.column_stack([cells, codes]), axis=0)) == len(values):
+            names = ", ".join(repr(one.name) for one in schema.desired)
+            raise InputError(
+                f"Whoever knows {names} knows {column.name!r}: of {len(cells):,} records all with "
+                "the same of the one have the same of the other. Nothing can hide it.",
+                remedy=f"Take {column.name!r} out of confidential, or {names} out of desired.",
+                code=TOLD,
+            )
 
 
 def read_records(collection: Collection, n: int) -> Shard:

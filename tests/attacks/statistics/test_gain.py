@@ -59,6 +59,20 @@ def test_gain__of_what_is_told_beside_the_wanted_answer_is_a_leak() -> None:
     assert one.gain < one.advantage - 0.1
 
 
+@pytest.mark.parametrize("differ", [0, 8, 400])
+def test_gain__of_noise_is_none_where_the_target_tells_the_secret(differ: int) -> None:
+    """Of nothing that can be measured NaN was once a proven gain of 1."""
+    random = np.random.default_rng(5)
+    secret = random.integers(0, 2, 4000)
+    wanted = secret.astype(float)
+    wanted[:differ] = 1 - wanted[:differ]
+    one = judge(random.normal(size=(4000, 2)), secret, wanted).decide()[0]
+    assert one.verdict != "leaks"
+    if not differ:
+        assert one.verdict == "unknown"
+        assert "nothing beyond the target can be measured" in one.reason
+
+
 def test_gain__of_release_and_answer_together_counts() -> None:
     """Neither tells the secret; together they do. Nor may a leak hide behind a lost answer."""
     random = np.random.default_rng(4)

@@ -305,6 +305,11 @@ def _explain(case: _Case, verdict: results.Verdict, best: _Found | None, needed:
         )
     if best is None:
         return f"{case.target!r} is unknown: no attack on the release gave a score that decides."
+    if math.isnan(best.score.gain):
+        return (
+            f"{case.target!r} is unknown: records of equal target are all of one class, so that "
+            "nothing beyond the target can be measured."
+        )
     score, attack, allowed = best.score, best.outcome.attack, best.allowed
     interval, gain = score.interval, ""
     if score.gained is not None:
