@@ -67,7 +67,9 @@ def ingest_command(
     plan, unseen = proposal.read_schema(place) if schema or exists_file(place) else None, ""
     if plan is None and (yes or table or not is_said):
         try:
-            plan = _propose(source, place, table, is_taken=yes, is_needed=yes or bool(table))
+            named = is_said and not table  # arrays by their names are taken as they are
+            needed = yes or bool(table)
+            plan = _propose(source, place, table, is_taken=yes, is_needed=needed, is_named=named)
         except ModuleNotFoundError as error:
             # A table of numbers alone, or arrays, need no look.
             unseen = f"No schema was proposed: {explain_missing(error)}"
@@ -121,13 +123,13 @@ def _name_schema(dest: str) -> str:
 
 
 def _propose(
-    source: str, place: str, table: str, *, is_taken: bool, is_needed: bool
+    source: str, place: str, table: str, *, is_taken: bool, is_needed: bool, is_named: bool
 ) -> proposal.TableSchema | None:
     """Look at a table and write its schema for review; None for arrays, which need none."""
     try:
         schema = proposal.propose_schema(source, table=table)
     except InputError as error:
-        if error.code != "source-format" or is_needed:
+        if error.code != "source-format" or (is_needed and not is_named):
             raise
         return None  # `ingest` says what is wrong, or reads arrays by their names
     if schema.is_plain and not is_needed:

@@ -64,6 +64,17 @@ MOST_FEATURES = 30_000
 """Whose products a fit can hold: their matrix has 7 GB."""
 
 
+def check_products(n_features: int) -> None:
+    """Raise InputError where the products of features are too many to be held."""
+    if n_features > MOST_FEATURES:
+        raise InputError(
+            f"Products of {n_features:,} features are a matrix of {8e-9 * n_features**2:,.0f} GB.",
+            remedy=f"Train on at most {MOST_FEATURES:,} features: choose some, or project them "
+            'first, with [method] name = "rand".',
+            code="too_many_features",
+        )
+
+
 def check_shards(shards: Any, *, products: bool = False) -> None:
     """Raise InputError unless `shards` answers as training records do.
 
@@ -85,13 +96,8 @@ def check_shards(shards: Any, *, products: bool = False) -> None:
             code="not-shards",
         )
     schema = shards.schema
-    if products and (n := schema.n_features) > MOST_FEATURES:
-        raise InputError(
-            f"Products of {n:,} features are a matrix of {8e-9 * n**2:,.0f} GB.",
-            remedy=f"Train on at most {MOST_FEATURES:,} features: choose some, or project them "
-            'first, with [method] name = "rand".',
-            code="too_many_features",
-        )
+    if products:
+        check_products(schema.n_features)
     both = {c.name for c in schema.desired} & {c.name for c in schema.confidential}
     # Records of arrays know by themselves which arrays are one and the same.
     both |= set(getattr(shards, "shared", ()))

@@ -33,6 +33,8 @@ class MethodOptions(Options):
     """Whether it reads all records again and again; see `Shards.oracle`."""
     weighs: ClassVar[bool] = False
     """Whether it counts records by their weights; the others refuse weights."""
+    multiplies: ClassVar[bool] = False
+    """Whether products of features are summed up: of too many their matrix has no place."""
     scales: ClassVar[bool] = False
     """Whether what it learns depends on the units of the features, which may be standardised."""
     prices: ClassVar[bool] = False

@@ -9,6 +9,7 @@ import pytest
 from privpipe.errors import InputError, OptionError
 from privpipe.pipeline.runs.configuration_file import read_options
 from privpipe.pipeline.stages.check import check_stage
+from privpipe.sanitizers import arrays
 from tests.flows.test_pipeline import configure
 from tests.methods import EXAMPLES
 from tests.standard import write_standard
@@ -42,3 +43,24 @@ def test_check__refuses_what_no_fit_can_do(
 def test_check__is_tried_for_every_method() -> None:
     untried = [name for name, example in EXAMPLES.items() if not example.refused]
     assert not untried, "an example of a method says what its check refuses"
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        'name = "minimax"',
+        'name = "leace"',
+        'name = "noisy"\nepsilon = 1.0\nallow_data_bound = true\n'
+        '[method.filter]\nname = "pca"\nn_filtered = 2',
+    ],
+)
+def test_check__refuses_more_features_than_a_fit_can_multiply(
+    method: str, records: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before a pass is made; that fits refuse the same is in `test_contract_rows`."""
+    about = {"desired": '["late"]', "confidential": '["party"]', "include": "[]"}
+    config = configure(tmp_path, method=method, path=str(records), **about)
+    check_stage(read_options(config))
+    monkeypatch.setattr(arrays, "MOST_FEATURES", 5)
+    with pytest.raises(InputError, match="Products of 9 features are a matrix"):
+        check_stage(read_options(config))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 
 from privpipe.command import main
@@ -87,6 +88,16 @@ def test_ingest__looks_first_and_takes_the_reviewed_schema(tmp_path, command, so
     code, out, _ = command("ingest", source, tmp_path / "e.zarr", "--yes", "--labels", "steps")
     assert code == 0
     assert "features: id, height, weight, smoker, score" in out
+
+
+def test_ingest__arrays_by_name_need_no_review(tmp_path, command):
+    rng = np.random.default_rng(0)
+    np.savez(tmp_path / "a.npz", features=rng.normal(size=(50, 4)), y=rng.integers(0, 2, 50))
+    named = ("--features", "features", "--labels", "y", "--categorical", "y")
+    code, out, _ = command("ingest", tmp_path / "a.npz", tmp_path / "a.zarr", *named, "--yes")
+    assert (code, "50 records, 4 features" in out) == (0, True)
+    code, _, err = command("ingest", tmp_path / "a.npz", tmp_path / "b.zarr", "--yes")
+    assert (code, "is no table" in err) == (3, True)
 
 
 def test_ingest__zeros_that_would_be_lost_are_refused_with_all_rows(tmp_path, command):

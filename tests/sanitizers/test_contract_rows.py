@@ -22,9 +22,10 @@ import pytest
 from privpipe.cluster.executors.executor import Executor
 from privpipe.cluster.pass_checkpoints import Checkpoints
 from privpipe.cluster.passes.reduce import ShardedCollection
+from privpipe.errors import InputError
 from privpipe.numerics.random.streams import KeyedStream
 from privpipe.protocols import Guarantee, RecordMap
-from privpipe.sanitizers import METHODS
+from privpipe.sanitizers import METHODS, arrays
 from privpipe.sanitizers.options import make_options
 from privpipe.store.collections.collection import Collection, open_collection
 from privpipe.store.models import digest_map, open_model, write_model
@@ -110,6 +111,22 @@ def draw_inputs(fitted: RecordMap) -> Any:
 def release(fitted: RecordMap, x: Any, first: int = 0) -> Any:
     stream = KeyedStream(bytes(32), partition="p", first_record=first, n_records=len(x))
     return fitted.apply(name_codes(fitted, x), stream)
+
+
+@pytest.mark.parametrize("name", sorted(METHODS))
+def test_row__multiplies_features_where_it_says_so(
+    name: str, urls: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of too many features `check` refuses those methods whose fit would, and no other."""
+    monkeypatch.setattr(arrays, "MOST_FEATURES", 5)
+    refused = False
+    try:
+        fit(name, urls[1])
+    except InputError as error:
+        refused = error.code == "too_many_features"
+    options = METHODS[name].options(**{"name": name, **EXAMPLES[name].options})
+    learned = options.filter if name == "noisy" else options
+    assert refused == learned.multiplies
 
 
 def test_row__makes_one_of_its_maps(fitted: tuple[str, RecordMap]) -> None:

@@ -61,6 +61,7 @@ class PcaOptions(MethodOptions):
     centre: bool = True
     """Subtract the training mean. False: the paper's, on raw records."""
 
+    multiplies: ClassVar[bool] = True
     scales: ClassVar[bool] = True
 
     def needs_labels(self) -> tuple[frozenset[Role], ...]:

@@ -57,9 +57,10 @@ class MinimaxOptions(adversary_rounds.FilterTraining):
     start: Literal["auto", "zero", "least_squares", "privacy_lds", "rand"] = "auto"
     """auto: zero in the reduced form, Privacy LDS otherwise."""
     starts: int = Field(default=1, ge=1)
-    """Descents of a third of the iterations: from start, from the targets' own filter, from closed
-    forms, and from random filters. Of 1,000 records or more each leaves out a fifth. The one whose
-    Phi is least on all, those that it left out included, resumes with all."""
+    """Descents, with the iterations of so many: a third of them from start, from the targets' own
+    filter, from closed forms, and from random filters. Of 1,000 records or more each leaves out a
+    fifth. The one whose Phi is least on all, those that it left out included, resumes with all, and
+    with the other two thirds."""
 
     def check(self, schema: ShardSchema) -> None:
         """Raise OptionError or InputError if tasks, width or start do not suit the records."""
@@ -179,6 +180,8 @@ def fit_minimax_filter(
         held_out = HELD_OUT if moments.count * HELD_OUT >= JUDGES else 0.0
         judge = partial(descend, given=short, against=tasks, held_out=held_out)
         chosen = choose_start(candidates, judge)
+        spent = options.starts * short.max_iterations
+        options = replace(options, max_iterations=max(most, options.starts * most - spent))
     resumes = several or earlier is not None
     found, adversaries, record = descend(chosen, options, tasks, resumes=resumes)
     weights, offset = family.split(found.parameters)

@@ -27,6 +27,7 @@ class LeaceOptions(MethodOptions):
 
     name: Literal["leace"]
 
+    multiplies: ClassVar[bool] = True
     weighs: ClassVar[bool] = True
 
     def needs(self) -> frozenset[Role]:

@@ -251,6 +251,7 @@ class CleanerOptions(MethodOptions):
     """File with the desired predictor (.npy: coefficients; .npz or Zarr group: coefficients and
     optionally intercept), instead of fitting it."""
 
+    multiplies: ClassVar[bool] = True
     weighs: ClassVar[bool] = True
     files_of: ClassVar[Mapping[TargetRole, str]] = {"desired": "predictor"}
     """The option that names a file, by the role that its predictor is of."""

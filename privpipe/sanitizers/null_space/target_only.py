@@ -41,6 +41,7 @@ class TargetOnlyOptions(MethodOptions):
     ridge: predictors.Ridge = 0.01
     """Added to the unit diagonal of the standardised features' Gram matrix."""
 
+    multiplies: ClassVar[bool] = True
     weighs: ClassVar[bool] = True
 
     def needs(self) -> frozenset[Role]:

@@ -306,7 +306,14 @@ def test_descent__does_not_end_where_every_step_lowers_phi(
 
 
 @pytest.mark.parametrize(
-    ("seed", "n", "best"), [(830_019, 5, -0.519), (830_034, 2, 95.62), (830_038, 2, 94.19)]
+    ("seed", "n", "best"),
+    [
+        (830_019, 5, -0.519),
+        (830_034, 2, 95.62),
+        (830_038, 2, 94.19),
+        (660_001, 8, 70.68),  # the iterations of eight, where ten do not suffice
+        (660_045, 8, -0.3094),
+    ],
 )
 def test_starts__several_are_far_below_the_best_of_many_random_ones(
     seed: int, n: int, best: float

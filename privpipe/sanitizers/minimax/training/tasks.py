@@ -56,6 +56,7 @@ class TaskOptions(MethodOptions):
     """Value (or code) of the one confidential variable to separate from the rest: the adversary
     only infers whether a record is of this class."""
 
+    multiplies: ClassVar[bool] = True
     scales: ClassVar[bool] = True
 
     def needs(self) -> frozenset[Role]:
