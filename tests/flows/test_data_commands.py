@@ -100,6 +100,18 @@ def test_ingest__arrays_by_name_need_no_review(tmp_path, command):
     assert (code, "is no table" in err) == (3, True)
 
 
+def test_ingest__too_many_columns_leave_no_schema_behind(tmp_path, command):
+    pytest.importorskip("pyarrow")
+    import pyarrow
+    from pyarrow import parquet
+
+    columns = {f"c{j}": [0.5, 1.5] for j in range(2**16 + 1)}
+    parquet.write_table(pyarrow.table(columns), tmp_path / "w.parquet")
+    code, _, err = command("ingest", tmp_path / "w.parquet", tmp_path / "w.zarr", "--yes")
+    assert (code, "more than 65,536 columns" in err) == (3, True)
+    assert [path.name for path in tmp_path.iterdir()] == ["w.parquet"]
+
+
 def test_ingest__zeros_that_would_be_lost_are_refused_with_all_rows(tmp_path, command):
     path = tmp_path / "z.csv"
     path.write_text("a,zip\n" + "1.5,12345\n" * 3 + "0.5,00137\n2.5,01067\n")

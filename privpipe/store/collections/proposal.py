@@ -22,6 +22,7 @@ from privpipe.store.access import location
 from privpipe.store.sources.formats import open_file_table
 from privpipe.store.sources.reading import column_guess
 from privpipe.store.sources.reading.column_guess import STRICT, ColumnPlan
+from privpipe.store.sources.reading.roles import MOST_COLUMNS, too_wide
 from privpipe.store.sources.reading.source import Dialect, SourceLayout
 
 ENDING = ".schema.toml"
@@ -273,6 +274,8 @@ def propose_schema(url: location.Place, *, table: str = "") -> TableSchema:
             code="source-format",
         )
     delimiter, dialect, columns, sample = opened.look()
+    if len(columns) > MOST_COLUMNS:  # before a schema is written, which later files would follow
+        raise too_wide(location.shown(place))
     guesses = column_guess.guess_columns(columns, sample, dialect)
     if all(one.use == "drop" for one in guesses.values()):
         # Of nothing but keys and constants no one could learn; better all than nothing.
