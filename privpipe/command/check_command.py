@@ -18,7 +18,7 @@ from privpipe.pipeline.runs import configuration_file, spend, trusted_code
 from privpipe.pipeline.runs.run import Run
 from privpipe.pipeline.runs.subject_limit import count_subjects
 from privpipe.pipeline.stages import check, diagnosis, forecast, order_trial
-from privpipe.pipeline.stages.trial import TOLD, draw_trial
+from privpipe.pipeline.stages.trial import REVEALED, draw_trial
 from privpipe.records.schema import ChunkPlan, predict_chunk_memory
 from privpipe.report.audit_text import list_unwritten, say_orders, say_unknown
 from privpipe.report.console import say, tabulate
@@ -98,7 +98,7 @@ def _say_forecast(run: Run) -> tuple[str, list[dict[str, str]]]:
         configured = diagnosis.try_configured(run.options, trial)
         picture = diagnosis.picture_trial(trial, configured)
     except PrivpipeError as error:
-        if error.code == TOLD:
+        if error.code == REVEALED:
             raise
         return "", []  # too few; what stops a run was said before
     say(tabulate(picture, title="what the audit would find about, and what [gate] allows"))

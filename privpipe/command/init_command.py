@@ -17,7 +17,7 @@ from privpipe.pipeline.runs.run import find_attack_options
 from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.pipeline.stages import check, forecast
 from privpipe.pipeline.stages.diagnosis import diagnose, say_few
-from privpipe.pipeline.stages.trial import TOLD, WEAKEST, draw_trial
+from privpipe.pipeline.stages.trial import REVEALED, WEAKEST, draw_trial
 from privpipe.protocols import Method
 from privpipe.records.schema import CollectionSchema, suggest
 from privpipe.report.audit_text import ABOUT
@@ -271,7 +271,7 @@ def _try_methods(
         options = options.change("gate", **noise)
         found = diagnose(options, replace(trial, options=find_attack_options(options)), ())
     except (PrivpipeError, ValidationError) as error:
-        if isinstance(error, PrivpipeError) and error.code == TOLD:
+        if isinstance(error, PrivpipeError) and error.code == REVEALED:
             raise
         return None, "", {}  # `check` will say what is wrong
     usual, final = RunOptions.model_fields["gate"].default, found.following or options

@@ -16,6 +16,20 @@ from privpipe.errors import InputError, OptionError, RankError
 from privpipe.numerics.rounding import bound_rank_error
 from privpipe.protocols import Column, FloatArray, IntArray
 
+MOST_FEATURES = 30_000
+"""Whose products a fit can hold: their matrix has 7 GB."""
+
+
+def check_products(n_features: int) -> None:
+    """Raise InputError where the products of features are too many to be held."""
+    if n_features > MOST_FEATURES:
+        raise InputError(
+            f"Products of {n_features:,} features are a matrix of {8e-9 * n_features**2:,.0f} GB.",
+            remedy=f"Train on at most {MOST_FEATURES:,} features: choose some, or project them "
+            'first, with [method] name = "rand".',
+            code="too_many_features",
+        )
+
 
 @dataclass(frozen=True, eq=False)
 class CoMoments:

@@ -11,6 +11,7 @@ import numpy as np
 from privpipe import protocols
 from privpipe.errors import InputError, LeftOutWarning, OptionError, PrivacyWarning
 from privpipe.numerics.finite import find_finite_rows
+from privpipe.numerics.moments import check_products
 from privpipe.protocols import ArrayLike, BoolArray, FloatArray, Oracle, S, Shard, ShardSchema, Sums
 
 
@@ -57,21 +58,6 @@ def check_spread(what: str, variance: FloatArray, mean: FloatArray) -> None:
             f"No {what} varies in the training records: there is nothing to learn.",
             remedy="Train on records that differ, or look for what made them equal.",
             code="constant_features" if what == "feature" else "single_class",
-        )
-
-
-MOST_FEATURES = 30_000
-"""Whose products a fit can hold: their matrix has 7 GB."""
-
-
-def check_products(n_features: int) -> None:
-    """Raise InputError where the products of features are too many to be held."""
-    if n_features > MOST_FEATURES:
-        raise InputError(
-            f"Products of {n_features:,} features are a matrix of {8e-9 * n_features**2:,.0f} GB.",
-            remedy=f"Train on at most {MOST_FEATURES:,} features: choose some, or project them "
-            'first, with [method] name = "rand".',
-            code="too_many_features",
         )
 
 

@@ -10,8 +10,9 @@ from pydantic import Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as options_dataclass
 
 from privpipe.errors import OptionError
+from privpipe.numerics.moments import check_products
 from privpipe.option_values import FORBID, Options
-from privpipe.protocols import Column, DTypeLike, IntArray, RecordMap, Role, Shards
+from privpipe.protocols import Column, DTypeLike, IntArray, RecordMap, Role, Shards, ShardSchema
 
 T = TypeVar("T")
 
@@ -64,6 +65,11 @@ class MethodOptions(Options):
     def files(self) -> Mapping[str, str]:
         """URLs of files of arrays that they name, by argument of `fit`."""
         return {}
+
+    def check_size(self, schema: ShardSchema) -> None:
+        """Refuse more features than the fit can hold products of, before anything is read."""
+        if self.multiplies and not self.files():
+            check_products(schema.n_features)
 
     def examine(self, shards: Shards) -> None:
         """Refuse training records that the fit would refuse, beyond what `check` knows of."""

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from privpipe.errors import InputError, OptionError
+from privpipe.numerics import moments
 from privpipe.pipeline.runs.configuration_file import read_options
 from privpipe.pipeline.stages.check import check_stage
-from privpipe.sanitizers import arrays
 from tests.flows.test_pipeline import configure
 from tests.methods import EXAMPLES
 from tests.standard import write_standard
@@ -61,6 +61,6 @@ def test_check__refuses_more_features_than_a_fit_can_multiply(
     about = {"desired": '["late"]', "confidential": '["party"]', "include": "[]"}
     config = configure(tmp_path, method=method, path=str(records), **about)
     check_stage(read_options(config))
-    monkeypatch.setattr(arrays, "MOST_FEATURES", 5)
+    monkeypatch.setattr(moments, "MOST_FEATURES", 5)
     with pytest.raises(InputError, match="Products of 9 features are a matrix"):
         check_stage(read_options(config))

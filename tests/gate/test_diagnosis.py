@@ -319,7 +319,7 @@ def test_draw_trial__of_a_secret_that_is_the_target_under_another_name(tmp_path:
     ):
         with pytest.raises(InputError) as caught:
             command()
-        assert caught.value.code == "target-tells"
+        assert caught.value.code == "target-reveals"
 
 
 def test_draw_trial__of_a_secret_that_is_nearly_the_target_is_tried(tmp_path: Path) -> None:

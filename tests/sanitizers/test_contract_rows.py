@@ -23,9 +23,10 @@ from privpipe.cluster.executors.executor import Executor
 from privpipe.cluster.pass_checkpoints import Checkpoints
 from privpipe.cluster.passes.reduce import ShardedCollection
 from privpipe.errors import InputError
+from privpipe.numerics import moments
 from privpipe.numerics.random.streams import KeyedStream
 from privpipe.protocols import Guarantee, RecordMap
-from privpipe.sanitizers import METHODS, arrays
+from privpipe.sanitizers import METHODS
 from privpipe.sanitizers.options import make_options
 from privpipe.store.collections.collection import Collection, open_collection
 from privpipe.store.models import digest_map, open_model, write_model
@@ -118,7 +119,7 @@ def test_row__multiplies_features_where_it_says_so(
     name: str, urls: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of too many features `check` refuses those methods whose fit would, and no other."""
-    monkeypatch.setattr(arrays, "MOST_FEATURES", 5)
+    monkeypatch.setattr(moments, "MOST_FEATURES", 5)
     refused = False
     try:
         fit(name, urls[1])

@@ -16,7 +16,6 @@ from privpipe.pipeline.stages.forecast import check_gate, refuse_constant
 from privpipe.protocols import Method, Role
 from privpipe.report.audit_text import say_unknown
 from privpipe.sanitizers import METHODS
-from privpipe.sanitizers.arrays import check_products
 from privpipe.store.access.location import join, local_path, shown
 from privpipe.store.access.objects import measure_files
 from privpipe.store.access.workspace import RunState, check_name, has_workspace, workspace_url
@@ -76,8 +75,7 @@ def check_stage(options: RunOptions) -> Run:
     _check_public(run)
     subject_limit.check_subjects(run)
     _check_labels(run)
-    if options.method.multiplies and not options.method.files():
-        check_products(training.schema.n_features)
+    options.method.check_size(training.schema)
     method.check(options.method, training.schema)
     for name in options.release.include:
         collection.schema_of_records.variable(name)

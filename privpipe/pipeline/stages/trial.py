@@ -348,7 +348,7 @@ def draw_trial(options: RunOptions, training: Collection, *, attempt: int = 1) -
     Raises
     ------
     InputError
-        If they are too few, nothing confidential is named, or the target tells what is.
+        If they are too few, nothing confidential is named, or the target reveals what is.
     """
     split = split_by_subject(options, training)
     # As if half were held out: whoever holds out more than now has not chosen by those records.
@@ -370,7 +370,7 @@ def draw_trial(options: RunOptions, training: Collection, *, attempt: int = 1) -
     if group:
         groups = shard.confidential[:, -1].astype(np.int64)
         shard = replace(shard, confidential=shard.confidential[:, :-1])
-    _refuse_told(shard, training.schema)
+    _refuse_revealed(shard, training.schema)
     units = np.arange(n) if groups is None else np.unique(groups, return_inverse=True)[1]
     mark = np.random.default_rng(0).random(int(units.max()) + 1) < LEARN
     learns = mark[units]
@@ -389,11 +389,11 @@ def draw_trial(options: RunOptions, training: Collection, *, attempt: int = 1) -
     )
 
 
-TOLD = "target-tells"
+REVEALED = "target-reveals"
 
 
-def _refuse_told(shard: Shard, schema: ShardSchema) -> None:
-    """What the target tells of every record no release can hide that serves it."""
+def _refuse_revealed(shard: Shard, schema: ShardSchema) -> None:
+    """What the target reveals of every record no release can hide that serves it."""
     values, cells = np.unique(shard.desired, axis=0, return_inverse=True)
     if not schema.desired or len(cells) < LEAST_IN_CELL * len(values):
         return
@@ -404,7 +404,7 @@ def _refuse_told(shard: Shard, schema: ShardSchema) -> None:
                 f"Whoever knows {names} knows {column.name!r}: of {len(cells):,} records all with "
                 "the same of the one have the same of the other. Nothing can hide it.",
                 remedy=f"Take {column.name!r} out of confidential, or {names} out of desired.",
-                code=TOLD,
+                code=REVEALED,
             )
 
 

@@ -21,7 +21,7 @@ from privpipe.numerics.noise.bounding import Bound, Norm
 from privpipe.numerics.noise.mechanism import Law, Mechanism, Order, plan_promised
 from privpipe.promises import say_odds
 from privpipe.protocols import FloatArray, Guarantee, Method, RecordMap, Role, Shards, ShardSchema
-from privpipe.sanitizers.arrays import check_products, check_shards, check_unweighted
+from privpipe.sanitizers.arrays import check_shards, check_unweighted
 from privpipe.sanitizers.noise import noisy_filter
 from privpipe.sanitizers.options import MethodOptions, method_options
 
@@ -123,8 +123,7 @@ def check_noisy(options: NoisyOptions, schema: ShardSchema, *, filters: Filters)
                 remedy="Filter by a row-wise method of features, as minimax, pca or leace.",
                 code="filter",
             )
-        if options.filter.multiplies:
-            check_products(schema.n_features)
+        options.filter.check_size(schema)
         row.check(options.filter, schema)
     learned = find_learned(options)
     # Whatever is learned from records that are not public is outside the promise.
