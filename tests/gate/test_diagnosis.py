@@ -326,6 +326,17 @@ def test_draw_trial__of_a_secret_that_is_nearly_the_target_is_tried(tmp_path: Pa
     assert draw(same(tmp_path, 0.02)).noise.outlooks
 
 
+def test_draw_trial__of_a_class_that_its_sample_lacks_accuses_no_target(tmp_path: Path) -> None:
+    options, rng = make(tmp_path), np.random.default_rng(8)
+    secret, wanted = np.zeros(3_000, np.int8), rng.integers(0, 2, 3_000).astype(np.int8)
+    secret[0] = 1  # of the first chunk, which the trial may or may not draw
+    for place in (0, 1_500, 2_999):
+        x = rng.normal(size=(3_000, 4))
+        url = str(tmp_path / f"rare{place}.zarr")
+        write_records(url, {"features": x, "secret": np.roll(secret, place), "wanted": wanted})
+        draw(options.change("collection", path=url))
+
+
 def test_draw_trial__of_too_few_records_says_how_many(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     url = str(tmp_path / "few.zarr")

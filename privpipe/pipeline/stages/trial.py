@@ -398,7 +398,9 @@ def _refuse_revealed(shard: Shard, schema: ShardSchema) -> None:
     if not schema.desired or len(cells) < LEAST_IN_CELL * len(values):
         return
     for column, codes in zip(schema.confidential, shard.confidential.T, strict=True):
-        if len(np.unique(np.column_stack([cells, codes]), axis=0)) == len(values):
+        # Of a rare class a sample may hold no record: then it shows nothing.
+        varies = len(np.unique(codes)) > 1
+        if varies and len(np.unique(np.column_stack([cells, codes]), axis=0)) == len(values):
             names = ", ".join(repr(one.name) for one in schema.desired)
             raise InputError(
                 f"Whoever knows {names} knows {column.name!r}: of {len(cells):,} records all with "
