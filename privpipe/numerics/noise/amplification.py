@@ -3,7 +3,7 @@
 import math
 
 import numpy as np
-from scipy import optimize, stats
+import scipy
 
 from privpipe.protocols import FloatArray, IntArray
 
@@ -62,12 +62,12 @@ def amplify_by_shuffling(
         return epsilon
     if exceeds(0.0) <= 0:
         return 0.0
-    return min(epsilon, float(optimize.brentq(exceeds, 0.0, epsilon, xtol=1e-9)) + 1e-9)
+    return min(epsilon, float(scipy.optimize.brentq(exceeds, 0.0, epsilon, xtol=1e-9)) + 1e-9)
 
 
 def _measure_divergence(central: float, epsilon: float, n_records: int) -> float:
     """Delta at an epsilon of the whole: an upper bound, of which rounding over counts is all."""
-    others = stats.binom(n_records - 1, 2 / (math.exp(epsilon) + 1))
+    others = scipy.stats.binom(n_records - 1, 2 / (math.exp(epsilon) + 1))
     low, high = others.ppf(1e-18), others.isf(1e-18)
     edges = np.unique(np.linspace(low, high + 1, MOST_COUNTS + 1).astype(np.int64))
     # Fewer clones hide less: all of a run count as its least.
@@ -82,6 +82,6 @@ def _diverge(clones: IntArray, central: float, epsilon: float) -> FloatArray:
     rate = math.exp(central)
     share = (high * rate - (1 - high)) / ((2 * high - 1) * (1 + rate))
     first = np.floor(total * share)
-    above = stats.binom.sf(first - 1, clones, 0.5), stats.binom.sf(first, clones, 0.5)
+    above = scipy.stats.binom.sf(first - 1, clones, 0.5), scipy.stats.binom.sf(first, clones, 0.5)
     one, other = (p * above[0] + (1 - p) * above[1] for p in (high, 1 - high))
     return np.asarray(np.maximum(0.0, one - rate * other))
