@@ -276,7 +276,7 @@ def lead_out(run: Run, findings: Mapping[str, Any], complaints: list[Complaint])
             refused.add(run.method.name)
             found = find_blind(run.options, findings) or diagnose(run.options, trial, refused)
         except PrivpipeError as error:  # the refusal itself is what matters
-            said.append(f"No other method could be tried: {error.message}")
+            said.append(f"No other method could be tried: {error.message} {error.remedy}")
         else:
             said.append(found.text)
             tried = [rung.describe() for rung in found.tried]

@@ -394,8 +394,10 @@ REVEALED = "target-reveals"
 
 def _refuse_revealed(shard: Shard, schema: ShardSchema) -> None:
     """What the target reveals of every record no release can hide that serves it."""
+    if not schema.desired:
+        return
     values, cells = np.unique(shard.desired, axis=0, return_inverse=True)
-    if not schema.desired or len(cells) < LEAST_IN_CELL * len(values):
+    if len(cells) < LEAST_IN_CELL * len(values):
         return
     for column, codes in zip(schema.confidential, shard.confidential.T, strict=True):
         # Of a rare class a sample may hold no record: then it shows nothing.

@@ -59,8 +59,8 @@ class MinimaxOptions(adversary_rounds.FilterTraining):
     starts: int = Field(default=1, ge=1)
     """Descents, with the iterations of so many: a third of them from start, from the targets' own
     filter, from closed forms, and from random filters. Of 1,000 records or more each leaves out a
-    fifth. The one whose Phi is least on all, those that it left out included, resumes with all, and
-    with the other two thirds."""
+    fifth. The one whose Phi is least on all, those that it left out included, resumes with all, for
+    the iterations that are left."""
 
     def check(self, schema: ShardSchema) -> None:
         """Raise OptionError or InputError if tasks, width or start do not suit the records."""

@@ -70,7 +70,7 @@ def test_gain__of_noise_is_none_where_the_target_tells_the_secret(differ: int) -
     assert one.verdict != "leaks"
     if not differ:
         assert one.verdict == "unknown"
-        assert "nothing beyond the target can be measured" in one.reason
+        assert "gained beyond the target cannot be measured" in one.reason
 
 
 def test_gain__of_release_and_answer_together_counts() -> None:

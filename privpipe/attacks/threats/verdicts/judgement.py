@@ -305,10 +305,10 @@ def _explain(case: _Case, verdict: results.Verdict, best: _Found | None, needed:
         )
     if best is None:
         return f"{case.target!r} is unknown: no attack on the release gave a score that decides."
-    if math.isnan(best.score.gain):
+    if best.score.gained is not None and math.isnan(best.score.gain):
         return (
-            f"{case.target!r} is unknown: records of equal target are all of one class, so that "
-            "nothing beyond the target can be measured."
+            f"{case.target!r} is unknown: what is gained beyond the target cannot be measured, as "
+            "where records of equal target are all of one class."
         )
     score, attack, allowed = best.score, best.outcome.attack, best.allowed
     interval, gain = score.interval, ""
