@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from privpipe.errors import InputError, OptionError
@@ -64,3 +65,13 @@ def test_check__refuses_more_features_than_a_fit_can_multiply(
     monkeypatch.setattr(moments, "MOST_FEATURES", 5)
     with pytest.raises(InputError, match="Products of 9 features are a matrix"):
         check_stage(read_options(config))
+
+
+def test_check__takes_any_number_of_features_where_a_file_holds_the_predictor(
+    records: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    np.save(tmp_path / "predictor.npy", np.ones((9, 1)))
+    method = f'name = "null_space"\nutility_budget = 0.5\npredictor = "{tmp_path}/predictor.npy"'
+    config = configure(tmp_path, method=method, path=str(records), include="[]")
+    monkeypatch.setattr(moments, "MOST_FEATURES", 5)
+    check_stage(read_options(config))

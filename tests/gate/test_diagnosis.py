@@ -45,6 +45,7 @@ from privpipe.records.sampling import make_split, take_records
 from privpipe.sanitizers import METHODS
 from privpipe.store.collections.collection import Collection, open_collection
 from tests.gate.leaky_runs import write_records
+from tests.standard import write_standard
 from tests.store.serial_run import run_serially, serial_flows
 
 N = 12_000
@@ -320,6 +321,29 @@ def test_draw_trial__of_a_secret_that_is_the_target_under_another_name(tmp_path:
         with pytest.raises(InputError) as caught:
             command()
         assert caught.value.code == "target-reveals"
+
+
+def test_lead_out__of_a_secret_that_is_the_target_says_what_to_leave_out(tmp_path: Path) -> None:
+    options = same(tmp_path, 0.0)
+    run: Any = SimpleNamespace(
+        options=options,
+        method=METHODS["leace"],
+        training=open_training(options),
+        report_url=str(tmp_path / "release.report"),
+    )
+    found = {"adversaries": {"decisions": []}, "attempt": 1}
+    said = lead_out(run, found, [Complaint("unknown", "-")])["ways_out"]
+    assert "Whoever knows 'wanted' knows 'secret'" in said
+    assert "Take 'secret' out of confidential" in said
+
+
+def test_draw_trial__of_a_number_that_no_two_records_share_accuses_no_target(
+    tmp_path: Path,
+) -> None:
+    """Each value of such a target has one record, and so one class."""
+    url = str(tmp_path / "number.zarr")
+    write_standard(url, 3_000)
+    draw_trial(make(tmp_path), open_collection(url, desired=("height",), confidential=("party",)))
 
 
 def test_draw_trial__of_a_secret_that_is_nearly_the_target_is_tried(tmp_path: Path) -> None:
