@@ -110,7 +110,7 @@ def test_distribute_attacks__calls_a_lost_task_unknown_and_tells_no_text(
 ) -> None:
     def lose(evidence: Evidence, attack: inference.Attack, options: AttackOptions) -> object:
         if attack.adversary == "logistic":
-            raise RuntimeError("value 12345 of record 7")
+            raise RuntimeError("value quince of record 7")
         return inference.run_attack(evidence, attack, options)
 
     monkeypatch.setattr(attacks, "run_attack", lose)
@@ -121,7 +121,7 @@ def test_distribute_attacks__calls_a_lost_task_unknown_and_tells_no_text(
     assert report.verdict == "unknown"
     lost = report.table.query("status == 'unknown'")
     assert list(lost["adversary"]) == ["logistic"]
-    assert "12345" not in report.to_json()
+    assert "quince" not in report.to_json()
     assert "worker failed" in lost["reason"].item()
 
 

@@ -101,7 +101,7 @@ def test_ingest__a_record_key_is_no_feature_unless_it_is_named(
     assert code == 3
     assert "error[record-key]" in said
     assert "in customer another whole number for each record" in said
-    assert "1000" not in said
+    assert "1000" not in said.replace(str(source), "")  # whose folder has a number
     for name, way in ways.items():
         assert f"--{'drop' if name == 'dropped' else 'labels'} customer" in said
         more = ("--drop", "note", "--numeric", "customer") if name == "kept" else ()
