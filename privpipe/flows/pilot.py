@@ -20,8 +20,10 @@ from privpipe.pipeline.stages.train import train_stage
 from privpipe.store.access.workspace import hold_workspace
 from privpipe.store.collections.collection import Collection
 
-FEWEST, MOST = 2, 6
-"""Chunks of the two pilots."""
+FEWEST, GROWTH = 2, 3
+"""Chunks of the smallest pilot, and how often as many the next one takes."""
+LEAST_SECONDS = 2.0
+"""By which the last pilot is longer: clocks and caches of processors are coarse."""
 
 SCHEDULER_SECONDS = 3e-4
 """Of Dask's scheduler for a chunk and pass, as measured with 19,608 chunks; there are two passes.
@@ -94,9 +96,13 @@ def forecast_cost(run: Run, n_records: int) -> Cost:
             code="few-chunks",
         )
     _spend(run, 1)  # what is imported and compiled once
-    few, many = (_spend(run, n) for n in (FEWEST, min(MOST, n_chunks)))
+    n, few = FEWEST, _spend(run, FEWEST)
+    many = few
+    while many[0] - few[0] < LEAST_SECONDS and n < n_chunks:
+        n = min(GROWTH * n, n_chunks)
+        many = _spend(run, n)
     rows = run.collection.schema_of_records.chunk_rows
-    measured = min(MOST * rows, run.collection.n_records) - FEWEST * rows
+    measured = min(n * rows, run.collection.n_records) - FEWEST * rows
     seconds, read, written = (
         max(b - a, 0.0) * n_records / measured for a, b in zip(few, many, strict=True)
     )

@@ -7,7 +7,7 @@ with all threads, Dask's included.
 Overhead is a sum of three parts: wall time of the workers that is not spent in a chunk (they wait
 for the plan, for dispatch, for the last of them to end); processor time of this process (plan,
 scheduler, ledger, proof of completeness), as if none of it ran beside the workers; and the time
-the workers take to read back and checksum what they wrote. It is held against the wall time of
+the workers take for the checksums of what they write. It is held against the wall time of
 all workers.
 """
 

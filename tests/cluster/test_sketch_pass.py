@@ -5,14 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from privpipe.cluster.executors.executor import Executor
 from privpipe.cluster.passes.sketch_pass import sketch_collection
+from privpipe.errors import FormatError
 from privpipe.numerics.random.record_grids import Overlap
 from privpipe.records.schema import CollectionSchema, Variable
 from privpipe.store.collections.collection import Collection, open_collection
 from privpipe.store.collections.writing import write_collection
 from privpipe.store.keyring.sketches import Sketches
+from tests.store.test_writer_machine import flip_bit
 
 
 def write_codes(url: str, codes: np.ndarray, towns: tuple[str, ...]) -> Collection:
@@ -27,6 +30,37 @@ def write_codes(url: str, codes: np.ndarray, towns: tuple[str, ...]) -> Collecti
     ]
     write_collection(url, schema, blocks)
     return open_collection(url)
+
+
+def test_write__compares_what_came_together_and_with_all_that_were_there(tmp_path: Path) -> None:
+    rng = np.random.default_rng(3)
+    people = rng.integers(1, 2**64, (500, 4), dtype=np.uint64)
+    rows = {"a": (0, 100), "b": (150, 200), "c": (99, 150), "d": (149, 160), "e": (158, 161)}
+    tables = {one: people[slice(*some)].copy() for one, some in rows.items()}
+    tables["b"][-1] = people[5]
+    tables["c"][0, :3] = rng.integers(1, 2**64, 3, dtype=np.uint64)  # known by its last word alone
+    sketches = Sketches(str(tmp_path / "account"))
+    sketches.key()
+    for together in ("a", "bcd", "e"):
+        sketches.write({one: {"frame": tables[one]} for one in together})
+    ties, met = sketches.ties(), {"ab", "ac", "bd", "cd", "be", "de"}
+    for one in rows:
+        for other in set(rows) - {one}:
+            assert ties.meet(one, other) == ("".join(sorted(one + other)) in met)
+    assert ties.between("b", "a") == Overlap(1 / 50, 1 / 100)
+
+
+def test_read__finds_damage_in_any_piece_of_a_sketch(tmp_path: Path) -> None:
+    words = np.random.default_rng(4).integers(1, 2**64, (20_000, 4), dtype=np.uint64)
+    sketches = Sketches(str(tmp_path))
+    sketches.key()
+    sketches.write({"a": {"frame": words}})
+    np.testing.assert_array_equal(sketches.read("a", "frame"), words)
+    flip_bit(
+        tmp_path / ".records" / "words" / "a" / "frame", 8 * 30
+    )  # beyond its head, in the first piece
+    with pytest.raises(FormatError, match="damaged"):
+        sketches.read("a", "frame")
 
 
 def test_sketch__of_codes_is_by_names_of_categories_and_of_any_variables(tmp_path: Path) -> None:

@@ -95,6 +95,25 @@ def test_grids__of_few_profiles_count_multiplicities_and_say_so() -> None:
     assert first.meets(first.x + 1e-9).mine == 1.0
 
 
+@pytest.mark.parametrize("repeated", [1, 3])
+def test_overlap__is_that_of_sets_of_words(repeated: int) -> None:
+    rng = np.random.default_rng(10)
+    people = rng.integers(1, 2**64, (400, 4), dtype=np.uint64)
+    mine, other = np.repeat(people[:300], repeated, axis=0), people[100:].copy()
+    mine[rng.permutation(len(mine))[:40]] = 0  # erased
+    other[:50, 1:] = rng.integers(1, 2**64, (50, 3), dtype=np.uint64)  # known by one word alone
+    found = measure_overlap(mine, other)
+    left = [words[words.any(axis=1)] for words in (mine, other)]
+    sets = [[set(words[:, g].tolist()) for g in range(4)] for words in left]
+    shares = [
+        np.mean([any(row[g] in theirs[g] for g in range(4)) for row in words.tolist()])
+        for words, theirs in zip(left, sets[::-1], strict=True)
+    ]
+    if repeated == 1:
+        assert (found.mine, found.other) == tuple(shares)
+    assert found.by_profile == (repeated > 1)
+
+
 def test_frame__units_are_those_of_the_first_and_serve_like_records_only() -> None:
     rng = np.random.default_rng(7)
     x = rng.normal(size=(500, 6))

@@ -278,7 +278,7 @@ def measure_bytes(store: Store, key: str) -> tuple[int, int] | None:
         content = read_bytes(store, key)
         if content is None:
             return None
-        return len(content), google_crc32c.value(content[-TRAILER:] + content[:-TRAILER])
+        return measure_content(content)
     check_plain(store.root, key)
     try:
         with open(store.root / key, "rb", buffering=0) as file:
@@ -293,6 +293,11 @@ def measure_bytes(store: Store, key: str) -> tuple[int, int] | None:
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
         return None
     return length, crc
+
+
+def measure_content(content: bytes) -> tuple[int, int]:
+    """Length and checksum, as `measure_bytes` of what is stored."""
+    return len(content), google_crc32c.value(content[-TRAILER:] + content[:-TRAILER])
 
 
 def write_bytes(store: Store, key: str, value: bytes) -> None:

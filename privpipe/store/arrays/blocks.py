@@ -1,8 +1,8 @@
 """Writing and reading blocks of records, whole chunks at a time, with receipts.
 
-A receipt says what is stored: length and checksum of the stored bytes of each object,
-read back after writing. One task owns whole chunks; alignment is asserted, because unaligned
-parallel writes lose data without an error.
+A receipt says what was sent: length and checksum of the bytes of each object, with which what is
+stored is compared before anybody sees it. One task owns whole chunks; alignment is asserted,
+because unaligned parallel writes lose data without an error.
 """
 
 import errno
@@ -18,18 +18,20 @@ from typing import Any
 import numpy as np
 import zarr
 from zarr.abc.store import Store
+from zarr.core.buffer import Buffer
+from zarr.storage import WrapperStore
 
 from privpipe.capabilities import BoundCounts, UtilitySummary
 from privpipe.errors import IncompleteReleaseError, StoreError
 from privpipe.protocols import AnyArray
 from privpipe.store.access.location import explain_refusal, guard_read, join, shown
-from privpipe.store.access.objects import measure_bytes, open_store
+from privpipe.store.access.objects import measure_bytes, measure_content, open_store
 from privpipe.store.arrays.layout import ArrayPlan, chunk_key
 
 
 @dataclass(frozen=True)
 class Stored:
-    """One object as it is stored.
+    """One object as it was sent, or is stored.
 
     Parameters
     ----------
@@ -83,6 +85,19 @@ class Receipt:
     bounded: BoundCounts | None = None
 
 
+class _Sending(WrapperStore[Store]):
+    """A store that knows length and checksum of what it was sent, by key, until they are taken."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store)
+        self.sent: dict[str, tuple[int, int]] = {}
+
+    async def set(self, key: str, value: Buffer) -> None:
+        """As the store sets it."""
+        self.sent[key] = measure_content(value.to_bytes())
+        await super().set(key, value)
+
+
 @lru_cache(maxsize=64)
 def open_array(url: str, name: str, version: str) -> zarr.Array[Any]:
     """Open an array once per process and version; raises StoreError where there is none.
@@ -91,7 +106,7 @@ def open_array(url: str, name: str, version: str) -> zarr.Array[Any]:
     lives long must not take a new array at an old place for the old one.
     """
     return guard_read(
-        lambda: zarr.open_array(store=open_store(url), path=name, mode="r+"),
+        lambda: zarr.open_array(store=_Sending(open_store(url)), path=name, mode="r+"),
         StoreError,
         f"The array {name!r} of {shown(url)} cannot be opened",
         remedy="Check the path and your rights to it.",
@@ -143,7 +158,9 @@ def read_where_new(place: tuple[Any, ...], read: Callable[[], AnyArray]) -> AnyA
 def write_block(
     url: str, arrays: Sequence[ArrayPlan], chunk: int, block: Mapping[str, AnyArray], run: str
 ) -> Receipt:
-    """Write one chunk of every array and read back what is stored.
+    """Write one chunk of every array.
+
+    What was sent is not read back: `measure_object` says what is stored, whoever asks.
 
     Parameters
     ----------
@@ -177,9 +194,9 @@ def write_block(
         # Unaligned parallel writes lose data without an error.
         assert values.shape == (rows, *plan.shape[1:]), "a block must be one whole chunk"
         assert values.dtype == np.dtype(plan.dtype), "a block must have the dtype of its array"
-        _write_rows(url, plan.name, start, values, run)
-        # Read back: what counts is what is stored, not what was sent.
-        stored.append(measure_object(open_store(url), plan, chunk))
+        array = _write_rows(url, plan.name, start, values, run)
+        assert isinstance(array.store, _Sending)
+        stored.append(Stored(plan.name, *array.store.sent.pop(chunk_key(plan, chunk))))
     return Receipt(run, chunk, rows, tuple(stored), time.perf_counter() - begun)
 
 
@@ -237,14 +254,14 @@ def check_receipts(
     return dict(sorted(by_chunk.items()))
 
 
-def _write_rows(url: str, name: str, start: int, values: AnyArray, version: str) -> None:
+def _write_rows(url: str, name: str, start: int, values: AnyArray, version: str) -> zarr.Array[Any]:
     # A chunk that holds nothing but fill values is written, too: its receipt needs an object.
     array = open_array(url, name, version).with_config({"write_empty_chunks": True})
     code = "write"
     try:
         array[start : start + len(values)] = values
         read_where_new((url, name, start, start + len(values), version), lambda: values)
-        return
+        return array
     except OSError as error:
         refused, problem = explain_refusal(error), error.strerror or type(error).__name__
         # Zarr lets them through as they are; a quota and a largest file are full disks to a user.

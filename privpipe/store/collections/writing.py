@@ -12,11 +12,13 @@ from typing import Any
 import numpy as np
 from pydantic import TypeAdapter
 
+from privpipe.errors import StoreError
 from privpipe.protocols import AnyArray
 from privpipe.records.schema import MISSING, CollectionSchema, Partition, cut_by_partition
+from privpipe.store.access.location import shown
 from privpipe.store.access.objects import open_store, write_bytes
 from privpipe.store.arrays import destination, layout, sealed_arrays
-from privpipe.store.arrays.blocks import write_block
+from privpipe.store.arrays.blocks import measure_object, write_block
 from privpipe.store.sources.reading.source import BinningLoss
 
 Chunk = Mapping[str, AnyArray]
@@ -196,6 +198,13 @@ def write_held(
     book = sealed_arrays.ReceiptBook(work, [plan.name for plan in arrays], n_chunks)
     for chunk, block in enumerate(_read_ahead(map(tally.add, blocks))):
         stored = write_block(work, arrays, chunk, block, version).objects
+        # Each later reading is compared with these; here is the last place to make the chunk again.
+        if tuple(measure_object(store, plan, chunk) for plan in arrays) != stored:
+            raise StoreError(
+                f"Chunk {chunk} of {shown(url)} is not stored as it was written.",
+                remedy="Nothing was made. Check the disk, then ingest again.",
+                code="damaged",
+            )
         book.add([(item.length, item.crc32c) for item in stored])
     proof = book.close(work)
     schema = replace(schema, partitions=tally.partitions())

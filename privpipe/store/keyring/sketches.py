@@ -19,11 +19,17 @@ import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
 from privpipe.errors import FormatError
-from privpipe.numerics.random.record_grids import N_GRIDS, GridFrame, Overlap, measure_overlap
-from privpipe.protocols import IntArray, WordArray
+from privpipe.numerics.random.record_grids import (
+    N_GRIDS,
+    GridFrame,
+    Overlap,
+    is_among,
+    measure_overlap,
+)
+from privpipe.protocols import WordArray
 from privpipe.store.access.lease import check_enforced
 from privpipe.store.access.location import join, local_path, shown
-from privpipe.store.access.objects import keep_bytes, list_keys, open_store, read_many
+from privpipe.store.access.objects import PIECE, keep_bytes, list_keys, open_store, read_many
 from privpipe.store.keyring.account_chain import create_entry, reaching
 
 FOLDER = ".records"
@@ -170,10 +176,16 @@ class Sketches:
         found = {one: dict(note.found) for one, note in before.items()}
         for frame in sorted({frame for tables in words.values() for frame in tables}):
             mine = {one: tables[frame] for one, tables in words.items() if frame in tables}
-            index = [_index(mine, g) for g in range(N_GRIDS)]
-            for other in (one for one, frames in there.items() if frame in frames):
+            sizes = {one: len(table) for one, table in mine.items()}
+            others = {one for one, frames in there.items() if frame in frames}
+            if len(mine) == 1:  # an only one has but itself to meet
+                others -= mine.keys()
+            # Joined once for all partitions: each table that is compared costs four searches.
+            grids = range(N_GRIDS if others else 0)
+            index = [np.concatenate([table[:, g] for table in mine.values()]) for g in grids]
+            for other in sorted(others):
                 table = mine[other] if other in mine else self.read(other, frame)
-                for one in _find_owners(index, table, list(mine)) - {other}:
+                for one in _find_owners(index, table, sizes) - {other}:
                     overlap = measure_overlap(mine[one], table)
                     # Of several frames the one that finds most in common counts.
                     if overlap.mine > found[one].get(other, NOTHING).mine:
@@ -201,9 +213,9 @@ class Sketches:
         name = f"words/{partition}/{frame}"
         content = self._get(name)
         # 16 characters of the fingerprint, 4 bytes of the checksum.
-        head, body = content[:20], content[20:]
-        crc = google_crc32c.value(body).to_bytes(4, "little")
-        if head != self.key().fingerprint.encode() + crc or len(body) % (8 * N_GRIDS):
+        body = memoryview(content)[20:]
+        head = self.key().fingerprint.encode() + _checksum(body)
+        if content[:20] != head or len(body) % (8 * N_GRIDS):
             raise self._damaged(name)
         return np.frombuffer(body, "<u8").reshape(-1, N_GRIDS).astype(np.uint64)
 
@@ -284,9 +296,8 @@ class Sketches:
         return found
 
     def _seal(self, table: WordArray) -> bytes:
-        body = np.ascontiguousarray(table, "<u8").tobytes()
-        crc = google_crc32c.value(body).to_bytes(4, "little")
-        return bytes(self.key().fingerprint.encode() + crc + body)
+        body = np.ascontiguousarray(table, "<u8").reshape(-1).view(np.uint8).data
+        return b"".join([self.key().fingerprint.encode(), _checksum(body), body])
 
     def _damaged(self, name: str) -> FormatError:
         return FormatError(
@@ -312,27 +323,20 @@ class Sketches:
             keep_bytes(self.url, name, content)
 
 
-def _index(tables: Mapping[str, WordArray], grid: int) -> tuple[WordArray, IntArray]:
-    """Words of a grid in order, and to which of the partitions each belongs."""
-    # Sorted once for all partitions: each table that is compared costs two searches.
-    words = np.concatenate([table[:, grid] for table in tables.values()])
-    owners = np.repeat(np.arange(len(tables)), [len(table) for table in tables.values()])
-    order = np.argsort(words, kind="stable")
-    return words[order], owners[order]
+def _checksum(content: memoryview) -> bytes:
+    crc = 0
+    for start in range(0, len(content), PIECE):  # a copy of a piece alone
+        crc = google_crc32c.extend(crc, bytes(content[start : start + PIECE]))
+    return int(crc).to_bytes(4, "little")
 
 
-def _find_owners(
-    index: list[tuple[WordArray, IntArray]], table: WordArray, names: list[str]
-) -> set[str]:
-    """Partitions of the index that share a word with a table."""
+def _find_owners(index: list[WordArray], table: WordArray, sizes: Mapping[str, int]) -> set[str]:
+    """Partitions, joined in an index of each grid, that share a word with a table."""
+    names, ends = list(sizes), np.cumsum(list(sizes.values()))
     found: set[int] = set()
-    for g, (words, owners) in enumerate(index):
-        queried = np.unique(table[:, g])
-        # Erased records have words of zero.
-        queried = queried[queried != 0]
-        # Marks the runs of words that are searched for, without a loop over them.
-        edges = np.zeros(len(words) + 1, np.int64)
-        np.add.at(edges, np.searchsorted(words, queried, "left"), 1)
-        np.add.at(edges, np.searchsorted(words, queried, "right"), -1)
-        found.update(owners[np.cumsum(edges[:-1]) > 0].tolist())
+    for g, words in enumerate(index):
+        if len(found) == len(names):
+            break
+        rows = np.flatnonzero(is_among(words, table[:, g]))
+        found.update(np.searchsorted(ends, rows, "right").tolist())
     return {names[one] for one in found}

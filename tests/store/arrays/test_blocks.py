@@ -8,11 +8,14 @@ from pathlib import Path
 import google_crc32c
 import numpy as np
 import pytest
+from zarr.core.buffer import Buffer
+from zarr.storage import LocalStore
 
-from privpipe.errors import IncompleteReleaseError
+from privpipe.errors import IncompleteReleaseError, StoreError
 from privpipe.store.arrays.blocks import Receipt, Stored, check_receipts, read_block, write_block
 from privpipe.store.arrays.layout import FEATURES, ArrayPlan, chunk_key
-from privpipe.store.releases.release_writing import ReleasePlan, prepare_release
+from privpipe.store.releases.release_writing import ReleasePlan, find_damaged, prepare_release
+from tests.standard import write_standard
 
 RUN, N_RECORDS, CHUNK_ROWS = "0a1b2c3d", 23, 5
 ARRAYS = (
@@ -34,6 +37,19 @@ def write(plan: ReleasePlan, chunk: int, value: float = 1.5) -> Receipt:
     return write_block(plan.data_url, plan.arrays, chunk, block, plan.run)
 
 
+def spoil_writes(monkeypatch: pytest.MonkeyPatch, key: str) -> None:
+    """Let the store answer that an object is there as it was sent, with one bit turned."""
+    write = LocalStore.set
+
+    async def turn(store: LocalStore, name: str, value: Buffer) -> None:
+        if name == key:
+            content = value.to_bytes()
+            value = value.from_bytes(content[:9] + bytes([content[9] ^ 1]) + content[10:])
+        await write(store, name, value)
+
+    monkeypatch.setattr(LocalStore, "set", turn)
+
+
 def test_write_block__receipts_say_what_stands_there(plan: ReleasePlan) -> None:
     for chunk in range(5):
         receipt = write(plan, chunk, value=np.nan)  # nothing but fill values: stored nevertheless
@@ -42,6 +58,25 @@ def test_write_block__receipts_say_what_stands_there(plan: ReleasePlan) -> None:
             content = (Path(plan.data_url) / chunk_key(array, chunk)).read_bytes()
             turned = content[-4:] + content[:-4]  # see `measure_bytes`
             assert stored == Stored(array.name, len(content), google_crc32c.value(turned))
+
+
+@pytest.mark.parametrize("key", ["features/c/1/0", "place/c/1"])
+def test_write_block__a_chunk_that_the_store_spoils_is_not_what_its_receipt_says(
+    monkeypatch: pytest.MonkeyPatch, plan: ReleasePlan, key: str
+) -> None:
+    # Read back by its writer a spoilt chunk had a receipt that agreed with it, and was published.
+    spoil_writes(monkeypatch, key)
+    receipts = [write(plan, chunk) for chunk in range(5)]
+    assert find_damaged(plan, receipts) == [1]
+
+
+def test_write_collection__a_chunk_that_the_store_spoils_is_not_ingested(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    spoil_writes(monkeypatch, "features/c/1/0")
+    with pytest.raises(StoreError, match=r"Chunk 1 of .*is not stored as it was written"):
+        write_standard(str(tmp_path / "records.zarr"), 200)
+    assert not list(tmp_path.glob("records.zarr*"))
 
 
 @pytest.mark.parametrize(
