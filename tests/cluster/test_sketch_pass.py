@@ -56,9 +56,8 @@ def test_read__finds_damage_in_any_piece_of_a_sketch(tmp_path: Path) -> None:
     sketches.key()
     sketches.write({"a": {"frame": words}})
     np.testing.assert_array_equal(sketches.read("a", "frame"), words)
-    flip_bit(
-        tmp_path / ".records" / "words" / "a" / "frame", 8 * 30
-    )  # beyond its head, in the first piece
+    damaged = tmp_path / ".records" / "words" / "a" / "frame"
+    flip_bit(damaged, 8 * 30)  # beyond its head, in the first piece
     with pytest.raises(FormatError, match="damaged"):
         sketches.read("a", "frame")
 

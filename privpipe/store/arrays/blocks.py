@@ -160,7 +160,7 @@ def write_block(
 ) -> Receipt:
     """Write one chunk of every array.
 
-    What was sent is not read back: `measure_object` says what is stored, whoever asks.
+    What was sent is not read back: what is stored is measured by `measure_object`.
 
     Parameters
     ----------
