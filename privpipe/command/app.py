@@ -288,7 +288,7 @@ def export(
     out: str = Argument(help=HELP["export_out"]),
     verify: bool = _flag("--verify", "First read every byte and check it."),
 ) -> None:
-    """Write a release as Parquet or CSV, streaming."""
+    """Write a release as Parquet or CSV, or as a snapshot of an Icechunk repository."""
 
 
 @_calls("report_command:estimate_command", LOOK)

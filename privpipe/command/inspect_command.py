@@ -22,7 +22,13 @@ from privpipe.store.collections import growing_collection, proving, writing
 from privpipe.store.collections.collection import Collection, open_collection
 from privpipe.store.keyring import account, registers
 from privpipe.store.models import open_model, read_model_header
-from privpipe.store.releases import export, lazy_release, published, release_dataset
+from privpipe.store.releases import (
+    export,
+    icechunk_export,
+    lazy_release,
+    published,
+    release_dataset,
+)
 
 MOST_SHOWN = 40
 """Columns in the table of `diff`: those that changed most; `--json` has all."""
@@ -209,11 +215,13 @@ def _show_change(columns: list[dict[str, Any]], n_compared: int, n_records: int)
 
 def export_command(release: str, out: str, *, verify: bool) -> dict[str, Any]:
     """Export and say how many records were written."""
-    run = str(layout.read_header(release, "release").get("run", ""))
-    path = local_path(out)
-    # Before the first byte: erasure must find an export that was killed half-way.
-    registers.note_export(account.find_account(), run, shown(out) if path is None else path)
+    path, is_snapshot = local_path(out), out.endswith(icechunk_export.SUFFIX)
+    find_runs = icechunk_export.list_runs if is_snapshot else icechunk_export.list_only_run
+    for run in find_runs(release):
+        # Before the first byte: erasure must find an export that was killed half-way.
+        registers.note_export(account.find_account(), run, shown(out) if path is None else path)
+    write = icechunk_export.export_snapshot if is_snapshot else export.export_release
     with showing("export") as listen:
-        n_records = export.export_release(release, out, verify=verify, listen=listen)
+        n_records = write(release, out, verify=verify, listen=listen)
     say(f"{shown(out)}: {n_records:,} released records")
     return {"release": shown(release), "out": shown(out), "n_records": n_records}

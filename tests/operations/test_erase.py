@@ -154,6 +154,13 @@ def test_erase__of_a_whole_collection_nothing_is_found_in_any_byte(whole: Path) 
     assert certificate["after"] == left.digest
 
 
+def test_erase__names_the_icechunk_repository_that_still_holds_her(whole: Path) -> None:
+    place = str(whole / "out.icechunk")
+    export_command(str(whole / "good.zarr"), place, verify=False)
+    certificate = erase(whole / "w.zarr")
+    assert any(place in one and "delete it" in one for one in certificate["left"])
+
+
 def test_erase__killed_once_the_collection_is_without_her_still_removes_what_was_made(
     whole: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -197,7 +197,7 @@ def measure_overlap(mine: WordArray, other: WordArray) -> Overlap:
     >>> measure_overlap(words[:5], words)
     Overlap(mine=1.0, other=0.5, by_profile=False)
     """
-    mine, other = (_take(words, words.any(axis=1)) for words in (mine, other))
+    mine, other = (_take(words, np.asarray(words.any(axis=1))) for words in (mine, other))
     if not (len(mine) and len(other)):
         return Overlap(0.0, 0.0)
     distinct = [_drop_repeated(words) for words in (mine, other)]

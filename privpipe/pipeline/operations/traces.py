@@ -282,6 +282,10 @@ def _is_only_held(place: str) -> bool:
 
 
 def _read_noted_export(traces: Traces, run: str, place: str) -> None:
+    if place.endswith(".icechunk"):
+        again = "after the erasure `privpipe export` to it again, or delete it"
+        traces.left.append(f"{shown(place)}, an Icechunk repository: {again}")
+        return
     inside = [place]
     if not place.endswith(".parquet"):
         inside = [join(place, name) for name in list_names(place) if name.endswith(".parquet")]
