@@ -17,6 +17,7 @@ from privpipe.pipeline.runs.resume import begin_or_resume
 from privpipe.pipeline.runs.run import Run
 from privpipe.pipeline.stages import check, clean
 from privpipe.pipeline.stages.train import train_stage
+from privpipe.records.schema import ChunkPlan
 from privpipe.store.access.workspace import hold_workspace
 from privpipe.store.collections.collection import Collection
 
@@ -25,10 +26,8 @@ FEWEST, GROWTH = 2, 3
 LEAST_SECONDS = 2.0
 """By which the last pilot is longer: clocks and caches of processors are coarse."""
 
-SCHEDULER_SECONDS = 3e-4
-"""Of Dask's scheduler for a chunk and pass, as measured with 19,608 chunks; there are two passes.
-
-Tasks of several chunks share it, so that it is a bound."""
+SCHEDULER_SECONDS = 7e-3
+"""Of Dask's scheduler for a task under TLS, measured with 12,500; there are two passes."""
 
 
 @dataclass(frozen=True)
@@ -106,9 +105,8 @@ def forecast_cost(run: Run, n_records: int) -> Cost:
     seconds, read, written = (
         max(b - a, 0.0) * n_records / measured for a, b in zip(few, many, strict=True)
     )
-    return Cost(
-        n_records, seconds / 3600, read, written, 2 * SCHEDULER_SECONDS * n_records / rows / 3600
-    )
+    scheduler = 2 * SCHEDULER_SECONDS * len(ChunkPlan(n_records, rows).tasks())
+    return Cost(n_records, seconds / 3600, read, written, scheduler / 3600)
 
 
 def _spend(run: Run, n_chunks: int) -> tuple[float, float, float]:

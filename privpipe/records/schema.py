@@ -254,6 +254,8 @@ TARGET_CHUNK_BYTES = 8 * 2**20
 
 CHUNKS_PER_TASK = 8
 """Most chunks a worker handles per task, one after the other; halves the overhead per chunk."""
+MOST_TASKS = 4_096
+"""Of a pass: with more chunks each task takes more of them, and the scheduler does not grow."""
 
 FEWEST_TASKS = 16
 """Of a collection of as many chunks: a small one is cut finer, so that all workers have some."""
@@ -270,6 +272,8 @@ class ChunkPlan:
     (3, (8, 10), [range(0, 1), range(1, 2), range(2, 3)])
     >>> ChunkPlan(n_records=1000, chunk_rows=1).tasks()[-1]
     range(992, 1000)
+    >>> len(ChunkPlan(n_records=10**6, chunk_rows=1).tasks())
+    4082
     """
 
     n_records: int
@@ -286,7 +290,8 @@ class ChunkPlan:
 
     def tasks(self) -> list[range]:
         """Chunks of each task, in order; how many depends on the number of chunks alone."""
-        step = min(CHUNKS_PER_TASK, max(1, self.n_chunks // FEWEST_TASKS))
+        most = max(CHUNKS_PER_TASK, -(-self.n_chunks // MOST_TASKS))
+        step = min(most, max(1, self.n_chunks // FEWEST_TASKS))
         return [range(i, min(i + step, self.n_chunks)) for i in range(0, self.n_chunks, step)]
 
 

@@ -40,7 +40,7 @@ def test_forecast_cost__grows_with_the_records_alone(source: str) -> None:
     # A record is 5 numbers of 8 bytes, and three variables; what is stored is compressed.
     assert 20e6 < one.bytes_read < 4e9
     assert 20e6 < one.bytes_written < 4e9
-    assert one.scheduler_hours == pytest.approx(2 * 3e-4 * 10**6 / 50 / 3600)
+    assert one.scheduler_hours == pytest.approx(2 * 7e-3 * 2_500 / 3600)
 
 
 @pytest.mark.parametrize("method", ["null_space", "noisy"])
