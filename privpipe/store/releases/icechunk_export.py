@@ -19,6 +19,8 @@ from privpipe.store.releases.release_dataset import open_dataset
 SUFFIX = ".icechunk"
 PARTS = "privpipe_parts"
 """Attribute of a snapshot: identifier and records of each part that it holds."""
+ANEW = "privpipe_anew"
+"""In the metadata of a snapshot: whether earlier ones may hold what the release holds no more."""
 
 
 def export_snapshot(
@@ -70,13 +72,15 @@ def export_snapshot(
             code="busy",
         )
     with hold_workspace(repository_url):
-        written = _commit(dataset, _open_repository(repository_url), rows, parts, listen)
+        repository = _open_repository(repository_url)
+        written = _commit(dataset, repository, rows, parts, listen)
+        _forget(repository)
         remove_workspace(repository_url)
     return written
 
 
 def _commit(dataset: Any, repository: Any, rows: int, parts: list[Any], listen: Listener) -> int:
-    """Write what a repository does not hold, and forget what the release holds no more."""
+    """Write what a repository does not hold: parts that came, or all parts anew."""
     session = repository.writable_session("main")
     known: Any = zarr.open_group(session.store, mode="a").attrs.get(PARTS, [])
     if known == parts:
@@ -85,13 +89,19 @@ def _commit(dataset: Any, repository: Any, rows: int, parts: list[Any], listen: 
     _write(dataset, session.store, begin, rows, listen)
     zarr.open_group(session.store, mode="r+").attrs.put(dataset.attrs | {PARTS: parts})
     n_records = int(dataset.sizes["record"])
-    session.commit(f"{n_records} records in {len(parts)} parts")
-    if known and not begin:
-        # Objects may be younger than our clock says; no one else writes meanwhile.
-        later = datetime.now(UTC) + timedelta(hours=1)
-        repository.expire_snapshots(older_than=later)
-        repository.garbage_collect(later)
+    about = {ANEW: bool(known and not begin)}
+    session.commit(f"{n_records} records in {len(parts)} parts", about)
     return n_records - begin
+
+
+def _forget(repository: Any) -> None:
+    """Delete what was there before the last snapshot that was written anew."""
+    # By the history, each time: an export that was killed after its commit forgot nothing.
+    anew = [one for one in repository.ancestry(branch="main") if one.metadata.get(ANEW)]
+    if anew:
+        repository.expire_snapshots(older_than=anew[0].written_at)
+        # Objects may be younger than our clock says; no one else writes meanwhile.
+        repository.garbage_collect(datetime.now(UTC) + timedelta(hours=1))
 
 
 def list_runs(url: str) -> list[str]:

@@ -70,7 +70,14 @@ def test_snapshot__of_each_generation_stays_while_the_release_grows(grown: Path)
     assert not list(grown.glob(".people*"))
 
 
-def test_withdrawal__is_one_for_readers_of_every_snapshot(grown: Path, tmp_path: Path) -> None:
+def die(*_: object, **__: object) -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("step", ["expire_snapshots", "garbage_collect"])
+def test_withdrawal__is_one_for_readers_of_every_snapshot(
+    grown: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
     copied = shutil.copytree(grown, tmp_path / "copied")
     url, out = str(copied / "release.zarr"), str(tmp_path / "people.icechunk")
     export_command(url, out, verify=True)
@@ -83,7 +90,11 @@ def test_withdrawal__is_one_for_readers_of_every_snapshot(grown: Path, tmp_path:
     objects = {path for path in Path(out).rglob("*/*") if path.is_file()}
     assert len(objects) > 2
     withdraw_partition(url, "p1", timedelta(0), find_account())
-    assert export_snapshot(url, out) == ROWS[0] + ROWS[2]
+    with monkeypatch.context() as patch:
+        patch.setattr(icechunk.Repository, step, die)
+        with pytest.raises(KeyboardInterrupt):
+            export_snapshot(url, out)
+    assert export_snapshot(url, out) == 0  # all was written, and nothing forgotten
     xr.testing.assert_equal(read(out).load(), privpipe.open_release(url).load())
     assert not set(before) & set(list_snapshots(out))
     for one in before:
@@ -99,13 +110,22 @@ def test_withdrawal__is_one_for_readers_of_every_snapshot(grown: Path, tmp_path:
     assert read(out).sizes["record"] == 0
 
 
+def test_snapshot__of_what_came_after_a_withdrawal_stays(tmp_path: Path) -> None:
+    options, rng, n = configure(tmp_path), np.random.default_rng(1), 30
+    url, out = str(tmp_path / "release.zarr"), str(tmp_path / "people.icechunk")
+    for k in range(4):
+        append(tmp_path, f"p{k}", rng.normal(size=(n, 3)), k)
+        release(options)
+        if k == 1:
+            withdraw_partition(url, "p0", timedelta(0), find_account())
+        export_snapshot(url, out)
+    assert [read(out, one).sizes["record"] for one in list_snapshots(out)] == [3 * n, 2 * n, n]
+
+
 def test_export__that_dies_leaves_the_last_snapshot(
     grown: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url, out = str(grown / "release.zarr"), str(tmp_path / "people.icechunk")
-
-    def die(*_: object) -> None:
-        raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
         patch.setattr(icechunk.Session, "commit", die)
