@@ -158,6 +158,9 @@ def list_settings(n_classes: int, seed: int) -> Iterator[tuple[str, bool, Any]]:
     for width, weight in ((1, 1.0), (5, 1.0), (5, 5.0)):
         fit = partial(erasers.fit_reversal, width=width, weight=weight)
         yield f"gradient reversal {width} {weight:g}", True, fit
+    for weight in (1.0, 10.0):
+        fit = partial(erasers.fit_debiased, weight=weight)
+        yield f"adversarial debiasing {weight:g}", True, fit
 
 
 def _say(name: str, given: dict[str, Any]) -> str:

@@ -20,6 +20,8 @@ from privpipe.protocols import FloatArray, IntArray
 
 Release = Callable[[FloatArray], FloatArray]
 
+HIDDEN = 64
+"""Units of the hidden layer of networks."""
 N_FEATURES = 600
 """Random Fourier features of a Gaussian kernel."""
 
@@ -177,41 +179,75 @@ def fit_reversal(
     x: FloatArray, y: IntArray, s: IntArray, seed: int, width: int = 5, weight: float = 1.0
 ) -> Release:
     """Gradient reversal (Ganin and Lempitsky 2015): an encoder of one hidden layer, a head for y
-    and one for s, whose gradient reaches the encoder with its sign turned; Adam, 60 epochs.
+    and one for s, whose gradient reaches the encoder with its sign turned.
     """
+
+    def find_slopes(layers: list[FloatArray], rows: IntArray) -> list[FloatArray]:
+        inner = np.tanh(x[rows] @ layers[0])
+        z = inner @ layers[1]
+        errors = [_miss(z @ layers[2], y[rows]), _miss(z @ layers[3], s[rows])]
+        back = errors[0] @ layers[2].T - weight * errors[1] @ layers[3].T
+        deeper = (back @ layers[1].T) * (1 - inner**2)
+        return [x[rows].T @ deeper, inner.T @ back, z.T @ errors[0], z.T @ errors[1]]
+
+    sizes = [(x.shape[1], HIDDEN), (HIDDEN, width), (width, y.max() + 1), (width, s.max() + 1)]
+    layers = _descend(sizes, find_slopes, len(x), seed)
+    return lambda records: np.tanh(records @ layers[0]) @ layers[1]
+
+
+def fit_debiased(
+    x: FloatArray, y: IntArray, s: IntArray, seed: int, weight: float = 1.0
+) -> Release:
+    """Adversarial debiasing (Zhang, Lemoine and Mitchell 2018), as fairlearn has it: a predictor
+    whose scores are released, and an adversary on them. What would help the adversary is taken out
+    of each step of the predictor, before the adversary's gradient is subtracted.
+    """
+
+    def find_slopes(layers: list[FloatArray], rows: IntArray) -> list[FloatArray]:
+        inner = np.tanh(x[rows] @ layers[0])
+        z = inner @ layers[1]
+        errors = [_miss(z, y[rows]), _miss(z @ layers[2], s[rows])]
+        bent = 1 - inner**2
+        backs = (errors[0], errors[1] @ layers[2].T)
+        slopes = [[x[rows].T @ (back @ layers[1].T * bent), inner.T @ back] for back in backs]
+        steps = []
+        for mine, theirs in zip(*slopes, strict=True):
+            unit = theirs / (np.linalg.norm(theirs) + 1e-12)
+            steps.append(mine - (mine * unit).sum() * unit - weight * theirs)
+        return [*steps, z.T @ errors[1]]
+
+    sizes = [(x.shape[1], HIDDEN), (HIDDEN, y.max() + 1), (y.max() + 1, s.max() + 1)]
+    layers = _descend(sizes, find_slopes, len(x), seed)
+    return lambda records: np.tanh(records @ layers[0]) @ layers[1]
+
+
+def _descend(
+    sizes: list[tuple[int, int]],
+    find_slopes: Callable[[list[FloatArray], IntArray], list[FloatArray]],
+    n_records: int,
+    seed: int,
+) -> list[FloatArray]:
+    """Layers of these sizes after 60 epochs of Adam, 128 records a step."""
     rng = np.random.default_rng(seed)
-    hidden = 64
-    shapes = [(x.shape[1], hidden), (hidden, width), (width, int(y.max()) + 1)]
-    shapes.append((width, int(s.max()) + 1))
-    layers = [rng.normal(size=shape) / np.sqrt(shape[0]) for shape in shapes]
+    layers = [rng.normal(size=size) / np.sqrt(size[0]) for size in sizes]
     firsts, seconds = ([np.zeros_like(one) for one in layers] for _ in range(2))
     count = 0
     for _ in range(60):
-        order = rng.permutation(len(x))
-        for part in np.array_split(order, max(len(x) // 128, 1)):
+        for rows in np.array_split(rng.permutation(n_records), max(n_records // 128, 1)):
             count += 1
-            slopes = _find_slopes(layers, x[part], y[part], s[part], weight)
+            slopes = find_slopes(layers, rows)
             for layer, slope, first, second in zip(layers, slopes, firsts, seconds, strict=True):
                 first += 0.1 * (slope - first)
                 second += 0.001 * (slope**2 - second)
                 size = np.sqrt(second / (1 - 0.999**count)) + 1e-8
                 layer -= 1e-3 * first / (1 - 0.9**count) / size
-    return lambda records: np.tanh(records @ layers[0]) @ layers[1]
+    return layers
 
 
-def _find_slopes(
-    layers: list[FloatArray], x: FloatArray, y: IntArray, s: IntArray, weight: float
-) -> list[FloatArray]:
-    """Gradients of both cross-entropies; the encoder's of the second is turned and weighted."""
-    inner = np.tanh(x @ layers[0])
-    z = inner @ layers[1]
-    errors = []
-    for head, labels in ((layers[2], y), (layers[3], s)):
-        logits = z @ head
-        chances = np.exp(logits - logits.max(axis=1, keepdims=True))
-        chances /= chances.sum(axis=1, keepdims=True)
-        chances[np.arange(len(x)), labels] -= 1
-        errors.append(chances / len(x))
-    back = errors[0] @ layers[2].T - weight * errors[1] @ layers[3].T
-    deeper = (back @ layers[1].T) * (1 - inner**2)
-    return [x.T @ deeper, inner.T @ back, z.T @ errors[0], z.T @ errors[1]]
+def _miss(logits: FloatArray, labels: IntArray) -> FloatArray:
+    """Gradient of the mean cross-entropy by the logits."""
+    chances = np.exp(logits - logits.max(axis=1, keepdims=True))
+    chances /= chances.sum(axis=1, keepdims=True)
+    chances[np.arange(len(labels)), labels] -= 1
+    slopes: FloatArray = chances / len(labels)
+    return slopes

@@ -18,10 +18,6 @@ from privpipe.protocols import FloatArray, IntArray, Sums
 # An evaluation usually takes two or three rounds; the worst that was seen and solved took 26
 # (digits, separable).
 MAX_ROUNDS = 200
-# Of heads that were near enough some were moved, refused and moved again for 200 rounds, and the
-# fit was lost with them.
-LATE_ROUND = 100
-"""From here on no head that is near enough is moved any more."""
 QUADRATIC = 0.01
 """Gap in nats below which one more Newton step is expected to settle a head."""
 # On a cluster a round costs 10 to 25 ms whatever it sums, and bytes cost a tenth of that: two of
@@ -168,8 +164,6 @@ class MinimaxObjective:
     def _solve(self, parameters: FloatArray) -> Evaluation:
         steps = 0
         while steps < MAX_ROUNDS:
-            if is_late := steps >= LATE_ROUND:
-                self._withdraw()
             wants, with_gradient = self._choose()
             counts, losses, gradient = self._query_in_batches(parameters, wants, with_gradient)
             steps += set(wants.values()) != {Want.PRODUCT}
@@ -179,8 +173,7 @@ class MinimaxObjective:
                 return self._compose(parameters, counts, losses, gradient)
             # After a gradient a step costs a round: it is taken as far as the tolerance needs.
             # Where it costs none one more is taken, unless rounding is all that it would gain.
-            is_paid = not with_gradient and not is_late
-            least = self.inner_tolerance * (PRECISE if is_paid else 1.0)
+            least = self.inner_tolerance * (1.0 if with_gradient else PRECISE)
             for solver in map(self._free.__getitem__, wants):
                 if not self._is_settled(solver) or solver.decrement > least:
                     solver.propose()
@@ -190,13 +183,6 @@ class MinimaxObjective:
             f"(gap {worst:.1e} nats, allowed {self.inner_tolerance:.1e}).",
             remedy="Raise regularisation or inner_tolerance.",
         )
-
-    def _withdraw(self) -> None:
-        """Take back steps of heads that are near enough: refused anew each time, they never end."""
-        for solver in self._free.values():
-            # Not of a slow head by an old Hessian: its next step brings the one that it needs.
-            if self._is_near(solver):
-                solver.withdraw()
 
     def _is_near(self, solver: HeadSolver) -> bool:
         gap = solver.gap if self._certified and solver.certifies else solver.doubted_gap

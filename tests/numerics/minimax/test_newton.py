@@ -84,6 +84,20 @@ def _make(start: np.ndarray, inexact: bool) -> HeadSolver:
     return HeadSolver(start, ridge=RIDGE, n_free=1)
 
 
+def test_head_solver__of_features_of_very_different_scales_takes_newton_steps() -> None:
+    """What keeps steps finite was a share of the mean curvature: small features hardly moved."""
+    inputs, classes, basis = _draw(3, 1.0)
+    scales = np.array([1e4, 1.0, 1e-2, 1e-4, 1.0])
+
+    def count(inputs: np.ndarray, ridge: float) -> tuple[int, HeadSolver]:
+        solver = HeadSolver(np.zeros((5, 2)), ridge=ridge, n_free=1)
+        return _drive(solver, inputs, classes, basis, 200), solver
+
+    (rounds, plain), (scaled_rounds, scaled) = count(inputs, 1e-20), count(inputs * scales, 1e-20)
+    assert scaled_rounds <= rounds + 2
+    assert np.allclose(scaled.head * scales[:, None], plain.head, rtol=1e-4)
+
+
 @pytest.mark.parametrize("inexact", [False, True])
 def test_head_solver__refuses_a_step_that_overshoots(inexact: bool) -> None:
     inputs, classes, basis = _draw(3, 1.0)
