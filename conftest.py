@@ -68,6 +68,15 @@ def _one_sample() -> Iterator[None]:
         yield
 
 
+@pytest.fixture
+def serially() -> Iterator[None]:
+    """Flows of this process run without a cluster."""
+    from tests.store.serial_run import serial_flows
+
+    with serial_flows():
+        yield
+
+
 @pytest.fixture(autouse=True, scope="session")
 def _lasting_folders() -> Iterator[None]:
     """Accounts of tests are thrown away: whether a container keeps its folders is not asked."""

@@ -92,35 +92,6 @@ def say_odds(epsilon: float) -> str:
     )
 
 
-def bound_guesses(epsilon: float, before: float) -> float:
-    """Most guesses that are right with a release, of those that are right without it.
-
-    Parameters
-    ----------
-    epsilon
-        Privacy loss of what is guessed about.
-    before
-        Share of guesses that are right without the release, by whoever knows all else.
-
-    Returns
-    -------
-    share
-        Rounded up to a thousandth: an upper limit.
-
-    Notes
-    -----
-    Bayes: odds change at most ``exp(epsilon)``-fold; a share p is odds of ``p / (1 - p)``.
-
-    Examples
-    --------
-    >>> bound_guesses(1.0, 0.5), bound_guesses(0.1, 0.01)
-    (0.732, 0.012)
-    """
-    # Of the two forms the one whose power is at most 1: exp of 1,000 is too large for a float64.
-    against = (1 - before) * math.exp(-epsilon)
-    return math.ceil(1000 * before / (before + against) - 1e-9) / 1000
-
-
 def say_nats(nats: float) -> str:
     """What a bound on mutual information means for guesses, in a sentence.
 

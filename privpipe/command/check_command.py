@@ -20,7 +20,7 @@ from privpipe.pipeline.runs.subject_limit import count_subjects
 from privpipe.pipeline.stages import check, diagnosis, forecast, order_trial
 from privpipe.pipeline.stages.trial import REVEALED, draw_trial
 from privpipe.records.schema import ChunkPlan, predict_chunk_memory
-from privpipe.report.audit_text import list_unwritten, say_orders, say_unknown
+from privpipe.report import audit_text
 from privpipe.report.console import say, tabulate
 from privpipe.store.access.location import shown
 from privpipe.store.access.workspace import read_state
@@ -62,7 +62,7 @@ def check_command(
         say(f"cost       {cost.describe(price)}")
     orders = order_trial.try_orders(run, score) if score > 0 else None
     if orders is not None:
-        say(f"order      {say_orders(orders)}")
+        say(f"order      {audit_text.say_orders(orders)}")
     case, picture = _say_forecast(run)
     if case == "closed":
         say(f"All else is in order. What would pass: privpipe suggest {quote(config)}")
@@ -76,7 +76,7 @@ def check_command(
         "unknown_categories": dict(run.collection.unknown_categories),
         "constant_features": list(found.constant),
         "left_out": list_left_out(run),
-        "unwritten": list_unwritten(run.options.about),
+        "unwritten": audit_text.list_unwritten(run.options.about),
         "gate": _describe_gate(found.gate),
         "forecast": case,
         "cost": None if cost is None else asdict(cost),
@@ -171,23 +171,14 @@ def _list_lines(run: Run, found: forecast.SampleFindings) -> Iterator[tuple[str,
             yield name, f"{shown(collection.url)}: {describe(collection.schema_of_records)}"
     yield "method", f"{run.method.name} ({run.method.source})"
     if meaning is not None:
-        yield (
-            "budget",
-            f"{meaning.budget:g} is {_write_share(meaning.share)} the variance of the target "
-            f"prediction ({meaning.variance:.4g}, from {meaning.n_records:,} records).",
-        )
+        share = _write_share(meaning.share)
+        yield "budget", audit_text.say("check_budget", found=meaning, share=share)
     if about is not None:
         yield about.about, about.describe()
-    if unknown := say_unknown(run.collection.unknown_categories):
+    if unknown := audit_text.say_unknown(run.collection.unknown_categories):
         yield "names", unknown
     if constant:
-        n_more = len(constant) - MOST_NAMED
-        more = f" and {n_more} more (--json lists them)" if n_more > 0 else ""
-        yield (
-            "features",
-            f"{', '.join(constant[:MOST_NAMED])}{more} did not vary in the records read: they "
-            "say nothing, and least squares without a ridge refuses them.",
-        )
+        yield "features", audit_text.say("check_constant", names=constant, most=MOST_NAMED)
     if found.dependence:
         yield "features", found.dependence
     yield from (("code", sentence) for sentence in trusted_code.list_unrun(run.options))
@@ -204,7 +195,7 @@ def _list_lines(run: Run, found: forecast.SampleFindings) -> Iterator[tuple[str,
         yield "gate", "not enforced: the release will say that it is not gated."
     for sentence in spend.list_fleeting(run.options):
         yield "account", f"{sentence}: later runs do not know of what is released."
-    if unwritten := list_unwritten(run.options.about):
+    if unwritten := audit_text.list_unwritten(run.options.about):
         yield "about", f"the officer's page lacks, for [about]: {', '.join(unwritten)}."
     if left_out := list_left_out(run):
         yield "left out", f"{', '.join(left_out)}: variables are released where include names them."
@@ -240,22 +231,7 @@ def dry_run_command(config: str) -> dict[str, Any]:
     """Print the plan of a run."""
     run = check.check_stage(configuration_file.read_options(config))
     plan, meaning, subjects = _plan(run), forecast.forecast_run(run), count_subjects(run)
-    parts, workers = plan["seconds_by_part"], plan["workers"]
-    where = f"on {workers} workers" if workers else "in this process"
-    say(
-        f"would clean {plan['records']:,} records in {plan['chunks']:,} chunks ({plan['tasks']:,} "
-        f"tasks), {plan['bytes_raw'] / 2**20:,.0f} MiB uncompressed"
-    )
-    say(
-        f"would need  about {plan['bytes_per_thread'] / 2**20:,.0f} MiB per worker thread, "
-        f"{plan['bytes_on_disk'] / 2**20:,.0f} MiB of disk at most"
-    )
-    say(
-        f"would take  roughly {plan['seconds']:.0f} s {where}: start "
-        f"{parts['start']:.0f} s, passes over the records {parts['passes']:.0f} s, adversaries "
-        f"{parts['adversaries']:.0f} s (from reading one chunk now). On a busy machine it is twice "
-        "as long, and training of iterative methods comes on top."
-    )
+    say(audit_text.say("dry_run", plan=plan))
     if meaning is not None:
         say(f"would mean  {meaning.describe()}")
     for sentence in trusted_code.list_unrun(run.options):

@@ -9,6 +9,7 @@ import fsspec
 from privpipe.errors import OptionError
 from privpipe.pipeline.operations.erase import ErasureOptions, erase_records, plan_erasure
 from privpipe.pipeline.operations.record_removal import ChosenRecords
+from privpipe.report import audit_text
 from privpipe.report.console import say
 from privpipe.store.access.location import local_path, shown
 from privpipe.store.collections.growing_collection import read_uses
@@ -85,11 +86,4 @@ def _show(certificate: Mapping[str, Any], *, dry_run: bool) -> None:
     for sentence in certificate["left"]:
         say(f"left     {sentence}")
     if not dry_run:
-        say(
-            f"certificate {certificate['id']}: digest {certificate['before'][:16]} before, "
-            f"{certificate['after'][:16] or 'nothing'} after"
-        )
-        say(
-            "To release the rest run again. An earlier release that is gone is required: name "
-            "those that no one has a copy of in [audit] disowned."
-        )
+        say(audit_text.say("erased", one=certificate))

@@ -149,10 +149,7 @@ def _propose(
     say(tabulate(rows))
     texts = [one for one in schema.columns.values() if (one.kind, one.use) == ("text", "variable")]
     if len(texts) > 2:  # a target and what is confidential are; the rest is lost to features
-        say(
-            f"{len(texts)} texts become variables, which no target is predicted from: "
-            'use = "indicators" makes features of them.'
-        )
+        say(audit_text.say("texts", n=len(texts)))
     form = {key: one for key, one in schema.encode()["file"].items() if key != "missing"}
     say(f"file: {', '.join(f'{key} {one!r}' for key, one in form.items())}")
     proposal.write_schema(schema, place)

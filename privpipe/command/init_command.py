@@ -240,10 +240,7 @@ def init_command(
 def _say_written(n_records: int, n_gaps: int, *, standardise: bool) -> None:
     """What the records themselves need, and the configuration therefore says."""
     if n_gaps:
-        say(
-            f"{n_gaps:,} of {n_records:,} records have cells that are missing: "
-            '[release] nonfinite = "impute" is written, which fills in means.'
-        )
+        say(say_sentence("gaps", n=n_gaps, n_records=n_records))
     if standardise:
         say("Features differ in scale: [collection] standardise = true is written.")
 

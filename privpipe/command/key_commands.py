@@ -11,7 +11,8 @@ from privpipe.cluster.workers.certificates import make_certificates
 from privpipe.cluster.workers.processes import write_configuration
 from privpipe.errors import OptionError, StoreError
 from privpipe.numerics.limits import say_upper
-from privpipe.numerics.random.record_grids import Overlap
+from privpipe.numerics.random.record_overlap import Overlap
+from privpipe.report import audit_text
 from privpipe.report.console import say, tabulate
 from privpipe.report.work_bar import showing
 from privpipe.store.access.location import as_url, shown
@@ -158,10 +159,7 @@ def forget_key_command(release: str) -> dict[str, Any]:
     """Destroy a key, or all keys of a release; of no name list all, never their secrets."""
     if release:
         forgotten = _forget(release)
-        say(
-            f"{len(forgotten)} keys of {release} are destroyed: their draws can neither be "
-            "repeated nor be subtracted."
-        )
+        say(audit_text.say("keys_destroyed", n=len(forgotten), release=release))
         return {"forgotten": [entry.key_id for entry in forgotten]}
     entries, unreadable = list_keys(), list_unreadable()
     keys = [

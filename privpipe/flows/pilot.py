@@ -18,6 +18,7 @@ from privpipe.pipeline.runs.run import Run
 from privpipe.pipeline.stages import check, clean
 from privpipe.pipeline.stages.train import train_stage
 from privpipe.records.schema import ChunkPlan
+from privpipe.report.audit_text import say
 from privpipe.store.access.workspace import hold_workspace
 from privpipe.store.collections.collection import Collection
 
@@ -59,12 +60,7 @@ class Cost:
         '10,000,000,000 records: 24 processor hours (0.96 at 0.04 an hour), 4,100 GB read, \
 1,700 GB written, 0.05 hours of the scheduler.'
         """
-        money = f" ({_round(price * self.hours)} at {price:g} an hour)" if price else ""
-        return (
-            f"{self.n_records:,} records: {_round(self.hours)} processor hours{money}, "
-            f"{_round(self.bytes_read / 1e9)} GB read, {_round(self.bytes_written / 1e9)} GB "
-            f"written, {self.scheduler_hours:.1g} hours of the scheduler."
-        )
+        return say("cost", cost=self, price=price, round=_round)
 
 
 def _round(number: float) -> str:

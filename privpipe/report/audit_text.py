@@ -25,6 +25,7 @@ def sentences() -> "Environment":
 
     made = Environment(undefined=StrictUndefined, autoescape=False)
     made.filters["count"] = "{:,}".format
+    made.filters["mib"] = lambda n_bytes: f"{n_bytes / 2**20:,.0f}"
     made.filters["quoted"] = repr
     made.filters["words"] = lambda name: str(name).replace("_", " ")
     return made

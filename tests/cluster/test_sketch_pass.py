@@ -10,10 +10,12 @@ import pytest
 from privpipe.cluster.executors.executor import Executor
 from privpipe.cluster.passes.sketch_pass import sketch_collection
 from privpipe.errors import FormatError
-from privpipe.numerics.random.record_grids import Overlap
+from privpipe.numerics.random import record_overlap
+from privpipe.numerics.random.record_overlap import Overlap
 from privpipe.records.schema import CollectionSchema, Variable
 from privpipe.store.collections.collection import Collection, open_collection
 from privpipe.store.collections.writing import write_collection
+from privpipe.store.keyring import sketches as sketches_module
 from privpipe.store.keyring.sketches import Sketches
 from tests.store.test_writer_machine import flip_bit
 
@@ -60,6 +62,32 @@ def test_read__finds_damage_in_any_piece_of_a_sketch(tmp_path: Path) -> None:
     flip_bit(damaged, 8 * 30)  # beyond its head, in the first piece
     with pytest.raises(FormatError, match="damaged"):
         sketches.read("a", "frame")
+
+
+def test_sketch__of_many_records_is_in_pieces_that_are_missed_and_erased(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sketches_module, "PIECE_ROWS", 64)
+    monkeypatch.setattr(record_overlap, "MOST_AT_ONCE", 100)
+    people = np.random.default_rng(5).integers(1, 2**64, (500, 4), dtype=np.uint64)
+    sketches = Sketches(str(tmp_path))
+    sketches.key()
+    sketches.write({"old": {"frame": people[:300]}})
+    sketches.write({"new": {"frame": people[260:]}, "other": {"frame": people[:10]}})
+    np.testing.assert_array_equal(sketches.read("new", "frame"), people[260:])
+    ties = sketches.ties()
+    assert ties.between("new", "old") == Overlap(40 / 240, 40 / 300)
+    assert ties.between("other", "old") == Overlap(1.0, 10 / 300)
+    assert not ties.meet("new", "other")
+    sketches.blank("new", [0, 239])
+    blanked = people[260:].copy()
+    blanked[[0, 239]] = 0
+    np.testing.assert_array_equal(sketches.read("new", "frame"), blanked)
+    assert sketches.find_missing(["old", "new"]) == []
+    (tmp_path / ".records" / "words" / "new" / "frame.000003-000004").unlink()
+    assert sketches.find_missing(["old", "new"]) == ["new"]
+    with pytest.raises(FormatError, match="incomplete"):
+        sketches.read("new", "frame")
 
 
 def test_sketch__of_codes_is_by_names_of_categories_and_of_any_variables(tmp_path: Path) -> None:

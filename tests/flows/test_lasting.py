@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from privpipe.pipeline.stages.gate import list_weaker_limits
 from privpipe.pipeline.stages.increment_check import TimeSpan, find_history
 from privpipe.store.access import mounts
 from tests.operations.increments import configure
-from tests.store.serial_run import make_options, run_serially, serial_flows, write_small_collection
+from tests.store.serial_run import make_options, run_serially, write_small_collection
 from tests.store.test_noisy_crash_points import home, make_noisy
 
 __all__ = ["home"]
@@ -43,12 +43,6 @@ def mount(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Mounting:
         table.write_text("\n".join(lines))
 
     return over
-
-
-@pytest.fixture
-def serially() -> Iterator[None]:
-    with serial_flows():
-        yield
 
 
 def change_privacy(options: RunOptions, **changes: Any) -> RunOptions:

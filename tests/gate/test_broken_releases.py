@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +14,12 @@ from privpipe.errors import GateError
 from privpipe.store.arrays.layout import FEATURES
 from privpipe.store.releases.lazy_release import open_release
 from tests.gate.leaky_runs import make_leaky_options, make_records, write_records
-from tests.store.serial_run import run_serially, serial_flows
+from tests.store.serial_run import run_serially
 
 Break = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
-@pytest.fixture(autouse=True)
-def serially() -> Iterator[None]:
-    with serial_flows():
-        yield
+pytestmark = pytest.mark.usefixtures("serially")
 
 
 def tell_in_lowest_bit(raw: np.ndarray, released: np.ndarray) -> np.ndarray:

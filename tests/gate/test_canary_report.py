@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +16,9 @@ from privpipe.pipeline.runs.watch import Watch
 from privpipe.report.console import PlainConsole
 from tests.flows.canaries import Canaries
 from tests.gate.leaky_runs import make_leaky_options, make_records, write_records
-from tests.store.serial_run import run_serially, serial_flows
+from tests.store.serial_run import run_serially
 
-
-@pytest.fixture(autouse=True)
-def serially() -> Iterator[None]:
-    with serial_flows():
-        yield
+pytestmark = pytest.mark.usefixtures("serially")
 
 
 @pytest.mark.slow

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,17 +18,14 @@ from privpipe.store.keyring.account import find_account
 from privpipe.store.keyring.registers import read_releases, register_release
 from privpipe.store.releases.lazy_release import open_release
 from tests.gate.leaky_runs import make_leaky_options, make_records, write_records
-from tests.store.serial_run import run_serially, serial_flows, write_small_collection
+from tests.store.serial_run import run_serially, write_small_collection
 from tests.store.test_noisy_crash_points import make_noisy
 
 DEAD = "http://127.0.0.1:1/release.zarr"
 """Nobody listens there: the client's own exception."""
 
 
-@pytest.fixture(autouse=True)
-def serially() -> Iterator[None]:
-    with serial_flows():
-        yield
+pytestmark = pytest.mark.usefixtures("serially")
 
 
 def test_noisy_run__on_yesterdays_account_draws_nothing(

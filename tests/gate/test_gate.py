@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -29,13 +28,9 @@ from privpipe.store.keyring.account import find_account
 from privpipe.store.keyring.account_chain import check_chain
 from privpipe.store.releases.lazy_release import open_release
 from tests.gate.leaky_runs import make_leaky_options, make_records, write_records
-from tests.store.serial_run import run_serially, serial_flows
+from tests.store.serial_run import run_serially
 
-
-@pytest.fixture(autouse=True)
-def serially() -> Iterator[None]:
-    with serial_flows():
-        yield
+pytestmark = pytest.mark.usefixtures("serially")
 
 
 @pytest.fixture

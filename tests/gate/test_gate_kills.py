@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +13,14 @@ from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.store.access.objects import open_store, read_bytes
 from privpipe.store.releases.lazy_release import open_release
 from tests.gate.leaky_runs import make_leaky_options, make_records, write_records
-from tests.store.serial_run import run_serially, serial_flows
+from tests.store.serial_run import run_serially
 
 
 class KilledError(OSError):
     """The process is gone."""
 
 
-@pytest.fixture(autouse=True)
-def serially() -> Iterator[None]:
-    with serial_flows():
-        yield
+pytestmark = pytest.mark.usefixtures("serially")
 
 
 @pytest.fixture(params=["file", "memory"])

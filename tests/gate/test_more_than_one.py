@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +22,9 @@ from privpipe.store.releases.lazy_release import open_release
 from privpipe.store.releases.published import EarlierRelease, open_earlier_release
 from tests.gate.leaky_runs import make_leaky_options, make_records, write_records
 from tests.gate.test_broken_releases import break_map
-from tests.store.serial_run import run_serially, serial_flows
+from tests.store.serial_run import run_serially
 
-
-@pytest.fixture(autouse=True)
-def serially() -> Iterator[None]:
-    with serial_flows():
-        yield
+pytestmark = pytest.mark.usefixtures("serially")
 
 
 def mask(raw: np.ndarray) -> np.ndarray:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.pipeline.stages.check import check_stage
 from privpipe.store.access.workspace import RunState, write_state
 from tests.gate.leaky_runs import make_leaky_options, make_records, write_records
-from tests.store.serial_run import run_serially, serial_flows
+from tests.store.serial_run import run_serially
 
 BAD = {
     "gate.confidential_advantage_max": ("-0.1", "greater than or equal to 0"),
@@ -61,12 +60,6 @@ def test_check__one_class_is_refused(tmp_path: Path) -> None:
 def test_check__too_few_held_out_records_are_refused(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="The gate cannot be passed: about"):
         check(tmp_path, make_records(300))
-
-
-@pytest.fixture
-def serially() -> Iterator[None]:
-    with serial_flows():
-        yield
 
 
 REMOVED = {

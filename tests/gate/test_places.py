@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +21,12 @@ from privpipe.pipeline.stages.gate import judge_findings
 from privpipe.pipeline.stages.train import train_stage
 from privpipe.store.access.workspace import hold_workspace, workspace_url
 from tests.gate.leaky_runs import CHUNK_ROWS, make_leaky_options, make_records, write_records
-from tests.store.serial_run import run_serially, serial_flows
+from tests.store.serial_run import run_serially
 
 N_CHUNKS = 12
 
 
-@pytest.fixture(autouse=True)
-def serially() -> Iterator[None]:
-    with serial_flows():
-        yield
+pytestmark = pytest.mark.usefixtures("serially")
 
 
 def write_leaking(folder: Path, rows: slice, cuts: tuple[int, ...] = ()) -> RunOptions:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +14,12 @@ import pytest
 from privpipe.records.sampling import make_split
 from privpipe.store.releases.lazy_release import open_release
 from tests.gate.leaky_runs import make_leaky_options, make_records, write_records
-from tests.store.serial_run import run_serially, serial_flows
+from tests.store.serial_run import run_serially
 
 UNGATED = {"gate": {"enforce": False}, "audit": {"adversaries": []}}
 
 
-@pytest.fixture(autouse=True)
-def serially() -> Iterator[None]:
-    with serial_flows():
-        yield
+pytestmark = pytest.mark.usefixtures("serially")
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +24,9 @@ from privpipe.pipeline.stages.gate import list_weaker_limits
 from privpipe.pipeline.stages.train import train_stage
 from privpipe.report.console import PlainConsole
 from tests.gate.leaky_runs import CHUNK_ROWS, make_leaky_options, make_records, write_records
-from tests.store.serial_run import run_serially, serial_flows
+from tests.store.serial_run import run_serially
 
-
-@pytest.fixture(autouse=True)
-def serially() -> Iterator[None]:
-    with serial_flows():
-        yield
+pytestmark = pytest.mark.usefixtures("serially")
 
 
 def read_audit(folder: Path) -> dict[str, Any]:

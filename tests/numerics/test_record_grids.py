@@ -7,16 +7,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from privpipe.numerics.random import record_grids
-from privpipe.numerics.random.record_grids import (
-    GridFrame,
-    Overlap,
-    fit_frame,
-    match_rows,
-    measure_overlap,
-    word_features,
-    word_values,
-)
+from privpipe.numerics.random import record_grids, record_overlap
+from privpipe.numerics.random.record_grids import GridFrame, fit_frame, word_features, word_values
+from privpipe.numerics.random.record_overlap import Overlap, match_rows, measure_overlap
 
 KEY = bytes(range(32))
 Law = Callable[[np.random.Generator, int], np.ndarray]
@@ -95,8 +88,12 @@ def test_grids__of_few_profiles_count_multiplicities_and_say_so() -> None:
     assert first.meets(first.x + 1e-9).mine == 1.0
 
 
+@pytest.mark.parametrize("at_once", [100, 1 << 22])
 @pytest.mark.parametrize("repeated", [1, 3])
-def test_overlap__is_that_of_sets_of_words(repeated: int) -> None:
+def test_overlap__is_that_of_sets_of_words(
+    repeated: int, at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record_overlap, "MOST_AT_ONCE", at_once)
     rng = np.random.default_rng(10)
     people = rng.integers(1, 2**64, (400, 4), dtype=np.uint64)
     mine, other = np.repeat(people[:300], repeated, axis=0), people[100:].copy()
@@ -111,6 +108,9 @@ def test_overlap__is_that_of_sets_of_words(repeated: int) -> None:
     ]
     if repeated == 1:
         assert (found.mine, found.other) == tuple(shares)
+    else:  # of each other record one of three
+        n_met = len(left[1]) * shares[1]
+        assert (found.mine, found.other) == (n_met / len(left[0]), n_met / len(left[1]))
     assert found.by_profile == (repeated > 1)
 
 

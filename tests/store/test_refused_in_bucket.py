@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,16 +29,13 @@ from privpipe.store.releases.published import check_release
 from tests.gate.leaky_runs import make_leaky_options, make_records, write_records
 from tests.operations.increments import append, configure
 from tests.operations.increments import release as release_increment
-from tests.store.serial_run import make_options, run_serially, serial_flows, write_small_collection
+from tests.store.serial_run import make_options, run_serially, write_small_collection
 from tests.store.test_noisy_crash_points import home, make_noisy
 
 __all__ = ["home"]
 
 
-@pytest.fixture(autouse=True)
-def serially() -> Iterator[None]:
-    with serial_flows():
-        yield
+pytestmark = pytest.mark.usefixtures("serially")
 
 
 def list_place(url: str) -> list[str]:

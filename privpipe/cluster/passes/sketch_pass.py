@@ -12,6 +12,7 @@ import numpy as np
 
 from privpipe.cluster.executors.executor import Executor
 from privpipe.numerics.random import record_grids
+from privpipe.numerics.random.record_overlap import MOST_AT_ONCE, make_words
 from privpipe.protocols import FloatArray, WordArray
 from privpipe.records.schema import Partition, PartitionRun, cut_by_partition
 from privpipe.store.arrays.layout import FEATURES
@@ -22,8 +23,6 @@ SAMPLED_CHUNKS = 8
 SAMPLED_ROWS = 4_096
 SAMPLED_VALUES = 1 << 20
 """Of each: what the units of records are found from that fit no known ones."""
-MOST_TOGETHER = 4_000_000
-"""Records whose words are retained in memory, 128 MB a frame, to be compared at once."""
 
 
 @dataclass(frozen=True)
@@ -95,11 +94,13 @@ def sketch_collection(
         due = [one for one in whose if one.id not in known.get(digest, ())]
         if digest in known:  # who came later was cut in its units, but its subjects may be unknown
             due = [one for one in due if one.kind == "subject"]
-        if due:
-            made[digest] = _sketch_partition(executor, part, by, due)
-        if sum(parts[one].n_records for one in made) > MOST_TOGETHER:
+        if not due:
+            continue
+        # Those that are compared at once are in memory: a large partition is compared alone.
+        if made and sum(parts[one].n_records for one in [*made, digest]) > MOST_AT_ONCE:
             sketches.write(made)
             made = {}
+        made[digest] = _sketch_partition(executor, part, by, due)
     if made:
         sketches.write(made)
 
@@ -136,7 +137,7 @@ def _sketch_partition(
     executor: Executor, part: Partition, by: SketchInput, frames: Sequence[record_grids.GridFrame]
 ) -> dict[str, WordArray]:
     """Words of a partition's records in each frame, in their order."""
-    words = {one.id: np.zeros((part.n_records, record_grids.N_GRIDS), np.uint64) for one in frames}
+    words = {one.id: make_words(part.n_records) for one in frames}
     runs = _cut(by.collection, part)
     tasks = [(f"{part.digest[:12]}-{run.first_record:012d}", (run,)) for run in runs]
     shared = (by, tuple(frames))

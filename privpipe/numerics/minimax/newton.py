@@ -8,6 +8,7 @@ retreats. It never sees a record.
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 
 import numpy as np
 import scipy.linalg as sl
@@ -124,6 +125,12 @@ def _jitter(matrix: FloatArray) -> FloatArray:
     # Of each entry: of outputs whose scales differ 10^5-fold a share of the mean was more than the
     # small ones bend, and 200 steps gained a hundredth of what was left each.
     return np.asarray(1e-12 * np.diagonal(matrix) + 1e-300)
+
+
+def _solve_positive(matrix: FloatArray, slope: FloatArray) -> FloatArray:
+    # Not sl.solve, which warns of outputs that are nothing but zeros.
+    factor = sl.cho_factor(matrix, lower=True, check_finite=False)
+    return np.asarray(sl.cho_solve(factor, slope, check_finite=False))
 
 
 class HeadSolver:
@@ -328,7 +335,7 @@ class HeadSolver:
     def _divide(self, slope: FloatArray, damping: float) -> FloatArray:
         """Solve with the damped Hessian, or with the block where there is none."""
         if len(self._hessian) == 0:
-            return np.asarray(sl.solve(self._block, slope, assume_a="pos", check_finite=False))
+            return _solve_positive(self._block, slope)
         # Böhning's bound is the same block for every score: the Hessian is ordered score by
         # score.
         bound = np.kron(np.eye(slope.shape[1]), self._block)
@@ -336,9 +343,7 @@ class HeadSolver:
         for least in ROUNDING:
             matrix = self._hessian + max(damping, least) * bound
             with suppress(np.linalg.LinAlgError):
-                factor = sl.cho_factor(matrix, lower=True, check_finite=False)
-                solution = sl.cho_solve(factor, slope.T.ravel(), check_finite=False)
-                return np.asarray(solution.reshape(slope.T.shape).T)
+                return _solve_positive(matrix, slope.T.ravel()).reshape(slope.T.shape).T
         raise ConvergenceError(
             "The curvature of an inner problem is not positive, or not finite.",
             remedy="Raise regularisation, or scale the features: [collection] standardise = true.",
@@ -511,8 +516,4 @@ class InexactSolver(HeadSolver):
 
     def _precondition(self, residual: FloatArray) -> FloatArray:
         """M^-1 with the pairs of earlier runs."""
-
-        def begin(slope: FloatArray) -> FloatArray:
-            return np.asarray(sl.solve(self._block, slope, assume_a="pos", check_finite=False))
-
-        return divide_by_curvature(residual, self._pairs, begin)
+        return divide_by_curvature(residual, self._pairs, partial(_solve_positive, self._block))

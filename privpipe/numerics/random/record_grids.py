@@ -14,10 +14,9 @@ from dataclasses import asdict, dataclass
 from functools import lru_cache
 
 import numpy as np
-import pandas as pd
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
-from privpipe.protocols import AnyArray, BoolArray, FloatArray, IntArray, WordArray
+from privpipe.protocols import AnyArray, FloatArray, WordArray
 
 N_GRIDS = 4
 """Words of a record, 8 bytes each; a record is known again by any one of them."""
@@ -71,23 +70,6 @@ class GridFrame:
             return False
         far = [abs(a - b) > 1 for a, b in zip(self.exponents, other.exponents, strict=True)]
         return sum(far) <= len(far) // 10
-
-
-@dataclass(frozen=True)
-class Overlap:
-    """How much two sets of records have in common.
-
-    Parameters
-    ----------
-    mine, other
-        Share of each that the other holds; 0 where no more meet than would by chance.
-    by_profile
-        Whether records are equal as profiles: then other people may have the same.
-    """
-
-    mine: float
-    other: float
-    by_profile: bool = False
 
 
 def word_features(x: FloatArray, names: Sequence[str], frame: GridFrame, key: bytes) -> WordArray:
@@ -179,113 +161,6 @@ def fit_frame(x: FloatArray, names: Sequence[str], n_records: int, key: bytes) -
         if met * n_records <= CHANCE * max(len(x), 1):
             return frame
     return coarsest
-
-
-def measure_overlap(mine: WordArray, other: WordArray) -> Overlap:
-    """How much of each of two sets of records, in the words of one frame, is in the other.
-
-    Chance meetings are expected as often as different records of the other set meet one another;
-    a share counts where clearly more meet. Where records are few profiles every equal one counts.
-
-    Parameters
-    ----------
-    mine, other : (n_records, N_GRIDS), uint64
-
-    Examples
-    --------
-    >>> words = np.arange(1, 41, dtype=np.uint64).reshape(10, 4)
-    >>> measure_overlap(words[:5], words)
-    Overlap(mine=1.0, other=0.5, by_profile=False)
-    """
-    mine, other = (_take(words, np.asarray(words.any(axis=1))) for words in (mine, other))
-    if not (len(mine) and len(other)):
-        return Overlap(0.0, 0.0)
-    distinct = [_drop_repeated(words) for words in (mine, other)]
-    repeated = max(1 - len(a) / len(b) for a, b in zip(distinct, (mine, other), strict=True))
-    expected = _bound_chance(max(distinct, key=len)) * len(distinct[0]) * len(distinct[1])
-    shares = [_count_met(*pair, expected) for pair in ((mine, other), (other, mine))]
-    by_profile = repeated > max(shares) / 2
-    if by_profile:
-        shares = [(match_rows(a, b) >= 0).mean() for a, b in ((mine, other), (other, mine))]
-    return Overlap(float(shares[0]), float(shares[1]), bool(by_profile and max(shares)))
-
-
-def match_rows(mine: WordArray, other: WordArray) -> IntArray:
-    """Row of `other` that each row of `mine` is found again in, -1 where in none.
-
-    Of equal records each is given once while there are some left: the k-th to the k-th.
-
-    Examples
-    --------
-    >>> words = np.arange(1, 13, dtype=np.uint64).reshape(3, 4)
-    >>> match_rows(words[[2, 0, 0]], words)
-    array([ 2,  0, -1])
-    """
-    rows = np.full(len(mine), -1, np.int64)
-    taken = np.zeros(len(other), bool)
-    for g in reversed(range(N_GRIDS)):  # the finest first: in coarser ones some meet by chance
-        left = np.flatnonzero((rows < 0) & (mine[:, g] != 0))
-        free = np.flatnonzero(~taken & (other[:, g] != 0))
-        a, b = _count_up(mine[left, g], left), _count_up(other[free, g], free)
-        # Joined by hashing: NumPy compares pairs one by one, and took twenty times as long.
-        met = a.merge(b, on=["word", "rank"])
-        rows[met["row_x"]] = met["row_y"]
-        taken[met["row_y"]] = True
-    return rows
-
-
-def _count_up(words: WordArray, rows: IntArray) -> pd.DataFrame:
-    """Words of some rows with how often each was met before, so that all pairs are different."""
-    rank = pd.Series(words).groupby(words).cumcount()
-    return pd.DataFrame({"word": words, "rank": rank, "row": rows})
-
-
-def _count_met(some: WordArray, others: WordArray, expected: FloatArray) -> float:
-    """Share of records of which a word is among the others', in grids where clearly many meet."""
-    found = np.zeros(len(some), bool)
-    for g in range(N_GRIDS):
-        met = is_among(some[:, g], others[:, g])
-        if met.sum() > expected[g] + 4 * np.sqrt(expected[g]):
-            found |= met
-    return float(found.mean())
-
-
-def is_among(some: WordArray, others: WordArray) -> BoolArray:
-    """Which words are among others; none where nothing was read.
-
-    Examples
-    --------
-    >>> is_among(np.array([0, 1, 2], np.uint64), np.array([2, 0], np.uint64))
-    array([False, False,  True])
-    """
-    # Not np.isin, whose np.unique takes fifty times as long as a sort for words (NumPy 2.3).
-    return np.asarray(pd.Series(some).isin(others) & (some != 0), bool)
-
-
-def _drop_repeated(words: WordArray) -> WordArray:
-    """One of all equal rows."""
-    # Words are random: one sum of two different rows is equal once in 2^64.
-    sums = pd.Series(words.sum(axis=1, dtype=np.uint64))
-    return _take(words, ~sums.duplicated().to_numpy())
-
-
-def _take(words: WordArray, chosen: BoolArray) -> WordArray:
-    """Some rows; all of them without a copy, which of many takes gigabytes."""
-    return words if chosen.all() else words[chosen]
-
-
-def _bound_chance(distinct: WordArray) -> FloatArray:
-    """Upper limit of how often two different records share a word, (N_GRIDS,).
-
-    By the pairs that do among the larger of both sets. Where none does there may be three (Poisson,
-    95 %); in the fine grid at least 2^16 times fewer do than in the coarse one.
-    """
-    n_pairs = max(len(distinct) * (len(distinct) - 1) / 2, 1.0)
-    counts = [np.unique(distinct[:, g], return_counts=True)[1] for g in range(N_GRIDS)]
-    met = np.array([float((n * (n - 1.0) / 2).sum()) for n in counts])
-    rates = np.minimum((met + 3.0 + 2 * np.sqrt(met)) / n_pairs, 1.0)
-    rates[-1] = min(met[-1] / n_pairs + rates[0] * 2.0**-FINE, 1.0)
-    return np.asarray(rates, np.float64)
 
 
 def _measure_chance(distinct: WordArray) -> FloatArray:

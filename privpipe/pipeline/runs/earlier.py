@@ -17,6 +17,7 @@ from privpipe.attacks.adversaries.evidence import LeftOut
 from privpipe.errors import PrivpipeError, StoreError
 from privpipe.numerics.moments import name_targets
 from privpipe.pipeline.runs.run import Run, now
+from privpipe.report.audit_text import say
 from privpipe.store.access.location import local_path, shown
 from privpipe.store.arrays.layout import companion_url, exists, read_header
 from privpipe.store.keyring.account_chain import AccountChain, reaching
@@ -129,18 +130,9 @@ def find_differences(run: Run, model_digest: str) -> list[str]:
     StoreError, FormatError
         If the register or a sketch cannot be read.
     """
-    unknown = [
-        f"The records of the release {entry.name} have no sketch beside the account. So it is not "
-        "known whether they are among those of this one. Make it by `privpipe account --sketch "
-        "COLLECTION`, or, where no one has a copy, name its run in [audit] disowned."
-        for entry in _list_unknown(run)
-    ]
+    unknown = [say("differs_unknown", name=entry.name) for entry in _list_unknown(run)]
     return unknown + [
-        f"The release {entry.name} has another model, learned from records of which "
-        f"{share} are among those of this one. The difference of the two reveals single "
-        "records that only one of them saw, whatever each reveals by itself. Release with the "
-        "options of that one, whose model is then used again. Name its place in [audit] earlier "
-        "if it was moved. Or learn from public records ([training] public = true)."
+        say("differs_model", name=entry.name, share=share)
         for entry, share in _list_different(run)
         if entry.model != model_digest
     ]

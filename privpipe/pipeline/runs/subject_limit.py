@@ -12,6 +12,7 @@ from privpipe.errors import GuaranteeError, OptionError
 from privpipe.pipeline.runs.run import Run
 from privpipe.promises import RECORDS_OF_ONE
 from privpipe.protocols import AnyArray, BoolArray, Guarantee, IntArray
+from privpipe.report.audit_text import say
 from privpipe.store.access import location, objects, workspace
 
 Counts: TypeAlias = "pd.Series[int]"
@@ -78,11 +79,7 @@ class SubjectFindings:
 
     def describe(self) -> str:
         """In a sentence."""
-        rest = f"; {self.n_withheld:,} further records are withheld" if self.n_withheld else ""
-        return (
-            f"{self.n_subjects:,} subjects in {self.subject!r}, at most {self.largest:,} records "
-            f"of one: the promise for a subject is epsilon times {self.n_released}{rest}."
-        )
+        return say("subjects", one=self)
 
 
 def check_subjects(run: Run) -> None:

@@ -21,7 +21,8 @@ import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
 from privpipe.errors import FormatError, OptionError
-from privpipe.numerics.random.record_grids import N_GRIDS, GridFrame, match_rows
+from privpipe.numerics.random.record_grids import GridFrame
+from privpipe.numerics.random.record_overlap import make_words, match_rows
 from privpipe.protocols import IntArray
 from privpipe.records.schema import Partition
 from privpipe.store.access.location import shown
@@ -234,7 +235,7 @@ def _match(part: Partition, entry: Registered, sketches: Sketches) -> IntArray:
     for frame in known.get(part.digest, ()):
         if frame == SUBJECTS:
             continue
-        words = np.zeros((ends[-1], N_GRIDS), np.uint64)
+        words = make_words(int(ends[-1]))
         for digest, rows in held:
             if frame in known.get(digest, ()):
                 words[rows] = sketches.read(digest, frame)

@@ -19,13 +19,9 @@ import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
 from privpipe.errors import FormatError
-from privpipe.numerics.random.record_grids import (
-    N_GRIDS,
-    GridFrame,
-    Overlap,
-    is_among,
-    measure_overlap,
-)
+from privpipe.numerics.random import record_overlap
+from privpipe.numerics.random.record_grids import N_GRIDS, GridFrame
+from privpipe.numerics.random.record_overlap import Overlap, is_among
 from privpipe.protocols import WordArray
 from privpipe.store.access.lease import check_enforced
 from privpipe.store.access.location import join, local_path, shown
@@ -37,6 +33,8 @@ FOLDER = ".records"
 NEAR = 0.9
 """Share of both from which on two partitions are versions of one another."""
 NOTHING = Overlap(0.0, 0.0)
+PIECE_ROWS = 1 << 20
+"""Records in an object of words, 32 MB; larger partitions have several. Part of the format."""
 T = TypeVar("T")
 
 
@@ -168,7 +166,12 @@ class Sketches:
         """
         for partition, tables in words.items():
             for frame, table in tables.items():
-                self._put(f"words/{partition}/{frame}", self._seal(table))
+                n = -(-len(table) // PIECE_ROWS)
+                for k in range(max(n, 1)):
+                    # Names say how many there are: a piece that is lost is missed.
+                    name = f"{frame}.{k:06d}-{n:06d}" if n > 1 else frame
+                    piece = table[k * PIECE_ROWS : (k + 1) * PIECE_ROWS]
+                    self._put(f"words/{partition}/{name}", self._seal(piece))
         # Words were put first: a writer who dies here leaves a sketch without a note, which `check`
         # finds.
         there, notes = self.known_words(), self._notes()
@@ -181,12 +184,14 @@ class Sketches:
             if len(mine) == 1:  # an only one has but itself to meet
                 others -= mine.keys()
             # Joined once for all partitions: each table that is compared costs four searches.
-            grids = range(N_GRIDS if others else 0)
+            is_small = sum(sizes.values()) <= record_overlap.MOST_AT_ONCE
+            grids = range(N_GRIDS if others and is_small else 0)
             index = [np.concatenate([table[:, g] for table in mine.values()]) for g in grids]
             for other in sorted(others):
-                table = mine[other] if other in mine else self.read(other, frame)
-                for one in _find_owners(index, table, sizes) - {other}:
-                    overlap = measure_overlap(mine[one], table)
+                table = mine[other] if other in mine else self._join(there[other][frame])
+                owners = _find_owners(index, table, sizes) if is_small else set(mine)
+                for one in owners - {other}:
+                    overlap = record_overlap.measure_overlap(mine[one], table)
                     # Of several frames the one that finds most in common counts.
                     if overlap.mine > found[one].get(other, NOTHING).mine:
                         found[one][other] = overlap
@@ -194,13 +199,20 @@ class Sketches:
             note = _Note(tuple(sorted({*before[one].frames, *tables})), found[one])
             self._put(f"links/{one}.json", json.dumps(asdict(note), sort_keys=True).encode())
 
-    def known_words(self) -> dict[str, list[str]]:
-        """Frames of all words that are there, those of a sketch under way included."""
-        found: dict[str, list[str]] = {}
-        for name in self._list("words/"):
-            _, partition, frame = name.split("/")
-            found.setdefault(partition, []).append(frame)
-        return found
+    def known_words(self, partition: str = "") -> dict[str, dict[str, list[str]]]:
+        """Objects of every frame of a partition whose words are all there, noted or not."""
+        found: dict[str, dict[str, list[str]]] = {}
+        for name in sorted(self._list(f"words/{partition}/" if partition else "words/")):
+            _, digest, last = name.split("/")
+            found.setdefault(digest, {}).setdefault(last.partition(".")[0], []).append(name)
+        return {
+            digest: {
+                frame: names
+                for frame, names in frames.items()
+                if len(names) == int(names[-1].partition(".")[2].partition("-")[2] or 1)
+            }
+            for digest, frames in found.items()
+        }
 
     def read(self, partition: str, frame: str) -> WordArray:
         """Words of a partition, (n_records, N_GRIDS).
@@ -210,14 +222,29 @@ class Sketches:
         FormatError
             If they are missing, damaged, or made with another key.
         """
-        name = f"words/{partition}/{frame}"
+        return self._join(self.known_words(partition).get(partition, {}).get(frame, []))
+
+    def _join(self, names: Sequence[str]) -> WordArray:
+        """Words of all objects of a frame, in their order."""
+        if not names:
+            raise self._damaged("words")
+        last = self._open(names[-1])
+        first = (len(names) - 1) * PIECE_ROWS
+        words = record_overlap.make_words(first + len(last))
+        words[first:] = last
+        for k, name in enumerate(names[:-1]):
+            words[k * PIECE_ROWS : (k + 1) * PIECE_ROWS] = self._open(name)
+        return words
+
+    def _open(self, name: str) -> WordArray:
         content = self._get(name)
         # 16 characters of the fingerprint, 4 bytes of the checksum.
         body = memoryview(content)[20:]
         head = self.key().fingerprint.encode() + _checksum(body)
         if content[:20] != head or len(body) % (8 * N_GRIDS):
             raise self._damaged(name)
-        return np.frombuffer(body, "<u8").reshape(-1, N_GRIDS).astype(np.uint64)
+        words: WordArray = np.frombuffer(body, "<u8").reshape(-1, N_GRIDS).astype(np.uint64)
+        return words
 
     def blank(self, partition: str, rows: Sequence[int]) -> None:
         """Forget the words of some records of a partition: no one meets them again.
@@ -227,12 +254,15 @@ class Sketches:
         FormatError
             As `read`.
         """
-        for frame in self.known_words().get(partition, ()):
-            table = self.read(partition, frame)
+        for name in self._list(f"words/{partition}/"):
+            piece = name.partition(".")[2].partition("-")[0]
+            first = int(piece or 0) * PIECE_ROWS
+            mine = [row - first for row in rows if not piece or 0 <= row - first < PIECE_ROWS]
+            table = self._open(name) if mine else record_overlap.make_words(0)
             # Words of zero meet nothing; and a second erasure writes nothing.
-            if table[list(rows)].any():
-                table[list(rows)] = 0
-                self._put(f"words/{partition}/{frame}", self._seal(table))
+            if table[mine].any():
+                table[mine] = 0
+                self._put(name, self._seal(table))
 
     def ties(self) -> Ties:
         """Which partitions have records in common.
@@ -335,8 +365,10 @@ def _find_owners(index: list[WordArray], table: WordArray, sizes: Mapping[str, i
     names, ends = list(sizes), np.cumsum(list(sizes.values()))
     found: set[int] = set()
     for g, words in enumerate(index):
-        if len(found) == len(names):
-            break
-        rows = np.flatnonzero(is_among(words, table[:, g]))
-        found.update(np.searchsorted(ends, rows, "right").tolist())
+        for at in range(0, len(table), record_overlap.MOST_AT_ONCE):
+            if len(found) < len(names):
+                rows = np.flatnonzero(
+                    is_among(words, table[at : at + record_overlap.MOST_AT_ONCE, g])
+                )
+                found.update(np.searchsorted(ends, rows, "right").tolist())
     return {names[one] for one in found}

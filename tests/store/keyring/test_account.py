@@ -19,7 +19,7 @@ from privpipe.command.key_commands import account_command
 from privpipe.errors import FormatError, GuaranteeError, OptionError, StoreError
 from privpipe.numerics.noise.composition import convert_rho, find_rho
 from privpipe.numerics.noise.gaussian import find_sigma
-from privpipe.numerics.random.record_grids import Overlap
+from privpipe.numerics.random.record_overlap import Overlap
 from privpipe.store.keyring.account import (
     Account,
     Charge,
