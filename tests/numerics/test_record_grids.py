@@ -160,6 +160,17 @@ def test_match_rows__follows_any_order_and_equal_records_in_turn() -> None:
     np.testing.assert_array_equal(x[rows], x[order])
 
 
+def test_pairs__of_few_words_are_those_of_rows_that_match(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Equal words lie in many pieces of a table, and a record is in one pair at most."""
+    rng = np.random.default_rng(11)
+    known = rng.integers(1, 2**64, (40, 4), dtype=np.uint64)
+    tables = tuple(np.take_along_axis(known, rng.integers(0, k, (450, 4)), 0) for k in (40, 15))
+    matched = int((match_rows(*tables) >= 0).sum())
+    monkeypatch.setattr(record_overlap, "MOST_AT_ONCE", 100)
+    assert record_overlap._count_pairs(tables, record_overlap._cut(*tables)) == matched
+    assert int((match_rows(*tables) >= 0).sum()) == matched < 450
+
+
 @pytest.mark.parametrize("x", [np.empty((0, 3)), np.ones((1, 3)), np.full((4, 3), np.nan)])
 def test_frame__of_hardly_any_record_is_made_all_the_same(x: np.ndarray) -> None:
     first = First(x)
