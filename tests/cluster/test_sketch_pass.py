@@ -72,6 +72,9 @@ def test_sketch__of_many_records_is_in_pieces_that_are_missed_and_erased(
     people = np.random.default_rng(5).integers(1, 2**64, (500, 4), dtype=np.uint64)
     sketches = Sketches(str(tmp_path))
     sketches.key()
+    left = tmp_path / ".records" / "words" / "old" / "frame"  # by a version without pieces
+    left.parent.mkdir(parents=True)
+    left.write_bytes(b"half")
     sketches.write({"old": {"frame": people[:300]}})
     sketches.write({"new": {"frame": people[260:]}, "other": {"frame": people[:10]}})
     np.testing.assert_array_equal(sketches.read("new", "frame"), people[260:])

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from tempfile import TemporaryFile
+from typing import IO
 
 import numpy as np
 import pytest
@@ -158,6 +161,25 @@ def test_match_rows__follows_any_order_and_equal_records_in_turn() -> None:
     rows = match_rows(word_features(x[order] + 1e-9, name(x), first.frame, KEY), first.words)
     assert sorted(rows) == list(range(300))
     np.testing.assert_array_equal(x[rows], x[order])
+
+
+def test_words__of_many_records_have_their_room_on_the_disk(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A page that finds no room when it is written ends the process by a signal."""
+    opened = []
+
+    def keep() -> IO[bytes]:
+        file = TemporaryFile()
+        opened.append(os.dup(file.fileno()))
+        return file
+
+    monkeypatch.setattr(record_overlap.tempfile, "TemporaryFile", keep)
+    monkeypatch.setattr(record_overlap, "MOST_AT_ONCE", 100)
+    words = record_overlap.make_words(100_000)
+    assert words.shape == (100_000, 4)
+    assert os.fstat(opened[0]).st_blocks * 512 >= words.nbytes
+    os.close(opened[0])
 
 
 def test_pairs__of_few_words_are_those_of_rows_that_match(monkeypatch: pytest.MonkeyPatch) -> None:

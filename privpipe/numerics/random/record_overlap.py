@@ -4,6 +4,7 @@ Words are read a range of their values at a time, by whatever equals them: what 
 of one range, while words and marks of many records lie in a temporary file.
 """
 
+import os
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -47,6 +48,8 @@ def _make(n: int, kind: type[np.generic]) -> Any:
         return np.zeros(n, kind)
     # Without a name: it is gone with the array, and with a process that is killed.
     with tempfile.TemporaryFile() as file:
+        # Of a full disk an error now, not a signal that ends the process when a page is written.
+        os.posix_fallocate(file.fileno(), 0, n * np.dtype(kind).itemsize)
         return np.memmap(file, kind, shape=(n,))
 
 

@@ -201,17 +201,17 @@ class Sketches:
 
     def known_words(self, partition: str = "") -> dict[str, dict[str, list[str]]]:
         """Objects of every frame of a partition whose words are all there, noted or not."""
-        found: dict[str, dict[str, list[str]]] = {}
+        found: dict[str, dict[tuple[str, int], list[str]]] = {}
         for name in sorted(self._list(f"words/{partition}/" if partition else "words/")):
             _, digest, last = name.split("/")
-            found.setdefault(digest, {}).setdefault(last.partition(".")[0], []).append(name)
+            at = last.partition(".")[0], int(last.partition("-")[2] or 1)
+            found.setdefault(digest, {}).setdefault(at, []).append(name)
+        # A version without pieces may have died behind its one object: the pieces count.
         return {
             digest: {
-                frame: names
-                for frame, names in frames.items()
-                if len(names) == int(names[-1].partition(".")[2].partition("-")[2] or 1)
+                frame: names for (frame, n), names in sorted(all_parts.items()) if len(names) == n
             }
-            for digest, frames in found.items()
+            for digest, all_parts in found.items()
         }
 
     def read(self, partition: str, frame: str) -> WordArray:
