@@ -275,8 +275,10 @@ def withdraw_command(partition: str, config: str, grace: float) -> dict[str, Any
     if not 0 <= grace < float("inf"):
         raise OptionError(f"--grace is {grace:g}.", remedy="Give hours, 0 or more.")
     account = find_account(options.privacy.account)
+    there = growing_collection.read_partitions(options.collection.path)
+    contents = [one.content for one in there if one.name == partition]
     number, n_records = withdraw_partition(
-        options.release.path, partition, timedelta(hours=grace), account
+        options.release.path, partition, timedelta(hours=grace), account, contents
     )
     say(f"withdrawn {partition}: generation {number} has {n_records:,} records less")
     say("The raw records are still in the collection: `privpipe erase` takes them out.")

@@ -54,7 +54,8 @@ def release_increment(options: RunOptions, watch: Watch, times: TimeSpan) -> str
     Raises
     ------
     GateError
-        If the audit of a new history, or the drift of a partition, does not pass.
+        If the audit of a new history, or of a partition, does not pass; then nothing is published.
+        If partitions may have drifted: the others are published before.
     """
     increment_check.check_incremental(options)
     check_lasting(options)
@@ -75,16 +76,21 @@ def release_increment(options: RunOptions, watch: Watch, times: TimeSpan) -> str
             watch.say(f"done     {shown(url)}: all partitions of this time are released")
             remove_workspace(url)
             return "nothing to do"
-        content = _make(work, new, replaced)
-        # Until here readers see the former generation, from here on the whole of the next.
-        generation = publish_generation(url, "release", content.encode(), former)
-        watch.publish()
-        left = incremental_release.sweep_parts(url, content, datetime.now(UTC))
-        watch.say(
-            f"done     release {shown(url)}, generation {generation.number}: "
-            f"{len(new)} new parts of {len(content.parts)}; {len(left)} retired"
-        )
+        content, drifted = _make(work, new, replaced)
+        if content != state:
+            # Until here readers see the former generation, from here on the whole of the next.
+            generation = publish_generation(url, "release", content.encode(), former)
+            watch.publish()
+            left = incremental_release.sweep_parts(url, content, datetime.now(UTC))
+            watch.say(
+                f"done     release {shown(url)}, generation {generation.number}: "
+                f"{len(new) - len(drifted)} new parts of {len(content.parts)}; {len(left)} retired"
+            )
         remove_workspace(url)
+    if drifted:
+        raise GateError(
+            " ".join(one.message for one in drifted), remedy=drifted[0].remedy, code="drift"
+        )
     return "published"
 
 
@@ -131,22 +137,37 @@ class _Work:
         self.ledger.note(self.name(partition), about)
 
 
-def _make(work: _Work, new: list[StoredPartition], replaced: set[str]) -> IncrementalState:
-    """The next state, with the new parts made; the first of a history brings model and audit."""
-    state, former, made = work.same, work.former, list[Part]()
+def _make(
+    work: _Work, new: list[StoredPartition], replaced: set[str]
+) -> tuple[IncrementalState, list[GateError]]:
+    """The next state, with the new parts made; the first of a history brings model and audit.
+
+    One night's drift does not stop the nights after it. But a new history replaces all parts, so it
+    begins with every partition or not at all.
+    """
+    state, former, made, drifted = work.same, work.former, list[Part](), list[GateError]()
     if state is not None:
         _judge_again(work, state)
     for partition in new:
         part = None if state is None else _find_made(work, partition)
-        if part is None:
-            state, part = _make_part(work, partition, state)
+        try:
+            if part is None:
+                state, part = _make_part(work, partition, state)
+        except GateError as error:
+            if error.code != "drift" or work.same is None:
+                raise
+            work.watch.say(f"refused  partition {partition.name!r}: it may have drifted")
+            drifted.append(error)
+            # What it replaces stays: readers have either.
+            replaced = {one for one in replaced if work.ledger.read(one).get("name") != partition.name}
+            continue
         made.append(part)
     assert state is not None, "without a history there is something new"
     stay = work.same.parts if work.same else ()
     # Of another history nothing stays: its parts were made by another model, and are never mixed.
     gone = () if work.same else [part.id for part in former.parts]
     due = (datetime.now(UTC) + GRACE).isoformat()
-    return replace(
+    following = replace(
         state,
         parts=tuple(part for part in (*stay, *made) if part.id not in replaced),
         withdrawn=former.withdrawn,
@@ -155,6 +176,7 @@ def _make(work: _Work, new: list[StoredPartition], replaced: set[str]) -> Increm
             *(incremental_release.Retired(part, due) for part in (*gone, *sorted(replaced))),
         ),
     )
+    return following, drifted
 
 
 def _judge_again(work: _Work, state: IncrementalState) -> None:

@@ -146,7 +146,7 @@ def halve(patch: pytest.MonkeyPatch, law: str) -> None:
         *((law, 1, epsilon) for law in ("discrete", "knorm", "privunit") for epsilon in (1.0, 5.0)),
         *((law, 3, epsilon) for law in ("discrete", "knorm", "privunit") for epsilon in (1.0, 3.0)),
         *((law, 10, 1.0) for law in ("discrete", "knorm")),
-        *((law, 20, 3.0) for law in ("discrete", "knorm")),
+        *((law, 20, epsilon) for law in ("discrete", "knorm") for epsilon in (1.0, 3.0)),
         ("privunit", 20, 1.0),
     ],
 )

@@ -7,9 +7,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from privpipe.errors import GateError
+from privpipe.command.ingest_command import withdraw_command
+from privpipe.errors import GateError, OptionError
 from privpipe.numerics.moments import CoMoments
 from privpipe.pipeline.stages.increment_check import DriftReference, check_drift, measure_drift
+from privpipe.store.access.generation_log import read_newest
+from privpipe.store.releases.incremental_release import (
+    IncrementalState,
+    PrivateLedger,
+    read_incremental,
+)
+from privpipe.store.releases.lazy_release import open_release
 from tests.operations import increments
 
 
@@ -75,3 +83,68 @@ def test_drift__a_refused_partition_leaves_nothing_in_the_published_tree(tmp_pat
     assert sorted((tmp_path / "release.zarr").rglob("*")) == files
     assert increments.release(increments.configure(tmp_path, drift=50.0)) == "published"
     assert len(sorted((tmp_path / "release.zarr").rglob("*"))) > len(files)
+
+
+def test_drift__of_one_night_does_not_stop_the_nights_after_it(tmp_path: Path) -> None:
+    rng = np.random.default_rng(5)
+    options = increments.configure(tmp_path, drift=0.9)
+    url = options.release.path
+    for number, (name, far) in enumerate([("a", 0), ("b", 9), ("c", 0), ("d", 9)]):
+        increments.append(tmp_path, name, rng.normal(size=(200, 3)) + far, number)
+        if number == 0:
+            increments.release(options)
+    with pytest.raises(GateError, match=r"'b' .* drifted.*'d' .* drifted") as refused:
+        increments.release(options)
+    assert (refused.value.code, read_parts(url)) == ("drift", ["a", "c"])
+    before = read_newest(url, "release")
+    with pytest.raises(GateError, match="drifted"):  # each night again, and no generation of it
+        increments.release(options)
+    assert read_newest(url, "release") == before
+    config = str(tmp_path / "run.toml")
+    withdraw_command("b", config, 0.0)
+    withdraw_command("d", config, 0.0)
+    assert increments.release(options) == "nothing to do"
+    with pytest.raises(OptionError, match="no part"):
+        withdraw_command("b", config, 0.0)
+    assert read_parts(url) == ["a", "c"]
+
+
+def test_drift__of_what_replaces_a_part_leaves_that_part_and_no_other(tmp_path: Path) -> None:
+    rng = np.random.default_rng(5)
+    options = increments.configure(tmp_path, drift=0.9)
+    url = options.release.path
+    for number, name in enumerate("abc"):
+        increments.append(tmp_path, name, rng.normal(size=(200, 3)), number)
+    increments.release(options)
+    former = {part.id for part in read_state(url).parts}
+    increments.append(tmp_path, "b", rng.normal(size=(200, 3)) + 9, 1, replacing=True)
+    increments.append(tmp_path, "c", rng.normal(size=(200, 3)), 2, replacing=True)
+    with pytest.raises(GateError, match=r"'b' .* drifted"):
+        increments.release(options)
+    assert sorted(read_parts(url)) == ["a", "b", "c"]
+    assert len(former & {part.id for part in read_state(url).parts}) == 2
+    with open_release(url) as opened:
+        assert opened.features.shape == (600, 3)
+        assert float(opened.features.max()) < 9
+
+
+def test_drift__a_new_history_begins_with_every_partition_or_not_at_all(tmp_path: Path) -> None:
+    rng = np.random.default_rng(5)
+    options = increments.configure(tmp_path, drift=50.0)
+    for number, far in enumerate([0, 9]):
+        increments.append(tmp_path, "ab"[number], rng.normal(size=(200, 3)) + far, number)
+    increments.release(options)
+    before = read_newest(options.release.path, "release")
+    with pytest.raises(GateError, match=r"'b' .* drifted"):
+        increments.release(increments.configure(tmp_path, budget=0.1, drift=0.9))
+    assert read_newest(options.release.path, "release") == before
+
+
+def read_state(url: str) -> IncrementalState:
+    found = read_incremental(url)
+    assert found is not None
+    return found[1]
+
+
+def read_parts(url: str) -> list[str]:
+    return [str(PrivateLedger(url).read(part.id)["name"]) for part in read_state(url).parts]

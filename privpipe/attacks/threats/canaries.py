@@ -9,7 +9,7 @@ Run): canaries of one sum may be right together. So there are many sums, and a b
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,7 +34,7 @@ KNOWN = 0.25
 SHARES = (1.0, 0.6, 0.4, 0.25, 0.1, 0.03, 0.01)
 """Of the canaries, those that show most, of which guesses are tried."""
 
-_LOW_BITS = 6
+_LOW_BITS, _ROWS = 6, 1 << 15
 
 
 @dataclass(frozen=True)
@@ -174,14 +174,25 @@ def _read(x: FloatArray, kinds: BoolArray, known: BoolArray) -> Iterator[tuple[s
     scatter = np.atleast_2d(np.cov(one, rowvar=False) + np.cov(other, rowvar=False))
     # Noise that coordinates share is none in the right direction: so little ridge.
     scatter += np.eye(len(scatter)) * (1e-12 * np.trace(scatter) + 1e-300)
-    yield "direction", (x - (ends[0] + ends[1]) / 2) @ np.linalg.solve(scatter, apart)
-    yield "distance", np.linalg.norm(x - ends[1], axis=1) - np.linalg.norm(x - ends[0], axis=1)
-    yield "clipped", (np.clip(x, np.minimum(*ends), np.maximum(*ends)) - sum(ends) / 2) @ apart
+    middle, low, high = sum(ends) / 2, np.minimum(*ends), np.maximum(*ends)
+    direction = np.linalg.solve(scatter, apart)
+    yield "direction", _score_rows(x, lambda rows: (rows - middle) @ direction)
+    yield "distance", _score_rows(x, lambda rows: _norms(rows - ends[1]) - _norms(rows - ends[0]))
+    yield "clipped", _score_rows(x, lambda rows: (np.clip(rows, low, high) - middle) @ apart)
     column = x[:, int(np.argmax(np.abs(apart)))]
     yield "finer than 2**-53", _score_codes(_is_fine(column), kinds, known)
     yield "low bits", _score_codes(_low_bits(column), kinds, known)
     equal = np.unique(identify_records(x), return_inverse=True)[1]
     yield "equal releases", _score_codes(equal, kinds, known)
+
+
+def _score_rows(x: FloatArray, score: Callable[[FloatArray], FloatArray]) -> FloatArray:
+    """A few rows at a time: of a million canaries copies would be most of an audit's memory."""
+    return np.concatenate([score(x[k : k + _ROWS]) for k in range(0, len(x), _ROWS)])
+
+
+def _norms(rows: FloatArray) -> FloatArray:
+    return np.asarray(np.linalg.norm(rows, axis=1))
 
 
 def _score_codes(codes: IntArray, kinds: BoolArray, known: BoolArray) -> FloatArray:

@@ -269,7 +269,7 @@ def check_drift(drift: Drift, limit: float | None, name: str) -> None:
         f"The partition {name!r} ({drift.n_records:,} records) may have drifted. A feature's mean "
         f"is {drift.estimate:.3g}, and at most {say_upper(drift.upper, limit)}, standard "
         f"deviations from the training records; allowed are {limit:g}{new}.",
-        remedy="Nothing was published. Train on records like these (a new history), "
-        "append more records of the partition, or set [gate] drift_max.",
+        remedy="Nothing of it was published. Train on records like these (a new history), append "
+        "more records of the partition, set [gate] drift_max, or `privpipe withdraw` it.",
         code="drift",
     )

@@ -93,8 +93,14 @@ NORM_STATISTICS = (FilteredMean, NormCounts)
 FARTHEST = 1e6
 """Size of canaries in thresholds: beyond any bound."""
 
-LEAST_CANARIES, CANARY_VALUES = 20_000, 2**23
-"""Of an audit, and values of all of their releases, raw or released: 64 MiB."""
+LEAST_CANARIES, CANARY_VALUES = 20_000, 25 * 2**20
+"""Of an audit, and values of all of their releases, raw or released: 200 MiB.
+
+Noise of half its scale in 20 coordinates takes over a million canaries at epsilon 1.
+"""
+
+CANARY_BLOCK = 2**20
+"""Values drawn at once, of which four times as many bytes are held as of those released."""
 
 CANARY_ERRORS = 70.0
 """Deviations of a floor in an epsilon: a tenth is then seven, more than a level needs."""
@@ -311,11 +317,18 @@ class NoisyFilter:
             # What such a filter sends to a corner is not known: a direction at random.
             row = np.random.default_rng(0).standard_normal(self.n_features_in)
             ends = FARTHEST * np.stack([row, -row])
-        stream = KeyedStream(key, partition="canaries", first_record=0, n_records=len(kinds))
         nothing = replace(self.guarantee, kind="none", number=None)
         most = MOST_EPSILON if self.law == "privunit" else math.inf
         noisy = replace(self, epsilon=min(loss * self.epsilon, most), guarantee=nothing)
-        return noisy.apply(ends[np.where(kinds, 0, 1)], stream), None
+        n_block = max(1, CANARY_BLOCK // max(self.n_features_in, self.n_features_out))
+        released = np.empty((len(kinds), self.n_features_out))
+        for first in range(0, len(kinds), n_block):
+            block = kinds[first : first + n_block]
+            stream = KeyedStream(
+                key, partition="canaries", first_record=first, n_records=len(block)
+            )
+            released[first : first + n_block] = noisy.apply(ends[np.where(block, 0, 1)], stream)
+        return released, None
 
     def estimate(
         self, of: Quantity, response: str | None, open_release: Callable[[], Any]

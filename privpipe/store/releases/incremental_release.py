@@ -272,7 +272,9 @@ def read_incremental(url: str) -> tuple[generations.Generation, IncrementalState
     return None if newest is None else (newest, read_state_of(newest))
 
 
-def withdraw_partition(url: str, name: str, grace: timedelta, account: str) -> tuple[int, int]:
+def withdraw_partition(
+    url: str, name: str, grace: timedelta, account: str, contents: Sequence[str] = ()
+) -> tuple[int, int]:
     """Take a partition out of a release, once that is noted.
 
     Parameters
@@ -287,6 +289,8 @@ def withdraw_partition(url: str, name: str, grace: timedelta, account: str) -> t
         these records must not be drawn for again.
     account
         In whose chain it is noted.
+    contents
+        Of the partitions of that name in the collection: where none is released, none will be.
 
     Returns
     -------
@@ -296,16 +300,18 @@ def withdraw_partition(url: str, name: str, grace: timedelta, account: str) -> t
     Raises
     ------
     OptionError
-        If the release has no part of that partition.
+        If there is no part of that partition, nor one that could become a part.
     StoreError
         If another process writes, or it cannot be noted.
     """
     with hold_workspace(url):
-        found = read_incremental(url)
+        found, parts, marks = read_incremental(url), list[Part](), list[str]()
         if found is not None:
             generations.write_root(url, found[0])  # a writer that died may have left it behind
-        parts = [] if found is None else PrivateLedger(url).find_parts(name, found[1].parts)
-        if found is None or not parts:
+            ledger = PrivateLedger(url)
+            parts = ledger.find_parts(name, found[1].parts)
+            marks = [part.content for part in parts] or [*map(ledger.mark_content, contents)]
+        if found is None or not {*marks} - {*found[1].withdrawn}:
             raise OptionError(
                 f"{shown(url)} has no part of a partition {name!r}.",
                 remedy="Give the name it has in the collection; it may be withdrawn already.",
@@ -319,7 +325,7 @@ def withdraw_partition(url: str, name: str, grace: timedelta, account: str) -> t
             state,
             parts=tuple(part for part in state.parts if part.id not in gone),
             # Each once, in the order of their withdrawal.
-            withdrawn=tuple(dict.fromkeys((*state.withdrawn, *(part.content for part in parts)))),
+            withdrawn=tuple(dict.fromkeys((*state.withdrawn, *marks))),
             retired=(*state.retired, *now_due),
         )
         # In the chain before it is done: a withdrawal that cannot be noted does not happen.
