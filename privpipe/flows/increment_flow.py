@@ -159,7 +159,7 @@ def _make(
             work.watch.say(f"refused  partition {partition.name!r}: it may have drifted")
             drifted.append(error)
             # What it replaces stays: readers have either.
-            replaced = {one for one in replaced if work.ledger.read(one).get("name") != partition.name}
+            replaced = {k for k in replaced if work.ledger.read(k).get("name") != partition.name}
             continue
         made.append(part)
     assert state is not None, "without a history there is something new"

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from scipy import special
+from scipy.spatial import distance
 
 from privpipe.attacks.statistics.intervals import limit_exactly
 from privpipe.errors import InputError
@@ -177,7 +178,7 @@ def _read(x: FloatArray, kinds: BoolArray, known: BoolArray) -> Iterator[tuple[s
     middle, low, high = sum(ends) / 2, np.minimum(*ends), np.maximum(*ends)
     direction = np.linalg.solve(scatter, apart)
     yield "direction", _score_rows(x, lambda rows: (rows - middle) @ direction)
-    yield "distance", _score_rows(x, lambda rows: _norms(rows - ends[1]) - _norms(rows - ends[0]))
+    yield "distance", distance.cdist(x, np.stack(ends)) @ np.array([-1.0, 1.0])
     yield "clipped", _score_rows(x, lambda rows: (np.clip(rows, low, high) - middle) @ apart)
     column = x[:, int(np.argmax(np.abs(apart)))]
     yield "finer than 2**-53", _score_codes(_is_fine(column), kinds, known)
@@ -189,10 +190,6 @@ def _read(x: FloatArray, kinds: BoolArray, known: BoolArray) -> Iterator[tuple[s
 def _score_rows(x: FloatArray, score: Callable[[FloatArray], FloatArray]) -> FloatArray:
     """A few rows at a time: of a million canaries copies would be most of an audit's memory."""
     return np.concatenate([score(x[k : k + _ROWS]) for k in range(0, len(x), _ROWS)])
-
-
-def _norms(rows: FloatArray) -> FloatArray:
-    return np.asarray(np.linalg.norm(rows, axis=1))
 
 
 def _score_codes(codes: IntArray, kinds: BoolArray, known: BoolArray) -> FloatArray:

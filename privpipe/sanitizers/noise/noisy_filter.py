@@ -99,9 +99,6 @@ LEAST_CANARIES, CANARY_VALUES = 20_000, 25 * 2**20
 Noise of half its scale in 20 coordinates takes over a million canaries at epsilon 1.
 """
 
-CANARY_BLOCK = 2**20
-"""Values drawn at once, of which four times as many bytes are held as of those released."""
-
 CANARY_ERRORS = 70.0
 """Deviations of a floor in an epsilon: a tenth is then seven, more than a level needs."""
 
@@ -320,14 +317,12 @@ class NoisyFilter:
         nothing = replace(self.guarantee, kind="none", number=None)
         most = MOST_EPSILON if self.law == "privunit" else math.inf
         noisy = replace(self, epsilon=min(loss * self.epsilon, most), guarantee=nothing)
-        n_block = max(1, CANARY_BLOCK // max(self.n_features_in, self.n_features_out))
         released = np.empty((len(kinds), self.n_features_out))
-        for first in range(0, len(kinds), n_block):
-            block = kinds[first : first + n_block]
-            stream = KeyedStream(
-                key, partition="canaries", first_record=first, n_records=len(block)
-            )
-            released[first : first + n_block] = noisy.apply(ends[np.where(block, 0, 1)], stream)
+        # A few at a time: while they are drawn, four times as many bytes are held.
+        for k in range(0, len(kinds), _BLOCK):
+            rows = ends[np.where(kinds[k : k + _BLOCK], 0, 1)]
+            stream = KeyedStream(key, partition="canaries", first_record=k, n_records=len(rows))
+            released[k : k + len(rows)] = noisy.apply(rows, stream)
         return released, None
 
     def estimate(

@@ -29,8 +29,8 @@ nothing was decided. It is no veto, for the limits of so few are as much wider a
 _WORDS: dict[str, dict[str, str]] = tomllib.loads(
     Path(__file__).with_name("words.toml").read_text("utf-8")
 )
-SCORE_WORDS, SOURCE_WORDS = _WORDS["scores"], _WORDS["sources"]
-"""Names of scores and sources as sentences show them."""
+SCORE_WORDS, SOURCE_WORDS, REASONS = _WORDS["scores"], _WORDS["sources"], _WORDS["reasons"]
+"""Names of scores and sources as sentences show them, and the sentences of a reason."""
 
 
 @dataclass(frozen=True)
@@ -293,52 +293,39 @@ def _plan_groups(case: _Case, groups: GroupCounts) -> dict[str, float]:
 def _explain(case: _Case, verdict: results.Verdict, best: _Found | None, needed: float) -> str:
     """Variable, adversary, score, estimate, limits and what is allowed, in a sentence."""
     if case.n_unknown and verdict == "unknown":
-        if case.n_unknown == case.n_skipped:
-            return (
-                f"{case.target!r} was not judged to the end: {case.n_unknown} of "
-                f"{len(case.on_release)} attacks were skipped, since another variable leaks."
-            )
-        why = next(o.reason for o in case.on_release if o.status == "unknown")
-        return (
-            f"{case.target!r} is unknown: {case.n_unknown} of {len(case.on_release)} attacks "
-            f"failed, the first with: {why}"
-        )
+        reasons = [o.reason for o in case.on_release if o.status == "unknown"]
+        name = "skipped" if case.n_unknown == case.n_skipped else "failed"
+        return REASONS[name].format(case=case, n=len(case.on_release), why=reasons[0])
     if best is None:
-        return f"{case.target!r} is unknown: no attack on the release gave a score that decides."
-    if best.score.gained is not None and math.isnan(best.score.gain):
-        return (
-            f"{case.target!r} is unknown: what is gained beyond the target cannot be measured, as "
-            "where records of equal target are all of one class."
-        )
-    score, attack, allowed = best.score, best.outcome.attack, best.allowed
-    interval, gain = score.interval, ""
+        return REASONS["no_score"].format(case=case)
+    score, attack, allowed, gain = best.score, best.outcome.attack, best.allowed, ""
     if score.gained is not None:
+        if math.isnan(score.gain):
+            return REASONS["no_gain"].format(case=case)
         limits = say_limits(score.gain_lower, score.gain_upper, allowed)
-        gain = f", {score.gain:.3g} ({limits}) of it beyond knowing the target"
-    text = (
-        f"{case.target!r} {'leaks' if verdict == 'leaks' else f'is {verdict}'}: "
-        f"{attack.adversary.replace('_', ' ')} on {say_source(attack.source)} reaches "
-        f"{SCORE_WORDS.get(score.name, score.name)} of {interval.estimate:.4g} "
-        f"({say_limits(interval.lower, interval.upper, digits=4)}; guessing "
-        f"{score.baseline:.4g}), an advantage of {score.advantage:.3g} ("
-        f"{say_limits(score.advantage_lower, score.advantage_upper, allowed)})"
-        f"{gain}; allowed {allowed:g}"
+        gain = REASONS["gain"].format(gain=score.gain, limits=limits)
+    text = REASONS["judged"].format(
+        case=case,
+        verdict="leaks" if verdict == "leaks" else f"is {verdict}",
+        adversary=attack.adversary.replace("_", " "),
+        source=say_source(attack.source),
+        name=SCORE_WORDS.get(score.name, score.name),
+        score=score,
+        limits=say_limits(score.interval.lower, score.interval.upper, digits=4),
+        advantages=say_limits(score.advantage_lower, score.advantage_upper, allowed),
+        gain=gain,
+        allowed=allowed,
     )
     if verdict == "leaks" and case.n_skipped:
-        text += (
-            f". A certain leak ends the audit: {case.n_skipped} attacks were skipped (--full runs "
-            "them)"
-        )
+        text += REASONS["ended"].format(case=case)
     if verdict != "unproven":
         return text + "."
     rarest = min((o.n_rarest for o in case.on_release if o.n_rarest), default=0)
     if 0 < rarest < FEWEST_RARE:
-        text += (
-            f". Its rarest class has {rarest:,} records: below {FEWEST_RARE:,} few audits decide"
-        )
+        text += REASONS["rare"].format(rarest=rarest, fewest=FEWEST_RARE)
     if not math.isfinite(needed):
         more = "groups" if case.groups and not case.is_named else "records"
-        return f"{text}. The estimate exceeds the limit; more {more} will probably not help."
+        return text + REASONS["beyond"].format(more=more)
     return f"{text}. {_say_needed(case, needed)}"
 
 
@@ -347,15 +334,8 @@ def _say_needed(case: _Case, needed: float) -> str:
     kind = "" if case.groups is None else case.groups.say()
     if case.groups is None or case.is_named:
         same = f", in more stretches of time of the same {kind}," if kind else ""
-        return (
-            f"With about {needed:,.0f} held-out records{same} instead of {case.n_records:,} "
-            "the limits would decide."
-        )
-    text = (
-        f"With about {needed:,.0f} held-out {kind} instead of {case.n_units:,} the limits would "
-        "decide. Where the records of a group are alike it counts as one, and more records of the "
-        "same groups would not help."
-    )
+        return REASONS["more_records"].format(case=case, needed=needed, same=same)
+    text = REASONS["more_groups"].format(case=case, needed=needed, kind=kind)
     n_records, most = needed * case.n_records / case.n_units, case.options.max_records
     if n_records <= most:
         return text

@@ -13,6 +13,7 @@ import numpy as np
 
 from privpipe.attacks.adversaries.attack_options import RAW_GROUPS, AttackOptions
 from privpipe.attacks.adversaries.evidence import GroupCounts
+from privpipe.attacks.threats.verdicts.judgement import REASONS
 from privpipe.attacks.threats.verdicts.outcomes import AttackOutcome, Decision
 from privpipe.numerics.limits import say_lower
 
@@ -108,16 +109,11 @@ class LearningCurve:
             return f"The learning curve is unknown: {self.reason or 'it was not measured'}."
         counts = ", ".join(f"{n:,}" for n in self.n_labels)
         gains = ", ".join(f"{gain:.3g}" for gain in self.gains)
-        text = (
-            f"With {counts} labels {self.adversary.replace('_', ' ')} gains {gains} by "
-            f"{self.score.replace('_', ' ')}"
-        )
-        if not self.rise_lower > 0:  # so written that NaN is no rise
-            return f"{text}; no rise is shown."
-        return (
-            f"{text}, which rises: about {self.expected:.3g} with labels of all "
-            f"{self.n_total:,} records; allowed {self.allowed:g}."
-        )
+        adversary, score = self.adversary.replace("_", " "), self.score.replace("_", " ")
+        text = f"With {counts} labels {adversary} gains {gains} by {score}"
+        # So written that NaN is no rise.
+        name = "rises" if self.rise_lower > 0 else "level"
+        return text + REASONS[name].format(curve=self)
 
 
 def withdraw_safe(decision: Decision, why: str) -> Decision:
@@ -150,12 +146,8 @@ def hold_to_control(
     elif (lower := max([*_list_lower(raw, options), *_list_lower(released, options), 0.0])) > 0:
         why = f"Raw records reveal it by an advantage of at least {say_lower(lower)}."
     else:
-        return withdraw_safe(
-            decision,
-            f"But {NOTHING}: labels that mean nothing make everything safe. "
-            "Check how labels were joined to records; where the raw records "
-            f"do not reveal it, say so: [audit] uninformative = ['{decision.target}'].",
-        )
+        why = REASONS["nothing"].format(nothing=NOTHING, target=decision.target)
+        return withdraw_safe(decision, why)
     return replace(decision, reason=f"{decision.reason} {why}")
 
 
@@ -191,11 +183,9 @@ def hold_to_power(
     if decision.verdict != "safe" or not missed:
         return decision
     more = "records" if groups is None else f"{groups.say()} than {groups.n_groups:,}"
-    return withdraw_safe(
-        decision,
-        f"But {MISSED} of {must_find:.3g} of the records "
-        f"({', '.join(missed)}): more {more} or adversaries are needed.",
-    )
+    which = f"of {must_find:.3g} of the records ({', '.join(missed)})"
+    why = f"But {MISSED} {which}: more {more} or adversaries are needed."
+    return withdraw_safe(decision, why)
 
 
 def hold_to_group_control(
@@ -212,12 +202,7 @@ def hold_to_group_control(
     revealed = any(score.is_more for outcome in controls for score in outcome.deciding(options))
     if not controls or revealed or decision.verdict == "leaks":
         return decision
-    reason = (
-        f"{decision.target!r} cannot be judged. By the records that judge, who knows several "
-        "raw records of one group does no better than chance: finding nothing in the release "
-        "shows nothing. Audit more records and groups, or leave out a variable that features do "
-        "not reveal."
-    )
+    reason = REASONS["no_groups"].format(target=decision.target)
     return replace(decision, verdict="unknown", reason=reason)
 
 
