@@ -237,17 +237,18 @@ def match_rows(mine: WordArray, other: WordArray) -> IntArray:
     >>> match_rows(words[[2, 0, 0]], words)
     array([ 2,  0, -1])
     """
-    rows, ranges = np.full(len(mine), -1, np.int64), _cut(mine, other)
-    taken = _make(len(other), np.bool_)
+    ranges, rows = _cut(mine, other), _make(len(mine), np.int64)
+    rows[:] = -1
+    found, taken = (_make(len(words), np.bool_) for words in (mine, other))
     for grid in reversed(range(N_GRIDS)):
         for one in ranges:
-            a = _count_up(one.scan(mine, grid, unless=rows >= 0))
+            a = _count_up(one.scan(mine, grid, unless=found))
             b = _count_up(one.scan(other, grid, unless=taken))
             # Joined by hashing: NumPy compares pairs one by one, and took twenty times as long.
             met = a.merge(b, on=["word", "rank"])
             rows[met["row_x"]] = met["row_y"]
-            taken[met["row_y"]] = True
-    return rows
+            found[met["row_x"]] = taken[met["row_y"]] = True
+    return np.asarray(rows)
 
 
 def _count_up(scanned: Iterator[tuple[IntArray, WordArray]]) -> pd.DataFrame:

@@ -15,6 +15,7 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise, starmap
+from operator import itemgetter
 from typing import Any, TypeVar
 
 import numpy as np
@@ -22,7 +23,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from privpipe.errors import FormatError, OptionError
 from privpipe.numerics.random.record_grids import GridFrame
-from privpipe.numerics.random.record_overlap import make_words, match_rows
+from privpipe.numerics.random.record_overlap import MOST_AT_ONCE, make_words, match_rows
 from privpipe.protocols import IntArray
 from privpipe.records.schema import Partition
 from privpipe.store.access.location import shown
@@ -210,47 +211,62 @@ def align_rows(
     """
     found: list[Shared] = []
     for part in partitions:
-        found += _list_runs(_match(part, entry, sketches), part.first_record)
+        found += _find_runs(part, entry, sketches)
     if len(found) > MOST_RUNS:
         raise OptionError(
-            f"The release {entry.name} holds these records in another order, in {len(found)} "
-            "pieces.",
+            f"The release {entry.name} holds these records in another order, in more than "
+            f"{MOST_RUNS:,} pieces.",
             remedy="Release a collection whose records keep the order of the earlier one.",
             code="row-order",
         )
     return tuple(found)
 
 
-def _match(part: Partition, entry: Registered, sketches: Sketches) -> IntArray:
-    """Row of a release that each record of a partition is found again in, or -1."""
-    ends = np.cumsum([0, *(n_records for _, n_records in entry.partitions)])
+def _find_runs(part: Partition, entry: Registered, sketches: Sketches) -> list[Shared]:
+    """Rows of a release that records of a partition are found again in."""
+    ends = np.cumsum([0, *(n_records for _, n_records in entry.partitions)]).tolist()
     digests = [digest for digest, _ in entry.partitions]
     held = list(zip(digests, starmap(slice, pairwise(ends)), strict=True))
     for digest, rows in held:
         # The same content is in the same order: nothing has to be looked for.
         if digest == part.digest:
-            return np.arange(rows.start, rows.stop)
+            return [Shared(part.first_record, part.first_record + part.n_records, rows.start)]
     known = sketches.known()
-    best: IntArray = np.full(part.n_records, -1, np.int64)
+    best: tuple[int, list[Shared]] = (0, [])
     for frame in known.get(part.digest, ()):
         if frame == SUBJECTS:
             continue
-        words = make_words(int(ends[-1]))
+        words = make_words(ends[-1])
         for digest, rows in held:
             if frame in known.get(digest, ()):
                 words[rows] = sketches.read(digest, frame)
-        found = match_rows(sketches.read(part.digest, frame), words)
+        found = _list_runs(match_rows(sketches.read(part.digest, frame), words), part.first_record)
         # Frames differ in their units: the one that finds most records again counts.
-        if (found >= 0).sum() > (best >= 0).sum():
-            best = found
-    return best
+        best = max(best, found, key=itemgetter(0))
+    return best[1]
 
 
-def _list_runs(rows: IntArray, first: int) -> list[Shared]:
-    """Consecutive records that are consecutive in the release as well."""
-    # -2 at both ends continues nothing, not even a -1.
-    cuts = np.flatnonzero(np.diff(rows, prepend=rows[:1] - 2, append=-2) != 1).tolist()
-    return [Shared(first + a, first + b, int(rows[a])) for a, b in pairwise(cuts) if rows[a] >= 0]
+def _list_runs(rows: IntArray, first: int) -> tuple[int, list[Shared]]:
+    """How many are found, and consecutive ones that are consecutive there; `MOST_RUNS` and more."""
+    n_found, runs = 0, list[Shared]()
+    for at in range(0, len(rows), MOST_AT_ONCE):
+        some = np.asarray(rows[at : at + MOST_AT_ONCE])
+        n_found += int(np.count_nonzero(some >= 0))
+        # -2 continues nothing, and row 0 does not continue it, as it would a -1.
+        some = np.where(some < 0, -2, some)
+        cuts = np.flatnonzero(np.diff(some, prepend=some[:1] - 2, append=-2) != 1)
+        begun = some[cuts[:-1]] >= 0
+        if len(runs) > MOST_RUNS:
+            continue
+        for a, b in zip(
+            *(end[begun][: MOST_RUNS + 1] for end in (cuts[:-1], cuts[1:])), strict=True
+        ):
+            one = Shared(first + at + int(a), first + at + int(b), int(some[a]))
+            last = runs[-1] if runs and not a else None
+            if last and (last.last, one.other - last.other) == (one.first, one.first - last.first):
+                one = replace(runs.pop(), last=one.last)
+            runs.append(one)
+    return n_found, runs
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,55 @@
+"""Which records of a collection an earlier release holds, however long the list of their rows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from privpipe.store.keyring import registers
+from privpipe.store.keyring.registers import Shared
+
+
+def list_one_by_one(rows: np.ndarray, first: int) -> list[Shared]:
+    """The same, row by row."""
+    found: list[Shared] = []
+    for at, row in enumerate(map(int, rows)):
+        if row < 0:
+            continue
+        last = found[-1] if found else None
+        if last and last.last == first + at and last.other + last.last - last.first == row:
+            found[-1] = replace(last, last=last.last + 1)
+        else:
+            found.append(Shared(first + at, first + at + 1, row))
+    return found
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_runs__of_a_list_read_in_pieces_are_those_of_the_whole(
+    monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    pieces = [
+        np.arange(n) + rng.integers(0, 3) if rng.random() < 0.7 else np.full(n, -1)
+        for n in rng.integers(1, 30, 20)
+    ]
+    rows = np.concatenate(pieces)
+    whole = list_one_by_one(rows, 1000)
+    monkeypatch.setattr(registers, "MOST_AT_ONCE", int(rng.integers(1, 40)))
+    assert registers._list_runs(rows, 1000) == (int((rows >= 0).sum()), whole)
+
+
+@pytest.mark.parametrize("most", [7, 1000])
+def test_runs__of_no_order_end_and_all_that_is_found_counts(
+    monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    monkeypatch.setattr(registers, "MOST_AT_ONCE", most)
+    monkeypatch.setattr(registers, "MOST_RUNS", 20)
+    n_found, runs = registers._list_runs(2 * np.arange(500)[::-1], 0)
+    assert n_found == 500
+    assert 20 < len(runs) <= 20 + 21
+
+
+def test_runs__of_no_rows() -> None:
+    assert registers._list_runs(np.empty(0, np.int64), 3) == (0, [])
