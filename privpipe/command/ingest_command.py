@@ -18,6 +18,7 @@ from privpipe.records.schema import CollectionSchema
 from privpipe.report import audit_text, work_bar
 from privpipe.report.console import say, tabulate
 from privpipe.store.access.location import exists_file, local_path, shown
+from privpipe.store.arrays.layout import exists
 from privpipe.store.collections import growing_collection, proposal
 from privpipe.store.collections.ingest import IngestOptions, ingest
 from privpipe.store.collections.writing import WriteStatistics, read_statistics
@@ -275,10 +276,15 @@ def withdraw_command(partition: str, config: str, grace: float) -> dict[str, Any
     if not 0 <= grace < float("inf"):
         raise OptionError(f"--grace is {grace:g}.", remedy="Give hours, 0 or more.")
     account = find_account(options.privacy.account)
-    there = growing_collection.read_partitions(options.collection.path)
-    contents = [one.content for one in there if one.name == partition]
+    url = options.collection.path
+    # Without the collection by what its parts were made of.
+    there = growing_collection.read_partitions(url) if exists(url) else ()
+    named, others = (
+        [mark for one in there if (one.name == partition) is same for mark in one.known_by]
+        for same in (True, False)
+    )
     number, n_records = withdraw_partition(
-        options.release.path, partition, timedelta(hours=grace), account, contents
+        options.release.path, partition, timedelta(hours=grace), account, named, others
     )
     say(f"withdrawn {partition}: generation {number} has {n_records:,} records less")
     say("The raw records are still in the collection: `privpipe erase` takes them out.")

@@ -67,9 +67,11 @@ def release_increment(options: RunOptions, watch: Watch, times: TimeSpan) -> str
         if found is not None:
             write_root(url, found[0])  # a writer that died may have left it behind
         former, state = found or (None, NOTHING_RELEASED)
+        left = incremental_release.sweep_parts(url, state, datetime.now(UTC))
+        state = replace(state, retired=left)
         same = state if state.line == history.id else None
         work = _Work(options, watch, history, PrivateLedger(url), state, same)
-        new = [one for one in partitions if times.holds(one) and work.is_new(one)]
+        new = [one for one in partitions if work.is_new(one) and work.takes(one, times)]
         # Their partition holds other records now, or is gone.
         replaced = work.stored - {*map(work.name, partitions)}
         if not new and not replaced:
@@ -81,10 +83,10 @@ def release_increment(options: RunOptions, watch: Watch, times: TimeSpan) -> str
             # Until here readers see the former generation, from here on the whole of the next.
             generation = publish_generation(url, "release", content.encode(), former)
             watch.publish()
-            left = incremental_release.sweep_parts(url, content, datetime.now(UTC))
             watch.say(
                 f"done     release {shown(url)}, generation {generation.number}: "
-                f"{len(new) - len(drifted)} new parts of {len(content.parts)}; {len(left)} retired"
+                f"{len(new) - len(drifted)} new parts of {len(content.parts)}; "
+                f"{len(content.retired)} retired"
             )
         remove_workspace(url)
     if drifted:
@@ -128,8 +130,13 @@ class _Work:
 
     def is_new(self, partition: StoredPartition) -> bool:
         """Whether a partition is neither released nor withdrawn."""
-        marked = self.ledger.mark_content(partition.content)
-        return self.name(partition) not in self.stored and marked not in self.former.withdrawn
+        withdrawn = self.ledger.is_withdrawn(partition.known_by, self.former.withdrawn)
+        return self.name(partition) not in self.stored and not withdrawn
+
+    def takes(self, partition: StoredPartition, times: TimeSpan) -> bool:
+        """Whether it is of these times; a new history takes all that the former one released."""
+        held = () if self.same else (part.content for part in self.former.parts)
+        return times.holds(partition) or self.ledger.mark_content(partition.content) in held
 
     def note(self, partition: StoredPartition) -> None:
         """Write down whose part it is, without which no one could withdraw it by name."""
@@ -143,7 +150,7 @@ def _make(
     """The next state, with the new parts made; the first of a history brings model and audit.
 
     One night's drift does not stop the nights after it. But a new history replaces all parts, so it
-    begins with every partition or not at all.
+    begins with all that was released or not at all.
     """
     state, former, made, drifted = work.same, work.former, list[Part](), list[GateError]()
     if state is not None:
@@ -154,27 +161,27 @@ def _make(
             if part is None:
                 state, part = _make_part(work, partition, state)
         except GateError as error:
-            if error.code != "drift" or work.same is None:
+            if error.code != "drift" or (work.same is None and former.parts):
                 raise
             work.watch.say(f"refused  partition {partition.name!r}: it may have drifted")
             drifted.append(error)
-            # What it replaces stays: readers have either.
-            replaced = {k for k in replaced if work.ledger.read(k).get("name") != partition.name}
             continue
         made.append(part)
-    assert state is not None, "without a history there is something new"
+    if state is None:
+        raise drifted[0]
     stay = work.same.parts if work.same else ()
     # Of another history nothing stays: its parts were made by another model, and are never mixed.
     gone = () if work.same else [part.id for part in former.parts]
     due = (datetime.now(UTC) + GRACE).isoformat()
+    parts = tuple(part for part in (*stay, *made) if part.id not in replaced)
+    live, newly = {part.id for part in parts}, (*gone, *sorted(replaced))
+    retired = (*former.retired, *(incremental_release.Retired(part, due) for part in newly))
     following = replace(
         state,
-        parts=tuple(part for part in (*stay, *made) if part.id not in replaced),
+        parts=parts,
         withdrawn=former.withdrawn,
-        retired=(
-            *former.retired,
-            *(incremental_release.Retired(part, due) for part in (*gone, *sorted(replaced))),
-        ),
+        # What came back is retired no more.
+        retired=tuple(one for one in retired if one.id not in live),
     )
     return following, drifted
 

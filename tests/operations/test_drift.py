@@ -109,23 +109,46 @@ def test_drift__of_one_night_does_not_stop_the_nights_after_it(tmp_path: Path) -
     assert read_parts(url) == ["a", "c"]
 
 
-def test_drift__of_what_replaces_a_part_leaves_that_part_and_no_other(tmp_path: Path) -> None:
+def test_drift__of_what_replaces_a_part_leaves_neither_of_them(tmp_path: Path) -> None:
     rng = np.random.default_rng(5)
     options = increments.configure(tmp_path, drift=0.9)
     url = options.release.path
     for number, name in enumerate("abc"):
         increments.append(tmp_path, name, rng.normal(size=(200, 3)), number)
     increments.release(options)
-    former = {part.id for part in read_state(url).parts}
     increments.append(tmp_path, "b", rng.normal(size=(200, 3)) + 9, 1, replacing=True)
     increments.append(tmp_path, "c", rng.normal(size=(200, 3)), 2, replacing=True)
     with pytest.raises(GateError, match=r"'b' .* drifted"):
         increments.release(options)
-    assert sorted(read_parts(url)) == ["a", "b", "c"]
-    assert len(former & {part.id for part in read_state(url).parts}) == 2
+    # The collection holds the former records no more: an erasure would not find them.
+    assert sorted(read_parts(url)) == ["a", "c"]
     with open_release(url) as opened:
-        assert opened.features.shape == (600, 3)
-        assert float(opened.features.max()) < 9
+        assert opened.features.shape == (400, 3)
+
+
+def test_drift__in_a_first_run_leaves_the_others(tmp_path: Path) -> None:
+    rng = np.random.default_rng(5)
+    options = increments.configure(tmp_path, drift=0.9)
+    for number, far in enumerate([9, 0]):
+        x = rng.normal(size=(200, 3)) + np.array([0, far, 0])  # both signs of the first feature
+        increments.append(tmp_path, "ab"[number], x, number)
+    with pytest.raises(GateError, match=r"'a' .* drifted"):
+        increments.release(options)
+    assert read_parts(options.release.path) == ["b"]
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_drift__of_a_record_or_two_is_unknown(n: int) -> None:
+    reference = DriftReference.of(CoMoments.of(np.random.default_rng(1).normal(size=(400, 12))))
+    for x in (np.zeros((n, 12)), np.full((n, 12), 0.1)):
+        with pytest.raises(GateError):
+            check_drift(measure_drift(reference, CoMoments.of(x)), 0.5, "monday")
+
+
+def test_drift__of_records_that_all_have_gaps_is_unknown() -> None:
+    reference = DriftReference.of(CoMoments.of(np.random.default_rng(1).normal(size=(400, 12))))
+    with pytest.raises(GateError):
+        check_drift(measure_drift(reference, CoMoments.of(np.empty((0, 12)))), 0.5, "monday")
 
 
 def test_drift__a_new_history_begins_with_every_partition_or_not_at_all(tmp_path: Path) -> None:

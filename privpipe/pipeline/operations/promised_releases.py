@@ -184,23 +184,26 @@ def judge_partitions(options: RunOptions, until: datetime) -> Iterator[Promised]
     """Likewise of the partitions of a growing collection, up to the last time that was due."""
     url = options.release.path
     found = read_incremental(url)
-    released, withdrawn = set[str](), frozenset[str]()
+    released, withdrawn = set[str](), tuple[str, ...]()
     if found is not None:
         ledger = PrivateLedger(url)
         released = {str(ledger.read(part.id).get("content")) for part in found[1].parts}
-        withdrawn = frozenset(found[1].withdrawn)
+        withdrawn = found[1].withdrawn
     for partition in read_partitions(options.collection.path):
         time = configuration_file.read_time(partition.time)
         if time > until:
             continue
         if partition.content in released or (
-            withdrawn and ledger.mark_content(partition.content) in withdrawn
+            withdrawn and ledger.is_withdrawn(partition.known_by, withdrawn)
         ):
             yield Promised(time, "made")
         elif is_held(url):
             yield Promised(time, "waiting", "a run is at work")
         else:
             outcome, reason = _explain(url, time, until + GRACE)
+            # Drift is of the partitions that it names, and stops no other.
+            if reason.startswith("drift: ") and repr(partition.name) not in reason:
+                outcome, reason = "missing", "no run has taken it"
             yield Promised(time, outcome, reason)
 
 
@@ -212,5 +215,7 @@ def find_newest(promised: Sequence[Promised], config: str) -> float:
         return 0.0
     with suppress(OSError, ValueError, KeyError, PrivpipeError):
         results = read_results(configuration_file.read_options(config, made[-1]).release.path)
+        if results["outcome"] != "published":
+            return made[-1].timestamp()
         return datetime.fromisoformat(results["finished"]).timestamp()
     return made[-1].timestamp()

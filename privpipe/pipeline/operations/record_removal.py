@@ -294,7 +294,9 @@ def _make_partition(
     collection = open_collection(old.url(url))
     _write_without(collection, np.array(held.rows, np.int64), survey.codes, join(url, place))
     new = open_collection(join(url, place)).schema_of_records
-    return [replace(old, place=place, content=growing.digest_content(new), n_records=new.n_records)]
+    content, origin = growing.digest_content(new), old.origin or old.place
+    made = replace(old, place=place, content=content, n_records=new.n_records, origin=origin)
+    return [made]
 
 
 def _take_out_whole(url: str, held: HeldRecords, codes: Mapping[str, Sequence[int]]) -> None:

@@ -7,16 +7,17 @@ an interval.
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from itertools import pairwise
-from statistics import NormalDist
 from typing import Any
 
 import numpy as np
+from scipy import special
 
-from privpipe.errors import GateError, OptionError
+from privpipe.errors import GateError, InputError, OptionError
 from privpipe.numerics.limits import Figure, say_upper
 from privpipe.numerics.moments import CoMoments
 from privpipe.pipeline.runs.run import Run, now
@@ -25,6 +26,7 @@ from privpipe.pipeline.stages.check import check_stage
 from privpipe.protocols import FloatArray
 from privpipe.report.published_findings import publish_findings
 from privpipe.sanitizers import METHODS
+from privpipe.store.access.location import shown
 from privpipe.store.arrays.layout import companion_url
 from privpipe.store.collections.collection import open_collection
 from privpipe.store.collections.growing_collection import StoredPartition, read_partitions
@@ -82,6 +84,12 @@ def check_growing(options: RunOptions) -> None:
     """
     check_incremental(options)
     partitions = read_partitions(options.collection.path)
+    if not partitions:
+        raise InputError(
+            f"{shown(options.collection.path)} holds no partition any more.",
+            remedy="Append one: `privpipe append`.",
+            code="empty",
+        )
     # The newest represents all: older ones were checked when they were released.
     check_part_of(options, find_history(options), partitions[-1], "check")
 
@@ -218,8 +226,8 @@ def measure_drift(
     moments
         Of the features of the partition's finite records.
     level
-        Confidence of the upper limit, over all features (Bonferroni; normal quantiles, with the
-        variances of both sides as they were found).
+        Confidence of the upper limit, over all features (Bonferroni; Student quantiles, with the
+        variances of both sides as they were found, that of the partition no smaller).
     sizes
         Categories of each attribute, where features are indicators of categories: a record whose
         category the training records have not is in none, and that is compared as well.
@@ -236,9 +244,12 @@ def measure_drift(
     apart = np.abs(mean - usual) / scale
     squared = variance / scale**2
     # Two sides of each feature share what the level leaves (Bonferroni).
-    z = NormalDist().inv_cdf(1 - (1 - level) / (2 * max(len(apart), 1)))
-    # The means of both sides are uncertain: that of the new records in units of the reference.
-    spread = np.sqrt(squared / n + 1.0 / max(reference.count, 1.0))
+    # Of a single record nothing is known: infinite.
+    z = special.stdtrit(max(n - 1, 1), 1 - (1 - level) / (2 * max(len(apart), 1)))
+    z = z if moments.count > 1 else math.inf
+    # The means of both sides are uncertain: that of the new records in units of the reference. A
+    # few that are equal by chance are no more certain.
+    spread = np.sqrt(np.maximum(squared, ~constant) / n + 1.0 / max(reference.count, 1.0))
     new = constant & ((squared > 0) | (apart > 0))
     least, most = (float(np.max(one, initial=0.0)) for one in (apart, apart + z * spread))
     return Drift(least, most, int(new.sum()), int(n))

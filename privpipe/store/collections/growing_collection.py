@@ -97,6 +97,8 @@ class StoredPartition:
     n_records
     time
         Logical time, ISO 8601 in UTC.
+    origin
+        Place of what it was before records of it were erased; empty where none were.
     """
 
     name: str
@@ -104,6 +106,12 @@ class StoredPartition:
     content: str
     n_records: int
     time: str
+    origin: str = ""
+
+    @property
+    def known_by(self) -> tuple[str, str]:
+        """Withdrawn is what has either: its records, or those that it had before an erasure."""
+        return self.content, self.origin or self.place
 
     def url(self, collection: str) -> str:
         """Where its collection is; StoreError or FormatError where that is elsewhere."""
@@ -329,7 +337,8 @@ def _partitions_before(
     """Partitions of the generation before the newest one, which readers may have open."""
     if newest is None or newest.number == 1:
         return ()
-    return _partitions(generation_log.read_generation(url, newest.number - 1))
+    before = generation_log.read_generation(url, newest.number - 1)
+    return _partitions(before) if before.content else ()  # an erasure has emptied it
 
 
 def _partitions(generation: generation_log.Generation | None) -> tuple[StoredPartition, ...]:

@@ -152,6 +152,10 @@ class PrivateLedger:
         """Identifier of a content in any line."""
         return self._mark(f"content|{content}")[:32]
 
+    def is_withdrawn(self, known_by: Sequence[str], withdrawn: Sequence[str]) -> bool:
+        """Whether a partition is, by any of what it is known by."""
+        return not {*map(self.mark_content, known_by)}.isdisjoint(withdrawn)
+
     def note(self, part: str, about: Mapping[str, Any]) -> None:
         """Write down what a part is made of, before a generation names it."""
         self.keep(f"{PARTS}/{part}", about)
@@ -202,8 +206,10 @@ class PrivateLedger:
 
 def sweep_parts(url: str, state: IncrementalState, now: datetime) -> tuple[Retired, ...]:
     """Delete retired parts that are due; returns those that are not yet. Only the holder may."""
-    left = []
+    left, live = [], {part.id for part in state.parts}
     for item in state.retired:
+        if item.id in live:
+            continue  # the same records came back, and their part with them
         # Readers who opened the generation before may still be reading it.
         if datetime.fromisoformat(item.due) > now:
             left.append(item)
@@ -273,7 +279,12 @@ def read_incremental(url: str) -> tuple[generations.Generation, IncrementalState
 
 
 def withdraw_partition(
-    url: str, name: str, grace: timedelta, account: str, contents: Sequence[str] = ()
+    url: str,
+    name: str,
+    grace: timedelta,
+    account: str,
+    named: Sequence[str] = (),
+    others: Sequence[str] = (),
 ) -> tuple[int, int]:
     """Take a partition out of a release, once that is noted.
 
@@ -289,8 +300,8 @@ def withdraw_partition(
         these records must not be drawn for again.
     account
         In whose chain it is noted.
-    contents
-        Of the partitions of that name in the collection: where none is released, none will be.
+    named, others
+        What the collection's partition of that name is known by, and all of its others.
 
     Returns
     -------
@@ -304,36 +315,45 @@ def withdraw_partition(
     StoreError
         If another process writes, or it cannot be noted.
     """
+    found = read_incremental(url)
+    if found is None or not _find_withdrawn(url, name, found[1], named, others):
+        raise OptionError(
+            f"{shown(url)} has no part of a partition {name!r}.",
+            remedy="Give the name it has in the collection; it may be withdrawn already.",
+            code="partition",
+        )
     with hold_workspace(url):
-        found, parts, marks = read_incremental(url), list[Part](), list[str]()
-        if found is not None:
-            generations.write_root(url, found[0])  # a writer that died may have left it behind
-            ledger = PrivateLedger(url)
-            parts = ledger.find_parts(name, found[1].parts)
-            marks = [part.content for part in parts] or [*map(ledger.mark_content, contents)]
-        if found is None or not {*marks} - {*found[1].withdrawn}:
-            raise OptionError(
-                f"{shown(url)} has no part of a partition {name!r}.",
-                remedy="Give the name it has in the collection; it may be withdrawn already.",
-                code="partition",
-            )
-        before, state = found
-        gone = {part.id for part in parts}
+        before, state = read_incremental(url) or found
+        generations.write_root(url, before)  # a writer that died may have left it behind
+        marks = _find_withdrawn(url, name, state, named, others)
+        parts = [part for part in state.parts if part.content in marks]
+        # With parts that a killed run has finished, and no generation names.
+        ledger = PrivateLedger(url)
+        gone = {*(part.id for part in parts), *(ledger.name_part(state.line, one) for one in named)}
         due = (datetime.now(UTC) + grace).isoformat()
-        now_due = () if not grace else tuple(Retired(part, due) for part in sorted(gone))
         following = replace(
             state,
-            parts=tuple(part for part in state.parts if part.id not in gone),
+            parts=tuple(part for part in state.parts if part not in parts),
             # Each once, in the order of their withdrawal.
             withdrawn=tuple(dict.fromkeys((*state.withdrawn, *marks))),
-            retired=(*state.retired, *now_due),
+            retired=(*state.retired, *(Retired(part, due) for part in sorted(gone))),
         )
         # In the chain before it is done: a withdrawal that cannot be noted does not happen.
         note = {"release": shown(url), "partition": name, "generation": before.number + 1}
         append_link(account, "withdrawal", note)
         generation = generations.publish_generation(url, "release", following.encode(), before)
         if not grace:
-            for part in sorted(gone):
-                delete_part(url, part)
+            sweep_parts(url, following, datetime.now(UTC))
         remove_workspace(url)
     return generation.number, sum(part.n_records for part in parts)
+
+
+def _find_withdrawn(
+    url: str, name: str, state: IncrementalState, named: Sequence[str], others: Sequence[str]
+) -> list[str]:
+    """Marks of what has a name, by the collection or by what a part was made of."""
+    ledger = PrivateLedger(url)
+    elsewhere, mine = ({*map(ledger.mark_content, some)} for some in (others, named))
+    # A part keeps its name while its records lie under another one by now.
+    mine |= {part.content for part in ledger.find_parts(name, state.parts)} - elsewhere
+    return sorted(mine - {*state.withdrawn})
