@@ -49,7 +49,6 @@ from privpipe.sanitizers.minimax.linear_minimax import MinimaxOptions as Minimax
 from privpipe.sanitizers.minimax.linear_minimax import fit_minimax_filter as fit_minimax_filter
 from privpipe.sanitizers.minimax.neural_minimax import MinimaxNeuralOptions as MinimaxNeuralOptions
 from privpipe.sanitizers.minimax.neural_minimax import NeuralFilter as NeuralFilter
-from privpipe.sanitizers.minimax.neural_minimax import fit_minimax_family as fit_minimax_family
 from privpipe.sanitizers.minimax.neural_minimax import (
     fit_minimax_neural_filter as fit_minimax_neural_filter,
 )

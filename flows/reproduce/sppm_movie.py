@@ -78,7 +78,7 @@ def reproduce_movie(
     informations = {"SPPM": [raw.information, *(mapping.information for mapping in ours.values())]}
     if theirs:
         informations["exponential"] = [raw.information, *(nats for nats, _ in theirs.values())]
-    sizes = ours[SUPPORT_SHARE].support_sizes()
+    sizes = np.diff(ours[SUPPORT_SHARE].pointers)
     return Reproduction(
         cells=_cells(raw, sizes),
         notes=(

@@ -232,7 +232,7 @@ def _draw_times(place: Axes, times: Times, text: str) -> None:
 
 
 def _draw_support(place: Axes, optimal: dict[int, SparseMapping]) -> None:
-    sizes = [np.minimum(optimal[k].support_sizes(), 12) for k in PICTURES]
+    sizes = [np.minimum(np.diff(optimal[k].pointers), 12) for k in PICTURES]
     labels = [f"budget n²/{k}" for k in PICTURES]
     place.hist(sizes, bins=np.arange(0.5, 13.5).tolist(), label=labels, color=COLOURS[1:])
     place.set(xlabel="symbols that a symbol may become", ylabel="symbols")

@@ -79,9 +79,7 @@ def _show_generations(path: str, verify: bool) -> dict[str, Any]:
             for one in there:
                 proving.verify_collection(open_collection(one.url(path)))
                 listen(1, len(there))
-    rows = [
-        {"partition": one.name, "records": f"{one.n_records:,}", "time": one.time} for one in there
-    ]
+    rows = [{"partition": p.name, "records": f"{p.n_records:,}", "time": p.time} for p in there]
     say(tabulate(rows, title=f"collection {shown(path)}"))
     return {
         "format": "growing collection",

@@ -21,8 +21,8 @@ from privpipe.sanitizers.minimax.neural_minimax import (
     FamilyFit,
     FamilyOptions,
     MinimaxNeuralOptions,
-    fit_minimax_family,
     fit_minimax_neural_filter,
+    train_family,
 )
 from privpipe.sanitizers.minimax.training.tasks import Task
 from privpipe.store.collections.collection import Collection, open_collection
@@ -54,7 +54,8 @@ def fit_own_family(shards: Shards) -> FamilyFit:
     """A family of the user's own: linear filters of width 2, from a start of theirs."""
     family = LinearFamily(np.zeros(9), 2, with_offset=False)
     start = np.random.default_rng(1).normal(size=family.n_parameters)
-    return fit_minimax_family(shards, family, start, FamilyOptions(max_iterations=5))
+    options = FamilyOptions(max_iterations=5)
+    return train_family(shards, options.measure_tasks(shards)[1], family, start, options)
 
 
 FITS["own family"] = fit_own_family

@@ -43,7 +43,7 @@ class DifferentiableFilter(Protocol):
     >>> z.tolist(), pullback(np.ones((2, 1))).tolist()
     ([[1.0], [2.0]], [1.0, 1.0])
 
-    ``fit_minimax_family(shards, Rectified(2, 4), start, options)`` trains it.
+    `train_family` of the neural filters trains it; configurations name a custom filter instead.
     """
 
     @property

@@ -21,6 +21,7 @@ from privpipe.numerics.mapping import held_out_information, law_bounds
 from privpipe.numerics.mapping.problem.programme import measure_information
 from privpipe.numerics.mapping.worst_case import bound_worst_cases, measure_worst_cases
 from privpipe.protocols import Column, FloatArray, Guarantee, IntArray, ShardSchema
+from privpipe.sanitizers.grounds import say_grounds
 from privpipe.sanitizers.mapping import profiles
 from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping
 
@@ -198,12 +199,15 @@ def promise_strata(
     for name, *of_one in zip(names, shares, bounds, (one.gap for one in maps), strict=True):
         for what, number in zip(("share", "at_most", "gap"), of_one, strict=True):
             numbers[f"{by.name}={name}: {what}"] = float(number)
-    statement = (
-        f"given {by.name}, which is public, at most {round_up(given)} nats with confidence "
-        f"{f'{level:.4g}'.removeprefix('0')} about the law of these records. At most "
-        f"{round_up(float(bounds.max()))} for any of its {k} values, of which "
-        f"{names[int(bounds.argmax())]} is the worst. Of the fitted counts {by.name} alone reveals "
-        f"{alone:.3g}"
+    statement = say_grounds(
+        "strata_statement",
+        by=by.name,
+        given=round_up(given),
+        level=f"{level:.4g}".removeprefix("0"),
+        most=round_up(float(bounds.max())),
+        k=k,
+        worst=names[int(bounds.argmax())],
+        alone=alone,
     )
     unit = f"{_UNIT}, given any value of {by.name}"
     return replace(worst, unit=unit, parameters=tuple(numbers.items()), statement=statement)
@@ -348,20 +352,23 @@ def _measure_distances(mapping: SparseMapping, counts: profiles.ProfileCounts) -
 
 def _promise(number: float, confidence: float, numbers: dict[str, float], ended: str) -> Guarantee:
     level = f"{confidence:.4g}".removeprefix("0")
+    off = numbers["plug_in"] - numbers["optimum_at_least"]
     return Guarantee(
         kind="information_bound",
         number=number,
         unit=_UNIT,
         scope="in expectation",
-        theorem="held-out bound by betting (Waudby-Smith and Ramdas 2024) and by exponential "
-        "inequalities (Fan, Grama and Liu 2015) on a variational form of the information",
-        assumptions="Records, those fitted, held out and released, are independent draws of one "
-        "law.",
+        theorem=say_grounds("mapping_theorem"),
+        assumptions=say_grounds("mapping"),
         parameters=tuple(numbers.items()),
-        statement=f"at most {round_up(number)} nats with confidence {level} about the law of "
-        f"these records. Under the fitted counts: {numbers['plug_in']:.3g}, at most "
-        f"{numbers['plug_in'] - numbers['optimum_at_least']:.2g} above the least within the "
-        f"distortion budget. The search ended with: {ended}",
+        statement=say_grounds(
+            "mapping_statement",
+            most=round_up(number),
+            level=level,
+            numbers=numbers,
+            off=off,
+            ended=ended,
+        ),
     )
 
 

@@ -17,6 +17,7 @@ from privpipe.numerics.mapping.problem.programme import measure_information
 from privpipe.numerics.mapping.problem.search_progress import read_clock
 from privpipe.protocols import FloatArray, IntArray, Method, Shards, ShardSchema
 from privpipe.sanitizers.arrays import check_shards, check_unweighted, say_incomplete
+from privpipe.sanitizers.grounds import say_grounds
 from privpipe.sanitizers.mapping import assurance, profiles
 from privpipe.sanitizers.mapping.mapping_options import PrivacyMappingOptions
 from privpipe.sanitizers.mapping.profiles import ProfileCounts
@@ -133,11 +134,7 @@ def _solve(
     if options.solver != "auto":
         return found, ""
     if found.stopped in ("time limit", "no further progress") and found.gap > options.gap:
-        short = (
-            f"the search stopped ({found.stopped}) with {found.gap:.2g} nats between its mapping "
-            f"and what none within the budget betters; gap is {options.gap:g}. Raise max_seconds, "
-            "or gap; most_frequent makes the problem smaller."
-        )
+        short = say_grounds("search_stopped", found=found, gap=options.gap)
     if not min(n_records):
         return found, short
     prior = assurance.find_prior(joint.sum(axis=1) * n_records[0], len(joint))
@@ -287,14 +284,8 @@ def _count(shards: Shards) -> ProfileCounts:
     if chance < _CHANGED:
         attributes = [repr(column.name) for column in shards.schema.attributes]
         changed = ["the profiles", "the private values", *attributes][table]
-        warnings.warn(
-            f"the law of {changed} changes between the first and the second half of the "
-            f"training records (chance {chance:.1g}). The promise is about the law of both mixed. "
-            "Rows in an order of their source: ingest with --shuffle. Records of two times: "
-            "train on the later ones.",
-            PrivacyWarning,
-            stacklevel=4,
-        )
+        text = say_grounds("law_changes", changed=changed, chance=chance)
+        warnings.warn(text, PrivacyWarning, stacklevel=4)
     return halves.without(0)
 
 

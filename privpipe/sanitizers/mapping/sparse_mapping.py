@@ -200,10 +200,6 @@ class SparseMapping(DrawnCategories):
         shape = (self.n_symbols, self.n_symbols)
         return sp.csc_array((self.probabilities, self.released, self.pointers), shape=shape)
 
-    def support_sizes(self) -> IntArray:
-        """Number of symbols each symbol may become, (n_symbols,)."""
-        return np.diff(self.pointers)
-
     def find_symbols(self, x: Any) -> IntArray:
         """Number of each record's symbol within the alphabet.
 

@@ -17,6 +17,7 @@ from privpipe.errors import InputError
 from privpipe.numerics.masking import missing, sign_sums
 from privpipe.numerics.random.draws import draw_uniform, sign_words
 from privpipe.protocols import FloatArray, Guarantee, IntArray, RecordStream, Shard, ShardSchema
+from privpipe.sanitizers.grounds import say_grounds
 from privpipe.sanitizers.masking import masked_records, record_survey, refusals
 
 BIAS = "bias"
@@ -131,14 +132,8 @@ class MaskingModel(masked_records.SurrogateModel):
             number=None,
             unit="",
             scope="in expectation",
-            theorem="Yi et al. 2014, Theorem 1 and problem (3): surrogates keep the regression "
-            "model; that a single record stays hidden, as its section on privacy claims, is false",
-            assumptions="Second moments of the records, their approximate number and the exact "
-            "regression coefficients are released by design. Single records are not protected: "
-            "whoever knows all others solves for the one that is left, from any number of "
-            "surrogates. So does whoever has releases with and without a record. P is "
-            "destroyed when the release is published: whoever has it solves for all records. Not "
-            "differential privacy.",
+            theorem=say_grounds("surrogates_theorem"),
+            assumptions=say_grounds("surrogates"),
             parameters=(
                 ("n_surrogates", float(self.n_records)),
                 ("rank", float(self.rank)),

@@ -11,6 +11,7 @@ from privpipe.numerics.masking.private_moments import RepairedMoments, draw_rows
 from privpipe.numerics.noise import estimates, gaussian
 from privpipe.numerics.noise.estimates import Estimate, Quantity
 from privpipe.protocols import BoolArray, FloatArray, Guarantee, IntArray, Shard, ShardSchema
+from privpipe.sanitizers.grounds import say_grounds
 from privpipe.sanitizers.masking import masked_records, record_survey
 from privpipe.sanitizers.masking.private_sums import PublicScale, narrow_scale, release_canaries
 
@@ -98,13 +99,8 @@ class PrivateMaskingModel(masked_records.SurrogateModel, PublicScale):
             number=self.epsilon,
             unit="epsilon, nats",
             scope="every record",
-            theorem="Analytic Gaussian mechanism (Balle and Wang 2018, theorem 8) on whole numbers "
-            "whose norm is checked in integers, with the discrete law of Canonne et al. 2020",
-            assumptions="AES-256 is pseudorandom; the key of the noise was never stored. Bounds "
-            "and threshold are public knowledge. Neighbouring collections have the same number "
-            "of records and differ in one of them. Not hidden: which columns and classes there "
-            "are, the digest of the source (it confirms a guess of all records), and figures of "
-            "the audit.",
+            theorem=say_grounds("private_theorem"),
+            assumptions=say_grounds("private"),
             delta=self.delta,
             parameters=(
                 ("epsilon of one record", self.epsilon),

@@ -215,9 +215,7 @@ def release_canaries(
         mine = kinds[start : start + n_each]
         z, y = (rng.choice([-FAR, FAR], (len(mine), width)) for width in (q, t))
         turned = z * np.where(np.arange(q) < round(q / 4), -1.0, 1.0)
-        one, other = (
-            place_records(scale, *scale.restore(*ends))[0] for ends in ((z, y), (turned, -y))
-        )
+        one, other = (place_records(scale, *scale.restore(*k))[0] for k in ((z, y), (turned, -y)))
         steps = np.where(mine[:, None], one, other)
         key = hashlib.sha256(key).digest()
         noisy = add_noise((steps.T @ steps).astype(np.int64), sigma, key)[0]

@@ -1,26 +1,18 @@
 """The frozen maps of linear filters: drawn, from a closed form, or learned in rounds."""
 
-import tomllib
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from privpipe.described import record_map
 from privpipe.protocols import FloatArray, Guarantee
 from privpipe.sanitizers.feature_map import FeatureMap
+from privpipe.sanitizers.grounds import read_grounds
 
 HAMM = "Hamm 2017, Minimax Filter, JMLR 18"
 
 UNKNOWN = ("None", "What it hides is found out by the audit alone.")
-
-
-@cache
-def _read_grounds() -> Any:
-    """What is known of each method's filters, and under which assumption."""
-    return tomllib.loads(Path(__file__).with_name("grounds.toml").read_text("utf-8"))
 
 
 def promise_nothing(method: str) -> Guarantee:
@@ -31,7 +23,7 @@ def promise_nothing(method: str) -> Guarantee:
     method
         Name of the method that made the filter; of an unknown one nothing is known.
     """
-    theorem, assumptions = _read_grounds().get(method, UNKNOWN)
+    theorem, assumptions = read_grounds()["filters"].get(method, UNKNOWN)
     return Guarantee("none", None, "nats", "in expectation", theorem, assumptions)
 
 

@@ -13,13 +13,12 @@ from pydantic import Field, computed_field
 from scipy.special import expit
 
 from privpipe.described import record_map
-from privpipe.errors import InputError, OptionError
+from privpipe.errors import OptionError
 from privpipe.fitted_names import keep_names
 from privpipe.numerics.minimax import filters
 from privpipe.numerics.minimax.descent import descend_quasi_newton
 from privpipe.numerics.minimax.spectra import whiten
 from privpipe.protocols import FloatArray, IntArray, Shards, ShardSchema
-from privpipe.sanitizers.arrays import check_shards
 from privpipe.sanitizers.minimax.linear_filter import HAMM, FeatureFilter, TrainingRecord
 from privpipe.sanitizers.minimax.training import custom_code
 from privpipe.sanitizers.minimax.training.adversary_rounds import FilterTraining, descend_in_rounds
@@ -105,42 +104,6 @@ class FamilyFit(TrainingRecord):
     parameters: FloatArray
 
 
-def fit_minimax_family(
-    shards: Shards,
-    family: filters.DifferentiableFilter,
-    start: FloatArray,
-    options: FamilyOptions | None = None,
-) -> FamilyFit:
-    """Learn a filter of any differentiable family; see `DifferentiableFilter`.
-
-    Parameters
-    ----------
-    family
-        Picklable, for it travels to the workers.
-    start : (family.n_parameters,)
-        Where the descent starts. Its own conditioning is the family's business.
-
-    Raises
-    ------
-    InputError
-        If labels or features cannot be used, or the family does not fit them.
-    ConvergenceError
-        If an inner problem cannot be solved.
-    """
-    check_shards(shards)
-    options = options or FamilyOptions()
-    if family.n_features_in != shards.schema.n_features or len(start) != family.n_parameters:
-        raise InputError(
-            f"A family of {family.n_features_in} features and {family.n_parameters} parameters "
-            f"got records of {shards.schema.n_features} features and {len(start)} parameters.",
-            remedy="Give a family made for these records and a start of its size.",
-            code="shape",
-        )
-    options.try_loss(shards.schema, family.n_features_out)
-    _, tasks = options.measure_tasks(shards)
-    return train_family(shards, tasks, family, np.asarray(start, np.float64), options)
-
-
 def train_family(
     shards: Shards,
     tasks: tuple[Task, ...],
@@ -149,7 +112,16 @@ def train_family(
     options: FamilyOptions,
     scaling: filters.InputScaling = filters.InputScaling(),  # noqa: B008  (frozen)
 ) -> FamilyFit:
-    """Descend Phi over a family, watching held-out records; see `fit_minimax_family`."""
+    """Learn a filter of any differentiable family from a start, watching held-out records.
+
+    The family is picklable, for it travels to the workers, and its conditioning is its own matter.
+    See `DifferentiableFilter`.
+
+    Raises
+    ------
+    ConvergenceError
+        If an inner problem cannot be solved.
+    """
     found, _, record = descend_in_rounds(
         options,
         shards,

@@ -22,6 +22,7 @@ from privpipe.numerics.noise.mechanism import Law, Mechanism, Order, plan_promis
 from privpipe.promises import say_odds
 from privpipe.protocols import FloatArray, Guarantee, Method, RecordMap, Role, Shards, ShardSchema
 from privpipe.sanitizers.arrays import check_shards, check_unweighted
+from privpipe.sanitizers.grounds import say_grounds
 from privpipe.sanitizers.noise import noisy_filter
 from privpipe.sanitizers.options import MethodOptions, method_options
 
@@ -257,10 +258,8 @@ def _promise(options: NoisyOptions, mechanism: Mechanism) -> Guarantee:
             number=None,
             unit="epsilon, nats",
             scope="every record",
-            theorem="None: filter, mean or threshold may be learned from the records themselves "
-            "(allow_data_bound)",
-            assumptions="The noise is that of epsilon, but what the map reveals of the records "
-            "that it was learned from is bounded by nothing.",
+            theorem=say_grounds("data_bound_theorem"),
+            assumptions=say_grounds("data_bound"),
         )
     grounds = "Filter, mean and threshold come from records said to be public."
     return mechanism.promise(options.order, grounds)
@@ -300,12 +299,8 @@ class NoiseForecast:
     def describe(self) -> str:
         """In a few sentences."""
         times = self.noise / self.spread if self.spread > 0 else float("inf")
-        return (
-            f"epsilon {self.epsilon:g} (delta {self.delta:.1g}) adds noise of root mean square "
-            f"{self.noise:.3g} to each of {self.n_coordinates} coordinates. That is {times:.3g} "
-            f"times the spread of bounded records ({self.spread:.3g}). Clipped are "
-            f"{self.clipped:.1%} of the records read. In words: {say_odds(self.epsilon)}."
-        )
+        odds = say_odds(self.epsilon)
+        return say_grounds("noise_forecast", self=self, times=times, odds=odds)
 
 
 def forecast_noise(

@@ -247,7 +247,7 @@ def _find_runs(part: Partition, entry: Registered, sketches: Sketches) -> list[S
 
 
 def _list_runs(rows: IntArray, first: int) -> tuple[int, list[Shared]]:
-    """How many are found, and consecutive ones that are consecutive there; `MOST_RUNS` and more."""
+    """How many are found, and consecutive ones that are so there; `MOST_RUNS` and a few more."""
     n_found, runs = 0, list[Shared]()
     for at in range(0, len(rows), MOST_AT_ONCE):
         some = np.asarray(rows[at : at + MOST_AT_ONCE])
@@ -261,11 +261,7 @@ def _list_runs(rows: IntArray, first: int) -> tuple[int, list[Shared]]:
         for a, b in zip(
             *(end[begun][: MOST_RUNS + 1] for end in (cuts[:-1], cuts[1:])), strict=True
         ):
-            one = Shared(first + at + int(a), first + at + int(b), int(some[a]))
-            last = runs[-1] if runs and not a else None
-            if last and (last.last, one.other - last.other) == (one.first, one.first - last.first):
-                one = replace(runs.pop(), last=one.last)
-            runs.append(one)
+            runs.append(Shared(first + at + int(a), first + at + int(b), int(some[a])))
     return n_found, runs
 
 

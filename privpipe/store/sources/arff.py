@@ -235,9 +235,7 @@ def _as_column(attribute: ArffAttribute) -> TableColumn:
 
 def _find_marks(first: bytes) -> csv.ParseOptions:
     """Delimiter of the first lines of data, and the quote that most of their cells begin with."""
-    quote = max(
-        "'\"", key=lambda mark: len(re.findall(rf"(?m)(?:^|[,\t])\s*{mark}".encode(), first))
-    )
+    quote = max("'\"", key=lambda q: len(re.findall(rf"(?m)(?:^|[,\t])\s*{q}".encode(), first)))
     tabs = b"," not in first and b"\t" in first
     return csv.ParseOptions(
         delimiter="\t" if tabs else ",", quote_char=quote, escape_char="\\", newlines_in_values=True

@@ -36,8 +36,16 @@ def test_runs__of_a_list_read_in_pieces_are_those_of_the_whole(
     ]
     rows = np.concatenate(pieces)
     whole = list_one_by_one(rows, 1000)
-    monkeypatch.setattr(registers, "MOST_AT_ONCE", int(rng.integers(1, 40)))
-    assert registers._list_runs(rows, 1000) == (int((rows >= 0).sum()), whole)
+    most = int(rng.integers(1, 40))
+    monkeypatch.setattr(registers, "MOST_AT_ONCE", most)
+    n_found, runs = registers._list_runs(rows, 1000)
+    assert n_found == (rows >= 0).sum()
+    # A piece that ends within a run makes two of it.
+    cut = np.full(len(rows), -1)
+    for one in runs:
+        cut[one.first - 1000 : one.last - 1000] = np.arange(one.last - one.first) + one.other
+    assert list_one_by_one(cut, 1000) == whole
+    assert len(runs) <= len(whole) + len(rows) // most
 
 
 @pytest.mark.parametrize("most", [7, 1000])

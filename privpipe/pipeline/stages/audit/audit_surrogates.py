@@ -283,8 +283,6 @@ def _sum_released(plan: ReleasePlan, trained: Trained) -> FloatArray:
     total = np.zeros((trained.n_features_out + len(trained.response_names),) * 2)
     for chunk in range(plan.chunks.n_chunks):
         start, stop = plan.chunks.rows(chunk)
-        rows = np.hstack(
-            [part.reshape(stop - start, -1) for part in _read_released(plan, start, stop)]
-        )
+        rows = np.hstack([x.reshape(stop - start, -1) for x in _read_released(plan, start, stop)])
         total += rows.T @ rows
     return total

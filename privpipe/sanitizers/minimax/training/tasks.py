@@ -20,6 +20,7 @@ from privpipe.numerics.kinds import MOST_CODES
 from privpipe.numerics.logistic import make_class_basis
 from privpipe.numerics.minimax.lifts import Lift, Pool
 from privpipe.protocols import Column, FloatArray, IntArray, Role, ShardSchema
+from privpipe.sanitizers.grounds import say_grounds
 from privpipe.sanitizers.options import MethodOptions, method_options
 
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -273,21 +274,14 @@ def warn_of_outputs(n_outputs: int, n_features: int) -> None:
     It is not refused: many classes of few features may need them.
     """
     if n_outputs > n_features:
-        _warn(
-            f"The filter releases {n_outputs} numbers of records of {n_features} features. So many "
-            "can hold whole records, and adversaries that are not trained against may find what "
-            f"is confidential. Usual are 1 to {n_features} outputs."
-        )
+        _warn(say_grounds("many_outputs", n_outputs=n_outputs, n_features=n_features))
 
 
 def warn_of_width(n_filtered: int, n_useful: int) -> None:
     """Warn of filter outputs that help no target and serve adversaries."""
     if n_filtered > n_useful:
-        _warn(
-            f"n_filtered is {n_filtered}; the targets use {n_useful} outputs. The other "
-            f"{n_filtered - n_useful} add no utility for linear predictors and leak to "
-            "adversaries that are not linear."
-        )
+        given = {"n_filtered": n_filtered, "n_useful": n_useful, "n_more": n_filtered - n_useful}
+        _warn(say_grounds("useless_outputs", **given))
 
 
 def _warn(text: str) -> None:

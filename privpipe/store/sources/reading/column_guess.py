@@ -174,9 +174,7 @@ def _guess_date(counts: Counter[str]) -> tuple[ColumnText, Use, str, str] | None
         times = pd.to_datetime(
             pd.Series(alike, dtype=str), format=form or "ISO8601", errors="coerce"
         )
-        fitting[form] = sum(
-            counts[name] for name, ok in zip(alike, times.notna(), strict=True) if ok
-        )
+        fitting[form] = sum(counts[one] for one, ok in zip(alike, times.notna(), strict=True) if ok)
     # Two formats may share the column; then the rows of the rarer one are refused, by number.
     form = max(fitting, key=lambda one: fitting[one])
     mixed = {form, "%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y", ""}

@@ -1,0 +1,17 @@
+"""What guarantees rest on and forecasts say: sentences of ``grounds.toml``, filled in."""
+
+import tomllib
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+
+@cache
+def read_grounds() -> Any:
+    """All sentences, by name; those of linear filters by method."""
+    return tomllib.loads(Path(__file__).with_name("grounds.toml").read_text("utf-8"))
+
+
+def say_grounds(name: str, /, **given: Any) -> str:
+    """A sentence, with the numbers that it names."""
+    return str(read_grounds()[name]).format(**given)
