@@ -178,7 +178,7 @@ def _read(x: FloatArray, kinds: BoolArray, known: BoolArray) -> Iterator[tuple[s
     middle, low, high = sum(ends) / 2, np.minimum(*ends), np.maximum(*ends)
     direction = np.linalg.solve(scatter, apart)
     yield "direction", _score_rows(x, lambda rows: (rows - middle) @ direction)
-    yield "distance", distance.cdist(x, np.stack(ends)) @ np.array([-1.0, 1.0])
+    yield "distance", _score_rows(x, lambda rows: np.diff(distance.cdist(rows, ends))[:, 0])
     yield "clipped", _score_rows(x, lambda rows: (np.clip(rows, low, high) - middle) @ apart)
     column = x[:, int(np.argmax(np.abs(apart)))]
     yield "finer than 2**-53", _score_codes(_is_fine(column), kinds, known)

@@ -304,8 +304,10 @@ class Account:
                 if charge.charge in loss.charged:
                     continue
                 lost = self.read_joined(charge.partition)
-                if limit is not None and min(lost.epsilon, lost.concentrate(at_delta)) > limit:
-                    self._refuse(charge, limit)
+                if limit is None and lost.delta > at_delta:
+                    self._refuse(charge, f"a delta of {at_delta:.2g}")
+                if limit is not None and not lost.within(limit, at_delta):
+                    self._refuse(charge, f"the limit of {limit:g}")
         except BaseException:
             # Whatever stopped us, a kill by the keyboard too: what was not written is not owed.
             self.record("void", made, run)
@@ -345,10 +347,9 @@ class Account:
             if composed <= limit:
                 return
             said = f" As concentrated losses all are epsilon {composed:.3g} at that delta."
-        lost_delta = loss.delta
-        # Of tiny deltas no sum of any collection is near the limit: the others are not read.
-        if charge.delta > MOST_DELTA:
-            lost_delta = max(lost_delta, self.read_joined(charge.partition).delta)
+        # Of a charge without delta, too: a relative may have lost one.
+        joined = self.read_joined(charge.partition)
+        lost_delta = max(loss.delta, joined.delta)
         if (reached := add_up_losses([lost_delta, charge.delta])) > most:
             raise GuaranteeError(
                 f"Partition {charge.partition[:12]} would have lost delta {reached:.2g} in "
@@ -360,11 +361,10 @@ class Account:
             )
         if limit is None:
             return
-        lost = max(loss.epsilon, self.read_joined(charge.partition).epsilon)
-        if add_up_losses([lost, charge.epsilon]) > limit:
-            self._refuse(charge, limit, said)
+        if add_up_losses([max(loss.epsilon, joined.epsilon), charge.epsilon]) > limit:
+            self._refuse(charge, f"the limit of {limit:g}", said)
 
-    def _refuse(self, charge: Charge, limit: float, said: str = "") -> NoReturn:
+    def _refuse(self, charge: Charge, allowed: str, said: str = "") -> NoReturn:
         loss, joined = self.read(charge.partition), self.read_joined(charge.partition).epsilon
         others = list(self.ties.relatives(charge.partition))
         elsewhere = f" (of it {loss.epsilon:g} itself, the rest in {len(others)} partitions with "
@@ -372,7 +372,7 @@ class Account:
         raise GuaranteeError(
             f"Partition {charge.partition[:12]} has spent epsilon {max(joined, loss.epsilon):g}"
             f"{elsewhere if others else f' in {loss.n_charges} releases'}; another "
-            f"{charge.epsilon:g} would be above the limit of {limit:g}.{said}",
+            f"{charge.epsilon:g} would be above {allowed}.{said}",
             remedy="Repeat an earlier release, which costs nothing; or decide on another "
             "[privacy] limit. `privpipe account` lists what was lost.",
             code="account-exhausted",

@@ -302,3 +302,36 @@ TestAccount.settings = settings(
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
 )
+
+
+TIED = Ties({"a" * 64: {"b" * 64: Overlap(1.0, 1.0)}, "b" * 64: {"a" * 64: Overlap(1.0, 1.0)}})
+
+
+@pytest.mark.parametrize("delta", [0.0, 2.0**-100])
+@pytest.mark.parametrize("where", ["a" * 64, "b" * 64])
+def test_reserve__a_delta_that_the_same_records_lost_elsewhere_counts(
+    tmp_path: Path, where: str, delta: float
+) -> None:
+    account = Account(str(tmp_path / "account"), TIED)
+    account.reserve([Charge("a" * 64, "first", 0.5, 1e-6, "record")], "one", 3.0, 1e-6)
+    with pytest.raises(GuaranteeError, match="would have lost delta"):
+        account.reserve([Charge(where, "next", 0.5, delta, "record")], "two", 3.0)
+
+
+@pytest.mark.parametrize(("limit", "rho"), [(None, 0.01), (None, None), (3.0, None)])
+def test_reserve__of_two_rivals_one_is_refused_for_delta(
+    tmp_path: Path, limit: float | None, rho: float | None
+) -> None:
+    """The other reserves the same records, in another partition, between our look and our entry."""
+    url = str(tmp_path / "account")
+    theirs, mine = (Charge(k * 64, k, 1.0, 1e-6, "record", rho) for k in "ba")
+
+    class Late(Account):
+        def _write(self, action: Any, charge: Charge, run: str, number: int) -> bool:
+            if not Account(url).read("b" * 64).entries:
+                Account(url, TIED).reserve([theirs], "theirs", limit, 1e-6)
+            return super()._write(action, charge, run, number)
+
+    with pytest.raises(GuaranteeError, match="would be above"):
+        Late(url, TIED).reserve([mine], "mine", limit, 1e-6)
+    assert Account(url, TIED).read_joined("a" * 64).delta <= 1e-6

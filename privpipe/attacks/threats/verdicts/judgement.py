@@ -9,10 +9,8 @@ preserve.
 """
 
 import math
-import tomllib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from privpipe.attacks.adversaries.attack_options import ALONE, JOINT, AttackOptions
@@ -26,11 +24,8 @@ FEWEST_RARE = 1000
 """Records of the rarest class below which few audits decide at the usual limits: that is said where
 nothing was decided. It is no veto, for the limits of so few are as much wider and err no more."""
 
-_WORDS: dict[str, dict[str, str]] = tomllib.loads(
-    Path(__file__).with_name("words.toml").read_text("utf-8")
-)
-SCORE_WORDS, SOURCE_WORDS, REASONS = _WORDS["scores"], _WORDS["sources"], _WORDS["reasons"]
-"""Names of scores and sources as sentences show them, and the sentences of a reason."""
+SCORE_WORDS, SOURCE_WORDS = results.WORDS["scores"], results.WORDS["sources"]
+"""Names of scores and sources as sentences show them."""
 
 
 @dataclass(frozen=True)
@@ -295,16 +290,16 @@ def _explain(case: _Case, verdict: results.Verdict, best: _Found | None, needed:
     if case.n_unknown and verdict == "unknown":
         reasons = [o.reason for o in case.on_release if o.status == "unknown"]
         name = "skipped" if case.n_unknown == case.n_skipped else "failed"
-        return REASONS[name].format(case=case, n=len(case.on_release), why=reasons[0])
+        return results.REASONS[name].format(case=case, n=len(case.on_release), why=reasons[0])
     if best is None:
-        return REASONS["no_score"].format(case=case)
+        return results.REASONS["no_score"].format(case=case)
     score, attack, allowed, gain = best.score, best.outcome.attack, best.allowed, ""
     if score.gained is not None:
         if math.isnan(score.gain):
-            return REASONS["no_gain"].format(case=case)
+            return results.REASONS["no_gain"].format(case=case)
         limits = say_limits(score.gain_lower, score.gain_upper, allowed)
-        gain = REASONS["gain"].format(gain=score.gain, limits=limits)
-    text = REASONS["judged"].format(
+        gain = results.REASONS["gain"].format(gain=score.gain, limits=limits)
+    text = results.REASONS["judged"].format(
         case=case,
         verdict="leaks" if verdict == "leaks" else f"is {verdict}",
         adversary=attack.adversary.replace("_", " "),
@@ -317,15 +312,15 @@ def _explain(case: _Case, verdict: results.Verdict, best: _Found | None, needed:
         allowed=allowed,
     )
     if verdict == "leaks" and case.n_skipped:
-        text += REASONS["ended"].format(case=case)
+        text += results.REASONS["ended"].format(case=case)
     if verdict != "unproven":
         return text + "."
     rarest = min((o.n_rarest for o in case.on_release if o.n_rarest), default=0)
     if 0 < rarest < FEWEST_RARE:
-        text += REASONS["rare"].format(rarest=rarest, fewest=FEWEST_RARE)
+        text += results.REASONS["rare"].format(rarest=rarest, fewest=FEWEST_RARE)
     if not math.isfinite(needed):
         more = "groups" if case.groups and not case.is_named else "records"
-        return text + REASONS["beyond"].format(more=more)
+        return text + results.REASONS["beyond"].format(more=more)
     return f"{text}. {_say_needed(case, needed)}"
 
 
@@ -334,8 +329,8 @@ def _say_needed(case: _Case, needed: float) -> str:
     kind = "" if case.groups is None else case.groups.say()
     if case.groups is None or case.is_named:
         same = f", in more stretches of time of the same {kind}," if kind else ""
-        return REASONS["more_records"].format(case=case, needed=needed, same=same)
-    text = REASONS["more_groups"].format(case=case, needed=needed, kind=kind)
+        return results.REASONS["more_records"].format(case=case, needed=needed, same=same)
+    text = results.REASONS["more_groups"].format(case=case, needed=needed, kind=kind)
     n_records, most = needed * case.n_records / case.n_units, case.options.max_records
     if n_records <= most:
         return text

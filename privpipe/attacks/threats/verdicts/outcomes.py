@@ -4,12 +4,20 @@ An attack that could not be trained or judged is "unknown"; its row of the table
 """
 
 import math
+import tomllib
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 from privpipe.attacks.adversaries.attack_options import ALONE, JOINT, AttackOptions
 from privpipe.attacks.statistics.intervals import Interval
 from privpipe.attacks.statistics.scores import Score
+
+WORDS: dict[str, dict[str, str]] = tomllib.loads(
+    Path(__file__).with_name("words.toml").read_text("utf-8")
+)
+REASONS = WORDS["reasons"]
+"""Sentences of the reasons of verdicts, to be filled in."""
 
 Verdict = Literal["safe", "not protected", "leaks", "unproven", "unknown"]
 """Of "not protected" nothing is required: it is the verdict where no attack that fails could show

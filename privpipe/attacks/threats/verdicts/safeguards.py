@@ -13,8 +13,7 @@ import numpy as np
 
 from privpipe.attacks.adversaries.attack_options import RAW_GROUPS, AttackOptions
 from privpipe.attacks.adversaries.evidence import GroupCounts
-from privpipe.attacks.threats.verdicts.judgement import REASONS
-from privpipe.attacks.threats.verdicts.outcomes import AttackOutcome, Decision
+from privpipe.attacks.threats.verdicts.outcomes import REASONS, AttackOutcome, Decision
 from privpipe.numerics.limits import say_lower
 
 MISSED = "the audit would not have found a planted leak"

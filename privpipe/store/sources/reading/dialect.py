@@ -76,9 +76,10 @@ def take_bytes(file: pa.NativeFile) -> list[bytes]:
     """
     head = file.read(HEAD_BYTES)
     if file.seekable():
-        rest = range(HEAD_BYTES, max(HEAD_BYTES, file.size() - PIECE_BYTES), PIECE_BYTES)
-        places = [rest[i] for i in range(0, len(rest), max(1, -(-len(rest) // MOST_PIECES)))]
         last = max(HEAD_BYTES, file.size() - PIECE_BYTES)
+        # Nothing twice: a key would have values that two records have.
+        rest = range(HEAD_BYTES, last - PIECE_BYTES + 1, PIECE_BYTES)
+        places = [rest[i] for i in range(0, len(rest), max(1, -(-len(rest) // MOST_PIECES)))]
         return [head, *(file.read_at(PIECE_BYTES, at) for at in places), file.read_at(2**16, last)]
     pieces, step, number, last_piece = list[bytes](), 1, 0, b""
     while piece := file.read(PIECE_BYTES):
@@ -87,7 +88,7 @@ def take_bytes(file: pa.NativeFile) -> list[bytes]:
         if len(pieces) > MOST_PIECES:  # thinned as it grows: its length is not known
             pieces, step = pieces[::2], 2 * step
         number, last_piece = number + 1, (last_piece + piece)[-PIECE_BYTES:]
-    return [head, *pieces[:-1], last_piece]
+    return [head, *pieces[:-2], last_piece]  # which begins within the last but one
 
 
 def find_encoding(head: bytes, pieces: list[bytes]) -> str:
