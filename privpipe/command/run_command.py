@@ -31,7 +31,7 @@ from privpipe.pipeline.stages.forecast import check_sample
 from privpipe.pipeline.stages.increment_check import TimeSpan, check_growing
 from privpipe.report.console import say, tabulate
 from privpipe.store.access.generation_log import newest_kind
-from privpipe.store.access.location import local_path, shown
+from privpipe.store.access.location import exists_file, local_path, shown
 from privpipe.store.access.workspace import has_workspace, is_held, purge_workspace, read_state
 from privpipe.store.arrays.layout import companion_url, exists, has_root, read_header
 from privpipe.store.collections.growing_collection import purge_collection
@@ -152,8 +152,10 @@ def apply_command(
     with talking_on_stderr() if stdout else nullcontext():
         given = _store_stdin(release) if source == "-" else source
         options, checked = check_application(model, given, release, vouch)
+        # An earlier call has ended, its file included: a scheduler that calls again is right.
+        is_done = exists(release) and exists_file(dest)
         results, n_written = run_flow(options, checked, dest), None
-        if not is_whole:
+        if not (is_whole or is_done):
             n_written = export_release(release, dest)
             say(f"export   {shown(dest)}: {n_written:,} records")
     if stdout:

@@ -89,6 +89,16 @@ def test_apply__releases_what_the_run_released_of_the_same_records(model, tmp_pa
     again = open_release(str(tmp_path / "again.zarr"))["features"].to_numpy()
     assert first.tobytes() == again.tobytes()
     assert found["exported"] == pq.read_metadata(tmp_path / "again.parquet").num_rows == 900
+    # Once more nothing is to be done; where the file is gone it is written again.
+    made = (tmp_path / "again.parquet").stat().st_mtime_ns
+    assert (
+        run_command.apply_command(model, source, str(tmp_path / "again.parquet"))["exported"]
+        is None
+    )
+    assert (tmp_path / "again.parquet").stat().st_mtime_ns == made
+    (tmp_path / "again.parquet").unlink()
+    again = run_command.apply_command(model, source, str(tmp_path / "again.parquet"))
+    assert again["exported"] == 900
 
 
 def test_apply__of_new_records_without_labels_in_another_order(model, tmp_path, capsys) -> None:

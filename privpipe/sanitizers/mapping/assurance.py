@@ -324,7 +324,9 @@ def _bound_held_out(mapping: SparseMapping, law: CountedLaw, miss: float) -> flo
     reference = held_out_information.make_reference(
         law.padded, mapping.mapping, law.prior, law.fitted.n_records, law.fresh.n_records
     )
-    return held_out_information.bound_held_out_information(reference, first, second, miss)
+    found = held_out_information.bound_held_out_information(reference, first, second, miss)
+    # At most the values that were seen: where that is all there is, unseen ones count as well.
+    return found if found < math.log(len(first)) else most
 
 
 def _bound_distortion(mapping: SparseMapping, law: CountedLaw, miss: float) -> float:

@@ -349,8 +349,7 @@ class Account:
             said = f" As concentrated losses all are epsilon {composed:.3g} at that delta."
         # Of a charge without delta, too: a relative may have lost one.
         joined = self.read_joined(charge.partition)
-        lost_delta = max(loss.delta, joined.delta)
-        if (reached := add_up_losses([lost_delta, charge.delta])) > most:
+        if (reached := add_up_losses([max(loss.delta, joined.delta), charge.delta])) > most:
             raise GuaranteeError(
                 f"Partition {charge.partition[:12]} would have lost delta {reached:.2g} in "
                 f"{loss.n_charges + 1} releases, a chance that nothing holds; allowed is at most "
