@@ -141,8 +141,8 @@ def list_settings(n_classes: int, seed: int) -> Iterator[tuple[str, bool, Any]]:
     ours += [("minimax", {}), ("minimax", {"n_filtered": 5})]
     kernels: dict[str, Any] = {"adversary": ("logistic", "kernel")}
     ours.append(("minimax", {"n_filtered": 3} | kernels))
-    # What kernel HSIC is ahead with on Adult: hardly anything released, and nothing of a kernel. The
-    # second was chosen on splits 6 to 8, on which it is ahead.
+    # What kernel HSIC is ahead with on Adult: hardly anything released, and nothing of a kernel.
+    # The second was chosen on splits 6 to 8, on which it is ahead.
     ours += [("minimax", {"tradeoff": value} | kernels) for value in (0.5, 1.0)]
     # One output of a network: without it kernel HSIC of one output is .026 ahead on digits.
     ours += [("minimax_neural", {"n_hidden": (20, d)}) for d in (1, 3)]
