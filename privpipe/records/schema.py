@@ -169,7 +169,8 @@ class CollectionSchema:
             if variable.name == name:
                 return variable
         known = [variable.name for variable in self.variables]
-        raise explain_unknown("The collection has no variable", name, known)
+        hint = ", but a feature (ingest with --labels)," * (name in self.feature_names)
+        raise explain_unknown(f"The collection has no variable{hint}", name, known)
 
     def renumbered(self, fitted: FittedSchema, matching: Matching) -> "CollectionSchema":
         """The schema of the same records once they are matched to what a map was fitted on."""

@@ -83,7 +83,8 @@ def find_earlier(run: Run, plan: ReleasePlan | None = None) -> Earlier:
                     same = plan is not None and holds_the_same(known.url, read_ledger(plan))
         except PrivpipeError as error:
             known = None
-            why = f"it is a release of the same records, and cannot be read ({error.code}). {WAYS}"
+            ways = error.remedy if error.code == "row-order" else WAYS
+            why = f"it is a release of the same records, and cannot be read ({error.code}). {ways}"
         # Unknown never passes: a release that is not at its place may still have readers, and
         # another one may have taken the place since.
         if known is None or known.run != entry.run:

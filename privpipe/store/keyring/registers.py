@@ -214,9 +214,8 @@ def align_rows(
         found += _find_runs(part, entry, sketches)
     if len(found) > MOST_RUNS:
         raise OptionError(
-            f"The release {entry.name} holds these records in another order, in more than "
-            f"{MOST_RUNS:,} pieces.",
-            remedy="Release a collection whose records keep the order of the earlier one.",
+            f"The release {entry.name} has these records in another order: {MOST_RUNS:,} pieces.",
+            remedy="Release the collection that it was made of: --shuffle draws another order.",
             code="row-order",
         )
     return tuple(found)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import ClassVar, cast
 
 import numpy as np
 import pytest
 
+from privpipe.errors import OptionError
+from privpipe.records.schema import Partition
 from privpipe.store.keyring import registers
-from privpipe.store.keyring.registers import Shared
+from privpipe.store.keyring.registers import Registered, Shared, align_rows
+from privpipe.store.keyring.sketches import Sketches
 
 
 def list_one_by_one(rows: np.ndarray, first: int) -> list[Shared]:
@@ -61,3 +65,33 @@ def test_runs__of_no_order_end_and_all_that_is_found_counts(
 
 def test_runs__of_no_rows() -> None:
     assert registers._list_runs(np.empty(0, np.int64), 3) == (0, [])
+
+
+class Known:
+    """Sketches of 40 records, of which "shuffled" has another order and "moved" two blocks."""
+
+    words = np.random.default_rng(3).integers(1, 2**64, (40, 4), dtype=np.uint64)
+    orders: ClassVar = {
+        "first": np.arange(40),
+        "shuffled": np.random.default_rng(4).permutation(40),
+        "moved": np.roll(np.arange(40), 15),
+    }
+
+    def known(self) -> dict[str, tuple[str, ...]]:
+        return dict.fromkeys(self.orders, ("frame",))
+
+    def read(self, digest: str, frame: str) -> np.ndarray:
+        return np.asarray(self.words[self.orders[digest]])
+
+
+def test_align__of_a_shuffled_collection_says_what_would_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(registers, "MOST_RUNS", 5)
+    entry, known = Registered("day", "", "", "", "", (("first", 40),)), cast("Sketches", Known())
+    found = align_rows(entry, [Partition("m", 0, 40, "moved")], known)
+    assert found == (Shared(0, 15, 25), Shared(15, 40, 0))
+    with pytest.raises(OptionError, match="another order") as refused:
+        align_rows(entry, [Partition("s", 0, 40, "shuffled")], known)
+    assert refused.value.code == "row-order"
+    assert "collection that it was made of" in refused.value.remedy
