@@ -97,7 +97,8 @@ LEAST_CANARIES, CANARY_VALUES = 20_000, 25 * 2**20
 """Of an audit, and values of all of their releases, raw or released: 200 MiB.
 
 Noise of half its scale in 20 coordinates takes over a million canaries at epsilon 1. Guessing takes
-a hundred bytes a canary, so that there are no more of fewer coordinates.
+a hundred bytes a canary, so that of one coordinate there are no more than of three: nine million,
+which show .9 of an epsilon of 12.
 """
 
 CANARY_ERRORS = 70.0
@@ -292,7 +293,7 @@ class NoisyFilter:
         of the odds has a deviation that is then a fiftieth of epsilon. More coordinates take more:
         few releases then show what epsilon allows.
         """
-        width = max(20, self.n_features_in, self.n_features_out, self.mechanism.noise.n_words // 6)
+        width = max(3, self.n_features_in, self.n_features_out, self.mechanism.noise.n_words // 6)
         epsilon, more = min(self.epsilon, 20.0), 5.0 * self.n_bounded
         enough = (CANARY_ERRORS / epsilon) ** 2 * (1 + math.cosh(epsilon)) * more
         return min(max(LEAST_CANARIES, math.ceil(enough)), max(1_000, CANARY_VALUES // width))
