@@ -1,0 +1,39 @@
+"""What a mapping promises where its records are too few to be measured by."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from privpipe.protocols import Column
+from privpipe.records.memory import Records
+from privpipe.sanitizers.method_table import METHODS
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("held_out", [0.0, 0.5])
+@pytest.mark.parametrize("n", [8, 12, 20, 40])
+def test_promise__of_too_few_records_counts_values_that_none_has(n: int, held_out: float) -> None:
+    """The law may have all hundred values that are declared, not the few that were seen."""
+    codes = np.random.default_rng(0).integers(0, 100, n)
+    given = Records(
+        np.zeros((n, 1)), attributes=codes[:, None], confidential=codes, categorical="confidential"
+    )
+    names = tuple(map(str, range(100)))
+    shard = replace(next(iter(given.shards())), confidential=codes[:, None].astype(float))
+    schema = replace(
+        given.schema, confidential=(Column("S", 100, names),), attributes=(Column("x", 100, names),)
+    )
+    row = METHODS["privacy_mapping"]
+    options = row.options(
+        name="privacy_mapping",
+        attributes=("x",),
+        private=("S",),
+        distortion_budget=0.0,
+        held_out=held_out,
+    )
+    fitted = row.fit(Records.of_shard(shard, schema), options)
+    assert fitted.guarantee.number == pytest.approx(math.log(100))
