@@ -6,6 +6,7 @@ import os
 import tempfile
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +19,7 @@ import privpipe
 from privpipe.errors import OptionError, StoreError
 from privpipe.flows import increment_flow
 from privpipe.pipeline.stages import publish
+from privpipe.store.access.generation_log import publish_generation
 from privpipe.store.access.workspace import hold_workspace
 from privpipe.store.keyring.account import find_account
 from privpipe.store.models import open_model
@@ -102,23 +104,32 @@ class Machine(RuleBasedStateMachine):
         assert release(self.options, since, until) == "nothing to do"
 
     @precondition(lambda self: self.partitions and self.expect(0, self.days) != self.released)
-    @rule(moment=st.sampled_from(["publish_release", "publish_generation", "sweep_parts"]))
+    @rule(moment=st.sampled_from(["sweep_parts", "publish_release", "switch", "switched"]))
     def run_and_die(self, moment: str) -> None:
         wanted = self.expect(0, self.days)
 
         def die(*_: object, **__: object) -> None:
             raise Killed
 
+        def switch_and_die(*values: Any, **named: Any) -> None:
+            publish_generation(*values, **named)
+            raise Killed
+
         with pytest.MonkeyPatch.context() as patch:
-            places = {"publish_release": publish, "publish_generation": increment_flow}
-            patch.setattr(places.get(moment, incremental_release), moment, die)
+            if moment == "publish_release":
+                patch.setattr(publish, moment, die)
+            elif moment == "sweep_parts":
+                patch.setattr(incremental_release, moment, die)
+            else:
+                how = die if moment == "switch" else switch_and_die
+                patch.setattr(increment_flow, "publish_generation", how)
             try:
                 release(self.options, 0, self.days)
             except Killed:
                 died = True
             else:
                 died = False
-        if moment == "sweep_parts" or not died:  # the switch was before it
+        if moment == "switched" or not died:
             self.note(wanted)
 
     @precondition(lambda self: self.partitions)
