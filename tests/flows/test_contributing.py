@@ -38,7 +38,7 @@ TABLES = {
     "A method": ("privpipe/sanitizers/null_space/__init__.py", "METHODS"),
     "An adversary": (ADVERSARIES, "ADVERSARIES"),
     "A source format": ("privpipe/store/sources/formats.py", "FORMATS"),
-    "An attack": ("privpipe/attacks/threats/attack_table.py", "_ROWS"),
+    "An attack": ("privpipe/attacks/threats/attack_table.toml", ""),
 }
 COMMAND = ("../privpipe",)
 """A script beside the copy, named as the command is: completion goes by its name."""
@@ -52,12 +52,14 @@ def read_part(part: str) -> tuple[list[str], list[str]]:
     found = re.search(rf"^### {part}\n(.*?)(?=^##)", text, re.M | re.S)
     assert found, f"CONTRIBUTING has no example of {part}"
     return re.findall(r"`([\w/]+\.py)`", found[1]), re.findall(
-        r"```python\n(.*?)```", found[1], re.S
+        r"```(?:python|toml)\n(.*?)```", found[1], re.S
     )
 
 
 def add_row(text: str, table: str, row: str) -> str:
     """A file whose table has one row more, and the imports that stand above the row."""
+    if not table:  # the file itself is the table
+        return f"{text}\n{row}"
     *imports, row = filter(None, row.split("\n"))
     for node in ast.parse(text).body:
         targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
@@ -185,7 +187,8 @@ def write_new(place: Path, code: str) -> None:
 def test_additions__change_a_module_and_a_row_each(house: House) -> None:
     changed = {
         str(path.relative_to(house.folder / "house"))
-        for path in (house.folder / "house").rglob("*.py")
+        for kind in ("py", "toml")
+        for path in (house.folder / "house").rglob(f"*.{kind}")
         if not (ROOT / path.relative_to(house.folder / "house")).exists()
         or path.read_text() != (ROOT / path.relative_to(house.folder / "house")).read_text()
     }

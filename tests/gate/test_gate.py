@@ -8,6 +8,7 @@ from functools import wraps
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
@@ -20,7 +21,7 @@ from privpipe.pipeline.runs.resume import is_published
 from privpipe.pipeline.runs.run import find_attack_options
 from privpipe.pipeline.runs.run_options import AuditSection, GateSection, RunOptions
 from privpipe.pipeline.stages.check import check_stage
-from privpipe.pipeline.stages.forecast import GateNeeds, SampleFindings
+from privpipe.pipeline.stages.forecast import GateNeeds, SampleFindings, check_sample
 from privpipe.pipeline.stages.gate import check_gated, judge_findings, list_weaker_limits
 from privpipe.store.access.workspace import has_workspace, read_state
 from privpipe.store.collections.collection import open_collection
@@ -210,6 +211,26 @@ def test_gate_needs__a_limit_just_above_a_guess_has_no_room(
     warning = SampleFindings((), None, None, needs, "keys").warning
     assert ("by chance" in warning) == (passes and not room)
     assert ("hardly open" in warning) == (not passes)
+
+
+@pytest.mark.parametrize("of_people", [True, False])
+def test_check_sample__counts_people_where_all_records_of_one_are_alike(
+    folder: Path, of_people: bool
+) -> None:
+    """What judges then is people: 3,000 records of 50 people show no more than 50 can."""
+    records = make_records()
+    person = np.random.default_rng(0).integers(0, 100, len(records["secret"])).astype(np.int8)
+    secret = (person % 2).astype(np.int8) if of_people else records["secret"]
+    write_records(str(folder / "people.zarr"), records | {"secret": secret, "person": person})
+    where = {"path": str(folder / "people.zarr"), "subject": "person"}
+    needs = check_sample(check_stage(make_leaky_options(folder, collection=where))).gate
+    assert needs is not None
+    assert needs.unit in needs.describe()
+    if of_people:
+        assert (needs.unit, needs.n_held_out, needs.can_pass) == ("subjects", 50, False)
+        assert 100 < needs.n_needed < 1_000
+    else:
+        assert (needs.unit, needs.n_held_out, needs.can_pass) == ("records", 3_000, True)
 
 
 @pytest.mark.parametrize("failure", ["error", "nan"])

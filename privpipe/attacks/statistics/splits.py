@@ -312,6 +312,9 @@ def _keep_apart(side: IntArray, groups: IntArray, gap: int) -> IntArray:
 def find_ties(released: AnyArray, raw: AnyArray | None = None) -> IntArray | None:
     """Number the sets of records that are equal, raw or released, directly or by others.
 
+    Of records whose raw ones lie as far apart as any, equal released ones are no repeats: the
+    release tells them no longer apart, and knowing one says nothing of who the others are.
+
     Parameters
     ----------
     released, raw : (n_records, any)
@@ -334,7 +337,7 @@ def find_ties(released: AnyArray, raw: AnyArray | None = None) -> IntArray | Non
         if (codes := _number_equal(table)) is None:
             continue
         if not has_few_profiles(table[find_finite_rows(table)]):
-            found.append(codes)
+            found.append(codes if raw is None else _part_strangers(codes, raw))
         # Of few profiles equal raw records are other people: released ones are equal for that
         # reason.
         elif table is raw:
@@ -349,6 +352,22 @@ def find_ties(released: AnyArray, raw: AnyArray | None = None) -> IntArray | Non
     links = coo_array((np.ones(len(rows), bool), (rows, columns)), shape=(size, size))
     codes = connected_components(links, directed=False)[1][:n]
     return np.asarray(np.unique(codes, return_inverse=True)[1], np.int64)
+
+
+def _part_strangers(codes: IntArray, raw: AnyArray) -> IntArray:
+    """Codes of equal rows, where raw records that differ like any are each for themselves."""
+    rows = np.flatnonzero(find_finite_rows(raw))
+    sets, sizes = np.unique(codes[rows], return_inverse=True, return_counts=True)[1:]
+    n_apart = np.zeros(len(sizes))
+    for numbers in np.asarray(raw, np.float64)[rows].T:
+        column = numbers / np.abs(numbers).max(initial=np.finfo(float).tiny)
+        away = column - (np.bincount(sets, column) / sizes)[sets]
+        n_apart += np.bincount(sets, away**2) > np.maximum(sizes - 1, 1) * column.var() / 2
+    # In most columns: one of rare values has all of its variance in a few sets.
+    strangers = rows[(2 * n_apart > raw.shape[1])[sets]]
+    parted = codes.copy()
+    parted[strangers] = strangers
+    return parted
 
 
 def has_few_profiles(table: AnyArray) -> bool:

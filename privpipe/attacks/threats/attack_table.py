@@ -2,13 +2,16 @@
 
 Stages and reports list the rows and name no row; what a run measures of a release follows
 from what each row needs. A new attack is a module with a function of the arrays
-that it needs and the options, whose outcome is a value with `to_json`, and one row here.
+that it needs and the options, whose outcome is a value with `to_json`, and one row of
+``attack_table.toml``.
 """
 
+import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from importlib import import_module
 from inspect import signature
+from pathlib import Path
 from typing import Protocol
 
 from privpipe.attacks.adversaries.attack_options import USUAL, AttackOptions
@@ -101,7 +104,7 @@ class AttackRow:
 
     name: str
     place: str
-    needs: tuple[str, ...]
+    needs: Sequence[str]
     finds: str = ""
     knower: str = ""
 
@@ -122,61 +125,17 @@ class AttackRow:
         return [name for name in self.needs if getattr(sample, name) is None]
 
 
-def _of_records(key: str, data: tuple[str, ...], *, finds: str = "", knower: str = "") -> AttackRow:
-    """An attack on single records of a surrogate release, under its name in `record_recovery`."""
-    return AttackRow(key, f"record_recovery:attack_{key}", data, finds, knower)
+_TABLE = tomllib.loads(Path(__file__).with_name("attack_table.toml").read_text("utf-8"))
 
-
-_PAIRS = ("released", "raw")
-_SIDES = ("released", "members", "others")
-_MODEL = ("surrogate_responses", "member_responses", "gram")
-_ROWS = (
-    # Can the release of a known record be found?
-    AttackRow("linkage", "linkage_reconstruction:measure_linkage", _PAIRS),
-    # How much of a raw record can be rebuilt from its release?
-    AttackRow("reconstruction", "linkage_reconstruction:measure_reconstruction", _PAIRS),
-    # Can it be decided whether a record was among those the published model learned from?
-    AttackRow("training_membership", "two_samples:attack_training", ("learned", "fresh")),
-    # How much do released codes reveal of confidential classes, in nats?
-    AttackRow("information", "information:measure_information", ("codes", "classes")),
-    # Do the records of the release differ from those that judged it?
-    AttackRow("drift", "two_samples:attack_drift", ("published", "judged")),
-    # Can it be decided whether a surrogate release was made from a record?
-    AttackRow(
-        "membership",
-        "membership:attack_nearest",
-        _SIDES,
-        finds="whether a record is in, by the nearest surrogate",
-    ),
-    # The same by second moments, of signed sums.
-    _of_records("tracing", _SIDES, finds="whether a record is in, by second moments"),
-    # Are signed sums unmixed into the records they are made of?
-    _of_records("independent_components", _SIDES, finds="a record, by independent components"),
-    # Are the farthest records read off the strongest directions of signed sums?
-    _of_records(
-        "outlying_record", _SIDES, finds="the farthest records, by the strongest directions"
-    ),
-    # Is a record solved for from exact coefficients by whoever knows all others?
-    _of_records("all_but_one", (*_SIDES, *_MODEL), knower="by whoever knows all others"),
-    # Is a record solved for by whoever has this release and one without that record?
-    _of_records(
-        "with_and_without",
-        (*_SIDES, *_MODEL),
-        knower="by whoever has this release and one without the record",
-    ),
-    # Is the record by which this release differs from an earlier one solved for?
-    _of_records("two_releases", (*_SIDES, "surrogate_responses", "earlier")),
-)
-
-ATTACKS: dict[str, AttackRow] = {row.name: row for row in _ROWS}
+ATTACKS = {name: AttackRow(name, **row) for name, row in _TABLE.items()}
 """Every attack by its name, but for inference: its adversaries and sources are planned in
 `inference.plan_attacks`."""
 
-RECORD_ATTACKS = {row.name: row.finds for row in _ROWS if row.finds}
+RECORD_ATTACKS = {row.name: row.finds for row in ATTACKS.values() if row.finds}
 """What each attack of an outsider on a surrogate release would find. Signs are not among what is
 known: P is destroyed, and whoever has it has the records; the report says so."""
 
-CLOSED_FORMS = {row.name: row.knower for row in _ROWS if row.knower}
+CLOSED_FORMS = {row.name: row.knower for row in ATTACKS.values() if row.knower}
 """Attacks that no number of surrogates hinders, and who makes them."""
 
 

@@ -17,9 +17,11 @@ import numpy as np
 from privpipe.attacks.adversaries import attack_options
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.statistics import intervals, scores
+from privpipe.attacks.statistics.splits import is_of_groups
 from privpipe.attacks.threats import record_decisions, record_recovery
 from privpipe.attacks.threats.attack_table import RECORD_ATTACKS
-from privpipe.attacks.threats.verdicts import detectable_effect, judgement
+from privpipe.attacks.threats.verdicts import detectable_effect as effect
+from privpipe.attacks.threats.verdicts import judgement
 from privpipe.attacks.threats.verdicts.detectable_effect import ROOM
 from privpipe.capabilities import Forecast, Preview
 from privpipe.errors import InputError, LeftOutWarning, OptionError, RankError
@@ -27,7 +29,7 @@ from privpipe.numerics.limits import say_upper
 from privpipe.numerics.moments import CoMoments
 from privpipe.pipeline.runs import earlier, run_options
 from privpipe.pipeline.runs.configuration_file import write_keys
-from privpipe.pipeline.runs.run import HOLDOUT, MOST_RECORDS, Run, find_attack_options
+from privpipe.pipeline.runs.run import HOLDOUT, MOST_RECORDS, Run, find_attack_options, find_subject
 from privpipe.protocols import Column, FloatArray, IntArray, Shard, Shards
 from privpipe.records.memory import Records
 from privpipe.records.sampling import join_records
@@ -61,13 +63,15 @@ class GateNeeds:
         Held-out records with which a release that reveals nothing of the variable would pass;
         infinite where none are enough.
     n_held_out
-        Different records that are held out at most.
+        Different records that are held out at most; of `unit`, as `n_needed`.
     n_intervals
         Of the variable, which share the level.
     limit
         The limit.
     reaches
         How far the upper limit of a mere guess goes with the records there are.
+    unit
+        "subjects" where all records of one have one value, and count as one.
     """
 
     variable: str
@@ -77,6 +81,7 @@ class GateNeeds:
     n_intervals: int
     limit: float
     reaches: float
+    unit: str = "records"
 
     @property
     def key(self) -> str:
@@ -113,12 +118,15 @@ class GateForecast:
         Share of the rarest class that counts, by variable, where it is known: what shows of a
         class is shown by its own records, so that n records of which one in ten is of it count
         as two in ten would of two classes alike. Without it, classes are of one size.
+    people
+        See `count_people`.
     """
 
     options: run_options.RunOptions
     training: Collection
     n_earlier: int = 0
     rarest: Mapping[str, float] = field(default_factory=dict)
+    people: Mapping[str, float] = field(default_factory=dict)
 
     def find_hardest(self) -> GateNeeds | None:
         """The limit that needs most; None where nothing is attacked."""
@@ -172,34 +180,36 @@ class GateForecast:
 
     def _plan_variables(self, attacked: AttackOptions, n_held_out: int) -> Iterator[GateNeeds]:
         """What the attacks on confidential variables need."""
-        n_held_out = min(n_held_out, attacked.max_records)
-        # Not below the 20 records from which `plan_needed_records` searches: both reckon alike.
-        n_test = max(20, min(n_held_out, attacked.max_test))
-        columns = self.training.schema.confidential
+        columns = self.training.schema.confidential[::-1]
         uneven = {name: share for name, share in self.rarest.items() if share > 0}
         # The same for all variables of so many classes of such a size.
-        for column in {(c.n_categories, uneven.get(c.name)): c for c in reversed(columns)}.values():
+        kinds = {(c.n_categories, uneven.get(c.name), c.name in self.people): c for c in columns}
+        for column in kinds.values():
             # n records of which one in ten is of the rarest of two classes show as much of it as
             # n / 5 of two classes alike: only scores of classes one by one suffer from that.
-            fill = min(1.0, (column.n_categories or 1) * uneven.get(column.name, 1.0))
-            given: dict[str, Any] = {
-                "n_attacks": self._count_attacks(attacked, column),
-                "n_classes": column.n_categories,
-                "n_variables": len(columns),
-            }
+            k, n_attacks = column.n_categories, self._count_attacks(attacked, column)
+            fill = min(1.0, (k or 1) * uneven.get(column.name, 1.0))
+            given = effect.Tried(n_attacks=n_attacks, n_classes=k, n_variables=len(columns))
             n_scores = len(attacked.deciding("classes" if column.is_categorical else "numbers"))
-            for score, n in detectable_effect.plan_needed_records(attacked, **given).items():
+            people = self.people.get(column.name)
+            grouped, least = people is not None, 20 if people is None else 4
+            plan = effect.plan_needed_groups if grouped else effect.plan_needed_records
+            # Not below the number from which a plan searches: both reckon alike.
+            held_out = (people or math.inf) * (self.options.audit.holdout or 1.0)
+            n_units = int(min(n_held_out, attacked.max_records, held_out))
+            n_test = max(least, min(n_units, attacked.max_test))
+            for score, n in plan(attacked, **given).items():
                 even = fill if score == "auc" or score in scores.EXPOSURES else 1.0
+                n_even = max(least, int(n_test * even))
                 yield GateNeeds(
                     column.name,
                     score,
                     n / even,
-                    n_held_out,
-                    given["n_attacks"] * n_scores,
+                    n_units,
+                    n_attacks * n_scores,
                     attacked.allowed(score),
-                    detectable_effect.plan_guess_limit(
-                        attacked, score, max(20, int(n_test * even)), **given
-                    ),
+                    effect.plan_guess_limit(attacked, score, n_even, grouped=grouped, **given),
+                    "subjects" if grouped else "records",
                 )
 
     def _count_attacks(self, attacked: AttackOptions, column: Column) -> int:
@@ -254,6 +264,11 @@ def _plan_records(attacked: AttackOptions, n_members: int, n_others: int) -> lis
             ("outlying_record", "share_recovered", enough, attacked.max_exposed, recovered),
         )
     ]
+
+
+def forecast_gate(given: run_options.RunOptions, data: Collection, n: int = 0) -> GateForecast:
+    """What the limits need, as a few chunks of training records show, beside `n` releases."""
+    return GateForecast(given, data, n, measure_rarest(given, data), count_people(given, data))
 
 
 def gives_records_away(run: Run) -> bool:
@@ -390,8 +405,7 @@ def check_sample(run: Run) -> SampleFindings:
     found = SampleFindings(constant, explain_budget(run, strict=True), forecast_run(run))
     if not run.options.gate.enforce:
         return found
-    rarest = measure_rarest(run.options, run.training)
-    forecast = GateForecast(run.options, run.training, earlier.count_earlier(run), rarest)
+    forecast = forecast_gate(run.options, run.training, earlier.count_earlier(run))
     needs = forecast.find_hardest()
     has_room = needs is None or needs.has_room
     return replace(found, gate=needs, instead="" if has_room else write_keys(forecast.suggest()))
@@ -483,6 +497,23 @@ def measure_rarest(options: run_options.RunOptions, training: Collection) -> dic
         if counted.size:
             found[column.name] = float(counted.min())
     return found
+
+
+def count_people(options: run_options.RunOptions, training: Collection) -> dict[str, float]:
+    """Subjects, by each confidential variable that is one for all of a subject's records.
+
+    From a few chunks: about as many as there are, or more where a subject is in many chunks and
+    its variable has no categories.
+    """
+    if (name := find_subject(options, training)) is None:
+        return {}
+    rows = [training.plan.rows(chunk) for chunk in _choose(training)]
+    who = np.concatenate([training.read(name, *one) for one in rows])
+    labels = np.concatenate([shard.confidential for shard in _read_labels(training)])
+    n = len(np.unique(who)) * training.schema_of_records.n_records / max(len(who), 1)
+    n = min(n, len(training.schema_of_records.variable(name).categories or ()) or n)
+    alike = [is_of_groups(who[held], y[held]) for y in labels.T for held in [np.isfinite(y)]]
+    return {c.name: n for c, one in zip(training.schema.confidential, alike, strict=True) if one}
 
 
 def suggest_method(

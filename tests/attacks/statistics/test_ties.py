@@ -27,6 +27,7 @@ def test_find_ties__joins_what_is_equal_raw_or_released() -> None:
     random = np.random.default_rng(0)
     raw, released = random.normal(size=(2, 6, 3))
     raw[1] = raw[0]
+    raw[2] = raw[1] + 1e-3
     released[2] = released[1]
     released[4:] = np.nan
     ties = find_ties(released, raw)
@@ -41,6 +42,34 @@ def test_find_ties__a_withheld_record_is_tied_to_none() -> None:
     ties = find_ties(table)
     assert ties is not None
     assert ties.tolist() == [0, 1, 2, 1, 3]
+
+
+def test_find_ties__leaves_strangers_apart_whatever_is_released_of_them() -> None:
+    random = np.random.default_rng(0)
+    raw = random.normal(size=(3000, 6))
+    raw[1000:2000] = raw[:1000] + 1e-3 * random.normal(size=(1000, 6))
+    raw[1000:2000, 0] = 1e300 * random.normal(size=1000)  # two entries of one person, two dates
+    released = raw.copy()
+    released[2000:] = 0.0
+    released[1000:2000] = released[:1000]
+    ties = find_ties(released, raw)
+    assert ties is not None
+    assert (ties[:1000] == ties[1000:2000]).all()
+    assert len(set(ties)) == 2000
+    joined = find_ties(released)
+    assert joined is not None
+    assert len(set(joined)) == 1001
+
+
+def test_measure_attacks__sees_what_a_release_of_equal_records_tells_of_strangers() -> None:
+    random = np.random.default_rng(0)
+    raw = random.normal(size=(2100, 6))
+    secret = (raw[:, 0] + random.normal(size=2100) > 0).astype(int)
+    released = np.where(np.abs(raw[:, :1]) < 1, 0.0, raw)
+    report = measure_attacks(released, secret, raw=raw, options=QUICK)
+    assert report.verdict == "leaks"
+    area = next(s.interval for s in report.outcomes[0].scores if s.name == "auc")
+    assert area.upper - area.lower < 0.08  # .28 where two thirds are one witness
 
 
 def test_find_ties__leaves_records_of_few_profiles_to_themselves() -> None:
