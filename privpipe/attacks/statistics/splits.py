@@ -356,18 +356,16 @@ def find_ties(released: AnyArray, raw: AnyArray | None = None) -> IntArray | Non
 
 def _part_strangers(codes: IntArray, raw: AnyArray) -> IntArray:
     """Codes of equal rows, where raw records that differ like any are each for themselves."""
-    rows = np.flatnonzero(find_finite_rows(raw))
-    sets, sizes = np.unique(codes[rows], return_inverse=True, return_counts=True)[1:]
+    apart = find_finite_rows(raw)
+    sets, sizes = np.unique(codes[apart], return_inverse=True, return_counts=True)[1:]
     n_apart = np.zeros(len(sizes))
-    for numbers in np.asarray(raw, np.float64)[rows].T:
+    for numbers in np.asarray(raw[apart], np.float64).T:
         column = numbers / np.abs(numbers).max(initial=np.finfo(float).tiny)
         away = column - (np.bincount(sets, column) / sizes)[sets]
         n_apart += np.bincount(sets, away**2) > np.maximum(sizes - 1, 1) * column.var() / 2
     # In most columns: one of rare values has all of its variance in a few sets.
-    strangers = rows[(2 * n_apart > raw.shape[1])[sets]]
-    parted = codes.copy()
-    parted[strangers] = strangers
-    return parted
+    apart[apart] = (2 * n_apart > raw.shape[1])[sets]
+    return np.where(apart, np.arange(len(codes)), codes)
 
 
 def has_few_profiles(table: AnyArray) -> bool:

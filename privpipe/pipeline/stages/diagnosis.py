@@ -147,14 +147,17 @@ def diagnose(
 
 
 def _choose(passing: list[Rung], allowed: Mapping[str, float]) -> Rung:
-    """The first of the ladder with room to spare, of which most is left; else the farthest in."""
+    """The first of the ladder of those with room to spare, or the farthest in, that keep the target
+    nearly as well as any of them."""
 
     def fill(rung: Rung) -> float:
         needed = rung.find_limits()
         return max((needed[key] / max(allowed[key], 1e-6) for key in needed), default=math.inf)
 
-    spare = [rung for rung in passing if fill(rung) <= 1 / ROOM]
-    return spare[0] if spare else min(passing, key=fill)
+    within = max(1 / ROOM, 1.1 * min(map(fill, passing)))
+    fine = [rung for rung in passing if fill(rung) <= within]
+    most = max((rung.retained for rung in fine if rung.retained > 0), default=0.0)
+    return next(rung for rung in fine if not rung.retained < 0.9 * most)
 
 
 def follow(options: RunOptions, rung: Rung) -> RunOptions:
