@@ -242,7 +242,7 @@ def test_ingest__stores_the_roles_that_the_command_line_gave(
     """By which the next file is read: its columns become what those of this one became."""
     url = str(tmp_path / "customers.zarr")
     call(monkeypatch, capsys, "ingest", str(source), url)
-    given = ("--labels", "gone,ill,visits", "--drop", "note,customer")
+    given = ("--labels", "gone,ill,visits", "--numeric", "visits", "--drop", "note,customer")
     code, said = call(monkeypatch, capsys, "ingest", str(source), url, *given)
     assert code == 0, said
     table = read_header(url, "collection")["table"]["column"]

@@ -85,7 +85,8 @@ def test_ingest__looks_first_and_takes_the_reviewed_schema(tmp_path, command, so
     code, out, err = command("ingest", source, tmp_path / "d.zarr", "--schema", schema)
     assert (code, out) == (2, "")
     assert "town.use" in err
-    code, out, _ = command("ingest", source, tmp_path / "e.zarr", "--yes", "--labels", "steps")
+    named = ("--labels", "steps", "--numeric", "steps")
+    code, out, _ = command("ingest", source, tmp_path / "e.zarr", "--yes", *named)
     assert code == 0
     assert "features: id, height, weight, smoker, score" in out
 

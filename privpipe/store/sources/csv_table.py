@@ -306,7 +306,7 @@ def _type(form: Form, column: TableColumn) -> Any:
         return pa.string()
     # Microseconds, the unit of `as_numbers`.
     if column.is_date:
-        return pa.timestamp("us")
+        return pa.timestamp("us", "UTC" if "tz=" in column.type_name else None)
     return pa.bool_() if column.kind == "boolean" else pa.float64()
 
 

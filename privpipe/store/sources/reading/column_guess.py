@@ -84,6 +84,10 @@ def guess_columns(
     columns: Sequence[TableColumn], sample: pa.Table, dialect: Dialect
 ) -> dict[str, ColumnPlan]:
     """Guess what each column of a sample is, and name those that are functions of others."""
+    if len(columns) > 1 and not any(map(pa.types.is_nested, sample.schema.types)):
+        different = sample.group_by(sample.column_names, use_threads=False).aggregate([])
+        # Of a few repeated records keys are still keys; of a few profiles all are repeated.
+        sample = different if len(different) > 0.8 * len(sample) else sample
     found = {
         column.name: _guess_column(column, sample.column(column.name).combine_chunks(), dialect)
         for column in columns
@@ -94,8 +98,6 @@ def guess_columns(
 
 
 def _guess_column(column: TableColumn, values: Any, dialect: Dialect) -> ColumnPlan:
-    if isinstance(values, pa.ChunkedArray):
-        values = values.combine_chunks()
     if pa.types.is_dictionary(values.type):
         values = values.cast(values.type.value_type)
     if not pa.types.is_string(values.type) and not pa.types.is_large_string(values.type):

@@ -124,8 +124,9 @@ def _read_dates(cells: pa.Array, said: ColumnText, _: Dialect) -> pa.Array:
     # Of each text once: pandas refuses a 31st of February, which Arrow takes for the 2nd of March.
     coded = pc.dictionary_encode(cells)
     texts = coded.dictionary.to_pandas()
-    times = pd.to_datetime(texts, format=said.format or "ISO8601", errors="coerce")
-    found = pa.array(times.astype("datetime64[us]"), pa.timestamp("us"), from_pandas=True)
+    times = pd.to_datetime(texts, format=said.format or "ISO8601", errors="coerce", utc=True)
+    times = times.dt.tz_localize(None).astype("datetime64[us]")
+    found = pa.array(times, pa.timestamp("us"), from_pandas=True)
     return found.take(coded.indices)
 
 

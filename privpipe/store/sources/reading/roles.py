@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from privpipe.errors import InputError, OptionError, SourceError
 from privpipe.records.schema import suggest
@@ -252,8 +253,12 @@ def check_keys(
     InputError
         With the columns, and never what they hold.
     """
+    table = pd.DataFrame(features)
+    different = table.drop_duplicates()
+    if len(columns) > 1 and len(different) > 0.8 * len(table):  # of a few repeated records
+        table = different
     # Floats are not looked at: measurements differ, all of them.
-    keys = [c for c in columns if c.kind == "integer" and _is_key(features[c.name])]
+    keys = [c for c in columns if c.kind == "integer" and _is_key(table[c.name].to_numpy())]
     if not keys:
         return
     name = shlex.quote(keys[0].label) if keys[0].place is None else "COLUMN"

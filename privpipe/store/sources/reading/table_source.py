@@ -193,7 +193,9 @@ def _as_said(column: source.TableColumn, said: source.ColumnText) -> source.Tabl
         )
     if said.kind == "ordered":
         return replace(column, kind="number", narrow=True)
-    return replace(column, kind=said.kind, narrow=column.narrow and said.kind == column.kind)
+    # Whole numbers may be classes, as where no schema says what they are.
+    kind = column.kind if (said.kind, column.kind) == ("number", "integer") else said.kind
+    return replace(column, kind=kind, narrow=column.narrow and kind == column.kind)
 
 
 def open_table(table: FileTable) -> source.RecordSource:
