@@ -8,7 +8,6 @@ import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
-from functools import partial
 from inspect import Parameter, Signature
 from pathlib import Path
 from typing import Any, Self
@@ -21,7 +20,6 @@ from sklearn.model_selection import cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils import Tags
-from sklearn.utils.multiclass import type_of_target
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from privpipe.errors import InputError, OptionError
@@ -114,20 +112,25 @@ class RecordSanitizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]  #
             If a variable that the method needs is missing, or records do not fit.
         """
         method, options = self._read_options()
-        given: Any = X
-        lazy, x, target = hasattr(X, "dask"), given, y
-        if not lazy:
-            x, target = _validate(self, X, y=y, multi_output=True, ensure_min_samples=2)
-        if names := columns_of(X) if lazy else ():
-            self.feature_names_in_ = np.array(names, object)
-        released, secret = self._divide(x.shape[1])
-        if secret:
-            if confidential is not None:
-                raise OptionError(
-                    "The confidential variable is given twice.",
-                    remedy="Give confidential_columns, or confidential where it is fitted.",
-                )
-            confidential, x = _take(x, secret), _take(x, released)
+        lazy, x, target = hasattr(X, "dask"), X, y
+        if self.confidential_columns is not None and confidential is not None:
+            raise OptionError(
+                "The confidential variable is given twice.",
+                remedy="Give confidential_columns, or confidential where it is fitted; where only "
+                "scores are to have it, say set_fit_request(confidential=False).",
+            )
+        if lazy:
+            self.n_features_in_ = _count_columns(x)
+            if found := columns_of(x):
+                self.feature_names_in_ = np.array(found, object)
+        else:
+            checks = {"y": y, "multi_output": True, "ensure_min_samples": 2}
+            x, target = _validate(self, self._blank(X), **checks)
+        names = tuple(getattr(self, "feature_names_in_", ()))
+        released, secret = self._divide(self.n_features_in_, names)
+        if secret:  # as it is given: checked numbers say no more whether they were classes
+            whole = X if lazy or hasattr(X, "iloc") else np.asarray(X)
+            confidential, x = _take(whole, secret), _take(x, released)
         roles = {"desired": target, "confidential": confidential}
         missing = sorted(role for role in options.needs() if roles.get(role) is None)
         if missing:
@@ -138,12 +141,9 @@ class RecordSanitizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]  #
             )
         if lazy:
             records: Any = _collect(x, roles)
-            self.n_features_in_ = given.shape[1]
         else:
-            records = Records(x, desired=_as_values(target), confidential=_as_values(confidential))
-        names = tuple(getattr(self, "feature_names_in_", ()))
-        names = tuple(names[j] for j in released) if names else ()
-        schema = replace(records.schema, feature_names=names)
+            records = Records(x, desired=target, confidential=confidential)
+        schema = replace(records.schema, feature_names=tuple(names[j] for j in released if names))
         self.map_: RecordMap = with_schema(method.fit(records, options), FittedSchema.of(schema))
         return self
 
@@ -171,21 +171,31 @@ class RecordSanitizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]  #
             If the map draws: release such records with the pipeline, which keeps the key.
         """
         check_is_fitted(self)
-        released, secret = self._divide(self.n_features_in_)
+        names = tuple(getattr(self, "feature_names_in_", ()))
+        released, secret = self._divide(self.n_features_in_, names)
         if not hasattr(X, "dask"):
-            x = _validate(self, X, reset=False)
+            x = _validate(self, self._blank(X), reset=False)
             return self.map_.apply(_take(x, released) if secret else x)
         # As lazy as it is. Of an extra, as Dask.
         from privpipe.cluster.lazy import apply_lazily
 
-        lazy: Any = _take(X, released) if secret else X
-        apply: Any = self.map_.apply if columns_of(lazy) else partial(apply_lazily, self.map_)
-        return apply(lazy)  # type: ignore[no-any-return]  # a collection, as it was
+        lazy: Any = X
+        if found := columns_of(lazy) if names else ():  # in any order
+            apart = {names[j] for j in secret}
+            return self.map_.apply(lazy[[one for one in found if one not in apart]])
+        if _count_columns(lazy) != self.n_features_in_:
+            raise InputError(
+                f"Records have {lazy.shape[1]} columns, the fit had {self.n_features_in_}.",
+                remedy="Give the columns of the fit, in its order.",
+                code="shape",
+            )
+        done: Any = apply_lazily(self.map_, _take(lazy, released))
+        return done  # type: ignore[no-any-return]  # lazy, as it was
 
     def get_feature_names_out(self, input_features: ArrayLike | None = None) -> Any:
         """Names of the released features: the raw ones where their number stays."""
         check_is_fitted(self)
-        released, _ = self._divide(self.n_features_in_)
+        released, _ = self._divide(self.n_features_in_, getattr(self, "feature_names_in_", ()))
         if self.map_.n_features_out == len(released):
             return OneToOneFeatureMixin.get_feature_names_out(self, input_features)[released]
         return np.array([f"released_{j}" for j in range(self.map_.n_features_out)], dtype=object)
@@ -203,13 +213,19 @@ class RecordSanitizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]  #
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
 
-    def _divide(self, n_features: int) -> tuple[list[int], list[int]]:
+    def _divide(self, n_features: int, names: Sequence[str]) -> tuple[list[int], list[int]]:
         """Columns that are released, and those that are confidential, by number."""
-        known = dict(zip(getattr(self, "feature_names_in_", ()), range(n_features), strict=False))
-        given = list(self.confidential_columns or ())
+        known = dict(zip(names, range(n_features), strict=False))
+        given: Any = () if self.confidential_columns is None else self.confidential_columns
+        if isinstance(given, str) or not np.iterable(given):
+            raise OptionError(
+                f"confidential_columns is of type {type(given).__name__}.",
+                remedy='Give a list of columns, such as ["sex"] or [0].',
+            )
         secret = [known.get(one, one) for one in given]
         for name, column in zip(given, secret, strict=True):
-            if column not in range(n_features):
+            is_number = isinstance(column, int | np.integer) and not isinstance(column, bool)
+            if not is_number or column not in range(n_features):
                 raise OptionError(
                     f"There is no confidential column {name!r}{suggest(str(name), [*known])}.",
                     remedy=f"Give numbers below {n_features}, or names of a data frame's columns.",
@@ -222,6 +238,15 @@ class RecordSanitizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]  #
                 code="shape",
             )
         return released, secret
+
+    def _blank(self, x: Any) -> Any:
+        """A frame whose confidential columns need be no numbers."""
+        if self.confidential_columns is None or not hasattr(x, "iloc"):
+            return x
+        blank = x.copy(deep=False)
+        for column in self._divide(x.shape[1], columns_of(x))[1]:
+            blank.isetitem(column, 0.0)
+        return blank
 
     def _give_options(self) -> Any:
         """Options that were given, by name."""
@@ -315,6 +340,10 @@ def __getattr__(name: str) -> Any:
     return made
 
 
+N_FOLDS = 5
+"""Of the cross-validation of scores."""
+
+
 def score_privacy(estimator: Any, x: ArrayLike, y: ArrayLike, confidential: ArrayLike) -> float:
     """Minus the advantage of logistic regression on a confidential variable: 0 reveals nothing.
 
@@ -339,11 +368,19 @@ def score_privacy(estimator: Any, x: ArrayLike, y: ArrayLike, confidential: Arra
     It chooses among budgets and is no audit: `measure_attacks` has stronger adversaries.
     """
     secret = np.asarray(confidential)
+    least = int(np.unique(secret, return_counts=True)[1].min())
+    if least < N_FOLDS:
+        raise InputError(
+            f"A confidential class has {least} records, of which no {N_FOLDS} folds can be made.",
+            remedy="Score more records, or leave rare classes out.",
+            code="too_few_records",
+        )
     attack = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1_000))
     released = _release(estimator, x)
-    found = cross_val_score(attack, released, secret, cv=5, scoring="balanced_accuracy")
+    found = cross_val_score(attack, released, secret, cv=N_FOLDS, scoring="balanced_accuracy")
     chance = 1 / len(np.unique(secret))
-    return min(0.0, -(float(np.mean(found)) - chance) / (1 - chance))
+    # NaN, where an attack fails, stays.
+    return float(np.minimum(0.0, -(np.mean(found) - chance) / (1 - chance)))
 
 
 def score_utility(estimator: Any, x: ArrayLike, y: ArrayLike, **_: Any) -> float:
@@ -351,11 +388,16 @@ def score_utility(estimator: Any, x: ArrayLike, y: ArrayLike, **_: Any) -> float
 
     Of five-fold cross-validation, by logistic or ridge regression; parameters as `score_privacy`.
     """
-    is_number = type_of_target(y).startswith("continuous")
-    predict = make_pipeline(
-        StandardScaler(), Ridge() if is_number else LogisticRegression(max_iter=1_000)
-    )
-    return float(np.mean(cross_val_score(predict, _release(estimator, x), np.asarray(y), cv=5)))
+    records = Records(_release(estimator, x), desired=y)
+    shard, found = next(iter(records.shards())), []
+    for column, values in zip(records.schema.desired, shard.desired.T, strict=True):
+        # As a fit reads it; but whole numbers that are rare in a fold may be many in a fit.
+        is_rare = np.unique(values, return_counts=True)[1].min() < N_FOLDS
+        is_number = not column.is_categorical or (is_rare and column.categories is None)
+        model = Ridge() if is_number else LogisticRegression(max_iter=1_000)
+        predict = make_pipeline(StandardScaler(), model)
+        found.append(np.mean(cross_val_score(predict, shard.features, values, cv=N_FOLDS)))
+    return float(np.mean(found))
 
 
 def _release(estimator: Any, x: ArrayLike) -> Any:
@@ -395,6 +437,10 @@ scorers = {"privacy": _ReleaseScorer(score_privacy), "utility": _ReleaseScorer(s
 variable, and of the target. With metadata routing, which hands ``confidential=`` over."""
 
 
+QUOTED = re.compile(r"(?s)array=.*?\.\n|(?<=string to float).*|(?<=data not supported).*")
+"""Where scikit-learn's messages quote values of records."""
+
+
 def _validate(estimator: RecordSanitizer, x: ArrayLike, **checks: Any) -> Any:
     """Validate as scikit-learn does, but without the values that its messages quote."""
     message = ""
@@ -402,10 +448,16 @@ def _validate(estimator: RecordSanitizer, x: ArrayLike, **checks: Any) -> Any:
         return validate_data(estimator, x, dtype=[np.float64, np.float32], **checks)
     except ValueError as error:
         message = str(error)
-    # Messages of scikit-learn quote values of records.
-    for quoted in (r"(?s)array=.*?\.\n", r"(?s)(?<=could not convert string to float).*"):
-        message = re.sub(quoted, "", message)
-    raise InputError(message, code="shape")
+    raise InputError(QUOTED.sub("", message), code="shape")
+
+
+def _count_columns(x: Any) -> int:
+    """Of a matrix or frame, lazy ones too."""
+    if np.ndim(x) == 2:
+        return int(x.shape[1])
+    raise InputError(
+        f"Records have {np.ndim(x)} dimensions.", remedy="Give a row per record.", code="shape"
+    )
 
 
 def _take(x: Any, columns: list[int]) -> Any:
@@ -424,8 +476,7 @@ def _collect(x: Any, roles: Mapping[str, Any]) -> Any:
         role: one.to_dask_array(lengths=True) if hasattr(one, "to_dask_array") else one
         for role, one in given.items()
     }
-    dims = {role: ("record", role)[: one.ndim] for role, one in arrays.items()}
-    found: Any = {role: (dims[role], one) for role, one in arrays.items()}
+    found: Any = {role: (("record", role)[: one.ndim], one) for role, one in arrays.items()}
     # A column is a variable, a matrix one for each of its columns.
     names: Any = {
         role: [f"{role}_{j}" for j in range(one.shape[1])] if one.ndim > 1 else [role]
@@ -433,12 +484,3 @@ def _collect(x: Any, roles: Mapping[str, Any]) -> Any:
         if role != "features"
     }
     return from_xarray(xr.Dataset(found), **names)
-
-
-def _as_values(values: ArrayLike | None) -> AnyArray | None:
-    """Numbers as numbers; booleans and what is held as objects as classes."""
-    if values is None:
-        return None
-    found = np.asarray(values)
-    # Objects are text or mixed: as classes both are read by their names.
-    return found.astype(np.str_) if found.dtype.kind == "O" else found

@@ -6,6 +6,7 @@ import pickle
 from functools import partial
 
 import dask.array as da
+import dask.dataframe
 import numpy as np
 import pandas as pd
 import pytest
@@ -234,3 +235,76 @@ def test_record_sanitizer__its_map_knows_the_names_of_the_columns():
         cleaner.transform(frame[[*"fedcba"]])
     with pytest.raises(InputError, match="lack 'a'"):
         cleaner.map_.apply(frame.rename(columns={"a": "z"}))
+
+
+@pytest.mark.filterwarnings("ignore::privpipe.errors.GuessWarning")  # classes 0 .. 3
+@pytest.mark.parametrize("table", ["frame", "text", "integers", "lazy"])
+def test_confidential_columns__are_read_as_where_they_are_given_apart(table):
+    """Four classes are erased as classes, not as their numbers."""
+    random = np.random.default_rng(0)
+    kind = random.integers(0, 4, 400)
+    x = np.round(
+        random.normal(size=(400, 5)) + 2 * np.eye(4, 5)[kind], 1 if table != "integers" else 0
+    )
+    y = x @ [1.0, 2.0, 0.0, 0.0, 0.5]
+    given = pd.DataFrame(x, columns=list("abcde")).assign(kind=kind)
+    columns: list[str | int] = ["kind"]
+    if table == "text":
+        given["kind"] = np.array(list("wxyz"))[kind]
+    if table == "integers":
+        given, columns = given.to_numpy().astype(int), [5]
+    if table == "lazy":
+        given, y = dask.dataframe.from_pandas(given, npartitions=3), da.from_array(y, chunks=100)
+    eraser = module.Leace(confidential_columns=columns).fit(given, y)
+    released = np.asarray(eraser.transform(given))
+    classes = np.eye(4)[kind]
+    left = (released - released.mean(axis=0)).T @ (classes - classes.mean(axis=0)) / 400
+    assert np.abs(left).max() < 1e-12
+    assert (released.shape, eraser.n_features_in_) == ((400, 5), 6)
+    if table == "lazy":  # by name, in any order, with the confidential column or without it
+        again = eraser.transform(given[list("edcba")]).compute()
+        np.testing.assert_allclose(again[list("abcde")], released, atol=1e-12)
+
+
+@pytest.mark.parametrize("columns", [0, "sex", [0.0], [True], [9]])
+def test_confidential_columns__that_are_none_are_refused(columns):
+    with pytest.raises(OptionError, match="confidential"):
+        module.TargetOnly(confidential_columns=columns).fit(X, DESIRED)
+
+
+def test_transform__a_lazy_array_of_other_columns_is_refused():
+    lazy = da.from_array(X, chunks=(40, 6))
+    made = module.NullSpaceCleaner(**EXACT, confidential_columns=[0])
+    made.fit(lazy, da.from_array(DESIRED, chunks=40))
+    for wrong in (lazy[:, :5], da.concatenate([lazy, lazy], axis=1), lazy[:, 0]):
+        with pytest.raises(InputError, match=r"columns|dimensions"):
+            made.transform(wrong)
+
+
+def test_fit__confidential_variables_of_several_kinds_are_each_read_by_itself():
+    """Numbers beside text are numbers: as classes, one for each record, they would erase all."""
+    several = pd.DataFrame({"age": RNG.normal(size=80), "sex": np.where(X[:, 0] > 0, "m", "f")})
+    released = module.Leace().fit(X, DESIRED, confidential=several).transform(X)
+    assert released.var(axis=0).min() > 0.01
+    with pytest.raises(InputError, match="leave out records without a class"):
+        module.Leace().fit(X, DESIRED, confidential=np.where(X[:, 0] > 0, "k", None))
+
+
+@pytest.mark.filterwarnings("ignore::privpipe.errors.GuessWarning")
+def test_scores__of_rare_classes_and_of_whole_numbers():
+    cleaner = RecordSanitizer(options=EXACT).fit(X, DESIRED)
+    with pytest.raises(InputError, match="has 4 records"):
+        module.score_privacy(cleaner, X, DESIRED, np.arange(80) < 4)
+    numbers = np.round(50 + 10 * DESIRED).astype(int)
+    assert module.score_utility(cleaner, X, numbers) > 0.95
+    two = np.column_stack([DESIRED > 0, DESIRED > 1])
+    assert module.score_utility(cleaner, X, two) > 0.8
+
+
+def test_fit__what_masks_hide_is_not_read():
+    hidden = np.ma.masked_greater(X, 2.5)
+    with pytest.raises(InputError):
+        RecordSanitizer(options=EXACT).fit(X, DESIRED).map_.apply(hidden)
+    with pytest.raises(InputError, match="Complex data not supported") as refused:
+        RecordSanitizer(options=EXACT).fit(X + 1j, DESIRED)
+    assert "j" not in str(refused.value)

@@ -17,7 +17,7 @@ from privpipe.numerics.kinds import code_classes, guess_classes
 from privpipe.protocols import AnyArray, ArrayLike, Column, FloatArray, IntArray, Shard, ShardSchema
 from privpipe.records.sampling import take_records
 from privpipe.records.schema import as_names
-from privpipe.sanitizers.feature_map import as_reals
+from privpipe.sanitizers.feature_map import as_reals, fill_masked
 
 S = TypeVar("S", bound=protocols.Statistics)
 
@@ -319,13 +319,13 @@ def _as_codes(values: ArrayLike | None, n_records: int) -> tuple[IntArray, tuple
     table = _as_table(values, "attributes", n_records)
     names = _names_of_columns(values) or [f"attribute_{j}" for j in range(table.shape[1])]
     columns = list(zip(names, table.T, strict=True))
-    if np.issubdtype(table.dtype, np.integer):
+    if np.issubdtype(table.dtype, np.integer) and table.min(initial=0) >= -1:
         return table.astype(np.int64), tuple(
             Column(name, int(codes.max(initial=-1)) + 1) for name, codes in columns
         )
     if table.dtype.kind not in "OUT":
         raise InputError(
-            f"attributes has dtype {table.dtype}, neither text nor integer codes.",
+            f"attributes has dtype {table.dtype}, or codes below -1: neither text nor codes.",
             remedy="Give text, or the codes 0 .. n_categories - 1, and -1 where missing.",
         )
     coded = [_as_category(texts, name) for name, texts in columns]
@@ -360,7 +360,7 @@ def _as_weights(values: ArrayLike | None, n_records: int) -> FloatArray:
 
 def _as_table(given: ArrayLike, role: str, n_records: int, *, width: int | None = None) -> AnyArray:
     """A table with a row per record, and so many columns where that is said; of a vector one."""
-    table = np.asarray(given)
+    table = np.asarray(fill_masked(given))
     table = table[:, None] if table.ndim == 1 else table
     if table.ndim != 2 or len(table) != n_records or width not in (None, table.shape[1]):
         raise InputError(

@@ -65,6 +65,11 @@ class FeatureMap:
         return released[0] if np.ndim(x) == 1 else released
 
 
+def fill_masked(values: Any) -> Any:
+    """Values, with NaN where an array of NumPy masks them."""
+    return np.ma.filled(values.astype(np.float64), np.nan) if np.ma.isMA(values) else values
+
+
 def as_reals(values: Any, name: str) -> AnyArray:
     """An array of real numbers; anything but floating numbers becomes float64.
 
@@ -73,7 +78,7 @@ def as_reals(values: Any, name: str) -> AnyArray:
     InputError
         If it holds text, objects or complex numbers; values are never quoted.
     """
-    found = np.asarray(values)
+    found = np.asarray(fill_masked(values))
     if found.dtype.kind == "f":
         return found
     # Objects may still be numbers, as of a table with mixed columns; the message never quotes one.
