@@ -9,7 +9,7 @@ from privpipe.capabilities import Estimates
 from privpipe.errors import OptionError
 from privpipe.numerics.noise.estimates import Estimate, Quantity
 from privpipe.store.access.location import Place, as_url, shown
-from privpipe.store.arrays.layout import companion_url
+from privpipe.store.arrays.layout import companion_url, exists
 from privpipe.store.models import open_model
 from privpipe.store.releases.lazy_release import open_release
 
@@ -39,7 +39,15 @@ def estimate(release: Place, of: Quantity = "means", response: str | None = None
         If the noise leaves it undetermined.
     """
     url = as_url(release)
-    model = open_model(companion_url(url, "model.zarr"))
+    place = companion_url(url, "model.zarr")
+    if not exists(place):
+        raise OptionError(
+            f"There is no {shown(place)}, by which the release would be read.",
+            remedy="Estimates need the model of a release of noisy or masking_private. Its owner "
+            "may hand it out: it holds noise and numbers of public records.",
+            code="estimate",
+        )
+    model = open_model(place)
     if isinstance(model, Estimates):
         return model.estimate(of, response, partial(open_release, url))
     raise OptionError(

@@ -433,7 +433,7 @@ def append(
     source: str = Argument(help="As `ingest` takes it."),
     collection: str = Argument(help="The growing collection; made when missing."),
     partition: str = _text("Name of the partition; default: the source's."),
-    time: str = _text("Its logical time (ISO 8601); default: now."),
+    time: str = _text("Its logical time (ISO 8601 with an offset); default: now."),
     replace: bool = _flag("--replace", "Take other records under a name that is there."),
     features: Any = _names(_AS_INGEST),
     labels: Any = _names(_AS_INGEST),

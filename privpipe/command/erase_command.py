@@ -50,7 +50,10 @@ def _read_chosen(where: str) -> ChosenRecords:
     for sign, read in (("==", lambda text: (text,)), (" in ", _read_values)):
         name, found, value = where.partition(sign)
         if found and name.strip() and value.strip():
-            return ChosenRecords(name.strip(), tuple(read(value.strip().strip("\"'"))))
+            text = value.strip()
+            # A pair of quotes is of the shell; one alone is of the value.
+            quoted = len(text) > 1 and text[0] == text[-1] and text[0] in "\"'"
+            return ChosenRecords(name.strip(), tuple(read(text[1:-1] if quoted else text)))
     raise OptionError(
         '--where is neither "name == value" nor "name in FILE".',
         remedy="Name a variable or a feature of the collection, and one value or a file of them.",
@@ -61,7 +64,7 @@ def _read_chosen(where: str) -> ChosenRecords:
 def _read_values(place: str) -> list[str]:
     problem = ""
     try:
-        with fsspec.open(local_path(place) or place, "r", encoding="utf-8") as file:
+        with fsspec.open(local_path(place) or place, "r", encoding="utf-8-sig") as file:
             return [line.strip() for line in file if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
         # Never the error's own text: of a decoding error it quotes the file.

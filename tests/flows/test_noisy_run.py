@@ -6,6 +6,7 @@ The stages are called in this process, without Prefect: what is asked is what th
 from __future__ import annotations
 
 import hashlib
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -213,6 +214,10 @@ def test_release__of_signs_says_what_it_promises_and_gives_means(bench: Bench) -
     assert len(release["features"]) == N
     with pytest.raises(OptionError, match="how it varies depends on the record"):
         estimate(url, "covariances")
+    shutil.copytree(url, f"{bench.folder}/alone.zarr")
+    with pytest.raises(OptionError, match=r"There is no .*alone\.model\.zarr") as alone:
+        estimate(f"{bench.folder}/alone.zarr")
+    assert "Its owner may hand it out" in alone.value.remedy
 
 
 def test_subject__further_records_are_withheld_and_the_promise_is_multiplied(bench: Bench) -> None:

@@ -284,6 +284,41 @@ def test_erase__says_what_it_does_not_reach(tmp_path: Path, sources: Path) -> No
     assert search(tmp_path).keys() >= {"copy.zarr/zarr.json"}
 
 
+def test_erase__names_exports_that_do_not_say_of_what_and_removes_those_that_do(
+    whole: Path,
+) -> None:
+    for name in ("out.csv", "out.pq"):
+        export_command(str(whole / "good.zarr"), str(whole / name), verify=False)
+    left = erase(whole / "w.zarr")["left"]
+    assert not (whole / "out.pq").exists()
+    assert not any("out.pq" in one or "out.parquet" in one for one in left)
+    assert any("out.csv, CSV" in one and "delete it" in one for one in left)
+
+
+def test_erase__a_quote_of_the_value_is_of_the_value(tmp_path: Path, sources: Path) -> None:
+    towns = np.array(["O'Brien'", 'a "b"', "Oslo", "Rome"] * 5)
+    x = np.random.default_rng(0).normal(size=(20, 3))
+    layout = SourceLayout(features=("x",), labels=("town",))
+    np.savez(sources / "q.npz", x=x, town=towns)
+    url = str(tmp_path / "q.zarr")
+    ingest(str(sources / "q.npz"), url, IngestOptions(layout=layout))
+    (sources / "bom.txt").write_text("\ufeffOslo\nParis\n", "utf-8")
+    for where in (
+        "town == O'Brien'",
+        'town == a "b"',
+        "town == 'Rome'",
+        f"town in {sources}/bom.txt",
+    ):
+        assert [one["n_records"] for one in erase_command(url, where)["erasures"]] == [5]
+
+
+def test_plan_erasure__of_nobody_says_that_nothing_would_go(whole: Path) -> None:
+    planned = plan_erasure(
+        str(whole / "w.zarr"), ChosenRecords("serial", ("11",)), ErasureOptions()
+    )
+    assert (planned["n_records"], planned["removed"]) == (0, [])
+
+
 @pytest.mark.parametrize(
     "where", ["", "serial", "serial == ", "nobody == 3", "serial == notanumber", "serial in /no"]
 )

@@ -19,7 +19,7 @@ from pydantic import TypeAdapter
 from privpipe.errors import PrivpipeError, StoreError, printable
 from privpipe.pipeline.operations import record_removal
 from privpipe.pipeline.operations.record_removal import ChosenRecords, ErasureSurvey
-from privpipe.pipeline.operations.traces import Trace, Traces, find_traces
+from privpipe.pipeline.operations.traces import Trace, Traces, find_traces, say_missing
 from privpipe.pipeline.runs.run import now
 from privpipe.report.audit_text import read_texts
 from privpipe.store.access import workspace
@@ -67,7 +67,8 @@ def plan_erasure(url: str, chosen: ChosenRecords, options: ErasureOptions) -> di
     url = _place(url)
     journal = _begin(url, chosen, record_removal.survey_records(url, chosen), options)
     traces = _look(url, journal, chosen)
-    return _certify(journal | {"traces": [asdict(one) for one in traces.found.values()]}, traces)
+    found = traces.found.values() if journal["survey"]["held"] else ()
+    return _certify(journal | {"traces": [asdict(one) for one in found]}, traces)
 
 
 def erase_records(url: str, chosen: ChosenRecords, options: ErasureOptions) -> list[dict[str, Any]]:
@@ -273,11 +274,12 @@ def _forget_draws(url: str, journal: dict[str, Any], survey: ErasureSurvey) -> N
 
 def _certify(journal: Mapping[str, Any], traces: Traces) -> dict[str, Any]:
     """What was done, without record numbers; and what is left."""
+    gone = {say_missing(one["place"]) for one in journal["traces"]}  # by this very erasure
     return {
         **{key: one for key, one in journal.items() if key not in ("survey", "known", "traces")},
         "partitions": [one["digests"][1] for one in journal["survey"]["held"]],
         "removed": journal["traces"],
-        "left": [*traces.left, *LEFT_BEHIND],
+        "left": [*(one for one in traces.left if one not in gone), *LEFT_BEHIND],
     }
 
 

@@ -53,8 +53,12 @@ def find_ours(root: str) -> Iterator[FoundPlace]:
                 folders[:] = ["parts"] if kind == GENERATIONS and "parts" in folders else []
                 yield kind, folder, header
         for name in sorted(names):
-            if name.endswith(".parquet") and (about := read_export(join(folder, name))):
+            if name.endswith(PARQUET) and (about := read_export(join(folder, name))):
                 yield "export", join(folder, name), about
+
+
+PARQUET = (".parquet", ".pq")
+"""Exports that say of which run they are."""
 
 
 def owner_of(place: str) -> str:
@@ -287,14 +291,21 @@ def _read_noted_export(traces: Traces, run: str, place: str) -> None:
         traces.left.append(f"{shown(place)}, an Icechunk repository: {again}")
         return
     inside = [place]
-    if not place.endswith(".parquet"):
-        inside = [join(place, name) for name in list_names(place) if name.endswith(".parquet")]
-    if any(header.get("run") == run for header in map(read_export, inside)):
+    if not place.endswith(PARQUET):
+        inside = [join(place, name) for name in list_names(place) if name.endswith(PARQUET)]
+    if place.endswith(".csv") and exists(place):
+        traces.left.append(f"{shown(place)}, CSV, which does not say of what: delete it")
+    elif any(header.get("run") == run for header in map(read_export, inside)):
         traces.add("export", place, "holds")
     elif exists(place):
         traces.left.append(f"{shown(place)}, where an export was and something else is now")
     else:
-        traces.left.append(f"an export to {shown(place)} that is not there any more")
+        traces.left.append(say_missing(place))
+
+
+def say_missing(place: str) -> str:
+    """Of an export that someone removed."""
+    return f"an export to {shown(place)} that is not there any more"
 
 
 def _read_increment(traces: Traces, place: str) -> None:

@@ -327,17 +327,20 @@ def create_object(url: str, value: bytes) -> bool:
     return keep_file(path, value, replacing=False)
 
 
-def list_keys(store: Store, prefix: str = "") -> list[str]:
+def list_keys(store: Store, prefix: str = "", *, unfinished: bool = False) -> list[str]:
     """Keys below a prefix, sorted; empty where there is nothing.
 
-    What a killed process left of an unfinished write (see `drop_unfinished`) is no key.
+    What a killed process left of an unfinished write (see `drop_unfinished`) is no key, unless
+    `unfinished`.
     """
     # s3fs lists an emptied folder as an object of its own, by its whole path.
     folder = str(getattr(store, "path", ""))
 
     async def collect() -> list[str]:
         found = [key async for key in store.list_prefix(prefix)]
-        return [key for key in found if key != folder and not key.endswith(UNFINISHED)]
+        return [
+            key for key in found if key != folder and (unfinished or not key.endswith(UNFINISHED))
+        ]
 
     forget_listings(store)
     try:

@@ -205,7 +205,9 @@ def read_header(url: str, expected: str) -> Mapping[str, Any]:
             remedy = "Ingest foreign Zarr with `privpipe ingest`."
         if kind == generation_log.FORMAT:
             kind = "one that grows"
-            remedy = f"Name one of its partitions, {join(shown(url), 'partitions', 'NAME')}."
+            remedy = f"Name one of its partitions, a folder in {join(shown(url), 'partitions')}."
+            if expected == "release":
+                remedy = "Open it with privpipe.open_release, or export it to an .icechunk."
         raise FormatError(f"{shown(url)} is not a privpipe {expected} but {kind}.", remedy=remedy)
     # Before the seal: a newer privpipe may seal in another way, and is no damage.
     if version not in FORMAT_VERSIONS[expected]:

@@ -211,7 +211,8 @@ def digest_objects(url: str, listen: objects.Listener = objects.unheard) -> dict
     if local_path(url) is not None:
         objects.check_no_links(url)
     store = objects.open_store(url, read_only=True)
-    keys, found = objects.list_keys(store), dict[str, str]()
+    # With what looks unfinished: under such a name anything could be added.
+    keys, found = objects.list_keys(store, unfinished=True), dict[str, str]()
     for start in range(0, len(keys), objects.MOST_AT_ONCE):
         some = keys[start : start + objects.MOST_AT_ONCE]
         found |= _digest(store, some)

@@ -74,7 +74,9 @@ def change(files: list[Path], rng: np.random.Generator) -> str:
     elif how == "drop":
         one.unlink()
     elif how == "add":
-        one.with_name(f"{one.name}~").write_bytes(content)
+        # What looks like an unfinished write may hold anything as well.
+        end = str(rng.choice(["~", ".partial"]))
+        one.with_name(f"{one.name}{end}").write_bytes(content)
     else:
         one.write_bytes(content[: rng.integers(len(content))])
     return f"{how} {one.name} {other.name}"
