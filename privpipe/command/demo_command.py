@@ -181,17 +181,6 @@ def draw_portrait(base: str) -> str:
     return path
 
 
-ROWS = (
-    "raw",
-    "raw, strongest adversary",
-    "released",
-    "released, attack retrained",
-    "released, strongest adversary",
-    "knowing only the target",
-    "guessing",
-)
-
-
 def demo_command(out: str, records: int, workers: int) -> dict[str, Any]:
     """Make the collection, run the flow, show what came out and where it is."""
     begun = time.perf_counter()
@@ -242,7 +231,7 @@ def _tabulate(findings: Mapping[str, Any]) -> list[dict[str, str]]:
             "zero: accuracy (F1)": _figure(target.get(row)),
             "which digit: accuracy (F1)": _figure(confidential.get(row)),
         }
-        for row in ROWS
+        for row in audit_text.read_texts("words.yaml")["demo_rows"]
     ]
 
 

@@ -242,7 +242,7 @@ def _say_written(n_records: int, n_gaps: int, *, standardise: bool) -> None:
     if n_gaps:
         say(say_sentence("gaps", n=n_gaps, n_records=n_records))
     if standardise:
-        say("Features differ in scale: [collection] standardise = true is written.")
+        say("Features are put on one scale: [collection] standardise = true is written.")
 
 
 def _try_methods(

@@ -11,6 +11,7 @@ from typing import Any
 
 from privpipe.numerics.limits import say_upper
 from privpipe.protocols import Guarantee
+from privpipe.report.audit_text import read_texts
 from privpipe.report.suppression import SMALL, coarsen, coarsen_limit, find_shown_size
 
 # More digits than any promise means.
@@ -20,13 +21,7 @@ DIGITS = 6
 EXACT = ("grid",)
 """Parameters of a promise that readers compute with, and that the records show as they are."""
 
-PROOFS = {
-    "exact_up_to_rounding": "null_space",
-    "utility_bound": "null_space",
-    "local_dp": "noise",
-    "central_dp": "masking",
-    "information_bound": "mapping",
-}
+PROOFS: Mapping[str, str] = read_texts("words.yaml")["proofs"]
 """The wing whose page proves a kind of promise."""
 
 

@@ -21,15 +21,7 @@ from privpipe.numerics.random.streams import ScopedStream
 from privpipe.promises import check_promise
 from privpipe.protocols import AnyArray, FloatArray, Guarantee, Method, RecordMap, Shard, Shards
 from privpipe.sanitizers import arrays, feature_map
-
-_NOTHING = Guarantee(
-    "none",
-    None,
-    "nats",
-    "in expectation",
-    "None: a change of units hides nothing",
-    "Centres and scales are those of the training records, which the model reveals.",
-)
+from privpipe.sanitizers.grounds import say_promise
 
 
 @record_map
@@ -172,7 +164,7 @@ class Standardiser(feature_map.FeatureMap):
 
     n_features_out = n_features_in
 
-    guarantee: ClassVar[Guarantee] = _NOTHING
+    guarantee: ClassVar[Guarantee] = say_promise("scaling")
     """None: units hide nothing."""
 
     def map_records(self, records: FloatArray) -> FloatArray:

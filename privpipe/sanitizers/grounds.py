@@ -5,6 +5,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from privpipe.protocols import Guarantee
+
 
 @cache
 def read_grounds() -> Any:
@@ -15,3 +17,9 @@ def read_grounds() -> Any:
 def say_grounds(name: str, /, **given: Any) -> str:
     """A sentence, with the numbers that it names."""
     return str(read_grounds()[name]).format(**given)
+
+
+def say_promise(name: str, number: float | None = None, *, by: str = "", **given: Any) -> Guarantee:
+    """A promise of ``[promises]``, with its number; `by` is the theorem that it names."""
+    said = {key: text.format(by=by) for key, text in read_grounds()["promises"][name].items()}
+    return Guarantee(number=number, **said, **given)

@@ -241,16 +241,30 @@ def test_lead_out__tries_no_method_where_the_audit_is_blind(why: str, tmp_path: 
     run: Any = SimpleNamespace(options=make(tmp_path), method=METHODS["leace"])
     said = lead_out(run, {"adversaries": found}, [Complaint("unproven", "-")])
     assert said["tried"] == []
-    assert said["ways_out"].startswith("First raw records must show something")
+    way = "say so by name" if why == NOTHING else "misses planted leaks of 0.5"
+    assert way in said["ways_out"]
 
 
 def test_lead_out__says_that_no_method_helps_where_raw_records_show_nothing(tmp_path: Path) -> None:
     options = make(tmp_path, means=0.0).change("audit", adversaries=("least_squares",))
     with serial_flows(), pytest.raises(GateError, match="find nothing in the raw records") as found:
         run_serially(options)
-    assert "First raw records must show something" in found.value.remedy
+    assert "[audit] uninformative" in found.value.remedy
     assert "What would pass" not in found.value.remedy
     assert not (tmp_path / "release.report" / "next.toml").exists()
+
+
+def test_forecast_gate__is_not_open_where_raw_records_show_nothing(tmp_path: Path) -> None:
+    """The run says so and refuses; by name it is told that there is nothing, and goes on."""
+    options = make(tmp_path, means=0.0)
+    for known, case in ((), "unsure"), (("secret",), "open"):
+        named = options.change("audit", uninformative=known)
+        trial = draw(named)
+        rung = try_configured(named, trial)
+        assert rung is not None
+        found, said = forecast_gate(rung, trial)
+        assert found == case
+        assert ('uninformative = ["secret"]' in said) == (not known)
 
 
 def test_diagnose__what_is_expected_within_the_weakest_limits_may_pass(tmp_path: Path) -> None:

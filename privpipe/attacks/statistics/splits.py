@@ -313,7 +313,7 @@ def find_ties(released: AnyArray, raw: AnyArray | None = None) -> IntArray | Non
     """Number the sets of records that are equal, raw or released, directly or by others.
 
     Of records whose raw ones lie as far apart as any, equal released ones are no repeats: the
-    release tells them no longer apart, and knowing one says nothing of who the others are.
+    release no longer separates them, and knowing one says nothing of who the others are.
 
     Parameters
     ----------

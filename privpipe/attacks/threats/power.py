@@ -48,16 +48,13 @@ N_DRAWS = 4
 CLEAR = 2.0
 """Standard errors away from what is required at which further draws would change nothing."""
 
-LEAKS = (
-    "advantage",  # every record reveals a little
-    "certain",  # a few records reveal all
-    "feature",  # one feature of some records
-    "bits",  # low-order bits
-    "subgroup",  # a rare subgroup, far from all others
-    "withheld",  # which rows are withheld
-    "non-linear",  # the size of a feature, whatever its sign
-)
-"""Leaks that are planted, by the names that reports store."""
+LEAKS = ("advantage", "certain", "feature", "bits", "subgroup", "withheld", "non-linear")
+"""Leaks that are planted, by the names that reports store.
+
+In turn: every record reveals a little; a few records reveal all; one feature of some records;
+low-order bits; a rare subgroup, far from all others; which rows are withheld; the size of a
+feature, whatever its sign.
+"""
 
 
 def choose_planted(evidence: Evidence, most: int = 2) -> tuple[int, ...]:

@@ -502,12 +502,27 @@ def keep_model(gram: FloatArray, n_responses: int, basis: FloatArray) -> FloatAr
     -------
     coefficients : (n_responses, n_features)
         Zero across the subspace.
+
+    Raises
+    ------
+    InputError
+        If a response depends on a difference that rounding leaves out.
     """
     inner = basis.T @ gram[n_responses:, n_responses:] @ basis
     cross = gram[:n_responses, n_responses:] @ basis
     values, vectors = np.linalg.eigh((inner + inner.T) / 2)
     retained = values > len(values) * 1e-13 * values[-1]
     inverse = (vectors[:, retained] / values[retained]) @ vectors[:, retained].T
+    # What is lost shows in the responses, relative to rounding, whatever its inverse is worth.
+    left = np.maximum(values[~retained], 1e-16 * values[-1])
+    lost = ((cross @ vectors[:, ~retained]) ** 2 / left).sum(axis=1)
+    if (lost > 0.01 * np.diagonal(gram)[:n_responses]).any():
+        raise InputError(
+            "A response depends on features that differ by 1e-6 of their spread: their difference "
+            "is lost to rounding, and the model with it.",
+            remedy="Give the difference as a feature in place of one of them.",
+            code="collinear",
+        )
     return np.asarray(cross @ inverse @ basis.T)
 
 

@@ -101,6 +101,10 @@ def forecast_gate(rung: Rung, trial: TrialRecords) -> tuple[str, str]:
     worst = max(leaking or rung.outlooks, key=lambda one: one.excess)
     needed = rung.find_limits()
     is_open = all(needed[one.key] <= one.allowed for one in rung.outlooks)
+    # Where nothing is in the raw records, a release shows nothing by what is not found in it.
+    shown = {*trial.options.uninformative, *(o.target for o in trial.raw.outlooks if o.lower > 0)}
+    if not leaking and (dark := sorted({one.target for one in rung.outlooks} - shown)):
+        return "unsure", say("forecast_blind", names=[f'"{one}"' for one in dark], basis=basis)
     case = "closed" if leaking else "open" if is_open else "unsure"
     return case, f"{FORECASTS[case]}: {say_gain(worst)} {basis}"
 
@@ -268,7 +272,8 @@ def lead_out(run: Run, findings: Mapping[str, Any], complaints: list[Complaint])
     bad = [o for o in findings["adversaries"].get("decisions", ()) if o["verdict"] != "safe"]
     is_blind = bad and all(NOTHING in o["reason"] or MISSED in o["reason"] for o in bad)
     if is_blind and not find_blind(run.options, findings):
-        said.append("First raw records must show something, and an audit find a planted leak.")
+        ways = {NOTHING: say("nothing_found"), MISSED: say("no_leak_found", most=LARGEST_FOUND)}
+        said += [way for why, way in ways.items() if any(why in one["reason"] for one in bad)]
     elif complaints[0].code in TRIED and run.method.releases == "rows":
         # Nor is one proposed that an earlier attempt within the same limits was refused with.
         gate = run.options.model_dump(mode="json", exclude_defaults=True).get("gate")

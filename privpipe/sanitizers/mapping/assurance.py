@@ -21,7 +21,7 @@ from privpipe.numerics.mapping import held_out_information, law_bounds
 from privpipe.numerics.mapping.problem.programme import measure_information
 from privpipe.numerics.mapping.worst_case import bound_worst_cases, measure_worst_cases
 from privpipe.protocols import Column, FloatArray, Guarantee, IntArray, ShardSchema
-from privpipe.sanitizers.grounds import say_grounds
+from privpipe.sanitizers.grounds import say_grounds, say_promise
 from privpipe.sanitizers.mapping import profiles
 from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping
 
@@ -31,7 +31,6 @@ _PRIOR_RECORDS = 0.5
 _SHARES = {"held_out": 0.75, "distortion": 0.2, "worst": 0.05}
 # Of the most there is: bounds of few records vary, and a target near it would be met by chance.
 _SOME = 0.75
-_UNIT = "nats of mutual information between private value and released symbol"
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,8 +103,8 @@ class CountedLaw:
         if mapping.distortion_kind == "hamming":
             return float(mapping.n_features_in)
         power = 2 if mapping.distortion_kind == "squared" else 1
-        if None in sizes:
-            return math.inf
+        if None in sizes or None in [column.categories for column in self.schema.attributes]:
+            return math.inf  # codes without names: the law may have others
         return float(sum((size or 0) ** power for size in sizes))  # codes from -1 on
 
 
@@ -209,7 +208,7 @@ def promise_strata(
         worst=names[int(bounds.argmax())],
         alone=alone,
     )
-    unit = f"{_UNIT}, given any value of {by.name}"
+    unit = f"{worst.unit}, given any value of {by.name}"
     return replace(worst, unit=unit, parameters=tuple(numbers.items()), statement=statement)
 
 
@@ -355,23 +354,9 @@ def _measure_distances(mapping: SparseMapping, counts: profiles.ProfileCounts) -
 def _promise(number: float, confidence: float, numbers: dict[str, float], ended: str) -> Guarantee:
     level = f"{confidence:.4g}".removeprefix("0")
     off = numbers["plug_in"] - numbers["optimum_at_least"]
-    return Guarantee(
-        kind="information_bound",
-        number=number,
-        unit=_UNIT,
-        scope="in expectation",
-        theorem=say_grounds("mapping_theorem"),
-        assumptions=say_grounds("mapping"),
-        parameters=tuple(numbers.items()),
-        statement=say_grounds(
-            "mapping_statement",
-            most=round_up(number),
-            level=level,
-            numbers=numbers,
-            off=off,
-            ended=ended,
-        ),
-    )
+    given = {"most": round_up(number), "level": level, "numbers": numbers, "off": off}
+    statement = say_grounds("mapping_statement", ended=ended, **given)
+    return say_promise("mapping", number, parameters=tuple(numbers.items()), statement=statement)
 
 
 def round_up(number: float) -> str:

@@ -263,6 +263,14 @@ def fit_privacy_mapping(
             "no record has a known private value.",
             remedy="Name private variables that are known for some records.",
         )
+    for column, values in zip(shards.schema.confidential, private.T, strict=True):
+        # Of one value nothing is revealed; but that the law has no other, no record says.
+        if (column.n_categories or 0) < 2 and len(np.unique(values)) < 2:
+            raise InputError(
+                f"All records have one value of {column.name!r}: nothing is known of the others.",
+                remedy="Use records of at least two values, or a schema that names all values.",
+                code="single_class",
+            )
     say_incomplete(counts.n_left_out, counts.n_records + counts.n_left_out, "private")
     law = assurance.CountedLaw(np.empty((0, 0)), private, fitted, fresh, shards.schema)
     found, short = (_fit_law if options.by is None else _fit_strata)(law, options, price)

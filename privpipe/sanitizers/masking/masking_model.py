@@ -17,7 +17,7 @@ from privpipe.errors import InputError
 from privpipe.numerics.masking import missing, sign_sums
 from privpipe.numerics.random.draws import draw_uniform, sign_words
 from privpipe.protocols import FloatArray, Guarantee, IntArray, RecordStream, Shard, ShardSchema
-from privpipe.sanitizers.grounds import say_grounds
+from privpipe.sanitizers.grounds import say_promise
 from privpipe.sanitizers.masking import masked_records, record_survey, refusals
 
 BIAS = "bias"
@@ -127,13 +127,8 @@ class MaskingModel(masked_records.SurrogateModel):
     @property
     def guarantee(self) -> Guarantee:
         """None for single records; what is retained, what is given away, and what it rests on."""
-        return Guarantee(
-            kind="none",
-            number=None,
-            unit="",
-            scope="in expectation",
-            theorem=say_grounds("surrogates_theorem"),
-            assumptions=say_grounds("surrogates"),
+        return say_promise(
+            "surrogates",
             parameters=(
                 ("n_surrogates", float(self.n_records)),
                 ("rank", float(self.rank)),

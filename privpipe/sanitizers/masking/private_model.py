@@ -11,7 +11,7 @@ from privpipe.numerics.masking.private_moments import RepairedMoments, draw_rows
 from privpipe.numerics.noise import estimates, gaussian
 from privpipe.numerics.noise.estimates import Estimate, Quantity
 from privpipe.protocols import BoolArray, FloatArray, Guarantee, IntArray, Shard, ShardSchema
-from privpipe.sanitizers.grounds import say_grounds
+from privpipe.sanitizers.grounds import say_promise
 from privpipe.sanitizers.masking import masked_records, record_survey
 from privpipe.sanitizers.masking.private_sums import PublicScale, narrow_scale, release_canaries
 
@@ -94,13 +94,9 @@ class PrivateMaskingModel(masked_records.SurrogateModel, PublicScale):
     @property
     def guarantee(self) -> Guarantee:
         """Differential privacy of one record, for all that is ever made of the noisy moments."""
-        return Guarantee(
-            kind="central_dp",
-            number=self.epsilon,
-            unit="epsilon, nats",
-            scope="every record",
-            theorem=say_grounds("private_theorem"),
-            assumptions=say_grounds("private"),
+        return say_promise(
+            "private",
+            self.epsilon,
             delta=self.delta,
             parameters=(
                 ("epsilon of one record", self.epsilon),

@@ -22,7 +22,7 @@ from privpipe.numerics.noise.mechanism import Law, Mechanism, Order, plan_promis
 from privpipe.promises import say_odds
 from privpipe.protocols import FloatArray, Guarantee, Method, RecordMap, Role, Shards, ShardSchema
 from privpipe.sanitizers.arrays import check_shards, check_unweighted
-from privpipe.sanitizers.grounds import say_grounds
+from privpipe.sanitizers.grounds import say_grounds, say_promise
 from privpipe.sanitizers.noise import noisy_filter
 from privpipe.sanitizers.options import MethodOptions, method_options
 
@@ -253,14 +253,7 @@ def _orthonormalise(weights: FloatArray, offset: FloatArray) -> tuple[FloatArray
 
 def _promise(options: NoisyOptions, mechanism: Mechanism) -> Guarantee:
     if options.allow_data_bound:
-        return Guarantee(
-            kind="none",
-            number=None,
-            unit="epsilon, nats",
-            scope="every record",
-            theorem=say_grounds("data_bound_theorem"),
-            assumptions=say_grounds("data_bound"),
-        )
+        return say_promise("data_bound")
     grounds = "Filter, mean and threshold come from records said to be public."
     return mechanism.promise(options.order, grounds)
 

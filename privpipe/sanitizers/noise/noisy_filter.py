@@ -276,7 +276,8 @@ class NoisyFilter:
         if stream is None or stream.n_records != len(records):
             raise OptionError(
                 f"The noisy filter needs a stream of {len(records)} records.",
-                remedy="Give a KeyedStream of these records.",
+                remedy="Give apply a KeyedStream of these records, or release with the pipeline, "
+                "which keeps the key.",
             )
         bounded, counts = self.bound_features(records)
         noisy = self.mechanism.release(bounded, stream)

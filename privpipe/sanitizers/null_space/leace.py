@@ -17,6 +17,7 @@ from privpipe.numerics.moments import CoMoments, measure_scale
 from privpipe.numerics.rounding import bound_rank_error
 from privpipe.protocols import FloatArray, Guarantee, Method, Role, Shards
 from privpipe.sanitizers import arrays, feature_map
+from privpipe.sanitizers.grounds import say_promise
 from privpipe.sanitizers.null_space import predictors
 from privpipe.sanitizers.options import MethodOptions, method_options
 
@@ -62,15 +63,7 @@ class LeaceEraser(feature_map.FeatureMap):
 
     n_features_out = n_features_in
 
-    guarantee: ClassVar[Guarantee] = Guarantee(
-        kind="linear_erasure",
-        number=0.0,
-        unit="covariance of released features with confidential targets, training records",
-        scope="in expectation",
-        theorem="Belrose et al. 2023, LEACE, closed form of section 4",
-        assumptions="Linear adversaries with convex losses, on records distributed as the training "
-        "records; others may find more.",
-    )
+    guarantee: ClassVar[Guarantee] = say_promise("leace", 0.0)
     """No linear predictor is left, on the distribution of the training records."""
 
     def map_records(self, records: FloatArray) -> FloatArray:

@@ -27,6 +27,7 @@ from privpipe.numerics.null_space.factorisation import factor_predictor, lift_li
 from privpipe.protocols import ArrayLike, DTypeLike, FloatArray, Guarantee, RecordStream
 from privpipe.sanitizers.arrays import as_finite
 from privpipe.sanitizers.feature_map import FeatureMap, as_records, check_finite_records
+from privpipe.sanitizers.grounds import say_promise
 
 BudgetBasis = Literal["total", "per_label"]
 OnUnrepresentable = Literal["fail", "withhold"]
@@ -119,20 +120,8 @@ class LinearCleaner(FeatureMap):
     def guarantee(self) -> Guarantee:
         """Bound on ``|A^T x~ - A^T x|^2`` of every record."""
         if self.utility_budget == 0:
-            return Guarantee(
-                kind="exact_up_to_rounding",
-                number=self._rounding_bound(),
-                unit="error of the desired prediction per unit of |x| + |x~| (float32 release)",
-                scope="every record",
-                theorem=f"{self.theorem} with budget 0: only the null space is removed",
-            )
-        return Guarantee(
-            kind="utility_bound",
-            number=self.utility_budget,
-            unit="squared units of the desired prediction",
-            scope="every record",
-            theorem=f"{self.theorem}, with a margin for rounding",
-        )
+            return say_promise("exact", self._rounding_bound(), by=self.theorem)
+        return say_promise("budget", self.utility_budget, by=self.theorem)
 
     @property
     def promise(self) -> UtilityPromise:

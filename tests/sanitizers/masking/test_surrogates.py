@@ -368,3 +368,20 @@ def test_fit__refuses_records_that_hold_nothing() -> None:
     x[:, 2] = np.nan
     with pytest.raises(InputError, match="missing in every record"):
         fit(Records(x, desired=y), missing="complete")
+
+
+@pytest.mark.parametrize("depends", [True, False])
+def test_fit_masking__a_model_that_rounding_would_lose_is_refused(depends: bool) -> None:
+    """Of begin and end of a trip its duration is hardly more than rounding."""
+    random = np.random.default_rng(3)
+    begin = 1.7e9 + 3e7 * random.random(2_000)
+    duration = random.gamma(4, 2.0, 2_000)
+    x = np.column_stack([begin, begin + duration, random.normal(size=2_000)])
+    y = (duration if depends else x[:, 2]) + 0.5 * random.normal(size=2_000)
+    if depends:
+        with pytest.raises(InputError, match="lost to rounding"):
+            fit(Records(x, desired=y))
+        x[:, 1] = duration
+    fitted = fit(Records(x, desired=y))
+    told = x @ fitted.coefficients[:-1, 0] + fitted.coefficients[-1, 0]
+    assert np.corrcoef(told, y)[0, 1] ** 2 > 0.7

@@ -15,7 +15,8 @@ from privpipe.numerics.mapping.problem.pair_pricing import PriceOracle, PricingQ
 from privpipe.numerics.mapping.problem.programme import Duals
 from privpipe.numerics.mapping.problem.search_progress import SearchProgress, read_clock
 from privpipe.numerics.mapping.search.frank_wolfe import search_frank_wolfe
-from privpipe.protocols import ArrayLike, FloatArray, Guarantee
+from privpipe.protocols import ArrayLike, FloatArray
+from privpipe.sanitizers.grounds import say_promise
 from privpipe.sanitizers.mapping.alphabet import Alphabet, Distortion, prepare_alphabet
 from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping, UnseenPolicy
 
@@ -364,7 +365,7 @@ def store_plan(
             float,
         ).reshape(-1, 4),
         unseen=unseen,
-        guarantee=_promise(plan.information),
+        guarantee=say_promise("solved", plan.information),
     )
     return certify_plan(alphabet, found, progress.gap)
 
@@ -422,7 +423,7 @@ def certify_plan(alphabet: Alphabet, found: SparseMapping, gap: float) -> Sparse
         lower_bound=min(proof.lower_bound, proof.information),
         distortion=proof.distortion,
         stopped=found.stopped if reached else "no further progress",
-        guarantee=_promise(proof.information),
+        guarantee=say_promise("solved", proof.information),
     )
 
 
@@ -438,14 +439,3 @@ def _find_fault(proof: MappingCertificate, budget: float) -> str:
     if proof.gap < -proof.rounding:
         return f"its gap is {proof.gap:.3g} nats."
     return ""
-
-
-def _promise(information: float) -> Guarantee:
-    return Guarantee(
-        kind="information_bound",
-        number=information,
-        unit="nats of mutual information between private value and released symbol",
-        scope="in expectation",
-        theorem="Salamatian et al., SPPM, problem (1); measured on the mapping itself",
-        assumptions="Records follow the joint distribution the mapping was fitted on.",
-    )
