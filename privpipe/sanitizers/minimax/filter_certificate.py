@@ -89,7 +89,9 @@ def certify_filter(
     -----
     Guarantee: see `limit_dependence`; for functions in the span of the kernel features, records
     that are independent, and the target's classes, which are additive where there are several.
-    Records of one person are not independent: hold out one of each, or few.
+    Records of one person are not independent: hold out one of each, or few. The limits are
+    asymptotic: with six held-out records of a class they are too low about twice as often as said;
+    hold out twenty of each.
 
     References
     ----------
