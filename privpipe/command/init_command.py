@@ -195,6 +195,7 @@ def init_command(
     gate = _suggest_gate(records, method)
     proposed, said = None, ""
     if desired and confidential and not chosen:
+        say("Trying what would pass: seconds, or minutes where classes are many.", stderr=True)
         proposed, said, limits = _try_methods(records, release, gate)
         gate = limits if said else gate
     if proposed is None:
