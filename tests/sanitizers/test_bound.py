@@ -73,6 +73,24 @@ def problems(draw):
     return predictor, x, centre, budget
 
 
+@pytest.mark.parametrize("apart", [1e-9, 1e-11, 1e-13])
+@pytest.mark.parametrize("kind", ["greedy", "kkt", "likely", "null_first", "simultaneous"])
+def test_apply__of_targets_that_hardly_differ_reports_what_they_lose(kind, apart):
+    """One in other units, and rounding: of two ranks one lifted a coordinate to nothing."""
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        one, other = rng.normal(size=(2, int(rng.integers(2, 9))))
+        predictor = np.column_stack([one, -1.4 * one + apart * other])
+        x = rng.normal(size=(20, len(one)))
+        budget = (np.linalg.norm(x @ predictor) / 50) ** 2
+        cleaner = make_cleaner(kind, predictor, budget, rng.normal(size=len(one)), seed=1)
+        released, summary = cleaner.apply_measured(x)
+        assert summary.n_withheld == 0
+        loss = float(exact_loss(predictor, x, released).max())
+        assert loss <= budget
+        assert abs(loss**0.5 - summary.largest**0.5) < 0.001 * budget**0.5
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

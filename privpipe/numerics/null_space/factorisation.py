@@ -189,22 +189,21 @@ def order_by_gain(
     return encoder @ turn, lift @ turn, s**2
 
 
-def tilt_lift(predictor: FloatArray, lift: FloatArray, confidential: FloatArray) -> FloatArray:
+def tilt_lift(encoder: FloatArray, lift: FloatArray, confidential: FloatArray) -> FloatArray:
     """Add to the lift what the desired predictor does not see and the confidential one does.
 
     Parameters
     ----------
-    predictor : (n_features, n_desired)
-        ``A_d``.
-    lift : (n_features, rank)
-        ``P``, with ``A_d^T P`` of orthonormal columns.
+    encoder, lift : (n_features, rank)
+        ``E`` and ``P`` of the desired predictor ``A_d``; see `factor_predictor`, whose rank counts:
+        of what a coordinate carries, however little, nothing may be taken for unseen.
     confidential : (n_features, n_confidential)
         ``A_c``.
 
     Returns
     -------
     lift : (n_features, rank)
-        ``P - N t`` with ``N`` a basis of the null space of ``A_d^T`` inside the range of both
+        ``P - N t`` with ``N`` a basis of the null space of ``E^T`` inside the range of both
         predictors and t by least squares, so that ``A_c^T (P - N t)`` is smallest. The columns
         and N then diagonalise both predictors at once, as Theorem 4 supposes.
 
@@ -212,29 +211,22 @@ def tilt_lift(predictor: FloatArray, lift: FloatArray, confidential: FloatArray)
     ----------
     Xu et al. 2017, Theorem 4.
     """
-    null = _null_basis(predictor, confidential)
+    null = _null_basis(encoder, confidential)
     if null.shape[1] == 0:
         return lift
     t = np.linalg.lstsq(confidential.T @ null, confidential.T @ lift, rcond=None)[0]
     return np.asarray(lift - null @ t)
 
 
-def _range_basis(matrix: FloatArray) -> FloatArray:
-    """Orthonormal basis of the columns' span, at the rank of the data's own precision."""
-    scale = np.linalg.norm(matrix, axis=0)
-    u, s, _ = np.linalg.svd(matrix / np.where(scale > 0, scale, 1.0), full_matrices=False)
-    return np.asarray(u[:, s > SAME_RANGE * s[0]])
-
-
-def _null_basis(predictor: FloatArray, confidential: FloatArray) -> FloatArray:
+def _null_basis(encoder: FloatArray, confidential: FloatArray) -> FloatArray:
     """Basis of what the confidential predictor sees outside the range of the desired one."""
-    u = _range_basis(predictor)
+    u = np.linalg.qr(encoder)[0]
     scale = np.linalg.norm(confidential, axis=0)
     c = confidential[:, scale > 0] / scale[scale > 0]
     rest = c - u @ (u.T @ c)
     # A second time: one pass leaves rounding in the direction that must vanish.
     rest -= u @ (u.T @ rest)
     if rest.size == 0:
-        return np.empty((len(predictor), 0))
+        return np.empty((len(encoder), 0))
     left, s, _ = np.linalg.svd(rest, full_matrices=False)
     return np.asarray(left[:, s > SAME_RANGE])

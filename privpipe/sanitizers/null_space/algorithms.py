@@ -340,7 +340,7 @@ class TargetedCleaner(linear_cleaner.TargetRelease):
         encoder, lift = linear_cleaner.factor_lift(predictor, **choices)
         if variant == "simultaneous":
             # Before the coordinates are ordered: the gains depend on the lift.
-            lift = factorisation.tilt_lift(predictor, lift, confidential)
+            lift = factorisation.tilt_lift(encoder, lift, confidential)
         # One order for all records: Figure 3 needs no sorting per record.
         encoder, lift, gain = factorisation.order_by_gain(encoder, lift, confidential)
         return cls(

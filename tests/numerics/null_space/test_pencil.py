@@ -35,8 +35,8 @@ def test_order_by_gain__does_not_depend_on_signs_and_order_of_labels():
 
 def test_tilt_lift__keeps_the_desired_and_hides_most_of_the_confidential():
     desired, secret = make_predictors()
-    _, lift = factor_predictor(desired)
-    tilted = tilt_lift(desired, lift, secret)
+    encoder, lift = factor_predictor(desired)
+    tilted = tilt_lift(encoder, lift, secret)
     np.testing.assert_allclose(desired.T @ tilted, desired.T @ lift, atol=1e-12)
     # Here the null space has room enough to hide everything.
     np.testing.assert_allclose(secret.T @ tilted, 0, atol=1e-12)
@@ -59,8 +59,18 @@ def test_tilt_lift__makes_theorem_4_additive():
 
 def test_tilt_lift__leaves_a_confidential_predictor_within_the_desired_one():
     desired, _ = make_predictors()
-    _, lift = factor_predictor(desired)
-    np.testing.assert_array_equal(tilt_lift(desired, lift, desired[:, :2]), lift)
+    encoder, lift = factor_predictor(desired)
+    np.testing.assert_array_equal(tilt_lift(encoder, lift, desired[:, :2]), lift)
+
+
+@pytest.mark.parametrize("apart", [1e-9, 1e-11, 1e-13])
+def test_tilt_lift__takes_nothing_for_unseen_that_a_coordinate_carries(apart):
+    """Of two targets that differ by so little the second coordinate was lifted to nothing."""
+    one, other, secret = np.random.default_rng(0).normal(size=(3, 4))
+    encoder, lift = factor_predictor(np.column_stack([one, -1.4 * one + apart * other]))
+    tilted = tilt_lift(encoder, lift, secret[:, None])
+    assert encoder.shape == (4, 2)
+    np.testing.assert_allclose(encoder.T @ tilted, np.eye(2), atol=1e-3 * max(1, 1e-12 / apart))
 
 
 def test_diagonalise_printed__diagonalises_both_predictors():
@@ -75,4 +85,4 @@ def test_diagonalise_printed__diagonalises_both_predictors():
 
 def _tilted(desired, secret):
     encoder, lift = factor_predictor(desired)
-    return encoder, tilt_lift(desired, lift, secret)
+    return encoder, tilt_lift(encoder, lift, secret)
