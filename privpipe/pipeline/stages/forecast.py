@@ -507,6 +507,8 @@ def count_people(options: run_options.RunOptions, training: Collection) -> dict[
     """
     if (name := find_subject(options, training)) is None:
         return {}
+    # By rows: chunks of whole groups have other edges.
+    training = replace(training, groups=(), split=None)
     rows = [training.plan.rows(chunk) for chunk in _choose(training)]
     who = np.concatenate([training.read(name, *one) for one in rows])
     labels = np.concatenate([shard.confidential for shard in _read_labels(training)])
