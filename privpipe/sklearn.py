@@ -121,6 +121,7 @@ class RecordSanitizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]  #
             )
         if lazy:
             self.n_features_in_ = _count_columns(x)
+            self.__dict__.pop("feature_names_in_", None)  # of another fit
             if found := columns_of(x):
                 self.feature_names_in_ = np.array(found, object)
         else:

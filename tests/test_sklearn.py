@@ -276,6 +276,9 @@ def test_transform__a_lazy_array_of_other_columns_is_refused():
     lazy = da.from_array(X, chunks=(40, 6))
     made = module.NullSpaceCleaner(**EXACT, confidential_columns=[0])
     made.fit(lazy, da.from_array(DESIRED, chunks=40))
+    made.fit(pd.DataFrame(X, columns=list("abcdef")), DESIRED)
+    made.fit(lazy, da.from_array(DESIRED, chunks=40))
+    assert not hasattr(made, "feature_names_in_")
     for wrong in (lazy[:, :5], da.concatenate([lazy, lazy], axis=1), lazy[:, 0]):
         with pytest.raises(InputError, match=r"columns|dimensions"):
             made.transform(wrong)
