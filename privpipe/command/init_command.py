@@ -262,7 +262,7 @@ def _try_methods(
         trial = draw_trial(options, training)
         # A limit that not even noise meets says nothing of a release.
         noise = trial.noise.find_limits()
-        for needs in forecast.forecast_gate(options, training).plan_limits():
+        for needs in forecast.plan_gate(options, training).plan_limits():
             # Of all attacks, more than a trial runs, the luckiest decides.
             least = min(1.0, math.ceil(100 * needs.reaches) / 100)
             noise[needs.key] = max(noise.get(needs.key, 0.0), least)
@@ -344,7 +344,7 @@ def _suggest_gate(records: Mapping[str, Any], method: str) -> dict[tuple[str, st
             chosen["name"] = next(one.name for one in METHODS.values() if _needs_nothing(one))
         place = companion_url(records["path"], "release.zarr")
         options = RunOptions(collection=records, method=chosen, release={"path": place})
-        return forecast.forecast_gate(options, _open_labelled(records)).suggest()
+        return forecast.plan_gate(options, _open_labelled(records)).suggest()
     except (PrivpipeError, ValidationError):  # `check` will say what is wrong
         return {}
 

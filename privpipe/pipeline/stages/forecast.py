@@ -266,7 +266,7 @@ def _plan_records(attacked: AttackOptions, n_members: int, n_others: int) -> lis
     ]
 
 
-def forecast_gate(given: run_options.RunOptions, data: Collection, n: int = 0) -> GateForecast:
+def plan_gate(given: run_options.RunOptions, data: Collection, n: int = 0) -> GateForecast:
     """What the limits need, as a few chunks of training records show, beside `n` releases."""
     return GateForecast(given, data, n, measure_rarest(given, data), count_people(given, data))
 
@@ -405,7 +405,7 @@ def check_sample(run: Run) -> SampleFindings:
     found = SampleFindings(constant, explain_budget(run, strict=True), forecast_run(run))
     if not run.options.gate.enforce:
         return found
-    forecast = forecast_gate(run.options, run.training, earlier.count_earlier(run))
+    forecast = plan_gate(run.options, run.training, earlier.count_earlier(run))
     needs = forecast.find_hardest()
     has_room = needs is None or needs.has_room
     return replace(found, gate=needs, instead="" if has_room else write_keys(forecast.suggest()))
