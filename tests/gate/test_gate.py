@@ -233,6 +233,23 @@ def test_check_sample__counts_people_where_all_records_of_one_are_alike(
         assert (needs.unit, needs.n_held_out, needs.can_pass) == ("records", 3_000, True)
 
 
+def test_check_sample__plans_for_what_the_target_leaves(folder: Path) -> None:
+    """Where the target reveals nearly all, few records of one target are left to be told apart."""
+    records = make_records()
+    secret = np.asarray(records["secret"])
+    flipped = np.random.default_rng(0).random(len(secret)) < 0.01
+    revealing = np.where(flipped, 1 - secret, secret).astype(np.int8)
+    unrelated = np.random.default_rng(1).permutation(secret)
+    passes = []
+    for name, target in (("usual", unrelated), ("revealed", revealing)):
+        write_records(str(folder / f"{name}.zarr"), records | {"wanted": target})
+        where = {"path": str(folder / f"{name}.zarr"), "desired": ["wanted"]}
+        needs = check_sample(check_stage(make_leaky_options(folder, collection=where))).gate
+        assert needs is not None
+        passes.append((needs.has_room, needs.can_pass))
+    assert passes == [(True, True), (False, False)]
+
+
 @pytest.mark.parametrize("failure", ["error", "nan"])
 def test_gate__a_failing_adversary_is_unknown_and_keeps_it_closed(
     folder: Path, monkeypatch: pytest.MonkeyPatch, failure: str

@@ -16,7 +16,7 @@ import numpy as np
 
 from privpipe.attacks.adversaries import attack_options
 from privpipe.attacks.adversaries.attack_options import AttackOptions
-from privpipe.attacks.statistics import intervals, scores
+from privpipe.attacks.statistics import folds, intervals
 from privpipe.attacks.statistics.splits import is_of_groups
 from privpipe.attacks.threats import record_decisions, record_recovery
 from privpipe.attacks.threats.attack_table import RECORD_ATTACKS
@@ -114,10 +114,8 @@ class GateForecast:
     options, training
     n_earlier
         Earlier releases that are joined with this one.
-    rarest
-        Share of the rarest class that counts, by variable, where it is known: what shows of a
-        class is shown by its own records, so that n records of which one in ten is of it count
-        as two in ten would of two classes alike. Without it, classes are of one size.
+    even
+        By categorical variable, see `measure_even`; without it, classes are of one size.
     people
         See `count_people`.
     """
@@ -125,7 +123,7 @@ class GateForecast:
     options: run_options.RunOptions
     training: Collection
     n_earlier: int = 0
-    rarest: Mapping[str, float] = field(default_factory=dict)
+    even: Mapping[str, effect.Evenness] = field(default_factory=dict)
     people: Mapping[str, float] = field(default_factory=dict)
 
     def find_hardest(self) -> GateNeeds | None:
@@ -181,15 +179,13 @@ class GateForecast:
     def _plan_variables(self, attacked: AttackOptions, n_held_out: int) -> Iterator[GateNeeds]:
         """What the attacks on confidential variables need."""
         columns = self.training.schema.confidential[::-1]
-        uneven = {name: share for name, share in self.rarest.items() if share > 0}
-        # The same for all variables of so many classes of such a size.
-        kinds = {(c.n_categories, uneven.get(c.name), c.name in self.people): c for c in columns}
+        # The same for all variables of so many classes of such sizes.
+        kinds = {(c.n_categories, self.even.get(c.name), c.name in self.people): c for c in columns}
         for column in kinds.values():
-            # n records of which one in ten is of the rarest of two classes show as much of it as
-            # n / 5 of two classes alike: only scores of classes one by one suffer from that.
             k, n_attacks = column.n_categories, self._count_attacks(attacked, column)
-            fill = min(1.0, (k or 1) * uneven.get(column.name, 1.0))
             given = effect.Tried(n_attacks=n_attacks, n_classes=k, n_variables=len(columns))
+            if column.name in self.even:
+                given["even"] = self.even[column.name]
             n_scores = len(attacked.deciding("classes" if column.is_categorical else "numbers"))
             people = self.people.get(column.name)
             grouped, least = people is not None, 20 if people is None else 4
@@ -199,16 +195,14 @@ class GateForecast:
             n_units = int(min(n_held_out, attacked.max_records, held_out))
             n_test = max(least, min(n_units, attacked.max_test))
             for score, n in plan(attacked, **given).items():
-                even = fill if score == "auc" or score in scores.EXPOSURES else 1.0
-                n_even = max(least, int(n_test * even))
                 yield GateNeeds(
                     column.name,
                     score,
-                    n / even,
+                    n,
                     n_units,
                     n_attacks * n_scores,
                     attacked.allowed(score),
-                    effect.plan_guess_limit(attacked, score, n_even, grouped=grouped, **given),
+                    effect.plan_guess_limit(attacked, score, n_test, grouped=grouped, **given),
                     "subjects" if grouped else "records",
                 )
 
@@ -268,7 +262,7 @@ def _plan_records(attacked: AttackOptions, n_members: int, n_others: int) -> lis
 
 def plan_gate(given: run_options.RunOptions, data: Collection, n: int = 0) -> GateForecast:
     """What the limits need, as a few chunks of training records show, beside `n` releases."""
-    return GateForecast(given, data, n, measure_rarest(given, data), count_people(given, data))
+    return GateForecast(given, data, n, measure_even(given, data), count_people(given, data))
 
 
 def gives_records_away(run: Run) -> bool:
@@ -478,24 +472,30 @@ def forecast_run(run: Run) -> Forecast | None:
     return found
 
 
-def measure_rarest(options: run_options.RunOptions, training: Collection) -> dict[str, float]:
-    """Share of the rarest class of each categorical confidential variable, in a few chunks.
+def measure_even(
+    options: run_options.RunOptions, training: Collection
+) -> dict[str, effect.Evenness]:
+    """What one record of each categorical confidential variable counts as, in a few chunks.
 
     A class of which too few records will be held out does not count: the audit merges it with
     another, or refuses it.
     """
     least = find_attack_options(options).min_class_records / (options.audit.holdout or 1.0)
-    codes = np.concatenate([shard.confidential for shard in _read_labels(training)])
-    found = {}
-    for column, values in zip(training.schema.confidential, codes.T, strict=True):
+    shards, found = _read_labels(training), dict[str, effect.Evenness]()
+    desired = np.concatenate([shard.desired for shard in shards])
+    confidential = np.concatenate([shard.confidential for shard in shards]).T
+    cells: IntArray = np.zeros(len(desired), np.int64)
+    cells = folds.cut_cells(cells, desired, None) if desired.size else cells
+    for column, values in zip(training.schema.confidential, confidential, strict=True):
         if column.n_categories is None:
             continue
         # Missing labels are NaN or negative codes.
-        known = values[np.isfinite(values) & (values >= 0)].astype(int)
-        shares = np.bincount(known, minlength=column.n_categories) / max(len(known), 1)
-        counted = shares[shares * training.schema_of_records.n_records >= least]
-        if counted.size:
-            found[column.name] = float(counted.min())
+        known = np.isfinite(values) & (values >= 0)
+        sizes = np.bincount(values[known].astype(int), minlength=column.n_categories)
+        many = sizes * (training.schema_of_records.n_records / max(len(values), 1)) >= least
+        known[known] = many[values[known].astype(int)]
+        if many.sum() > 1:
+            found[column.name] = effect.measure_evenness(cells[known], values[known].astype(int))
     return found
 
 

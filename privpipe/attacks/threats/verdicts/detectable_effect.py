@@ -7,12 +7,14 @@ few records cannot be shown to hold, not even of a release from which nothing ca
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TypedDict, Unpack
+from typing import NamedTuple, NotRequired, TypedDict, Unpack
 
+import numpy as np
 import scipy
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.statistics import exposure, intervals, scores
+from privpipe.protocols import IntArray
 
 ROOM = 1.5
 """An allowance is so many times what a mere guess comes to, so that not chance alone decides."""
@@ -32,6 +34,59 @@ def count_compared(n_attacks: int, kind: str, options: AttackOptions) -> int:
     return n_attacks * len(options.deciding(kind))
 
 
+class Evenness(NamedTuple):
+    """What a record counts as, beside one of classes alike of which the target says nothing.
+
+    Parameters
+    ----------
+    areas
+        For areas under the ROC curve.
+    claims
+        For the wrong claims that true-positive rates are held against.
+    """
+
+    areas: float = 1.0
+    claims: float = 1.0
+
+
+def measure_evenness(cells: IntArray, classes: IntArray) -> Evenness:
+    """Of records in cells of equal target, within which alone adversaries are compared.
+
+    Parameters
+    ----------
+    cells, classes : (n_records,)
+        Codes.
+
+    Notes
+    -----
+    Where one class is the share `a` of a cell, the area of random ranks has the variance
+    (n + 1) / (12 n^2 a (1 - a)), and a wrong claim weighs a / (1 - a): where the target reveals
+    nearly all, few pairs are left to be compared.
+
+    Examples
+    --------
+    >>> cells, classes = np.arange(2000) // 1000, np.arange(2000) % 2
+    >>> measure_evenness(cells, classes)
+    Evenness(areas=1.0, claims=1.0)
+    >>> classes[:1000] = np.arange(1000) < 10
+    >>> f"{measure_evenness(cells, classes).areas:.2f}"
+    '0.08'
+    """
+    counts = np.zeros((cells.max(initial=0) + 1, classes.max(initial=0) + 1))
+    np.add.at(counts, (cells, classes), 1.0)
+    sizes = np.maximum(1.0, counts.sum(axis=1, keepdims=True))
+    # What a cell holds none or nothing but of is compared with no one.
+    mixed = (counts > 0) & (counts < sizes)
+    if not mixed.any():
+        return Evenness(0.0, 0.0)
+    held, share = mixed.any(axis=0), np.where(mixed, counts / sizes, 0.5)
+    k, weights = int(counts.any(axis=0).sum()), (mixed * sizes / sizes.sum())
+    spread = (weights / (share * (1 - share))).sum(axis=0)[held] / weights.sum(axis=0)[held] ** 2
+    areas = held.sum() ** 2 / spread.sum() * k / (k - 1)
+    claims = 1 / (weights * share**2 / (1 - share)).sum() / (k - 1)
+    return Evenness(float(areas), float(claims))
+
+
 class Tried(TypedDict):
     """How often a variable is tried.
 
@@ -41,11 +96,14 @@ class Tried(TypedDict):
         Attacks of each variable, and variables, that share the level.
     n_classes
         Classes of the variable; None for a number.
+    even
+        See `measure_evenness`.
     """
 
     n_attacks: int
     n_classes: int | None
     n_variables: int
+    even: NotRequired[Evenness]
 
 
 def plan_guess_limit(
@@ -86,12 +144,14 @@ def plan_guess_limit(
     z = float(scipy.stats.t.isf(tail, n_test - 1) if grouped else scipy.stats.norm.isf(tail))
     # The rarest class decides how far a score of ranks spreads; at least two of it must judge.
     n_even = max(2, round(n_test * k * min(shares, default=1 / k)))
+    areas, claims = tried.get("even", Evenness())
     if score in scores.EXPOSURES:
-        return exposure.plan_null_exposure(n_even, k, scores.EXPOSURES[score], level)
+        return exposure.plan_null_exposure(n_even, k, scores.EXPOSURES[score], level, claims)
+    n_counted = max(2.0, n_even * areas)
     if score == "auc":  # Mann and Whitney; the mean of k areas, which hardly depend on one another
-        spread = 2 * z * k / (k - 1) * math.sqrt((n_even + 1) / (12 * n_even**2))
+        spread = 2 * z * k / (k - 1) * math.sqrt((n_counted + 1) / (12 * n_counted**2))
         # Of few records the second is larger: the chance that all rank rightly by luck.
-        return min(1.0, max(spread, float(1 - 2 * tail ** (k / n_even))))
+        return min(1.0, max(spread, float(1 - 2 * tail ** (k / n_counted))))
     if score == "r2":
         return min(1.0, z * z / n_test)
     guessed = max(shares, default=round(n_test / k) / n_test)
