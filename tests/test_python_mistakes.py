@@ -65,9 +65,12 @@ def test_mistake__is_told_with_the_way_out(make, message):
     assert "secret" not in f"{caught.value} {caught.value.__context__!r}"
 
 
-@pytest.mark.parametrize("budget", ["0.1", "low", None, -1, float("nan"), [0.1, "x"]])
+@pytest.mark.parametrize(
+    "budget", ["0.1", "low", None, -1, float("nan"), [0.1, "x"], 5e-324, 1e300]
+)
 def test_fit__a_budget_that_is_no_number_is_named(budget):
-    with pytest.raises(OptionError, match=r"utility_budget is .*Use a finite number >= 0"):
+    """Nor one whose squares round to 0 or beyond all numbers: twice of it was spent."""
+    with pytest.raises(OptionError, match=r"(?s)utility_budget is .*Use 0 or a number from 1e-280"):
         fit_null_space_cleaner(RECORDS, utility_budget=budget)
 
 

@@ -103,7 +103,14 @@ def start_runs(name: str, due: Sequence[datetime]) -> list[str]:
     prefect_server.check_server()
     with prefect_server.blaming_prefect(), get_client(sync_client=True) as client:
         named = DeploymentFilter.model_validate({"name": {"any_": [name]}})
-        [deployment] = client.read_deployments(deployment_filter=named)
+        found = client.read_deployments(deployment_filter=named)
+        if len(found) != 1:
+            raise ClusterError(
+                f"The server has {len(found)} deployments {name!r}.",
+                remedy="Run `privpipe deploy`, or remove the other one.",
+                code="not-deployed",
+            )
+        [deployment] = found
         if deployment.flow_id and "incremental" in (deployment.tags or ()):
             times = times[-1:]  # one run takes all partitions up to its time
         for time in times:

@@ -175,8 +175,8 @@ def measure_change(collection: Collection, release: str) -> ColumnChange:
         raise InputError(
             f"{shown(release)} does not hold the columns of {shown(collection.url)}, record by "
             f"record: {here} against {(collection.n_records, width)}.",
-            remedy="Name the collection that was cleaned, not the training one. Releases of "
-            "surrogates, of attributes or of filtered features have other columns.",
+            remedy="Releases of surrogates, attributes, filtered features or the predicted target "
+            "have other columns. Of any other, name the collection that was cleaned.",
             code="not-comparable",
         )
     # A sum of nothing, to merge with: chunk by chunk, in memory of one.

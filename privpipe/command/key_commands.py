@@ -18,7 +18,8 @@ from privpipe.report.work_bar import showing
 from privpipe.store.access.location import as_url, shown
 from privpipe.store.arrays.layout import exists, read_header
 from privpipe.store.collections.collection import open_collection
-from privpipe.store.keyring.account import Account, Loss, TotalLoss, find_account
+from privpipe.store.keyring.account import MOST_DELTA, Account, Loss, TotalLoss, find_account
+from privpipe.store.keyring.account_chain import check_chain
 from privpipe.store.keyring.keyfiles import KeyEntry
 from privpipe.store.keyring.keys import forget_key, forget_keys, list_keys, list_unreadable
 from privpipe.store.keyring.sketches import Sketches
@@ -60,6 +61,7 @@ def account_command(url: str, *, sketch: str | None = None, limit: str = "") -> 
     if sketch is not None:
         sketch_collection(Executor(), open_collection(as_url(sketch)), sketches)
     ties = sketches.ties()
+    check_chain(place)
     account = Account(place, ties)
     losses = list(account.read_all())
     # Partitions without a charge are in the account for their sketch alone.
@@ -74,7 +76,11 @@ def account_command(url: str, *, sketch: str | None = None, limit: str = "") -> 
     totals = {loss.partition: account.read_joined(loss.partition) for loss in losses}
     joined = {partition: one.epsilon for partition, one in totals.items()}
     eps = {key: one.find_epsilon(allowed[1]) for key, one in totals.items()}
-    left = {one.partition: _count_left(totals[one.partition], one, *allowed) for one in losses}
+    # Without a delta of its own a run allows that of one release, and so does its limit here.
+    delta = allowed[1] if "," in limit else 0.0
+    left = {
+        one.partition: _count_left(totals[one.partition], one, allowed[0], delta) for one in losses
+    }
     missing = sketches.find_missing(charged)
     more = {f"at delta {allowed[1]:g}": {key: say_upper(one, digits=3) for key, one in eps.items()}}
     more |= {"releases left": {key: str(n) for key, n in left.items()}} if limit else {}
@@ -120,7 +126,7 @@ def _count_left(total: TotalLoss, loss: Loss, epsilon: float, delta: float) -> i
     one = TotalLoss.of(entries[-1:])
     if not entries:
         return MOST_LEFT
-    tried = range(1, MOST_LEFT + 1)
+    tried, delta = range(1, MOST_LEFT + 1), delta or max(MOST_DELTA, entries[-1].delta)
     return bisect_left(tried, True, key=lambda n: not total.add(one, n).within(epsilon, delta))
 
 

@@ -207,7 +207,8 @@ def _read_attempts(release: str) -> list[dict[str, Any]]:
     if not (found := read_attempts(companion_url(release, "report"))):
         raise StoreError(
             f"No attempt at {shown(release)} was judged yet.",
-            remedy="`privpipe run` judges one; `privpipe status` says how far it is.",
+            remedy="`privpipe run` judges one; `privpipe status` says how far it is. Of a release "
+            "that grows they are in the folder RELEASE.MARK.report beside it.",
             code="missing",
         )
     return found

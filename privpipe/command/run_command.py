@@ -161,6 +161,8 @@ def apply_command(
     if stdout:
         with fsspec.open(dest, "rb") as file:
             shutil.copyfileobj(file, sys.stdout.buffer)
+    if source == "-":
+        say(f"keep     {shown(given)} private, or remove it: these are the raw records")
     return {**results, "model": shown(model), "source": shown(given), "exported": n_written}
 
 
@@ -177,7 +179,9 @@ def _store_stdin(release: str) -> str:
             file.write(piece)
             piece = sys.stdin.buffer.read(2**20)
     kind = "parquet" if first.startswith(b"PAR1") else "csv"
-    path = f"{stem.removesuffix('.zarr')}.{digest.hexdigest()[:12]}.{kind}"
+    # Not named as the release is: what is handed over by its name holds no raw record.
+    folder, name = os.path.split(stem.removesuffix(".zarr"))
+    path = os.path.join(folder, f"raw-{name}.{digest.hexdigest()[:12]}.{kind}")
     # The same file stays: when it was written is part of what it is known by.
     os.unlink(file.name) if os.path.exists(path) else os.rename(file.name, path)
     return path

@@ -173,7 +173,8 @@ def test_apply__reads_stdin_and_writes_stdout_for_pipes(
         assert written == Path(dest).read_bytes()
         assert b"drift" in said
         assert pd.read_csv(io.BytesIO(written)).shape == (400, 5)
-    [spooled] = tmp_path.glob("next.release.????????????.csv")
+    [spooled] = tmp_path.glob("raw-next.release.????????????.csv")
+    assert [path.name for path in tmp_path.glob("next.release*.csv")] == ["next.release.csv"]
     assert spooled.stat().st_mode & 0o077 == 0
     with pytest.raises(OptionError, match="--stdout needs a file"):
         run_command.apply_command(model, "-", str(tmp_path / "x.zarr"), stdout=True)

@@ -44,6 +44,8 @@ def test_deployments__of_the_repository_are_taken() -> None:
         (", timezone: Europe/Berlin, active: true", "", "names no time zone"),
         ("Europe/Berlin, active: true", "Europe/Berlim, active: true", "unknown"),
         ("Europe/Berlin, active: true", "CEST, active: true", "unknown"),
+        ('cron: "0 2 * * *"', 'cron: "0 25 * * *"', "the cron '0 25 * * *', which is none"),
+        ('cron: "0 2 * * *"', "cron: 5", "the cron 5, which is none"),
         ("config_path: run.toml }", "config_paht: run.toml }", "did you mean 'config_path'"),
         (", work_queue_name: releases", "", "names no queue"),
         ("work_pool: *releases", "work_pool: *increments", "as 'release' does"),

@@ -332,11 +332,20 @@ def test_erase__a_selection_that_is_none_is_refused_without_its_value(
     assert "notanumber" not in str(refused.value)
 
 
-def test_erase__by_a_file_of_identifiers(tmp_path: Path, sources: Path) -> None:
+def test_erase__by_a_file_of_identifiers(
+    tmp_path: Path, sources: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nameless() -> str:
+        raise KeyError("getpwuid(): uid not found: 12345")
+
     url = str(tmp_path / "w.zarr")
     ingest(write_records(sources / "a.npz", 1, with_her=True), url, INGEST)
     (sources / "ids.txt").write_text(f"17\n{SERIAL}\n")
     where = f"serial in {sources}/ids.txt"
+    # What lies beside the journals, and a user without a name, stop no one's erasure.
+    (tmp_path / "w.erasures").mkdir()
+    (tmp_path / "w.erasures" / "NOTES.txt").write_text("mine")
+    monkeypatch.setattr("getpass.getuser", nameless)
     found = erase_command(url, where)
     assert [one["n_records"] for one in found["erasures"]] == [1]
     assert open_collection(url).n_records == 44

@@ -11,7 +11,14 @@ from pathlib import Path
 import pytest
 
 from privpipe.command.gaps_command import gaps_command
-from privpipe.errors import ClusterError, GateError, GuaranteeError, OptionError, StoreError
+from privpipe.errors import (
+    ClusterError,
+    FormatError,
+    GateError,
+    GuaranteeError,
+    OptionError,
+    StoreError,
+)
 from privpipe.pipeline.operations.deployment_file import Deployment
 from privpipe.pipeline.operations.promised_releases import (
     Promised,
@@ -188,3 +195,6 @@ def test_promises__last_until_another_takes_their_place(
     assert len(list_due("release", since, BEGIN + timedelta(days=9))) == 12
     ledger = json.loads((tmp_path / "account.promises" / "release.json").read_text())
     assert [len(one["schedules"]) for one in ledger["promises"]] == [1, 1, 0]
+    (tmp_path / "account.promises" / "release.json").write_text('{"format_version": 1, "pro')
+    with pytest.raises(FormatError, match=r"release\.json is damaged"):
+        list_due("release", None, BEGIN)

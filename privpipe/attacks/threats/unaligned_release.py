@@ -171,7 +171,9 @@ def attack_unaligned(
     if sample is None or not len(sample):
         raise InputError("The release has no row.", remedy="Give one with rows.", code="no-rows")
     shared = [str(name) for name in members if name in sample and name in controls]
-    known = pd.concat([members[shared], controls[shared]], ignore_index=True)
+    # In random order: of rows that tie the first record in line is given the scarce ones.
+    order = np.random.default_rng(0).permutation(len(members) + len(controls))
+    known = pd.concat([members[shared], controls[shared]]).iloc[order].reset_index(drop=True)
     columns = {name: choose_column(known[name], sample[name]) for name in shared}
     compared = [name for name in shared if columns[name] is not None]
     if not compared:
@@ -185,7 +187,7 @@ def attack_unaligned(
     views = {"": compared} | {
         name: rest for name in read_off if (rest := [c for c in compared if c != name])
     }
-    is_member = np.arange(len(known)) < len(members)
+    is_member = order < len(members)
     identifiers = tuple(name for name in shared if columns[name] is None)
     placed = {name: column for name, column in columns.items() if column}
     # Of products this small the threads wait for each other longer than they compute.

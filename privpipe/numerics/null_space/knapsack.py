@@ -14,14 +14,19 @@ from privpipe.errors import OptionError
 from privpipe.numerics.rounding import multiply_in_order
 from privpipe.protocols import FloatArray
 
+SMALLEST, LARGEST = 1e-280, 1e260
+"""Between these all squares are numbers: what coordinates beyond 1e150 lose by rounding alone costs
+more, so that such records are withheld. Beyond them up to 2.5 times the budget was spent."""
+
 
 def check_budget(budget: float) -> None:
-    """Raise OptionError unless `budget` is a finite number of at least 0."""
+    """Raise OptionError unless `budget` is 0 or a number from `SMALLEST` to `LARGEST`."""
     is_number = np.asarray(budget).dtype.kind in "iuf"  # a caller may hand over a text
-    if not is_number or not np.isfinite(budget) or budget < 0:
+    if not is_number or not (budget == 0 or SMALLEST <= budget <= LARGEST):
         raise OptionError(
             f"utility_budget is {budget!r}.",
-            remedy="Use a finite number >= 0, in squared units of the desired prediction.",
+            remedy=f"Use 0 or a number from {SMALLEST:g} to {LARGEST:g}, in squared units of the "
+            "desired prediction.",
             code="budget",
         )
 

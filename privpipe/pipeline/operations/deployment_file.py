@@ -108,6 +108,8 @@ def _load_flow(entrypoint: str) -> Any:
 
 def _list_problems(item: Mapping[str, Any], entry: str, flow: Any) -> Iterator[tuple[str, str]]:
     """What is wrong with a deployment, each with its remedy."""
+    from prefect.server.schemas.schedules import CronSchedule
+
     if flow is None:
         yield (
             f"names the entrypoint {entry!r}, which is not installed",
@@ -128,8 +130,14 @@ def _list_problems(item: Mapping[str, Any], entry: str, flow: Any) -> Iterator[t
             given = "names no time zone" if zone is None else f"names the zone {zone!r}, unknown"
             remedy = "Give an IANA zone, as timezone: Europe/Berlin, or Etc/UTC."
             yield f"has a schedule that {given}", remedy
-        if not isinstance(schedule.get("cron"), str):
-            yield "has a schedule without cron", 'Give five fields, as cron: "0 2 * * *".'
+        cron = schedule.get("cron")
+        try:  # as Prefect reads it; what it refuses would be promised all the same
+            CronSchedule(cron=cron, timezone="Etc/UTC")
+        except ValueError:
+            problem = (
+                f"has the cron {cron!r}, which is none" if cron else "has a schedule without cron"
+            )
+            yield problem, 'Give five fields, as cron: "0 2 * * *".'
     if not (item.get("work_pool") or {}).get("work_queue_name"):
         yield (
             "names no queue, so that its runs may overlap and come out of order",

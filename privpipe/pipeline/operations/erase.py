@@ -8,6 +8,8 @@ followed by whoever calls again.
 import getpass
 import hashlib
 import json
+import os
+import re
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -136,7 +138,7 @@ def _begin(
         "id": secrets.token_hex(8),
         "state": "begun",
         "begun": now(),
-        "by": printable(options.name.strip()) or getpass.getuser(),
+        "by": printable(options.name.strip()) or _find_user(),
         "collection": url,
         "chosen": f"values of {chosen.name!r}",
         "n_records": survey.n_records,
@@ -173,6 +175,13 @@ def _carry_out(url: str, journal: dict[str, Any], chosen: ChosenRecords) -> dict
     stored = dict(note_erasure(journal["account"], journal["id"], certificate))
     _write(url, stored)
     return stored
+
+
+def _find_user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container's user may have a number alone
+        return f"user {os.getuid()}"
 
 
 def _remove_all(url: str, journal: dict[str, Any], chosen: ChosenRecords) -> Traces:
@@ -307,7 +316,9 @@ def _journals(url: str) -> str:
 def _read_all(url: str) -> list[tuple[str, dict[str, Any]]]:
     """Journals and certificates, by digest, in the order in which they were begun."""
     store = open_store(_journals(url), read_only=True)
-    contents = [read_bytes(store, key) or b"{}" for key in list_keys(store)]
+    # Whatever else lies there is none of ours.
+    names = [key for key in list_keys(store) if re.fullmatch(r"[0-9a-f]{16}\.json", key)]
+    contents = [read_bytes(store, key) or b"{}" for key in names]
     found = [(hashlib.sha256(one).hexdigest(), json.loads(one)) for one in contents]
     # Keys are random: their order says nothing.
     return sorted(found, key=lambda one: (one[1].get("begun", ""), one[1].get("id", "")))

@@ -17,12 +17,12 @@ from typing import Any, Literal
 
 import fsspec
 
-from privpipe.errors import OptionError, PrivpipeError
+from privpipe.errors import FormatError, OptionError, PrivpipeError
 from privpipe.pipeline.operations.deployment_file import Deployment
 from privpipe.pipeline.runs import configuration_file
 from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.pipeline.runs.watch import read_results
-from privpipe.store.access.location import join
+from privpipe.store.access.location import join, shown
 from privpipe.store.access.objects import write_file
 from privpipe.store.access.workspace import has_workspace, is_held
 from privpipe.store.arrays.layout import exists
@@ -66,6 +66,12 @@ def read_ledger(name: str) -> list[dict[str, Any]]:
             return list(json.load(file)["promises"])
     except FileNotFoundError:
         return []
+    except (ValueError, KeyError, TypeError):
+        raise FormatError(
+            f"{shown(_ledger(name))} is damaged.",
+            remedy="Restore it; or remove it and run `privpipe deploy`, which promises anew.",
+            code="damaged",
+        ) from None
 
 
 def note_promises(deployments: Sequence[Deployment], now: datetime) -> None:

@@ -6,6 +6,8 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import replace
 
+from dask.utils import format_bytes
+
 from privpipe.cluster.passes.sample_drawing import GROUP_SLACK
 from privpipe.cluster.workers import connection, dashboard
 from privpipe.errors import GuaranteeError, InputError, OptionError, StoreError
@@ -322,8 +324,8 @@ def _check_folder(run: Run, path: str) -> None:
     free = shutil.disk_usage(parent).free
     if needed > free:
         raise StoreError(
-            f"The release and the audit's sample may take {needed / 2**30:.1f} GiB, and "
-            f"{free / 2**30:.1f} GiB are free at {shown(path)}.",
+            f"The release and the audit's sample may take {format_bytes(needed)}, and "
+            f"{format_bytes(free)} are free at {shown(path)}.",
             remedy="Free space or choose another place.",
             code="disk-full",
         )

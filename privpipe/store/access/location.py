@@ -123,7 +123,9 @@ def shown(url: str) -> str:
     if not _is_remote(parts):
         return printable(url, keep="")
     # Before the @ are user and password; a query may be a signed token.
-    return printable(f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}", keep="")
+    # Of a bucket's name # is a part.
+    path = parts.path + (f"#{parts.fragment}" if parts.fragment else "")
+    return printable(f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{path}", keep="")
 
 
 def explain_unreachable(url: str, error: Exception) -> StoreError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import shutil
 import threading
 from fractions import Fraction
 from pathlib import Path
@@ -29,6 +30,7 @@ from privpipe.store.keyring.account import (
     find_account,
     join_losses,
 )
+from privpipe.store.keyring.account_chain import append_link
 from privpipe.store.keyring.sketches import Ties
 
 
@@ -146,6 +148,25 @@ def test_account_command__says_what_is_left(tmp_path: Path, capsys: Any) -> None
     for wrong in ("x", "1,2", "-1", "1,1e-6,3", "1,0"):
         with pytest.raises(OptionError, match="--limit is"):
             account_command(str(tmp_path), limit=wrong)
+
+
+def test_account_command__says_as_many_as_a_run_allows(tmp_path: Path) -> None:
+    """Without a delta a run adds epsilons up; concentrated it was said that 36 more fit, not 28."""
+
+    def draw(night: int) -> Charge:
+        return Charge("p", f"night {night}", 0.1, 0.0, "record")
+
+    account = Account(str(tmp_path))
+    account.reserve([draw(0)], "r0", 3.0)
+    (one,) = account_command(str(tmp_path), limit="3.0")["partitions"]
+    for night in range(1, 1 + one["releases_left"]):
+        account.reserve([draw(night)], f"r{night}", 3.0)
+    with pytest.raises(GuaranteeError, match="above the limit"):
+        account.reserve([draw(99)], "r99", 3.0)
+    append_link(str(tmp_path), "charge")
+    shutil.rmtree(tmp_path / "p")
+    with pytest.raises(FormatError, match="is missing or was changed"):
+        account_command(str(tmp_path))
 
 
 def test_join_losses__of_partitions_that_meet_adds_rho_up() -> None:
