@@ -325,13 +325,9 @@ class Method:
 
     Parameters
     ----------
-    name
-        Name in a configuration, ``[method] name = ...``.
     options
         Class of the method's options, a `privpipe.sanitizers.options.MethodOptions`: they know what
-        a fit with them needs and does.
-    releases
-        "rows": one released record per record. "surrogate": records of its own.
+        a fit with them needs and does, and the method's name.
     fit
         Learns the map: ``fit(shards, options, **files)``, where `files` holds the arrays of each
         file that the options name.
@@ -348,18 +344,24 @@ class Method:
         checkpointed, so that an interrupted pass resumes.
     promise
         What it promises, in a few words for a table.
+    releases
+        "rows": one released record per record. "surrogate": records of its own.
     forecast
         What a few chunks say of a run before it: ``forecast(preview, options)``, of a
         `privpipe.capabilities.Preview`; None where there is nothing to say.
     """
 
-    name: str
     options: type[Any]
-    releases: Literal["rows", "surrogate"]
     fit: Callable[..., RecordMap]
     source: str
     maps: tuple[type[RecordMap], ...]
     promise: str
+    releases: Literal["rows", "surrogate"] = "rows"
     statistics: tuple[type[Any], ...] = ()
     check: Callable[[Any, ShardSchema], None] = lambda _, __: None
     forecast: Callable[[Any, Any], Any] | None = None
+
+    @property
+    def name(self) -> str:
+        """Name in a configuration, ``[method] name = ...``."""
+        return str(self.options.name)

@@ -73,11 +73,6 @@ def name_size(size: int | None) -> str:
     return f"together_{'all' if size is None else size}"
 
 
-def read_size(name: str) -> int | None:
-    """The size in a name."""
-    return None if name.endswith("_all") else int(name.rpartition("_")[2])
-
-
 def list_sizes(target: Target, source: str) -> tuple[int | None, ...]:
     """Sizes at which a variable is attacked by group; none where it is not of whole groups.
 
@@ -127,7 +122,8 @@ def infer_jointly(target: Target, source: str, name: str) -> Pooled:
     InputError
         If there are too few sets to choose an adversary and to judge it.
     """
-    reader, folds, size = _GroupReader(target, source), target.split_groups(), read_size(name)
+    reader, folds = _GroupReader(target, source), target.split_groups()
+    size = None if name.endswith("_all") else int(name.rpartition("_")[2])
     n_classes = reader.n_classes
     parts, found, said = list[Sets](), list[Decided](), list[str]()
     for fold, split in enumerate(folds):

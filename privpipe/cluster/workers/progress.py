@@ -212,7 +212,7 @@ class ShowProgress(SchedulerPlugin):
     async def start(self, scheduler: Any) -> None:
         """Called when it is registered."""
         self.scheduler = scheduler
-        serve_runs(self)
+        _register().sources.append(self)
 
     async def close(self) -> None:
         """Called when the scheduler ends."""
@@ -335,11 +335,6 @@ class PromiseCollector(Collector):
             family.add_metric([self.deployment, outcome], float(count))
         yield family
         yield _date({self.deployment: self.newest})
-
-
-def serve_runs(source: ShowProgress) -> None:
-    """Show them in this process's registry, which a scheduler serves at /metrics."""
-    _register().sources.append(source)
 
 
 def end_runs(source: ShowProgress) -> None:

@@ -33,6 +33,7 @@ high a floor is itself an error that is measured, so the best of some is taken b
 """
 
 import math
+from bisect import bisect_left
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -173,15 +174,14 @@ def find_needed_records(
     Guarantee: none; an expectation under `joint`.
     """
     sizes = np.geomspace(100, 1e12, 243)
-    low, high = 0, len(sizes)
-    # By halving: what is expected falls with the records.
-    while low < high:
-        middle = (low + high) // 2
-        n = float(sizes[middle])
+
+    def is_enough(n: float) -> bool:
         parts = (1 - held_out) * n, held_out * n
-        enough = expect_held_out_bound(joint, mapping, prior, *parts) <= target
-        low, high = (low, middle) if enough else (middle + 1, high)
-    return float(math.ceil(sizes[low])) if low < len(sizes) else math.inf
+        return expect_held_out_bound(joint, mapping, prior, *parts) <= target
+
+    # By halving: what is expected falls with the records.
+    found = bisect_left(sizes.tolist(), True, key=is_enough)
+    return float(math.ceil(sizes[found])) if found < len(sizes) else math.inf
 
 
 def _find_reference(

@@ -5,7 +5,6 @@ it is the certificate once all is done. Every step may be done twice, so whoever
 followed by whoever calls again.
 """
 
-import getpass
 import hashlib
 import json
 import os
@@ -131,6 +130,8 @@ def _erase_held(url: str, chosen: ChosenRecords, options: ErasureOptions) -> lis
 def _begin(
     url: str, chosen: ChosenRecords, survey: ErasureSurvey, options: ErasureOptions
 ) -> dict[str, Any]:
+    # A container's user may have a number alone.
+    user = os.environ.get("LOGNAME") or os.environ.get("USER") or f"user {os.getuid()}"
     roots = options.roots or (url.rstrip("/").rpartition("/")[0],)
     known = {digest for held in survey.held for digest in held.digests}
     return {
@@ -138,7 +139,7 @@ def _begin(
         "id": secrets.token_hex(8),
         "state": "begun",
         "begun": now(),
-        "by": printable(options.name.strip()) or _find_user(),
+        "by": printable(options.name.strip()) or user,
         "collection": url,
         "chosen": f"values of {chosen.name!r}",
         "n_records": survey.n_records,
@@ -175,13 +176,6 @@ def _carry_out(url: str, journal: dict[str, Any], chosen: ChosenRecords) -> dict
     stored = dict(note_erasure(journal["account"], journal["id"], certificate))
     _write(url, stored)
     return stored
-
-
-def _find_user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a container's user may have a number alone
-        return f"user {os.getuid()}"
 
 
 def _remove_all(url: str, journal: dict[str, Any], chosen: ChosenRecords) -> Traces:

@@ -265,11 +265,6 @@ def plan_gate(given: run_options.RunOptions, data: Collection, n: int = 0) -> Ga
     return GateForecast(given, data, n, measure_even(given, data), count_people(given, data))
 
 
-def gives_records_away(run: Run) -> bool:
-    """Whether it releases exact coefficients: surrogates without noise."""
-    return run.method.releases == "surrogate" and run.options.method.consumes() is None
-
-
 def check_gate(run: Run) -> None:
     """Refuse a gate that no release could pass.
 
@@ -280,6 +275,8 @@ def check_gate(run: Run) -> None:
     """
     options, training = run.options, run.training
     mixes, way = run.method.releases == "surrogate", "Name what is to be attacked"
+    # Surrogates without noise give exact coefficients away.
+    exact = mixes and options.method.consumes() is None
     why, unknown = "", "; unknown never passes."
     if not training.confidential and not mixes:
         why = "no variable is named as confidential, so that nothing would be shown"
@@ -288,7 +285,7 @@ def check_gate(run: Run) -> None:
         way = "Hold records out"
     elif not options.audit.adversaries and training.confidential:
         why = "[audit] adversaries is empty, so that nothing would be attacked"
-    elif gives_records_away(run) and options.gate.single_records != "unprotected":
+    elif exact and options.gate.single_records != "unprotected":
         why, unknown = UNPROTECTED, "."
         way = 'Accept that by name, with [gate] single_records = "unprotected"'
     else:

@@ -30,7 +30,7 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 class PrivacyMappingOptions(MethodOptions):
     """Options of ``[method] name = "privacy_mapping"`` (SPPM)."""
 
-    name: Literal["privacy_mapping"]
+    name: Literal["privacy_mapping"] = "privacy_mapping"
     attributes: tuple[str, ...] = Field(min_length=1)
     """Categorical variables that are released, and changed."""
     private: tuple[str, ...] = Field(min_length=1)

@@ -444,9 +444,7 @@ def check_programme(options: PrivacyMappingOptions, confidential: Any = ()) -> N
 
 
 METHOD = Method(
-    name="privacy_mapping",
     options=PrivacyMappingOptions,
-    releases="rows",
     fit=fit_privacy_mapping,
     source="Salamatian et al., SPPM, Algorithms 1 and 2; certified search",
     maps=(SparseMapping, StratifiedMapping),

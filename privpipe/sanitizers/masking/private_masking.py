@@ -272,7 +272,6 @@ def check_private(options: MaskingPrivateOptions, schema: ShardSchema) -> None:
 
 
 METHOD = Method(
-    name="masking_private",
     options=MaskingPrivateOptions,
     releases="surrogate",
     fit=fit_masking_private,

@@ -295,7 +295,6 @@ def _whiten(gram: FloatArray) -> FloatArray:
 
 
 METHOD = Method(
-    name="masking",
     options=MaskingOptions,
     releases="surrogate",
     fit=fit_masking,

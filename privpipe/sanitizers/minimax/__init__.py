@@ -34,9 +34,7 @@ def as_method(
         Class of the maps that `fit` returns.
     """
     return Method(
-        name=options.name,
         options=options,
-        releases="rows",
         fit=fit,
         source=options.source,
         maps=(made,),

@@ -135,7 +135,8 @@ def _measure(
     """The certificate of one draw of landmarks."""
     n, products = rounds.oracle(Dependence(lift, tasks))
     desired = [t for t in tasks if t.weight > 0]
-    n_given, n_left = 1 + sum(_width(t) for t in desired), lift.n_features
+    widths = [t.n_classes if t.is_classification else len(t.centre) for t in desired]
+    n_given, n_left = 1 + sum(widths), lift.n_features
     # The same sums, with the constant alone as given: what the release says of the target.
     order = [0, *range(n_given, n_given + n_left), *range(1, n_given)]
     of_target = dependence.PartialCovariance.of(products[np.ix_(order, order)], n, 1, n_left)
@@ -185,11 +186,6 @@ def _place_landmarks(
     for _ in range(adversary_rounds.LLOYD_STEPS):
         (landmarks,) = rounds.move_landmarks(np.empty(0), outputs, [landmarks])
     return NystroemFeatures(outputs, landmarks)
-
-
-def _width(task: Task) -> int:
-    """Columns of a variable: all its classes, or its numbers."""
-    return task.n_classes if task.is_classification else len(task.centre)
 
 
 @dataclass(frozen=True, eq=False)

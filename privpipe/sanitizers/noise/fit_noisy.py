@@ -333,9 +333,7 @@ def list_methods(filters: Filters) -> tuple[Method, ...]:
     """The row of this wing, over the other rows of the table."""
     return (
         Method(
-            name="noisy",
             options=_make_options_class(filters),
-            releases="rows",
             fit=partial(fit_noisy_filter, filters=filters),
             source="Hamm 2017, Noisy Minimax Filters, sections 2.2 and 3",
             maps=(noisy_filter.NoisyFilter,),

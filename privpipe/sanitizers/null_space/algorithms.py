@@ -26,7 +26,7 @@ Variant = Literal["null_first", "simultaneous"]
 class NullSpaceOptions(predictors.CleanerOptions):
     """Options of ``[method] name = "null_space"``."""
 
-    name: Literal["null_space"]
+    name: Literal["null_space"] = "null_space"
     rule: Rule = "greedy"
     """greedy: the paper's knapsack, smallest components first. kkt: maximises the sum of removed
     shares, which is what Theorem 2 states."""
@@ -237,9 +237,7 @@ def fit_null_space(
 
 
 NULL_SPACE = Method(
-    name="null_space",
     options=NullSpaceOptions,
-    releases="rows",
     fit=fit_null_space,
     source="Xu et al. 2017, Cleaning the Null Space, algorithm 1",
     maps=(NullSpaceCleaner, linear_cleaner.FactoredCleaner),
@@ -357,7 +355,7 @@ class TargetedCleaner(linear_cleaner.TargetRelease):
 class TargetedOptions(predictors.CleanerOptions):
     """Options of ``[method] name = "null_space_targeted"``."""
 
-    name: Literal["null_space_targeted"]
+    name: Literal["null_space_targeted"] = "null_space_targeted"
     variant: Variant = "null_first"
     """null_first: reproduces the paper's tables. simultaneous: exact for Theorem 4."""
     confidential_predictor: str | None = None
@@ -447,9 +445,7 @@ def fit_targeted(
 
 
 NULL_SPACE_TARGETED = Method(
-    name="null_space_targeted",
     options=TargetedOptions,
-    releases="rows",
     fit=fit_targeted,
     source="Xu et al. 2017, Cleaning the Null Space, algorithm 2",
     maps=(TargetedCleaner, linear_cleaner.FactoredCleaner),

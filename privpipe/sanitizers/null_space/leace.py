@@ -26,7 +26,7 @@ from privpipe.sanitizers.options import MethodOptions, method_options
 class LeaceOptions(MethodOptions):
     """Options of ``[method] name = "leace"``: there are none."""
 
-    name: Literal["leace"]
+    name: Literal["leace"] = "leace"
 
     multiplies: ClassVar[bool] = True
     weighs: ClassVar[bool] = True
@@ -130,9 +130,7 @@ def fit_leace(shards: Shards, options: LeaceOptions) -> LeaceEraser:
 
 
 METHOD = Method(
-    name="leace",
     options=LeaceOptions,
-    releases="rows",
     fit=fit_leace,
     source="Belrose et al. 2023, LEACE: Perfect linear concept erasure in closed form",
     maps=(LeaceEraser,),

@@ -192,9 +192,7 @@ def fit_target_only(
 
 
 METHOD = Method(
-    name="target_only",
     options=TargetOnlyOptions,
-    releases="rows",
     fit=fit_target_only,
     source="Least squares prediction of the target, rounded to a grid; nothing else is released",
     maps=(TargetOnly,),
