@@ -25,7 +25,6 @@ from privpipe.sanitizers.mapping.mapping_options import (
 )
 from privpipe.sanitizers.mapping.privacy_mapping import fit_privacy_mapping as fit_privacy_mapping
 from privpipe.sanitizers.mapping.solving.solve import solve_privacy_mapping as solve_privacy_mapping
-from privpipe.sanitizers.mapping.solving.solve import solve_tradeoff as solve_tradeoff
 from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping as SparseMapping
 from privpipe.sanitizers.masking.masked_records import MaskedRecords as MaskedRecords
 from privpipe.sanitizers.masking.masking_model import MaskingModel as MaskingModel

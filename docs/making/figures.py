@@ -120,7 +120,8 @@ def _draw_mapping(path: Path) -> None:
     rng = np.random.default_rng(2)
     joint = rng.dirichlet(np.ones(8), size=2) * np.array([[0.6], [0.4]])
     budgets = [0.05 * k for k in range(1, 9)]
-    found = privpipe.solve_tradeoff(joint, np.arange(8)[:, None], distortion_budgets=budgets)
+    codes = np.arange(8)[:, None]
+    found = [privpipe.solve_privacy_mapping(joint, codes, distortion_budget=one) for one in budgets]
     figure, axes = plt.subplots(figsize=(6, 2.6), layout="constrained")
     axes.plot(budgets, [each.guarantee.number for each in found], "o-", color=HIDDEN)
     axes.set(

@@ -99,7 +99,7 @@ counts = pd.crosstab(table["income"], table["education"])
 joint = (counts / counts.to_numpy().sum()).to_numpy()
 codes = np.arange(joint.shape[1])[:, None]
 budgets = [0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5]
-curve = privpipe.solve_tradeoff(joint, codes, distortion_budgets=budgets)
+curve = [privpipe.solve_privacy_mapping(joint, codes, distortion_budget=one) for one in budgets]
 
 figure, axes = plt.subplots(figsize=(5, 3), layout="constrained")
 axes.plot(budgets, [mapping.guarantee.number for mapping in curve], "o-")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from flows.reproduce.exponential import fit_exponential_mechanism, keep_symbols
-from privpipe import solve_tradeoff
+from privpipe import solve_privacy_mapping
 from privpipe.errors import InputError, OptionError
 from privpipe.numerics.mapping.problem.programme import measure_information
 from tests.sanitizers.mapping.solving.test_solve import check, profiles, random_joint
@@ -48,10 +48,12 @@ def test_keep_symbols__is_the_identity() -> None:
     assert kept.information == pytest.approx(measure_information(joint.T))
 
 
-def test_solve_tradeoff__falls_convexly_below_the_exponential_mechanism() -> None:
+def test_solve_privacy_mapping__falls_convexly_below_the_exponential_mechanism() -> None:
     joint, codes = random_joint(2, 40, 37), profiles(40, 38)
     budgets = [0.5, 0.02, 0.1, 0.2, 0.35]
-    curve = solve_tradeoff(joint, codes, distortion_budgets=budgets, gap=1e-8)
+    curve = [
+        solve_privacy_mapping(joint, codes, distortion_budget=one, gap=1e-8) for one in budgets
+    ]
     assert [m.distortion_budget for m in curve] == budgets
     order = np.argsort(budgets)
     x, f = np.array(budgets)[order], np.array([curve[k].information for k in order])

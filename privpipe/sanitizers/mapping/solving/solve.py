@@ -1,6 +1,6 @@
 """solve_privacy_mapping: from a joint distribution and codes to a certified SparseMapping."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -215,43 +215,6 @@ class _Watch:
         spent = read_clock() - self.began
         self._next = spent + _AGAIN * self.max_seconds
         return max(self.max_seconds - spent - needed, np.finfo(float).tiny)
-
-
-def solve_tradeoff(
-    joint: ArrayLike,
-    codes: ArrayLike,
-    distortion: Distortion = "hamming",
-    *,
-    distortion_budgets: Sequence[float],
-    **options: Any,
-) -> tuple[SparseMapping, ...]:
-    """Mappings for a list of budgets, each begun from its neighbour.
-
-    Parameters
-    ----------
-    joint : (n_private, n_symbols)
-    codes : (n_symbols, n_attributes)
-    distortion
-    distortion_budgets
-        In any order; solved in ascending order, since a mapping within a smaller budget is
-        within a larger one.
-    **options
-        As of `solve_privacy_mapping`.
-
-    Returns
-    -------
-    mappings
-        In the order of the budgets.
-    """
-    found: dict[int, SparseMapping] = {}
-    start: SparseMapping | None = None
-    for k in np.argsort(np.asarray(distortion_budgets, dtype=np.float64), kind="stable"):
-        budget = float(distortion_budgets[k])
-        start = solve_privacy_mapping(
-            joint, codes, distortion, distortion_budget=budget, **{"start": start, **options}
-        )
-        found[int(k)] = start
-    return tuple(found[k] for k in range(len(distortion_budgets)))
 
 
 def _read_start(alphabet: Alphabet, start: SparseMapping) -> Duals:
