@@ -201,7 +201,9 @@ def demo_command(out: str, records: int, workers: int) -> dict[str, Any]:
     seconds = time.perf_counter() - begun
     say(f"Verdict: {first_screen.say_line(findings)}\nGate: {audit_text.say_gate(findings)}")
     _say_what(findings)
-    say(audit_text.say("demo_where", base=base, picture=picture, seconds=seconds, call=_call()))
+    # By its path where the shell does not know it.
+    call = "privpipe" if shutil.which("privpipe") else os.path.relpath(sys.argv[0])
+    say(audit_text.say("demo_where", base=base, picture=picture, seconds=seconds, call=call))
     return {
         "release": f"{base}/release.zarr",
         "model": f"{base}/release.model.zarr",
@@ -239,10 +241,3 @@ def _figure(found: Mapping[str, float] | None) -> str:
     if found is None:
         return ""
     return f"{found['accuracy']:.3f}" + (f" ({found['f1']:.3f})" if "f1" in found else "")
-
-
-def _call() -> str:
-    """How this command is called from here: by its path where the shell does not know it."""
-    if shutil.which("privpipe"):
-        return "privpipe"
-    return os.path.relpath(sys.argv[0])

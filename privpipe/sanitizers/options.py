@@ -46,10 +46,12 @@ class MethodOptions(Options):
     are: its promise is measured on them."""
     forgets_keys: ClassVar[bool] = False
     """Whether the keys of its draws are destroyed as soon as the release is published."""
+    uses: ClassVar[frozenset[Role]] = frozenset()
+    """Roles that it always needs; records without them are left out."""
 
     def needs(self) -> frozenset[Role]:
         """Roles that must be named in the configuration."""
-        return frozenset()
+        return self.uses
 
     def needs_labels(self) -> tuple[frozenset[Role], ...]:
         """Roles of which a record must have every value to be learned from.

@@ -12,7 +12,7 @@ import secrets
 import warnings
 from collections.abc import Mapping
 from functools import partial
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -57,9 +57,8 @@ class MaskingPrivateOptions(MethodOptions):
     beyond it are shortened. Less of it is less noise: of indicators, the root of how many may be
     one. Default: the root of the number of features."""
 
-    def needs(self) -> frozenset[Role]:
-        """What the regression model predicts: records without it add nothing to the sums."""
-        return frozenset({"desired"})
+    uses: ClassVar[frozenset[Role]] = frozenset({"desired"})
+    """What the regression model predicts: records without it add nothing to the sums."""
 
     def consumes(self) -> float | None:
         """Epsilon, once for all surrogates."""

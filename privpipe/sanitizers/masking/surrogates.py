@@ -59,9 +59,8 @@ class MaskingOptions(MethodOptions):
 
     forgets_keys: ClassVar[bool] = True
 
-    def needs(self) -> frozenset[Role]:
-        """What the regression model predicts."""
-        return frozenset({"desired"})
+    uses: ClassVar[frozenset[Role]] = frozenset({"desired"})
+    """What the regression model predicts."""
 
     def needs_labels(self) -> tuple[frozenset[Role], ...]:
         """None where missing entries are completed."""

@@ -31,9 +31,8 @@ class LeaceOptions(MethodOptions):
     multiplies: ClassVar[bool] = True
     weighs: ClassVar[bool] = True
 
-    def needs(self) -> frozenset[Role]:
-        """What is erased; records without it are left out."""
-        return frozenset({"confidential"})
+    uses: ClassVar[frozenset[Role]] = frozenset({"confidential"})
+    """What is erased; records without it are left out."""
 
 
 @record_map

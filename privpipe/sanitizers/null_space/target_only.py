@@ -45,9 +45,8 @@ class TargetOnlyOptions(MethodOptions):
     multiplies: ClassVar[bool] = True
     weighs: ClassVar[bool] = True
 
-    def needs(self) -> frozenset[Role]:
-        """What is released; records without it are left out."""
-        return frozenset({"desired"})
+    uses: ClassVar[frozenset[Role]] = frozenset({"desired"})
+    """What is released; records without it are left out."""
 
 
 @record_map
