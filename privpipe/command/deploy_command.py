@@ -144,9 +144,7 @@ def doctor_command(config: str, deployments: str) -> dict[str, Any]:
         unread = [health.Finding("warns", "code", one) for one in list_unrun(options)]
         return [health.Finding("ok", "configuration", f"{config} fits its collection"), *unread]
 
-    def check_none() -> list[health.Finding]:
-        return [health.weigh("deployments", f"there is no {deployments}", NO_FILE, fails=False)]
-
+    none = health.weigh("deployments", f"there is no {deployments}", NO_FILE, fails=False)
     automations = os.path.join(os.path.dirname(deployments), "automations.yaml")
     deployed = partial(health.check_deployed, deployments, automations)
     secure = str(options.cluster.address or "").startswith("tls://")
@@ -154,7 +152,7 @@ def doctor_command(config: str, deployments: str) -> dict[str, Any]:
     checks: dict[str, health.Check] = {
         "configuration": check_configuration,
         "server": health.check_server_health,
-        "deployments": deployed if os.path.exists(deployments) else check_none,
+        "deployments": deployed if os.path.exists(deployments) else lambda: [none],
         **({"certificates": health.check_certificates} if secure else {}),
         "cluster": partial(health.check_cluster, options),
         "places": partial(health.check_places, options),

@@ -105,11 +105,8 @@ def start_runs(name: str, due: Sequence[datetime]) -> list[str]:
         named = DeploymentFilter.model_validate({"name": {"any_": [name]}})
         found = client.read_deployments(deployment_filter=named)
         if len(found) != 1:
-            raise ClusterError(
-                f"The server has {len(found)} deployments {name!r}.",
-                remedy="Run `privpipe deploy`, or remove the other one.",
-                code="not-deployed",
-            )
+            problem = f"The server has {len(found)} deployments {name!r}."
+            raise ClusterError(problem, remedy="Run `privpipe deploy`, or remove the other one.")
         [deployment] = found
         if deployment.flow_id and "incremental" in (deployment.tags or ()):
             times = times[-1:]  # one run takes all partitions up to its time

@@ -196,9 +196,7 @@ def as_names(names: str | Sequence[str] | None) -> tuple[str, ...]:
     >>> as_names("height"), as_names(["height", "weight"]), as_names(None)
     (('height',), ('height', 'weight'), ())
     """
-    if names is None:
-        return ()
-    return (names,) if isinstance(names, str) else tuple(names)
+    return (names,) if isinstance(names, str) else tuple(names or ())
 
 
 def suggest(name: str, known: Iterable[str]) -> str:

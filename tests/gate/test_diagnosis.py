@@ -451,8 +451,8 @@ def test_say_few__of_groups_counts_groups(tmp_path: Path) -> None:
     grouped = replace(trial, groups=np.arange(n) // 100, n_audited=n)
     weakest = {"confidential_advantage_max": 0.2, "exposed_max": 0.1}
     said = say_few(options.change("collection", subject="person"), grouped, weakest)
-    assert f"Too few groups of 'person' for any method: {-(-n // 100)} would judge" in said
-    assert f"Too few records for any method: {trial.n_audited:,} would" in say_few(
+    assert f"Too few groups of 'person' to compare methods: {-(-n // 100)} would judge" in said
+    assert f"Too few records to compare methods: {trial.n_audited:,} would" in say_few(
         options, trial, weakest
     )
 

@@ -175,10 +175,6 @@ class KeyedStream:
                 _fill(encryptor, self._buffer[at:], min(TILE_WORDS, count - at))
             yield slice(start, stop), _native(self._buffer[:count]).reshape(stop - start, -1)
 
-    def share_buffer(self, other: "KeyedStream") -> None:
-        """Make tiles in the buffer of another stream, whose tile is then no longer valid."""
-        self._buffer = other._buffer
-
     def words_at(
         self, purpose: str, words_per_record: int, records: IntArray, places: IntArray | None = None
     ) -> WordArray:
@@ -313,7 +309,7 @@ class JoinedStream:
         last: KeyedStream | None = None
         for part, edge in zip(self._parts, self._edges.tolist(), strict=False):
             if last is not None:
-                part.share_buffer(last)
+                part._buffer = last._buffer  # its tile is no longer valid
             for rows, words in part.tiles(purpose, words_per_record):
                 yield slice(edge + rows.start, edge + rows.stop), words
             last = part

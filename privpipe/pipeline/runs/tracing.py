@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 from opentelemetry import trace
 
+from privpipe.errors import PrivpipeError
 from privpipe.extras import explain_missing
 from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.store.access.location import local_path
@@ -34,15 +35,10 @@ def open_span(name: str, **attributes: str) -> Iterator[None]:
         try:
             yield
         except BaseException as error:
-            # Its code alone: what the exception says is not ours to send.
-            span.set_status(trace.StatusCode.ERROR, name_error(error))
+            # Its code alone, or its type: what the exception says is not ours to send.
+            code = error.code if isinstance(error, PrivpipeError) else type(error).__name__
+            span.set_status(trace.StatusCode.ERROR, code)
             raise
-
-
-def name_error(error: BaseException) -> str:
-    """The code of an error of ours, the type of any other."""
-    code = getattr(error, "code", None)
-    return code if isinstance(code, str) and code else type(error).__name__
 
 
 Say = Callable[[str], object]

@@ -1,6 +1,6 @@
 """Why a release is refused, and what would pass: a diagnosis in sentences, and a configuration.
 
-Five cases: the order of the records reveals it; too few records judge for any method; a little
+Five cases: the order of the records reveals it; too few records to compare methods; a little
 more would do; the method leaks, and another does not; or the target itself reveals what is
 confidential, and nothing of the ladder passes. What is proposed was tried, on records that no audit
 judges.

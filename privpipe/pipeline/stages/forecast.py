@@ -481,8 +481,7 @@ def measure_even(
     shards, found = _read_labels(training), dict[str, effect.Evenness]()
     desired = np.concatenate([shard.desired for shard in shards])
     confidential = np.concatenate([shard.confidential for shard in shards]).T
-    cells: IntArray = np.zeros(len(desired), np.int64)
-    cells = folds.cut_cells(cells, desired, None) if desired.size else cells
+    cells = folds.cut_cells(np.zeros(len(desired), np.int64), desired, None)
     for column, values in zip(training.schema.confidential, confidential, strict=True):
         if column.n_categories is None:
             continue

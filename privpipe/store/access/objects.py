@@ -276,9 +276,7 @@ def measure_bytes(store: Store, key: str) -> tuple[int, int] | None:
     # An object of a bucket comes whole anyway.
     if not isinstance(store, LocalStore):
         content = read_bytes(store, key)
-        if content is None:
-            return None
-        return measure_content(content)
+        return None if content is None else measure_content(content)
     check_plain(store.root, key)
     try:
         with open(store.root / key, "rb", buffering=0) as file:

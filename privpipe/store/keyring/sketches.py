@@ -80,9 +80,7 @@ class Ties:
 
     def between(self, one: str, other: str) -> Overlap:
         """How much two partitions have in common; of what is not known nothing."""
-        if one == other:
-            return Overlap(1.0, 1.0)
-        return self.found.get(one, {}).get(other, NOTHING)
+        return Overlap(1.0, 1.0) if one == other else self.found.get(one, {}).get(other, NOTHING)
 
     def relatives(self, partition: str) -> dict[str, Overlap]:
         """Partitions that hold records of this one, also as a version of a version of it."""

@@ -291,9 +291,7 @@ def sum_prices(mass: FloatArray, prices: Prices) -> float:
 
     A sum and no product of matrices, whose order of additions is the linear algebra library's.
     """
-    if prices.total is not None:
-        return prices.total
-    return float(np.sum(mass * prices.values))
+    return prices.total if prices.total is not None else float(np.sum(mass * prices.values))
 
 
 def measure_bound(problem: MappingProblem, prices: Prices, duals: Duals) -> float:

@@ -156,10 +156,12 @@ def _arrange(
     system: Any, url: str, relative: Mapping[str, str], kinds: Mapping[str, str]
 ) -> TableFiles | None:
     """Files by their path and their path below the source, in the order of its records."""
+    # Spark and others leave markers such as _SUCCESS and .crc files beside the data. A key that
+    # begins with an underscore has an equals sign.
     kind_of = {
         path: next((kind for end, kind in kinds.items() if path.lower().endswith(end)), "")
         for path, name in relative.items()
-        if not _is_marker(name)
+        if not any(part.startswith((".", "_")) and "=" not in part for part in name.split("/"))
     }
     tables = [path for path, kind in kind_of.items() if kind]
     if not tables:
@@ -221,12 +223,6 @@ def _open_zipped(system: Any, path: str) -> pa.NativeFile:
         remedy="Unpack it, and ingest the file, or the folder of them.",
         code="archive",
     )
-
-
-def _is_marker(relative: str) -> bool:
-    """Spark and others leave markers such as _SUCCESS and .crc files beside the data."""
-    # A key may begin with an underscore; then it has an equals sign.
-    return any(part.startswith((".", "_")) and "=" not in part for part in relative.split("/"))
 
 
 def _read_keys(relative: str) -> tuple[tuple[str, str | None], ...]:
