@@ -218,6 +218,6 @@ def test_methods__a_planted_row_is_caught() -> None:
         object.__setattr__(planted, "guarantee", promise)  # to be made with it is refused
         return planted
 
-    row = replace(METHODS["noisy"], name="planted", fit=fit)
+    row = replace(METHODS["noisy"], fit=fit)
     assert find_float_laws(row.fit(None, None)) == {"draw_laplace", "LaplaceMechanism"}
     assert find_float_laws(Chain((noise,), noise.guarantee)) == set()  # promises none
