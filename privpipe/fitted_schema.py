@@ -264,8 +264,7 @@ def _order_features(fitted: FittedSchema, n: int, names: Sequence[str]) -> tuple
         )
     if not fitted.feature_names or not names:
         raise _drifted(
-            "Features have names in the collection or in the training collection, not in both: "
-            "they cannot be matched.",
+            "Features have names in the collection or in the training collection, not both.",
             "Ingest both from sources with the same columns.",
         )
     places = {name: place for place, name in enumerate(names)}

@@ -414,8 +414,9 @@ class _ReleaseScorer(_Scorer):  # type: ignore[misc]  # an untyped base
     __metadata_request__score = {"confidential": True}  # noqa: RUF012  # scikit-learn's name
 
     def __init__(self, score: Any) -> None:
-        # Where there are several scores an estimator must have one of these.
-        super().__init__(_no_score, 1, {}, ["transform", "predict"])
+        # What scikit-learn's scorers hold; ours reads the transformer instead. Where there are
+        # several scores an estimator must have one of these methods.
+        super().__init__(float, 1, {}, ["transform", "predict"])
         self.score = score
 
     def _score(self, _: Any, estimator: Any, X: Any, y_true: Any, **given: Any) -> float:  # noqa: N803
@@ -426,11 +427,6 @@ class _ReleaseScorer(_Scorer):  # type: ignore[misc]  # an untyped base
                 "confidential= where it is fitted.",
             )
         return float(self.score(estimator, X, y_true, **given))
-
-
-def _no_score(*_: Any) -> float:
-    """What scikit-learn's scorers hold; ours reads the transformer instead."""
-    return 0.0
 
 
 scorers = {"privacy": _ReleaseScorer(score_privacy), "utility": _ReleaseScorer(score_utility)}

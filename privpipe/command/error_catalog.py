@@ -55,8 +55,7 @@ COMPLAINT = "Complaint"
 TRIED_REMEDY = (
     "Where the message names next.toml beside the report, run that: it was tried. Where it says "
     "that nothing would pass, or how many records are needed, no option of this method helps. "
-    "`privpipe suggest` tries before a run; `privpipe approve` publishes this release once, as "
-    "overridden."
+    "`privpipe suggest` tries before a run; `privpipe approve` publishes once, overridden."
 )
 
 

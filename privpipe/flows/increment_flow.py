@@ -85,7 +85,7 @@ def release_increment(options: RunOptions, watch: Watch, times: TimeSpan) -> str
             watch.publish()
             watch.say(
                 f"done     release {shown(url)}, generation {generation.number}: "
-                f"{len(new) - len(drifted)} new parts of {len(content.parts)}; "
+                f"{len(new) - len(drifted)} new parts of {len(content.parts)}, "
                 f"{len(content.retired)} retired"
             )
         remove_workspace(url)

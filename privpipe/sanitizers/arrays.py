@@ -145,8 +145,7 @@ def say_incomplete(n_incomplete: int, n_read: int, what: str) -> None:
     """Warn of records without a label, which a fit leaves out."""
     if n_incomplete:
         warnings.warn(
-            f"{n_incomplete:,} of {n_read:,} training records have no {what} label, and are left "
-            "out of the fit.",
+            f"{n_incomplete:,} of {n_read:,} records have no {what} label: they are left out.",
             LeftOutWarning,
             stacklevel=3,
         )
@@ -179,8 +178,7 @@ def check_confidential(values: ArrayLike, predictor: FloatArray) -> FloatArray:
     confidential = as_predictor(values, "confidential predictor")
     if len(confidential) != len(predictor):
         raise InputError(
-            f"The confidential predictor has {len(confidential)} rows, the desired one "
-            f"{len(predictor)}.",
+            f"The confidential predictor has {len(confidential)} rows, not {len(predictor)}.",
             remedy="Give both for the same features.",
             code="predictor",
         )

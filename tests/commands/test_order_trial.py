@@ -122,7 +122,7 @@ def test_check__says_which_order_is_refused(folder: Path) -> None:
 
 def test_try__refuses_a_method_without_orders(folder: Path) -> None:
     run = check_stage(read_options(configure(folder, 1.0, filter="")))
-    with pytest.raises(OptionError, match="--score is of noise beside a filter"):
+    with pytest.raises(OptionError, match="--score needs a desired variable"):
         try_orders(run, 0.9)
 
 

@@ -113,7 +113,7 @@ def test_apply__of_new_records_without_labels_in_another_order(model, tmp_path, 
     # Once more it changes nothing; another file of the same name is another release.
     run_command.apply_command(model, source, str(tmp_path / "next.zarr"))
     write_european(make_people(301, 3)[NAMES], tmp_path / "next.csv")
-    with pytest.raises(Exception, match="exists and was not made by this configuration"):
+    with pytest.raises(Exception, match="exists and is of another configuration"):
         run_command.apply_command(model, source, str(tmp_path / "next.zarr"))
 
 

@@ -94,7 +94,7 @@ def test_run_pipeline__publishes_a_release_that_keeps_its_promise(tmp_path: Path
         "person",
     ]
     run_pipeline(config)  # again: nothing to do
-    with pytest.raises(StoreError, match="exists and was not made by this configuration"):
+    with pytest.raises(StoreError, match="exists and is of another configuration"):
         run_pipeline(configure(tmp_path, audit="holdout = 0.4"))
 
 
@@ -192,7 +192,7 @@ def test_run_pipeline__audits_repeats_as_the_originals(tmp_path: Path) -> None:
     ("changes", "kind", "expected"),
     [
         ({"include": '["income"]'}, OptionError, "confidential variable 'income'"),
-        ({"include": '["features"]'}, OptionError, "raw values are never released"),
+        ({"include": '["features"]'}, OptionError, "never released raw"),
         ({"desired": '["heigth"]'}, InputError, "did you mean 'height'"),
         ({"desired": "[]"}, OptionError, "needs .collection. desired"),
         ({"desired": '["height"]\nsubject = "famly"'}, InputError, "no variable 'famly'"),

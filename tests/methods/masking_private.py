@@ -25,7 +25,7 @@ EXAMPLE = Example(
     promise=keeps_epsilon,
     refused=(
         (f"{BOUND}delta = 0.01\nn_surrogates = 90", TWO, "above one in"),
-        (f"{BOUND}delta = 1e-6\nn_surrogates = 3", TWO, "cannot carry the moments"),
+        (f"{BOUND}delta = 1e-6\nn_surrogates = 3", TWO, "are too few for"),
         ("epsilon = 1.0\ndelta = 1e-6\nn_surrogates = 90\nbound = {}", TWO, "no range of"),
         (
             'epsilon = 1.0\ndelta = 1e-6\nn_surrogates = 90\nbound = {"*" = [1, 1]}',

@@ -127,7 +127,7 @@ def test_release__an_earlier_one_of_other_columns_is_refused(tmp_path: Path) -> 
     wide = store(np.hstack([other, table]), tmp_path, "wide")
     release(wide, "wide_release", audit={"holdout": 0.0})
     named = {"earlier": [str(tmp_path / "wide_release.zarr")]}
-    with pytest.raises(OptionError, match="no release of surrogates with the same features"):
+    with pytest.raises(OptionError, match="no release of surrogates of the same variables"):
         release(store(table, tmp_path), audit=named)
 
 

@@ -436,7 +436,7 @@ SPOILT: dict[str, tuple[str, dict[str, str], dict[str, Any], str, int]] = {
     "missing features": ("score", {"b@5": "", "b@6": "", "b@7": ""}, {}, "missing or infinite", 3),
     "a missing column": ("score", {"b": ""}, {"missing": "complete"}, "missing in every record", 3),
     "a constant response": ("score", {"score": "3.7251"}, {}, "does not vary", 3),
-    "a missing response": ("score", {"score": ""}, {}, "does not vary, or is missing", 3),
+    "a missing response": ("score", {"score": ""}, {}, "is constant or missing", 3),
     "one class": ("kept", {"kept": "yes"}, {}, "does not vary|one and the same", 3),
     "nothing desired": ("", {}, {}, r"needs \[collection\] desired", 2),
     "infinite features": ("score", {"a": "inf"}, {}, "missing or infinite", 3),

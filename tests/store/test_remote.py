@@ -163,7 +163,7 @@ def test_run__another_release_published_meanwhile_is_not_replaced(
 def test_run__release_inside_the_collection_is_refused(place: str):
     write_small_collection(f"{place}/records.zarr", n_records=110)
     for inside in ("records.zarr", "records.zarr/release.zarr"):
-        with serial_flows(), pytest.raises(OptionError, match="same place or one inside"):
+        with serial_flows(), pytest.raises(OptionError, match="share a place"):
             run_serially(make_options(f"{place}/records.zarr", f"{place}/{inside}"))
 
 

@@ -6,7 +6,7 @@ Membership Inference Attacks From First Principles).
 
 from bisect import bisect_left
 from dataclasses import dataclass, replace
-from itertools import starmap
+from itertools import repeat, starmap
 
 import numpy as np
 import scipy
@@ -23,6 +23,7 @@ def measure_exposure(
     confidence: Confidence = intervals.USUAL,
     *,
     cells: IntArray | None = None,
+    baseline: tuple[FloatArray, IntArray] | None = None,
 ) -> Interval:
     """True-positive rate at a false-positive rate, over all claims "this record is of class c".
 
@@ -43,10 +44,12 @@ def measure_exposure(
         Share of negative claims that may be made.
     confidence
         Level, and groups; numbers of claims of these become effective ones. Its seed orders ties.
-    cells : (n_records,) or (n_records, n_classes), optional
-        Of records among which a ranking counts, as of one fold and target, or by the class that is
-        claimed: medians and weights are those of a cell, so that what sets cells apart claims
-        nothing.
+    cells : (n_records,), optional
+        Of records among which a ranking counts, as of one fold and target: medians and weights are
+        those of a cell, so that what sets cells apart claims nothing.
+    baseline : (n_records, n_classes) and (n_records,), optional
+        Another ranking, whose rate is subtracted, and codes of records that are compared as one;
+        subjects are in any case.
 
     Returns
     -------
@@ -67,7 +70,8 @@ def measure_exposure(
     References
     ----------
     Zou and Donner 2008, Construction of Confidence Limits About Effect Measures; Fay and Feuer
-    1997, Confidence Intervals for Directly Standardized Rates; Janes and Pepe 2009 (cells).
+    1997, Confidence Intervals for Directly Standardized Rates; Janes and Pepe 2009 (cells);
+    Newcombe 1998 (limits of correlated rates).
 
     Examples
     --------
@@ -83,7 +87,19 @@ def measure_exposure(
     claims = _rank_claims(truth, ranking, where, false_positive, confidence)
     if not claims.weight[-1]:  # every cell holds one class alone
         return _find_nothing(confidence)
-    return confidence.find(claims.estimate, claims.limits, "ranks")
+    if baseline is None:
+        return confidence.find(claims.estimate, claims.limits, "ranks")
+    others = _rank_claims(truth, baseline[0], where, false_positive, confidence)
+    units = baseline[1] if confidence.groups is None else confidence.groups
+    mine, theirs = (np.bincount(units, one.made) for one in (claims, others))
+    varies = np.ptp(mine) > 0 and np.ptp(theirs) > 0
+    alike = max(0.0, float(np.corrcoef(mine, theirs)[0, 1])) if varies else 0.0
+
+    def limits(level: float) -> tuple[float, float]:
+        first, second = ((one.estimate, *one.limits(level)) for one in (claims, others))
+        return intervals.limit_subtraction(first, second, alike)
+
+    return confidence.find(claims.estimate - others.estimate, limits, "ranks")
 
 
 def _find_nothing(confidence: Confidence) -> Interval:
@@ -108,7 +124,8 @@ def plan_null_exposure(
     steps, share = np.arange(n_negative + 1), 1 / n_negative
     above = np.asarray(np.round(steps * (n_records / n_negative)), np.int64)
     real = float(n_records), share
-    claims = _Claims(above, steps * share, steps * share**2, n_records, rate, *real)
+    spread, made = steps * share**2, np.zeros(0, np.bool_)
+    claims = _Claims(above, steps * share, spread, n_records, rate, *real, made)
     return (claims.limits(level)[1] - rate) / (1 - rate)
 
 
@@ -130,6 +147,8 @@ class _Claims:
         Effective number of positive claims.
     heaviest
         What one independent negative claim weighs at most.
+    made : (n_positive,)
+        Which positive claims exceed the allowed rate.
     """
 
     above: IntArray
@@ -139,6 +158,7 @@ class _Claims:
     allowed: float
     real_positive: float
     heaviest: float
+    made: BoolArray
 
     def rate(self, j: int) -> float:
         """True-positive rate with the threshold at the j-th highest negative claim."""
@@ -192,8 +212,7 @@ def _rank_claims(
         # Of two classes one number ranks for both: who is surely not the one is surely the other.
         ranking = np.column_stack([-margin, margin])
     is_true = truth[:, None] == np.arange(k)
-    where = np.broadcast_to(cells[:, None] if cells.ndim == 1 else cells, (n, k))
-    columns = zip(ranking.T, is_true.T, where.T, strict=True)
+    columns = zip(ranking.T, is_true.T, repeat(cells))
     centred, shares = map(np.column_stack, zip(*starmap(_centre, columns), strict=True))
     place = _order(centred, confidence.seed)
     order = np.argsort(-place[~is_true])
@@ -205,7 +224,9 @@ def _rank_claims(
     weight = np.concatenate([[0.0], np.cumsum(shares)])
     end = int(np.searchsorted(weight[1:], allowed + _ROUNDING, "right"))
     spread = np.concatenate([[0.0], np.cumsum(shares**2)])
-    claims = _Claims(above, weight, spread, n, allowed, float(n), float(shares.max(initial=0.0)))
+    made = place[is_true] > negative[min(end, len(negative) - 1)]
+    heaviest = float(shares.max(initial=0.0))
+    claims = _Claims(above, weight, spread, n, allowed, float(n), heaviest, made)
     if confidence.groups is None:
         return claims
     codes, n_groups = intervals.code_groups(confidence.groups, n)
@@ -214,8 +235,7 @@ def _rank_claims(
     # Records of one subject are alike: their claims come together.
     near = min(max(LEAST_NEAR, end), len(negative))
     heaviest = claims.heaviest * joint[near] / max(spread[near], np.finfo(float).tiny)
-    made = place > negative[min(end, len(negative) - 1)]
-    effective = intervals.plan_effective(made[is_true], codes, n_groups)
+    effective = intervals.plan_effective(made, codes, n_groups)
     return replace(claims, spread=joint, real_positive=effective, heaviest=float(heaviest))
 
 

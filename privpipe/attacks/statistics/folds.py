@@ -8,7 +8,6 @@ subtracted (Janes and Pepe 2009, Adjusting for Covariate Effects on Classificati
 from collections.abc import Iterator
 
 import numpy as np
-import scipy
 
 from privpipe.attacks.statistics.splits import RecordSplit
 from privpipe.errors import InputError
@@ -16,11 +15,15 @@ from privpipe.protocols import BoolArray, FloatArray, IntArray
 
 FOLDS = 5
 
-BINS = 10
-"""Cells of a fold where the target has many values: so many bins of what it predicts."""
+FOREMOST = 10.0
+"""Weight of what is predicted, in deviations, against the target's columns, where partners are
+sought."""
 
 MOST_VALUES = 12
 """Values of the target up to which each is a cell of its own."""
+
+LEAST_MIXED = 5
+"""Groups of several classes that a fold holds."""
 
 LEAST_IN_CELL = 20
 """Records of a cell on average, below which folds are compared with one another."""
@@ -134,7 +137,8 @@ def _count_folds(mine: IntArray, judges: BoolArray) -> int:
             remedy="Audit at least three records, or groups, of every class.",
             code="too_few_records",
         )
-    return min(FOLDS, fewest)
+    # Of several classes each, two groups of a fold differ by so little that by chance .05 leaked.
+    return min(FOLDS, fewest if len(kinds) > 1 else max(2, fewest // LEAST_MIXED))
 
 
 def _draw_evenly(order: IntArray, mine: IntArray, share: float, turn: int) -> IntArray:
@@ -161,39 +165,69 @@ def _share_settings(order: IntArray, fold: IntArray, mine: IntArray, n: int) -> 
         yield np.where(fold == k, 2, parts[0] if k < n - half else parts[1])
 
 
-def cut_cells(folds: IntArray, desired: FloatArray, known: FloatArray | None) -> IntArray:
-    """Cells of one fold and equal target; of a target of many values, of what it predicts.
+def cut_cells(
+    folds: IntArray, desired: FloatArray, known: FloatArray | None
+) -> tuple[IntArray, IntArray | None]:
+    """Cells of one fold and equal target; of a target of many values, of neighbouring ones.
+
+    In these the target still ranks, for which the release is not to blame. Where partners exchange
+    their releases the target reveals what it did before, and a leak nothing.
 
     Parameters
     ----------
     folds : (n_records,)
         Fold of each record.
     desired : (n_records, n_columns)
-        True desired variables.
+        True desired variables, numbers standardised.
     known : (n_records, n_classes) or (n_records,), optional
         What is predicted, or how it ranks, of who knows these and no more.
 
     Returns
     -------
-    cells : (n_records,) or (n_records, n_classes)
-        The latter where bins of each class's ranking are cells.
+    cells : (n_records,)
+    partners : (n_records,)
+        Another row of these, each given once: one of the nearest in what is predicted, foremost,
+        and in the target. None where the targets of a cell are equal, or predict nothing.
+
+    References
+    ----------
+    Berrett et al. 2020, The Conditional Permutation Test for Independence While Controlling for
+    Confounders.
     """
     values: IntArray = np.unique(desired, axis=0, return_inverse=True)[1].ravel()
-    if values.max(initial=0) >= MOST_VALUES:
-        if known is None:
-            return folds
-        if known.ndim == 2 and known.shape[1] > 2:
-            return np.column_stack([_cut_bins(folds, column) for column in known.T])
-        values = _cut_bins(folds, known if known.ndim == 1 else known[:, 1] - known[:, 0])
-    both = np.asarray(folds * (values.max(initial=0) + 1) + values, np.int64)
-    return both if len(both) >= LEAST_IN_CELL * len(np.unique(both)) else values
-
-
-def _cut_bins(folds: IntArray, known: FloatArray) -> IntArray:
-    """Bins of a ranking, equally filled in each fold; ties are in one."""
-    bins = np.empty(len(known), np.int64)
+    n = len(values)
+    if values.max(initial=0) < MOST_VALUES:
+        both = np.asarray(folds * (values.max(initial=0) + 1) + values, np.int64)
+        return both if n >= LEAST_IN_CELL * len(np.unique(both)) else values, None
+    if known is None:
+        return folds, None
+    guess = known.reshape(n, -1)
+    guess = FOREMOST * guess / np.maximum(guess.std(axis=0), np.finfo(float).tiny)
+    # Of equal targets any is the nearest: in random order.
+    place = np.column_stack([guess, desired, np.random.default_rng(0).random(n) * 1e-6])
+    cells, partners = folds.copy(), np.empty(n, np.int64)
     for fold in np.unique(folds):
-        rows = folds == fold
-        ranks = scipy.stats.rankdata(known[rows]) / (int(rows.sum()) + 1)
-        bins[rows] = (ranks * BINS).astype(np.int64)
-    return bins
+        rows = np.flatnonzero(folds == fold)
+        order, starts = _halve_blocks(place[rows], 2 * LEAST_IN_CELL)
+        cells[rows[order]] = rows[0] * n + np.repeat(starts, np.diff(starts, append=len(rows)))
+        order, starts = _halve_blocks(place[rows], 3)
+        following = np.arange(1, len(rows) + 1)  # of three the last takes the first one's place
+        following[np.append(starts[1:], len(rows)) - 1] = starts
+        partners[rows[order]] = rows[order[following]]
+    return cells, partners
+
+
+def _halve_blocks(place: FloatArray, most: int) -> tuple[IntArray, IntArray]:
+    """An order of rows, and where its blocks start: halved by their widest column until they hold
+    at most so many rows, an even number but for the last."""
+    n, starts, order = len(place), np.zeros(1, np.int64), np.arange(len(place))
+    while (sizes := np.diff(starts, append=n)).max() > most:
+        held, block = place[order], np.repeat(np.arange(len(starts)), sizes)
+        widest = np.argmax(
+            np.maximum.reduceat(held, starts) - np.minimum.reduceat(held, starts), axis=1
+        )
+        # Of predictions that are equal those of neighbouring targets stay together.
+        order = order[np.lexsort([*held.T[::-1], held[np.arange(n), widest[block]], block])]
+        middle = starts + (sizes + 1) // 4 * 2
+        starts = np.sort(np.append(starts, middle[sizes > most]))
+    return order, starts

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.sparse import csr_array
 
-from privpipe.attacks.statistics.intervals import Interval, measure_parts_interval
 from privpipe.numerics.moments import LeastSquares
 from privpipe.numerics.rounding import exceeds
 from privpipe.protocols import BoolArray, FloatArray, IntArray
@@ -120,19 +119,6 @@ def _find_private(
         terms = adversary.sum_terms(shown[close]) + rest[close]
         private[close] = exceeds(left[close], right[close], terms, n_terms)
     return private
-
-
-def limit_complete_privacy(table: FloatArray, *, level: float) -> Interval:
-    """The share of pairs that are completely private, with limits by the parts of the records.
-
-    Parameters
-    ----------
-    table : (PARTS, 4, n_targets)
-        Of `sum_privacy` with parts.
-    level
-        Two-sided confidence.
-    """
-    return measure_parts_interval(table[:, 2].sum(axis=1), table[:, 3].sum(axis=1), level=level)
 
 
 def report_privacy(table: FloatArray, names: Sequence[str]) -> ViewPrivacy:

@@ -131,14 +131,29 @@ class ScoredAgainst:
         The same of who knows less: scores have gains, paired with it.
     folds : (n_records,), optional
         Which adversary decided of each record: those of several are not on one scale.
-    cells : (n_records,) or (n_records, n_classes), optional
+    cells : (n_records,), optional
         Fold and target of each record: gains of rankings are those among records of one cell,
         where the target alone ranks no one; see `folds.cut_cells`.
+    partners : (n_records,), optional
+        Another record of nearly the same target for each, where cells hold many.
+    exchanged : as the prediction, optional
+        What the same adversary says where partners have exchanged their releases: where there are
+        such, gains are beyond it.
     """
 
     known: Decided | None = None
     folds: IntArray | None = None
     cells: IntArray | None = None
+    partners: IntArray | None = None
+    exchanged: Decided | None = None
+
+    @property
+    def pairs(self) -> IntArray:
+        """First row of those that exchanged: what one gains by it the other may, too."""
+        assert self.partners is not None, "only where releases are exchanged"
+        # Of three, who takes from whom goes round.
+        rounds = np.arange(len(self.partners)), self.partners, self.partners[self.partners]
+        return np.asarray(np.min(rounds, axis=0))
 
 
 NO_REFERENCE = ScoredAgainst()
@@ -193,14 +208,16 @@ def measure_class_scores(
         "auc": 0.5,
     }
     folds = np.zeros(len(truth), np.int64) if reference.folds is None else reference.folds
+    reference = _compare_enough(truth, reference, folds)
+    # Areas are of folds, and of each of them whole groups.
+    influence = partial(
+        intervals.measure_influence_interval, confidence=confidence, centred=len(np.unique(folds))
+    )
     estimated, hits = _estimate(truth, decided, folds), np.argmax(decided[0], axis=1) == truth
     columns = zip(np.eye(decided[0].shape[1])[truth].T, decided[0].T, strict=True)
     best = np.argmax([_rescale(*one, folds) for one in columns], axis=0) == truth
     found = {"accuracy": intervals.measure_hits_interval(hits, confidence)} | {
-        name: intervals.measure_influence_interval(
-            *one, confidence, link="logit", decisive=decisive
-        )
-        for name, one in estimated.items()
+        name: influence(*one, link="logit", decisive=decisive) for name, one in estimated.items()
     }
     gains = dict[str, intervals.Interval]()
     if reference.known is not None:
@@ -210,17 +227,32 @@ def measure_class_scores(
         gains["accuracy"] = _raise_upper(differ(hits, expected), differ(best, expected))
         for name, (value, moved) in _estimate(truth, reference.known, folds).items():
             value, moved = estimated[name][0] - value, estimated[name][1] - moved
-            gains[name] = intervals.measure_influence_interval(value, moved, confidence)
-    if reference.cells is not None:
-        value, moved = roc.average_areas(truth, decided[1], reference.cells)
-        within = intervals.measure_influence_interval(value, moved, confidence, decisive=decisive)
-        gains["auc"] = _shift(within, 0.5)
+            gains[name] = influence(value, moved)
+    if (cells := reference.cells) is not None:
+        value, moved = roc.average_areas(truth, decided[1], cells)
+        if reference.partners is not None and reference.exchanged is not None:
+            less, shared = roc.average_areas(truth, reference.exchanged[1], cells)
+            value, moved = 0.5 + value - less, moved - shared
+            if confidence.groups is None:
+                moved = np.bincount(reference.pairs, moved, len(moved)).astype(np.float64)
+        gains["auc"] = _shift(influence(value, moved, decisive=decisive), 0.5)
     scores = [Score(name, found[name], baseline) for name, baseline in baselines.items()]
     ahead = _raise_upper(*(_measure_lead(truth, one, guess, confidence) for one in (hits, best)))
     scores[0] = replace(scores[0], advanced=_scale(ahead, baselines["accuracy"]))
     scores = [_add_gain(one, gains[one.name]) if one.name in gains else one for one in scores]
-    return (*scores, *_measure_exposures(truth, decided[1], confidence, folds, reference.cells))
+    return (*scores, *_measure_exposures(truth, decided[1], confidence, folds, reference))
 
+
+def _compare_enough(truth: IntArray, reference: ScoredAgainst, folds: IntArray) -> ScoredAgainst:
+    """The same by folds alone where the target decides, and hardly any partners differ."""
+    others = reference.partners
+    if others is None or np.count_nonzero(truth != truth[others]) >= FEWEST_APART:
+        return reference
+    return replace(reference, cells=folds)
+
+
+FEWEST_APART = 100
+"""Records with a partner of another class, below which bins of the target compare too few."""
 
 RIVAL = 0.998
 """Level at which a class is no longer as frequent as the majority."""
@@ -283,15 +315,21 @@ def _measure_exposures(
     ranking: FloatArray,
     confidence: intervals.Confidence,
     folds: IntArray,
-    cells: IntArray | None,
+    reference: ScoredAgainst,
 ) -> list[Score]:
     """True-positive rates, with their gains where cells of equal target are known."""
     scores = []
     for name, rate in EXPOSURES.items():
         score = Score(name, measure_exposure(truth, ranking, rate, confidence, cells=folds), rate)
-        if cells is not None:
-            within = measure_exposure(truth, ranking, rate, confidence, cells=cells)
-            score = _add_gain(score, _shift(within, rate))
+        if (cells := reference.cells) is not None:
+            within = partial(measure_exposure, truth, ranking, rate, confidence, cells=cells)
+            if reference.partners is None or reference.exchanged is None:
+                gained = _shift(within(), rate)
+            else:
+                other = reference.exchanged[1]
+                other = other if other.ndim == 2 else np.column_stack([-other, other])
+                gained = within(baseline=(other, reference.pairs))
+            score = _add_gain(score, gained)
         scores.append(score)
     return scores
 
@@ -351,7 +389,8 @@ def measure_number_scores(
         found, most = (interval(*explain(known - one), confidence) for one in (residual, left))
         r2 = _add_gain(r2, _raise_upper(found, most))
     halves, mine = roc.halve_numbers(truth), np.column_stack([-decided[0], decided[0]])
-    return (r2, rmse, *_measure_exposures(halves, mine, confidence, folds, reference.cells))
+    reference = _compare_enough(halves, reference, folds)
+    return (r2, rmse, *_measure_exposures(halves, mine, confidence, folds, reference))
 
 
 def _rescale(truth: FloatArray, predicted: FloatArray, folds: IntArray) -> FloatArray:

@@ -237,8 +237,7 @@ def cut_in_time(
     if not all(min(len(s.train), len(s.tune), len(s.test)) for s in splits):
         most = int(np.unique(groups, return_counts=True)[1].max(initial=0))
         raise InputError(
-            f"A group has {most} records at most, too few to train, tune and judge an adversary "
-            f"that is to name it.",
+            f"A group has {most} records at most, too few to learn its name and judge.",
             remedy=f"Audit at least {FEWEST_IN_CELL} records of each group.",
             code="too_few_records",
         )

@@ -170,16 +170,15 @@ def run_attack(
 
 
 def _attack(target: Target, outcome: AttackOutcome, *, only_first: bool) -> AttackOutcome:
-    attack, known, cells = outcome.attack, None, None
+    attack = outcome.attack
     made = train_adversary(target, attack.source, attack.adversary, only_first=only_first)
+    reference = scoring.ScoredAgainst(folds=made.folds)
     if is_of_release(attack.source):
-        known, cells = compare_to_desired(target, made.splits, made.tests)
+        reference = made.compare_to_desired(target, attack.source)
     return replace(
         outcome,
         status="measured",
-        scores=score_decisions(
-            target, made.test, made.decided, known, made.guess, folds=made.folds, cells=cells
-        ),
+        scores=score_decisions(target, made.test, made.decided, made.guess, reference),
         settings=made.settings,
         n_train=made.n_train,
         n_tune=made.n_tune,
@@ -217,11 +216,8 @@ def score_decisions(
     target: Target,
     test: IntArray,
     decided: scoring.Decided,
-    known: scoring.Decided | None,
     guess: float,
-    *,
-    folds: IntArray | None = None,
-    cells: IntArray | None = None,
+    reference: scoring.ScoredAgainst,
     level: float | None = None,
 ) -> tuple[scoring.Score, ...]:
     """Scores of what was decided of test records, by class or number, with their limits.
@@ -232,18 +228,17 @@ def score_decisions(
         The variable.
     test : (n_test,)
         The records.
-    decided, known
-        What one adversary says of them, and what another does that knows less.
+    decided
+        What an adversary says of them.
     guess
         What one would say without records.
-    folds, cells
-        Fold of each record, and its cell of equal target; see `folds.cut_cells`.
+    reference
+        What others say that know less, and who is compared with whom.
     level
         Of the limits; those of the audit without it.
     """
     truth, units = target.truth[test], target.units
     confidence = _plan_confidence(target, None if units is None else units[test], level)
-    reference = scoring.ScoredAgainst(known, folds, cells)
     if target.n_classes is None:
         return scoring.measure_number_scores(truth, decided, guess, confidence, reference)
     codes = truth.astype(np.int64)
@@ -269,6 +264,8 @@ class TrainedAdversary:
         all groups judge.
     tests
         Records of each that judge.
+    learners
+        What was fitted to each split.
     decided
         What it says of them all, in the unit of the variable, and how it ranks them.
     guess
@@ -279,6 +276,7 @@ class TrainedAdversary:
 
     splits: tuple[RecordSplit, ...]
     tests: tuple[IntArray, ...]
+    learners: "tuple[_Learner, ...]"
     decided: scoring.Decided
     guess: float
     settings: str
@@ -293,7 +291,25 @@ class TrainedAdversary:
     @property
     def folds(self) -> IntArray:
         """Fold of each of them, (n_test,)."""
-        return np.repeat(np.arange(len(self.tests)), [len(rows) for rows in self.tests])
+        return _number_folds(self.tests)
+
+    def compare_to_desired(self, target: Target, source: str) -> scoring.ScoredAgainst:
+        """As `compare_to_desired`, with what it says of a source whose releases are exchanged."""
+        found = compare_to_desired(target, self.splits, self.tests)
+        if (partners := found.partners) is None:
+            return found
+        evidence, rows = target.evidence.sources, self.test
+        mixed = evidence[source].values[rows[partners]]
+        if source == "joined":  # the target stays, and only the release is another's
+            desired = evidence["wanted"].values[rows]
+            mixed[:, -desired.shape[1] :] = desired
+        parts = (mixed[self.folds == fold] for fold in range(len(self.tests)))
+        said = [one.decide(part) for one, part in zip(self.learners, parts, strict=True)]
+        return replace(found, exchanged=problems.join_decided(said, target.n_classes))
+
+
+def _number_folds(tests: tuple[IntArray, ...]) -> IntArray:
+    return np.repeat(np.arange(len(tests)), [len(rows) for rows in tests])
 
 
 ENOUGH = 10_000
@@ -343,7 +359,8 @@ def train_adversary(
     decided = problems.join_decided(found, n_classes)
     guess, first = problems.guess_target(target.truth[learned], n_classes), learners[0]
     counts = len(first.problem.x_train), len(first.problem.x_tune)
-    return TrainedAdversary(splits, tests, decided, guess, first.fitted.settings, *counts)
+    about = guess, first.fitted.settings, *counts
+    return TrainedAdversary(splits, tests, tuple(learners), decided, *about)
 
 
 @dataclass(frozen=True, eq=False)
@@ -377,17 +394,17 @@ worker, and for the leaks that it plants in copies of the evidence."""
 
 def compare_to_desired(
     target: Target, splits: tuple[RecordSplit, ...], tests: tuple[IntArray, ...]
-) -> tuple[scoring.Decided | None, IntArray | None]:
+) -> scoring.ScoredAgainst:
     """What who knows the target says of test records, and the cells of equal target they are in.
 
     None where nothing is desired; of a target that reveals nothing records have cells all the same.
+    Where partners have exchanged their releases one knows the target, and no more.
     """
-    known = decide_by_desired(target, splits, tests)
+    known, folds = decide_by_desired(target, splits, tests), _number_folds(tests)
     if (desired := target.evidence.sources.get("wanted")) is None:
-        return known, None
-    folds = np.repeat(np.arange(len(tests)), [len(rows) for rows in tests])
-    rows = np.concatenate(tests)
-    return known, cut_cells(folds, desired.values[rows], None if known is None else known[1])
+        return scoring.ScoredAgainst(known, folds)
+    values, ranking = desired.values[np.concatenate(tests)], None if known is None else known[1]
+    return scoring.ScoredAgainst(known, folds, *cut_cells(folds, values, ranking), known)
 
 
 def decide_by_desired(

@@ -81,18 +81,18 @@ def _measure_curve(
         for share in SHARES
     ]
     full = trained[-1]
-    known, cells = inference.compare_to_desired(target, full.splits, full.tests)
     scores = [
         inference.score_decisions(
-            target, one.test, one.decided, known, one.guess, folds=one.folds, cells=cells
+            target, one.test, one.decided, one.guess, one.compare_to_desired(target, attack.source)
         )
         for one in trained
     ]
     followed, few = _list_followed(attack.kind, options), trained[0]
     # The rise is of the same records, paired: two gains apart have limits that hide it.
     level = options.plan_level(n_attacks * len(followed))
+    reference = ScoredAgainst(few.decided, full.folds)
     compared = inference.score_decisions(
-        target, full.test, full.decided, few.decided, full.guess, folds=full.folds, level=level
+        target, full.test, full.decided, full.guess, reference, level
     )
     rises = {one.name: one.gained for one in compared}
     n_labels = tuple(one.n_train for one in trained)

@@ -156,11 +156,10 @@ def _find_ideal(target: Target, leak: str, share: float, room: float) -> bool:
     tests = inference.draw_tests(target, splits, options.max_test // len(splits))
     test, train = np.concatenate(tests), np.unique(np.concatenate([s.train for s in splits]))
     scale = (0.0, 1.0) if n_classes else measure_target(truth[train])
-    known, cells = inference.compare_to_desired(target, splits, tests)
-    folds = np.repeat(np.arange(len(tests)), [len(rows) for rows in tests])
+    reference = inference.compare_to_desired(target, splits, tests)
     guess = guess_target(truth[train], n_classes)
-    if known is not None:
-        before = known[0]
+    if reference.known is not None:
+        before = reference.known[0]
     elif n_classes:
         prior = np.bincount(truth[train].astype(np.int64), minlength=n_classes) + 1.0
         before = np.tile(prior / prior.sum(), (len(test), 1))
@@ -175,9 +174,7 @@ def _find_ideal(target: Target, leak: str, share: float, room: float) -> bool:
             decided = _know_class(leak, share, before, leaking, truth[test], drawn, random)
         else:
             decided = _know_number(leak, share, before, leaking, truth[test], scale[1], random)
-        draws.append(
-            inference.score_decisions(target, test, decided, known, guess, folds=folds, cells=cells)
-        )
+        draws.append(inference.score_decisions(target, test, decided, guess, reference))
         found = _find_room(draws, target.kind, options)
         if abs(found - room) > CLEAR:
             break

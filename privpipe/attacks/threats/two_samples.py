@@ -124,8 +124,7 @@ def compare_samples(
     """
     if min(len(first), len(second)) < LEAST_RECORDS or first.shape[1] != second.shape[1]:
         raise InputError(
-            f"The samples have {len(first)} and {len(second)} records of {first.shape[1]} and "
-            f"{second.shape[1]} columns.",
+            f"The samples have {len(first)} and {len(second)} records, or other columns.",
             remedy=f"Give at least {LEAST_RECORDS} of each, with the same columns.",
             code="too_few_records",
         )

@@ -270,8 +270,7 @@ def check_worker_memory(summary: EvidenceSummary, workers: WorkerMemory) -> None
         raise MemoryBudgetError(
             f"Attacks need {needed / 2**20:.0f} MiB on a worker of {workers.threads} threads, "
             f"the smallest has {workers.smallest / 2**20:.0f} MiB.",
-            remedy="Lower max_records or max_bytes of the attacks, or use fewer threads or "
-            "larger workers.",
+            remedy="Lower max_records or max_bytes of the attacks, or use larger workers.",
         )
 
 

@@ -239,8 +239,7 @@ def treat_nonfinite(job: CleaningJob, x: AnyArray, chunk: int) -> tuple[AnyArray
     if job.nonfinite == "impute" and job.fill is not None:
         return np.where(np.isfinite(x), x, job.fill.astype(x.dtype)), allowed
     raise InputError(
-        f"{len(x) - int(retained.sum())} of {len(x)} records of chunk {chunk} hold features that "
-        "are not finite.",
+        f"{len(x) - int(retained.sum())} of {len(x)} records of chunk {chunk} are not finite.",
         remedy='Fix the source, or set [release] nonfinite = "withhold" or "impute".',
         code="nonfinite",
     )

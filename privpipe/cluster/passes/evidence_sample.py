@@ -349,8 +349,7 @@ def read_targets(shard: Shard, model: StoredMap) -> FloatArray:
         n_apart += len(made)
     if n_apart:
         raise GuaranteeError(
-            f"{n_apart} of {int(held.sum())} released rows are not what the model makes of their "
-            "target prediction.",
+            f"{n_apart} of {int(held.sum())} released rows are not what the model makes of them.",
             remedy="Nothing was published. This is a fault of privpipe: report it.",
             code="not-of-target",
         )

@@ -320,8 +320,7 @@ def check_listener(port: int) -> None:
     if strangers:
         raise OptionError(
             f"Port {port} of this machine belongs to another user (uid "
-            f"{', '.join(map(str, sorted(strangers)))}): whoever answers there would get the "
-            "password and say what runs.",
+            f"{', '.join(map(str, sorted(strangers)))}), who would get the password.",
             remedy="Start your own server there, or use https:// with a certificate (deploy/"
             f"RUNBOOK.md); if that user runs it for you, name them: {TRUSTED}=UID.",
             code="foreign-server",

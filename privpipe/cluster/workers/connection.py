@@ -254,8 +254,7 @@ def check_address(address: str) -> None:
     raise OptionError(
         f"The scheduler's address has the scheme {parts.scheme or 'none'!r}: without TLS anyone "
         "who reaches it can run code and read records.",
-        remedy="Use tls://host:port with certificates in Dask's configuration, or a tcp:// "
-        "address of this machine.",
+        remedy="Use tls://host:port with certificates, or tcp:// of this machine.",
         code="insecure-cluster",
     )
 

@@ -77,11 +77,12 @@ def _measure_divergence(central: float, epsilon: float, n_records: int) -> float
 
 def _diverge(clones: IntArray, central: float, epsilon: float) -> FloatArray:
     """Divergence of the two counts, given how many clones there are."""
-    total, high = clones + 1, 1 / (1 + math.exp(-epsilon))
+    # Apart: what is left of 1 by a difference is rounding, from epsilon 20.
+    total, high, low = clones + 1, 1 / (1 + math.exp(-epsilon)), 1 / (1 + math.exp(epsilon))
     # The ratio of the two laws at count k rises with k: it is above e**central beyond one count.
     rate = math.exp(central)
-    share = (high * rate - (1 - high)) / ((2 * high - 1) * (1 + rate))
+    share = (high * rate - low) / ((high - low) * (1 + rate))
     first = np.floor(total * share)
     above = scipy.stats.binom.sf(first - 1, clones, 0.5), scipy.stats.binom.sf(first, clones, 0.5)
-    one, other = (p * above[0] + (1 - p) * above[1] for p in (high, 1 - high))
+    one, other = (p * above[0] + q * above[1] for p, q in ((high, low), (low, high)))
     return np.asarray(np.maximum(0.0, one - rate * other))

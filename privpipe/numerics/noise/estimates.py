@@ -152,8 +152,7 @@ def estimate_regression(blocks: Blocks, names: Sequence[str], noise: FloatArray)
 def _check_spread(least: float, error: float) -> None:
     if not least > LEAST_SPREAD * error:
         raise InputError(
-            "The features hardly vary along some direction beside the noise: coefficients are not "
-            "determined.",
+            "The features hardly vary in some direction beside the noise: nothing is determined.",
             remedy="Use fewer features, a release with a larger epsilon, or more records.",
             code="not-determined",
         )

@@ -286,8 +286,7 @@ class PrivUnitNoise:
     def __post_init__(self) -> None:
         if not LEAST_EPSILON <= self.epsilon <= MOST_EPSILON or self.width > MOST_SIGNS:
             raise OptionError(
-                f'noise = "privunit" of epsilon {self.epsilon:g} and {self.width:,} coordinates '
-                "is not drawn exactly.",
+                f'noise = "privunit" of epsilon {self.epsilon:g} in {self.width:,} is inexact.',
                 remedy=f"Use an epsilon of {LEAST_EPSILON:g} to {MOST_EPSILON:g} and at most "
                 f'{MOST_SIGNS:,} coordinates, or noise = "knorm".',
                 code="epsilon",

@@ -25,8 +25,7 @@ def check_budget(budget: float) -> None:
     if not is_number or not (budget == 0 or SMALLEST <= budget <= LARGEST):
         raise OptionError(
             f"utility_budget is {budget!r}.",
-            remedy=f"Use 0 or a number from {SMALLEST:g} to {LARGEST:g}, in squared units of the "
-            "desired prediction.",
+            remedy=f"Use 0 or a number from {SMALLEST:g} to {LARGEST:g} (squared units).",
             code="budget",
         )
 

@@ -378,8 +378,7 @@ def _refuse_reading(cls: type[Any], *args: Any, **kwargs: Any) -> NoReturn:
 def _refuse(problem: str) -> ClusterError:
     return ClusterError(
         f"{problem} Nothing was read.",
-        remedy="Look who answers at PREFECT_API_URL; if it is your server, install the versions of "
-        "constraints.txt.",
+        remedy="Look who answers at PREFECT_API_URL; if it is yours, install constraints.txt.",
         code="foreign-result",
     )
 

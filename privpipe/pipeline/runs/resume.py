@@ -40,8 +40,7 @@ def is_published(options: RunOptions, collection: Collection) -> bool:
                 code="code-changed",
             )
     raise StoreError(
-        f"{shown(url)} exists and was not made by this configuration of this collection; a release "
-        "is never overwritten.",
+        f"{shown(url)} exists and is of another configuration or collection. It stays.",
         remedy="Choose another place, or remove it.",
         code="exists",
     )
@@ -126,8 +125,7 @@ def check_unchanged(run: Run) -> None:
         if read_source_version(collection.url) != known:
             raise StoreError(
                 f"{shown(collection.url)} has changed since the run began.",
-                remedy=f"Nothing was published. `privpipe purge {shown(run.release_url)}`, then "
-                "run again.",
+                remedy=f"Nothing was published. `privpipe purge {shown(run.release_url)}`, rerun.",
                 code="source-changed",
             )
 

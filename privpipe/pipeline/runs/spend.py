@@ -259,8 +259,7 @@ def check_lasting(options: RunOptions) -> None:
     fleeting = list_fleeting(options) if is_promised_across_runs(options) else []
     if fleeting and options.privacy.ephemeral == "refuse":
         raise StoreError(
-            f"{'. '.join(fleeting)}. What records have lost, and by which draws, would be "
-            "forgotten.",
+            f"{'. '.join(fleeting)}. What records have lost, and by which draws, would be lost.",
             remedy="Name folders that last, as a volume of the container, in [privacy] account or "
             "PRIVPIPE_ACCOUNT and in PRIVPIPE_KEYS. Or, for records that no one releases again, "
             'set [privacy] ephemeral = "accept", which counts as weaker.',

@@ -143,10 +143,8 @@ def protect_subjects(guarantee: Guarantee, found: SubjectFindings) -> Guarantee:
         return guarantee
     if delta >= 1:
         raise GuaranteeError(
-            f"A subject has {n:,} records: epsilon {guarantee.number:g} of each promises nothing "
-            "of them together.",
-            remedy=f"Use an epsilon of at most {guarantee.number / n:.2g}, or ingest fewer records "
-            "of each subject.",
+            f"A subject has {n:,} records: epsilon {guarantee.number:g} of each is no promise.",
+            remedy=f"Use an epsilon of at most {guarantee.number / n:.2g}, or fewer of each.",
             code="many-records",
         )
     return replace(

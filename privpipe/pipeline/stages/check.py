@@ -121,8 +121,7 @@ def _check_method(given: RunOptions, method: Method, roles: Mapping[Role, tuple[
         )
     if section.weights is not None and not given.method.weighs:
         raise OptionError(
-            f"The method {method.name!r} counts every record once; [collection] weights names "
-            "a variable.",
+            f"The method {method.name!r} counts records once; [collection] weights is set.",
             remedy=f"Leave weights out, or use one of: {_list_methods('weighs')}.",
             code="weights",
         )
@@ -162,8 +161,7 @@ def _check_surrogate(options: RunOptions, method: Method) -> None:
 def _check_included(name: str, roles: Mapping[Role, tuple[str, ...]]) -> None:
     if name in (FEATURES, RELEASED, RECEIPTS, BASIS, *roles["attributes"]):
         raise OptionError(
-            f"[release] include names {name!r}, which every release has by this name: its raw "
-            "values are never released.",
+            f"[release] include names {name!r}, which is never released raw.",
             remedy="Name other variables only; rename the variable when you ingest it.",
         )
     if name in roles["confidential"]:
@@ -209,8 +207,7 @@ def _check_public(run: Run) -> None:
             '[release] nonfinite = "impute" releases the mean of training records that are not '
             "said to be public: what it reveals of them is outside the promise.",
             remedy="Name public records as [training] with public = true; or set [release] "
-            'nonfinite = "withhold"; or set [method] allow_data_bound = true, and the release '
-            "promises nothing.",
+            'nonfinite = "withhold"; or allow_data_bound = true, which promises nothing.',
             code="not-public",
         )
 
@@ -264,8 +261,7 @@ def _check_outputs(run: Run) -> None:
     for place in (run.collection.url, run.options.training_path):
         if _same_or_inside(url, place):
             raise OptionError(
-                f"The release {shown(url)} and the collection {shown(place)} "
-                "are the same place or one inside the other.",
+                f"{shown(url)} and the collection {shown(place)} share a place.",
                 remedy="Choose another place for the release.",
                 code="output-inside-input",
             )

@@ -481,7 +481,7 @@ def measure_even(
     shards, found = _read_labels(training), dict[str, effect.Evenness]()
     desired = np.concatenate([shard.desired for shard in shards])
     confidential = np.concatenate([shard.confidential for shard in shards]).T
-    cells = folds.cut_cells(np.zeros(len(desired), np.int64), desired, None)
+    cells, _ = folds.cut_cells(np.zeros(len(desired), np.int64), desired, None)
     for column, values in zip(training.schema.confidential, confidential, strict=True):
         if column.n_categories is None:
             continue
@@ -537,8 +537,7 @@ def refuse_constant(names: Sequence[str]) -> InputError:
     return InputError(
         f"{', '.join(map(repr, names))} has one and the same value, or none, in every training "
         "record: nothing can be learned of it.",
-        remedy="Leave it out of desired, confidential and group, or train on records in which it "
-        "varies.",
+        remedy="Leave it out of desired, confidential and group, or use records where it varies.",
         code="single_class",
     )
 

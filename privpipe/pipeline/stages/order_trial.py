@@ -58,8 +58,7 @@ def try_orders(run: Run, goal: float) -> dict[str, Any]:
     method: Any = run.options.method
     if getattr(method, "filter", None) is None or not training.schema.desired:
         raise OptionError(
-            f"--score is of noise beside a filter, and [method] {run.method.name!r} has none, or "
-            "no variable is desired.",
+            f"--score needs a desired variable and noise beside a filter: not {run.method.name!r}.",
             remedy="Leave --score out, or name [method.filter] and [collection] desired.",
             code="order",
         )

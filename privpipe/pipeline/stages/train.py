@@ -52,8 +52,7 @@ def train_stage(run: Run, executor: Executor) -> Trained:
         fitted = models.open_model(run.stored_model_url)
         if not _is_alike(fitted, run.stored_model_url, run):
             raise InputError(
-                "The stored model was trained on records whose columns or categories have other "
-                "names.",
+                "The stored model was trained on records with other columns or categories.",
                 remedy="`privpipe purge`, then run again: the model is learned anew.",
                 code="schema-drift",
             )

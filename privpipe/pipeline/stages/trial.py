@@ -361,8 +361,7 @@ def draw_trial(options: RunOptions, training: Collection, *, attempt: int = 1) -
     n = len(shard.features)
     if n < LEAST or not training.confidential:
         raise InputError(
-            f"A trial needs {LEAST:,} records that no audit judges and a confidential variable; "
-            f"there are {n:,}.",
+            f"A trial needs {LEAST:,} records that no audit judges, not {n:,}, and a variable.",
             remedy="Ingest more records.",
             code="too-few",
         )

@@ -185,8 +185,7 @@ def _build_distance(
         if (np.diag(matrix)[order[stay]] != 0).any():
             raise InputError(
                 "distortion is not 0 from every symbol to itself.",
-                remedy="Subtract each symbol's distance to itself, and lower the budget by the "
-                "mean.",
+                remedy="Subtract each symbol's distance to itself; lower the budget by the mean.",
             )
         return programme.MatrixDistance(np.ascontiguousarray(matrix[np.ix_(order[stay], order)]))
     if distortion not in ("hamming", "squared", "absolute"):

@@ -262,8 +262,7 @@ class SparseMapping(DrawnCategories):
         if self.unseen == "refuse" or self.distortion_kind not in _NAMED:
             raise InputError(
                 f"{len(unknown)} different symbols are not in the mapping's alphabet.",
-                remedy="Fit on records that hold them, or choose unseen = 'nearest' with a "
-                "named distortion.",
+                remedy="Fit on records that hold them, or set unseen = 'nearest' and a distortion.",
             )
         nearest = np.empty(len(unknown), np.int64)
         # A category without a name has no place among the others: all are equally far from it.

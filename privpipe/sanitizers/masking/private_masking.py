@@ -155,8 +155,7 @@ def fit_with_key(shards: Shards, options: MaskingPrivateOptions, key: bytes) -> 
 def _refuse_few(options: MaskingPrivateOptions, deviation: float) -> InputError:
     """Of a count whose noise has this deviation."""
     return InputError(
-        f"There are too few records for epsilon {options.epsilon:g}: their noisy number is "
-        "nothing but noise.",
+        f"There are too few records for epsilon {options.epsilon:g}: their noisy number is noise.",
         remedy=f"Mask at least {math.ceil(10 * deviation):,} records, or allow a larger epsilon or "
         "delta, or a smaller threshold.",
         code="few-records",
@@ -238,8 +237,7 @@ def check_private(options: MaskingPrivateOptions, schema: ShardSchema) -> None:
     scale = make_scale(options, schema)
     if options.n_surrogates < scale.n_columns + 1:
         raise OptionError(
-            f"{options.n_surrogates} surrogates cannot carry the moments of "
-            f"{scale.n_columns - 1} columns.",
+            f"{options.n_surrogates} surrogates are too few for {scale.n_columns - 1} columns.",
             remedy=f"Set [method] n_surrogates to at least {scale.n_columns + 1}.",
             code="few-surrogates",
         )
@@ -259,8 +257,7 @@ def check_private(options: MaskingPrivateOptions, schema: ShardSchema) -> None:
         )
     if n > private_sums.MOST_RECORDS:
         raise InputError(
-            f"{n:,} records are more than {private_sums.MOST_RECORDS:,}, whose products one sum "
-            "holds exactly.",
+            f"{n:,} records exceed the {private_sums.MOST_RECORDS:,} that sums hold exactly.",
             remedy="Mask parts of the collection, each a release of its own.",
         )
     # Known before any record is read: the fit would most likely find no number but noise.

@@ -136,8 +136,7 @@ class PrivateMaskingModel(masked_records.SurrogateModel, PublicScale):
         units = np.concatenate([self.unit, [1.0], self.response_unit])
         if of == "covariances":
             raise OptionError(
-                "How far covariances of a sample are off rests on fourth moments, which were not "
-                "released.",
+                "How far covariances of a sample are off rests on fourth moments, not released.",
                 remedy="Estimate means or a regression; the model's moments hold sums of products.",
                 code="estimate",
             )

@@ -236,8 +236,7 @@ def _check_size(rows: FloatArray, t: int) -> None:
     large = int(np.count_nonzero((np.abs(rows) > LARGEST).any(axis=1)))
     if large:
         raise InputError(
-            f"{large} of {len(rows)} records hold values beyond {LARGEST:g}, whose squares no "
-            "number holds.",
+            f"{large} of {len(rows)} records exceed {LARGEST:g} in a value: squares overflow.",
             remedy="Ingest them in a larger unit.",
             code="nonfinite",
         )

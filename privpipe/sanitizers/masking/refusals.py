@@ -121,8 +121,7 @@ def check_regression(schema: ShardSchema) -> None:
     check_unweighted(schema)
     if not schema.desired or not schema.n_features:
         raise InputError(
-            f"There is no {'numeric feature' if schema.desired else 'desired variable'}, and so "
-            "no regression to keep.",
+            f"There is no {'numeric feature' if schema.desired else 'desired variable'} to keep.",
             remedy="Name at least one variable in [collection] desired, and ingest features.",
         )
 
@@ -192,8 +191,7 @@ def check_outliers(
         raise InputError(
             f"In {name_few(names, too_much)} one record holds more than {allowed:.2g} of "
             "the variance: the release would show it.",
-            remedy=f"Set [method] clip (standard deviations; below {clip:g}), or leave such "
-            "features out.",
+            remedy=f"Set [method] clip (standard deviations; below {clip:g}), or leave these out.",
             code="outlier",
         )
 

@@ -234,8 +234,7 @@ def _check_records(
         )
     if survey.constant[:t].any():
         raise InputError(
-            f"The response {refusals.name_few(responses, survey.constant[:t])} does not vary, or "
-            "is missing throughout.",
+            f"Response {refusals.name_few(responses, survey.constant[:t])} is constant or missing.",
             remedy="Leave it out of desired, or mask records in which it varies.",
             code="single_class",
         )
@@ -245,15 +244,13 @@ def _check_records(
     n_complete = survey.complete.count
     if options.missing == "refuse" and n_complete <= schema.n_features + 1 + t:
         raise InputError(
-            f"{n_complete:g} records without a missing response are too few for "
-            f"{schema.n_features} features.",
+            f"{n_complete:g} complete records are too few for {schema.n_features} features.",
             remedy='Mask more records, or set [method] missing = "complete".',
         )
     scale = survey.scale[t:][~survey.constant[t:]]
     if options.solver == "literal" and scale.size and scale.max() > 1e6 * scale.min():
         raise InputError(
-            "Features are on scales more than 1e6 apart, between which the literal problem sees "
-            "the largest alone.",
+            "Features are on scales more than 1e6 apart, of which only the largest count.",
             remedy='Set solver = "scaled", which standardises them.',
         )
     if options.integers == "refuse":

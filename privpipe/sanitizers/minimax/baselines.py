@@ -358,8 +358,7 @@ def _guard(
     if missing > room and not fill:
         most = taken.shape[1] + room
         raise OptionError(
-            f"n_filtered is {taken.shape[1] + missing}, but only {most} directions avoid the "
-            "confidential variables.",
+            f"n_filtered is {taken.shape[1] + missing}, and {most} directions are free.",
             remedy=f"Use at most {most}.",
         )
     found = spectra.guard_directions(moments.covariance, closed, taken, min(missing, room))

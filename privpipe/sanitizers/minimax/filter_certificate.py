@@ -161,8 +161,7 @@ def check_converged(record: TrainingRecord) -> None:
         return
     raise GuaranteeError(
         f"The filter has not converged: {why}.",
-        remedy="Raise max_iterations (or regularisation, where an inner problem was not solved) "
-        "and fit it again.",
+        remedy="Raise max_iterations (or regularisation, of an unsolved inner problem).",
         code="filter_not_converged",
     )
 

@@ -276,8 +276,7 @@ class NoisyFilter:
         if stream is None or stream.n_records != len(records):
             raise OptionError(
                 f"The noisy filter needs a stream of {len(records)} records.",
-                remedy="Give apply a KeyedStream of these records, or release with the pipeline, "
-                "which keeps the key.",
+                remedy="Give apply a KeyedStream of these records, or use the pipeline.",
             )
         bounded, counts = self.bound_features(records)
         noisy = self.mechanism.release(bounded, stream)

@@ -199,8 +199,7 @@ class LinearCleaner(FeatureMap):
             check_finite_records(records)
         if lost and self.on_unrepresentable == "fail":
             raise GuaranteeError(
-                f"Rounding to {dtype} alone may cost {lost} of {len(records)} records more than "
-                "the utility budget.",
+                f"Rounding to {dtype} alone may cost {lost} of {len(records)} records the budget.",
                 remedy="Release float64 records, scale the features, raise the budget, or set "
                 'on_unrepresentable = "withhold".',
                 code="unrepresentable",

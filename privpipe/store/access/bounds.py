@@ -66,8 +66,7 @@ def check_decoded_size(codec: str, content: bytes, most: int) -> None:
         size = _count_streamed(codec, content, most)
     if size > most:
         raise StoreError(
-            f"A chunk of {len(content)} bytes decodes to more than the {most} bytes that its array "
-            "allows.",
+            f"A chunk of {len(content)} bytes decodes to more than the {most} bytes allowed.",
             remedy="It is damaged, or made to fill the memory: get the source again.",
             code="decoded-size",
         )
@@ -93,8 +92,7 @@ def _count_streamed(codec: str, content: bytes, most: int) -> int:
         import pyarrow as pa
     except ModuleNotFoundError as error:
         raise StoreError(
-            f"A chunk packed by {codec} does not say its size, and pyarrow, which would count it, "
-            "is not installed.",
+            f"A chunk packed by {codec} does not say its size, and pyarrow is not installed.",
             remedy=str(explain_missing(error)),
             code="no-pyarrow",
         ) from None
@@ -205,8 +203,7 @@ def check_bounded(array: zarr.Array[Any], n_stored: int, where: str) -> zarr.Arr
     if problem:
         raise InputError(
             f"The array {array.name!r} of {where} {problem}.",
-            remedy="Write it anew with whole chunks of a few MiB and Zstandard or Blosc, or leave "
-            "it out with --drop.",
+            remedy="Write it anew with whole chunks of a few MiB and Zstandard, or --drop it.",
             code="unbounded",
         )
     if array.metadata.zarr_format == 3 or array.metadata.compressor is None:

@@ -96,8 +96,7 @@ def as_url(place: Place) -> str:
         return os.fspath(place)
     raise OptionError(
         f"A place is of type {type(place).__name__}.",
-        remedy="Give a path or URL; write a frame to Parquet first, or use privpipe.Records for "
-        "arrays in memory.",
+        remedy="Give a path or URL; write a frame to Parquet, or use privpipe.Records.",
         code="place",
     )
 

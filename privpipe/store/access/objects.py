@@ -207,8 +207,7 @@ class PlainFiles(LocalStore):
 
 
 PUT_THERE = (
-    "Somebody put it there: get the data again from where it came, or put the file itself in its "
-    "place."
+    "Somebody put it there: get the data again from where it came, or put the file itself there."
 )
 
 

@@ -43,7 +43,8 @@ def hold_destination(url: str, *, last: str = ROOT_DOCUMENT) -> Iterator[str]:
         _check_idle(url)
         _clear(url, last)
         try:
-            check_free(url)
+            if exists(url) or objects.list_keys(objects.open_store(url, read_only=True)):
+                raise already_exists(url)
             yield _begin(url)
         finally:
             _clear(url, last)
@@ -86,12 +87,6 @@ def move_made(made: str, path: str, progress: Callable[[int], None] | None = Non
     objects.flush_tree(made, progress)
     os.rename(made, path)
     objects.flush_folder(os.path.dirname(path))
-
-
-def check_free(url: str) -> None:
-    """Raise StoreError if anything is at a place."""
-    if exists(url) or objects.list_keys(objects.open_store(url, read_only=True)):
-        raise already_exists(url)
 
 
 def _check_idle(url: str) -> None:

@@ -334,7 +334,6 @@ def _refusing(path: Path) -> Iterator[None]:
     except OSError as error:
         raise StoreError(
             f"The key folder cannot be used: {path}: {error.strerror}.",
-            remedy="Set PRIVPIPE_KEYS to a folder of your own on a file system with links and "
-            "modes.",
+            remedy="Set PRIVPIPE_KEYS to a folder of yours on a file system with links and modes.",
             code="key_folder",
         ) from None

@@ -282,8 +282,7 @@ def _check_id(key_id: str) -> str:
     if not _ID.fullmatch(key_id):
         raise OptionError(
             f"The key id {key_id!r} is not usable.",
-            remedy="Use letters, digits, dot, dash and underscore, at most 100, a letter or "
-            "digit first.",
+            remedy="Use at most 100 letters, digits, dots, dashes, underscores; no mark first.",
         )
     return key_id
 

@@ -321,10 +321,8 @@ def open_earlier_surrogates(
     )
     if not same:
         raise _other_records(
-            f"{shown(url)}, which is no release of surrogates with the same features and "
-            "responses.",
-            "Name earlier releases of surrogates of these variables: only those are held against "
-            "this one.",
+            f"{shown(url)}, which is no release of surrogates of the same variables.",
+            "Name earlier releases of surrogates of these variables: only those are compared.",
         )
     widths = {layout.FEATURES: len(feature_names), **dict.fromkeys(response_names, 1)}
     return _describe(url, header, widths)

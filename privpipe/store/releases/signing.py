@@ -331,7 +331,6 @@ def _read_key(path: str, what: str, load: Callable[[bytes], object]) -> object:
 def _no_key(path: str, problem: str) -> OptionError:
     return OptionError(
         f"{shown(path)} {problem}.",
-        remedy="privpipe sign RELEASE --key FILE.pem --new-key makes one, and the public one "
-        "beside it.",
+        remedy="privpipe sign RELEASE --key FILE.pem --new-key makes one, and a public one.",
         code="signing-key",
     )

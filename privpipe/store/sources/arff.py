@@ -163,8 +163,7 @@ class ArffTable(FileTable):
         if first.lstrip().startswith(b"{"):
             raise SourceError(
                 f"{where} has sparse rows, which are not read.",
-                remedy="Write dense ones, as Weka's filter SparseToNonSparse does, or convert it "
-                "to .csv or .npz.",
+                remedy="Write dense ones, as Weka's filter SparseToNonSparse does, or a .csv.",
                 code="sparse-rows",
             )
         if not first:
@@ -252,8 +251,7 @@ def _tidy(column: pa.Array, attribute: ArffAttribute, where: str) -> pa.Array:
         if unknown:
             count = int(np.isin(coded.indices.to_numpy(zero_copy_only=False), unknown).sum())
             raise InputError(
-                f"{where}: {count} records hold a value of {attribute.name!r} that the header does "
-                "not declare.",
+                f"{where}: {count} records hold an undeclared value of {attribute.name!r}.",
                 remedy="Declare it in the attribute's list of values.",
                 code="undeclared-value",
             )

@@ -64,8 +64,7 @@ def _describe_member(archive: zipfile.ZipFile, url: str, member: str) -> NamedAr
         header_bytes = stream.seek(0, os.SEEK_CUR)
     if dtype.hasobject:  # objects are pickles, and loading a pickle runs code
         raise InputError(
-            f"The array {member.removesuffix('.npy')!r} of {shown(url)} holds Python objects, "
-            "which are never loaded.",
+            f"The array {member.removesuffix('.npy')!r} of {shown(url)} holds Python objects.",
             remedy="Save numbers or text, as with array.astype(str).",
             code="objects",
         )

@@ -185,8 +185,7 @@ class CsvTable(FileTable):
             where, name = self.files.describe(file), str(found[0]["column"])
             raise InputError(
                 f"{where}: row {found[0]['row']} holds a number with leading zeros in the column "
-                f"{name!r}, as codes have them ({len(found):,} such cells). As a number it would "
-                "lose them.",
+                f"{name!r}, as codes have them ({len(found):,} such cells).",
                 remedy='Make a code --categorical, or kind = "text" in its schema. If it is a '
                 f"number, name it with --features or --numeric, or say format = {ZEROS!r}.",
                 code="lost-zero",

@@ -139,18 +139,34 @@ def test_deal_folds__judges_only_what_may_not_only_train() -> None:
         deal_folds(np.arange(40), units=np.arange(40) // 10, train_only=np.arange(40) < 15)
 
 
-def test_cut_cells__are_of_a_fold_and_a_target_or_of_what_it_predicts() -> None:
+def test_cut_cells__are_of_a_fold_and_a_target_or_of_its_neighbours() -> None:
     random = np.random.default_rng(6)
     folds, few = random.integers(0, 2, 1000), random.integers(0, 3, (1000, 1)).astype(float)
-    cells = cut_cells(folds, few, None)
+    cells, partners = cut_cells(folds, few, few)
     assert len(np.unique(cells)) == 6
+    assert partners is None
     many = random.normal(size=(1000, 1))
-    assert (cut_cells(folds, many, None) == folds).all()
-    bins = cut_cells(folds, many, many[:, 0] ** 2)
-    for cell in np.unique(bins):
-        assert np.ptp(folds[bins == cell]) == 0
-        assert 40 <= (bins == cell).sum() <= 60
-    assert cut_cells(folds, many, np.repeat(many, 3, axis=1)).shape == (1000, 3)
+    assert (cut_cells(folds, many, None)[0] == folds).all()
+    for known in (many[:, 0] ** 2, np.repeat(many, 3, axis=1)):
+        cells, _ = cut_cells(folds, many, known)
+        assert len(np.unique(cells)) > 20
+        for cell in np.unique(cells):
+            assert np.ptp(folds[cells == cell]) == 0
+            assert 15 <= (cells == cell).sum() <= 40
+
+
+@pytest.mark.parametrize("n_columns", [1, 2])
+def test_cut_cells__have_partners_of_a_fold_with_nearly_the_same_target(n_columns: int) -> None:
+    random, folds = np.random.default_rng(6), np.arange(1001) % 2
+    many = random.normal(size=(1001, n_columns))
+    _, partners = cut_cells(folds, many, many[:, 0] > 1)
+    assert partners is not None
+    assert (np.sort(partners) == np.arange(1001)).all()
+    assert (folds[partners] == folds).all()
+    assert (partners != np.arange(1001)).all()
+    assert np.median(abs(many - many[partners])) < (0.01 if n_columns == 1 else 0.1)
+    # What is predicted counts foremost.
+    assert np.mean((many[:, 0] > 1) != (many[partners, 0] > 1)) < 0.005
 
 
 def test_number_stretches__are_of_one_group_and_task_without_a_break() -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import scipy
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.auxiliary import Auxiliary
 from privpipe.attacks.statistics.exposure import measure_exposure
-from privpipe.attacks.statistics.folds import cut_cells
+from privpipe.attacks.statistics.folds import cut_cells, deal_folds
 from privpipe.attacks.statistics.intervals import Confidence, measure_difference_interval
 from privpipe.attacks.statistics.scores import Score, ScoredAgainst, measure_class_scores
 from privpipe.attacks.threats.inference import measure_attacks
@@ -162,7 +163,7 @@ def _draw_income(random: np.random.Generator, n: int) -> tuple[np.ndarray, np.nd
 
 def _score(target: np.ndarray, secret: np.ndarray, value: np.ndarray) -> dict[str, Score]:
     folds = np.random.default_rng(8).permutation(len(secret)) % 5
-    cells = cut_cells(folds, target[:, None].astype(float), None)
+    cells, _ = cut_cells(folds, target[:, None].astype(float), None)
     table = np.column_stack([-value, value])
     found = measure_class_scores(
         secret, (table, table), 0, Confidence(0.9), ScoredAgainst(None, folds, cells)
@@ -190,6 +191,79 @@ def test_measure_class_scores__records_exposed_within_one_cell_stay_the_surest_c
     assert found["auc"].gain_upper < 0.1
     assert found["tpr_at_0.01"].gain_lower > 0.01
     assert found["tpr_at_0.001"].gain_lower > 0.01
+
+
+@pytest.mark.parametrize("n_rare", [3, 10])
+def test_average_areas__of_cells_with_hardly_any_of_a_class_shows_nothing_by_chance(
+    n_rare: int,
+) -> None:
+    """By their records these decided: .28 of random rankings were shown to rank, of .025."""
+    random, n, shown, runs = np.random.default_rng(4), 3000, 0, 150
+    for _ in range(runs):
+        target, chance = random.integers(2, size=n), random.random(n)
+        secret = (chance < np.where(target == 1, 2 * n_rare / n, 0.5)).astype(int)
+        shown += _score(target, secret, random.normal(size=n))["auc"].gain_lower > 0
+    assert shown <= 0.05 * runs + 3 * np.sqrt(runs * 0.05 * 0.95)
+
+
+@pytest.mark.parametrize(("n_groups", "longest"), [(10, 50), (20, 500)])
+def test_measure_class_scores__of_few_groups_of_several_classes_shows_nothing_by_chance(
+    n_groups: int, longest: int
+) -> None:
+    """Two groups in a fold, or sizes of 1 to 500: .05 and .15 were shown to leak, of .005."""
+    random, runs, shown = np.random.default_rng(7), 200, dict.fromkeys(("auc",), 0)
+    for _ in range(runs):
+        sizes = (
+            np.exp(random.uniform(0, np.log(longest), n_groups)).astype(int) if longest > 50 else 50
+        )
+        groups = np.repeat(np.arange(n_groups), sizes)
+        chance = random.beta(0.5, 0.5, n_groups)[groups]
+        truth = (random.random(len(groups)) < chance).astype(int)
+        if len(np.unique(truth)) < 2:
+            continue
+        value = random.normal(size=n_groups)[groups] + 0.3 * random.normal(size=len(groups))
+        splits = deal_folds(np.arange(len(groups)), classes=truth, units=groups)
+        folds = np.empty(len(groups), int)
+        for number, split in enumerate(splits):
+            folds[split.test] = number
+        table = np.column_stack([-value, value])
+        reference, confidence = ScoredAgainst(folds=folds), Confidence(0.99, groups=groups)
+        for score in measure_class_scores(truth, (table, table), 0, confidence, reference):
+            if score.name in shown:
+                shown[score.name] += score.gain_lower > 0.1
+    assert shown["auc"] <= 0.005 * runs + 3 * np.sqrt(runs * 0.005), shown
+
+
+@pytest.mark.parametrize("noise", [0.1, 1.0])
+@pytest.mark.parametrize("leak", [0.0, 0.5])
+def test_measure_class_scores__of_many_targets_are_beyond_partners_with_releases_exchanged(
+    noise: float, leak: float
+) -> None:
+    """Bins of a target still rank: who read it best was said to have gained .25 to .32 by it."""
+    random, n, names = np.random.default_rng(5), 6000, ("auc", "tpr_at_0.01")
+    folds, shown, runs = np.arange(n) % 5, dict.fromkeys(("auc", "tpr_at_0.01"), 0), 40
+    for _ in range(runs):
+        target, released = random.normal(size=(2, n))
+        chance = scipy.stats.norm.cdf(target / noise)
+        secret = (random.random(n) < chance).astype(int)
+        released += leak * secret
+        known = np.column_stack([1 - chance, chance])
+        cells, partners = cut_cells(folds, target[:, None], known)
+        assert partners is not None
+        said = [
+            scipy.special.logit(chance.clip(1e-9, 1 - 1e-9)) + (leak or 0.1) * x
+            for x in (released, released[partners])
+        ]
+        mine, others = ((table, table) for table in (np.column_stack([-x, x]) for x in said))
+        reference = ScoredAgainst((known, known), folds, cells, partners, others)
+        scores = measure_class_scores(secret, mine, 0, Confidence(0.9), reference)
+        for score in scores:
+            if score.name in names:
+                shown[score.name] += score.gain_lower > 0
+    if leak:
+        assert shown["auc"] > (0.95 if noise == 1 else 0.5) * runs
+    else:
+        assert max(shown.values()) <= 0.05 * runs + 3 * np.sqrt(runs * 0.05 * 0.95), shown
 
 
 @pytest.mark.parametrize("shares", [[0.5, 0.5], [0.34, 0.33, 0.33], [0.6, 0.4]])

@@ -41,7 +41,7 @@ def test_measure_evenness__plans_the_limits_of_random_rankings(law: str) -> None
     for _ in range(N_DRAWS):
         y, z = draw(law, rng)
         k = int(z.max()) + 1
-        cells = cut_cells(rng.integers(5, size=N_RECORDS), y[:, None].astype(float), None)
+        cells, _ = cut_cells(rng.integers(5, size=N_RECORDS), y[:, None].astype(float), None)
         ranking = rng.normal(size=(N_RECORDS, k))
         moved = roc.average_areas(z, ranking, cells)[1]
         spreads.append(k / (k - 1) * np.sqrt(moved @ moved))

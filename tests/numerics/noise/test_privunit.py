@@ -288,7 +288,7 @@ def test_release__beyond_the_ball_is_refused() -> None:
 
 @pytest.mark.parametrize(("epsilon", "width"), [(0.009, 20), (20.1, 20), (1.0, 2049)])
 def test_privunit__refuses_what_is_not_drawn_exactly(epsilon: float, width: int) -> None:
-    with pytest.raises(OptionError, match="is not drawn exactly"):
+    with pytest.raises(OptionError, match="is inexact"):
         plan_mechanism(epsilon, width, "l2", "privunit")
     assert find_epsilons(20, "l2", "privunit") == (0.01, 20.0)
     with pytest.raises(OptionError, match="the law of the l2 norm"):

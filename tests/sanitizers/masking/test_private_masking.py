@@ -246,7 +246,7 @@ def test_fit__refuses_delta_above_one_in_the_records_and_gaps() -> None:
 def test_check__names_numbers_that_work_before_a_record_is_read() -> None:
     """The number of records is one that the fit then takes, and so is delta."""
     schema = replace(Records(make(400)[0], desired=make(400)[1]).schema, n_records=120)
-    with pytest.raises(InputError, match="nothing but noise") as refused:
+    with pytest.raises(InputError, match="noisy number is noise") as refused:
         private_masking.check_private(options(), schema)
     least = int(re.findall(r"at least ([0-9,]+) records", str(refused.value))[0].replace(",", ""))
     private_masking.check_private(options(), replace(schema, n_records=least))

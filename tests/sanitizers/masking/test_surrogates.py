@@ -304,7 +304,7 @@ def test_fit__refuses_integers_and_blurs_them_on_demand() -> None:
         (lambda x, y: x.__setitem__((3, 1), np.inf), "missing or infinite"),
         (lambda x, y: x.__setitem__((slice(None), 1), np.nan), "600 of 600"),
         (lambda x, y: y.__setitem__(slice(None), 2.5), "does not vary"),
-        (lambda x, y: y.__setitem__(slice(None), np.nan), "does not vary, or is missing"),
+        (lambda x, y: y.__setitem__(slice(None), np.nan), "is constant or missing"),
         (lambda x, y: y.__setitem__(4, np.inf), "response is infinite"),
         (lambda x, y: x.__setitem__((slice(None), 2), x[:, 2] * 1e202), "600 of 600 .* beyond"),
     ],

@@ -286,7 +286,7 @@ def test_fit_minimax_filter__refuses_codes_out_of_range() -> None:
     [
         ({"n_filtered": 10}, "n_filtered is 10 for records of 9 features"),
         ({"desired_weights": (1.0, 2.0)}, "desired_weights has 2 entries for 1 variables"),
-        ({"confidential_weights": (0.0,)}, "or one is not positive"),
+        ({"confidential_weights": (0.0,)}, "or one <= 0"),
         ({"single_out": 9.0}, "single_out is 9.0, no class"),
         ({"single_out": 1.0, "confidential_task": "regression"}, "is read as a number"),
         ({"reconstruction_weight": 1.0}, "reconstruction has no reduced form"),

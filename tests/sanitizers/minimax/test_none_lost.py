@@ -42,7 +42,7 @@ def test_fit__begins_at_every_width(start: Any, width: int) -> None:
 
 
 def test_closed_form__whose_directions_are_final_still_refuses() -> None:
-    with pytest.raises(OptionError, match="directions avoid the confidential variables"):
+    with pytest.raises(OptionError, match="directions are free"):
         fit_privacy_lds_filter(draw(), PrivacyLdsOptions(n_filtered=5))
 
 

@@ -60,8 +60,8 @@ def measure_evenness(cells: IntArray, classes: IntArray) -> Evenness:
     Notes
     -----
     Where one class is the share `a` of a cell, the area of random ranks has the variance
-    (n + 1) / (12 n^2 a (1 - a)), and a wrong claim weighs a / (1 - a): where the target reveals
-    nearly all, few pairs are left to be compared.
+    (n + 1) / (12 n^2 a (1 - a)), by whose inverse cells count (`roc.average_areas`), and a wrong
+    claim weighs a / (1 - a): where the target reveals nearly all, few pairs are left to compare.
 
     Examples
     --------
@@ -70,7 +70,7 @@ def measure_evenness(cells: IntArray, classes: IntArray) -> Evenness:
     Evenness(areas=1.0, claims=1.0)
     >>> classes[:1000] = np.arange(1000) < 10
     >>> f"{measure_evenness(cells, classes).areas:.2f}"
-    '0.08'
+    '0.52'
     """
     counts = np.zeros((cells.max(initial=0) + 1, classes.max(initial=0) + 1))
     np.add.at(counts, (cells, classes), 1.0)
@@ -81,7 +81,7 @@ def measure_evenness(cells: IntArray, classes: IntArray) -> Evenness:
         return Evenness(0.0, 0.0)
     held, share = mixed.any(axis=0), np.where(mixed, counts / sizes, 0.5)
     k, weights = int(counts.any(axis=0).sum()), (mixed * sizes / sizes.sum())
-    spread = (weights / (share * (1 - share))).sum(axis=0)[held] / weights.sum(axis=0)[held] ** 2
+    spread = 1 / (weights * share * (1 - share)).sum(axis=0)[held]
     areas = held.sum() ** 2 / spread.sum() * k / (k - 1)
     claims = 1 / (weights * share**2 / (1 - share)).sum() / (k - 1)
     return Evenness(float(areas), float(claims))

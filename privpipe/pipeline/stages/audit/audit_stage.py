@@ -85,8 +85,7 @@ def _check_promise(
     """
     if losses.n_above:
         raise GuaranteeError(
-            f"{losses.n_above} of {losses.n_records} released records lost more utility than the "
-            "budget allows.",
+            f"{losses.n_above} of {losses.n_records} records lost more than the utility budget.",
             remedy="Nothing was published. This is a fault of privpipe: report it.",
             code="budget-exceeded",
         )

@@ -64,9 +64,8 @@ def list_unjudged(run: Run) -> list[LeftOut]:
     return [
         LeftOut(
             name,
-            f"{what} is released, and was not judged: the released records carry no labels, or too "
-            "few. Ingest some with the confidential variables, or vouch for it: [audit] vouched "
-            f"names {name}.",
+            f"{what} is released, and was not judged: the released records carry too few labels. "
+            f"Ingest some with the confidential variables, or name {name} in [audit] vouched.",
         )
         for name, what in _list_shown(run)
         if name not in vouched

@@ -178,8 +178,7 @@ def _check_shares(upper: float, lower: float, distortion_budget: float) -> None:
     raise ConvergenceError(
         f"whether a mapping of mean distortion {distortion_budget:g} keeps to information_budgets "
         f"is open: the largest share of a budget is between {lower:.6g} and {upper:.6g}.",
-        remedy="Set a smaller gap or allow more max_seconds, or multiply the budgets by "
-        f"{1.001 * upper:.6g}.",
+        remedy=f"Set a smaller gap, more max_seconds, or budgets times {1.001 * upper:.6g}.",
         code="budgets-open",
     )
 

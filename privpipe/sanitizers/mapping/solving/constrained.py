@@ -84,8 +84,7 @@ def solve_constrained_mapping(
         )
     if spent > problem.budget:
         raise OptionError(
-            f"no mapping of mean distortion {distortion_budget:g} keeps the limits on the worst "
-            "case.",
+            f"no mapping of mean distortion {distortion_budget:g} keeps the worst-case limits.",
             remedy=f"Set distortion_budget to {1.001 * spent * alphabet.unit:.4g} or more, or "
             "loosen max_posterior_odds or max_leakage.",
             code="limits-need-budget",

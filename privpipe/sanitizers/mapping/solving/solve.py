@@ -374,8 +374,7 @@ def certify_plan(alphabet: Alphabet, found: SparseMapping, gap: float) -> Sparse
     if problem:
         raise ConvergenceError(
             f"the mapping found did not pass its certificate: {problem}",
-            remedy="Nothing is returned. Report this joint and distortion; leave `start` out, or "
-            "rescale the distances.",
+            remedy="Nothing is returned. Report this; leave `start` out, or rescale distances.",
             code="not-certified",
         )
     # The solver's word does not count: where the certificate finds a wider gap, it says so.

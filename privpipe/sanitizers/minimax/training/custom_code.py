@@ -385,8 +385,7 @@ def check_rows(
     found = run(*rows)
     if [part.shape for part in found] != list(shapes):
         raise code.refuse(
-            f"{name} gives arrays of shapes {[part.shape for part in found]} for {2 * half} "
-            f"records, not {list(shapes)}.",
+            f"{name} gives arrays of shapes {[part.shape for part in found]}, not {list(shapes)}.",
             "Return one row per record.",
         )
     check_finite(code, what, found)

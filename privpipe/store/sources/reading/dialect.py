@@ -173,8 +173,7 @@ def sniff_dialect(
     if n_names == 1 and not _is_header([row for _, row in rows[first:]]):
         raise InputError(
             f"The first row of {where} may be a record: in no column its cell is surely a name.",
-            remedy="Put names into a first row of their own. If it holds names, say one of them "
-            "with --labels or --drop.",
+            remedy="Put names into a first row of their own. If it has them, --drop one.",
             code="no-header",
         )
     trim = sum(cell != cell.strip() for _, row in rows[first:] for cell in row) > len(rows)

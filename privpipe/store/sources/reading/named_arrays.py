@@ -179,8 +179,7 @@ def _name_variables(
         elif array is not None and array.shape[:1] == (n_records,) and name not in layout.drop:
             # It must not be left out unseen.
             raise InputError(
-                f"The array {name!r} of {shown(url)} is neither numbers nor text "
-                f"({array.dtype}, shape {array.shape}).",
+                f"The array {name!r} of {shown(url)} is no numbers or text ({array.dtype}).",
                 remedy="Leave it out with --drop, or store numbers or text instead.",
                 code="column-type",
             )

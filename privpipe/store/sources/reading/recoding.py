@@ -143,8 +143,7 @@ def _learn(
             found.update(names[code] for code in coded.codes)
             if sum(map(len, counts.values())) > MOST_CATEGORIES:
                 raise InputError(
-                    f"{name} and the other columns of --one-hot have more than {MOST_CATEGORIES} "
-                    "categories.",
+                    f"{name} and others of --one-hot exceed {MOST_CATEGORIES} categories.",
                     remedy="Leave identifiers and free text out with --drop.",
                     code="too-many-categories",
                 )

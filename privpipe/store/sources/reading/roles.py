@@ -92,8 +92,7 @@ def assign_roles(
     if wrong := [known[name] for name in layout.dates if not known[name].is_date]:
         raise InputError(
             f"{where} holds no dates in {_typed(wrong)}.",
-            remedy="Write dates as 2024-07-01, times as 2024-07-01T09:30:00, and leave others out "
-            "of --dates.",
+            remedy="Write dates as 2024-07-01, times as 2024-07-01T09:30:00; leave others out.",
             code="column-type",
         )
     chosen, variables = {*layout.features, *layout.dates}, set(named)
@@ -266,8 +265,7 @@ def check_keys(
         f"{where} holds in {list_names([c.label for c in keys])} another whole number for each "
         "record, as a record's key: a feature would carry it into model and release.",
         remedy=f"--drop {name} leaves it out; --labels {name} keeps it beside "
-        "the records, released only where [release] include names it. If it is a measurement, "
-        "name all features with --features.",
+        "the records, released only where [release] include names it; --features names features.",
         code="record-key",
     )
 
