@@ -83,6 +83,8 @@ def by_name(fitted: Any, x: Any) -> Any:
         If columns are missing, doubled, or are more than the map reads; with their names.
     """
     names, columns = names_of(fitted), columns_of(x)
+    if getattr(x, "ndim", 2) == 1 and hasattr(x, "index"):  # one record of a data frame
+        columns = tuple(x.index) if all(isinstance(name, str) for name in x.index) else ()
     # Plain arrays are taken as they are; only a table whose columns have names can be reordered.
     if not names or not columns or columns == names:
         return x
@@ -97,6 +99,8 @@ def by_name(fitted: Any, x: Any) -> Any:
             remedy=f"Give the columns {_listed(names)}, in any order.",
             code="columns",
         )
+    if hasattr(x, "column_names"):
+        return x.select(list(names))
     return x.sel({x.dims[1]: list(names)}) if hasattr(x, "dims") else x[list(names)]
 
 
@@ -144,14 +148,15 @@ def _like(fitted: Any, x: Any, released: AnyArray) -> Any:
         coords = {name: one for name, one in x.coords.items() if along not in one.dims}
         return type(x)(released, {**coords, along: list(names)}, x.dims, attrs=x.attrs)
     columns = dict(zip(names, released.T, strict=True))
-    if not hasattr(x, "index"):  # polars has none, and no numpy of objects
-        return type(x)({name: one.tolist() for name, one in columns.items()})
+    if not hasattr(x, "index"):  # polars and Arrow have none, and no numpy of objects
+        make = getattr(type(x), "from_pydict", type(x))
+        return make({name: one.tolist() for name, one in columns.items()})
     return type(x)(columns, index=x.index).infer_objects()
 
 
 def columns_of(x: Any) -> tuple[str, ...]:
     """Names of the columns of a table; empty for what has none."""
-    found: Any = getattr(x, "columns", None)
+    found: Any = getattr(x, "column_names", getattr(x, "columns", None))  # Arrow's are arrays
     dims: tuple[Any, ...] = tuple(getattr(x, "dims", ()))
     if found is None and len(dims) == 2 and dims[1] in getattr(x, "coords", ()):
         # Xarray names its columns by a coordinate of the second dimension.

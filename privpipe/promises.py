@@ -42,8 +42,7 @@ def check_promise(promise: Guarantee, least: Mapping[str, float], *, delta: floa
         return
     allowed = ", ".join(f"{kind} of {low:.6g} or more" for kind, low in least.items())
     raise GuaranteeError(
-        f"A map promises {promise.kind!r} of {number:g} with delta {promise.delta:g}; it can "
-        f"promise {allowed or 'nothing'}.",
+        f"It promises {promise.kind!r} of {number:g} with delta {promise.delta:g}, not {allowed}.",
         remedy="It was changed by somebody: get it from where it came, or train it again.",
         code="promise",
     )

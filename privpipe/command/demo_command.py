@@ -59,8 +59,7 @@ def prepare_demo(folder: str, n_records: int, workers: int) -> str:
     if n_records < N_ORIGINALS or n_records % N_ORIGINALS:
         raise OptionError(
             f"{n_records} records are not whole repeats of {N_ORIGINALS} scans.",
-            remedy=f"Use a multiple of {N_ORIGINALS}, such as "
-            f"{max(1, n_records // N_ORIGINALS) * N_ORIGINALS}.",
+            remedy=f"Use {max(1, n_records // N_ORIGINALS) * N_ORIGINALS}, or the like.",
         )
     folder = os.path.abspath(folder)
     _clear(folder)

@@ -138,7 +138,7 @@ def _show_account(
     overlaps: dict[str, dict[str, Overlap]],
 ) -> None:
     if not losses:
-        say(f"{shown(place)}: nothing was ever charged.")
+        say(f"{shown(place)}: nothing was ever charged, or no account is there.")
         return
     rows = [
         {

@@ -77,8 +77,7 @@ def open_command(release: str, *, public: bool) -> dict[str, Any]:
     if not path.is_file():
         raise StoreError(
             f"There is no report at {shown(page)} on this machine.",
-            remedy="`privpipe report RELEASE` renders it again from its JSON; fetch the report "
-            "of a release elsewhere first.",
+            remedy="`privpipe report RELEASE` renders it from JSON; fetch it first.",
             code="missing",
         )
     opened = _has_window() and webbrowser.open(path.resolve().as_uri())

@@ -80,8 +80,7 @@ def plan_entries(
     for label, method in found:
         if METHODS[method.name].releases == "surrogate":
             raise OptionError(
-                f"[[compare]] names {method.name!r}, whose records are no one's: they cannot be "
-                "compared record by record.",
+                f"[[compare]] names {method.name!r}, whose records are no one's.",
                 remedy="Leave it out.",
                 code="surrogate",
             )

@@ -237,7 +237,7 @@ def rank_error(null: FloatArray, count: float, names: Sequence[str]) -> RankErro
         f"{null.shape[1]} of {len(null)} directions of the training features are constant or "
         f"combinations of others ({count:g} records); features involved: "
         f"{', '.join(shown)}{more}.",
-        remedy="Drop those features, train on more records, or set [method] ridge, say 1e-6.",
+        remedy="Drop those features, train on more records, or set [method] ridge = 1e-6.",
     )
 
 

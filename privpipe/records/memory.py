@@ -124,7 +124,7 @@ class Records(ShardsInTurn):
         n_shards: int = 1,
     ) -> None:
         names = _names_of_columns(features)
-        x = np.asarray(features)
+        x = np.asarray(fill_masked(features))
         if x.ndim != 2:
             raise InputError(
                 f"features has {x.ndim} dimensions, not 2.",
@@ -291,25 +291,37 @@ def _as_column(values: AnyArray, name: str, classes: bool | None) -> tuple[Float
     classes
         Whether numbers are classes; None if that is not said.
     """
-    # A data frame of several types comes as objects: each column has a type of its own.
-    plain = np.array(values.tolist()) if values.dtype.kind == "O" else values
-    if plain.dtype.kind in "iu" and classes is None:
+    if values.dtype.kind == "O":
+        # A data frame of several types comes as objects: each column has a type of its own.
+        missing = _find_missing(values)
+        present, column = _as_column(np.array(values[~missing].tolist()), name, classes)
+        whole = np.full(len(values), np.nan)
+        whole[~missing] = present
+        return whole, column
+    if values.dtype.kind in "iu" and classes is None:
         classes = guess_classes(
-            plain, name, "Give text or floating numbers, or say categorical= or numeric=."
+            values, name, "Give text or floating numbers, or say categorical= or numeric=."
         )
-    if plain.dtype.kind in "iuf":
+    if values.dtype.kind in "iuf":
         if not classes:
-            return plain.astype(np.float64), Column(name)
-        coded, n_classes = code_classes(plain)
+            return values.astype(np.float64), Column(name)
+        coded, n_classes = code_classes(values)
         return coded, Column(name, n_classes)
-    if plain.dtype.kind not in "bUST":
+    if values.dtype.kind not in "bUST":
         raise InputError(
-            f"{name} holds neither numbers alone nor text alone (dtype {plain.dtype}).",
+            f"{name} holds neither numbers alone nor text alone (dtype {values.dtype}).",
             remedy="Give numbers, text or booleans; leave out records without a class.",
             code="dtype",
         )
-    kinds, codes = np.unique(plain, return_inverse=True)
+    kinds, codes = np.unique(values, return_inverse=True)
     return codes.astype(np.float64), Column(name, len(kinds), tuple(map(str, kinds.tolist())))
+
+
+def _find_missing(values: AnyArray) -> protocols.BoolArray:
+    """None, NaN and what pandas has for them."""
+    import pandas as pd  # slow to load
+
+    return np.asarray(pd.isna(values))
 
 
 def _as_codes(values: ArrayLike | None, n_records: int) -> tuple[IntArray, tuple[Column, ...]]:
@@ -334,8 +346,7 @@ def _as_codes(values: ArrayLike | None, n_records: int) -> tuple[IntArray, tuple
 
 def _as_category(values: AnyArray, name: str) -> tuple[IntArray, Column]:
     """Codes of text in sorted order, -1 where it is missing."""
-    # NaN is the only value that differs from itself.
-    missing = np.array([value is None or value != value for value in values])
+    missing = _find_missing(values)
     texts = [write_category(value) for value in values[~missing]]
     # Sorted, so that the codes do not depend on the order of the records.
     kinds, places = np.unique(np.array(texts, np.str_), return_inverse=True)

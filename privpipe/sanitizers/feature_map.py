@@ -66,8 +66,13 @@ class FeatureMap:
 
 
 def fill_masked(values: Any) -> Any:
-    """Values, with NaN where an array of NumPy masks them."""
-    return np.ma.filled(values.astype(np.float64), np.nan) if np.ma.isMA(values) else values
+    """Values; what an array of NumPy masks is missing: NaN, or None where they are no floats."""
+    if not np.ma.isMA(values):
+        return values
+    if values.dtype.kind == "f":
+        return np.ma.filled(values, np.nan)
+    nothing = np.array(None, object)
+    return np.where(np.ma.getmaskarray(values), nothing, np.ma.getdata(values).astype(object))
 
 
 def as_reals(values: Any, name: str) -> AnyArray:
@@ -96,9 +101,9 @@ def check_not_lazy(x: Any) -> None:
     """Raise InputError for a lazy array, which would be computed whole in silence."""
     graph = getattr(x, "__dask_graph__", None)
     # Xarray has the method whether or not it is lazy: only a graph says so.
-    if callable(graph) and graph() is not None:
+    if (callable(graph) and graph() is not None) or hasattr(x, "data_vars"):
         raise InputError(
-            f"Records are a lazy {type(x).__name__}, which `apply` would compute whole.",
+            f"Records are a {type(x).__name__}, lazy or of many arrays: `apply` reads no such.",
             remedy="Use privpipe.apply_lazily (Dask) or privpipe.apply_dataset (xarray), which "
             "stay lazy, or call .compute() first.",
             code="lazy",

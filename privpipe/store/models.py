@@ -151,8 +151,7 @@ def open_model(url: Place) -> RecordMap:
     if fitted.reads == "attributes" and header["format_version"] < NAMED_SINCE:
         warnings.warn(
             f"The model {location.shown(url)} does not know the names of the categories that it "
-            "reads: codes are taken as they are. Use it only with the collection that it was "
-            "trained on, or train it again.",
+            "reads: codes are taken as they are. Train it again.",
             PrivacyWarning,
             stacklevel=2,
         )
@@ -205,7 +204,7 @@ def _check_alone(url: str) -> None:
     strange += objects.list_empty_folders(url)
     if strange:
         raise FormatError(
-            f"{location.shown(url)} holds {len(strange)} objects that are not of the model "
+            f"{location.shown(url)} holds {len(strange)} strange objects "
             f"({location.shown(strange[0])}).",
             remedy="Nothing was published. `privpipe purge`, then run again.",
             code="damaged",

@@ -146,7 +146,7 @@ def test_gather_sample__finds_the_few_that_carry_a_label(tmp_path: Path) -> None
 def test_draw_sample__of_nobody_is_an_error_that_names_the_way_out(tmp_path: Path) -> None:
     collection = write(tmp_path, 1000, labelled=0)
     drawing = Drawing(collection, Published(), 150, *place(tmp_path / "place"))
-    with pytest.raises(InputError, match="no held-out one has a confidential label"):
+    with pytest.raises(InputError, match="is held out and labelled"):
         draw_sample(drawing)
 
 

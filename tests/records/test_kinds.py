@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from privpipe import Records, fit_leace_eraser, ingest, open_collection
@@ -103,3 +104,31 @@ def test_ingest__names_what_it_guessed(tmp_path):
         warnings.simplefilter("error")
         options = IngestOptions(numeric=("y",), categorical=("age",))
         ingest(tmp_path / "s.npz", tmp_path / "d.zarr", options)
+
+
+@pytest.mark.parametrize(
+    "hide",
+    [
+        lambda text, gone: np.ma.masked_array(text, mask=gone),
+        lambda text, gone: pd.Series(text).mask(gone),
+        lambda text, gone: pd.Categorical(pd.Series(text).mask(gone)),
+        lambda text, gone: pd.Series(text, dtype="string").mask(gone),
+        lambda text, gone: np.where(gone, None, text.astype(object)),
+        lambda text, gone: np.ma.masked_array((text == "a").astype(int), mask=gone),
+    ],
+    ids=["masked", "series", "categories", "strings", "objects", "masked integers"],
+)
+def test_records__a_missing_class_is_no_class_and_is_not_quoted(hide):
+    """A masked cell raised an error of NumPy with another record's class; NaN was a class."""
+    text, gone = np.where(np.arange(200) % 2, "a", "b"), np.arange(200) < 30
+    records = Records(np.ones((200, 2)), desired=hide(text, gone))
+    assert records.schema.desired[0].n_categories == 2
+    (shard,) = records.shards()
+    assert (np.isnan(shard.desired[:, 0]) == gone).all()
+
+
+@pytest.mark.parametrize("dtype", ["i8", "f4"])
+def test_records__masked_features_are_not_learned_from(dtype):
+    masked = np.ma.masked_array(np.arange(80).reshape(20, 4).astype(dtype), mask=np.eye(20, 4) > 0)
+    (shard,) = Records(masked).shards()
+    assert np.isnan(shard.features).sum() == 4

@@ -8,6 +8,7 @@ import dask.dataframe
 import numpy as np
 import pandas as pd
 import polars
+import pyarrow as pa
 import pytest
 import xarray as xr
 
@@ -75,8 +76,18 @@ def test_apply__gives_back_the_kind_of_table_that_it_got(frame, fitted):
     pd.testing.assert_frame_equal(lazily.compute(), released, check_index_type=False)
     labelled = fitted.apply(xr.DataArray(shuffled, dims=("person", "what")))
     assert labelled.person.to_numpy().tolist() == frame.index.tolist()
-    for table in (released, of_polars, labelled.sel(what=names).to_pandas()):
+    of_arrow = fitted.apply(pa.Table.from_pandas(shuffled, preserve_index=False))
+    of_batch = fitted.apply(pa.RecordBatch.from_pandas(shuffled, preserve_index=False))
+    assert isinstance(of_arrow, pa.Table)
+    assert isinstance(of_batch, pa.RecordBatch)
+    labels = labelled.sel(what=names).to_pandas()
+    for table in (released, of_polars, labels):
         np.testing.assert_array_equal(table[names], expected)
+    for arrow in (of_arrow, of_batch):  # its columns lie otherwise in memory
+        np.testing.assert_allclose(arrow.to_pandas()[names], expected, rtol=1e-9)
+    np.testing.assert_allclose(fitted.apply(shuffled.iloc[7]), expected[7], rtol=1e-12)
+    with pytest.raises(InputError, match="Dataset"):
+        fitted.apply(xr.Dataset.from_dataframe(frame))
 
 
 def test_apply__refuses_columns_that_are_missing_or_too_many(frame, fitted):

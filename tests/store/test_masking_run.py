@@ -435,7 +435,7 @@ SPOILT: dict[str, tuple[str, dict[str, str], dict[str, Any], str, int]] = {
     ),
     "missing features": ("score", {"b@5": "", "b@6": "", "b@7": ""}, {}, "missing or infinite", 3),
     "a missing column": ("score", {"b": ""}, {"missing": "complete"}, "missing in every record", 3),
-    "a constant response": ("score", {"score": "3.7251"}, {}, "does not vary", 3),
+    "a constant response": ("score", {"score": "3.7251"}, {}, "is constant or missing", 3),
     "a missing response": ("score", {"score": ""}, {}, "is constant or missing", 3),
     "one class": ("kept", {"kept": "yes"}, {}, "does not vary|one and the same", 3),
     "nothing desired": ("", {}, {}, r"needs \[collection\] desired", 2),
@@ -443,7 +443,7 @@ SPOILT: dict[str, tuple[str, dict[str, str], dict[str, Any], str, int]] = {
     "an infinite response": ("score", {"score@5": "-inf", "score@6": "inf"}, {}, "infinite", 3),
     "too few surrogates": ("score", {}, {"n_surrogates": 4}, "at least as many", 2),
     "far scales, literal": ("score", {"a*": "1e12"}, {"solver": "literal"}, "more than 1e6", 3),
-    "values beyond all squares": ("score", {"a*": "1e201"}, {}, "beyond 1e", 3),
+    "values beyond all squares": ("score", {"a*": "1e201"}, {}, "exceed 1e", 3),
     "a class of two": ("kept", {"kept@1": "perhaps", "kept@2": "perhaps"}, {}, "holds more", 3),
 }
 

@@ -195,8 +195,7 @@ def draw_sample(drawing: Drawing) -> DrawnSample:
     drawn = _repeat(gather_sample(drawing), drawing.most)
     if not len(drawn.words):
         raise InputError(
-            f"None of the {drawing.collection.n_records} records can be attacked: no held-out one "
-            "has a confidential label.",
+            f"None of the {drawing.collection.n_records} records is held out and labelled.",
             remedy="Hold out more, or give labels to some records that the fit does not see.",
             code="too_few_records",
         )

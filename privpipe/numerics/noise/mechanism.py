@@ -37,8 +37,7 @@ _SECRET = (
 _NOT_HIDDEN = (
     "Records are protected one by one, not what several records of one person reveal together. Nor "
     "is what is published beside the features: other variables, which records are withheld, "
-    "counts of clipped ones, the audit's figures and its time. The digest of the source confirms "
-    "a guess of all records."
+    "counts of clipped ones, the audit's figures and time. The source's digest confirms guesses."
 )
 
 _THEOREMS: dict[Law, str] = {

@@ -404,8 +404,7 @@ def check_server(settings: Mapping[str, str] = os.environ) -> str:
     if not parts.hostname:
         raise ClusterError(
             "PREFECT_API_URL names no Prefect server.",
-            remedy="Start one (deploy/RUNBOOK.md, first page) and set PREFECT_API_URL to "
-            "http://127.0.0.1:4200/api.",
+            remedy="Start one (deploy/RUNBOOK.md, first page) and set PREFECT_API_URL.",
             code="no-server",
         )
     if is_loopback(parts.hostname):

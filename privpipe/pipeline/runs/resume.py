@@ -35,8 +35,7 @@ def is_published(options: RunOptions, collection: Collection) -> bool:
         if changed := say_changed_code(find_code(header["options"]), now):
             raise StoreError(
                 f"Since {shown(url)} was made, {changed}; a release is never overwritten.",
-                remedy="Nothing was made or published. Choose another place for what this code "
-                "makes, or restore the file.",
+                remedy="Nothing was made or published. Use another place, or restore the file.",
                 code="code-changed",
             )
     raise StoreError(

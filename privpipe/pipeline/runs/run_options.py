@@ -43,7 +43,7 @@ class Section(DescribedBelow, BaseModel):
 class CollectionSection(Section):
     """``[collection]``: the records to sanitise."""
 
-    path: str
+    path: Annotated[str, Field(min_length=1)]
     """URL or local path of the collection."""
     desired: tuple[str, ...] = ()
     """Variables whose prediction must keep working."""
@@ -77,7 +77,8 @@ class TrainingSection(Section):
 class ReleaseSection(Section):
     """``[release]``: where the release goes and what it holds beside the features."""
 
-    path: str
+    # Braces of another name would be one place for all times.
+    path: Annotated[str, Field(pattern=r"^([^{]|\{logical_time\})+$")]
     """URL or local path of the release; must not exist. {logical_time} is filled with the time
     that a scheduled run is for, or that of --time."""
     include: tuple[str, ...] = ()
@@ -103,7 +104,7 @@ class ClusterSection(Section):
     kind: Literal["local", "slurm", "kubernetes", "gateway", "coiled"] = "local"
     """Who starts the workers; all but local by their own library and its section of Dask's
     configuration (queue, memory, image)."""
-    workers: Annotated[int | None, Field(ge=0)] = None
+    workers: Annotated[int | None, Field(ge=0, le=100_000)] = None
     """Worker processes; 0 does all work in this process."""
     memory_limit: str = "auto"
     """Memory per local worker, as "4GiB"."""

@@ -133,8 +133,7 @@ def check_noisy(options: NoisyOptions, schema: ShardSchema, *, filters: Filters)
             f"The {' and the '.join(learned)} of the noisy filter would be learned from records "
             "that are not said to be public: what they reveal is outside the promise.",
             remedy="Name public records as [training] with public = true. Or give a threshold, "
-            "centre = false and no learned filter. Or set [method] allow_data_bound = true, and "
-            "the release promises nothing.",
+            "centre = false and no learned filter. Or allow_data_bound = true: no promise.",
             code="not-public",
         )
     first = options.filter is not None and options.order == "filter_then_noise"

@@ -279,8 +279,7 @@ def factor_lift(
     encoder, lift = factor_predictor(predictor)
     if encoder.shape[0] == encoder.shape[1] > 1:
         warnings.warn(
-            "The desired predictions determine the whole record: nothing can be removed but what "
-            "the utility budget buys.",
+            "The desired predictions determine the whole record: only the budget removes.",
             PrivacyWarning,
             stacklevel=3,
         )

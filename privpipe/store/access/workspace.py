@@ -122,8 +122,7 @@ def check_name(url: str) -> None:
     if n_bytes + more > MOST_NAME_BYTES:
         raise OptionError(
             f"The name {shown(os.path.basename(path)[:40])}... has {n_bytes} bytes; with that of "
-            f"its workspace beside it, {more} bytes more, it is longer than the {MOST_NAME_BYTES} "
-            "that a file system keeps.",
+            f"its workspace beside it, {more} bytes more, it is above {MOST_NAME_BYTES}.",
             remedy=f"Give a name of at most {MOST_NAME_BYTES - more} bytes.",
             code="place",
         )

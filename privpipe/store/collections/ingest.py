@@ -259,8 +259,7 @@ def _say_guesses(coders: Sequence[Coder]) -> None:
     for what, way, names in (("classes", "numeric", classes), ("numbers", "categorical", numbers)):
         if names:
             warnings.warn(
-                f"{', '.join(names)}: whole numbers, which are stored as {what}. If they are not, "
-                f"name them with --{way}.",
+                f"{', '.join(names)}: whole numbers, which are stored as {what}. Else use --{way}.",
                 GuessWarning,
                 stacklevel=4,
             )

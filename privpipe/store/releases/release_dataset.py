@@ -279,8 +279,7 @@ class ReleaseView:
         if "privpipe" not in dataset.attrs:
             raise InputError(
                 "This dataset is no release of privpipe.",
-                remedy="Open one with privpipe.open_release; arithmetic drops attributes unless "
-                "xarray is set to keep them.",
+                remedy="Open one with privpipe.open_release; arithmetic drops attributes.",
             )
         self.dataset = dataset
 

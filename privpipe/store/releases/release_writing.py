@@ -291,8 +291,7 @@ def _copy_made(plan: ReleasePlan, progress: Callable[[int], None] | None) -> Non
     made = measure_objects(plan.data_url)
     if strange := sorted(measure_objects(plan.url).keys() - made.keys()):
         raise IncompleteReleaseError(
-            f"{shown(plan.url)} holds {len(strange)} objects that are not of the release "
-            f"({shown(strange[0])}).",
+            f"{shown(plan.url)} holds {len(strange)} strange objects ({shown(strange[0])}).",
             remedy="Nothing was published. Choose another place, or remove them, then run again.",
         )
     keys = sorted(made)

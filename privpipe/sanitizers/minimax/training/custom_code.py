@@ -121,9 +121,8 @@ class CustomCode(PickledTrust):
             raise OptionError(
                 f"The file of the {self.what} {self.name!r} has the SHA-256 {self.sha256}, which "
                 f"is not trusted here: nothing of it was run.{say_trusted()}",
-                remedy="Read it (a model's `source` is its text, as it was trained with). Then: "
-                "privpipe run CONFIG --trust SHA256 (remembered), or in Python "
-                "privpipe.trust_filter('the_file.py').",
+                remedy="Read it (a model's `source` is its text). Then: privpipe run CONFIG "
+                "--trust SHA256 (remembered), or privpipe.trust_filter('the_file.py').",
                 code="filter-untrusted",
             )
 

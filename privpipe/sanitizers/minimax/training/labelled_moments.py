@@ -346,8 +346,7 @@ def _check_classes(role: str, column: Column, label: LabelMoments, n_records: in
     # With a class for every record a head predicts all of them, whatever the filter.
     if n_records <= len(values):
         raise InputError(
-            f"{n_records} training records are too few for the {len(values)} classes of "
-            f"the {role} variable {column.name!r}.",
+            f"{n_records} records are too few for {len(values)} classes of {column.name!r}.",
             remedy="Train on more records than classes.",
             code="too_few_records",
         )

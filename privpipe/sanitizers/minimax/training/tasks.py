@@ -54,7 +54,7 @@ class TaskOptions(MethodOptions):
     reconstruction_weight: NonNegative = 0.0
     """Weight of reconstructing the features, as utility; 0 leaves it out."""
     single_out: float | None = None
-    """Value (or code) of the one confidential variable to separate from the rest: the adversary
+    """Number, or code of a text, of the confidential variable to separate from all: the adversary
     only infers whether a record is of this class."""
 
     multiplies: ClassVar[bool] = True
