@@ -237,6 +237,8 @@ def status_command(release: str) -> dict[str, Any]:
         said = ["published"] * published + [how] * begun
         say(f"{shown(release)}: {'; '.join(said) or 'nothing here'}")
         return content
+    if state.stage == "gate" and not running:
+        how = "refused by the gate, or interrupted there; `privpipe run` asks it again"
     say(
         f"{shown(release)}: {how}. Run {state.run_id}, started {state.started}, stage "
         f"{state.stage}, {content['chunks_done']} of {state.n_chunks or '?'} chunks."

@@ -71,8 +71,7 @@ def fill_masked(values: Any) -> Any:
         return values
     if values.dtype.kind == "f":
         return np.ma.filled(values, np.nan)
-    nothing = np.array(None, object)
-    return np.where(np.ma.getmaskarray(values), nothing, np.ma.getdata(values).astype(object))
+    return np.where(np.ma.getmaskarray(values), np.array(None), values.data.astype(object))
 
 
 def as_reals(values: Any, name: str) -> AnyArray:

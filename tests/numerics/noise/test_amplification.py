@@ -100,6 +100,15 @@ def test_amplified__is_the_own_loss_where_nothing_hides() -> None:
     assert amplify_by_shuffling(800.0, 10**6, 1e-9) == 800.0
 
 
+@pytest.mark.parametrize("epsilon", [20.0, 25.0, 28.0])
+def test_amplified__is_the_true_loss_of_two_records_that_hide_next_to_nothing(
+    epsilon: float,
+) -> None:
+    """The true one to 60 digits; what is left of 1 by a difference made it too small by 1e-5."""
+    truth = epsilon - 0.0100503359
+    assert truth <= amplify_by_shuffling(epsilon, 2, 0.01) <= truth + 1e-8
+
+
 def test_amplified__pays_for_the_delta_of_each_draw() -> None:
     """As much as its theorem says; where that is all, the draw's own loss is what is said."""
     pure = amplify_by_shuffling(1.0, 10**4, 1e-6)
