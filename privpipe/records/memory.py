@@ -294,10 +294,10 @@ def _as_column(values: AnyArray, name: str, classes: bool | None) -> tuple[Float
     if values.dtype.kind == "O":
         # A data frame of several types comes as objects: each column has a type of its own.
         missing = _find_missing(values)
-        present, column = _as_column(np.array(values[~missing].tolist()), name, classes)
-        whole = np.full(len(values), np.nan)
-        whole[~missing] = present
-        return whole, column
+        if (plain := np.array(values[~missing].tolist())).dtype.kind != "O":
+            whole = np.full(len(values), np.nan)
+            whole[~missing], column = _as_column(plain, name, classes)
+            return whole, column
     if values.dtype.kind in "iu" and classes is None:
         classes = guess_classes(
             values, name, "Give text or floating numbers, or say categorical= or numeric=."

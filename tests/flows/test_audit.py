@@ -44,7 +44,7 @@ def check(losses: UtilityLosses, cost: UtilitySummary | None, *, is_dense: bool 
 def test_check_promise__refuses_a_single_record_above(
     cost: UtilitySummary | None, is_dense: bool
 ) -> None:
-    with pytest.raises(GuaranteeError, match="1 of 100 released records lost more") as caught:
+    with pytest.raises(GuaranteeError, match="1 of 100 records lost more") as caught:
         check(found(n_above=1), cost, is_dense=is_dense)
     assert caught.value.code == "budget-exceeded"
 

@@ -28,7 +28,7 @@ def test_check__takes_weights_for_methods_that_count_by_them(tmp_path: Path) -> 
             'name = "pca"\nn_filtered = 2',
         )
     )
-    with pytest.raises(OptionError, match="'pca' counts every record once") as caught:
+    with pytest.raises(OptionError, match="'pca' counts records once") as caught:
         check_stage(read_options(str(config)))
     assert "leace" in caught.value.remedy
 

@@ -84,7 +84,7 @@ def test_fit__counts_records_without_a_label(name):
     )
     told = [w for w in fit(name, records) if issubclass(w.category, LeftOutWarning)]
     assert told
-    assert all("7 of 120 training records have no" in str(w.message) for w in told)
+    assert all("7 of 120 records have no" in str(w.message) for w in told)
 
 
 @pytest.mark.parametrize("n_missing", [0, 7])
@@ -101,4 +101,4 @@ def test_fit__of_a_privacy_mapping_counts_records_without_a_private_label(n_miss
     )
     told = [w for w in fit("privacy_mapping", records) if issubclass(w.category, LeftOutWarning)]
     assert len(told) == (n_missing > 0)
-    assert all("7 of 120 training records have no private label" in str(w.message) for w in told)
+    assert all("7 of 120 records have no private label" in str(w.message) for w in told)

@@ -100,7 +100,7 @@ def test_fit_privacy_lds_filter__guards_every_direction(n_private: int) -> None:
 
 def test_fit_privacy_lds_filter__refuses_more_than_can_be_guarded() -> None:
     # Nine features, one direction for the two classes to hide, one for the target's.
-    with pytest.raises(OptionError, match="only 8 directions avoid"):
+    with pytest.raises(OptionError, match="8 directions are free"):
         fit_privacy_lds_filter(_records(), PrivacyLdsOptions(n_filtered=9))
     with pytest.warns(UserWarning, match="the targets use 1"):
         found = fit_privacy_lds_filter(_records(), PrivacyLdsOptions(n_filtered=8))

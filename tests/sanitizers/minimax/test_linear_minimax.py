@@ -262,7 +262,7 @@ BROKEN[5, 1] = np.inf
         ({"desired": None}, "no desired variable"),
         ({"features": BROKEN}, "training records hold features that are not finite"),
         ({"desired": np.full(60, np.nan)}, "All 60 training records lack"),
-        ({"confidential": np.arange(60)}, "60 training records are too few for the 60 classes"),
+        ({"confidential": np.arange(60)}, "60 records are too few for 60 classes"),
         ({"desired": np.full(60, 0.5)}, "is constant in the training records"),
     ],
 )

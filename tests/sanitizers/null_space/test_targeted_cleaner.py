@@ -157,7 +157,7 @@ def test_same_predictor__is_allowed_and_warned_of():
 @pytest.mark.parametrize(
     ("changes", "kind", "match"),
     [
-        ({"confidential_predictor": np.ones((4, 1))}, InputError, "4 rows, the desired one 10"),
+        ({"confidential_predictor": np.ones((4, 1))}, InputError, "4 rows, not 10"),
         ({"confidential_predictor": np.zeros((10, 1))}, InputError, "nothing to protect from"),
         ({"confidential_predictor": np.full(10, np.nan)}, InputError, "not finite"),
         ({"variant": "best"}, OptionError, "variant is 'best'"),

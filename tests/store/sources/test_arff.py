@@ -96,10 +96,10 @@ def test_read_labels__needs_labels(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (HEADER + "1,2,3,secret,0\n", "1 records hold a value of 'kind' that the header"),
+        (HEADER + "1,2,3,secret,0\n", "1 records hold an undeclared value of 'kind'"),
         (HEADER + "1,2,3,red\n", "row 10 has 4 cells instead of 5"),
         (HEADER + "secret,2,3,red,0\n", "'plain' that is not a number"),
-        (HEADER + "% c\n\n{0 secret}\n", r"sparse rows, which are not read\..*\.npz"),
+        (HEADER + "% c\n\n{0 secret}\n", r"sparse rows, which are not read\..*\.csv"),
         (HEADER.replace("real", "secretly"), "line 5 declares an attribute of a type"),
         (HEADER.replace("@data\n", ""), "no @data line"),
         ("@relation x\n@attribute\n@data\n", "line 2 is not a complete @attribute"),

@@ -115,8 +115,8 @@ def test_ingest__objects_are_never_loaded(tmp_path):
         ({".b": np.arange(4)}, InputError, r"cannot be named '\.b'"),
         ({"feature_names": np.array(["u", "u"])}, InputError, "columns named u"),
         ({"feature_names": np.array(["u", "v"]), "v": np.arange(4)}, InputError, "columns named v"),
-        ({"day": np.arange(4).astype("M8[D]")}, InputError, r"'day' .*neither numbers nor text"),
-        ({"cube": np.zeros((4, 2, 2))}, InputError, r"'cube' .* shape \(4, 2, 2\)"),
+        ({"day": np.arange(4).astype("M8[D]")}, InputError, r"'day' .*no numbers or text"),
+        ({"cube": np.zeros((4, 2, 2))}, InputError, r"'cube' .*float64"),
         ({"b": np.array([b"a", b"b", b"c", b"\xff"])}, FormatError, "not text in UTF-8"),
     ],
 )

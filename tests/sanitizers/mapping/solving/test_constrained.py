@@ -82,7 +82,7 @@ def test_solve_constrained_mapping__refuses_what_is_no_option_and_keeps_its_time
 def test_solve_constrained_mapping__says_the_budget_that_limits_need() -> None:
     counts, codes = draw_counts(7), make_grid(4, 3)
     joint = counts / counts.sum()
-    with pytest.raises(OptionError, match="keeps the limits") as error:
+    with pytest.raises(OptionError, match="keeps the worst-case limits") as error:
         solve_constrained_mapping(joint, codes, distortion_budget=0.01, max_posterior_odds=1.2)
     budget = float(str(error.value.remedy).split("distortion_budget to ")[1].split(" ")[0])
     mapping = solve_constrained_mapping(

@@ -57,7 +57,7 @@ def test_one_hot__names_what_it_cannot_take(
     with pytest.raises(OptionError, match="no column 'color', did you mean 'colour'"):
         read(write(tmp_path), one_hot=("color",))
     monkeypatch.setattr(recoding, "MOST_CATEGORIES", 3)
-    with pytest.raises(InputError, match="more than 3"):
+    with pytest.raises(InputError, match="exceed 3"):
         read(write(tmp_path), one_hot=("colour",))
 
 
