@@ -238,7 +238,7 @@ def status_command(release: str) -> dict[str, Any]:
         say(f"{shown(release)}: {'; '.join(said) or 'nothing here'}")
         return content
     if state.stage == "gate" and not running:
-        how = "refused by the gate, or interrupted there; `privpipe run` asks it again"
+        how = "refused by the gate, or interrupted there; `privpipe run` repeats it"
     say(
         f"{shown(release)}: {how}. Run {state.run_id}, started {state.started}, stage "
         f"{state.stage}, {content['chunks_done']} of {state.n_chunks or '?'} chunks."
