@@ -204,8 +204,7 @@ def _check_alone(url: str) -> None:
     strange += objects.list_empty_folders(url)
     if strange:
         raise FormatError(
-            f"{location.shown(url)} holds {len(strange)} strange objects "
-            f"({location.shown(strange[0])}).",
+            f"{location.shown(url)} holds strange objects ({location.shown(strange[0])}).",
             remedy="Nothing was published. `privpipe purge`, then run again.",
             code="damaged",
         )

@@ -117,7 +117,7 @@ def test_release__two_of_nearly_the_same_records_leak_the_one_between_them(tmp_p
         "confidential_advantage_max": 1.0,
         "exposed_max": 1.0,
     }
-    with pytest.raises(GateError, match="a raw record is solved for from both releases"):
+    with pytest.raises(GateError, match="both releases give a raw record"):
         release(second, "after", method={"n_surrogates": 3000}, audit=named, gate=gate)
 
 

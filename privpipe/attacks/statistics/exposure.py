@@ -90,7 +90,8 @@ def measure_exposure(
     if baseline is None:
         return confidence.find(claims.estimate, claims.limits, "ranks")
     others = _rank_claims(truth, baseline[0], where, false_positive, confidence)
-    units = baseline[1] if confidence.groups is None else confidence.groups
+    groups = confidence.groups
+    units = baseline[1] if groups is None else intervals.code_groups(groups, len(groups))[0]
     mine, theirs = (np.bincount(units, one.made) for one in (claims, others))
     varies = np.ptp(mine) > 0 and np.ptp(theirs) > 0
     alike = max(0.0, float(np.corrcoef(mine, theirs)[0, 1])) if varies else 0.0

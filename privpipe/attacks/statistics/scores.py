@@ -150,10 +150,9 @@ class ScoredAgainst:
     @property
     def pairs(self) -> IntArray:
         """First row of those that exchanged: what one gains by it the other may, too."""
-        assert self.partners is not None, "only where releases are exchanged"
         # Of three, who takes from whom goes round.
-        rounds = np.arange(len(self.partners)), self.partners, self.partners[self.partners]
-        return np.asarray(np.min(rounds, axis=0))
+        of = np.asarray(self.partners)
+        return np.asarray(np.min([np.arange(len(of)), of, of[of]], axis=0))
 
 
 NO_REFERENCE = ScoredAgainst()
@@ -208,7 +207,7 @@ def measure_class_scores(
         "auc": 0.5,
     }
     folds = np.zeros(len(truth), np.int64) if reference.folds is None else reference.folds
-    reference = _compare_enough(truth, reference, folds)
+    reference = _compare_enough(truth, reference)
     # Areas are of folds, and of each of them whole groups.
     influence = partial(
         intervals.measure_influence_interval, confidence=confidence, centred=len(np.unique(folds))
@@ -243,16 +242,18 @@ def measure_class_scores(
     return (*scores, *_measure_exposures(truth, decided[1], confidence, folds, reference))
 
 
-def _compare_enough(truth: IntArray, reference: ScoredAgainst, folds: IntArray) -> ScoredAgainst:
-    """The same by folds alone where the target decides, and hardly any partners differ."""
-    others = reference.partners
-    if others is None or np.count_nonzero(truth != truth[others]) >= FEWEST_APART:
+def _compare_enough(truth: IntArray, reference: ScoredAgainst) -> ScoredAgainst:
+    """The same with nothing to compare where the target decides, and hardly any partners differ."""
+    others, fewest = reference.partners, min(FEWEST_APART, len(truth) // 10)
+    if others is None or np.count_nonzero(truth != truth[others]) >= fewest:
         return reference
-    return replace(reference, cells=folds)
+    return replace(reference, cells=np.arange(len(truth)))
 
 
 FEWEST_APART = 100
-"""Records with a partner of another class, below which bins of the target compare too few."""
+"""Records with a partner of another class, a tenth of fewer than a thousand, below which a gain is
+not known: of a target that nearly determines what is confidential, what is left of it may be all
+revealed, and no average shows it."""
 
 RIVAL = 0.998
 """Level at which a class is no longer as frequent as the majority."""
@@ -389,7 +390,7 @@ def measure_number_scores(
         found, most = (interval(*explain(known - one), confidence) for one in (residual, left))
         r2 = _add_gain(r2, _raise_upper(found, most))
     halves, mine = roc.halve_numbers(truth), np.column_stack([-decided[0], decided[0]])
-    reference = _compare_enough(halves, reference, folds)
+    reference = _compare_enough(halves, reference)
     return (r2, rmse, *_measure_exposures(halves, mine, confidence, folds, reference))
 
 

@@ -403,8 +403,11 @@ def compare_to_desired(
     known, folds = decide_by_desired(target, splits, tests), _number_folds(tests)
     if (desired := target.evidence.sources.get("wanted")) is None:
         return scoring.ScoredAgainst(known, folds)
-    values, ranking = desired.values[np.concatenate(tests)], None if known is None else known[1]
-    return scoring.ScoredAgainst(known, folds, *cut_cells(folds, values, ranking), known)
+    rows, units = np.concatenate(tests), target.units
+    more = None if known is None else known[1], None if units is None else units[rows]
+    return scoring.ScoredAgainst(
+        known, folds, *cut_cells(folds, desired.values[rows], *more), known
+    )
 
 
 def decide_by_desired(

@@ -139,10 +139,7 @@ def _decide_earlier(name: str, found: Found, options: AttackOptions) -> Decision
     # One trial has no interval to speak of: the attack itself decides by chance below .01.
     if not found.recovered.estimate:
         return Decision(what, "not protected", f"{what!r} is not found.", level=options.level)
-    reason = (
-        f"{what!r} leaks: a raw record is solved for from both releases by whoever knows none "
-        f"(cosine {found.cosine:.4f})."
-    )
+    reason = f"{what!r} leaks: both releases give a raw record (cosine {found.cosine:.4f})."
     return Decision(what, "leaks", reason, "surrogates", EARLIER, level=options.level)
 
 

@@ -130,11 +130,6 @@ class PlaceNotes:
         return [(column, self._labels[column.name][rows]) for column in columns]
 
 
-def find_noted(plan: PlacePlan) -> frozenset[int]:
-    """Chunks whose sums are in the workspace, whole."""
-    return frozenset(int(chunk) for table in read_places(plan) for chunk in table.chunk)
-
-
 def read_places(plan: PlacePlan) -> Iterator[PlaceSums]:
     """The sums of all places of this run, a task at a time; a damaged object counts as none.
 

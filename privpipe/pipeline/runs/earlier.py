@@ -109,10 +109,7 @@ def open_named(run: Run) -> tuple[list[EarlierRelease], list[Registered]]:
 
 
 WAYS = "Name its place in [audit] earlier or, where no one has a copy, its run in [audit] disowned."
-GONE = (
-    "it is a release of these records in the register, and no longer at its place: moved, removed, "
-    f"or never published. {WAYS}"
-)
+GONE = "it is a release of these records in the register, no longer at its place. " + WAYS
 
 
 def find_differences(run: Run, model_digest: str) -> list[str]:

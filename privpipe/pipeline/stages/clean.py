@@ -84,7 +84,7 @@ def _clean(run: Run, trained: Trained, plan: ReleasePlan, executor: Executor) ->
     release_writing.prepare_release(plan)
     places, done = audit_places.plan_places(run, trained, plan), find_done(plan, executor)
     if places is not None and done:  # what was not summed up is cleaned again, to the same bytes
-        noted = place_pass.find_noted(places)
+        noted = {int(chunk) for table in place_pass.read_places(places) for chunk in table.chunk}
         done = {chunk: receipt for chunk, receipt in done.items() if chunk in noted}
     keys = spend.make_keys(run, trained) if trained.draws else None
     job = cleaning_pass.CleaningJob(

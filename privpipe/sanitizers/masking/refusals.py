@@ -219,8 +219,7 @@ def check_responses(
             f"In the response {name_few(names, too_much)} one record holds more than "
             f"{allowed:.2g} of the variance: the released coefficients would show the record.",
             remedy="Merge classes of fewer than about ten records (`privpipe ingest "
-            "--min-category-count`), leave records of outlying responses out, or leave the "
-            "response out of [collection] desired.",
+            "--min-category-count`), or leave out outlying records or the response.",
             code="outlying-response",
         )
 

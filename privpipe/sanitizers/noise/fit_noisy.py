@@ -352,8 +352,7 @@ def _make_options_class(filters: Filters) -> type[NoisyOptions]:
     described: Any = Annotated[
         any_filter | None,
         Field(
-            description="A table [method.filter] with the name and options of any row-wise "
-            "method. Not set: noise alone."
+            description="A table [method.filter] with the name and options. Not set: noise alone."
         ),
     ]
     # A class statement in here could not have the name of its base, which it takes the place of.

@@ -71,10 +71,7 @@ def _check_local(url: str, path: str) -> None:
     if "\0" in path:
         problem = "holds a null character"
     elif len(os.fsencode(longest)) > MOST_NAME_BYTES:
-        problem = (
-            f"holds a name of {len(os.fsencode(longest))} bytes, and a name of a file has at most "
-            f"{MOST_NAME_BYTES}"
-        )
+        problem = f"holds a name of {len(os.fsencode(longest))} bytes, above {MOST_NAME_BYTES}"
     elif os.sep == "/" and re.match(r"[A-Za-z]:[\\/]", url) and not os.path.lexists(path):
         problem = "is a path of Windows, and this machine has no drives"
     if problem:

@@ -301,11 +301,9 @@ class Sketches:
         if missing := self.find_missing(partitions):
             raise FormatError(
                 f"The sketch of {len(missing)} partitions ({missing[0][:12]}, ...) is not beside "
-                f"the account at {shown(self.account)}: whether their records are among those of "
-                "this run is not known.",
-                remedy="Restore the account from a backup. Partitions that were charged or "
-                "released before there were sketches, or whose sketch is lost, get one by "
-                "`privpipe account --sketch COLLECTION`.",
+                f"the account at {shown(self.account)}: overlaps are not known.",
+                remedy="Restore the account from a backup, or make it anew: `privpipe account "
+                "--sketch COLLECTION`.",
                 code="sketch-missing",
             )
 

@@ -169,6 +169,18 @@ def test_cut_cells__have_partners_of_a_fold_with_nearly_the_same_target(n_column
     assert np.mean((many[:, 0] > 1) != (many[partners, 0] > 1)) < 0.005
 
 
+@pytest.mark.parametrize("size", [3, 10])
+def test_cut_cells__have_no_partner_of_the_same_subject_or_set_of_equal_records(size: int) -> None:
+    """Exchanged within one, a release goes on revealing what it reveals of it."""
+    random, units = np.random.default_rng(7), np.arange(1200) // size
+    folds, target = units % 3, random.normal(size=1200 // size)[units][:, None]
+    _, partners = cut_cells(folds, target, target[:, 0], units)
+    assert partners is not None
+    assert (units[partners] != units).all()
+    assert (folds[partners] == folds).all()
+    assert np.median(abs(target - target[partners])) < 0.1
+
+
 def test_number_stretches__are_of_one_group_and_task_without_a_break() -> None:
     people, tasks = draw_days()
     places = np.random.default_rng(3).permutation(len(people))

@@ -319,3 +319,48 @@ def test_measure_class_scores__of_subjects_of_1_to_12_records_errs_no_more_than_
             errors[one.name, "safe"] += one.gain_upper < 0.15
             errors[one.name, "leaks"] += one.gain_lower > 0.15
     assert max(errors.values()) <= 0.05 * runs + 3 * np.sqrt(runs * 0.05 * 0.95), errors
+
+
+@pytest.mark.parametrize("declared", [False, True])
+def test_gain__of_a_number_target_is_whole_where_people_have_several_records(
+    declared: bool,
+) -> None:
+    """Releases exchanged within a person left .06 of what they reveal of it, .75."""
+    random, people = np.random.default_rng(2), np.arange(1500) // 5
+    secret = (random.normal(size=300) > 0).astype(int)[people]
+    target = random.normal(size=300)[people] + 0.7 * secret
+    released = random.normal(size=(300, 3))[people]
+    released[:, 0] += 1.5 * secret
+    if declared:
+        target += 1e-3 * random.normal(size=1500)
+        released += 0.1 * random.normal(size=released.shape)
+    report = measure_attacks(
+        released,
+        secret,
+        raw=released,
+        groups=people if declared else None,
+        desired=Auxiliary(included=target[:, None], columns=(Column("y", None),)),
+        options=AttackOptions(adversaries=("logistic",)),
+    )
+    gains = [
+        score.gain
+        for outcome in report.outcomes
+        if outcome.attack.source == "joined"
+        for score in outcome.scores
+        if score.name == "auc"
+    ]
+    assert max(gains) > 0.5
+
+
+def test_gain__is_not_known_where_a_number_target_determines_what_is_confidential() -> None:
+    """Whoever reads the target alone was said to leak, and what is left of it may be revealed."""
+    random = np.random.default_rng(3)
+    target, released = random.normal(size=1500), random.normal(size=(1500, 3))
+    report = measure_attacks(
+        released,
+        (target > 1).astype(int),
+        desired=Auxiliary(included=target[:, None], columns=(Column("y", None),)),
+        options=AttackOptions(adversaries=("logistic",)),
+    )
+    assert report.verdict == "unknown"
+    assert "gained beyond the target cannot be measured" in report.decide()[0].reason

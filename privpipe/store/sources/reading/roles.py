@@ -335,8 +335,7 @@ def _check_features(
         problems.append(f"text in {list_names([c.label for c in texts])}{first}")
         remedies.append(
             "Make text features of 0 and 1 with --one-hot, or a variable with --labels or "
-            "--categorical. Leave it out with --drop if it is an identifier, or name what means a "
-            "missing value with --missing."
+            "--categorical. --drop leaves it out; --missing names a missing value."
         )
     if dates:
         named = ",".join(column.label for column in dates)
