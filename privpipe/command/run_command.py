@@ -232,13 +232,13 @@ def status_command(release: str) -> dict[str, Any]:
         "chunks": state.n_chunks if state else None,
         "chunks_done": read_progress(release, state.run_id) if state else None,
     }
-    how = "running" if running else "interrupted; `privpipe run` resumes it"
+    at_gate = state is not None and state.stage == "gate"
+    how = "refused by the gate, or interrupted there" if at_gate else "interrupted"
+    how = "running" if running else f"{how}; `privpipe run` resumes it"
     if state is None:
         said = ["published"] * published + [how] * begun
         say(f"{shown(release)}: {'; '.join(said) or 'nothing here'}")
         return content
-    if state.stage == "gate" and not running:
-        how = "refused by the gate, or interrupted there; `privpipe run` repeats it"
     say(
         f"{shown(release)}: {how}. Run {state.run_id}, started {state.started}, stage "
         f"{state.stage}, {content['chunks_done']} of {state.n_chunks or '?'} chunks."

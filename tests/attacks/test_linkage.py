@@ -190,5 +190,5 @@ def test_measure_epsilon_floor__is_a_lower_bound_for_randomised_response() -> No
 def test_measure_membership__refuses() -> None:
     with pytest.raises(InputError, match="members has 3 values"):
         measure_membership(np.zeros(3), np.zeros(30))
-    with pytest.raises(InputError, match="others has 30 values, 30 of them not finite"):
+    with pytest.raises(InputError, match="others has 30 values, 30 not finite"):
         measure_membership(np.zeros(30), np.full(30, np.nan))

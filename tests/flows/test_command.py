@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from privpipe.errors import PrivacyWarning
 from privpipe.pipeline.runs.configuration_file import read_options
 from privpipe.pipeline.runs.resume import begin_or_resume
 from privpipe.pipeline.stages.check import check_stage
-from privpipe.store.access.workspace import hold_workspace
+from privpipe.store.access.workspace import hold_workspace, read_state, write_state
 from tests.flows.test_pipeline import configure
 from tests.standard import write_standard
 
@@ -120,6 +121,11 @@ def test_status_and_purge__of_an_interrupted_run(
         assert "A run is writing" in capsys.readouterr().err
     assert call(monkeypatch, "status", release) == 0
     assert "interrupted" in capsys.readouterr().out
+    state = read_state(release)
+    assert state is not None
+    write_state(release, replace(state, stage="gate"))
+    assert call(monkeypatch, "status", release) == 0
+    assert "refused by the gate, or interrupted there" in capsys.readouterr().out
     assert call(monkeypatch, "purge", release) == 0
     assert not (tmp_path / ".release.zarr.privpipe").exists()
     assert call(monkeypatch, "resume", config) == 2

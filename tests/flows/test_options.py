@@ -65,6 +65,8 @@ def test_read_options__names_line_and_closest_key(tmp_path: Path) -> None:
         ('name = "null_space"', 'name = "nul_space"', "null_space"),
         ("holdout = 0.1", "holdout = 123.5", "less than 1"),
         ("workers = 2", "workers = 2\n[colection]\nx = 1", "did you mean 'collection'"),
+        ("workers = 2", "workers = 10000000000", "less than or equal to 100000"),
+        ('"release.zarr"', '"o{logical_tme}.zarr"', "only braces may be {logical_time}"),
         ("[method]", "[method", "not valid TOML"),
     ],
 )

@@ -93,8 +93,7 @@ def measure_membership(
     for name, values in (("members", inside), ("others", outside)):
         if len(values) < 10 or not np.isfinite(values).all():
             raise InputError(
-                f"{name} has {len(values)} values, "
-                f"{np.count_nonzero(~np.isfinite(values))} of them not finite.",
+                f"{name} has {len(values)} values, {(~np.isfinite(values)).sum()} not finite.",
                 remedy="Give at least ten finite values of each kind.",
             )
     truth = np.concatenate([np.ones(len(inside), np.int64), np.zeros(len(outside), np.int64)])

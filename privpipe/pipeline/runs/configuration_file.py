@@ -185,6 +185,8 @@ def _describe(
         table = f"[{'.'.join(names)}]"
         return f"{where}: {table} name is missing or not known; use one of: {', '.join(METHODS)}."
     message = str(item["msg"]).removeprefix("Value error, ")
+    if item["type"] == "string_pattern_mismatch":  # of a place, the only pattern
+        message = "name a place; its only braces may be {logical_time}"
     return f"{where}: {shown}: {message.rstrip('.')}."
 
 

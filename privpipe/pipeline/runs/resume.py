@@ -86,8 +86,7 @@ def _replace_refused(run: Run, known: workspace.RunState) -> None:
     if read_bytes(open_store(workspace.workspace_url(url), read_only=True), workspace.CASE) is None:
         changed = say_changed_code(known.code, run.state.code)
         raise OptionError(
-            f"The interrupted run of {shown(url)} had another configuration"
-            f"{f': {changed}' if changed else ''}.",
+            f"The run of {shown(url)} had another configuration{changed and ': '}{changed}.",
             remedy=f"Nothing of it was published. To begin anew with this one: `privpipe purge "
             f"{shown(url)}`, then run again. To resume that one, give it the configuration it "
             f"had{', with the file as it was' if changed else ''}.",
