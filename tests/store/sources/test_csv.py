@@ -42,7 +42,7 @@ def ingest_text(tmp_path, text, name="t.csv", **layout):
         (b"a,b\n1,\xff\xfe\n", r"t\.csv: line 2 is not text in UTF-8", "encoding"),
         (b"a,\xff\xfe\n1,77777\n", r"t\.csv: line 1 is not text in UTF-8", "encoding"),
         ("a,b\n1,77777\n".encode("utf-16"), "not text in UTF-8", "encoding"),
-        ("a,b\n1,?\n2,77777\n", "or name what means a missing value", "text-feature"),
+        ("a,b\n1,?\n2,77777\n", "--missing names a missing value", "text-feature"),
         ("a,day\n1,2024-07-01\n", r"neither numbers nor text: day \(date32", "column-type"),
     ],
 )
