@@ -364,3 +364,25 @@ def test_gain__is_not_known_where_a_number_target_determines_what_is_confidentia
     )
     assert report.verdict == "unknown"
     assert "gained beyond the target cannot be measured" in report.decide()[0].reason
+
+
+def test_gain__of_noise_beside_four_numbers_is_none_though_they_still_rank() -> None:
+    """Exchanged with the release, a partner's targets left .21 that its own rank within cells."""
+    random, n = np.random.default_rng(1), 3000
+    targets = random.normal(size=(n, 4))
+    desired = Auxiliary(included=targets, columns=tuple(Column(f"y{i}", None) for i in range(4)))
+    report = measure_attacks(
+        random.normal(size=(n, 3)),
+        (targets.sum(axis=1) / 2 + random.normal(size=n) / 3 > 0).astype(int),
+        desired=desired,
+        options=AttackOptions(adversaries=("logistic",)),
+    )
+    gains = [
+        score.gain_lower
+        for outcome in report.outcomes
+        if outcome.attack.source == "joined"
+        for score in outcome.scores
+        if score.name == "auc"
+    ]
+    assert gains
+    assert max(gains) < 0.05
