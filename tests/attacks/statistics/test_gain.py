@@ -371,9 +371,10 @@ def test_gain__of_noise_beside_four_numbers_is_none_though_they_still_rank() -> 
     random, n = np.random.default_rng(1), 3000
     targets = random.normal(size=(n, 4))
     desired = Auxiliary(included=targets, columns=tuple(Column(f"y{i}", None) for i in range(4)))
+    secret = (targets.sum(axis=1) / 2 + random.normal(size=n) / 3 > 0).astype(int)
     report = measure_attacks(
         random.normal(size=(n, 3)),
-        (targets.sum(axis=1) / 2 + random.normal(size=n) / 3 > 0).astype(int),
+        secret,
         desired=desired,
         options=AttackOptions(adversaries=("logistic",)),
     )
