@@ -232,8 +232,8 @@ def measure_class_scores(
         if reference.partners is not None and reference.exchanged is not None:
             less, shared = roc.average_areas(truth, reference.exchanged[1], cells)
             value, moved = 0.5 + value - less, moved - shared
-            if confidence.groups is None:
-                moved = np.bincount(reference.pairs, moved, len(moved)).astype(np.float64)
+            # Of a pair of two classes both differ alike, of a pair of one class oppositely: as much
+            # or less than records that were independent.
         gains["auc"] = _shift(influence(value, moved, decisive=decisive), 0.5)
     scores = [Score(name, found[name], baseline) for name, baseline in baselines.items()]
     ahead = _raise_upper(*(_measure_lead(truth, one, guess, confidence) for one in (hits, best)))

@@ -11,6 +11,7 @@ from privpipe.attacks.adversaries.auxiliary import Auxiliary
 from privpipe.attacks.statistics.exposure import measure_exposure
 from privpipe.attacks.statistics.folds import cut_cells, deal_folds
 from privpipe.attacks.statistics.intervals import Confidence, measure_difference_interval
+from privpipe.attacks.statistics.roc import average_areas
 from privpipe.attacks.statistics.scores import Score, ScoredAgainst, measure_class_scores
 from privpipe.attacks.threats.inference import measure_attacks
 from privpipe.attacks.threats.verdicts.attack_report import AttackReport
@@ -204,6 +205,24 @@ def test_average_areas__of_cells_with_hardly_any_of_a_class_shows_nothing_by_cha
         secret = (chance < np.where(target == 1, 2 * n_rare / n, 0.5)).astype(int)
         shown += _score(target, secret, random.normal(size=n))["auc"].gain_lower > 0
     assert shown <= 0.05 * runs + 3 * np.sqrt(runs * 0.05 * 0.95)
+
+
+@pytest.mark.parametrize("sizes", [(2, 2), (3, 3), (2, 10), (2, 2, 2)])
+def test_average_areas__of_small_cells_vary_no_more_than_their_influences_say(
+    sizes: tuple[int, ...],
+) -> None:
+    """Divided by numbers instead of one less, as DeLong et al. do, they say two thirds of it."""
+    random, k = np.random.default_rng(1), len(sizes)
+    truth, cells = np.tile(np.repeat(range(k), sizes), 100), np.repeat(range(100), sum(sizes))
+    areas, variances = list[float](), list[float]()
+    for _ in range(300):
+        ranking = random.normal(size=(len(truth), k))
+        if k == 2:
+            ranking[:, 1] = -ranking[:, 0]
+        area, influence = average_areas(truth, ranking, cells)
+        areas.append(area)
+        variances.append(float(influence @ influence))
+    assert 0.7 < np.var(areas) / np.mean(variances) < 1.1
 
 
 @pytest.mark.parametrize(("n_groups", "longest"), [(10, 50), (20, 500)])
