@@ -401,7 +401,9 @@ def measure_influence_interval(
     Notes
     -----
     Limits use Student's quantile with as many degrees of freedom as there are units beyond one of
-    each part, and the factor ``sqrt(units / freedom)``. Where the score cannot vary the interval
+    each part, and the factor ``sqrt(units / freedom)``. Where few records decide, the freedom is
+    that of the variance (Satterthwaite 1946, by the influences' fourth powers): of heavy tails R
+    squared claimed too much in .04 of draws, at a promise of .005. Where the score cannot vary it
     has no width, but for `decisive`: a few units that happen to be in order say little.
 
     References
@@ -423,24 +425,27 @@ def measure_influence_interval(
         n_units = count_even(codes)
         influence = np.asarray(np.bincount(codes, influence, minlength=n_groups))
     clip, (_, _, slope) = 0.5 / n_units, _LINKS[link]
-    spread = float(np.sqrt(influence @ influence)) * slope(estimate, clip)
-    limits = _limit_on_link(estimate, spread, (n_units, centred), link, decisive)
+    squares = influence**2
+    total, freedom = float(squares.sum()), max(LEAST_EVEN - 1, n_units - centred)
+    # Without the factor intervals of few units are too short (Hesterberg 2015).
+    spread = float(np.sqrt(total * n_units / freedom)) * slope(estimate, clip)
+    if (heavy := float(squares @ squares) - total**2 / len(squares)) > 0:
+        freedom = min(freedom, 2 * total**2 / heavy)
+    limits = _limit_on_link(estimate, spread, (clip, freedom), link, decisive)
     return confidence.find(estimate, limits, "influence")
 
 
 def _limit_on_link(
-    estimate: float, spread: float, units: tuple[float, int], link: Link, decisive: IntArray | None
+    estimate: float, spread: float, at: tuple[float, float], link: Link, decisive: IntArray | None
 ) -> Limits:
     """Student's limits around an estimate whose spread is given on the scale of the link."""
     # The estimate, and what is clipped with it, on the scale of the link.
-    (to_link, from_link, _), (n_units, centred) = _LINKS[link], units
-    centre = float(to_link(np.array([estimate]), 0.5 / n_units)[0])
-    # Without it intervals of few units are too short (Hesterberg 2015).
-    freedom = max(LEAST_EVEN - 1, n_units - centred)
-    spread *= float(np.sqrt(n_units / freedom))
+    (to_link, from_link, _), (clip, freedom) = _LINKS[link], at
+    centre = float(to_link(np.array([estimate]), clip)[0])
 
     def limits(level: float) -> tuple[float, float]:
-        half = spread * float(scipy.stats.t.ppf(0.5 + level / 2, freedom))
+        # Farther on the scale of a link nothing is known, and its exponential overflows.
+        half = min(500.0, spread * float(scipy.stats.t.ppf(0.5 + level / 2, freedom)))
         ends = from_link(np.array([centre - half, centre + half]))
         # A score at its edge (an area of exactly 1) is clipped on the link's scale.
         lower, upper = min(float(ends.min()), estimate), max(float(ends.max()), estimate)
