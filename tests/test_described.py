@@ -71,6 +71,7 @@ def test_release__shows_promise_and_verdict_and_has_a_report() -> None:
     }
     release = xr.Dataset({"features": (("record", "feature"), np.full((2, 1), SECRET))})
     release.attrs = {"privpipe": header}
+    release["features"].encoding["privpipe"] = True
     view = release.privpipe
     assert view.guarantee.parameters == (("a", 1.0),)
     assert view.report().verdict == "safe"
@@ -78,3 +79,9 @@ def test_release__shows_promise_and_verdict_and_has_a_report() -> None:
     assert "utility_bound 0.5 u" in repr(view)
     with pytest.raises(InputError, match="no release"):
         _ = xr.Dataset().privpipe
+    for kept in (release.isel(record=[0]), release.copy(deep=True), release[["features"]]):
+        assert kept.privpipe.guarantee == view.guarantee
+    # Attributes stay with what is computed; a promise about other values does not.
+    for computed in (release + 1000, release.round(0), release.clip(-1, 1), release.mean()):
+        with pytest.raises(InputError, match="was computed from one"):
+            _ = computed.privpipe

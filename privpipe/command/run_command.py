@@ -305,8 +305,7 @@ def audit_command(
         return audit_foreign(config, released, holdout=holdout, **names)
     if released or target or confidential or holdout:
         raise OptionError(
-            "--target, --confidential and --holdout are for a release of another tool, --full is "
-            "for one of a configuration.",
+            "--target, --confidential, --holdout are of a release of another tool, --full is not.",
             remedy="Give it: privpipe audit RAW RELEASED --holdout OTHERS --confidential NAMES.",
             code="audit-options",
         )

@@ -20,7 +20,7 @@ from privpipe.pipeline import stage_tasks
 from privpipe.pipeline.runs import resume
 from privpipe.pipeline.runs.run import Cleaned, Run, Trained, cluster_options, list_versions, now
 from privpipe.pipeline.runs.run_options import RunOptions
-from privpipe.pipeline.runs.spend import check_lasting
+from privpipe.pipeline.runs.spend import check_lasting, confirm_loss
 from privpipe.pipeline.runs.watch import Watch
 from privpipe.pipeline.stages import gate, increment_check
 from privpipe.pipeline.stages.audit import audit_places, audit_stage, judged_records
@@ -254,6 +254,7 @@ def _make_part(
             state = _audit_part(work, run, trained, cleaned, executor, state)
         head = _head_part(run, trained, work.history, cleaned)
         show_release(run, trained, cleaned, head, incremental=True)
+        confirm_loss(run, run.run_id)
         work.note(partition)
         remove_workspace(url)
     return state, _describe_part(work, partition, url)

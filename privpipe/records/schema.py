@@ -336,6 +336,5 @@ def check_memory(needed: int, available: int, threads: int) -> None:
         raise MemoryBudgetError(
             f"Chunks of this collection need {needed * threads / 2**20:.0f} MiB at once in a "
             f"worker of {available / 2**20:.0f} MiB.",
-            remedy="Give the workers more memory or fewer threads, or ingest the collection "
-            "again with a smaller --chunk-mib.",
+            remedy="Give workers more memory or fewer threads, or ingest with less --chunk-mib.",
         )

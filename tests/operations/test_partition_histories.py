@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 
 from privpipe.command.ingest_command import withdraw_command
-from privpipe.errors import GateError, InputError
+from privpipe.errors import GateError, InputError, OptionError
 from privpipe.flows import increment_flow
 from privpipe.pipeline.operations import promised_releases
 from privpipe.pipeline.operations.erase import ErasureOptions, erase_records
 from privpipe.pipeline.operations.record_removal import ChosenRecords
 from privpipe.pipeline.stages.increment_check import check_growing
+from privpipe.store.access.workspace import has_workspace
 from privpipe.store.collections.growing_collection import append_partition, read_partitions
 from privpipe.store.collections.ingest import IngestOptions
 from privpipe.store.releases.incremental_release import (
@@ -111,8 +112,9 @@ def test_withdraw__works_without_the_collection(tmp_path: Path) -> None:
     assert withdraw_command("b", config, 0.0)["n_records"] == 200
 
 
+@pytest.mark.parametrize("again", ["run", "withdraw"])
 def test_withdraw__that_is_killed_before_it_deletes_is_ended_by_the_next_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, again: str
 ) -> None:
     options, config = increments.configure(tmp_path), str(tmp_path / "run.toml")
     url = options.release.path
@@ -129,7 +131,13 @@ def test_withdraw__that_is_killed_before_it_deletes_is_ended_by_the_next_run(
         with pytest.raises(KeyboardInterrupt):
             withdraw_command("b", config, 0.0)
     assert list((tmp_path / "release.zarr" / "parts" / gone).rglob("*"))
-    assert increments.release(options) == "nothing to do"
+    if again == "withdraw":
+        with pytest.raises(OptionError, match="no part of a partition 'c'"):
+            withdraw_command("c", config, 0.0)
+        withdraw_command("b", config, 0.0)
+        assert not has_workspace(url)
+    else:
+        assert increments.release(options) == "nothing to do"
     assert not (tmp_path / "release.zarr" / "parts" / gone).exists()
     delete_part(url, gone)  # again: nothing
 

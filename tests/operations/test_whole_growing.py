@@ -120,7 +120,9 @@ def test_check__an_incremental_release_learns_from_what_does_not_grow(folder: Pa
     content["training"] = {"path": grown}
     content["release"]["incremental"] = True
     content["release"]["nonfinite"] = "fail"
-    with pytest.raises(FormatError, match="not a privpipe collection but one that grows") as found:
+    with pytest.raises(
+        FormatError, match="not a privpipe collection but a growing collection"
+    ) as found:
         check_growing(RunOptions.model_validate(content))
     assert "a folder in" in found.value.remedy
     assert "grown.zarr/partitions" in found.value.remedy

@@ -481,9 +481,10 @@ def solve_masked_regression(
     if solver == "scaled":
         coefficients = keep_model(gram, t, basis)
     else:
-        # By which the responses of every direction follow from its features.
-        responses, features = found.directions[:t].T, found.directions[t:].T
-        coefficients = np.linalg.lstsq(features, responses, rcond=1e-6)[0].T
+        # By which the completed responses follow from features. Of the directions themselves, which
+        # are orthonormal and span the responses too, nothing follows.
+        masked, completed = found.factors[1][t:, t:].T, found.factors[1][:t, t:].T
+        coefficients = np.linalg.lstsq(masked, completed, rcond=1e-6)[0].T
     return MaskedRegression(mixing, coefficients, basis.shape[1], noise, penalty, found)
 
 

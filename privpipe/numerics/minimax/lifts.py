@@ -20,8 +20,9 @@ from privpipe.protocols import FloatArray
 WIDTHS = (0.35, 0.7, 1.4)
 """Widths of the kernels, as shares of the usual distance of two records."""
 
-LEAST_VARIANCE = 1e-6
-"""Of a direction, relative to the largest: others are noise to every reader."""
+LEAST_VARIANCE = 1e-13
+"""Of a direction, relative to the largest: others are rounding. At 1e-6 a copy of the secret of a
+thousandth of the largest output was certified as hardly anything."""
 
 JITTER = 1e-8
 """Added to the landmarks' own kernel, whose diagonal is 1: near ones leave it singular."""

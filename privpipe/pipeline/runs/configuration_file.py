@@ -78,7 +78,7 @@ def read_pattern(path: str) -> RunOptions:
     else:
         return options
     problems = [_describe(item, text, path, given) for item in found]
-    raise OptionError("\n".join(problems), remedy="\nSee README.md for all keys.", code="config")
+    raise OptionError("\n".join(problems), remedy="\nSee `privpipe schema`.", code="config")
 
 
 def write_options(options: RunOptions, title: str) -> str:

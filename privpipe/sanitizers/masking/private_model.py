@@ -73,8 +73,7 @@ class PrivateMaskingModel(masked_records.SurrogateModel, PublicScale):
         # A stored model is opened by this, too: sigma must be enough for what it says.
         if not gaussian.find_delta(self.sigma, self.epsilon * (1 - gaussian.MARGIN)) <= self.delta:
             raise GuaranteeError(
-                f"Noise of {self.sigma:g} does not keep epsilon {self.epsilon:g} with delta "
-                f"{self.delta:g}.",
+                f"Noise {self.sigma:g} breaks epsilon {self.epsilon:g}, delta {self.delta:g}.",
                 remedy="It was changed by somebody: get it from where it came, or train it again.",
                 code="promise",
             )

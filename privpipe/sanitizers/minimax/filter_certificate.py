@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from privpipe.errors import GuaranteeError
+from privpipe.errors import GuaranteeError, OptionError
 from privpipe.numerics.minimax import dependence
 from privpipe.numerics.minimax.filters import Pullback
 from privpipe.numerics.minimax.lifts import NystroemFeatures
@@ -111,6 +111,8 @@ def certify_filter(
     >>> shown.correlation_limit < 0.4 < 0.7 < shown.target_correlation
     True
     """
+    if not 0 < confidence < 1:
+        raise OptionError(f"confidence is {confidence}.", remedy="Use one between 0 and 1: 0.95.")
     if isinstance(fitted, TrainingRecord):
         check_converged(fitted)
     _, tasks = measure_tasks(TaskOptions(), held_out)
@@ -152,7 +154,7 @@ def _measure(
 def check_converged(record: TrainingRecord) -> None:
     """Raise GuaranteeError for a filter whose training ended before Phi had settled."""
     phi = record.history[:, record.history_columns.index("phi")]
-    fall = float(phi[-2] - phi[-1]) if len(phi) > 1 else 0.0
+    fall = float(phi[-2] - phi[-1]) if len(phi) > 1 else np.inf
     if record.stopped == "inner":
         why = "an inner problem was not solved"
     elif record.stopped == "iterations" and fall > FALLS * max(1.0, abs(float(phi[-1]))):

@@ -303,8 +303,7 @@ def take_options(kind: type[T], name: str, choices: Mapping[str, Any]) -> T:
     if files := sorted(options.files()):
         raise OptionError(
             f"{', '.join(files)} names a file.",
-            remedy="Give the coefficients themselves: desired_predictor=..., "
-            "confidential_predictor=...",
+            remedy="Give coefficients: desired_predictor=..., confidential_predictor=...",
         )
     return options
 

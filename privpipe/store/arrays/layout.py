@@ -204,9 +204,9 @@ def read_header(url: str, expected: str) -> Mapping[str, Any]:
         if expected == "collection":
             remedy = "Ingest foreign Zarr with `privpipe ingest`."
         if kind == generation_log.FORMAT:
-            kind = "one that grows"
+            kind = f"a growing {grows}" if (grows := generation_log.newest_kind(url)) else "growing"
             remedy = f"Name one of its partitions, a folder in {join(shown(url), 'partitions')}."
-            if expected == "release":
+            if grows == "release":
                 remedy = "Open it with privpipe.open_release, or export it to an .icechunk."
         raise FormatError(f"{shown(url)} is not a privpipe {expected} but {kind}.", remedy=remedy)
     # Before the seal: a newer privpipe may seal in another way, and is no damage.

@@ -302,8 +302,7 @@ class Sketches:
             raise FormatError(
                 f"The sketch of {len(missing)} partitions ({missing[0][:12]}, ...) is not beside "
                 f"the account at {shown(self.account)}: overlaps are not known.",
-                remedy="Restore the account from a backup, or make it anew: `privpipe account "
-                "--sketch COLLECTION`.",
+                remedy="Restore it, or make it anew: `privpipe account --sketch COLLECTION`.",
                 code="sketch-missing",
             )
 

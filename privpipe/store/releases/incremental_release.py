@@ -316,7 +316,9 @@ def withdraw_partition(
         If another process writes, or it cannot be noted.
     """
     found = read_incremental(url)
-    if found is None or not _find_withdrawn(url, name, found[1], named, others):
+    # Of one that was killed marks are noted already, and what is left of it is done.
+    marks = _find_marks(url, name, found[1], named, others) if found else set[str]()
+    if not found or not marks - {*(() if has_workspace(url) else found[1].withdrawn)}:
         raise OptionError(
             f"{shown(url)} has no part of a partition {name!r}.",
             remedy="Give the name it has in the collection; it may be withdrawn already.",
@@ -325,7 +327,7 @@ def withdraw_partition(
     with hold_workspace(url):
         before, state = read_incremental(url) or found
         generations.write_root(url, before)  # a writer that died may have left it behind
-        marks = _find_withdrawn(url, name, state, named, others)
+        marks = _find_marks(url, name, state, named, others) - {*state.withdrawn}
         parts = [part for part in state.parts if part.content in marks]
         # With parts that a killed run has finished, and no generation names.
         ledger = PrivateLedger(url)
@@ -335,25 +337,25 @@ def withdraw_partition(
             state,
             parts=tuple(part for part in state.parts if part not in parts),
             # Each once, in the order of their withdrawal.
-            withdrawn=tuple(dict.fromkeys((*state.withdrawn, *marks))),
+            withdrawn=tuple(dict.fromkeys((*state.withdrawn, *sorted(marks)))),
             retired=(*state.retired, *(Retired(part, due) for part in sorted(gone))),
         )
-        # In the chain before it is done: a withdrawal that cannot be noted does not happen.
-        note = {"release": shown(url), "partition": name, "generation": before.number + 1}
-        append_link(account, "withdrawal", note)
-        generation = generations.publish_generation(url, "release", following.encode(), before)
+        if marks:
+            # In the chain before it is done: a withdrawal that cannot be noted does not happen.
+            note = {"release": shown(url), "partition": name, "generation": before.number + 1}
+            append_link(account, "withdrawal", note)
+            before = generations.publish_generation(url, "release", following.encode(), before)
         if not grace:
             sweep_parts(url, following, datetime.now(UTC))
         remove_workspace(url)
-    return generation.number, sum(part.n_records for part in parts)
+    return before.number, sum(part.n_records for part in parts)
 
 
-def _find_withdrawn(
+def _find_marks(
     url: str, name: str, state: IncrementalState, named: Sequence[str], others: Sequence[str]
-) -> list[str]:
+) -> set[str]:
     """Marks of what has a name, by the collection or by what a part was made of."""
     ledger = PrivateLedger(url)
     elsewhere, mine = ({*map(ledger.mark_content, some)} for some in (others, named))
     # A part keeps its name while its records lie under another one by now.
-    mine |= {part.content for part in ledger.find_parts(name, state.parts)} - elsewhere
-    return sorted(mine - {*state.withdrawn})
+    return mine | {part.content for part in ledger.find_parts(name, state.parts)} - elsewhere

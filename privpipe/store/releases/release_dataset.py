@@ -103,6 +103,8 @@ def _describe(dataset: xr.Dataset, header: Mapping[str, Any]) -> xr.Dataset:
     if names and FEATURES in dataset:
         dataset = dataset.assign_coords(feature=names)
     dataset.attrs = {"privpipe": dict(header)}
+    for variable in dataset.data_vars.values():
+        variable.encoding["privpipe"] = True  # lost by whatever changes a value; attributes stay
     return dataset
 
 
@@ -276,10 +278,11 @@ class ReleaseView:
     """
 
     def __init__(self, dataset: xr.Dataset) -> None:
-        if "privpipe" not in dataset.attrs:
+        marked = all("privpipe" in one.encoding for one in dataset.data_vars.values())
+        if "privpipe" not in dataset.attrs or not marked:
             raise InputError(
-                "This dataset is no release of privpipe.",
-                remedy="Open one with privpipe.open_release; arithmetic drops attributes.",
+                "This dataset is no release of privpipe, or was computed from one.",
+                remedy="Open one with privpipe.open_release: it says nothing of what is computed.",
             )
         self.dataset = dataset
 

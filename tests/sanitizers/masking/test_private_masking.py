@@ -213,9 +213,9 @@ def test_differencing__of_two_releases_is_at_chance() -> None:
 def test_model__that_was_changed_to_promise_more_is_not_opened() -> None:
     x, y = make(4_000)  # so many that no draw of the noise hides their number
     model = fit_masking_private(Records(x, desired=y), options())
-    with pytest.raises(GuaranteeError, match=r"does not keep epsilon 0\.5"):
+    with pytest.raises(GuaranteeError, match=r"breaks epsilon 0\.5"):
         replace(model, epsilon=0.5)
-    with pytest.raises(GuaranteeError, match="does not keep epsilon"):
+    with pytest.raises(GuaranteeError, match="breaks epsilon"):
         replace(model, delta=1e-9)
 
 

@@ -129,6 +129,15 @@ def test_fit__features_on_far_scales_are_kept_and_refused_by_the_literal_solver(
         fit(records, solver="literal")
 
 
+def test_fit__literal_coefficients_answer_where_responses_are_no_exact_function() -> None:
+    """From the directions alone, which span the responses too, all were 0."""
+    x = np.random.default_rng(0).normal(size=(500, 5))
+    y = 0.01 * (x @ [1, 2, 0, -1, 0.5] + 0.1 * np.random.default_rng(1).normal(size=500))
+    found = fit(Records(x, desired=y), solver="literal").coefficients[:, 0]
+    expected = regress(np.column_stack([x, np.ones(500)]), y)
+    assert np.abs(found - expected).max() < 0.2 * np.abs(expected).max()
+
+
 def spoil(change) -> Records:
     x, y = make_table()
     change(x, y)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from privpipe import MinimaxOptions, Records, fit_minimax_filter
-from privpipe.errors import GuaranteeError
+from privpipe.errors import GuaranteeError, OptionError
 from privpipe.numerics.minimax.dependence import PartialCovariance, remove_noise
 from privpipe.numerics.minimax.lifts import NystroemFeatures
 from privpipe.sanitizers.minimax import filter_certificate
@@ -50,6 +50,19 @@ def test_certificate__bounds_an_adversary_that_the_filter_was_not_trained_agains
     assert shown.correlation_limit > 0.6
 
 
+def test_certificate__sees_an_output_of_any_scale() -> None:
+    """At a thousandth of the largest output a copy of the private variable was certified at .07."""
+    one = certify_filter(project(0, 1), draw(1500, 1))
+    small = LinearFilter("rand", project(0, 1).weights * [1, 1e-4], np.zeros(2))
+    assert certify_filter(small, draw(1500, 1)).correlation_limit > one.correlation_limit - 0.05
+
+
+@pytest.mark.parametrize("confidence", [95, 1.0, 0.0, float("nan")])
+def test_certificate__is_of_a_confidence_between_0_and_1(confidence: float) -> None:
+    with pytest.raises(OptionError, match="confidence is"):
+        certify_filter(project(0), draw(60, 1), confidence=confidence)
+
+
 @pytest.mark.parametrize("n_shards", [2, 7])
 def test_certificate__is_the_same_for_any_sharding(n_shards: int) -> None:
     one, many = (certify_filter(project(0, 1), draw(800, 1, k)) for k in (1, n_shards))
@@ -71,6 +84,9 @@ def test_certificate__is_refused_to_filters_that_have_not_converged() -> None:
     with pytest.raises(GuaranteeError, match="not converged: its last iteration still") as caught:
         certify_filter(fitted, draw(600, 1))
     assert caught.value.code == "filter_not_converged"
+    none = fit_minimax_filter(draw(600, 0), MinimaxOptions(max_iterations=0))
+    with pytest.raises(GuaranteeError, match="not converged"):
+        certify_filter(none, draw(600, 1))
     with pytest.raises(GuaranteeError, match="an inner problem was not solved"):
         certify_filter(replace(fitted, stopped="inner"), draw(600, 1))
 

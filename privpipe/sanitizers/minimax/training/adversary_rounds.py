@@ -99,8 +99,7 @@ class FilterTraining(TaskOptions):
         if self.confidential_task == "regression" and numbers:
             raise OptionError(
                 f"The adversary group infers classes; {numbers[0]!r} is read as a number.",
-                remedy='Set confidential_task = "classification", or leave the adversary group '
-                "out.",
+                remedy='Set confidential_task = "classification", or drop the adversary group.',
             )
 
     def measure_tasks(self, shards: Shards) -> tuple[LabelledMoments, tuple[Task, ...]]:

@@ -94,7 +94,7 @@ def find_undecodable(open_stream: Callable[[], pa.NativeFile], first: int = 1) -
 
 
 BLOCK_BYTES = 2**20
-"""Text parsed at once, or four times the first row where that is more. Arrow reads up to 32
+"""Text parsed at once, or hundreds of wide rows. Arrow reads up to 32
 blocks ahead, and no row may be longer than a block."""
 
 _RAGGED = re.compile(r"CSV parse error: (?:Row #(\d+): )?Expected (\d+) columns, got (\d+)")
@@ -254,8 +254,9 @@ class DelimitedText:
             raise too_wide(self.where)
         if first.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
             raise self._not_utf8()
-        # Rows of text differ in length; Arrow refuses one that is longer than a block.
-        return max(BLOCK_BYTES, 4 * len(first))
+        # Rows of text differ in length; Arrow refuses one that is longer than a block. In blocks of
+        # a few wide rows what is done for each column would be most of the time.
+        return max(BLOCK_BYTES, 4 * len(first), min(256 * len(first), 2**26))
 
     def _explain(self, message: str, names: Sequence[str]) -> InputError | SourceError:
         """What went wrong, from those parts of a message that hold no cell."""
@@ -284,8 +285,8 @@ class DelimitedText:
             )
         if "straddling" in message:
             return SourceError(
-                f"{self.where} has a row of more than {BLOCK_BYTES // 2**10} KiB and four times "
-                "its first one, or a quote without end.",
+                f"{self.where} has a row of more than {BLOCK_BYTES // 2**10} KiB, far longer "
+                "than its first one, or a quote without end.",
                 remedy="Fix the quotes, or store such wide records as Parquet.",
             )
         return SourceError(

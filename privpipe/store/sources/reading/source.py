@@ -323,6 +323,5 @@ class SourceLayout:
         if not isinstance(mark, str) or len(mark) != 1 or not mark.isascii() or mark in '"\r\n\0':
             raise OptionError(
                 f"The delimiter is {mark!r}.",
-                remedy=r"Give one ASCII character other than a quote or a line break, as ';' or "
-                r"'\t' for a tabulator.",
+                remedy=r"Give one ASCII character, no quote or line break: ';', or '\t' for a tab.",
             )
