@@ -15,10 +15,12 @@ from privpipe.flows import increment_flow
 from privpipe.pipeline.operations import promised_releases
 from privpipe.pipeline.operations.erase import ErasureOptions, erase_records
 from privpipe.pipeline.operations.record_removal import ChosenRecords
+from privpipe.pipeline.runs.configuration_file import read_options
 from privpipe.pipeline.stages.increment_check import check_growing
 from privpipe.store.access.workspace import has_workspace
 from privpipe.store.collections.growing_collection import append_partition, read_partitions
 from privpipe.store.collections.ingest import IngestOptions
+from privpipe.store.keyring.account import Account
 from privpipe.store.releases.incremental_release import (
     PrivateLedger,
     delete_part,
@@ -140,6 +142,27 @@ def test_withdraw__that_is_killed_before_it_deletes_is_ended_by_the_next_run(
         assert increments.release(options) == "nothing to do"
     assert not (tmp_path / "release.zarr" / "parts" / gone).exists()
     delete_part(url, gone)  # again: nothing
+
+
+def test_private_parts__are_confirmed_in_the_account(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Published parts stood there as charged and never confirmed, as a killed run's do."""
+    monkeypatch.setenv("PRIVPIPE_KEYS", str(tmp_path / "keys"))
+    increments.configure(tmp_path)
+    path = tmp_path / "run.toml"
+    noisy = 'epsilon = 1.5\nnoise = "discrete"\nfilter = {name = "pca", n_filtered = 2}'
+    text = path.read_text().replace(
+        '"null_space"\nutility_budget = 0.05\nridge = 0.01', f'"noisy"\n{noisy}'
+    )
+    text = text.replace('training.zarr"', 'training.zarr"\npublic = true')
+    path.write_text(f'{text}[privacy]\naccount = "{tmp_path}/account"\nlimit = 2.0\n')
+    options = read_options(str(path))
+    for number, name in enumerate("ab"):
+        increments.append(tmp_path, name, draw(number), number)
+    assert increments.release(options) == "published"
+    losses = Account(str(tmp_path / "account")).read_all()
+    assert [(loss.epsilon, loss.n_charges, loss.n_open) for loss in losses] == [(1.5, 1, 0)] * 2
 
 
 def test_gaps__what_no_run_has_taken_is_not_refused_for_the_drift_of_another(
