@@ -25,7 +25,9 @@ class GrowingRecords:
     Parameters
     ----------
     first
-        The first partition; all others have its variables, categories and features.
+        The first partition; all others have its variables, categories and features. Give people
+        as integers, and classes as text or as codes 0 .. k - 1 that all partitions hold: text of
+        people, and other numbers of classes, are coded within each partition.
 
     Examples
     --------
@@ -61,7 +63,7 @@ class GrowingRecords:
         if replace(partition.schema, n_records=0) != self.schema:
             raise InputError(
                 "A partition has other variables, categories or features than the first.",
-                remedy="Ingest all partitions with one schema; in Python give classes as codes.",
+                remedy="Ingest all partitions with one schema; in Python code classes 0 .. k - 1.",
                 code="schema-drift",
             )
         self.partitions.append(partition)

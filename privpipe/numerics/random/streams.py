@@ -44,7 +44,9 @@ class KeyedStream:
     Parameters
     ----------
     key
-        32 secret bytes; see `privpipe.store.keyring.keys`. Neither shown nor pickled.
+        32 secret bytes; see `privpipe.store.keyring.keys`. Neither shown nor pickled. Of one model
+        and one content: two noisy filters under one key share their noise, and whoever has both
+        releases subtracts it.
     partition
         Digest of the content of the source partition.
     first_record
