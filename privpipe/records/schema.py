@@ -336,5 +336,5 @@ def check_memory(needed: int, available: int, threads: int) -> None:
         raise MemoryBudgetError(
             f"Chunks of this collection need {needed * threads / 2**20:.0f} MiB at once in a "
             f"worker of {available / 2**20:.0f} MiB.",
-            remedy="Give workers more memory or fewer threads, or ingest with less --chunk-mib.",
+            remedy="Give workers more memory, fewer threads, or ingest with a smaller --chunk-mib.",
         )
