@@ -33,6 +33,12 @@ def judge(
     return measure_attacks(released, secret, columns=[kind], desired=auxiliary, options=options)
 
 
+def list_joined_areas(report: AttackReport) -> list[Score]:
+    """Areas of who reads release and target together."""
+    outcomes = [one for one in report.outcomes if one.attack.source == "joined"]
+    return [score for outcome in outcomes for score in outcome.scores if score.name == "auc"]
+
+
 def draw(n: int = 4000) -> tuple[np.random.Generator, np.ndarray, FloatArray]:
     """Five secrets; wanted is whether it is the first."""
     random = np.random.default_rng(3)
@@ -365,14 +371,7 @@ def test_gain__of_a_number_target_is_whole_where_people_have_several_records(
         desired=Auxiliary(included=target[:, None], columns=(Column("y", None),)),
         options=AttackOptions(adversaries=("logistic",)),
     )
-    gains = [
-        score.gain
-        for outcome in report.outcomes
-        if outcome.attack.source == "joined"
-        for score in outcome.scores
-        if score.name == "auc"
-    ]
-    assert max(gains) > 0.5
+    assert max(area.gain for area in list_joined_areas(report)) > 0.5
 
 
 def test_gain__is_not_known_where_a_number_target_determines_what_is_confidential() -> None:
@@ -401,12 +400,4 @@ def test_gain__of_noise_beside_four_numbers_is_none_though_they_still_rank() -> 
         desired=desired,
         options=AttackOptions(adversaries=("logistic",)),
     )
-    gains = [
-        score.gain_lower
-        for outcome in report.outcomes
-        if outcome.attack.source == "joined"
-        for score in outcome.scores
-        if score.name == "auc"
-    ]
-    assert gains
-    assert max(gains) < 0.05
+    assert max(area.gain_lower for area in list_joined_areas(report)) < 0.05

@@ -94,8 +94,8 @@ def find_undecodable(open_stream: Callable[[], pa.NativeFile], first: int = 1) -
 
 
 BLOCK_BYTES = 2**20
-"""Text parsed at once, or hundreds of wide rows. Arrow reads up to 32
-blocks ahead, and no row may be longer than a block."""
+"""Text parsed at once, or some wide rows. Arrow reads up to 32 blocks ahead, and no row may be
+longer than a block."""
 
 _RAGGED = re.compile(r"CSV parse error: (?:Row #(\d+): )?Expected (\d+) columns, got (\d+)")
 _CONVERSION = re.compile(r"In CSV column #(\d+): (?:Row #(\d+): )?CSV conversion error to (\w+)")
@@ -256,7 +256,7 @@ class DelimitedText:
             raise self._not_utf8()
         # Rows of text differ in length; Arrow refuses one that is longer than a block. In blocks of
         # a few wide rows what is done for each column would be most of the time.
-        return max(BLOCK_BYTES, 4 * len(first), min(256 * len(first), 2**26))
+        return max(BLOCK_BYTES, 4 * len(first), min(64 * len(first), 2**24))
 
     def _explain(self, message: str, names: Sequence[str]) -> InputError | SourceError:
         """What went wrong, from those parts of a message that hold no cell."""
