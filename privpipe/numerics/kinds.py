@@ -72,26 +72,27 @@ def has_missing(kinds: IntArray) -> bool:
     return len(kinds) > 2 and int(kinds[0]) == -1
 
 
-def code_classes(values: AnyArray) -> tuple[FloatArray, int]:
-    """Numbers that are classes as codes in their order, NaN where missing; and how many classes.
+def code_classes(values: AnyArray) -> tuple[FloatArray, AnyArray]:
+    """Classes as codes in their order, NaN where missing; and the classes.
 
     Parameters
     ----------
     values : (n_records,)
-        Integers, -1 where missing (see `has_missing`), or floating numbers, NaN where missing.
+        Text, integers, -1 where missing (see `has_missing`), or floating numbers, NaN where
+        missing.
 
     Examples
     --------
     >>> code_classes(np.array([7, -1, 3]))
-    (array([ 1., nan,  0.]), 2)
+    (array([ 1., nan,  0.]), array([3, 7]))
     """
     gone = np.isnan(values) if values.dtype.kind == "f" else np.zeros(len(values), bool)
-    if values.dtype.kind != "f" and has_missing(np.unique(values)):
+    if values.dtype.kind in "iu" and has_missing(np.unique(values)):
         gone = values == -1
     kinds, places = np.unique(values[~gone], return_inverse=True)
     codes = np.full(len(values), np.nan)
     codes[~gone] = places
-    return codes, len(kinds)
+    return codes, kinds
 
 
 def find_distinct_rows(table: IntArray) -> tuple[IntArray, IntArray]:

@@ -25,9 +25,8 @@ class GrowingRecords:
     Parameters
     ----------
     first
-        The first partition; all others have its variables, categories and features. Give people
-        as integers, and classes as text or as codes 0 .. k - 1 that all partitions hold: text of
-        people, and other numbers of classes, are coded within each partition.
+        The first partition; all others have its variables, categories and features: each class
+        is in every one of them.
 
     Examples
     --------
@@ -63,7 +62,7 @@ class GrowingRecords:
         if replace(partition.schema, n_records=0) != self.schema:
             raise InputError(
                 "A partition has other variables, categories or features than the first.",
-                remedy="Ingest all partitions with one schema; in Python code classes 0 .. k - 1.",
+                remedy="Ingest all partitions with one schema; in Python each needs every class.",
                 code="schema-drift",
             )
         self.partitions.append(partition)

@@ -141,12 +141,7 @@ class Records(ShardsInTurn):
         c, c_columns = _as_columns(confidential, "confidential", len(x), kinds)
         _check_kinds(as_names(categorical), as_names(numeric), (*d_columns, *c_columns))
         a, a_columns = _as_codes(attributes, len(x))
-        g = np.empty(0, np.int64)
-        if groups is not None:
-            owners = _as_table(groups, "groups", len(x), width=1)[:, 0]
-            # Integers stay as they are: a group of one partition is known in the next.
-            g = owners if owners.dtype.kind == "i" else np.unique(owners, return_inverse=True)[1]
-            g = g.astype(np.int64)
+        g = _as_groups(groups, len(x))
         self._whole = Shard(x, d, c, a, weights=_as_weights(weights, len(x)), groups=g)
         # No shard is empty: statistics of no records have no mean.
         self._n_shards = min(n_shards, len(x))
@@ -196,6 +191,18 @@ class Records(ShardsInTurn):
         for start, stop in pairwise(edges):
             # Views: take_records leaves out whose shard it is, and of which records.
             yield replace(take_records(w, slice(start, stop)), first_record=int(start))
+
+
+def _as_groups(values: ArrayLike | None, n_records: int) -> IntArray:
+    """Whose each record is, by value: whoever is in one partition is known in the next."""
+    if values is None:
+        return np.empty(0, np.int64)
+    owners = _as_table(values, "groups", n_records, width=1)[:, 0]
+    if owners.dtype.kind in "iu":
+        return owners.astype(np.int64)
+    from pandas.util import hash_array  # slow to load
+
+    return np.asarray(hash_array(owners.astype(object)).view(np.int64))
 
 
 def _move_to_groups(edges: IntArray, groups: IntArray) -> IntArray:
@@ -302,19 +309,16 @@ def _as_column(values: AnyArray, name: str, classes: bool | None) -> tuple[Float
         classes = guess_classes(
             values, name, "Give text or floating numbers, or say categorical= or numeric=."
         )
-    if values.dtype.kind in "iuf":
-        if not classes:
-            return values.astype(np.float64), Column(name)
-        coded, n_classes = code_classes(values)
-        return coded, Column(name, n_classes)
-    if values.dtype.kind not in "bUST":
+    if values.dtype.kind in "iuf" and not classes:
+        return values.astype(np.float64), Column(name)
+    if values.dtype.kind not in "iufbUST":
         raise InputError(
             f"{name} holds neither numbers alone nor text alone (dtype {values.dtype}).",
             remedy="Give numbers, text or booleans; leave out records without a class.",
             code="dtype",
         )
-    kinds, codes = np.unique(values, return_inverse=True)
-    return codes.astype(np.float64), Column(name, len(kinds), tuple(map(str, kinds.tolist())))
+    codes, kinds = code_classes(values)
+    return codes, Column(name, len(kinds), tuple(map(str, kinds.tolist())))
 
 
 def _find_missing(values: AnyArray) -> protocols.BoolArray:

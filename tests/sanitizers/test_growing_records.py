@@ -107,3 +107,18 @@ def test_partition__of_other_classes_is_refused() -> None:
     x = np.ones((4, 9))
     with pytest.raises(InputError, match="other variables, categories"):
         GrowingRecords(first).append(Records(x, desired=[0.1, 0.2, 0.3, 0.4], confidential=x[:, 0]))
+
+
+def test_numbers_of_classes_are_known_by_value() -> None:
+    x = np.eye(4)
+    grown = GrowingRecords(Records(x, desired=[3, 5, 3, 5], categorical="desired"))
+    grown.append(Records(x, desired=[5, 3, 3, 3], categorical="desired"))
+    with pytest.raises(InputError, match="other variables, categories"):
+        grown.append(Records(x, desired=[7, 5, 5, 7], categorical="desired"))
+
+
+def test_people_are_known_by_value() -> None:
+    parts = (["ada", "bob", "bob"], np.array(["bob", None, "eve"], object))
+    first, second = (next(Records(np.eye(3), groups=one).shards()).groups for one in parts)
+    assert second[0] == first[1] == first[2]
+    assert len({*first.tolist(), *second.tolist()}) == 4
