@@ -255,9 +255,8 @@ def _try_methods(
     """
     audited = {key: value for (section, key), value in gate.items() if section == "audit"}
     try:
-        options = RunOptions(
-            collection=records, method=LAST, release={"path": release}, audit=audited
-        )
+        place = {"path": release}
+        options = RunOptions(collection=records, method=LAST, release=place, audit=audited)
         training = _open_labelled(records)
         trial = draw_trial(options, training)
         # A limit that not even noise meets says nothing of a release.

@@ -123,10 +123,11 @@ def _read_as(training: str, source: str) -> IngestOptions:
     columns = {
         n: c for n, c in table.columns.items() if n in here or c.use not in proposal.VARIABLE_USES
     }
-    fixed = SourceLayout(spread=schema.feature_names)
-    return IngestOptions(
-        fixed, schema=proposal.TableSchema(table.file, columns), dtype=schema.dtype
+    fixed, kept = (
+        SourceLayout(spread=schema.feature_names),
+        proposal.TableSchema(table.file, columns),
     )
+    return IngestOptions(fixed, schema=kept, dtype=schema.dtype)
 
 
 def _without_few_labels(run: Run) -> Run:

@@ -127,9 +127,8 @@ class AttackOptions(Options):
 
     def without_limits(self) -> "AttackOptions":
         """What decides what is measured: a corrected limit is held against what was measured."""
-        return replace(
-            self, max_advantage=1.0, max_exposed=1.0, must_find=MUST_FIND, uninformative=()
-        )
+        least = MUST_FIND
+        return replace(self, max_advantage=1.0, max_exposed=1.0, must_find=least, uninformative=())
 
     def allowed(self, score: str) -> float:
         """The limit that a score is held against."""

@@ -405,9 +405,8 @@ def compare_to_desired(
         return scoring.ScoredAgainst(known, folds)
     rows, units = np.concatenate(tests), target.units
     more = None if known is None else known[1], None if units is None else units[rows]
-    return scoring.ScoredAgainst(
-        known, folds, *cut_cells(folds, desired.values[rows], *more), known
-    )
+    cells = cut_cells(folds, desired.values[rows], *more)
+    return scoring.ScoredAgainst(known, folds, *cells, known)
 
 
 def decide_by_desired(

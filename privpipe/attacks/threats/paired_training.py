@@ -91,9 +91,8 @@ def _measure_curve(
     # The rise is of the same records, paired: two gains apart have limits that hide it.
     level = options.plan_level(n_attacks * len(followed))
     reference = ScoredAgainst(few.decided, full.folds)
-    compared = inference.score_decisions(
-        target, full.test, full.decided, full.guess, reference, level
-    )
+    last = full.test, full.decided, full.guess
+    compared = inference.score_decisions(target, *last, reference, level)
     rises = {one.name: one.gained for one in compared}
     n_labels = tuple(one.n_train for one in trained)
     curves = []

@@ -448,9 +448,8 @@ def measure_retained_utility(sources: AuditSources, options: AttackOptions) -> l
     found: list[dict[str, Any]] = []
     for position, column in enumerate(evidence.columns):
         try:
-            found.append(
-                asdict(paired_training.measure_retained(Target(evidence, position, options)))
-            )
+            target = Target(evidence, position, options)
+            found.append(asdict(paired_training.measure_retained(target)))
         except PrivpipeError as error:
             found.append({"target": column.name, "reason": error.code})
     return found + [{"target": one.target, "reason": one.reason} for one in evidence.left_out]

@@ -143,9 +143,8 @@ def read_certificate(folder: str | Path, part: str) -> CertificateState:
         ours = True
     except (ValueError, TypeError, InvalidSignature):
         ours = False
-    return CertificateState(
-        path, found.not_valid_after_utc, _hosts_of(found), ours, not mode & 0o077
-    )
+    until, hosts = found.not_valid_after_utc, _hosts_of(found)
+    return CertificateState(path, until, hosts, ours, not mode & 0o077)
 
 
 def check_client_certificate() -> None:

@@ -101,9 +101,7 @@ def estimate_covariances(blocks: Blocks, names: Sequence[str], noise: FloatArray
     rows, columns = np.triu_indices(len(names))
     variances = (squares - covariance**2)[rows, columns] / n
     values = (covariance - np.diag(noise))[rows, columns] * n / (n - 1)
-    pairs = [
-        f"{names[i]}, {names[j]}" for i, j in zip(rows.tolist(), columns.tolist(), strict=True)
-    ]
+    pairs = [f"{names[i]}, {names[j]}" for i, j in np.transpose([rows, columns]).tolist()]
     return _list(pairs, values, variances)
 
 

@@ -85,9 +85,8 @@ def check_places(options: Any) -> Iterator[Finding]:
     if path is None:
         parent = release.rstrip("/").rpartition("/")[0]
         enforced = tries_conditions(parent)
-        detail = (
-            f"{shown(parent)} {'refuses' if enforced else 'takes'} a second write of one object"
-        )
+        does = "refuses" if enforced else "takes"
+        detail = f"{shown(parent)} {does} a second write of one object"
         remedy = "Use a store that enforces If-None-Match: without it two runs may publish."
         yield weigh("put-if-absent", detail, remedy * (not enforced))
         return

@@ -125,9 +125,8 @@ def _draw(run: Run, trained: Trained, plan: ReleasePlan, executor: Executor) -> 
             remedy="`privpipe purge`, then run again: all are drawn anew. Nothing was published.",
             code="key_gone",
         ) from None
-    job = cleaning_pass.CleaningJob(
-        part, plan, run.stored_model_url, trained.model_digest, keys=keys
-    )
+    model, digest = run.stored_model_url, trained.model_digest
+    job = cleaning_pass.CleaningJob(part, plan, model, digest, keys=keys)
     with _reporting(plan, done, executor), spend.reserve_loss(run, trained, plan, keys):
         record = partial(release_writing.record_receipts, plan)
         cleaning_pass.draw_surrogates(executor, job, record, done=frozenset(done))

@@ -130,9 +130,8 @@ def fit_masking(shards: Shards, options: MaskingOptions) -> MaskingModel:
         gram, n_records, noise = loadings.gram, survey.n_records, 0.0  # they have no noise left
     else:
         say_incomplete(survey.n_incomplete, survey.n_records, "desired")
-        gram = record_survey.expand_moments(
-            survey.complete, np.ones(len(centre), bool), centre, scale
-        )
+        every = np.ones(len(centre), bool)
+        gram = record_survey.expand_moments(survey.complete, every, centre, scale)
         n_records = round(survey.complete.count)
     refusals.check_rank(survey.n_records, int(np.linalg.matrix_rank(gram[t:, t:], hermitian=True)))
     found = completion.solve_masked_regression(

@@ -117,9 +117,22 @@ class CustomFamily:
 
     def map_records(self, parameters: FloatArray, x: FloatArray) -> tuple[FloatArray, Pullback]:
         """Filter records; see `DifferentiableFilter.map_records`."""
-        arrays, declared = self.split(parameters), self.filter
-        z = np.asarray(declared.apply(arrays, x), np.float64)
-        return z, lambda dz: self.join(declared.vjp(arrays, x, dz))
+        arrays, declared, call = self.split(parameters), self.filter, self.code.call_on_records
+        z = _apply(self.code, declared, arrays, x)
+        return z, lambda dz: self.join(call("vjp", declared.vjp, arrays, x, dz))
+
+
+def _apply(
+    code: custom_code.CustomCode, declared: DeclaredFilter, arrays: Arrays, records: FloatArray
+) -> FloatArray:
+    z = np.asarray(code.call_on_records("apply", declared.apply, arrays, records), np.float64)
+    if bad := int(np.count_nonzero(~np.isfinite(z).all(axis=1))):
+        raise InputError(
+            f"The filter {code.name} is not finite for {bad} of {len(z)} records.",
+            remedy="Train it on records like these, or bound what it computes.",
+            code="filter-nonfinite",
+        )
+    return z
 
 
 def declare_family(
@@ -295,13 +308,7 @@ class CustomFilter(TrainingRecord, custom_code.PickledTrust, FeatureFilter):
         for first in range(0, len(records), ROWS):
             rows = slice(first, first + ROWS)
             # Block by block: a convolution's windows take many times a record's memory.
-            z[rows] = declared.apply(arrays, records[rows])
-        if bad := int(np.count_nonzero(~np.isfinite(z).all(axis=1))):
-            raise InputError(
-                f"The filter {self.filter} is not finite for {bad} of {len(z)} records.",
-                remedy="Train it on records like these, or bound what it computes.",
-                code="filter-nonfinite",
-            )
+            z[rows] = _apply(code, declared, arrays, records[rows])
         return z
 
 

@@ -206,9 +206,8 @@ def plan_collection(
     categorical = frozenset((*layout.categorical, *parse_bins(layout.bins)))  # bins are categories
     numeric = frozenset(layout.numeric)
     dtype = np.dtype(options.dtype) if options.dtype else source.features_dtype
-    chunk_rows = plan_chunk_rows(
-        source.n_features, dtype.itemsize, target_bytes=options.chunk_bytes
-    )
+    width, most = source.n_features, options.chunk_bytes
+    chunk_rows = plan_chunk_rows(width, dtype.itemsize, target_bytes=most)
     if like is not None:
         dtype, chunk_rows = np.dtype(like.dtype), like.chunk_rows
         categorical = frozenset(v.name for v in like.variables if v.categories is not None)

@@ -362,8 +362,7 @@ def _find_owners(index: list[WordArray], table: WordArray, sizes: Mapping[str, i
     for g, words in enumerate(index):
         for at in range(0, len(table), record_overlap.MOST_AT_ONCE):
             if len(found) < len(names):
-                rows = np.flatnonzero(
-                    is_among(words, table[at : at + record_overlap.MOST_AT_ONCE, g])
-                )
+                some = table[at : at + record_overlap.MOST_AT_ONCE, g]
+                rows = np.flatnonzero(is_among(words, some))
                 found.update(np.searchsorted(ends, rows, "right").tolist())
     return {names[one] for one in found}

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from privpipe import Records, open_model, option_values, trust_filter, write_model
-from privpipe.errors import OptionError
+from privpipe.errors import InputError, OptionError
 from privpipe.sanitizers.minimax.custom_filter import (
     MinimaxCustomOptions,
     fit_minimax_custom_filter,
@@ -195,3 +195,18 @@ def test_torch_module__is_trained_and_stored_as_arrays(tmp_path: Path) -> None:
     assert np.allclose(fitted.apply(x), ours.apply(arrays, x), rtol=1e-10)
     write_model(fitted, tmp_path / "model.zarr")
     assert np.array_equal(open_model(tmp_path / "model.zarr").apply(x), fitted.apply(x))
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("if len(x) > 99: raise ValueError(f'first {x[0]}')", "apply raises ValueError on records\\."),
+        ("if len(x) > 99: return np.full((len(x), self.n_outputs), np.nan)", "is not finite for"),
+    ],
+)
+def test_what_fails_on_records_alone_is_said_without_them(
+    tmp_path: Path, line: str, message: str
+) -> None:
+    source = TANH.replace("        return np.tanh", f"        {line}\n        return np.tanh")
+    with pytest.raises((OptionError, InputError), match=message):
+        fit_minimax_custom_filter(make_records(), declare(tmp_path, source))

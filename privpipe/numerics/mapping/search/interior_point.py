@@ -233,9 +233,8 @@ class _State:
 
     def factor(self) -> None:
         """Factorise the Newton matrix here, for any number of directions."""
-        self.r = (
-            np.exp(smoothed_dual.potentials_of(self.t, self.problem.prior)) * self.problem.prior
-        )
+        prior = self.problem.prior
+        self.r = np.exp(smoothed_dual.potentials_of(self.t, prior)) * prior
         terms = self.blocks, self.d1, self.c, self.a2, self.a1
         here = self.graph, self.r, self.y[:-1], self.z[:-1]
         dd = fill_normal_terms(*here, self.anchor.sum(1), terms)

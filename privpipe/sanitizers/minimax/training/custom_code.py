@@ -177,6 +177,24 @@ class CustomCode(PickledTrust):
                 code="loss-check" if self.is_loss else "filter-class",
             ) from None
 
+    def call_on_records(self, what: str, function: Callable[..., Any], *args: Any) -> Any:
+        """Call a part of it on records, of which no message says anything.
+
+        Raises
+        ------
+        OptionError
+            If it raises anything; only what and where is said.
+        """
+        try:
+            return function(*args)
+        except (MemoryError, OptionError):
+            raise
+        except Exception as error:
+            raise self.refuse(
+                f"{self.name}.{what} raises {type(error).__name__} on records",
+                "It runs on random ones: look for what else records hold, and for their number.",
+            ) from None
+
     def refuse(self, problem: str, remedy: str) -> OptionError:
         """The error of code that does not do what it must."""
         name = "loss-check" if self.is_loss else "filter-vjp"
@@ -328,9 +346,8 @@ class CustomLoss:
         InputError
             If some are not finite; the message counts them.
         """
-        found = self.declared.measure(
-            z.copy(), x, labels[:, : self.n_desired], labels[:, self.n_desired :]
-        )
+        variables = labels[:, : self.n_desired], labels[:, self.n_desired :]
+        found = self.code.call_on_records("measure", self.declared.measure, z.copy(), x, *variables)
         losses, slopes = (np.array(part, np.float64) for part in found)
         bad = np.count_nonzero(~(np.isfinite(losses) & np.isfinite(slopes).all(axis=1)))
         if bad:

@@ -307,9 +307,8 @@ def _plan_one(
             remedy="Train on records in which it varies, or leave it out.",
             code="single_class",
         )
-    return Task(
-        name=column.name, role=role, centre=np.array([label.mean]), scale=np.array([spread])
-    )
+    centre, scale = np.array([label.mean]), np.array([spread])
+    return Task(name=column.name, role=role, centre=centre, scale=scale)
 
 
 def _is_read_as_classes(column: Column, label: LabelMoments, kind: TaskKind) -> bool:

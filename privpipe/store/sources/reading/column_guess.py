@@ -173,9 +173,8 @@ def _guess_date(counts: Counter[str]) -> tuple[ColumnText, Use, str, str] | None
     n, fitting = counts.total(), dict[str, int]()
     for form, pattern in CELLS["dates"].items():
         alike = [name for name in counts if re.fullmatch(pattern, name)]
-        times = pd.to_datetime(
-            pd.Series(alike, dtype=str), format=form or "ISO8601", errors="coerce"
-        )
+        texts = pd.Series(alike, dtype=str)
+        times = pd.to_datetime(texts, format=form or "ISO8601", errors="coerce")
         fitting[form] = sum(counts[one] for one, ok in zip(alike, times.notna(), strict=True) if ok)
     # Two formats may share the column; then the rows of the rarer one are refused, by number.
     form = max(fitting, key=lambda one: fitting[one])
