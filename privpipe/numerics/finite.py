@@ -1,7 +1,11 @@
-"""Which rows are finite, at the cost of one product with a vector; rows selected without a copy."""
+"""Arrays of real numbers; which rows are finite, at the cost of one product with a vector."""
+
+from contextlib import suppress
+from typing import Any
 
 import numpy as np
 
+from privpipe.errors import InputError
 from privpipe.protocols import AnyArray, BoolArray
 
 
@@ -48,3 +52,34 @@ def find_empty_rows(x: AnyArray) -> BoolArray:
 def keep_rows(x: AnyArray, chosen: BoolArray) -> AnyArray:
     """The rows that are `chosen`: the array itself where all are, else a copy."""
     return x if chosen.all() else x[chosen]
+
+
+def fill_masked(values: Any) -> Any:
+    """Values; what an array of NumPy masks is missing: NaN, or None where they are no floats."""
+    if not np.ma.isMA(values):
+        return values
+    if values.dtype.kind == "f":
+        return np.ma.filled(values, np.nan)
+    return np.where(np.ma.getmaskarray(values), np.array(None), values.data.astype(object))
+
+
+def as_reals(values: Any, name: str) -> AnyArray:
+    """An array of real numbers; anything but floating numbers becomes float64.
+
+    Raises
+    ------
+    InputError
+        If it holds text, objects or complex numbers; values are never quoted.
+    """
+    found = np.asarray(fill_masked(values))
+    if found.dtype.kind == "f":
+        return found
+    # Objects may still be numbers, as of a table with mixed columns; the message never quotes one.
+    with suppress(ValueError, TypeError):
+        if found.dtype.kind in "biuO":
+            return found.astype(np.float64)
+    raise InputError(
+        f"{name} hold something that is not a real number (dtype {found.dtype}).",
+        remedy="Leave text out, or turn it into numbers first.",
+        code="dtype",
+    )

@@ -13,11 +13,11 @@ from privpipe import protocols
 from privpipe.described import described
 from privpipe.errors import InputError, OptionError
 from privpipe.fitted_names import columns_of, write_category
+from privpipe.numerics.finite import as_reals, fill_masked
 from privpipe.numerics.kinds import code_classes, guess_classes
 from privpipe.protocols import AnyArray, ArrayLike, Column, FloatArray, IntArray, Shard, ShardSchema
 from privpipe.records.sampling import take_records
 from privpipe.records.schema import as_names
-from privpipe.sanitizers.feature_map import as_reals, fill_masked
 
 S = TypeVar("S", bound=protocols.Statistics)
 

@@ -1,14 +1,13 @@
 """The base of maps that make a record of each record, and how records are handed to it."""
 
-from contextlib import suppress
 from typing import Any, ClassVar
 
 import numpy as np
 
 from privpipe.errors import InputError
 from privpipe.fitted_names import by_name, giving_back
-from privpipe.numerics.finite import find_finite_rows
-from privpipe.protocols import AnyArray, ArrayLike, FloatArray, Guarantee, RecordStream, Role
+from privpipe.numerics.finite import as_reals, find_finite_rows
+from privpipe.protocols import ArrayLike, FloatArray, Guarantee, RecordStream, Role
 
 
 class FeatureMap:
@@ -63,37 +62,6 @@ class FeatureMap:
         check_finite_records(records)
         released: FloatArray = self.map_records(records).astype(dtype, copy=False)
         return released[0] if np.ndim(x) == 1 else released
-
-
-def fill_masked(values: Any) -> Any:
-    """Values; what an array of NumPy masks is missing: NaN, or None where they are no floats."""
-    if not np.ma.isMA(values):
-        return values
-    if values.dtype.kind == "f":
-        return np.ma.filled(values, np.nan)
-    return np.where(np.ma.getmaskarray(values), np.array(None), values.data.astype(object))
-
-
-def as_reals(values: Any, name: str) -> AnyArray:
-    """An array of real numbers; anything but floating numbers becomes float64.
-
-    Raises
-    ------
-    InputError
-        If it holds text, objects or complex numbers; values are never quoted.
-    """
-    found = np.asarray(fill_masked(values))
-    if found.dtype.kind == "f":
-        return found
-    # Objects may still be numbers, as of a table with mixed columns; the message never quotes one.
-    with suppress(ValueError, TypeError):
-        if found.dtype.kind in "biuO":
-            return found.astype(np.float64)
-    raise InputError(
-        f"{name} hold something that is not a real number (dtype {found.dtype}).",
-        remedy="Leave text out, or turn it into numbers first.",
-        code="dtype",
-    )
 
 
 def check_not_lazy(x: Any) -> None:

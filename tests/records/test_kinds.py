@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 
 from privpipe import Records, fit_leace_eraser, ingest, open_collection
-from privpipe.attacks.adversaries.preparation import code_targets
-from privpipe.errors import GuessWarning, OptionError
+from privpipe.attacks.adversaries.preparation import code_targets, prepare_evidence
+from privpipe.errors import GuessWarning, InputError, OptionError
 from privpipe.store.collections.ingest import IngestOptions
 
 FOUR = np.arange(80) % 4
@@ -132,3 +132,24 @@ def test_records__masked_features_are_not_learned_from(dtype):
     masked = np.ma.masked_array(np.arange(80).reshape(20, 4).astype(dtype), mask=np.eye(20, 4) > 0)
     (shard,) = Records(masked).shards()
     assert np.isnan(shard.features).sum() == 4
+
+
+@pytest.mark.parametrize("gone", [None, np.nan, pd.NA])
+def test_missing_classes_are_no_class_of_an_attack(gone):
+    values = np.array(["ill", gone, "well", "ill"], object)
+    truth = code_targets(values, None)[2].ravel()
+    assert np.flatnonzero(np.isnan(truth)).tolist() == [1]
+    assert truth[0] == truth[3] != truth[2]
+
+
+def test_masked_classes_are_no_class_of_an_attack():
+    masked = np.ma.masked_array([1.5, 2.5, 0.5], mask=[0, 1, 0])
+    assert np.isnan(code_targets(masked, None)[2]).ravel().tolist() == [False, True, False]
+
+
+@pytest.mark.parametrize("dtype", [str, object])
+def test_text_of_a_release_is_refused_without_it(dtype):
+    released = np.full((80, 2), "quoted", dtype)
+    with pytest.raises(InputError, match="released hold something that is not a real") as caught:
+        prepare_evidence(released, FOUR % 2)
+    assert "quoted" not in str(caught.value)

@@ -14,7 +14,7 @@ from privpipe.attacks.adversaries.coordinates import TrainingMatrix
 from privpipe.attacks.adversaries.evidence import Evidence, LeftOut
 from privpipe.attacks.statistics.splits import find_ties
 from privpipe.errors import InputError
-from privpipe.numerics.finite import find_empty_rows, find_finite_rows
+from privpipe.numerics.finite import as_reals, fill_masked, find_empty_rows, find_finite_rows
 from privpipe.numerics.kinds import code_classes, guess_classes
 from privpipe.protocols import AnyArray, ArrayLike, BoolArray, Column, FloatArray, IntArray
 
@@ -97,7 +97,10 @@ def prepare_evidence(
     auxiliary = known.get("auxiliary") or Auxiliary()
     desired, places = known.get("desired") or Auxiliary(), known.get("places")
     given = {"released": released, "raw": known.get("raw"), "noise": known.get("noise")}
-    arrays = {name: np.asarray(array) for name, array in given.items() if array is not None}
+    arrays = {n: np.asarray(fill_masked(array)) for n, array in given.items() if array is not None}
+    for name, array in arrays.items():
+        if array.dtype.kind not in "biuf":  # NumPy's refusals of text quote it
+            arrays[name] = as_reals(array, name)
     names, kinds, truth = code_targets(confidential, known.get("columns"))
     optional = {"groups": groups, "seen": seen, "places": places}
     optional |= {"surroundings": auxiliary.surroundings, "desired": desired.included}
@@ -316,7 +319,7 @@ def code_targets(
     Parameters
     ----------
     confidential : (n_records,) or (n_records, n_columns)
-        Numbers, codes, booleans or strings.
+        Numbers, codes, booleans or strings; NaN, None or masked where missing.
     columns
         Names and kinds. Without them booleans and strings are categorical, and integers where
         they have at most 64 different values, which is a guess where they are not 0 and 1.
@@ -327,7 +330,7 @@ def code_targets(
     truth : (n_records, n_columns), float64
         NaN where missing: NaN, or a code below 0.
     """
-    table = np.asarray(confidential)
+    table = np.asarray(fill_masked(confidential))
     table = table[:, None] if table.ndim == 1 else table
     if table.ndim != 2 or table.shape[1] == 0:
         raise InputError(
@@ -336,8 +339,10 @@ def code_targets(
     names = _name_columns(table.shape[1], columns)
     kinds = [True] * len(names)
     if not np.issubdtype(table.dtype, np.number):
+        from pandas import isna  # slow to load
+
         coded = [np.unique(column.astype(str), return_inverse=True)[1] for column in table.T]
-        truth = np.column_stack(coded).astype(np.float64)
+        truth = np.where(isna(table), np.nan, np.column_stack(coded))
     elif columns is not None:
         truth, kinds = table.astype(np.float64), [column.is_categorical for column in columns]
     else:

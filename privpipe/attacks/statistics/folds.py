@@ -245,9 +245,8 @@ def _halve_blocks(place: FloatArray, most: int) -> tuple[IntArray, IntArray]:
     n, starts, order = len(place), np.zeros(1, np.int64), np.arange(len(place))
     while (sizes := np.diff(starts, append=n)).max() > most:
         held, block = place[order], np.repeat(np.arange(len(starts)), sizes)
-        widest = np.argmax(
-            np.maximum.reduceat(held, starts) - np.minimum.reduceat(held, starts), axis=1
-        )
+        most_of, least_of = np.maximum.reduceat(held, starts), np.minimum.reduceat(held, starts)
+        widest = np.argmax(most_of - least_of, axis=1)
         # Of predictions that are equal those of neighbouring targets stay together.
         order = order[np.lexsort([*held.T[::-1], held[np.arange(n), widest[block]], block])]
         middle = starts + (sizes + 1) // 4 * 2

@@ -12,6 +12,7 @@ import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from datetime import UTC, datetime
+from itertools import count
 from typing import Any, get_args
 
 from pydantic import ValidationError
@@ -237,12 +238,17 @@ def find_place(text: str, names: Sequence[str]) -> tuple[int, int] | None:
     (3, 3)
     >>> find_place("[method]\\n", ["method", "missing"])
     (1, 1)
+    >>> find_place("[[compare]]\\nname = 1\\n[[compare]]\\nname = 2\\n", ["compare", "1", "name"])
+    (4, 1)
     """
     best: tuple[int, int] | None = None
     table: list[str] = []
+    entries = count()
     for number, line in enumerate(text.splitlines(), start=1):
         if header := _HEADER.match(line):
             table = header.group(1).split(".")
+            if line.lstrip().startswith("[["):  # one of several tables, by its number
+                table.append(str(next(entries)))
             if list(names[: len(table)]) == table:
                 best = best or (number, line.index("[") + 1)
         elif (key := _KEY.match(line)) and [*table, *key.group(3).split(".")] == list(names):

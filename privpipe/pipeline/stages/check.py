@@ -176,12 +176,10 @@ def _open(
     options: RunOptions, method: Method, roles: dict[Role, tuple[str, ...]]
 ) -> tuple[Collection, Collection]:
     """The records to release and those to learn from, which may be the same."""
-    section = options.collection
+    section, path = options.collection, options.training_path
     public = options.training is not None and options.training.public
     # One that grows is released as it is now; part by part with [release] incremental alone.
-    opened = open_whole_collection(
-        options.training_path, **roles, weights=section.weights, public=public
-    )
+    opened = open_whole_collection(path, **roles, weights=section.weights, public=public)
     training = replace(opened, only_finite=options.release.nonfinite != "fail")
     if options.training is None:
         return training, training

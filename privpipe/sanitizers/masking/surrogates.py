@@ -146,10 +146,8 @@ def fit_masking(shards: Shards, options: MaskingOptions) -> MaskingModel:
         # A fit that resumes needs the same names; the sums hold no less of the records.
         key=int.from_bytes(hashlib.sha256(np.ascontiguousarray(gram).tobytes()).digest()[:8]),
     )
-    persons = shards.reduce(measure)
-    refusals.check_persons(
-        persons, options.n_surrogates, clip=options.clip, is_named=bool(schema.groups)
-    )
+    persons, named = shards.reduce(measure), bool(schema.groups)
+    refusals.check_persons(persons, options.n_surrogates, clip=options.clip, is_named=named)
     return made
 
 
@@ -237,10 +235,8 @@ def _check_records(
             remedy="Leave it out of desired, or mask records in which it varies.",
             code="single_class",
         )
-    refusals.check_responses(
-        survey.furthest[:t], survey.counts[:t], responses, options.n_surrogates
-    )
-    n_complete = survey.complete.count
+    furthest, counts, n_complete = survey.furthest[:t], survey.counts[:t], survey.complete.count
+    refusals.check_responses(furthest, counts, responses, options.n_surrogates)
     if options.missing == "refuse" and n_complete <= schema.n_features + 1 + t:
         raise InputError(
             f"{n_complete:g} complete records are too few for {schema.n_features} features.",

@@ -179,9 +179,8 @@ class Collection(ShardsInTurn):
             keep &= find_finite_rows(features)
         released: FloatArray = np.empty((stop - start, 0))
         if self.released_url is not None:
-            read = partial(
-                read_block, self.released_url, start=start, stop=stop, version=self.released_run
-            )
+            release = partial(read_block, self.released_url, version=self.released_run)
+            read = partial(release, start=start, stop=stop)
             released = self._features(read, stop - start)
         if self.released_basis is not None:
             released = self.released_basis.reconstruct(released)

@@ -130,9 +130,8 @@ def _search_level(progress: SearchProgress, start: Duals | None, explore: Explor
     home = Pairs.of(problem, problem.stay, np.arange(problem.n_columns))
     found = explore(problem, start, None, 0.02)
     pairs = home.join(problem, found.symbols, found.columns)
-    point = DualPoint(
-        pairs, smoothed_dual.logits_of(start.potentials, problem.prior), start.multiplier, 0.0
-    )
+    logits = smoothed_dual.logits_of(start.potentials, problem.prior)
+    point = DualPoint(pairs, logits, start.multiplier, 0.0)
     if len(pairs) <= max(_MOST_FACTORED, _THICK_COLUMNS * problem.n_columns):
         return len(polish(progress, explore, point, 1e-3))
     # Low temperatures from a good start, on the pairs that carry mass there.

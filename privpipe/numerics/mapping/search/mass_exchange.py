@@ -317,9 +317,8 @@ class _Slots:
         positions = line.symbols[:, 0].copy(), line.columns[:, 0].copy()
         columns, places = np.nonzero(self.mass)
         weights, symbols = self.mass[columns, places], self.held[columns, places]
-        released = programme.released_masses(
-            symbols, weights, problem.posterior[columns], problem.n_symbols
-        )
+        laws = problem.posterior[columns]
+        released = programme.released_masses(symbols, weights, laws, problem.n_symbols)
         total = released.sum(axis=1, keepdims=True)
         log_prior = np.log(problem.prior)
         share = np.maximum(released, 1e-300) / np.where(total > 0, total, 1.0)

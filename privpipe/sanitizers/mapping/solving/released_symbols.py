@@ -63,9 +63,8 @@ def charge_symbols(
     if mapping.stopped in ("perfect privacy", "nothing to hide"):
         return mapping
     began, best, least = read_clock(), mapping, expect_bound(mapping.mapping)
-    alphabet = prepare_alphabet(
-        joint, mapping.codes, mapping.distortion_kind, mapping.distortion_budget
-    )
+    kind, budget = mapping.distortion_kind, mapping.distortion_budget
+    alphabet = prepare_alphabet(joint, mapping.codes, kind, budget)
     problem = alphabet.problem
     heaviest = np.argsort(-problem.mass, kind="stable")
     size, worse = min(problem.n_columns, _MOST_PAIRS / problem.n_columns / _STEP), 0
@@ -95,9 +94,8 @@ def _solve_within(
     """
     whole = problem.distance
     assert isinstance(whole, CodeDistance)
-    distance = CodeDistance(whole.kind, whole.symbols[chosen], whole.columns).block(
-        0, problem.n_columns
-    )
+    to_chosen = CodeDistance(whole.kind, whole.symbols[chosen], whole.columns)
+    distance = to_chosen.block(0, problem.n_columns)
     nearest = distance.min(axis=1)
     left = problem.budget - float(problem.mass @ nearest)
     if left < _LEAST_LEFT * problem.budget:
@@ -106,9 +104,8 @@ def _solve_within(
     weight = np.zeros(problem.n_symbols)
     weight[problem.stay] = problem.mass
     stay = np.where(distance == nearest[:, None], weight[chosen], -1.0).argmax(axis=1)
-    within = replace(
-        problem, distance=MatrixDistance(distance - nearest[:, None]), budget=left, stay=stay
-    )
+    excess = MatrixDistance(distance - nearest[:, None])
+    within = replace(problem, distance=excess, budget=left, stay=stay)
     with np.errstate(all="ignore"):  # as in `solve_privacy_mapping`
         plan = search_mapping(within, gap=gap, max_seconds=max_seconds)[0].plan
     shape = (problem.n_symbols, problem.n_symbols)
