@@ -120,14 +120,11 @@ def _read_as(training: str, source: str) -> IngestOptions:
     file = open_file_table(source, table.layout())
     here = {column.name for column in file.columns} if file else set(table.columns)
     # A file to come carries no labels, and need not: features it must have, and what it includes.
-    columns = {
-        n: c for n, c in table.columns.items() if n in here or c.use not in proposal.VARIABLE_USES
-    }
-    fixed, kept = (
-        SourceLayout(spread=schema.feature_names),
-        proposal.TableSchema(table.file, columns),
-    )
-    return IngestOptions(fixed, schema=kept, dtype=schema.dtype)
+    labels = proposal.VARIABLE_USES
+    columns = {n: c for n, c in table.columns.items() if n in here or c.use not in labels}
+    fixed = SourceLayout(spread=schema.feature_names)
+    columns_here = proposal.TableSchema(table.file, columns)
+    return IngestOptions(fixed, schema=columns_here, dtype=schema.dtype)
 
 
 def _without_few_labels(run: Run) -> Run:

@@ -222,8 +222,8 @@ def _attack(
     options = find_attack_options(run.options)
     first = shared is None or sources.judged.indicators
     sample = partial(sample_evidence, sources, options.without_limits(), controls=first)
-    kept = run.checkpoints
-    report = distribute_attacks(executor, sample, options=options, checkpoints=kept, power=first)
+    held = run.checkpoints
+    report = distribute_attacks(executor, sample, options=options, checkpoints=held, power=first)
     if sources.judged.indicators:
         return report, shared
     if shared is None:
