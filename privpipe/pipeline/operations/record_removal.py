@@ -18,9 +18,9 @@ from privpipe.errors import OptionError, PrivpipeError
 from privpipe.protocols import AnyArray, BoolArray, IntArray
 from privpipe.records.schema import CollectionSchema, Partition, Variable, suggest
 from privpipe.store.access import generation_log as generations
-from privpipe.store.access import objects
+from privpipe.store.access import location, objects
 from privpipe.store.access.location import join, local_path
-from privpipe.store.access.workspace import REMOVED, hold_workspace, workspace_url
+from privpipe.store.access.workspace import ERASED, REMOVED, hold_workspace, workspace_url
 from privpipe.store.arrays.destination import hold_destination
 from privpipe.store.arrays.layout import FEATURES, ROOT_DOCUMENT, exists, read_header
 from privpipe.store.collections import growing_collection as growing
@@ -28,9 +28,6 @@ from privpipe.store.collections.collection import Collection, open_collection
 from privpipe.store.collections.proving import read_source_version
 from privpipe.store.collections.survey import POOLED
 from privpipe.store.collections.writing import Chunk, read_statistics, write_held
-
-NEW = "erased.zarr"
-"""In the workspace of a collection made in one piece: what will take its place."""
 
 
 @dataclass(frozen=True)
@@ -149,7 +146,7 @@ def end_exchange(url: str) -> None:
     StoreError
         If another process writes.
     """
-    new = join(workspace_url(url), NEW)
+    new = join(workspace_url(url), ERASED)
     if not exists(url) and exists(new):
         with hold_workspace(url):
             _exchange(url, new)
@@ -301,7 +298,7 @@ def _make_partition(
 
 def _take_out_whole(url: str, held: HeldRecords, codes: Mapping[str, Sequence[int]]) -> None:
     """Exchange a collection made in one piece; whoever was killed on the way does the rest."""
-    new = join(workspace_url(url), NEW)
+    new = join(workspace_url(url), ERASED)
     if len(held.rows) == held.n_records:
         if digest_of(url) in ("", *held.digests):
             _exchange(url, None)
@@ -320,10 +317,10 @@ def _exchange(url: str, new: str | None) -> None:
     if path is None:
         objects.delete_place(url)
         if new is not None:
-            there, made = objects.open_store(new, read_only=True), objects.open_store(url)
+            keys = location.measure_objects(new).keys() - {ROOT_DOCUMENT}
+            location.copy_objects(new, url, sorted(keys))
             # The root last: until it is there no reader opens half of the collection.
-            for key in sorted(objects.list_keys(there), key=lambda key: key == ROOT_DOCUMENT):
-                objects.write_bytes(made, key, objects.read_bytes(there, key) or b"")
+            location.copy_objects(new, url, [ROOT_DOCUMENT])
             objects.delete_place(new)
         return
     if os.path.lexists(path):

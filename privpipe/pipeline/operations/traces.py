@@ -10,7 +10,6 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -48,14 +47,17 @@ def find_ours(root: str) -> Iterator[FoundPlace]:
         folders.sort()
         if ROOT_DOCUMENT in names:
             header = read_attributes(folder)
-            kind = header.get("format")
-            if kind in ("collection", "release", "model", GENERATIONS):
+            kind = str(header.get("format"))
+            if DENIED in header or kind in ("collection", "release", "model", GENERATIONS):
                 folders[:] = ["parts"] if kind == GENERATIONS and "parts" in folders else []
                 yield kind, folder, header
         for name in sorted(names):
             if name.endswith(PARQUET) and (about := read_export(join(folder, name))):
                 yield "export", join(folder, name), about
 
+
+DENIED = "denied"
+"""Key in what is known of something that may not be read."""
 
 PARQUET = (".parquet", ".pq")
 """Exports that say of which run they are."""
@@ -93,21 +95,32 @@ def _walk(root: str) -> Iterator[tuple[str, list[str], list[str]]]:
 
 def read_attributes(place: str) -> dict[str, Any]:
     """What a store of ours says of itself, unchecked; nothing of anything else."""
-    with suppress(ValueError, KeyError, TypeError, OSError, PrivpipeError):
-        content = read_bytes(open_store(place, read_only=True), ROOT_DOCUMENT) or b""
-        return dict(json.loads(content)["attributes"]["privpipe"])
-    return {}
+    return _read_header(place, _read_root)
 
 
 def read_export(place: str) -> dict[str, Any]:
     """The header of the release that a Parquet file was made of; nothing of anybody else's."""
-    with (
-        suppress(OSError, ValueError, KeyError, TypeError, pa.ArrowException),
-        fsspec.open(place, "rb") as file,
-    ):
+    return _read_header(place, _read_footer)
+
+
+def _read_root(place: str) -> Any:
+    content = read_bytes(open_store(place, read_only=True), ROOT_DOCUMENT) or b""
+    return json.loads(content)["attributes"]["privpipe"]
+
+
+def _read_footer(place: str) -> Any:
+    with fsspec.open(place, "rb") as file:
         # The schema alone: the footer of the file, and no record.
-        return dict(json.loads((pq.read_schema(file).metadata or {})[b"privpipe"]))
-    return {}
+        return json.loads((pq.read_schema(file).metadata or {})[b"privpipe"])
+
+
+def _read_header(place: str, read: Callable[[str], Any]) -> dict[str, Any]:
+    try:
+        return dict(read(place))
+    except PermissionError:
+        return {DENIED: True}
+    except (OSError, ValueError, KeyError, TypeError, PrivpipeError, pa.ArrowException):
+        return {}
 
 
 What = Literal["release", "parts", "model", "report", "workspace", "export"]
@@ -236,7 +249,9 @@ def _read_found(traces: Traces, one: FoundPlace, registered: set[str]) -> None:
     training, run = str(header.get("training_digest", "")), str(header.get("run", ""))
     learned = traces.meets(training)
     holds = traces.meets(header.get("source_digest", "")) or run in traces.runs
-    if kind == "workspace":
+    if DENIED in header:
+        traces.left.append(f"{shown(place)}, which may not be read")
+    elif kind == "workspace":
         _read_workspace(traces, place)
     elif owner_of(place) != place:  # a part goes once no generation names it
         traces.increments.add(owner_of(place))

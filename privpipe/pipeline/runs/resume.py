@@ -8,8 +8,8 @@ from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.pipeline.runs.trusted_code import find_code, say_changed_code
 from privpipe.store.access import workspace
 from privpipe.store.access.location import shown
-from privpipe.store.access.objects import open_store, read_bytes
-from privpipe.store.arrays.layout import exists, read_header, read_kind
+from privpipe.store.access.objects import list_keys, open_store, read_bytes
+from privpipe.store.arrays.layout import already_exists, exists, read_header, read_kind
 from privpipe.store.collections.collection import Collection
 from privpipe.store.collections.proving import read_source_version
 
@@ -68,6 +68,8 @@ def begin_or_resume(run: Run) -> tuple[Run, bool]:
     used again: they are named by all that they depend on.
     """
     known = workspace.read_state(run.release_url)
+    if known is None and list_keys(open_store(run.release_url, read_only=True)):
+        raise already_exists(run.release_url)
     if known is None or _has_made_nothing(run, known):
         # Before any work: whatever is killed from here on is resumed under this identifier.
         workspace.write_state(run.release_url, run.state)

@@ -163,6 +163,12 @@ def _check_clock(work_url: str, number: int) -> None:
     )
 
 
+def is_leased(work_url: str) -> bool:
+    """Whether somebody holds the lease of a workspace at this moment."""
+    number = _newest(work_url)
+    return number is not None and not _has_expired(_place(work_url, number))
+
+
 def _give_back(work_url: str, number: int) -> None:
     """Remove the leases, unless another run may have found ours expired and counted on from it."""
     place = _place(work_url, number)

@@ -17,8 +17,8 @@ from dataclasses import asdict, dataclass, field
 
 from privpipe.errors import FormatError, OptionError, StoreError
 from privpipe.store.access import objects
-from privpipe.store.access.lease import LEASES, hold_lease
-from privpipe.store.access.location import MOST_NAME_BYTES, local_path, shown
+from privpipe.store.access.lease import LEASES, hold_lease, is_leased
+from privpipe.store.access.location import MOST_NAME_BYTES, join, local_path, shown
 from privpipe.store.access.objects import flush_folder
 
 STATE = "state.json"
@@ -35,6 +35,10 @@ SCRATCH = "dask"
 """Folder of the workers' scratch files, which are theirs; emptied at start and end."""
 PART = re.compile(r"(?P<release>\w+://[^/]+/.*[^/])/parts/(?P<id>[0-9a-f]{32})")
 """A part of a release that grows, in a bucket."""
+ENTRY = re.compile(r"\.?[0-9a-f]{16,32}(\..+)?")
+"""Name of a partition or a part, or of what its maker left beside it."""
+ERASED = "erased.zarr"
+"""In the workspace of a collection made in one piece: what will take its place."""
 REMOVED = ".removed-"
 """After the name of a workspace that is being removed."""
 
@@ -179,10 +183,10 @@ def has_workspace(url: str) -> bool:
 
 
 def is_held(url: str) -> bool:
-    """Whether a run owns the workspace at this moment (on a file system)."""
+    """Whether a run owns the workspace at this moment."""
     path = local_path(workspace_url(url))
     if path is None:
-        return False
+        return is_leased(workspace_url(url))
     try:
         lock = os.open(os.path.join(path, LOCK), os.O_RDWR | os.O_NOFOLLOW)
     except OSError:  # there is none, or no lock of ours
@@ -304,8 +308,7 @@ def purge_workspace(url: str) -> bool:
         return True
     if path is None:
         with hold_workspace(url):
-            if _is_begun_in_place(url):
-                objects.delete_place(url)
+            _remove_begun(url)
             remove_workspace(url)
         return True
     if os.path.islink(os.path.join(path, LOCK)):  # no one holds what is no lock
@@ -315,12 +318,21 @@ def purge_workspace(url: str) -> bool:
     return True
 
 
-def _is_begun_in_place(url: str) -> bool:
-    """Whether somebody wrote where nothing can be renamed, and did not end."""
-    work, place = (objects.open_store(one, read_only=True) for one in (workspace_url(url), url))
-    # By a note of ours and no last object: nothing without such a note is ever removed.
-    begun = any(objects.read_bytes(work, name) is not None for name in (STATE, MAKING))
-    return begun and all(objects.read_bytes(place, name) is None for name in LAST)
+def data_url(url: str) -> str:
+    """Where the arrays of a release are until it is published."""
+    return join(workspace_url(url), "release")
+
+
+def _remove_begun(url: str) -> None:
+    """Remove what somebody wrote where nothing can be renamed, and did not end."""
+    work, place = objects.open_store(workspace_url(url)), objects.open_store(url)
+    if any(objects.read_bytes(place, name) is not None for name in LAST):
+        return
+    # By a note of ours: nothing without one is ever removed.
+    if objects.read_bytes(work, MAKING) is not None:
+        objects.delete_place(url)
+    # Of a run what it copied alone: all else at the place is another's.
+    objects.delete_keys(place, objects.list_keys(objects.open_store(data_url(url))))
 
 
 def _leftovers(path: str) -> list[str]:

@@ -40,7 +40,7 @@ def hold_destination(url: str, *, last: str = ROOT_DOCUMENT) -> Iterator[str]:
     """
     check_output_free(url, last)  # what can be seen is refused before a workspace is made
     with workspace.hold_workspace(url):
-        _check_idle(url)
+        check_idle(url)
         _clear(url, last)
         try:
             if exists(url) or objects.list_keys(objects.open_store(url, read_only=True)):
@@ -89,11 +89,13 @@ def move_made(made: str, path: str, progress: Callable[[int], None] | None = Non
     objects.flush_folder(os.path.dirname(path))
 
 
-def _check_idle(url: str) -> None:
-    if workspace.read_state(url) is not None:
+def check_idle(url: str) -> None:
+    """Raise StoreError if a killed run or erasure has what is to be at a place."""
+    erased = exists(join(workspace.workspace_url(url), workspace.ERASED))
+    if erased or workspace.read_state(url) is not None:
         raise StoreError(
-            f"{shown(url)} belongs to the interrupted run of a release.",
-            remedy="Choose another place, or remove that run with `privpipe purge`.",
+            f"{shown(url)} belongs to an interrupted {'erasure' if erased else 'run of a release'}.",
+            remedy="Choose another place, or end that first: `privpipe purge`.",
             code="exists",
         )
 

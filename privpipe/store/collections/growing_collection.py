@@ -19,9 +19,10 @@ from pydantic import TypeAdapter
 from privpipe.errors import FormatError, OptionError, PrivpipeError, StoreError
 from privpipe.protocols import AnyArray
 from privpipe.records.schema import CollectionSchema
-from privpipe.store.access import generation_log, objects
+from privpipe.store.access import generation_log, objects, workspace
 from privpipe.store.access.location import Place, as_url, join, local_path, shown
 from privpipe.store.access.workspace import hold_workspace, remove_workspace
+from privpipe.store.arrays.destination import check_idle
 from privpipe.store.arrays.layout import exists, read_header, read_kind
 from privpipe.store.collections.collection import Collection, open_collection
 from privpipe.store.collections.ingest import USUAL, IngestOptions, ingest
@@ -213,6 +214,7 @@ def append_partition(
     if _is_foreign(url):
         raise _whole(url)
     with hold_workspace(url):
+        check_idle(url)
         try:
             return _append_held(source, url, name, time, options, replacing=replacing)
         finally:
@@ -277,8 +279,9 @@ def drop_unnamed(url: str) -> None:
 
 
 def list_places(url: str) -> set[str]:
-    """Everything that is among the partitions, their makers' workspaces included."""
-    return {f"partitions/{name}" for name in objects.list_names(join(url, "partitions"))}
+    """Everything of ours among the partitions, their makers' workspaces included."""
+    names = objects.list_names(join(url, "partitions"))
+    return {f"partitions/{name}" for name in names if workspace.ENTRY.fullmatch(name)}
 
 
 def purge_collection(url: str) -> bool:
@@ -316,13 +319,14 @@ def purge_collection(url: str) -> bool:
 
 def _is_foreign(url: str) -> bool:
     """Whether a place holds something else; what a killed first append left is its own."""
-    if generation_log.is_generational(url) or not exists(url):
+    if generation_log.is_generational(url):
         return False
     path = local_path(url)
-    if path is None or not os.path.isdir(path) or os.path.islink(path):
-        return True  # in a bucket something is there only with its root
-    whole = [name for name in os.listdir(path) if not name.endswith(objects.UNFINISHED)]
-    return not set(whole) <= {"partitions", "generations"}
+    if path is not None and (os.path.islink(path) or os.path.isfile(path)):
+        return True
+    below = {f"partitions/{name}" for name in objects.list_names(join(url, "partitions"))}
+    whole = {name for name in objects.list_names(url) if not name.endswith(objects.UNFINISHED)}
+    return not (below <= list_places(url) and whole <= {"partitions", "generations"})
 
 
 def digest_content(schema: CollectionSchema) -> str:

@@ -107,7 +107,8 @@ def _write_folder(released: "_Released", header: Mapping[str, Any], out_url: str
         for number, (start, stop) in enumerate(pairwise([0, *ends])):
             system, path = fsspec.core.url_to_fs(join(work, f"part-{number:05d}.parquet"))
             system.makedirs(os.path.dirname(path), exist_ok=True)
-            _write_part(released, system, path, start, stop)
+            with system.open(path, "wb") as file:
+                _write_part(released, file, start, stop)
         show_made(out_url, work, b"", name=SUCCESS)
 
 
@@ -115,7 +116,8 @@ def _write_file(released: "_Released", out_url: str) -> None:
     path = local_path(out_url)
     if path is not None:
         with hold_destination(path) as work:
-            _write_part(released, fsspec.filesystem("file"), work, 0, released.n_records)
+            with open(work, "wb") as file:
+                _write_part(released, file, 0, released.n_records)
             move_made(work, path)
         return
     with hold_workspace(out_url):  # of two exports to one place the second is refused
@@ -124,18 +126,23 @@ def _write_file(released: "_Released", out_url: str) -> None:
             taken = system.exists(target)
         if taken:
             raise layout.already_exists(out_url)
+        # Closed it would be visible, however little of it is written.
+        file = system.open(target, "wb", autocommit=False)
         try:
-            _write_part(released, system, target, 0, released.n_records)
+            with file:
+                _write_part(released, file, 0, released.n_records)
+            file.commit()
         except BaseException:
-            if system.exists(target):
+            file.discard()
+            if system.exists(target):  # of a store that shows at once what is written
                 system.rm_file(target)
             raise
 
 
-def _write_part(released: "_Released", system: Any, path: str, start: int, stop: int) -> None:
+def _write_part(released: "_Released", file: Any, start: int, stop: int) -> None:
     schema = released.batch(0, 1).schema  # a release has a record, a partition need not
     make: Any = pc.CSVWriter if released.is_text else pq.ParquetWriter
-    with system.open(path, "wb") as file, make(file, schema) as writer:
+    with make(file, schema) as writer:
         at = start
         while at < stop:
             # At the borders of chunks: each chunk is read and decoded once.

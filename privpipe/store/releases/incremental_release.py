@@ -17,14 +17,13 @@ from typing import Any
 
 from pydantic import ValidationError
 from pydantic.dataclasses import dataclass as checked
-from zarr.core.sync import sync
 
 from privpipe.errors import FormatError, OptionError
 from privpipe.option_values import FORBID
 from privpipe.store.access import generation_log as generations
 from privpipe.store.access import objects
 from privpipe.store.access.location import join, local_path, shown
-from privpipe.store.access.workspace import has_workspace, hold_workspace, remove_workspace
+from privpipe.store.access.workspace import ENTRY, has_workspace, hold_workspace, remove_workspace
 from privpipe.store.arrays.layout import ROOT_DOCUMENT, companion_url, explain_tampering
 from privpipe.store.keyring.account_chain import append_link, create_entry
 
@@ -183,7 +182,7 @@ class PrivateLedger:
         names = {f"{folder}/{part}.json" for folder in (PARTS, "drift") for part in parts}
         for key in objects.list_keys(store):
             if key in names or (lines and key != "secret"):
-                sync(store.delete(key))
+                objects.delete_keys(store, [key])
         if path := local_path(self.url):
             for folder in ("", PARTS, "drift"):
                 with suppress(FileNotFoundError):  # what is forgotten stays so after a power cut
@@ -256,9 +255,11 @@ def _is_growing(url: str) -> bool:
     """Whether a place is an incremental release, or what a killed first run left of one."""
     if kind := generations.newest_kind(url):
         return kind == "release"
-    begun = has_workspace(url) if local_path(url) is None else objects.list_names(join(url, PARTS))
+    parts = objects.list_names(join(url, PARTS))
+    begun = has_workspace(url) if local_path(url) is None else parts
     there = set(objects.list_names(url)) if begun else set()
-    return bool(there) and there <= {PARTS, "generations"}
+    ours = all(map(ENTRY.fullmatch, parts)) and there <= {PARTS, "generations"}
+    return bool(there) and ours
 
 
 def delete_part(url: str, part: str) -> None:
@@ -267,7 +268,7 @@ def delete_part(url: str, part: str) -> None:
     store = objects.open_store(place)
     if objects.list_keys(store):
         # Without its root no reader opens the part; a kill in between leaves what a purge removes.
-        sync(store.delete(ROOT_DOCUMENT))
+        objects.delete_keys(store, [ROOT_DOCUMENT])
     objects.delete_tree(store)
     objects.remove_tree(place)
 

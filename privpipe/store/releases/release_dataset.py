@@ -208,7 +208,7 @@ def _read_part(url: str, part: incremental.Part, name: str, rows: slice) -> AnyA
     """
     try:
         found = np.asarray(_open_part(url, part.id, part.root_sha256)[name][rows])
-        # Zarr reads a chunk that is gone as NaN, as withheld records are. The root goes first.
+        # Once more after the chunks: a part goes by its root first.
         incremental.check_part(url, part)
     except (KeyError, FileNotFoundError, IncompleteReleaseError):
         problem = _explain_gone(url)
@@ -223,7 +223,7 @@ def _open_part(url: str, part: str, root_sha256: str) -> Any:
     # Checked when it is first read: opening thousands of parts must not take as long.
     incremental.check_part(url, incremental.Part(part, "", 0, 0, root_sha256))
     check_release(incremental.part_url(url, part))
-    return zarr.open_group(open_store(incremental.part_url(url, part), read_only=True), mode="r")
+    return zarr.open_group(WholeChunks(incremental.part_url(url, part)), mode="r")
 
 
 @dataclass(frozen=True, repr=False)

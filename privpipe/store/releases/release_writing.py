@@ -79,12 +79,7 @@ class ReleasePlan:
     @property
     def data_url(self) -> str:
         """Where chunks are written: in the workspace."""
-        return data_url(self.url)
-
-
-def data_url(url: str) -> str:
-    """Where the arrays of a release are until it is published."""
-    return join(workspace.workspace_url(url), "release")
+        return workspace.data_url(self.url)
 
 
 def drop_refused(url: str) -> str:
@@ -101,7 +96,7 @@ def drop_refused(url: str) -> str:
     """
     if local_path(url) is not None:
         return ""
-    for place in (data_url(url), join(workspace.workspace_url(url), "sample")):
+    for place in (workspace.data_url(url), join(workspace.workspace_url(url), "sample")):
         try:
             # Another key would draw another sample of a refused release.
             objects.delete_tree(objects.open_store(place), keep="key")
@@ -272,7 +267,7 @@ def publish_release(
         _copy_made(plan, progress)
         # The root last, and only if none is there: of two runs one publishes.
         if not location.create_bytes(join(plan.url, layout.ROOT_DOCUMENT), document):
-            layout.check_output_free(plan.url)
+            raise layout.already_exists(plan.url)
         return
     objects.write_bytes(store, layout.ROOT_DOCUMENT, document)
     objects.drop_unfinished(plan.data_url)
