@@ -23,9 +23,9 @@ from privpipe.numerics.random import record_overlap
 from privpipe.numerics.random.record_grids import N_GRIDS, GridFrame
 from privpipe.numerics.random.record_overlap import Overlap, is_among
 from privpipe.protocols import WordArray
+from privpipe.store.access import objects
 from privpipe.store.access.lease import check_enforced
 from privpipe.store.access.location import join, local_path, shown
-from privpipe.store.access.objects import PIECE, keep_bytes, list_keys, open_store, read_many
 from privpipe.store.keyring.account_chain import create_entry, reaching
 
 FOLDER = ".records"
@@ -252,6 +252,8 @@ class Sketches:
         FormatError
             As `read`.
         """
+        # They are listed nowhere, and hold the words of all.
+        objects.drop_unfinished(join(self.url, "words", partition))
         for name in self._list(f"words/{partition}/"):
             piece = name.partition(".")[2].partition("-")[0]
             first = int(piece or 0) * PIECE_ROWS
@@ -334,24 +336,24 @@ class Sketches:
 
     def _list(self, prefix: str) -> list[str]:
         with reaching(self.url):
-            return list_keys(open_store(self.url, read_only=True), prefix)
+            return objects.list_keys(objects.open_store(self.url, read_only=True), prefix)
 
     def _get(self, name: str) -> bytes:
         return self._get_many([name])[name]
 
     def _get_many(self, names: list[str]) -> dict[str, bytes]:
         with reaching(self.url):
-            return read_many(open_store(self.url, read_only=True), names)
+            return objects.read_many(objects.open_store(self.url, read_only=True), names)
 
     def _put(self, name: str, content: bytes) -> None:
         with reaching(self.url):
-            keep_bytes(self.url, name, content)
+            objects.keep_bytes(self.url, name, content)
 
 
 def _checksum(content: memoryview) -> bytes:
     crc = 0
-    for start in range(0, len(content), PIECE):  # a copy of a piece alone
-        crc = google_crc32c.extend(crc, bytes(content[start : start + PIECE]))
+    for start in range(0, len(content), objects.PIECE):  # a copy of a piece alone
+        crc = google_crc32c.extend(crc, bytes(content[start : start + objects.PIECE]))
     return int(crc).to_bytes(4, "little")
 
 
