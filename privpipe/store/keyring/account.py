@@ -24,7 +24,6 @@ from platformdirs import user_data_path
 from privpipe.errors import FormatError, GuaranteeError
 from privpipe.numerics.noise.composition import convert_rho, find_rho
 from privpipe.store.access.location import join, shown
-from privpipe.store.access.objects import list_keys, open_store
 from privpipe.store.keyring import account_chain as chain
 from privpipe.store.keyring.sketches import Sketches, Ties
 
@@ -431,10 +430,7 @@ class Account:
 
     def read_all(self) -> Iterator[Loss]:
         """Every partition that ever lost anything, by digest."""
-        with chain.reaching(self.url):
-            keys = list_keys(open_store(self.url, read_only=True))
-            if not keys:
-                chain.check_bucket(self.url)
+        keys = chain.list_account(self.url)
         # The registers and the chain are in folders whose names begin with a dot.
         for partition in sorted({key.partition("/")[0] for key in keys if key[0] != "."}):
             yield self.read(partition)

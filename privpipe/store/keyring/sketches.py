@@ -23,10 +23,10 @@ from privpipe.numerics.random import record_overlap
 from privpipe.numerics.random.record_grids import N_GRIDS, GridFrame
 from privpipe.numerics.random.record_overlap import Overlap, is_among
 from privpipe.protocols import WordArray
-from privpipe.store.access import objects
 from privpipe.store.access.lease import check_enforced
 from privpipe.store.access.location import join, local_path, shown
-from privpipe.store.keyring.account_chain import create_entry, reaching
+from privpipe.store.access.objects import PIECE, drop_unfinished, keep_bytes
+from privpipe.store.keyring import account_chain as chain
 
 FOLDER = ".records"
 """Of the account; its partitions have names of digits."""
@@ -128,13 +128,13 @@ class Sketches:
         # Other words under another key would meet nothing: a lost key is damage, not a new
         # beginning.
         if not self._get("key"):
-            if self._list("links/"):
+            if chain.list_account(self.url, "links/"):
                 raise self._damaged("key")
             secret = secrets.token_bytes(32)
-            if create_entry(self.url, "key", secret) and local_path(self.url) is None:
+            if chain.create_entry(self.url, "key", secret) and local_path(self.url) is None:
                 # Of two keys the sketches under the first would be forgotten: a store that does
                 # not enforce the condition is refused before anything is sketched.
-                with reaching(self.url):
+                with chain.reaching(self.url):
                     check_enforced(join(self.url, "key"), secret[::-1] + b"?")
         # Read back, as a rival's key may have come first.
         if not (found := self._get("key")):
@@ -200,7 +200,7 @@ class Sketches:
     def known_words(self, partition: str = "") -> dict[str, dict[str, list[str]]]:
         """Objects of every frame of a partition whose words are all there, noted or not."""
         found: dict[str, dict[tuple[str, int], list[str]]] = {}
-        for name in sorted(self._list(f"words/{partition}/" if partition else "words/")):
+        for name in chain.list_account(self.url, f"words/{partition}/" if partition else "words/"):
             _, digest, last = name.split("/")
             at = last.partition(".")[0], int(last.partition("-")[2] or 1)
             found.setdefault(digest, {}).setdefault(at, []).append(name)
@@ -253,8 +253,8 @@ class Sketches:
             As `read`.
         """
         # They are listed nowhere, and hold the words of all.
-        objects.drop_unfinished(join(self.url, "words", partition))
-        for name in self._list(f"words/{partition}/"):
+        drop_unfinished(join(self.url, "words", partition))
+        for name in chain.list_account(self.url, f"words/{partition}/"):
             piece = name.partition(".")[2].partition("-")[0]
             first = int(piece or 0) * PIECE_ROWS
             mine = [row - first for row in rows if not piece or 0 <= row - first < PIECE_ROWS]
@@ -314,7 +314,7 @@ class Sketches:
     def _read_all(self, kind: TypeAdapter[T], folder: str) -> dict[str, T]:
         """The documents of a folder by their names."""
         found = {}
-        for key, content in self._get_many(self._list(f"{folder}/")).items():
+        for key, content in chain.read_objects(self.url, folder).items():
             name = key.removeprefix(f"{folder}/").removesuffix(".json")
             try:
                 found[name] = kind.validate_json(content)
@@ -334,26 +334,18 @@ class Sketches:
             code="sketch-damaged",
         )
 
-    def _list(self, prefix: str) -> list[str]:
-        with reaching(self.url):
-            return objects.list_keys(objects.open_store(self.url, read_only=True), prefix)
-
     def _get(self, name: str) -> bytes:
-        return self._get_many([name])[name]
-
-    def _get_many(self, names: list[str]) -> dict[str, bytes]:
-        with reaching(self.url):
-            return objects.read_many(objects.open_store(self.url, read_only=True), names)
+        return chain.read_named(self.url, [name])[name]
 
     def _put(self, name: str, content: bytes) -> None:
-        with reaching(self.url):
-            objects.keep_bytes(self.url, name, content)
+        with chain.reaching(self.url):
+            keep_bytes(self.url, name, content)
 
 
 def _checksum(content: memoryview) -> bytes:
     crc = 0
-    for start in range(0, len(content), objects.PIECE):  # a copy of a piece alone
-        crc = google_crc32c.extend(crc, bytes(content[start : start + objects.PIECE]))
+    for start in range(0, len(content), PIECE):  # a copy of a piece alone
+        crc = google_crc32c.extend(crc, bytes(content[start : start + PIECE]))
     return int(crc).to_bytes(4, "little")
 
 
