@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -91,6 +92,31 @@ def test_sketch__of_many_records_is_in_pieces_that_are_missed_and_erased(
     assert sketches.find_missing(["old", "new"]) == ["new"]
     with pytest.raises(FormatError, match="incomplete"):
         sketches.read("new", "frame")
+
+
+def test_blank__leaves_no_word_in_what_a_killed_writer_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    people = np.random.default_rng(6).integers(1, 2**64, (10, 4), dtype=np.uint64)
+    sketches = Sketches(str(tmp_path))
+    sketches.key()
+
+    def die(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rename", die)
+        patch.setattr(os, "unlink", lambda _: None)  # a kill cleans nothing up
+        with pytest.raises(KeyboardInterrupt):
+            sketches.write({"a": {"frame": people}})
+    words = tmp_path / ".records" / "words"
+    assert people[3].tobytes() in next((words / "a").iterdir()).read_bytes()
+    sketches.write({"a": {"frame": people}, "b": {"frame": people}})
+    sketches.blank("a", [3])
+    assert not [
+        file for file in (words / "a").iterdir() if people[3].tobytes() in file.read_bytes()
+    ]
+    assert people[3].tobytes() in (words / "b" / "frame").read_bytes()
 
 
 def test_sketch__of_codes_is_by_names_of_categories_and_of_any_variables(tmp_path: Path) -> None:

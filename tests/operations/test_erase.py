@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -20,6 +21,7 @@ from privpipe.command.inspect_command import export_command
 from privpipe.errors import PrivpipeError, StoreError
 from privpipe.flows import increment_flow
 from privpipe.flows.release_flow import release_collection
+from privpipe.pipeline.operations import erase as erasing
 from privpipe.pipeline.operations.erase import ErasureOptions, erase_records, plan_erasure
 from privpipe.pipeline.operations.record_removal import ChosenRecords, digest_of
 from privpipe.pipeline.runs.configuration_file import read_options
@@ -310,6 +312,20 @@ def test_erase__a_quote_of_the_value_is_of_the_value(tmp_path: Path, sources: Pa
         f"town in {sources}/bom.txt",
     ):
         assert [one["n_records"] for one in erase_command(url, where)["erasures"]] == [5]
+
+
+def test_erase__certificates_are_one_chain_though_the_clock_goes_back(
+    tmp_path: Path, sources: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = str(tmp_path / "w.zarr")
+    ingest(write_records(sources / "a.npz", 1), url, INGEST)
+    serials, last = np.load(sources / "a.npz")["serial"], ""
+    for k, time in enumerate(("05T12:00", "04T12:00", "05T00:00", "05T13:00", "04T00:00")):
+        monkeypatch.setattr(erasing, "now", lambda time=time: f"2026-01-{time}:00+00:00")
+        certificate = erase(url, ChosenRecords("serial", (str(serials[k]),)))
+        assert certificate["previous"] == last
+        written = (tmp_path / "w.erasures" / f"{certificate['id']}.json").read_bytes()
+        last = hashlib.sha256(written).hexdigest()
 
 
 def test_plan_erasure__of_nobody_says_that_nothing_would_go(whole: Path) -> None:

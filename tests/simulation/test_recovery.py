@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -16,8 +21,10 @@ from privpipe.store.access.workspace import (
     RunState,
     data_url,
     hold_workspace,
+    is_held,
     purge_workspace,
     remove_place,
+    remove_workspace,
     write_state,
 )
 from privpipe.store.releases import release_writing
@@ -50,6 +57,57 @@ def test_hold_workspace__is_for_one(tmp_path: Path) -> None:
     with hold_workspace(url), pytest.raises(StoreError, match="Another process is writing"):
         with hold_workspace(url):
             pass
+
+
+@contextmanager
+def beside(work: Callable[[], object]) -> Iterator[None]:
+    """Something that another does again and again meanwhile."""
+    ended = threading.Event()
+
+    def repeat() -> None:
+        while not ended.is_set():
+            work()
+
+    with ThreadPoolExecutor(1) as pool:
+        done = pool.submit(repeat)
+        try:
+            yield
+        finally:
+            ended.set()
+        done.result()
+
+
+def test_is_held__hinders_no_one_who_holds_and_no_one_who_looks(tmp_path: Path) -> None:
+    url = str(tmp_path / "r.zarr")
+    with hold_workspace(url):
+        assert is_held(url)
+    with beside(lambda: is_held(url)):
+        assert not any(is_held(url) for _ in range(500))
+        for _ in range(200):
+            with hold_workspace(url):
+                pass
+
+
+def test_hold_workspace__that_another_removes_is_made_anew_or_busy(tmp_path: Path) -> None:
+    url, codes = str(tmp_path / "r.zarr"), Counter[str]()
+
+    def hold_and_remove() -> None:
+        try:
+            with hold_workspace(url):
+                remove_workspace(url)
+                codes["held"] += 1
+        except StoreError as error:
+            codes[error.code] += 1
+
+    mask = os.umask(0o077)  # of the whole process: each of both would restore that of the other
+    try:
+        with beside(hold_and_remove), beside(hold_and_remove):
+            for _ in range(1000):
+                hold_and_remove()
+    finally:
+        os.umask(mask)
+    assert codes.keys() <= {"held", "busy"}, codes
+    assert codes["held"] > 1000, codes
 
 
 def test_keep_file__flushes_the_content_and_then_the_name(tmp_path: Path) -> None:

@@ -164,14 +164,16 @@ def _carry_out(url: str, journal: dict[str, Any], chosen: ChosenRecords) -> dict
     traces = _remove_all(url, journal, chosen)
     _forget_draws(url, journal, survey)
     record_removal.drop_erased(url)
-    last = [digest for digest, one in _read_all(url) if one.get("state") == "done"][-1:]
+    done = {digest: one for digest, one in _read_all(url).items() if one.get("state") == "done"}
+    # The one that no other names: by its time a clock that went back makes an older one the last.
+    last = done.keys() - {one.get("previous") for one in done.values()}
     certificate = {
         **_certify(journal, traces),
         "state": "done",
         "ended": now(),
         "after": record_removal.digest_of(url),
         # SHA-256 of the last certificate: what was certified is one chain.
-        "previous": last[0] if last else "",
+        "previous": max(last, default=""),
     }
     stored = dict(note_erasure(journal["account"], journal["id"], certificate))
     _write(url, stored)
@@ -307,19 +309,17 @@ def _journals(url: str) -> str:
     return companion_url(url, "erasures")
 
 
-def _read_all(url: str) -> list[tuple[str, dict[str, Any]]]:
-    """Journals and certificates, by digest, in the order in which they were begun."""
+def _read_all(url: str) -> dict[str, dict[str, Any]]:
+    """Journals and certificates, by digest."""
     store = open_store(_journals(url), read_only=True)
     # Whatever else lies there is none of ours.
     names = [key for key in list_keys(store) if re.fullmatch(r"[0-9a-f]{16}\.json", key)]
     contents = [read_bytes(store, key) or b"{}" for key in names]
-    found = [(hashlib.sha256(one).hexdigest(), json.loads(one)) for one in contents]
-    # Keys are random: their order says nothing.
-    return sorted(found, key=lambda one: (one[1].get("begun", ""), one[1].get("id", "")))
+    return {hashlib.sha256(one).hexdigest(): json.loads(one) for one in contents}
 
 
 def _find_begun(url: str) -> dict[str, Any] | None:
-    return next((one for _, one in _read_all(url) if one.get("state") == "begun"), None)
+    return next((one for one in _read_all(url).values() if one.get("state") == "begun"), None)
 
 
 def _write(url: str, journal: Mapping[str, Any]) -> None:

@@ -140,7 +140,7 @@ class Run:
 
     def open_account(self) -> Account:
         """The account, which knows records again in whatever partition they are."""
-        return Account(self.sketches.account, self.sketches.ties())
+        return Account(self.sketches.account).renew()
 
     def method_options(self) -> dict[str, Any]:
         """The method's options as the header shows them."""

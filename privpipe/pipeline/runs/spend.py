@@ -147,6 +147,7 @@ def reserve_loss(
         account.reserve(charges, run.run_id, privacy.most_epsilon, most_delta)
         append_link(account.url, "charge")
     try:
+        account = account.renew()
         lost = [account.read_joined(charge.partition) for charge in charges]
         yield max((min(one.epsilon, one.concentrate(most_delta)) for one in lost), default=0.0)
     except BaseException:  # Ctrl-C, too

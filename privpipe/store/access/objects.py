@@ -414,12 +414,13 @@ def check_no_links(url: str, *, skip: Collection[str] = ()) -> None:
 def drop_unfinished(url: str) -> None:
     """Remove the temporary files that killed processes left of unfinished writes.
 
-    No one else may be writing. Remote stores have none: an object is there whole or not at all.
+    Whoever else is writing fails. Remote stores have none: an object is there whole or not at all.
     """
     path = location.local_path(url)
     for file in _walk_files(path) if path is not None else ():
         if file.endswith(UNFINISHED):
-            os.unlink(file)
+            with suppress(FileNotFoundError):  # its writer lives, and has named it meanwhile
+                os.unlink(file)
 
 
 def delete_tree(store: Store, *, keep: str | None = None) -> None:

@@ -11,6 +11,7 @@ import os
 import re
 import secrets
 import shutil
+import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
@@ -39,6 +40,8 @@ ENTRY = re.compile(r"\.?[0-9a-f]{16,32}(\..+)?")
 """Name of a partition or a part, or of what its maker left beside it."""
 ERASED = "erased.zarr"
 """In the workspace of a collection made in one piece: what will take its place."""
+TRIES, PAUSE = 15, 0.02
+"""How often a lock is tried, and seconds between."""
 REMOVED = ".removed-"
 """After the name of a workspace that is being removed."""
 
@@ -161,17 +164,29 @@ def _hold_folder(path: str, busy: str, remedy: str) -> Iterator[None]:
     """Own a folder by its lock, which the kernel takes back from a process that dies."""
     # flock rather than a file with a process number, which is stale after a kill.
     mask = os.umask(0o077)  # all that this process writes meanwhile is its owner's alone
-    lock = -1
     try:
-        _make_private(path)
-        lock = _open_lock(path)
-        if not _take(lock, os.path.join(path, LOCK)):
-            raise StoreError(busy, remedy=remedy, code="busy")
-        yield
+        with os.fdopen(_lock_folder(path, StoreError(busy, remedy=remedy, code="busy")), "rb"):
+            yield
     finally:
-        if lock >= 0:
-            os.close(lock)
         os.umask(mask)
+
+
+def _lock_folder(path: str, busy: StoreError) -> int:
+    """Make a folder and take its lock; an error of ours where another has it all the time."""
+    # Who looks whether it is held holds it for an instant, and who removes it may do so between
+    # two of these steps: none of that is there the next time.
+    for _ in range(TRIES):
+        problem = busy
+        try:
+            _make_private(path)
+            lock = _open_lock(path)
+            if _take(lock, os.path.join(path, LOCK)):
+                return lock
+            os.close(lock)
+        except StoreError as error:
+            problem = error
+        time.sleep(PAUSE)
+    raise problem
 
 
 def has_workspace(url: str) -> bool:
@@ -192,7 +207,7 @@ def is_held(url: str) -> bool:
     except OSError:  # there is none, or no lock of ours
         return False
     try:
-        return not _take(lock, os.path.join(path, LOCK))
+        return not _take(lock, os.path.join(path, LOCK), fcntl.LOCK_SH)
     finally:
         os.close(lock)
 
@@ -374,10 +389,10 @@ def _open_lock(path: str) -> int:
         ) from None
 
 
-def _take(lock: int, path: str) -> bool:
+def _take(lock: int, path: str, how: int = fcntl.LOCK_EX) -> bool:
     """Take the lock without waiting; a lock on a file that is gone does not count."""
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(lock, how | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     with suppress(FileNotFoundError):

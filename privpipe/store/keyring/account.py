@@ -24,9 +24,8 @@ from platformdirs import user_data_path
 from privpipe.errors import FormatError, GuaranteeError
 from privpipe.numerics.noise.composition import convert_rho, find_rho
 from privpipe.store.access.location import join, shown
-from privpipe.store.access.objects import list_keys, open_store
 from privpipe.store.keyring import account_chain as chain
-from privpipe.store.keyring.sketches import Ties
+from privpipe.store.keyring.sketches import Sketches, Ties
 
 Action = Literal["reserve", "confirm", "void"]
 
@@ -271,6 +270,10 @@ class Account:
     url: str
     ties: Ties = field(default_factory=Ties)
 
+    def renew(self) -> Self:
+        """This account, with what partitions have in common by now."""
+        return replace(self, ties=Sketches(self.url).ties())
+
     def read_joined(self, partition: str) -> TotalLoss:
         """What a record of a partition has lost at most, there and elsewhere."""
         others = self.ties.relatives(partition)
@@ -299,15 +302,17 @@ class Account:
             for charge in charges:
                 made += [charge] * self._reserve(charge, run, limit, at_delta)
             # Once more, after our entries are there: two rivals that charge different partitions
-            # with records in common do not find one another's entries while they reserve.
+            # with records in common do not find one another's entries while they reserve. Nor that
+            # they have any: both sketched theirs before they reserved, one maybe since we looked.
+            fresh = self.renew()
             for loss, charge in zip(losses, charges, strict=True):
                 if charge.charge in loss.charged:
                     continue
-                lost = self.read_joined(charge.partition)
+                lost = fresh.read_joined(charge.partition)
                 if limit is None and lost.delta > at_delta:
-                    self._refuse(charge, f"a delta of {at_delta:.2g}")
+                    fresh._refuse(charge, f"a delta of {at_delta:.2g}")
                 if limit is not None and not lost.within(limit, at_delta):
-                    self._refuse(charge, f"the limit of {limit:g}")
+                    fresh._refuse(charge, f"the limit of {limit:g}")
         except BaseException:
             # Whatever stopped us, a kill by the keyboard too: what was not written is not owed.
             self.record("void", made, run)
@@ -425,10 +430,7 @@ class Account:
 
     def read_all(self) -> Iterator[Loss]:
         """Every partition that ever lost anything, by digest."""
-        with chain.reaching(self.url):
-            keys = list_keys(open_store(self.url, read_only=True))
-            if not keys:
-                chain.check_bucket(self.url)
+        keys = chain.list_account(self.url)
         # The registers and the chain are in folders whose names begin with a dot.
         for partition in sorted({key.partition("/")[0] for key in keys if key[0] != "."}):
             yield self.read(partition)

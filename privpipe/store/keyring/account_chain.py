@@ -143,7 +143,7 @@ def check_chain(account: str) -> AccountChain:
         As `read_chain`, and if an object is missing or changed; with its name.
     """
     chain = read_chain(account)
-    _check_entries(chain, _read(account, list(chain.entries)))
+    _check_entries(chain, read_named(account, list(chain.entries)))
     return chain
 
 
@@ -235,15 +235,21 @@ def read_objects(account: str, folder: str) -> dict[str, bytes]:
 
     What is not there is empty; a bucket that is not there is a mistake, and a StoreError.
     """
+    keys = list_account(account, f"{folder}/")
+    return read_named(account, [key for key in keys if OBJECT.fullmatch(key)])
+
+
+def list_account(account: str, prefix: str = "") -> list[str]:
+    """Names of all objects of an account; errors: see `read_objects`."""
     with reaching(account):
         # Listed each time: a client of buckets believes for ever what it once listed.
-        keys = list_keys(open_store(account, read_only=True), f"{folder}/")
+        keys = list_keys(open_store(account, read_only=True), prefix)
         if not keys:
-            check_bucket(account)
-    return _read(account, [key for key in keys if OBJECT.fullmatch(key)])
+            _check_bucket(account)
+    return keys
 
 
-def check_bucket(account: str) -> None:
+def _check_bucket(account: str) -> None:
     """Raise ConnectionError if the bucket of an account is not there."""
     file_system, path = fsspec.core.url_to_fs(account)
     protocol = file_system.protocol
@@ -253,7 +259,8 @@ def check_bucket(account: str) -> None:
         raise ConnectionError(bucket)
 
 
-def _read(account: str, names: list[str]) -> dict[str, bytes]:
+def read_named(account: str, names: list[str]) -> dict[str, bytes]:
+    """Objects of an account by their names; one that is not there is empty."""
     with reaching(account):
         return read_many(open_store(account, read_only=True), names)
 
@@ -266,11 +273,10 @@ def create_entry(account: str, name: str, content: bytes) -> bool:
 
 def _find_new(chain: AccountChain) -> dict[str, str]:
     """Digests of the objects that no link holds yet."""
-    with reaching(chain.url):
-        names = list_keys(open_store(chain.url, read_only=True))
+    names = list_account(chain.url)
     new = [name for name in names if ENTRY.fullmatch(name) and name not in chain.entries]
     whole = {}
-    for name, content in _read(chain.url, new).items():
+    for name, content in read_named(chain.url, new).items():
         # What is damaged before a link holds it is for its reader to report: it may be restored.
         with suppress(ValueError):
             json.loads(content)

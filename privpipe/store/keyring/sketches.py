@@ -25,8 +25,8 @@ from privpipe.numerics.random.record_overlap import Overlap, is_among
 from privpipe.protocols import WordArray
 from privpipe.store.access.lease import check_enforced
 from privpipe.store.access.location import join, local_path, shown
-from privpipe.store.access.objects import PIECE, keep_bytes, list_keys, open_store, read_many
-from privpipe.store.keyring.account_chain import create_entry, reaching
+from privpipe.store.access.objects import PIECE, drop_unfinished, keep_bytes
+from privpipe.store.keyring import account_chain as chain
 
 FOLDER = ".records"
 """Of the account; its partitions have names of digits."""
@@ -128,13 +128,13 @@ class Sketches:
         # Other words under another key would meet nothing: a lost key is damage, not a new
         # beginning.
         if not self._get("key"):
-            if self._list("links/"):
+            if chain.list_account(self.url, "links/"):
                 raise self._damaged("key")
             secret = secrets.token_bytes(32)
-            if create_entry(self.url, "key", secret) and local_path(self.url) is None:
+            if chain.create_entry(self.url, "key", secret) and local_path(self.url) is None:
                 # Of two keys the sketches under the first would be forgotten: a store that does
                 # not enforce the condition is refused before anything is sketched.
-                with reaching(self.url):
+                with chain.reaching(self.url):
                     check_enforced(join(self.url, "key"), secret[::-1] + b"?")
         # Read back, as a rival's key may have come first.
         if not (found := self._get("key")):
@@ -200,7 +200,7 @@ class Sketches:
     def known_words(self, partition: str = "") -> dict[str, dict[str, list[str]]]:
         """Objects of every frame of a partition whose words are all there, noted or not."""
         found: dict[str, dict[tuple[str, int], list[str]]] = {}
-        for name in sorted(self._list(f"words/{partition}/" if partition else "words/")):
+        for name in chain.list_account(self.url, f"words/{partition}/" if partition else "words/"):
             _, digest, last = name.split("/")
             at = last.partition(".")[0], int(last.partition("-")[2] or 1)
             found.setdefault(digest, {}).setdefault(at, []).append(name)
@@ -252,7 +252,9 @@ class Sketches:
         FormatError
             As `read`.
         """
-        for name in self._list(f"words/{partition}/"):
+        # They are listed nowhere, and hold the words of all.
+        drop_unfinished(join(self.url, "words", partition))
+        for name in chain.list_account(self.url, f"words/{partition}/"):
             piece = name.partition(".")[2].partition("-")[0]
             first = int(piece or 0) * PIECE_ROWS
             mine = [row - first for row in rows if not piece or 0 <= row - first < PIECE_ROWS]
@@ -312,7 +314,7 @@ class Sketches:
     def _read_all(self, kind: TypeAdapter[T], folder: str) -> dict[str, T]:
         """The documents of a folder by their names."""
         found = {}
-        for key, content in self._get_many(self._list(f"{folder}/")).items():
+        for key, content in chain.read_objects(self.url, folder).items():
             name = key.removeprefix(f"{folder}/").removesuffix(".json")
             try:
                 found[name] = kind.validate_json(content)
@@ -332,19 +334,11 @@ class Sketches:
             code="sketch-damaged",
         )
 
-    def _list(self, prefix: str) -> list[str]:
-        with reaching(self.url):
-            return list_keys(open_store(self.url, read_only=True), prefix)
-
     def _get(self, name: str) -> bytes:
-        return self._get_many([name])[name]
-
-    def _get_many(self, names: list[str]) -> dict[str, bytes]:
-        with reaching(self.url):
-            return read_many(open_store(self.url, read_only=True), names)
+        return chain.read_named(self.url, [name])[name]
 
     def _put(self, name: str, content: bytes) -> None:
-        with reaching(self.url):
+        with chain.reaching(self.url):
             keep_bytes(self.url, name, content)
 
 

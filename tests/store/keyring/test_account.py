@@ -11,6 +11,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -31,7 +32,7 @@ from privpipe.store.keyring.account import (
     join_losses,
 )
 from privpipe.store.keyring.account_chain import append_link
-from privpipe.store.keyring.sketches import Ties
+from privpipe.store.keyring.sketches import Sketches, Ties
 
 
 def charge(epsilon: float = 1.0, name: str = "a", partition: str = "p") -> Charge:
@@ -339,6 +340,29 @@ def test_reserve__a_delta_that_the_same_records_lost_elsewhere_counts(
         account.reserve([Charge(where, "next", 0.5, delta, "record")], "two", 3.0)
 
 
+def sketch_same_people(url: str, *partitions: str) -> None:
+    """Each with the same ten people, sketched one after the other."""
+    people = np.random.default_rng(0).integers(1, 2**64, (10, 4), dtype=np.uint64)
+    Sketches(url).key()
+    for one in partitions:
+        Sketches(url).write({one * 64: {"frame": people}})
+
+
+def test_reserve__of_two_runs_whose_partitions_share_people_one_is_refused(tmp_path: Path) -> None:
+    """Each looked for what partitions have in common before the other had sketched its own."""
+    url, (one, other) = str(tmp_path), (charge(1.0, k, k * 64) for k in "ab")
+    sketch_same_people(url, "a")
+    early = Account(url, Sketches(url).ties())
+    sketch_same_people(url, "b")
+    late = Account(url, Sketches(url).ties())
+    late.reserve([other], "late", 1.5)
+    with pytest.raises(GuaranteeError, match=r"in 1 partitions with records of it\); another 1"):
+        early.reserve([one], "early", 1.5)
+    assert late.read_joined("a" * 64).epsilon == 1.0
+    early.reserve([one], "early", 2.0)
+    assert late.read_joined("a" * 64).epsilon == 2.0
+
+
 @pytest.mark.parametrize(("limit", "rho"), [(None, 0.01), (None, None), (3.0, None)])
 def test_reserve__of_two_rivals_one_is_refused_for_delta(
     tmp_path: Path, limit: float | None, rho: float | None
@@ -353,6 +377,7 @@ def test_reserve__of_two_rivals_one_is_refused_for_delta(
                 Account(url, TIED).reserve([theirs], "theirs", limit, 1e-6)
             return super()._write(action, charge, run, number)
 
+    sketch_same_people(url, "a", "b")
     with pytest.raises(GuaranteeError, match="would be above"):
         Late(url, TIED).reserve([mine], "mine", limit, 1e-6)
     assert Account(url, TIED).read_joined("a" * 64).delta <= 1e-6
