@@ -120,7 +120,7 @@ def test_fit_privacy_mapping__refuses_when_nothing_is_known() -> None:
         attributes=np.zeros((4, 1), np.int64),
     )
     with pytest.raises(InputError, match="no record has a known private value"):
-        fit_privacy_mapping(records, options())
+        fit_privacy_mapping(records, options(attributes=("a",), private=("p",)))
 
 
 @pytest.fixture(scope="module")

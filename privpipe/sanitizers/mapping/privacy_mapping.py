@@ -205,7 +205,8 @@ def fit_privacy_mapping(
     Parameters
     ----------
     shards
-        With the attributes and, as confidential variables, the private ones.
+        With the attributes and, as confidential variables, the private ones; arrays without names
+        have those of the options, in their order.
     options
     price
         Pricing oracle; in memory when not given.
@@ -221,8 +222,9 @@ def fit_privacy_mapping(
     Raises
     ------
     InputError
-        If there is nothing to count, a variable is not categorical, or a value of `by` has too few
-        records to promise anything; how many it needs is said.
+        If the records have other variables than the options name, there is nothing to count, a
+        variable is not categorical, or a value of `by` has too few records to promise anything; how
+        many it needs is said.
     OptionError
         If options do not go together, or no mapping within the budget keeps to limits or budgets.
     GuaranteeError
@@ -249,6 +251,7 @@ def fit_privacy_mapping(
     check_shards(shards)
     check_unweighted(shards.schema)
     check_programme(options)
+    options.check_names(shards.schema)
     counts = _count(shards)
     # Split before anything is chosen: codes, smoothing and mapping come from `fitted` alone.
     apart = 0.0 if judges is None else judges[1]

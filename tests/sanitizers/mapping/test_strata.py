@@ -259,6 +259,8 @@ def test_fit__the_variable_is_neither_private_nor_released_otherwise(
 
 def test_fit__another_last_attribute_is_refused() -> None:
     with pytest.raises(InputError, match="is not the last attribute"):
+        fit(attributes=("attribute_0", "attribute_2"), by="attribute_1")
+    with pytest.raises(InputError, match=r"'region'. as attributes, records have"):
         fit(by="region")
 
 
