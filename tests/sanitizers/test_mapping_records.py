@@ -238,6 +238,14 @@ def test_sparse_mapping__is_stored_and_read_whole(mapping: SparseMapping, tmp_pa
     assert (read.gap, read.stopped, read.unseen) == (mapping.gap, mapping.stopped, "nearest")
 
 
+@pytest.mark.parametrize("kind", ["absolute", "squared"])
+def test_fit__to_plain_codes_bounds_no_distance_and_is_stored(kind: str, tmp_path: Path) -> None:
+    fitted = fit_privacy_mapping(make_records(), options(distortion=kind, gap=1e-2))
+    assert "distortion_at_most" not in dict(fitted.guarantee.parameters)
+    write_model(fitted, str(tmp_path / "m.zarr"))
+    assert open_model(str(tmp_path / "m.zarr")).guarantee == fitted.guarantee
+
+
 def test_fit__a_gap_that_is_not_reached_is_said() -> None:
     with pytest.warns(PrivacyWarning, match=r"stopped \(time limit\).*gap is 1e-12"):
         fit_privacy_mapping(make_records(), options(gap=1e-12, max_seconds=1e-3))

@@ -291,6 +291,13 @@ def test_map__is_stored_and_opened_and_a_better_promise_is_not(
         replace(fitted, maps=fitted.maps[:2])
 
 
+def test_write_model__of_plain_codes_whose_distance_nothing_bounds(tmp_path: Path) -> None:
+    fitted = fit(distortion="absolute", gap=1e-2)
+    assert "distortion_at_most" not in dict(fitted.guarantee.parameters)
+    write_model(fitted, str(tmp_path / "m.zarr"))
+    assert open_model(str(tmp_path / "m.zarr")).guarantee == fitted.guarantee
+
+
 def test_apply__reads_names_and_gives_them_back() -> None:
     codes, private = draw(6_000)
     table = np.column_stack([codes[:, :2].astype(str), NAMES[codes[:, 2]]])
