@@ -13,7 +13,8 @@ import numpy as np
 
 from privpipe.errors import InputError, OptionError
 from privpipe.fitted_schema import UNKNOWN, FittedSchema, NamedCodes
-from privpipe.protocols import AnyArray, Column, IntArray, RecordMap, Shards
+from privpipe.numerics.finite import fill_codes, fill_masked
+from privpipe.protocols import AnyArray, BoolArray, Column, IntArray, RecordMap, Shards
 
 M = TypeVar("M", bound=RecordMap)
 P = ParamSpec("P")
@@ -186,7 +187,7 @@ def read_codes(fitted: Any, x: Any) -> IntArray:
     if isinstance(x, NamedCodes):
         return x.codes if schema is None else x.read_as(schema)
     if not named or schema is None:
-        return np.asarray(by_name(fitted, x))
+        return np.asarray(by_name(fitted, fill_codes(x)))
     # Numbers without names: which category a code means depends on the table it comes from.
     if not columns_of(x) and np.asarray(x).dtype.kind not in "OUST":
         raise InputError(
@@ -195,7 +196,7 @@ def read_codes(fitted: Any, x: Any) -> IntArray:
             "collection's codes and schema.attributes.",
             code="schema-drift",
         )
-    table = np.asarray(by_name(fitted, x), object)
+    table = np.asarray(by_name(fitted, fill_masked(x)), object)
     if table.ndim != 2 or table.shape[1] != len(schema.attributes):
         raise InputError(
             f"Records have shape {table.shape}, but the map reads {len(schema.attributes)}.",
@@ -220,12 +221,18 @@ def name_codes(fitted: Any, codes: IntArray) -> AnyArray:
 
 def _code(values: AnyArray, column: Column) -> IntArray:
     """Codes of categories; what is no text is written as an ingest writes it."""
+    missing = find_missing(values)
     if column.categories is None:
-        return values.astype(np.int64)
+        return np.where(missing, -1, values).astype(np.int64)
     places: dict[Any, int] = {name: code for code, name in enumerate(column.categories)}
-    # NaN differs from itself; so does NaT, which isnan refuses.
-    known = [value is not None and value == value for value in values]
-    return np.where(known, [places.get(write_category(value), UNKNOWN) for value in values], -1)
+    return np.where(missing, -1, [places.get(write_category(value), UNKNOWN) for value in values])
+
+
+def find_missing(values: AnyArray) -> BoolArray:
+    """None, NaN and what pandas has for them."""
+    import pandas as pd  # slow to load
+
+    return np.asarray(pd.isna(values))
 
 
 def write_category(value: Any) -> str:

@@ -63,6 +63,13 @@ def fill_masked(values: Any) -> Any:
     return np.where(np.ma.getmaskarray(values), np.array(None), values.data.astype(object))
 
 
+def fill_codes(values: Any) -> Any:
+    """Codes; what an array of NumPy masks is -1, missing."""
+    if not np.ma.isMA(values):
+        return values
+    return np.where(np.ma.getmaskarray(values), np.int64(-1), values.data)
+
+
 def as_reals(values: Any, name: str) -> AnyArray:
     """An array of real numbers; anything but floating numbers becomes float64.
 

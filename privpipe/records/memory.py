@@ -12,7 +12,7 @@ import numpy as np
 from privpipe import protocols
 from privpipe.described import described
 from privpipe.errors import InputError, OptionError
-from privpipe.fitted_names import columns_of, write_category
+from privpipe.fitted_names import columns_of, find_missing, write_category
 from privpipe.numerics.finite import as_reals, fill_masked
 from privpipe.numerics.kinds import code_classes, guess_classes
 from privpipe.protocols import AnyArray, ArrayLike, Column, FloatArray, IntArray, Shard, ShardSchema
@@ -300,7 +300,7 @@ def _as_column(values: AnyArray, name: str, classes: bool | None) -> tuple[Float
     """
     if values.dtype.kind == "O":
         # A data frame of several types comes as objects: each column has a type of its own.
-        missing = _find_missing(values)
+        missing = find_missing(values)
         if (plain := np.array(values[~missing].tolist())).dtype.kind != "O":
             whole = np.full(len(values), np.nan)
             whole[~missing], column = _as_column(plain, name, classes)
@@ -319,13 +319,6 @@ def _as_column(values: AnyArray, name: str, classes: bool | None) -> tuple[Float
         )
     codes, kinds = code_classes(values)
     return codes, Column(name, len(kinds), tuple(map(str, kinds.tolist())))
-
-
-def _find_missing(values: AnyArray) -> protocols.BoolArray:
-    """None, NaN and what pandas has for them."""
-    import pandas as pd  # slow to load
-
-    return np.asarray(pd.isna(values))
 
 
 def _as_codes(values: ArrayLike | None, n_records: int) -> tuple[IntArray, tuple[Column, ...]]:
@@ -350,7 +343,7 @@ def _as_codes(values: ArrayLike | None, n_records: int) -> tuple[IntArray, tuple
 
 def _as_category(values: AnyArray, name: str) -> tuple[IntArray, Column]:
     """Codes of text in sorted order, -1 where it is missing."""
-    missing = _find_missing(values)
+    missing = find_missing(values)
     texts = [write_category(value) for value in values[~missing]]
     # Sorted, so that the codes do not depend on the order of the records.
     kinds, places = np.unique(np.array(texts, np.str_), return_inverse=True)
