@@ -5,6 +5,7 @@ its model. They change nothing of what it does with plain arrays of features.
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from copy import copy
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
@@ -242,6 +243,19 @@ def write_category(value: Any) -> str:
     # 1.0 of one file and 1 of another are one category.
     whole = isinstance(value, float | np.floating) and float(value).is_integer()
     return str(int(value)) if whole else str(value)
+
+
+def natural_order(text: str) -> tuple[int, float, str]:
+    """Key of the natural order of categories: numbers by size, then text.
+
+    >>> sorted(["10", "b", "9", "a"], key=natural_order)
+    ['9', '10', 'a', 'b']
+    """
+    with suppress(ValueError):
+        number = float(text)
+        if number == number:  # not NaN
+            return (0, number, text)
+    return (1, 0.0, text)
 
 
 def _listed(names: Sequence[str]) -> str:
