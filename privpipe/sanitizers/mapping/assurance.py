@@ -143,7 +143,7 @@ def assure_mapping(
         "optimum_at_least": max(0.0, mapping.lower_bound),
         "n_released": len(np.unique(mapping.released)),
         "held_out": by_others,
-        "plug_in_distortion": mapping.distortion,
+        "plug_in_distortion": _measure_distortion(mapping, law.fitted),
         **_keep_bounded({"distortion_at_most": spent}),
         "n_fitted": law.fitted.n_records,
         "n_held_out": law.fresh.n_records,
@@ -342,6 +342,14 @@ def _bound_distortion(mapping: SparseMapping, law: CountedLaw, miss: float) -> f
     # Of a variable between 0 and `most` the variance is at most this; a guess may be any number.
     guess = most * mapping.distortion
     return law_bounds.bound_mean(spent, fresh.counts.astype(np.float64), most, guess, miss)
+
+
+def _measure_distortion(mapping: SparseMapping, fitted: profiles.ProfileCounts) -> float:
+    """Mean distortion of the fitted records as they are, joined profiles included."""
+    known = mapping.find_known(fitted.keys[:, : fitted.n_attributes])
+    if mapping.unseen == "refuse" or known.all():
+        return mapping.distortion
+    return float(_measure_distances(mapping, fitted) @ fitted.counts / fitted.n_records)
 
 
 def _measure_distances(mapping: SparseMapping, counts: profiles.ProfileCounts) -> FloatArray:

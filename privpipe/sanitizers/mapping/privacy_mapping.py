@@ -157,6 +157,12 @@ def _fit_law(
     how = assurance.assure_mapping if options.information_budgets is None else assure_each_variable
     assured = how(found, law, confidence=options.confidence, held_out=options.held_out)
     assurance.check_target(assured, law, options.wanted_information, options.held_out)
+    spent, budget = (
+        dict(assured.guarantee.parameters)["plug_in_distortion"],
+        found.distortion_budget,
+    )
+    if spent > max(budget, found.distortion):
+        short = f"{say_grounds('joined_profiles', spent=spent, budget=budget)} {short}".rstrip()
     return assured, short
 
 
@@ -235,7 +241,8 @@ def fit_privacy_mapping(
     LeftOutWarning
         If records have no private label: they are left out, and how many is said.
     PrivacyWarning
-        If the search stopped before the gap was reached.
+        If the search stopped before the gap was reached, or records of other profiles than the
+        `most_frequent` take the mean distortion above the budget.
 
     Notes
     -----
