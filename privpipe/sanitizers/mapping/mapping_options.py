@@ -105,9 +105,8 @@ class PrivacyMappingOptions(MethodOptions):
         for role, named in self.columns().items():
             given = tuple(column.name for column in getattr(schema, role))
             nameless = tuple(f"{role.removesuffix('s')}_{j}" for j in range(len(named)))
-            fits = set(named) == set(given)
-            if role == "confidential":
-                fits = named == given if self.information_budgets else {*named} <= {*given}
+            more = role == "confidential" and not self.information_budgets
+            fits = {*named} <= {*given} if more else named == given
             if not fits and (given != nameless or {*named} & {*given}):
                 raise InputError(
                     f"The options name {[*named]} as {role}, records have {[*given] or 'none'}.",

@@ -259,7 +259,7 @@ def test_fit__the_variable_is_neither_private_nor_released_otherwise(
 
 def test_fit__another_last_attribute_is_refused() -> None:
     with pytest.raises(InputError, match="is not the last attribute"):
-        fit(attributes=("attribute_0", "attribute_2"), by="attribute_1")
+        fit(attributes=("a", "b"), by="c")
     with pytest.raises(InputError, match=r"'region'. as attributes, records have"):
         fit(by="region")
 
