@@ -5,6 +5,7 @@ its model. They change nothing of what it does with plain arrays of features.
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from copy import copy
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
@@ -13,7 +14,8 @@ import numpy as np
 
 from privpipe.errors import InputError, OptionError
 from privpipe.fitted_schema import UNKNOWN, FittedSchema, NamedCodes
-from privpipe.protocols import AnyArray, Column, IntArray, RecordMap, Shards
+from privpipe.numerics.finite import fill_codes, fill_masked
+from privpipe.protocols import AnyArray, BoolArray, Column, IntArray, RecordMap, Shards
 
 M = TypeVar("M", bound=RecordMap)
 P = ParamSpec("P")
@@ -186,7 +188,7 @@ def read_codes(fitted: Any, x: Any) -> IntArray:
     if isinstance(x, NamedCodes):
         return x.codes if schema is None else x.read_as(schema)
     if not named or schema is None:
-        return np.asarray(by_name(fitted, x))
+        return np.asarray(by_name(fitted, fill_codes(x)))
     # Numbers without names: which category a code means depends on the table it comes from.
     if not columns_of(x) and np.asarray(x).dtype.kind not in "OUST":
         raise InputError(
@@ -195,7 +197,7 @@ def read_codes(fitted: Any, x: Any) -> IntArray:
             "collection's codes and schema.attributes.",
             code="schema-drift",
         )
-    table = np.asarray(by_name(fitted, x), object)
+    table = np.asarray(by_name(fitted, fill_masked(x)), object)
     if table.ndim != 2 or table.shape[1] != len(schema.attributes):
         raise InputError(
             f"Records have shape {table.shape}, but the map reads {len(schema.attributes)}.",
@@ -220,12 +222,18 @@ def name_codes(fitted: Any, codes: IntArray) -> AnyArray:
 
 def _code(values: AnyArray, column: Column) -> IntArray:
     """Codes of categories; what is no text is written as an ingest writes it."""
+    missing = find_missing(values)
     if column.categories is None:
-        return values.astype(np.int64)
+        return np.where(missing, -1, values).astype(np.int64)
     places: dict[Any, int] = {name: code for code, name in enumerate(column.categories)}
-    # NaN differs from itself; so does NaT, which isnan refuses.
-    known = [value is not None and value == value for value in values]
-    return np.where(known, [places.get(write_category(value), UNKNOWN) for value in values], -1)
+    return np.where(missing, -1, [places.get(write_category(value), UNKNOWN) for value in values])
+
+
+def find_missing(values: AnyArray) -> BoolArray:
+    """None, NaN and what pandas has for them."""
+    import pandas as pd  # slow to load
+
+    return np.asarray(pd.isna(values))
 
 
 def write_category(value: Any) -> str:
@@ -235,6 +243,19 @@ def write_category(value: Any) -> str:
     # 1.0 of one file and 1 of another are one category.
     whole = isinstance(value, float | np.floating) and float(value).is_integer()
     return str(int(value)) if whole else str(value)
+
+
+def natural_order(text: str) -> tuple[int, float, str]:
+    """Key of the natural order of categories: numbers by size, then text.
+
+    >>> sorted(["10", "b", "9", "a"], key=natural_order)
+    ['9', '10', 'a', 'b']
+    """
+    with suppress(ValueError):
+        number = float(text)
+        if number == number:  # not NaN
+            return (0, number, text)
+    return (1, 0.0, text)
 
 
 def _listed(names: Sequence[str]) -> str:

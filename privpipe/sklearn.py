@@ -25,6 +25,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from privpipe.errors import InputError, OptionError
 from privpipe.fitted_names import columns_of, with_schema
 from privpipe.fitted_schema import FittedSchema
+from privpipe.numerics.finite import fill_masked
 from privpipe.protocols import AnyArray, ArrayLike, Guarantee, Method, RecordMap
 from privpipe.records.memory import Records
 from privpipe.records.schema import suggest
@@ -112,7 +113,7 @@ class RecordSanitizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]  #
             If a variable that the method needs is missing, or records do not fit.
         """
         method, options = self._read_options()
-        lazy, x, target = hasattr(X, "dask"), X, y
+        lazy, x, target = hasattr(X, "dask"), fill_masked(X), fill_masked(y)
         if self.confidential_columns is not None and confidential is not None:
             raise OptionError(
                 "The confidential variable is given twice.",
@@ -125,8 +126,8 @@ class RecordSanitizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]  #
             if found := columns_of(x):
                 self.feature_names_in_ = np.array(found, object)
         else:
-            checks = {"y": y, "multi_output": True, "ensure_min_samples": 2}
-            x, target = _validate(self, self._blank(X), **checks)
+            checks = {"y": target, "multi_output": True, "ensure_min_samples": 2}
+            x, target = _validate(self, self._blank(x), **checks)
         names = tuple(getattr(self, "feature_names_in_", ()))
         released, secret = self._divide(self.n_features_in_, names)
         if secret:  # as it is given: checked numbers say no more whether they were classes
@@ -175,7 +176,7 @@ class RecordSanitizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]  #
         names = tuple(getattr(self, "feature_names_in_", ()))
         released, secret = self._divide(self.n_features_in_, names)
         if not hasattr(X, "dask"):
-            x = _validate(self, self._blank(X), reset=False)
+            x = _validate(self, self._blank(fill_masked(X)), reset=False)
             return self.map_.apply(_take(x, released) if secret else x)
         # As lazy as it is. Of an extra, as Dask.
         from privpipe.cluster.lazy import apply_lazily

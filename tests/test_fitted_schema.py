@@ -106,6 +106,50 @@ def test_apply__a_category_without_a_name_has_no_place_in_any_order(fitted: Any)
         strict.find_symbols(np.array([[UNKNOWN, 0]]))
 
 
+@pytest.mark.parametrize(
+    "hide",
+    [
+        lambda table, gone: table.astype("string").mask(gone, pd.NA),
+        lambda table, gone: table.mask(gone, np.nan),
+        lambda table, gone: np.ma.masked_array(table.to_numpy(str), mask=gone),
+    ],
+    ids=["NA", "NaN", "masked"],
+)
+def test_apply__what_is_missing_is_missing_however_it_is_written(
+    frame: pd.DataFrame, fitted: Any, hide: Any
+) -> None:
+    gone = np.random.default_rng(8).random(frame.shape) < 0.2
+    expected = fitted.apply(frame.mask(gone, None), draw(N)).to_numpy()
+    released, n_unseen = fitted.apply_measured(hide(frame, gone), draw(N))
+    assert n_unseen == gone.any(axis=1).sum()
+    assert (np.asarray(released) == expected).all()
+
+
+def test_apply__whole_numbers_with_missing_ones_are_read_as_they_were_fitted() -> None:
+    random = np.random.default_rng(9)
+    table = pd.DataFrame(random.integers(0, 3, (N, 2)), columns=["a", "b"], dtype="Int64")
+    table = table.mask(random.random(table.shape) < 0.1)
+    records = Records(np.empty((N, 0)), attributes=table, confidential=random.random(N) < 0.5)
+    options = {"attributes": ("a", "b"), "private": ("s",), "distortion_budget": 0.0}
+    found = fit_privacy_mapping(records, PrivacyMappingOptions(**options))  # type: ignore[arg-type]
+    released = found.apply(table, draw(N))
+    assert (pd.isna(released).to_numpy() == pd.isna(table).to_numpy()).all()
+
+
+def test_apply__masked_codes_are_missing() -> None:
+    codes = np.random.default_rng(10).integers(0, 3, (N, 2)).astype(np.uint8)
+    masked = np.ma.masked_array(codes, mask=codes == 2)
+    records = Records(
+        np.empty((N, 0)),
+        attributes=np.where(codes == 2, -1, codes.astype(int)),
+        confidential=codes[:, 0] > 0,
+    )
+    options = {"attributes": ("a", "b"), "private": ("s",), "distortion_budget": 0.0}
+    found = fit_privacy_mapping(records, PrivacyMappingOptions(**options))  # type: ignore[arg-type]
+    released = found.apply(masked, draw(N))
+    assert ((released == -1) == (codes == 2)).all()
+
+
 def _vary(fitted: Any, **fields: Any) -> Any:
     """The map with other fields, and without names."""
     return replace(fitted, **fields)

@@ -83,6 +83,13 @@ def test_fit__a_choice_that_there_is_not_is_named(name, value, allowed):
         fit_null_space_cleaner(RECORDS, utility_budget=1, **{name: value})
 
 
+@pytest.mark.parametrize("name", ["seeen", "grups"])
+def test_measure_attacks__a_name_that_there_is_not_is_named(name):
+    """It was dropped: records that the fit learned from were attacked as fresh ones."""
+    with pytest.raises(OptionError, match=f"{name!r}.*Give some of: raw, .*groups, seen, places"):
+        privpipe.measure_attacks(X, X[:, 1] > 0, **{name: np.arange(60) < 30})
+
+
 @pytest.mark.parametrize(
     "fit",
     [

@@ -310,6 +310,12 @@ def test_fit__what_masks_hide_is_not_read():
     hidden = np.ma.masked_greater(X, 2.5)
     with pytest.raises(InputError):
         RecordSanitizer(options=EXACT).fit(X, DESIRED).map_.apply(hidden)
+    with pytest.raises(InputError, match="contains NaN"):
+        RecordSanitizer(options=EXACT).fit(X, DESIRED).transform(hidden)
+    with pytest.raises(InputError, match="contains NaN"):
+        RecordSanitizer(options=EXACT).fit(hidden, DESIRED)
+    with pytest.raises(InputError, match="contains NaN"):
+        RecordSanitizer(options=EXACT).fit(X, np.ma.masked_greater(DESIRED, 1.0))
     with pytest.raises(InputError, match="Complex data not supported") as refused:
         RecordSanitizer(options=EXACT).fit(X + 1j, DESIRED)
     assert "j" not in str(refused.value)

@@ -63,6 +63,11 @@ def fill_masked(values: Any) -> Any:
     return np.where(np.ma.getmaskarray(values), np.array(None), values.data.astype(object))
 
 
+def fill_codes(codes: Any) -> Any:
+    """Codes; what an array of NumPy masks is -1, missing."""
+    return np.where(np.ma.getmask(codes), np.int64(-1), codes.data) if np.ma.isMA(codes) else codes
+
+
 def as_reals(values: Any, name: str) -> AnyArray:
     """An array of real numbers; anything but floating numbers becomes float64.
 

@@ -12,7 +12,7 @@ import numpy as np
 from privpipe import protocols
 from privpipe.described import described
 from privpipe.errors import InputError, OptionError
-from privpipe.fitted_names import columns_of, write_category
+from privpipe.fitted_names import columns_of, find_missing, natural_order, write_category
 from privpipe.numerics.finite import as_reals, fill_masked
 from privpipe.numerics.kinds import code_classes, guess_classes
 from privpipe.protocols import AnyArray, ArrayLike, Column, FloatArray, IntArray, Shard, ShardSchema
@@ -73,7 +73,8 @@ class Records(ShardsInTurn):
         not 0 and 1, this is a guess, which `categorical` and `numeric` settle.
     attributes : (n_records, n_attributes), optional
         Categorical attributes (privacy mappings): text, None where missing, by which the fitted map
-        reads other records; or integer codes, -1 where missing, which have no names.
+        reads other records, and whose codes are in natural order, numbers by size before words; or
+        integer codes, -1 where missing, which have no names.
     groups : (n_records,), optional
         Whose each record is: integers, strings or booleans, for adversaries who know several
         records of one person, device or household. Shards hold whole groups where the records are
@@ -300,7 +301,7 @@ def _as_column(values: AnyArray, name: str, classes: bool | None) -> tuple[Float
     """
     if values.dtype.kind == "O":
         # A data frame of several types comes as objects: each column has a type of its own.
-        missing = _find_missing(values)
+        missing = find_missing(values)
         if (plain := np.array(values[~missing].tolist())).dtype.kind != "O":
             whole = np.full(len(values), np.nan)
             whole[~missing], column = _as_column(plain, name, classes)
@@ -319,13 +320,6 @@ def _as_column(values: AnyArray, name: str, classes: bool | None) -> tuple[Float
         )
     codes, kinds = code_classes(values)
     return codes, Column(name, len(kinds), tuple(map(str, kinds.tolist())))
-
-
-def _find_missing(values: AnyArray) -> protocols.BoolArray:
-    """None, NaN and what pandas has for them."""
-    import pandas as pd  # slow to load
-
-    return np.asarray(pd.isna(values))
 
 
 def _as_codes(values: ArrayLike | None, n_records: int) -> tuple[IntArray, tuple[Column, ...]]:
@@ -349,14 +343,16 @@ def _as_codes(values: ArrayLike | None, n_records: int) -> tuple[IntArray, tuple
 
 
 def _as_category(values: AnyArray, name: str) -> tuple[IntArray, Column]:
-    """Codes of text in sorted order, -1 where it is missing."""
-    missing = _find_missing(values)
+    """Codes of text in natural order, as of an ingest, -1 where it is missing."""
+    missing = find_missing(values)
     texts = [write_category(value) for value in values[~missing]]
-    # Sorted, so that the codes do not depend on the order of the records.
-    kinds, places = np.unique(np.array(texts, np.str_), return_inverse=True)
+    # Sorted, so that the codes do not depend on the order of the records; as texts of Python, since
+    # NumPy gives each as much room as the longest, and takes a NUL off its end.
+    kinds = sorted(set(texts), key=natural_order)
+    places = {kind: code for code, kind in enumerate(kinds)}
     codes = np.full(len(values), -1)
-    codes[~missing] = places
-    return codes, Column(name, len(kinds), tuple(map(str, kinds)))
+    codes[~missing] = [places[text] for text in texts]
+    return codes, Column(name, len(kinds), tuple(kinds))
 
 
 def _as_weights(values: ArrayLike | None, n_records: int) -> FloatArray:

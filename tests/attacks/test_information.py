@@ -105,3 +105,14 @@ def test_measure_information__refuses(released, confidential, match) -> None:
 def test_measure_information__refuses_the_wrong_number_of_names() -> None:
     with pytest.raises(InputError, match="2 names for 1 attribute"):
         measure_information(np.arange(9), np.arange(9) % 2, attributes=["a", "b"])
+
+
+def test_measure_information__what_masks_hide_is_missing() -> None:
+    random = np.random.default_rng(3)
+    codes, classes = random.integers(0, 3, (2, 400))
+    gone = random.random((2, 400)) < 0.2
+    both = (codes, gone[0]), (classes, gone[1])
+    masked = [np.ma.masked_array(one, mask=hide) for one, hide in both]
+    plain = [np.where(hide, -1, one) for one, hide in both]
+    assert measure_information(*masked) == measure_information(*plain)
+    assert measure_information(*masked) != measure_information(codes, classes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 import warnings
 
 import numpy as np
@@ -153,3 +154,28 @@ def test_text_of_a_release_is_refused_without_it(dtype):
     with pytest.raises(InputError, match="released hold something that is not a real") as caught:
         prepare_evidence(released, FOUR % 2)
     assert "quoted" not in str(caught.value)
+
+
+def test_records__whole_numbers_beside_text_are_ordered_as_an_ingest_orders_them(tmp_path):
+    """As text 10 comes before 2: distances of codes were between other values."""
+    table = pd.DataFrame({"age": np.arange(60) % 13, "town": ["Ulm", "Bonn", "Köln"] * 20})
+    table.assign(x=0.5).to_csv(tmp_path / "t.csv", index=False)
+    ingest(tmp_path / "t.csv", tmp_path / "c.zarr", IngestOptions(categorical=("age", "town")))
+    stored = open_collection(tmp_path / "c.zarr", attributes=("age", "town")).schema.attributes
+    records = Records(np.ones((60, 1)), attributes=table)
+    age, town = records.schema.attributes
+    assert age.categories == stored[0].categories == tuple(map(str, range(13)))
+    assert town.categories == stored[1].categories == ("Bonn", "Köln", "Ulm")
+    (shard,) = records.shards()
+    np.testing.assert_array_equal(shard.attributes[:, 0], table["age"])
+
+
+def test_records__texts_are_categories_as_they_are():
+    """NumPy gave each the room of the longest, and took a NUL off its end."""
+    texts = np.array(["a\0", "a", "b" * 200_000, None] * 100, object)
+    tracemalloc.start()
+    records = Records(np.ones((400, 1)), attributes=texts)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert records.schema.attributes[0].categories == ("a", "a\0", "b" * 200_000)
+    assert most < 50e6

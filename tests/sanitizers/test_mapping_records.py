@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -120,7 +121,7 @@ def test_fit_privacy_mapping__refuses_when_nothing_is_known() -> None:
         attributes=np.zeros((4, 1), np.int64),
     )
     with pytest.raises(InputError, match="no record has a known private value"):
-        fit_privacy_mapping(records, options())
+        fit_privacy_mapping(records, options(attributes=("a",), private=("p",)))
 
 
 @pytest.fixture(scope="module")
@@ -236,6 +237,31 @@ def test_sparse_mapping__is_stored_and_read_whole(mapping: SparseMapping, tmp_pa
     np.testing.assert_array_equal(read.apply(x, stream_of(200)), mapping.apply(x, stream_of(200)))
     assert read.guarantee == mapping.guarantee
     assert (read.gap, read.stopped, read.unseen) == (mapping.gap, mapping.stopped, "nearest")
+
+
+@pytest.mark.parametrize("unseen", ["nearest", "refuse"])
+def test_fit__what_rare_profiles_change_is_counted_and_said(unseen: str) -> None:
+    given = {"most_frequent": 10, "distortion_budget": 0.1, "held_out": 0.0, "gap": 1e-2}
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always", PrivacyWarning)
+        mapping = fit_privacy_mapping(make_records(), options(unseen=unseen, **given))
+    spent = dict(mapping.guarantee.parameters)["plug_in_distortion"]
+    codes, _ = draw_records(3000)
+    if unseen == "refuse":
+        codes = codes[mapping.find_known(codes)]
+    changed = (mapping.apply(codes, stream_of(len(codes))) != codes).sum(axis=1)
+    assert abs(changed.mean() - spent) < 5 * changed.std() / np.sqrt(len(codes))
+    said = [str(one.message) for one in heard if "most_frequent" in str(one.message)]
+    assert len(said) == (spent > 0.1 + 1e-9) == (unseen == "nearest")
+    assert all(f"the mean distortion is {spent:.3g}, and distortion_budget" in one for one in said)
+
+
+@pytest.mark.parametrize("kind", ["absolute", "squared"])
+def test_fit__to_plain_codes_bounds_no_distance_and_is_stored(kind: str, tmp_path: Path) -> None:
+    fitted = fit_privacy_mapping(make_records(), options(distortion=kind, gap=1e-2))
+    assert "distortion_at_most" not in dict(fitted.guarantee.parameters)
+    write_model(fitted, str(tmp_path / "m.zarr"))
+    assert open_model(str(tmp_path / "m.zarr")).guarantee == fitted.guarantee
 
 
 def test_fit__a_gap_that_is_not_reached_is_said() -> None:

@@ -13,7 +13,7 @@ from privpipe.attacks.adversaries.auxiliary import Auxiliary, standardise
 from privpipe.attacks.adversaries.coordinates import TrainingMatrix
 from privpipe.attacks.adversaries.evidence import Evidence, LeftOut
 from privpipe.attacks.statistics.splits import find_ties
-from privpipe.errors import InputError
+from privpipe.errors import InputError, OptionError
 from privpipe.numerics.finite import as_reals, fill_masked, find_empty_rows, find_finite_rows
 from privpipe.numerics.kinds import code_classes, guess_classes
 from privpipe.protocols import AnyArray, ArrayLike, BoolArray, Column, FloatArray, IntArray
@@ -88,11 +88,16 @@ def prepare_evidence(
 
     Raises
     ------
+    OptionError
+        If something else is given by name.
     InputError
         If shapes differ, values are not finite, no records are left, or no variable can be
         judged because it has a single class or a class too small. Where others can, such a
         variable is left out and named.
     """
+    if strange := known.keys() - KnownInputs.__annotations__.keys():
+        allowed = f"Give some of: {', '.join(KnownInputs.__annotations__)}."
+        raise OptionError(f"No attack reads {min(strange)!r}.", remedy=allowed)
     features, groups, seen = known.get("features"), known.get("groups"), known.get("seen")
     auxiliary = known.get("auxiliary") or Auxiliary()
     desired, places = known.get("desired") or Auxiliary(), known.get("places")

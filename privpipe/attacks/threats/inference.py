@@ -97,7 +97,7 @@ def measure_attacks(
 
     Raises
     ------
-    InputError
+    InputError, OptionError
         If the arrays cannot be attacked so; see `prepare_evidence`.
 
     Notes

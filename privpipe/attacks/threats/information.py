@@ -14,6 +14,7 @@ from scipy import special
 
 from privpipe.attacks.adversaries.attack_options import USUAL, AttackOptions
 from privpipe.errors import InputError
+from privpipe.numerics.finite import fill_codes
 from privpipe.protocols import ArrayLike, Column, FloatArray, IntArray
 
 if TYPE_CHECKING:
@@ -226,7 +227,7 @@ def _gain(a: IntArray, b: IntArray, a_new: IntArray, b_new: IntArray) -> FloatAr
 
 
 def _as_codes(values: ArrayLike, name: str) -> IntArray:
-    table = np.asarray(values)
+    table = np.asarray(fill_codes(values))
     table = table[:, None] if table.ndim == 1 else table
     if table.ndim != 2 or not (np.issubdtype(table.dtype, np.integer) or table.dtype == np.bool_):
         raise InputError(

@@ -9,7 +9,7 @@ mapping: the first two say the most there is. What the fitted counts say stays b
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -143,12 +143,11 @@ def assure_mapping(
         "optimum_at_least": max(0.0, mapping.lower_bound),
         "n_released": len(np.unique(mapping.released)),
         "held_out": by_others,
-        "plug_in_distortion": mapping.distortion,
-        "distortion_at_most": spent,
+        "plug_in_distortion": _measure_distortion(mapping, law.fitted),
+        **_keep_bounded({"distortion_at_most": spent}),
         "n_fitted": law.fitted.n_records,
         "n_held_out": law.fresh.n_records,
-        # What is left out is unbounded.
-        **{name: number for name, number in worst.items() if math.isfinite(number)},
+        **_keep_bounded(worst),
         # What a search proved of several budgets.
         **{name: n for name, n in mapping.guarantee.parameters if name.startswith("budget_")},
     }
@@ -188,12 +187,13 @@ def promise_strata(
     worst = promises[int(bounds.argmax())]
     given = min(float(shares @ bounds + off / 2 * np.ptp(bounds)), float(bounds.max()))
     alone, names = measure_information(table.T / n), [_name(int(one), by) for one in strata]
+    most = max(dict(one.parameters).get("distortion_at_most", math.inf) for one in promises)
     numbers = {
         "confidence": level,
         f"given_{by.name}_at_most": given,
         f"{by.name}_alone_plug_in": alone,
         "plug_in": float(shares @ [one.information for one in maps]),
-        "distortion_at_most": max(dict(one.parameters)["distortion_at_most"] for one in promises),
+        **_keep_bounded({"distortion_at_most": most}),
     }
     for name, *of_one in zip(names, shares, bounds, (one.gap for one in maps), strict=True):
         for what, number in zip(("share", "at_most", "gap"), of_one, strict=True):
@@ -210,6 +210,11 @@ def promise_strata(
     )
     unit = f"{worst.unit}, given any value of {by.name}"
     return replace(worst, unit=unit, parameters=tuple(numbers.items()), statement=statement)
+
+
+def _keep_bounded(numbers: Mapping[str, float]) -> dict[str, float]:
+    """Without those that are infinite, which no store holds: what is not said is unbounded."""
+    return {name: number for name, number in numbers.items() if math.isfinite(number)}
 
 
 def _name(value: int, by: Column) -> str:
@@ -337,6 +342,14 @@ def _bound_distortion(mapping: SparseMapping, law: CountedLaw, miss: float) -> f
     # Of a variable between 0 and `most` the variance is at most this; a guess may be any number.
     guess = most * mapping.distortion
     return law_bounds.bound_mean(spent, fresh.counts.astype(np.float64), most, guess, miss)
+
+
+def _measure_distortion(mapping: SparseMapping, fitted: profiles.ProfileCounts) -> float:
+    """Mean distortion of the fitted records as they are, joined profiles included."""
+    known = mapping.find_known(fitted.keys[:, : fitted.n_attributes])
+    if mapping.unseen == "refuse" or known.all():
+        return mapping.distortion
+    return float(_measure_distances(mapping, fitted) @ fitted.counts / fitted.n_records)
 
 
 def _measure_distances(mapping: SparseMapping, counts: profiles.ProfileCounts) -> FloatArray:

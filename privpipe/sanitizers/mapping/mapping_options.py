@@ -9,9 +9,10 @@ from pydantic import Field, model_serializer
 from pydantic.dataclasses import dataclass
 from pydantic.json_schema import SkipJsonSchema
 
+from privpipe.errors import InputError
 from privpipe.numerics.mapping.problem.programme import DistanceKind
 from privpipe.option_values import FORBID
-from privpipe.protocols import Column, IntArray, Role
+from privpipe.protocols import Column, IntArray, Role, ShardSchema
 from privpipe.sanitizers.options import MethodOptions
 
 # A variable with more categories names records rather than groups them.
@@ -94,6 +95,24 @@ class PrivacyMappingOptions(MethodOptions):
         """What is released, `by` last, and what is private."""
         attributes = self.attributes if self.by is None else (*self.attributes, self.by)
         return {"attributes": attributes, "confidential": self.private}
+
+    def check_names(self, schema: ShardSchema) -> None:
+        """Raise InputError unless records have the variables that are named, and no others.
+
+        Of arrays without names there are as many, in the order of the options. What is confidential
+        besides `private` is hidden, too, where no budgets are counted by place.
+        """
+        for role, named in self.columns().items():
+            given = tuple(column.name for column in getattr(schema, role))
+            nameless = tuple(f"{role.removesuffix('s')}_{j}" for j in range(len(named)))
+            more = role == "confidential" and not self.information_budgets
+            fits = {*named} <= {*given} if more else named == given
+            if not fits and (given != nameless or {*named} & {*given}):
+                raise InputError(
+                    f"The options name {[*named]} as {role}, records have {[*given] or 'none'}.",
+                    remedy="Name what the records have, in this order, or give others.",
+                    code="missing-variable",
+                )
 
     @classmethod
     def suggest(

@@ -157,6 +157,12 @@ def _fit_law(
     how = assurance.assure_mapping if options.information_budgets is None else assure_each_variable
     assured = how(found, law, confidence=options.confidence, held_out=options.held_out)
     assurance.check_target(assured, law, options.wanted_information, options.held_out)
+    spent, budget = (
+        dict(assured.guarantee.parameters)["plug_in_distortion"],
+        found.distortion_budget,
+    )
+    if spent > max(budget, found.distortion):
+        short = f"{say_grounds('joined_profiles', spent=spent, budget=budget)} {short}".rstrip()
     return assured, short
 
 
@@ -205,7 +211,8 @@ def fit_privacy_mapping(
     Parameters
     ----------
     shards
-        With the attributes and, as confidential variables, the private ones.
+        With the attributes and, as confidential variables, the private ones; arrays without names
+        have those of the options, in their order.
     options
     price
         Pricing oracle; in memory when not given.
@@ -221,8 +228,9 @@ def fit_privacy_mapping(
     Raises
     ------
     InputError
-        If there is nothing to count, a variable is not categorical, or a value of `by` has too few
-        records to promise anything; how many it needs is said.
+        If the records have other variables than the options name, there is nothing to count, a
+        variable is not categorical, or a value of `by` has too few records to promise anything; how
+        many it needs is said.
     OptionError
         If options do not go together, or no mapping within the budget keeps to limits or budgets.
     GuaranteeError
@@ -233,7 +241,8 @@ def fit_privacy_mapping(
     LeftOutWarning
         If records have no private label: they are left out, and how many is said.
     PrivacyWarning
-        If the search stopped before the gap was reached.
+        If the search stopped before the gap was reached, or records of other profiles than the
+        `most_frequent` take the mean distortion above the budget.
 
     Notes
     -----
@@ -249,6 +258,7 @@ def fit_privacy_mapping(
     check_shards(shards)
     check_unweighted(shards.schema)
     check_programme(options)
+    options.check_names(shards.schema)
     counts = _count(shards)
     # Split before anything is chosen: codes, smoothing and mapping come from `fitted` alone.
     apart = 0.0 if judges is None else judges[1]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
@@ -12,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from privpipe.errors import InputError
-from privpipe.fitted_names import write_category
+from privpipe.fitted_names import natural_order, write_category
 from privpipe.numerics.kinds import are_classes
 from privpipe.protocols import AnyArray
 from privpipe.records.schema import MISSING, CollectionSchema, Partition, Variable, code_dtype
@@ -129,7 +128,7 @@ def pool_rare(counts: Mapping[str, int], min_count: int, name: str) -> tuple[tup
     (('a', 'd', '(other)'), 5)
     """
     # Ties by name, so that the order of the source does not decide who is pooled.
-    rising = sorted(counts, key=lambda kind: (counts[kind], _natural(kind)))
+    rising = sorted(counts, key=lambda kind: (counts[kind], natural_order(kind)))
     pool = {kind for kind in rising if counts[kind] < min_count}
     # A value that is named like the pool joins it.
     pool |= {POOLED} & set(counts) if pool else set()
@@ -140,7 +139,7 @@ def pool_rare(counts: Mapping[str, int], min_count: int, name: str) -> tuple[tup
         if kind not in pool:
             pool.add(kind)
             size += counts[kind]
-    common = tuple(sorted(set(counts) - pool, key=_natural))
+    common = tuple(sorted(set(counts) - pool, key=natural_order))
     if len(common) + bool(pool) > MAX_CATEGORIES:
         raise too_many(name, MAX_CATEGORIES)
     return ((*common, POOLED), size) if pool else (common, 0)
@@ -154,19 +153,6 @@ def too_many(name: str, most: int) -> InputError:
         "numbers, or pool rare values with --min-category-count.",
         code="too-many-categories",
     )
-
-
-def _natural(text: str) -> tuple[int, float, str]:
-    """Key of the natural order: numbers by size, then text.
-
-    >>> sorted(["10", "b", "9", "a"], key=_natural)
-    ['9', '10', 'a', 'b']
-    """
-    with suppress(ValueError):
-        number = float(text)
-        if number == number:  # not NaN
-            return (0, number, text)
-    return (1, 0.0, text)
 
 
 def fit_survey(survey: Survey, source: RecordSource, like: CollectionSchema, where: str) -> Survey:

@@ -259,6 +259,8 @@ def test_fit__the_variable_is_neither_private_nor_released_otherwise(
 
 def test_fit__another_last_attribute_is_refused() -> None:
     with pytest.raises(InputError, match="is not the last attribute"):
+        fit(attributes=("a", "b"), by="c")
+    with pytest.raises(InputError, match=r"'region'. as attributes, records have"):
         fit(by="region")
 
 
@@ -287,6 +289,13 @@ def test_map__is_stored_and_opened_and_a_better_promise_is_not(
         replace(fitted, strata=fitted.strata[::-1])
     with pytest.raises(OptionError, match="do not fit"):
         replace(fitted, maps=fitted.maps[:2])
+
+
+def test_write_model__of_plain_codes_whose_distance_nothing_bounds(tmp_path: Path) -> None:
+    fitted = fit(distortion="absolute", gap=1e-2)
+    assert "distortion_at_most" not in dict(fitted.guarantee.parameters)
+    write_model(fitted, str(tmp_path / "m.zarr"))
+    assert open_model(str(tmp_path / "m.zarr")).guarantee == fitted.guarantee
 
 
 def test_apply__reads_names_and_gives_them_back() -> None:
