@@ -483,9 +483,8 @@ def _find_privacy(sums: AuditSums, plan: AuditPlan, of: str, level: float) -> di
     table = sums.added.get(f"privacy/{of}")
     if table is None or not plan.schema.confidential:
         return None
-    found = asdict(
-        privacy.report_privacy(table.sum(axis=0), regression.name_targets(plan.schema.confidential))
-    )
+    targets = regression.name_targets(plan.schema.confidential)
+    found = asdict(privacy.report_privacy(table.sum(axis=0), targets))
     try:
         hits, sizes = table[:, 2].sum(axis=1), table[:, 3].sum(axis=1)  # by parts of the records
         limits = asdict(measure_parts_interval(hits, sizes, level=level))

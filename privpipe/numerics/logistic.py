@@ -76,9 +76,7 @@ def measure_softmax(
     return np.log(total) - right, p @ basis - basis[classes], p
 
 
-def sum_softmax_curvature(
-    inputs: FloatArray, probabilities: FloatArray, basis: FloatArray
-) -> FloatArray:
+def sum_softmax_curvature(inputs: FloatArray, shares: FloatArray, basis: FloatArray) -> FloatArray:
     """Hessian of the summed softmax loss by the head.
 
     It is ``sum_i (B^T (diag p_i - p_i p_i^T) B) kron (g_i g_i^T)``: the first part needs the
@@ -87,7 +85,7 @@ def sum_softmax_curvature(
     Parameters
     ----------
     inputs : (n_records, n_inputs)
-    probabilities : (n_records, n_classes)
+    shares : (n_records, n_classes)
     basis : (n_classes, n_classes - 1)
 
     Returns
@@ -98,13 +96,13 @@ def sum_softmax_curvature(
     n, p = inputs.shape
     m = basis.shape[1]
     if m == 1:  # two classes: one weight per record
-        return np.asarray(inputs.T @ (2.0 * probabilities[:, :1] * probabilities[:, 1:] * inputs))
+        return np.asarray(inputs.T @ (2.0 * shares[:, :1] * shares[:, 1:] * inputs))
     left, right = np.triu_indices(p)
-    pairs = (inputs[:, left] * inputs[:, right]).T @ probabilities
+    pairs = (inputs[:, left] * inputs[:, right]).T @ shares
     by_class = np.empty((p, p, len(basis)))
     by_class[left, right] = by_class[right, left] = pairs
     first = np.einsum("ka,kb,ijk->aibj", basis, basis, by_class, optimize=True)
-    spread = ((probabilities @ basis)[:, :, None] * inputs[:, None, :]).reshape(n, m * p)
+    spread = ((shares @ basis)[:, :, None] * inputs[:, None, :]).reshape(n, m * p)
     return np.asarray(first.reshape(m * p, m * p) - spread.T @ spread)
 
 

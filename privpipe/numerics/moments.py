@@ -125,9 +125,8 @@ class LeastSquares:
 
     def select(self, targets: slice) -> "LeastSquares":
         """The predictor of some of the targets."""
-        return replace(
-            self, coefficients=self.coefficients[:, targets], intercept=self.intercept[targets]
-        )
+        coefficients = self.coefficients[:, targets]
+        return replace(self, coefficients=coefficients, intercept=self.intercept[targets])
 
     def sum_terms(self, x: FloatArray) -> FloatArray:
         """Magnitudes of all that `predict` adds up, (n_records, n_targets)."""

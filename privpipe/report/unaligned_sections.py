@@ -44,9 +44,8 @@ def screen_unaligned(
         IntervalRow(f"{a.attack} {a.column}".strip(), "of-release", excess, a.lower, a.upper)
         for a, excess in ((one, one.members - one.controls) for one in report.attacks)
     ]
-    drawing = draw_intervals(
-        rows, allowed=None, description="Excess of each attack on members over controls."
-    )
+    text = "Excess of each attack on members over controls."
+    drawing = draw_intervals(rows, allowed=None, description=text)
     screen = FirstScreen(
         say_unaligned(report),
         say("unaligned_released", report=report),

@@ -142,9 +142,8 @@ def _expand(values: FloatArray, is_categorical: bool) -> FloatArray:
     known = np.isfinite(values) & ((values >= 0) | (not is_categorical))
     parts = [np.where(known, values, float(values[known].mean()) if known.any() else 0.0), ~known]
     if is_categorical:
-        codes, sizes = np.unique(
-            np.where(known, values, -1.0), return_inverse=True, return_counts=True
-        )[1:]
+        filled = np.where(known, values, -1.0)
+        codes, sizes = np.unique(filled, return_inverse=True, return_counts=True)[1:]
         # Frequent categories have records enough to be learned one by one; of others the size is
         # read.
         parts += [sizes[codes], codes[:, None] == np.argsort(-sizes, kind="stable")[:INDICATORS]]

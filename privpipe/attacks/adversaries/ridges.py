@@ -99,18 +99,14 @@ def choose_ridge(
 
 
 def freeze_linear(
-    slope: FloatArray,
-    offset: FloatArray,
-    settings: str,
-    n_classes: int | None,
-    choice: float | None = None,
+    slope: FloatArray, offset: FloatArray, settings: str, k: int | None, choice: float | None = None
 ) -> Fitted:
     """A linear decision; a copy, so that further training leaves it alone."""
     coefficients, offsets = slope.copy(), np.atleast_1d(offset).copy()
 
     def decide(x: FloatArray) -> FloatArray:
         decision = x @ coefficients.astype(x.dtype) + offsets
-        if n_classes is None:
+        if k is None:
             return np.asarray(decision[:, 0])
         if decision.shape[1] == 1:  # two classes, one margin
             decision = np.column_stack([np.zeros(len(decision)), decision[:, 0]])

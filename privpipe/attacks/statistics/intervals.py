@@ -281,9 +281,7 @@ def plan_effective(hits: BoolArray, codes: IntArray, n_groups: int) -> float:
     n_groups
         Number of groups; without any spread (all hits, or none) each counts as one trial.
     """
-    sums, sizes = (
-        np.bincount(codes, one, minlength=n_groups).astype(np.float64) for one in (hits, None)
-    )
+    sums, sizes = (np.bincount(codes, by, minlength=n_groups).astype(float) for by in (hits, None))
     return _count_effective(sums, sizes)[1]
 
 

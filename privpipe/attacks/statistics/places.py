@@ -248,12 +248,7 @@ def _score_measured(x: AnyArray, rows: IntArray, centred: FloatArray) -> FloatAr
 # thirds of all that places cost. Reordered sums are no matter: nothing of them is released.
 @njit(cache=True, nogil=True, fastmath=True, error_model="numpy")
 def _add_scores(
-    x: FloatArray,
-    rows: IntArray,
-    middle: FloatArray,
-    inverse: FloatArray,
-    weights: AnyArray,
-    scores: AnyArray,
+    x: FloatArray, rows: IntArray, mid: FloatArray, scale: FloatArray, w: AnyArray, scores: AnyArray
 ) -> None:
     """Add each contrast times both functions of each column."""
     d = x.shape[1]
@@ -261,12 +256,12 @@ def _add_scores(
     for i in range(rows.size):
         row = rows[i]
         for j in range(d):
-            z = (x[row, j] - middle[j]) * inverse[j]
+            z = (x[row, j] - mid[j]) * scale[j]
             # The size less 1, of which a centred contrast sees nothing.
             spread[j] = min(abs(z), 2.0)
             shift[j] = min(max(z, -1.0), 1.0)
-        for k in range(weights.shape[1]):
-            weight = weights[i, k]
+        for k in range(w.shape[1]):
+            weight = w[i, k]
             for j in range(d):
                 scores[k, 0, j] += weight * shift[j]
                 scores[k, 1, j] += weight * spread[j]

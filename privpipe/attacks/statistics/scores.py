@@ -209,9 +209,8 @@ def measure_class_scores(
     folds = np.zeros(len(truth), np.int64) if reference.folds is None else reference.folds
     reference = _compare_enough(truth, reference)
     # Areas are of folds, and of each of them whole groups.
-    influence = partial(
-        intervals.measure_influence_interval, confidence=confidence, centred=len(np.unique(folds))
-    )
+    parts = len(np.unique(folds))
+    influence = partial(intervals.measure_influence_interval, confidence=confidence, centred=parts)
     estimated, hits = _estimate(truth, decided, folds), np.argmax(decided[0], axis=1) == truth
     columns = zip(np.eye(decided[0].shape[1])[truth].T, decided[0].T, strict=True)
     best = np.argmax([_rescale(*one, folds) for one in columns], axis=0) == truth

@@ -152,9 +152,8 @@ def run_attack(
     started = time.perf_counter()
     target = Target.named(evidence, attack.target, options)
     source = evidence.sources[group_inference.SOURCES.get(attack.source, attack.source)]
-    outcome = AttackOutcome(
-        attack, "unknown", n_features=source.n_features, n_coordinates=source.values.shape[1]
-    )
+    width = source.values.shape[1]
+    outcome = AttackOutcome(attack, "unknown", n_features=source.n_features, n_coordinates=width)
     try:
         judge: Callable[[Target, AttackOutcome], AttackOutcome] = _attack_groups
         if attack.source not in group_inference.SOURCES:
@@ -245,12 +244,10 @@ def score_decisions(
     return scoring.measure_class_scores(codes, decided, int(guess), confidence, reference)
 
 
-def _plan_confidence(
-    target: Target, units: IntArray | None, level: float | None = None
-) -> Confidence:
+def _plan_confidence(of: Target, units: IntArray | None, level: float | None = None) -> Confidence:
     """Limits at all levels that Holm may need."""
-    strict, *also = plan_levels(target) if level is None else (level,)
-    return Confidence(strict, also, units, target.options.seed)
+    strict, *also = plan_levels(of) if level is None else (level,)
+    return Confidence(strict, also, units, of.options.seed)
 
 
 @dataclass(frozen=True, eq=False)

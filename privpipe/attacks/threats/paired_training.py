@@ -182,9 +182,8 @@ def _measure_r2(
     truth: FloatArray, raw: TrainedAdversary, released: TrainedAdversary, confidence: Confidence
 ) -> tuple[Interval, Interval, Interval]:
     """R squared on raw and on released records, and the difference."""
-    better, *_ = measure_number_scores(
-        truth, raw.decided, raw.guess, confidence, ScoredAgainst(released.decided)
-    )
+    rival = ScoredAgainst(released.decided)
+    better, *_ = measure_number_scores(truth, raw.decided, raw.guess, confidence, rival)
     worse, *_ = measure_number_scores(truth, released.decided, released.guess, confidence)
     assert better.gained is not None, "R squared is compared"
     return better.interval, worse.interval, better.gained

@@ -351,35 +351,31 @@ def _gather(blocks: Iterable[FloatArray]) -> Iterator[FloatArray]:
         yield np.concatenate(waiting, axis=1)
 
 
-def _search(
-    best: _Nearest, these: IntArray, gallery: FloatArray, rows: IntArray, first: int
-) -> None:
+def _search(best: _Nearest, these: IntArray, batch: FloatArray, rows: IntArray, first: int) -> None:
     """Halve the rows until few of these known records can be nearer to them than to others.
 
     A record is left out where the box that holds all the rows is farther than its nearest. A row
     as far as them changes nothing, so that copies without end of one row are left out, too.
     """
-    middle, half = gallery[:, rows[:, None], best.axes]
+    middle, half = batch[:, rows[:, None], best.axes]
     low, high = (middle - half).min(axis=0), (middle + half).max(axis=0)
     x = best.probes[these]
     gap = np.maximum(np.maximum(x - high, low - x), 0)
     these = these[np.einsum("ij,ij->i", gap, gap) < best.distance[these, -1] ** 2]
     if len(rows) <= BLOCK[1] // 2 or len(rows) * len(these) <= BLOCK[0] * BLOCK[1]:
         for start in range(0, len(these), BLOCK[0]):
-            _merge(best, these[start : start + BLOCK[0]], gallery, rows, first)
+            _merge(best, these[start : start + BLOCK[0]], batch, rows, first)
         return
     order = np.argpartition(middle[:, np.argmax(high - low)], len(rows) // 2)
     for part in np.array_split(rows[order], 2):
-        _search(best, these, gallery, part, first)
+        _search(best, these, batch, part, first)
 
 
-def _merge(
-    best: _Nearest, these: IntArray, gallery: FloatArray, rows: IntArray, first: int
-) -> None:
+def _merge(best: _Nearest, these: IntArray, batch: FloatArray, rows: IntArray, first: int) -> None:
     """Take the rows of a block that are nearer than what is known; distances in float64."""
     # After some blocks hardly any record has a nearer row: the others are left as they are.
     probes, farthest = best.probes[these], best.distance[these, -1]
-    block, values = gallery[:, rows[:, None], best.axes], gallery[0, rows[:, None], best.said]
+    block, values = batch[:, rows[:, None], best.axes], batch[0, rows[:, None], best.said]
     norms = np.einsum("ij,ij->i", probes, probes)
     limit = farthest**2 * (1 + ROUNDED) + ROUNDED * (1 + norms)
     is_known = np.isfinite(farthest)

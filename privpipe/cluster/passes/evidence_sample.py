@@ -180,10 +180,7 @@ def sample_predictions(
 
 
 def plan_drawing(
-    collection: Collection,
-    options: AttackOptions,
-    published: Published,
-    place: tuple[str, str] = ("", ""),
+    collection: Collection, options: AttackOptions, published: Published, place: tuple[str, str]
 ) -> Drawing:
     """What an audit with these options draws of a collection."""
     most = options.plan_sample(collection.n_records, collection.schema.n_features)

@@ -15,7 +15,7 @@ from privpipe.errors import FormatError
 from privpipe.fitted_names import schema_of
 from privpipe.fitted_schema import NamedCodes, check_numbered_alike
 from privpipe.numerics.random.streams import KEY_BYTES, KeyedStream
-from privpipe.protocols import AnyArray, S, Shard, ShardSchema
+from privpipe.protocols import AnyArray, S, Shard, ShardSchema, Sums
 from privpipe.records.schema import expand_indicators
 from privpipe.store.models import digest_map, open_model
 
@@ -65,9 +65,7 @@ class CleanedShards:
         """The query to the raw shards: each is cleaned before it is summarised."""
         return partial(summarise_cleaned, summarise=summarise, model=self.model, schema=self.schema)
 
-    def oracle(
-        self, function: Callable[..., protocols.Sums], **resident: Any
-    ) -> protocols.Oracle[Any, protocols.Sums]:
+    def oracle(self, function: Callable[..., Sums], **resident: Any) -> protocols.Oracle[Any, Sums]:
         """Not needed by audits: that of the raw shards."""
         return self.inner.oracle(function, **resident)
 

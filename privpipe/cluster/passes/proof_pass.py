@@ -46,9 +46,8 @@ def _measure(executor: Executor, collection: Collection) -> Iterator[Measured]:
     prefix = f"prove_chunk-{collection.digest[:8]}"
     notify = executor.listener
     notify(Event("prove_chunk", "begins", collection.plan.n_chunks, "chunks"))
-    for name, found in executor.run_tasks(
-        measure_chunks, tasks, shared=(collection.sealed,), prefix=prefix
-    ):
+    shared = (collection.sealed,)
+    for name, found in executor.run_tasks(measure_chunks, tasks, shared=shared, prefix=prefix):
         waiting[int(name)] = found
         notify(Event("prove_chunk", "advances", len(chunks[int(name)]), "chunks"))
         while turn in waiting:

@@ -128,9 +128,8 @@ def fit_units(by: SketchInput) -> record_grids.GridFrame:
     rows = [plan.rows(int(chunk)) for chunk in chosen]
     most = max(2, min(SAMPLED_ROWS, SAMPLED_VALUES // max(1, len(by.names))))
     sample = [_read(by.collection, start, min(stop, start + most)) for start, stop in rows]
-    return record_grids.fit_frame(
-        np.concatenate(sample), by.names, by.collection.n_records, by.key.secret
-    )
+    head = np.concatenate(sample)
+    return record_grids.fit_frame(head, by.names, by.collection.n_records, by.key.secret)
 
 
 def _sketch_partition(

@@ -207,17 +207,11 @@ def _normalise(g: FloatArray, prior: FloatArray) -> tuple[FloatArray, float]:
 
 
 def _price(
-    p: FloatArray,
-    mass: FloatArray,
-    x: AnyArray,
-    g: FloatArray,
-    multiplier: float,
-    distortion: Any,
-    eps: float,
+    p: FloatArray, mass: FloatArray, x: AnyArray, g: FloatArray, lam: float, cost: Any, eps: float
 ) -> tuple[float, float]:
     """Sum of the columns' least costs, each less its rounding error, and the size of the terms."""
-    kind = _KINDS[distortion] if isinstance(distortion, str) else _MATRIX
-    place = np.ascontiguousarray(x if kind < _MATRIX else distortion, dtype=np.float64)
+    kind = _KINDS[cost] if isinstance(cost, str) else _MATRIX
+    place = np.ascontiguousarray(x if kind < _MATRIX else cost, dtype=np.float64)
     # That a distance only adds is used below: pairs are passed over without it.
     if kind == _MATRIX and not ((place >= 0) & (place < np.inf)).all():
         raise InputError(
@@ -230,10 +224,10 @@ def _price(
         order = np.argsort(place[:, 0], kind="stable")
         # About 8 sqrt(n) symbols: looking at all wide runs costs what looking into a few costs.
         wide = _NARROW * max(1, math.isqrt(len(x)) // 4)
-        line = (joint[order], mass[order], g[order], multiplier, place[order, 0], kind == 1)
+        line = (joint[order], mass[order], g[order], lam, place[order, 0], kind == 1)
         total, size = sum_ordered_prices(*line, _NARROW, wide, eps)
     else:
-        total, size = sum_prices_of_pairs(joint, mass, g, multiplier, place, kind, eps)
+        total, size = sum_prices_of_pairs(joint, mass, g, lam, place, kind, eps)
     return float(total), float(size)
 
 
@@ -271,9 +265,7 @@ def _measure(kind: Any, x: Any, j: Any, i: Any) -> Any:
 
 
 @njit(cache=True, nogil=True)
-def sum_prices_of_pairs(
-    joint: Any, mass: Any, g: Any, lam: Any, x: Any, kind: Any, eps: Any
-) -> Any:
+def sum_prices_of_pairs(p: Any, mass: Any, g: Any, lam: Any, x: Any, kind: Any, eps: Any) -> Any:
     """All columns against all symbols; distances of the codes `x`, or `x` itself of a matrix."""
     total, size = 0.0, 0.0
     for j in range(len(mass)):
@@ -284,7 +276,7 @@ def sum_prices_of_pairs(
         for i in range(len(g)):
             cost, scale = 0.0, 0.0
             for a in range(g.shape[1]):
-                part = joint[j, a] * g[i, a]
+                part = p[j, a] * g[i, a]
                 cost += part
                 scale += abs(part)
             if cost - eps * scale >= low:  # a distance only adds

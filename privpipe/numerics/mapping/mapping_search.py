@@ -12,6 +12,7 @@ from privpipe.numerics.mapping.problem.programme import Duals, MappingProblem, t
 from privpipe.numerics.mapping.problem.search_progress import OutOfTime, SearchProgress
 from privpipe.numerics.mapping.search import column_generation
 from privpipe.numerics.mapping.search.coarse_to_fine_search import search_ordered
+from privpipe.numerics.mapping.search.column_generation import TimedPricing
 from privpipe.numerics.mapping.search.interior_point import polish
 from privpipe.numerics.mapping.search.smoothed_dual_search import anneal, start_state
 
@@ -76,7 +77,7 @@ def search_mapping(
 
 def _search(progress: SearchProgress, price: PriceOracle | None, start: Duals | None) -> None:
     """From the start, if there is one, and anew where that did not lead to the gap."""
-    timed = column_generation.TimedPricing(progress, price)
+    timed = TimedPricing(progress, price)
     if start is not None and not progress.stop:
         _offer_bound(progress, start, timed, "start")
         if not progress.stop:
@@ -86,10 +87,7 @@ def _search(progress: SearchProgress, price: PriceOracle | None, start: Duals | 
 
 
 def _take_route(
-    progress: SearchProgress,
-    price: PriceOracle | None,
-    timed: column_generation.TimedPricing,
-    start: Duals | None,
+    progress: SearchProgress, price: PriceOracle | None, timed: TimedPricing, start: Duals | None
 ) -> None:
     """The route for the problem; arithmetic that breaks down ends it with the best so far."""
     problem = progress.problem

@@ -291,9 +291,7 @@ CHANCE = 3.0
 """How much more of the responses noise may explain than it does by chance: k of n."""
 
 
-def measure_noise(
-    eigenvalues: FloatArray, n_records: float, explained: FloatArray | None = None
-) -> float:
+def measure_noise(eigenvalues: FloatArray, n: float, explained: FloatArray | None = None) -> float:
     """Standard deviation of noise added alike to every feature.
 
     The eigenvalues of pure noise of k directions lie within the law of Marchenko and Pastur,
@@ -306,7 +304,7 @@ def measure_noise(
     ----------
     eigenvalues : (n_features,)
         Of the mean products of the features, in ascending order.
-    n_records
+    n
         How many the products are the mean of.
     explained : (n_features,), optional
         Share of the responses' variance that each direction explains.
@@ -330,7 +328,7 @@ def measure_noise(
     noise = 0.0
     for k in range(2, len(values)):
         # The edges of Marchenko and Pastur's law for k directions of n records.
-        share = math.sqrt(k / n_records)
+        share = math.sqrt(k / n)
         low, high = max(0.0, 1 - share) ** 2, (1 + share) ** 2
         mean = float(values[:k].mean())
         is_noise = any(
@@ -341,7 +339,7 @@ def measure_noise(
             if k >= least
         )
         dependent = 0.0 if explained is None else float(explained[:k].sum())
-        if is_noise and dependent <= CHANCE * k / n_records:
+        if is_noise and dependent <= CHANCE * k / n:
             noise = mean
     return math.sqrt(noise)
 

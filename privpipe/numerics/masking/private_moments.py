@@ -69,9 +69,8 @@ def repair_moments(moments: FloatArray, spreads: FloatArray, n_responses: int) -
     explained = coefficients.T @ cross
     left = covariance[q:, q:] - explained - explained.T
     left += coefficients.T @ covariance[:q, :q] @ coefficients
-    return RepairedMoments(
-        mean, (vectors * np.sqrt(raised)) @ vectors.T, coefficients, _root((left + left.T) / 2)
-    )
+    root = (vectors * np.sqrt(raised)) @ vectors.T
+    return RepairedMoments(mean, root, coefficients, _root((left + left.T) / 2))
 
 
 def _shrink(values: FloatArray, cross: FloatArray, of_features: float, noise: float) -> FloatArray:

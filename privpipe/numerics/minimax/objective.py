@@ -4,7 +4,7 @@
 equations 10-11). Each evaluation solves the convex inner problems in rounds over the records.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
@@ -212,7 +212,7 @@ class MinimaxObjective:
         return Want.PRODUCT if solver.needs_product else Want.SLOPE
 
     def _query_in_batches(
-        self, parameters: FloatArray, wants: Mapping[int, Want], with_gradient: bool
+        self, parameters: FloatArray, wants: dict[int, Want], with_gradient: bool
     ) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Counts, losses and gradient of these heads, in as many rounds as their size demands."""
         # The filter goes down in every round; its gradient is as large and comes up.
@@ -244,11 +244,7 @@ class MinimaxObjective:
         return size + (4 * q * (q + 1) if want is Want.CURVATURE else 0)
 
     def _query_once(
-        self,
-        parameters: FloatArray,
-        wants: Mapping[int, Want],
-        tasks: Sequence[int],
-        with_gradient: bool,
+        self, parameters: FloatArray, wants: dict[int, Want], tasks: list[int], with_gradient: bool
     ) -> tuple[FloatArray, FloatArray, FloatArray]:
         """One round, whose sums every solver of `tasks` receives; counts, losses and gradient."""
         live = {t: self._free[t] for t in tasks if t in self._free}

@@ -136,9 +136,7 @@ def _round_one(words: WordArray, cells_per_scale: float, out: IntArray, close: B
 
 
 @compiled
-def _round(
-    words: WordArray, width: int, cells_per_scale: float, out: IntArray, close: BoolArray
-) -> None:
+def _round(words: WordArray, width: int, cells: float, out: IntArray, close: BoolArray) -> None:
     """Rounded noise of a run of records, and which of them floats do not decide."""
     pairs = (width + 1) // 2
     energy, normal = np.empty(width), np.empty(2 * pairs)
@@ -167,7 +165,7 @@ def _round(
         total = _add_up(energy)
         for j in range(width):
             energy[j] = normal[j] * normal[j]
-        size, radius = math.sqrt(_add_up(energy)), cells_per_scale * total
+        size, radius = math.sqrt(_add_up(energy)), cells * total
         # A small uniform has few known digits: its unread bits weigh more.
         unread = 1.0 / least
         missed = 2.0**-47 * math.sqrt(long) + 4.0 * math.sqrt(width) * unread / math.sqrt(nearest)

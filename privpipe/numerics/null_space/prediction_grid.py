@@ -90,12 +90,7 @@ def snap_predictions(
 
 
 def settle_entries(
-    x: FloatArray,
-    predictor: FloatArray,
-    rows: IntArray,
-    columns: IntArray,
-    grid: Grid,
-    values: FloatArray,
+    x: FloatArray, a: FloatArray, rows: IntArray, cols: IntArray, grid: Grid, values: FloatArray
 ) -> None:
     """Put exact values in the places of `values` that no float64 sum decides."""
     # Imported only here: the library loads without the compiler, and most calls never need it.
@@ -104,10 +99,10 @@ def settle_entries(
 
         some = np.zeros(len(rows), np.bool_)
         numbers = np.array([grid.step, grid.digits])
-        settle_closely(x, np.ascontiguousarray(predictor.T), rows, columns, numbers, values, some)
-        rows, columns = rows[~some], columns[~some]
-    for i, j in zip(rows.tolist(), columns.tolist(), strict=True):
-        values[i, j] = settle_exactly(x[i], predictor[:, j], grid)
+        settle_closely(x, np.ascontiguousarray(a.T), rows, cols, numbers, values, some)
+        rows, cols = rows[~some], cols[~some]
+    for i, j in zip(rows.tolist(), cols.tolist(), strict=True):
+        values[i, j] = settle_exactly(x[i], a[:, j], grid)
 
 
 def settle_exactly(record: FloatArray, coefficients: FloatArray, grid: Grid) -> float:

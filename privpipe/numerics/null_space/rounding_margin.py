@@ -345,9 +345,8 @@ def round_in_balance(wide: FloatArray, encoder: FloatArray, dtype: DTypeLike) ->
     far = np.where((exact == near) | ~np.isfinite(far), near, far)
     errors, steps = near - exact, far.astype(np.float64) - near
     # Largest first, so that the many small ones at the end can cancel what is left.
-    order = np.argsort(
-        -np.abs(steps) * rounding.measure_columns(encoder.T)[:, None], axis=0, kind="stable"
-    )
+    sizes = rounding.measure_columns(encoder.T)[:, None]
+    order = np.argsort(-np.abs(steps) * sizes, axis=0, kind="stable")
     records, turned = np.arange(len(wide)), np.zeros(exact.shape, np.bool_)
     total = np.zeros((encoder.shape[1], len(wide)))
     for i in order:

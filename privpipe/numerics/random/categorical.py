@@ -40,9 +40,7 @@ class CategoryTable:
         return len(self.bounds) - 1
 
 
-def tabulate_categories(
-    bounds: IntArray, codes: IntArray, probabilities: FloatArray
-) -> CategoryTable:
+def tabulate_categories(bounds: IntArray, codes: IntArray, shares: FloatArray) -> CategoryTable:
     """Cut laws given as in a sparse matrix by columns into runs of words.
 
     Parameters
@@ -51,7 +49,7 @@ def tabulate_categories(
         Where the entries of each law begin: ``indptr`` of a CSC matrix whose columns are laws.
     codes : (n_entries,), integer
         Category of each entry: ``indices`` of that matrix.
-    probabilities : (n_entries,)
+    shares : (n_entries,)
         Its probability: ``data``. Each law sums to 1 within 1e-9.
 
     Raises
@@ -73,7 +71,7 @@ def tabulate_categories(
     (array([7, 9]), array([                  0, 9223372036854775808], dtype=uint64))
     """
     edges = np.ascontiguousarray(bounds, np.int64)
-    p = np.ascontiguousarray(probabilities, np.float64)
+    p = np.ascontiguousarray(shares, np.float64)
     _check_laws(edges, np.asarray(codes), p)
     masses, largest = np.empty(len(p), np.uint64), np.empty(len(edges) - 1, np.int64)
     _share_words(edges, p, masses, largest)
@@ -82,9 +80,8 @@ def tabulate_categories(
     counted = np.concatenate([[0], np.cumsum(used)])
     before = np.concatenate([np.zeros(1, np.uint64), np.cumsum(masses, dtype=np.uint64)])
     starts = before[:-1] - np.repeat(before[edges[:-1]], np.diff(edges))  # modulo 2**64
-    return CategoryTable(
-        counted[edges].astype(np.int64), np.asarray(codes)[used].astype(np.int64), starts[used]
-    )
+    named = np.asarray(codes)[used].astype(np.int64)
+    return CategoryTable(counted[edges].astype(np.int64), named, starts[used])
 
 
 def draw_categories(words: WordArray, table: CategoryTable, laws: IntArray) -> IntArray:

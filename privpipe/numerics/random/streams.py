@@ -124,10 +124,8 @@ class KeyedStream:
                 f"Records {start} to {stop} are not within the run of {self._n_records}.",
                 remedy="Use 0 <= start <= stop <= n_records.",
             )
-        first = self._first + start
-        return KeyedStream(
-            self._key, partition=self._partition, first_record=first, n_records=stop - start
-        )
+        first, n = self._first + start, stop - start
+        return KeyedStream(self._key, partition=self._partition, first_record=first, n_records=n)
 
     def words(self, purpose: str, words_per_record: int) -> WordArray:
         """Uniform 64-bit words, shape (n_records, words_per_record), in memory of their own.

@@ -120,11 +120,9 @@ class PrivateSums(AddsUp):
     n_clipped: int
 
 
-def place_records(
-    scale: PublicScale, features: FloatArray, responses: FloatArray
-) -> tuple[FloatArray, int]:
+def place_records(scale: PublicScale, x: FloatArray, y: FloatArray) -> tuple[FloatArray, int]:
     """Whole steps of bounded records, (n_records, p), and how many records a bound changed."""
-    bounded, clipped = scale.bound(features, responses)
+    bounded, clipped = scale.bound(x, y)
     # Their norms are compared in integers: the sensitivity rests on no rounding.
     return Lattice(GRID, scale.n_columns, "l2").place(bounded).astype(np.float64), clipped
 
@@ -159,15 +157,13 @@ def sum_products(shard: Shard, *, schema: ShardSchema, scale: PublicScale) -> Pr
     return PrivateSums(total, len(shard.features), n_left_out, n_clipped)
 
 
-def add_noise(
-    products: IntArray, sigma: float, key: bytes
-) -> tuple[FloatArray, FloatArray, Fraction]:
-    """Noisy sums of products, the standard deviation of each, and what is left to add to epsilon.
+def add_noise(total: IntArray, sigma: float, key: bytes) -> tuple[FloatArray, FloatArray, Fraction]:
+    """Noisy `total`, the standard deviation of each, and what is left to add to epsilon.
 
     The noise is that of sensitivity ``sqrt(2) radius^2`` in Frobenius norm, in which a product of
     two different columns counts twice and has half of the variance.
     """
-    p, radius = len(products), round(1 / GRID)
+    p, radius = len(total), round(1 / GRID)
     # Twice the squared sensitivity, and rounded up: less noise than that was never promised.
     single = math.ceil(Fraction(sigma) ** 2 * radius**4)
     rows, columns = np.triu_indices(p)
@@ -178,7 +174,7 @@ def add_noise(
     assert slack < MARGIN / 4, "the deviation is billions of steps"
     noisy = np.zeros((p, p))
     # Whole numbers are added; only then may floating point round the sum.
-    sums = [int(products[i, j]) + one for i, j, one in zip(rows, columns, drawn, strict=True)]
+    sums = [int(total[i, j]) + one for i, j, one in zip(rows, columns, drawn, strict=True)]
     noisy[rows, columns] = noisy[columns, rows] = np.array([float(one) for one in sums])
     deviations = np.full((p, p), math.sqrt(single))
     np.fill_diagonal(deviations, math.sqrt(2 * single))

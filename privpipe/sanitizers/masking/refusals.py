@@ -170,9 +170,7 @@ def bound_share(n_surrogates: int) -> float:
     return min(LARGEST_SHARE, math.sqrt(math.sqrt(24 / n_surrogates)))
 
 
-def check_outliers(
-    furthest: FloatArray, counts: FloatArray, names: Sequence[str], n_surrogates: int
-) -> None:
+def check_outliers(furthest: FloatArray, counts: FloatArray, names: Sequence[str], n: int) -> None:
     """Raise InputError where one record holds too much of the variance of a feature.
 
     Parameters
@@ -181,9 +179,9 @@ def check_outliers(
         Largest deviation in standard deviations, and known entries.
     names
         Of the features.
-    n_surrogates
+    n
     """
-    allowed = bound_share(n_surrogates)
+    allowed = bound_share(n)
     too_much = furthest**2 / np.maximum(counts, 1) > allowed
     if too_much.any():
         # The deviation whose square is just the allowed share of the variance, rounded down.
@@ -196,9 +194,7 @@ def check_outliers(
         )
 
 
-def check_responses(
-    furthest: FloatArray, counts: FloatArray, names: Sequence[str], n_surrogates: int
-) -> None:
+def check_responses(furthest: FloatArray, counts: FloatArray, names: Sequence[str], n: int) -> None:
     """Raise InputError where one record holds too much of the variance of a response.
 
     The released coefficients are the second moments' inverse times ``sum y_i x_i``, and the second
@@ -210,9 +206,9 @@ def check_responses(
         Largest deviation in standard deviations, and known entries.
     names
         Of the responses; a class is one of them.
-    n_surrogates
+    n
     """
-    allowed = bound_share(n_surrogates)
+    allowed = bound_share(n)
     too_much = furthest**2 / np.maximum(counts, 1) > allowed
     if too_much.any():
         raise InputError(

@@ -268,11 +268,8 @@ def _clip(
         if attempt:
             centre, scale = survey.centre, survey.scale
         low, high = centre[t:] - options.clip * scale[t:], centre[t:] + options.clip * scale[t:]
-        survey = shards.reduce(
-            partial(
-                record_survey.survey_records, schema=schema, complete=complete, low=low, high=high
-            )
-        )
+        ask = partial(record_survey.survey_records, schema=schema, complete=complete)
+        survey = shards.reduce(partial(ask, low=low, high=high))
         if np.allclose(survey.scale[t:], scale[t:], rtol=0.02):
             break
     return survey, centre, scale

@@ -20,10 +20,11 @@ from privpipe.sanitizers.minimax.linear_filter import HAMM, LinearFilter
 from privpipe.sanitizers.minimax.training import labelled_moments
 from privpipe.sanitizers.minimax.training import tasks as planning
 from privpipe.sanitizers.minimax.training.labelled_moments import LabelledMoments, LabelMoments
+from privpipe.sanitizers.minimax.training.tasks import Task
 from privpipe.sanitizers.options import MethodOptions, method_options
 
 Width = Annotated[int, Field(ge=1)]
-Find = Callable[[Sequence[planning.Task], LabelledMoments, int, float], tuple[FloatArray, int]]
+Find = Callable[[Sequence[Task], LabelledMoments, int, float], tuple[FloatArray, int]]
 
 
 @method_options
@@ -215,7 +216,7 @@ INFORMATIVE = 1e-10
 """An eigenvalue of at most so much of the largest says nothing about the target."""
 
 
-def cross_moments(task: planning.Task, moments: LabelledMoments) -> FloatArray:
+def cross_moments(task: Task, moments: LabelledMoments) -> FloatArray:
     """Covariance of the features with a task's targets, ``E[x y^T]``, centred.
 
     Classes are coded one column each, 0 or 1; a number is standardised.
@@ -232,7 +233,7 @@ def cross_moments(task: planning.Task, moments: LabelledMoments) -> FloatArray:
     return _class_moments(task, label, moments)[0].T
 
 
-def between_classes(task: planning.Task, moments: LabelledMoments) -> FloatArray:
+def between_classes(task: Task, moments: LabelledMoments) -> FloatArray:
     """Columns B with ``B B^T`` the scatter between the classes of a task, per record (60).
 
     For a number, the part of the features' covariance that it explains.
@@ -244,7 +245,7 @@ def between_classes(task: planning.Task, moments: LabelledMoments) -> FloatArray
 
 
 def _class_moments(
-    task: planning.Task, label: LabelMoments, moments: LabelledMoments
+    task: Task, label: LabelMoments, moments: LabelledMoments
 ) -> tuple[FloatArray, FloatArray]:
     """Share of each class times the deviation of its mean, and the shares."""
     counts, means = label.counts.astype(np.float64), label.means
@@ -259,12 +260,7 @@ def _class_moments(
 
 
 def find_least_squares_directions(
-    tasks: Sequence[planning.Task],
-    moments: LabelledMoments,
-    n_filtered: int,
-    ridge: float,
-    *,
-    fill: bool = False,
+    tasks: Sequence[Task], moments: LabelledMoments, width: int, ridge: float, *, fill: bool = False
 ) -> tuple[FloatArray, int]:
     """Minimise Phi with least squares tasks exactly: an eigenproblem.
 
@@ -274,7 +270,7 @@ def find_least_squares_directions(
 
     Parameters
     ----------
-    n_filtered
+    width
         Number of directions; 0 takes the informative ones. Beyond those, principal directions
         that are uncorrelated with them and with the private variables.
     ridge
@@ -282,7 +278,7 @@ def find_least_squares_directions(
 
     Returns
     -------
-    directions : (n_features, n_filtered)
+    directions : (n_features, width)
         ``U^T (C + ridge) U = I``.
     n_informative
         Number of negative eigenvalues.
@@ -291,19 +287,16 @@ def find_least_squares_directions(
     ----------
     Hamm, JMLR 2017, equations (47)-(58).
     """
-    crosses = [cross_moments(task, moments) for task in tasks]
-    signs = np.concatenate(
-        [np.full(c.shape[1], -t.weight) for t, c in zip(tasks, crosses, strict=True)]
-    )
+    pairs = [(task, cross_moments(task, moments)) for task in tasks]
+    signs = np.concatenate([np.full(cross.shape[1], -task.weight) for task, cross in pairs])
+    crosses = np.column_stack([cross for _, cross in pairs])
     # Solved in the range of the class moments: a square eigensolver returned 36 directions of
     # rounding as informative ones on motion records.
-    values, vectors = spectra.solve_generalised(
-        np.column_stack(crosses), signs, moments.covariance, ridge
-    )
+    values, vectors = spectra.solve_generalised(crosses, signs, moments.covariance, ridge)
     n_informative = int((values < -INFORMATIVE * np.abs(values).max(initial=1e-300)).sum())
-    taken = vectors[:, : min(max(n_informative, 1), n_filtered or len(values))]
-    if (missing := n_filtered - taken.shape[1]) > 0:
-        hide = [cross for t, cross in zip(tasks, crosses, strict=True) if t.weight < 0]
+    taken = vectors[:, : min(max(n_informative, 1), width or len(values))]
+    if (missing := width - taken.shape[1]) > 0:
+        hide = [cross for task, cross in pairs if task.weight < 0]
         closed, avoided = np.column_stack(hide), moments.covariance @ taken
         rest = _guard(moments, closed, avoided, missing, fill=fill)
         rest = spectra.scale_to_unit_variance(rest, moments.covariance)
@@ -312,12 +305,7 @@ def find_least_squares_directions(
 
 
 def find_privacy_lds(
-    tasks: Sequence[planning.Task],
-    moments: LabelledMoments,
-    n_filtered: int,
-    ridge: float,
-    *,
-    fill: bool = False,
+    tasks: Sequence[Task], moments: LabelledMoments, width: int, ridge: float, *, fill: bool = False
 ) -> tuple[FloatArray, int]:
     """Directions that separate target classes and not the private ones.
 
@@ -327,7 +315,7 @@ def find_privacy_lds(
 
     Returns
     -------
-    directions : (n_features, n_filtered)
+    directions : (n_features, width)
         Of unit length.
     n_informative
         Rank of the target scatter.
@@ -337,7 +325,7 @@ def find_privacy_lds(
     private = np.column_stack([columns for weight, columns in scaled if weight < 0])
     ones = np.ones(target.shape[1])
     values, vectors = spectra.solve_generalised(target, ones, private @ private.T, ridge)
-    width = n_filtered or len(values)
+    width = width or len(values)
     taken = vectors[:, ::-1][:, :width]
     taken = taken / np.linalg.norm(taken, axis=0)
     if missing := width - taken.shape[1]:

@@ -18,6 +18,7 @@ from privpipe.numerics.minimax.lifts import NystroemFeatures
 from privpipe.protocols import FloatArray, RecordMap, Shard, Shards, Sums
 from privpipe.sanitizers.minimax.linear_filter import TrainingRecord
 from privpipe.sanitizers.minimax.training import adversary_rounds, shard_oracle
+from privpipe.sanitizers.minimax.training.adversary_rounds import TrainingRounds
 from privpipe.sanitizers.minimax.training.labelled_moments import measure_tasks
 from privpipe.sanitizers.minimax.training.tasks import Task, TaskOptions
 
@@ -118,7 +119,7 @@ def certify_filter(
     _, tasks = measure_tasks(TaskOptions(), held_out)
     # Landmarks are placed by outputs alone, so all records judge: given the outputs, what noise
     # of the labels fits is what is taken off, wherever the landmarks lie.
-    rounds = adversary_rounds.TrainingRounds(held_out, _AppliedFilter(fitted), tasks)
+    rounds = TrainingRounds(held_out, _AppliedFilter(fitted), tasks)
     drawn = [
         _measure(rounds, tasks, _place_landmarks(rounds, held_out.n_records, rng), confidence)
         for rng in np.random.default_rng(seed).spawn(DRAWS)
@@ -129,10 +130,7 @@ def certify_filter(
 
 
 def _measure(
-    rounds: adversary_rounds.TrainingRounds,
-    tasks: Sequence[Task],
-    lift: NystroemFeatures,
-    confidence: float,
+    rounds: TrainingRounds, tasks: Sequence[Task], lift: NystroemFeatures, confidence: float
 ) -> Certificate:
     """The certificate of one draw of landmarks."""
     n, products = rounds.oracle(Dependence(lift, tasks))
@@ -177,7 +175,7 @@ def _dead(why: str) -> GuaranteeError:
 
 
 def _place_landmarks(
-    rounds: adversary_rounds.TrainingRounds, n_records: int, rng: np.random.Generator
+    rounds: TrainingRounds, n_records: int, rng: np.random.Generator
 ) -> NystroemFeatures:
     outputs = rounds.measure_outputs(np.empty(0))
     if not outputs.n_directions or not np.isfinite(outputs.turn).all() or outputs.is_constant:

@@ -15,7 +15,7 @@ from privpipe.described import record_map
 from privpipe.errors import OptionError
 from privpipe.fitted_names import giving_back
 from privpipe.numerics.noise import bounding, estimates
-from privpipe.numerics.noise.estimates import Estimate, Quantity
+from privpipe.numerics.noise.estimates import Estimate, Quantity, choose_response
 from privpipe.numerics.noise.mechanism import Law, Mechanism, Order
 from privpipe.numerics.noise.privunit import MOST_EPSILON
 from privpipe.numerics.random.record_hash import digest_records
@@ -352,9 +352,7 @@ class NoisyFilter:
             for name, array in opened.data_vars.items()
             if array.ndim == 1 and np.issubdtype(array.dtype, np.floating)
         ]
-        chosen = (
-            [included[estimates.choose_response(response, included)]] if of == "regression" else []
-        )
+        chosen = [included[choose_response(response, included)]] if of == "regression" else []
         # Placing records on the grid shrank them by a factor that is known.
         factor = (self.threshold if self.bound == "hard" else 1.0) / self.mechanism.factor
         # Without a filter, the centre that was subtracted is added again.

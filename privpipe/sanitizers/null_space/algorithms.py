@@ -16,6 +16,7 @@ from privpipe.numerics.null_space import factorisation
 from privpipe.protocols import ArrayLike, FloatArray, Method, Shards
 from privpipe.sanitizers.arrays import as_predictor, check_confidential
 from privpipe.sanitizers.null_space import linear_cleaner, predictors
+from privpipe.sanitizers.null_space.predictors import Arrays, as_file
 from privpipe.sanitizers.options import method_options
 
 Rule = Literal["greedy", "kkt"]
@@ -221,14 +222,10 @@ def fit_null_space_cleaner(
     True
     """
     options = predictors.take_options(NullSpaceOptions, "null_space", choices)
-    return fit_null_space(
-        shards, options, predictor=predictors.as_file(desired_predictor, desired_intercept)
-    )
+    return fit_null_space(shards, options, predictor=as_file(desired_predictor, desired_intercept))
 
 
-def fit_null_space(
-    shards: Shards, options: NullSpaceOptions, **files: predictors.Arrays
-) -> NullSpaceCleaner:
+def fit_null_space(shards: Shards, options: NullSpaceOptions, **files: Arrays) -> NullSpaceCleaner:
     """Fit from options; `files` holds the arrays of the predictor's file, when one is named."""
     learned, choices = predictors.learn_predictors(shards, options, files)
     return NullSpaceCleaner.from_predictor(
@@ -425,14 +422,12 @@ def fit_targeted_cleaner(
     return fit_targeted(
         shards,
         predictors.take_options(TargetedOptions, "null_space_targeted", choices),
-        predictor=predictors.as_file(desired_predictor, desired_intercept),
-        confidential_predictor=predictors.as_file(confidential_predictor, confidential_intercept),
+        predictor=as_file(desired_predictor, desired_intercept),
+        confidential_predictor=as_file(confidential_predictor, confidential_intercept),
     )
 
 
-def fit_targeted(
-    shards: Shards, options: TargetedOptions, **files: predictors.Arrays
-) -> TargetedCleaner:
+def fit_targeted(shards: Shards, options: TargetedOptions, **files: Arrays) -> TargetedCleaner:
     """Fit from options; `files` holds the arrays of the predictors' files that are named."""
     learned, choices = predictors.learn_predictors(shards, options, files)
     return TargetedCleaner.from_predictors(

@@ -172,9 +172,8 @@ def fit_predictor(
     scale = regression.measure_scale(sums, n, with_intercept)
     # The mean of the first pass, so that little cancels in the second.
     frame = Frame(sums.mean * with_intercept, scale, with_intercept)
-    factor = shards.reduce(
-        partial(summarise_triangle, schema=schema, role=role, coding=coding, frame=frame)
-    )
+    ask = partial(summarise_triangle, schema=schema, role=role, coding=coding, frame=frame)
+    factor = shards.reduce(ask)
     return solve_triangular(factor, frame, ridge=ridge, names=schema.feature_names)
 
 
@@ -356,9 +355,8 @@ def learn_predictors(
     moments = DesignMoments(schema.n_features, {})
     # A given predictor without centre or covariance needs no record at all.
     if roles or options.centres or likely:
-        moments = shards.reduce(
-            partial(summarise_design, schema=schema, coding=options.label_coding, roles=roles)
-        )
+        ask = partial(summarise_design, schema=schema, coding=options.label_coding, roles=roles)
+        moments = shards.reduce(ask)
         moments.say_incomplete()
     fit = partial(
         fit_predictor,
@@ -397,7 +395,6 @@ def _take(given: Arrays, n_features: int, role: str) -> LeastSquares:
             remedy=f"Give coefficients of shape ({n_features}, n_predictions).",
             code="predictor",
         )
-    intercept = arrays.as_finite(
-        given.get("intercept"), a.shape[1:], f"intercept of the {role} predictor"
-    )
+    what = f"intercept of the {role} predictor"
+    intercept = arrays.as_finite(given.get("intercept"), a.shape[1:], what)
     return LeastSquares(a, intercept, 0.0, "given")

@@ -169,9 +169,8 @@ class ArffTable(FileTable):
         if not first:
             return
         forms = forms or {columns[0].name: "text"}
-        text = delimited.DelimitedText(
-            data, _find_marks(first), MISSING, where, first_row=header.n_lines
-        )
+        marks = _find_marks(first)
+        text = delimited.DelimitedText(data, marks, MISSING, where, first_row=header.n_lines)
         known = {attribute.name: attribute for attribute in header.attributes}
         types = {n: pa.string() if form == "text" else pa.float64() for n, form in forms.items()}
         for batch in text.read(list(known), types, skip=0):

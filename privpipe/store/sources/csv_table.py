@@ -328,9 +328,7 @@ def _check_header(schema: pa.Schema, layout: SourceLayout, where: str) -> bool:
     """
     named = [field.name for field in schema if kind_of(field.type) in ("number", "integer")]
     # pandas names columns 0, 1, 2 where they have none; others begin with 1.
-    counts = bool(named) and named in [
-        [str(first + place) for place in range(len(named))] for first in (0, 1)
-    ]
+    counts = bool(named) and named in [[str(at + k) for k in range(len(named))] for at in (0, 1)]
     like_cells = all(_is_number(name) or name in layout.missing for name in named)
     if any(map(_is_number, named)) and like_cells and not counts:
         raise InputError(

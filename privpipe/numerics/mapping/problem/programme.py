@@ -418,10 +418,7 @@ def released_masses(
     -------
     masses : (n_symbols, n_private)
     """
-    columns = [
-        np.bincount(symbols, weights * posterior[:, a], n_symbols)
-        for a in range(posterior.shape[1])
-    ]
+    columns = [np.bincount(symbols, weights * shares, n_symbols) for shares in posterior.T]
     return np.stack(columns, axis=1)
 
 

@@ -143,9 +143,8 @@ def coarsen_alphabet(
     groups, member = np.unique(cell[problem.stay] * n_bins + bins.bin, return_inverse=True)
     member = member.ravel()
     mass = np.bincount(member, problem.mass)
-    posterior = np.stack(
-        [np.bincount(member, problem.mass * column) for column in problem.posterior.T], axis=1
-    )
+    columns = [np.bincount(member, problem.mass * column) for column in problem.posterior.T]
+    posterior = np.stack(columns, axis=1)
     x = _positions(problem)
     # A cell without mass lies in the middle of its symbols.
     weight = np.bincount(problem.stay, problem.mass, n) + 1e-12 / n

@@ -13,7 +13,7 @@ from itertools import pairwise
 import numpy as np
 
 from privpipe.numerics.mapping.problem import ordered_pricing, pair_pricing, programme
-from privpipe.numerics.mapping.problem.ordered_pricing import PosteriorBins
+from privpipe.numerics.mapping.problem.ordered_pricing import PosteriorBins, price_ordered
 from privpipe.numerics.mapping.problem.pair_pricing import PriceOracle, Prices, PricingQuestion
 from privpipe.numerics.mapping.problem.programme import Duals, MappingProblem
 from privpipe.numerics.mapping.problem.search_progress import (
@@ -165,17 +165,13 @@ class OrderedExplorer:
     ) -> Found:
         bins = ordered_pricing.bin_posteriors(problem.posterior, self.n_bins)
         assert bins is not None, "ordered solves are only planned where the posteriors have bins"
-        prices = ordered_pricing.price_ordered(
-            problem, PricingQuestion(duals, self.width, True, levels), bins
-        )
+        prices = price_ordered(problem, PricingQuestion(duals, self.width, True, levels), bins)
         raw = _raw_bound(problem, prices, duals)
         parts = [self._near(problem, bins, prices, near)]
         best, bound = duals, max(raw, 0.0)
         if levels is not None and float(prices.slack.min()) < 0.0:
             fixed = repair_potentials(problem, prices, duals)
-            again = ordered_pricing.price_ordered(
-                problem, PricingQuestion(fixed, self.width, True), bins
-            )
+            again = price_ordered(problem, PricingQuestion(fixed, self.width, True), bins)
             parts.append(self._near(problem, bins, again, near))
             new = pair_pricing.measure_bound(problem, again, fixed)
             best, bound = (fixed, new) if new > bound else (best, bound)

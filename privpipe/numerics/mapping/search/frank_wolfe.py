@@ -160,9 +160,8 @@ def _take_steps(progress: SearchProgress, n_steps: int, price: PriceOracle) -> s
         current = _line_search(problem, current, pairs, solution.weights)
         duals = Duals(programme.normalise_potentials(ratios, problem.prior), solution.multiplier)
         bound, duals = _best_bound(problem, duals, solution.levels, price)
-        progress.offer(
-            programme.draw_into_budget(problem, current), duals, bound, len(pairs), "frank_wolfe"
-        )
+        plan = programme.draw_into_budget(problem, current)
+        progress.offer(plan, duals, bound, len(pairs), "frank_wolfe")
         if progress.stop:
             return progress.stop
     return f"{n_steps} steps"
@@ -226,7 +225,6 @@ def _best_bound(
     prices = price(problem, PricingQuestion(duals, 1, True, levels, 0.0, False))
     plain = pair_pricing.measure_bound(problem, prices, duals)
     repaired = repair_potentials(problem, prices, duals)
-    better = pair_pricing.measure_bound(
-        problem, price(problem, PricingQuestion(repaired, values=False)), repaired
-    )
+    prices = price(problem, PricingQuestion(repaired, values=False))
+    better = pair_pricing.measure_bound(problem, prices, repaired)
     return (plain, duals) if plain >= better else (better, repaired)

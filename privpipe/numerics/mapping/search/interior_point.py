@@ -97,11 +97,9 @@ def fill_right_sides(graph: Any, r: Any, y: Any, z: Any, rc: Any, b1: Any, b2: A
 
 
 @njit(cache=True, nogil=True)
-def fill_directions(
-    graph: Any, r: Any, y: Any, z: Any, rc: Any, step: Any, dy: Any, dz: Any
-) -> Any:
+def fill_directions(arcs: Any, r: Any, y: Any, z: Any, rc: Any, step: Any, dy: Any, dz: Any) -> Any:
     """Steps of masses and slacks that follow from those of logits, columns and multiplier."""
-    pointers, symbols, distances, posterior, _ = graph
+    pointers, symbols, distances, posterior, _ = arcs
     dt, dnu, dlam = step
     for j in range(len(pointers) - 1):
         for k in range(pointers[j], pointers[j + 1]):
@@ -339,15 +337,13 @@ def solve_interior_point(
     return state if close and finite and state.infeasibility() <= 1e-6 else None
 
 
-def polish(
-    progress: SearchProgress, explore: Explorer, start: DualPoint, start_gap: float
-) -> Pairs:
+def polish(progress: SearchProgress, scout: Explorer, start: DualPoint, start_gap: float) -> Pairs:
     """Alternate interior point and pricing until the certified gap is reached.
 
     Parameters
     ----------
     progress
-    explore
+    scout
     start
         A dual point whose gap is known to be about `start_gap`.
     start_gap
@@ -377,7 +373,7 @@ def polish(
             start_gap = min(30 * start_gap, 1.0)
             continue
         duals = Duals(smoothed_dual.potentials_of(solved.t, problem.prior), float(solved.z[-1]))
-        found = explore(problem, duals, solved.nu, _NEAR)
+        found = scout(problem, duals, solved.nu, _NEAR)
         plan = programme.make_feasible(problem, pairs, solved.y[:-1], 1e-9)
         progress.offer(plan, found.duals, found.bound, len(pairs), "interior")
         if progress.stop:

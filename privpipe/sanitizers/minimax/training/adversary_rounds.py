@@ -390,9 +390,8 @@ def draw_lifts(
     # Half the landmarks of groups: their heads read products of outputs as well.
     numbers = {"kernel": LANDMARKS, "group": LANDMARKS // 2}
     names = [name for name in options.adversary if name != "logistic"]
-    drawn: list[FloatArray] = [
-        rng.standard_normal((numbers[name], outputs.n_directions)) for name in names
-    ]
+    width = outputs.n_directions
+    drawn: list[FloatArray] = [rng.standard_normal((numbers[name], width)) for name in names]
     for _ in range(LLOYD_STEPS):
         drawn = rounds.move_landmarks(parameters, outputs, drawn)
     for name, landmarks in zip(names, drawn, strict=True):

@@ -336,17 +336,15 @@ class CustomLoss:
         """The loss; made once per process."""
         return _build_loss(self)
 
-    def measure(
-        self, z: FloatArray, x: FloatArray, labels: FloatArray
-    ) -> tuple[FloatArray, FloatArray]:
-        """Losses and slopes of records whose variables are `labels`, desired ones first.
+    def measure(self, z: FloatArray, x: FloatArray, y: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Losses and slopes of records whose variables are `y`, desired ones first.
 
         Raises
         ------
         InputError
             If some are not finite; the message counts them.
         """
-        variables = labels[:, : self.n_desired], labels[:, self.n_desired :]
+        variables = y[:, : self.n_desired], y[:, self.n_desired :]
         found = self.code.call_on_records("measure", self.declared.measure, z.copy(), x, *variables)
         losses, slopes = (np.array(part, np.float64) for part in found)
         bad = np.count_nonzero(~(np.isfinite(losses) & np.isfinite(slopes).all(axis=1)))

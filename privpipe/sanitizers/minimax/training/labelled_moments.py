@@ -277,13 +277,11 @@ def plan_tasks(
     return tuple(replace(t, ridge=ridge, with_intercept=with_intercept) for t in tasks)
 
 
-def _plan_one(
-    options: TaskOptions, role: str, column: Column, label: LabelMoments, n_records: int
-) -> Task:
+def _plan_one(options: TaskOptions, role: str, column: Column, label: LabelMoments, n: int) -> Task:
     kind: TaskKind = getattr(options, f"{role}_task")
     single_out = options.single_out if role == "confidential" else None
     if _is_read_as_classes(column, label, kind):
-        _check_classes(role, column, label, n_records)
+        _check_classes(role, column, label, n)
         counts = label.counts
         if single_out is not None:
             chosen = label.values == single_out
@@ -300,7 +298,7 @@ def _plan_one(
     if single_out is not None:
         raise planning.refuse_number(column)
     # Relative to the mean: a large constant has a spread of rounding.
-    spread = np.sqrt(label.spread / n_records)
+    spread = np.sqrt(label.spread / n)
     if not spread > 1e-12 * abs(label.mean):
         raise InputError(
             f"The {role} variable {column.name!r} is constant in the training records.",

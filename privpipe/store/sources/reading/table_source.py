@@ -188,9 +188,8 @@ class FileTable:
 
 def _as_said(column: source.TableColumn, said: source.ColumnText) -> source.TableColumn:
     if said.kind == "date":  # as Arrow names what it becomes
-        return replace(
-            column, kind="other", type_name=column.type_name if column.is_date else "timestamp"
-        )
+        name = column.type_name if column.is_date else "timestamp"
+        return replace(column, kind="other", type_name=name)
     if said.kind == "ordered":
         return replace(column, kind="number", narrow=True)
     # Whole numbers may be classes, as where no schema says what they are.
@@ -213,9 +212,8 @@ def open_table(table: FileTable) -> source.RecordSource:
         )
     if table.layout.dialect.columns:
         roles.check_schema(table.layout.dialect.columns, table.columns, table.where)
-    chosen = roles.assign_roles(
-        table.columns, table.layout, table.read_labels(), table.where, table.locate_text
-    )
+    labels = table.read_labels()
+    chosen = roles.assign_roles(table.columns, table.layout, labels, table.where, table.locate_text)
     return source.RecordSource(
         chosen.features,
         len(chosen.features),
