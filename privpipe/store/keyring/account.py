@@ -413,7 +413,8 @@ class Account:
             If an entry is missing or damaged: what was lost is not known then.
         """
         entries = []
-        for number, (name, content) in enumerate(chain.read_objects(self.url, partition).items()):
+        found = chain.read_numbered(self.url, partition)
+        for number, (name, content) in enumerate(found.items()):
             try:
                 outer = json.loads(content)
                 if google_crc32c.value(outer["entry"].encode()) != outer["crc32c"]:

@@ -120,7 +120,7 @@ def read_chain(account: str) -> AccountChain:
     """
     links: list[Link] = []
     # One wrong character in the register of releases once hid an earlier release in silence.
-    for number, (name, content) in enumerate(read_objects(account, FOLDER).items()):
+    for number, (name, content) in enumerate(read_numbered(account, FOLDER).items()):
         expected, before = f"{FOLDER}/{number_name(number)}", links[-1].digest if links else ""
         try:
             found = json.loads(content)
@@ -235,8 +235,17 @@ def read_objects(account: str, folder: str) -> dict[str, bytes]:
 
     What is not there is empty; a bucket that is not there is a mistake, and a StoreError.
     """
-    keys = list_account(account, f"{folder}/")
-    return read_named(account, [key for key in keys if OBJECT.fullmatch(key)])
+    return read_named(account, [*filter(OBJECT.fullmatch, list_account(account, f"{folder}/"))])
+
+
+def read_numbered(account: str, folder: str) -> dict[str, bytes]:
+    """`read_objects` of a folder of numbered ones; also those that its listing has missed."""
+    found = read_objects(account, folder)
+    names = [f"{folder}/{number_name(k)}" for k in range(len(found) + MOST_TRIES)]
+    # Of two that are made while a folder is listed it may show the second alone.
+    if [*found] != names[: len(found)]:
+        found |= {name: one for name, one in read_named(account, names).items() if one}
+    return dict(sorted(found.items()))
 
 
 def list_account(account: str, prefix: str = "") -> list[str]:

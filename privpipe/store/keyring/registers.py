@@ -384,8 +384,7 @@ def note_erasure(account: str, name: str, certificate: Mapping[str, Any]) -> Map
     encoded = found or _keep_note(account, document, certificate)
     digest = hashlib.sha256(encoded).hexdigest()
     chain.append_link(account, "erasure", {"erasure": name, "certificate": digest})
-    stored: Mapping[str, Any] = json.loads(encoded)
-    return stored
+    return dict(json.loads(encoded))
 
 
 def _keep_note(account: str, name: str, content: Mapping[str, Any]) -> bytes:

@@ -7,6 +7,7 @@ import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -116,6 +117,32 @@ def test_read_releases__one_wrong_character_hides_no_release(account: Path) -> N
     file.unlink()
     with pytest.raises(FormatError, match=r"\.releases/r1\.json"):
         read_releases(str(account))
+
+
+@pytest.mark.parametrize("missed", [[3], [7, 8], [1, 8]])
+def test_read__a_listing_made_while_others_write_may_miss_what_is_there(
+    tmp_path: Path, missed: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two files that are made meanwhile a folder on a disk may show the second alone."""
+    url, whole = str(tmp_path), module.list_keys
+    for number in range(5):
+        note_charges(url, f"r{number}", name=f"c{number}")
+    links, entries = read_chain(url), Account(url).read("p").entries
+    names = {module.number_name(number) for number in missed}
+
+    def list_some(*given: Any) -> list[str]:
+        return [key for key in whole(*given) if key.rpartition("/")[2] not in names]
+
+    monkeypatch.setattr(module, "list_keys", list_some)
+    assert (len(links.links), len(entries)) == (10, 10)
+    assert read_chain(url) == links
+    assert Account(url).read("p").entries == entries
+    (tmp_path / ".chain" / module.number_name(missed[0])).unlink()
+    (tmp_path / "p" / module.number_name(missed[0])).unlink()
+    for read in (lambda: read_chain(url), lambda: Account(url).read("p")):
+        with pytest.raises(FormatError) as caught:
+            read()
+        assert caught.value.code == "account-damaged"
 
 
 def test_note_attempt__an_attempt_that_was_removed_is_missed(account: Path) -> None:
