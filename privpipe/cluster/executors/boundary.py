@@ -5,8 +5,6 @@ worker's pages; texts of foreign exceptions may hold values of records. So every
 a worker goes through `run_sealed`.
 """
 
-import errno
-import os
 from collections.abc import Callable
 from pathlib import PurePath
 from traceback import walk_tb
@@ -14,16 +12,7 @@ from types import TracebackType
 from typing import ParamSpec, TypeVar
 
 from privpipe.errors import ClusterError, FormatError, MemoryBudgetError, PrivpipeError, StoreError
-from privpipe.store.access.location import explain_refusal
-
-REFUSALS = frozenset(
-    getattr(errno, name)
-    for name in (
-        "EACCES EPERM EROFS ENAMETOOLONG ENOTDIR EISDIR ELOOP EIO EMFILE ENFILE ESTALE EBUSY "
-        "ENODEV EXDEV"
-    ).split()
-)
-"""What a file system says when a place is at fault, not the code."""
+from privpipe.store.access.location import explain_file_error, explain_refusal
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -49,23 +38,14 @@ def seal(error: Exception, stage: str) -> PrivpipeError:
     if isinstance(error, PrivpipeError):
         # A new one: the traceback of the old one holds frames, and these hold records.
         return type(error)(error.message, remedy=error.remedy, code=error.code)
-    # Before the refusals of stores: a full disk has its own remedy wherever it is met.
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        return StoreError(
-            f"The disk is full ({stage}).",
-            remedy="Free space, then run again: the work so far is retained.",
-            code="disk-full",
-        )
-    if (refused := explain_refusal(error)) is not None:
+    refused, of_files = explain_refusal(error), explain_file_error(error, stage)
+    # Not before a full disk, which has its own remedy wherever it is met.
+    if refused is not None and (of_files is None or of_files.code != "disk-full"):
         return StoreError(
             f"{refused.message.rstrip('.')} ({stage}).", remedy=refused.remedy, code=refused.code
         )
-    if isinstance(error, OSError) and error.errno in REFUSALS:
-        return StoreError(
-            f"The file system refused: {os.strerror(error.errno or 0).lower()} ({stage}).",
-            remedy="Check the places that are named, and your rights there.",
-            code="refused",
-        )
+    if of_files is not None:
+        return of_files
     if isinstance(error, MemoryError):
         return MemoryBudgetError(
             f"A worker ran out of memory ({stage}).", remedy="Use fewer threads or smaller chunks."

@@ -6,6 +6,7 @@ addresses, requests and answers. Each client has classes of its own. What they s
 status, and with S3 a word for the error.
 """
 
+import errno
 import os
 import re
 import time
@@ -39,13 +40,23 @@ def local_path(url: str) -> str | None:
     parts = _split(url)
     if parts.scheme == "file":
         # A URL of a file quotes blanks as %20; a plain path is taken as it is.
-        path = os.path.abspath(unquote(parts.path))
+        path = _absolute(unquote(parts.path))
     elif _is_remote(parts):
         return None
     else:
-        path = os.path.abspath(os.path.expanduser(url))
+        path = _absolute(os.path.expanduser(url))
     _check_local(url, path)
     return path
+
+
+def _absolute(path: str) -> str:
+    with suppress(FileNotFoundError):
+        return os.path.abspath(path)
+    raise OptionError(
+        "The folder that this process works in is gone.",
+        remedy="Change into one that is there, or give whole paths.",
+        code="place",
+    )
 
 
 def _split(url: str) -> SplitResult:
@@ -141,11 +152,41 @@ def explain_unreachable(url: str, error: Exception) -> StoreError:
             remedy="Use a local path or an fsspec URL, as s3://bucket/name.",
             code="url-scheme",
         )
+    if local_path(url) is not None and (refused := explain_file_error(error, shown(url))):
+        return refused
     return StoreError(
         f"{shown(url)} cannot be reached ({type(error).__name__}).",
         remedy="Check host, name, credentials and your rights.",
         code="unreachable",
     )
+
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+REFUSALS = frozenset(
+    getattr(errno, name)
+    for name in (
+        "EACCES EPERM EROFS ENAMETOOLONG ENOTDIR EISDIR ELOOP EIO EMFILE ENFILE ESTALE EBUSY "
+        "ENODEV EXDEV"
+    ).split()
+)
+"""What a file system says when a place is at fault, not the code."""
+
+
+def explain_file_error(error: Exception, where: str) -> StoreError | None:
+    """An error of ours for what a file system refuses; None for any other exception."""
+    if isinstance(error, OSError) and error.errno in FULL:
+        return StoreError(
+            f"The disk is full ({where}).",
+            remedy="Free space, then run again: the work so far is retained.",
+            code="disk-full",
+        )
+    if isinstance(error, OSError) and error.errno in REFUSALS:
+        return StoreError(
+            f"The file system refused: {os.strerror(error.errno or 0).lower()} ({where}).",
+            remedy="Check the places that are named, and your rights there.",
+            code="refused",
+        )
+    return None
 
 
 T = TypeVar("T")

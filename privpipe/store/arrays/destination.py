@@ -93,8 +93,9 @@ def check_idle(url: str) -> None:
     """Raise StoreError if a killed run or erasure has what is to be at a place."""
     erased = exists(join(workspace.workspace_url(url), workspace.ERASED))
     if erased or workspace.read_state(url) is not None:
+        what = "erasure" if erased else "run of a release"
         raise StoreError(
-            f"{shown(url)} belongs to an interrupted {'erasure' if erased else 'run of a release'}.",
+            f"{shown(url)} belongs to an interrupted {what}.",
             remedy="Choose another place, or end that first: `privpipe purge`.",
             code="exists",
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import google_crc32c
@@ -9,6 +10,8 @@ import pytest
 from zarr.abc.store import Store
 from zarr.storage import MemoryStore
 
+from privpipe.errors import OptionError
+from privpipe.store.access.location import explain_unreachable, local_path
 from privpipe.store.access.objects import PIECE, measure_bytes, open_store, write_bytes
 
 
@@ -42,3 +45,27 @@ def test_measure_bytes__finds_nothing_where_there_is_no_object(tmp_path: Path) -
         assert measure_bytes(store, "a/c/1") is None
         assert measure_bytes(store, "a/c") is None
         assert measure_bytes(store, "a/c/0/0") is None
+
+
+@pytest.mark.parametrize(
+    ("place", "number", "code"),
+    [
+        ("/data/account", errno.ENOSPC, "disk-full"),
+        ("/data/account", errno.EACCES, "refused"),
+        ("s3://bucket/account", errno.EACCES, "unreachable"),
+    ],
+)
+def test_explain_unreachable__knows_disks(place: str, number: int, code: str) -> None:
+    """A full disk was said to need another host, name or credentials."""
+    assert explain_unreachable(place, OSError(number, "x")).code == code
+
+
+def test_local_path__in_a_folder_that_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert local_path("/data/r.zarr") == "/data/r.zarr"
+    with pytest.raises(OptionError, match="works in is gone"):
+        local_path("r.zarr")
