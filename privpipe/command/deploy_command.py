@@ -101,9 +101,8 @@ def _deploy(path: str) -> None:
     command = [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all"]
     # Prefect 3.8 notes PWD as the place of the code, and a shell's may be another folder.
     env = {**os.environ, "PWD": os.getcwd()}
-    done = subprocess.run(
-        [*command, "--prefect-file", path], env=env, check=False, capture_output=True, text=True
-    )
+    call = [*command, "--prefect-file", path]
+    done = subprocess.run(call, env=env, check=False, capture_output=True, text=True)
     if done.returncode:
         # The last line: Prefect prints a page of frames before it.
         said = (done.stderr or done.stdout).strip().splitlines()

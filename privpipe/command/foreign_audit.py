@@ -10,6 +10,7 @@ import pandas as pd
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.threats import unaligned_release
+from privpipe.attacks.threats.unaligned_release import measure_retained_target
 from privpipe.errors import GateError, OptionError
 from privpipe.report.console import say, tabulate
 from privpipe.report.page import render_page
@@ -58,10 +59,7 @@ def audit_foreign(
         level=usual.level,
     )
     sample = draw_rows(read_table(released), 2 * MOST_KNOWN)
-    retained = [
-        unaligned_release.measure_retained_target(members, sample, controls, name)
-        for name in desired
-    ]
+    retained = [measure_retained_target(members, sample, controls, name) for name in desired]
     folder = f"{released.rstrip('/')}.audit"
     _write(folder, report, retained)
     say(say_unaligned(report), tabulate(describe_attacks(report)))

@@ -22,13 +22,8 @@ from privpipe.store.collections import growing_collection, proving, writing
 from privpipe.store.collections.collection import Collection, open_collection
 from privpipe.store.keyring import account, registers
 from privpipe.store.models import open_model, read_model_header
-from privpipe.store.releases import (
-    export,
-    icechunk_export,
-    lazy_release,
-    published,
-    release_dataset,
-)
+from privpipe.store.releases import icechunk_export, lazy_release, published, release_dataset
+from privpipe.store.releases.export import export_release
 
 MOST_SHOWN = 40
 """Columns in the table of `diff`: those that changed most; `--json` has all."""
@@ -218,7 +213,7 @@ def export_command(release: str, out: str, *, verify: bool) -> dict[str, Any]:
     for run in find_runs(release):
         # Before the first byte: erasure must find an export that was killed half-way.
         registers.note_export(account.find_account(), run, shown(out) if path is None else path)
-    write = icechunk_export.export_snapshot if is_snapshot else export.export_release
+    write = icechunk_export.export_snapshot if is_snapshot else export_release
     with showing("export") as listen:
         n_records = write(release, out, verify=verify, listen=listen)
     say(f"{shown(out)}: {n_records:,} released records")

@@ -123,9 +123,8 @@ def estimate_command(
     rows = []
     for one in found:
         low, high = one.find_limits(level)
-        rows.append(
-            {"of": one.name, "estimate": one.value, "error": one.error, "low": low, "high": high}
-        )
+        limits = {"low": low, "high": high}
+        rows.append({"of": one.name, "estimate": one.value, "error": one.error, **limits})
     texts = [
         {key: value if isinstance(value, str) else f"{value:.5g}" for key, value in row.items()}
         for row in rows[:MOST_SHOWN]

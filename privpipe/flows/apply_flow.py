@@ -143,9 +143,8 @@ def _without_few_labels(run: Run) -> Run:
         f"judged   by {n_held_out:,} training records that the model never saw: those labelled "
         f"here are {collection.n_records:,}"
     )
-    return replace(
-        run, collection=replace(collection, schema_of_records=replace(schema, variables=left))
-    )
+    schema = replace(schema, variables=left)
+    return replace(run, collection=replace(collection, schema_of_records=schema))
 
 
 def _describe(run: Run, model: str) -> list[str]:

@@ -246,9 +246,8 @@ def _make_part(
             # what is refused must leave nothing.
             with watch.stage("drift", f"limit {options.gate.drift_max}"), _leaving_nothing(url):
                 _check_drift(work, run, trained, partition, executor)
-            run = resume.begin_stage(
-                run, "clean", model_digest=trained.model_digest, n_chunks=plan.chunks.n_chunks
-            )
+            n = plan.chunks.n_chunks
+            run = resume.begin_stage(run, "clean", model_digest=trained.model_digest, n_chunks=n)
             with watch.stage("clean", f"{plan.chunks.n_records:,} records of a new partition"):
                 cleaned = stage_tasks.clean_task(run, trained, plan, executor)
             state = _audit_part(work, run, trained, cleaned, executor, state)

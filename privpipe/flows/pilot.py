@@ -98,9 +98,8 @@ def forecast_cost(run: Run, n_records: int) -> Cost:
         many = _spend(run, n)
     rows = run.collection.schema_of_records.chunk_rows
     measured = min(n * rows, run.collection.n_records) - FEWEST * rows
-    seconds, read, written = (
-        max(b - a, 0.0) * n_records / measured for a, b in zip(few, many, strict=True)
-    )
+    pairs = zip(few, many, strict=True)
+    seconds, read, written = (max(b - a, 0.0) * n_records / measured for a, b in pairs)
     scheduler = 2 * SCHEDULER_SECONDS * len(ChunkPlan(n_records, rows).tasks())
     return Cost(n_records, seconds / 3600, read, written, scheduler / 3600)
 

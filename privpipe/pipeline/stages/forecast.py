@@ -22,7 +22,7 @@ from privpipe.attacks.threats import record_decisions, record_recovery
 from privpipe.attacks.threats.attack_table import RECORD_ATTACKS
 from privpipe.attacks.threats.verdicts import detectable_effect as effect
 from privpipe.attacks.threats.verdicts import judgement
-from privpipe.attacks.threats.verdicts.detectable_effect import ROOM
+from privpipe.attacks.threats.verdicts.detectable_effect import ROOM, Evenness
 from privpipe.capabilities import Forecast, Preview
 from privpipe.errors import InputError, LeftOutWarning, OptionError, RankError
 from privpipe.numerics.limits import say_upper
@@ -123,7 +123,7 @@ class GateForecast:
     options: run_options.RunOptions
     training: Collection
     n_earlier: int = 0
-    even: Mapping[str, effect.Evenness] = field(default_factory=dict)
+    even: Mapping[str, Evenness] = field(default_factory=dict)
     people: Mapping[str, float] = field(default_factory=dict)
 
     def find_hardest(self) -> GateNeeds | None:
@@ -469,16 +469,14 @@ def forecast_run(run: Run) -> Forecast | None:
     return found
 
 
-def measure_even(
-    options: run_options.RunOptions, training: Collection
-) -> dict[str, effect.Evenness]:
+def measure_even(options: run_options.RunOptions, training: Collection) -> dict[str, Evenness]:
     """What one record of each categorical confidential variable counts as, in a few chunks.
 
     A class of which too few records will be held out does not count: the audit merges it with
     another, or refuses it.
     """
     least = find_attack_options(options).min_class_records / (options.audit.holdout or 1.0)
-    shards, found = _read_labels(training), dict[str, effect.Evenness]()
+    shards, found = _read_labels(training), dict[str, Evenness]()
     desired = np.concatenate([shard.desired for shard in shards])
     confidential = np.concatenate([shard.confidential for shard in shards]).T
     cells, _ = folds.cut_cells(np.zeros(len(desired), np.int64), desired, None)
@@ -514,9 +512,7 @@ def count_people(options: run_options.RunOptions, training: Collection) -> dict[
     return {c.name: n for c, one in zip(training.schema.confidential, alike, strict=True) if one}
 
 
-def suggest_method(
-    collection: Collection, confidential: Sequence[str]
-) -> tuple[str, dict[str, Any]]:
+def suggest_method(collection: Collection, named: Sequence[str]) -> tuple[str, dict[str, Any]]:
     """The first method that suits where only what is to be hidden is named, and options of it.
 
     The first method of all, without options, where none says that it does.
@@ -528,7 +524,7 @@ def suggest_method(
 
     for name, method in METHODS.items():
         # In the order of the table of methods, by which the first of all is the default.
-        if found := method.options.suggest(confidential, columns, read):
+        if found := method.options.suggest(named, columns, read):
             return name, dict(found)
     return next(iter(METHODS)), {}
 

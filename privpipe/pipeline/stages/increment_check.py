@@ -98,9 +98,8 @@ def find_history(options: RunOptions) -> History:
     """The history that a configuration makes."""
     training = open_collection(options.training_path)
     # How and where a release is made and judged is no part of its history; what is held out is.
-    content = options.model_dump(
-        mode="json", exclude={"cluster", "gate", "audit", "collection", "release"}
-    )
+    apart = {"cluster", "gate", "audit", "collection", "release"}
+    content = options.model_dump(mode="json", exclude=apart)
     content["collection"] = options.collection.model_dump(mode="json", exclude={"path"})
     if not options.collection.standardise:  # as before there was such a key
         del content["collection"]["standardise"]
