@@ -233,7 +233,7 @@ def test_read__a_damaged_account_stops_everything(tmp_path: Path, harm: str) -> 
 
 def test_reserve__an_account_that_cannot_be_reached_is_said(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(StoreError, match="cannot be reached"):
+    with pytest.raises(StoreError, match="refused: not a directory"):
         Account(str(tmp_path / "file" / "account")).reserve([charge()], "r", None)
 
 
