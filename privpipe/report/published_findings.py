@@ -42,13 +42,18 @@ def say_promised(number: float) -> str:
     return say_upper(number, digits=DIGITS)
 
 
+def say_parameter(name: str, value: float) -> str:
+    """A number beside the promised one; as that, where it is a limit."""
+    return say_promised(value) if name.endswith("_at_most") else f"{value:.{DIGITS}g}"
+
+
 def publish_guarantee(promise: Guarantee) -> dict[str, Any]:
     """The promise as the header holds it: its fields, numbers as `say_promised` says them."""
     said = {
         "number": None if promise.number is None else float(say_promised(promise.number)),
         "delta": float(say_promised(promise.delta)),
         "parameters": [
-            (name, value if name in EXACT else float(f"{value:.{DIGITS}g}"))
+            (name, value if name in EXACT else float(say_parameter(name, value)))
             for name, value in promise.parameters
         ],
     }

@@ -11,7 +11,7 @@ import yaml
 from privpipe.pipeline.runs.run import Run, Trained, list_versions
 from privpipe.promises import CHARGED, MEANINGLESS, say_nats, say_odds
 from privpipe.protocols import Guarantee
-from privpipe.report.published_findings import name_proof, say_promised
+from privpipe.report.published_findings import name_proof, say_parameter, say_promised
 from privpipe.store.access import location, objects
 from privpipe.store.collections.growing_collection import count_gaps
 
@@ -92,6 +92,6 @@ def _say_guarantee(guarantee: Guarantee) -> str:
         guarantee.assumptions,
         f"delta {say_promised(guarantee.delta)}" if guarantee.delta else "",
         f"protects {guarantee.protects}" if promised else "",
-        ", ".join(f"{name} {value:g}" for name, value in guarantee.parameters),
+        ", ".join(f"{name} {say_parameter(name, value)}" for name, value in guarantee.parameters),
     ]
     return "; ".join(filter(None, parts))
