@@ -23,7 +23,7 @@ from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from privpipe.errors import InputError, OptionError
-from privpipe.fitted_names import columns_of, with_schema
+from privpipe.fitted_names import columns_of, find_missing, with_schema
 from privpipe.fitted_schema import FittedSchema
 from privpipe.numerics.finite import fill_masked
 from privpipe.protocols import AnyArray, ArrayLike, Guarantee, Method, RecordMap
@@ -358,7 +358,7 @@ def score_privacy(estimator: Any, x: ArrayLike, y: ArrayLike, confidential: Arra
     y
         Not looked at; scorers are given it.
     confidential : (n_records,)
-        Classes.
+        Classes; records without one are left out.
 
     Returns
     -------
@@ -369,7 +369,9 @@ def score_privacy(estimator: Any, x: ArrayLike, y: ArrayLike, confidential: Arra
     -----
     It chooses among budgets and is no audit: `measure_attacks` has stronger adversaries.
     """
-    secret = np.asarray(confidential)
+    secret = np.asarray(fill_masked(confidential))
+    known = ~find_missing(secret)
+    secret = secret[known]
     least = int(np.unique(secret, return_counts=True)[1].min())
     if least < N_FOLDS:
         raise InputError(
@@ -378,7 +380,7 @@ def score_privacy(estimator: Any, x: ArrayLike, y: ArrayLike, confidential: Arra
             code="too_few_records",
         )
     attack = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1_000))
-    released = _release(estimator, x)
+    released = _release(estimator, x)[known]
     found = cross_val_score(attack, released, secret, cv=N_FOLDS, scoring="balanced_accuracy")
     chance = 1 / len(np.unique(secret))
     # NaN, where an attack fails, stays.
@@ -395,7 +397,8 @@ def score_utility(estimator: Any, x: ArrayLike, y: ArrayLike, **_: Any) -> float
     for column, values in zip(records.schema.desired, shard.desired.T, strict=True):
         # As a fit reads it; but whole numbers that are rare in a fold may be many in a fit.
         is_rare = np.unique(values, return_counts=True)[1].min() < N_FOLDS
-        is_number = not column.is_categorical or (is_rare and column.categories is None)
+        is_whole = all(name.lstrip("-").isdecimal() for name in column.categories or ())
+        is_number = not column.is_categorical or (is_rare and is_whole)
         model = Ridge() if is_number else LogisticRegression(max_iter=1_000)
         predict = make_pipeline(StandardScaler(), model)
         found.append(np.mean(cross_val_score(predict, shard.features, values, cv=N_FOLDS)))

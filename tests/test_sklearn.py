@@ -300,8 +300,13 @@ def test_scores__of_rare_classes_and_of_whole_numbers():
     cleaner = RecordSanitizer(options=EXACT).fit(X, DESIRED)
     with pytest.raises(InputError, match="has 4 records"):
         module.score_privacy(cleaner, X, DESIRED, np.arange(80) < 4)
+    known = np.arange(80) % 4 > 0
+    classes = np.where(known, np.where(X[:, 0] > 0, "a", "b"), None)
+    of_known = module.score_privacy(cleaner, X[known], DESIRED[known], classes[known])
+    assert module.score_privacy(cleaner, X, DESIRED, classes) == of_known
     numbers = np.round(50 + 10 * DESIRED).astype(int)
-    assert module.score_utility(cleaner, X, numbers) > 0.95
+    for whole in (numbers, numbers - numbers.min()):  # negative ones are never classes
+        assert module.score_utility(cleaner, X, whole) > 0.95
     two = np.column_stack([DESIRED > 0, DESIRED > 1])
     assert module.score_utility(cleaner, X, two) > 0.8
 
