@@ -218,6 +218,8 @@ def _price(
             "distortion holds negative or non-finite distances.",
             remedy="Give finite distances of 0 or more.",
         )
+    if np.abs(g).max(initial=0.0) < _EPS * len(p):
+        return 0.0, 0.0  # equal potentials: no bound above 0, which holds without them
     joint, g = np.ascontiguousarray(p.T), np.ascontiguousarray(g)
     # Hamming distance has no order along which a run of symbols could be bounded.
     if kind in (1, 2) and x.shape[1] == 1 and len(x) >= _LINE_FROM:
