@@ -78,6 +78,18 @@ def draw_naive_knorm(n: int, width: int) -> Any:
     return normal * RANDOM.gamma(width, 2.0, n)[:, None]
 
 
+def test_guess__reads_distances_from_both_ends() -> None:
+    """Of K-norm noise their difference is the loss; a direction alone shows less of it."""
+    random = np.random.default_rng(3)
+    kinds, ends = random.random(40_000) < 0.5, ([1.0, 0.0, 0.0], [-1.0, 0.0, 0.0])
+    normal = random.standard_normal((40_000, 3))
+    normal /= np.linalg.norm(normal, axis=1, keepdims=True)
+    released = np.where(kinds[:, None], *ends) + normal * random.gamma(3, 0.5, (40_000, 1))
+    found = guess_canaries(np.round(released * 2**20) / 2**20, kinds)
+    assert found.reading == "distance"
+    assert 3.1 < found.sure_floor <= 4.0  # two apart, in noise of scale .5
+
+
 def test_guess__naive_laplace_noise_is_above_five() -> None:
     """Mironov 2012: its low bits tell the record, at a declared epsilon of 1."""
     kinds = toss(120_000)
