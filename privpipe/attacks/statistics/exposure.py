@@ -107,19 +107,21 @@ def _find_nothing(confidence: Confidence) -> Interval:
     return confidence.find(np.nan, lambda _: (np.nan, np.nan), "ranks")
 
 
-def plan_null_exposure(n_records: int, k: int, rate: float, level: float, even: float) -> float:
+def plan_null_exposure(
+    n_records: int, n_classes: int, rate: float, level: float, even: float = 1.0
+) -> float:
     """Upper limit of the exposure of a release that reveals nothing, beyond the rate itself.
 
     Parameters
     ----------
     n_records
         Test records, of classes of one size.
-    k, rate, level
+    n_classes, rate, level
         As `measure_exposure`.
     even
         Share of the negative claims that this many count as, where classes or cells are uneven.
     """
-    n_negative = max(2, round(n_records * (k - 1) * even))
+    n_negative = max(2, round(n_records * (n_classes - 1) * even))
     steps, share = np.arange(n_negative + 1), 1 / n_negative
     above = np.asarray(np.round(steps * (n_records / n_negative)), np.int64)
     real = float(n_records), share

@@ -35,9 +35,6 @@ BLOCK = 512
 
 LEAST_VARIANCE = 1e-8
 
-MOST_ROUNDS = 300
-"""Of a factor model."""
-
 COVARIANCE_NOISE = 1e-6
 """Variance that is used for none where covariances are not of low rank."""
 
@@ -249,7 +246,13 @@ def _balance(loadings: FloatArray, scatter: FloatArray) -> FloatArray:
 
 
 def fit_factors(
-    request: Request, loadings: FloatArray, variance: float, n: float, *, tolerance: float = 1e-6
+    request: Request,
+    start: FloatArray,
+    variance: float,
+    n_records: float,
+    *,
+    tolerance: float = 1e-6,
+    most: int = 300,
 ) -> FactorModel:
     """Maximise the likelihood of what is known; a round is one question about all records.
 
@@ -257,32 +260,33 @@ def fit_factors(
     ----------
     request
         See `sum_rows`.
-    loadings : (n_features, rank)
+    start : (n_features, rank)
     variance
-        First guesses.
-    n
-        Records.
+        First guess.
+    n_records
     tolerance
         Relative change of ``loadings @ loadings.T`` at which it ends.
+    most
 
     Notes
     -----
     Loadings take up what the scores' products differ from the identity (parameter expansion, Liu et
     al. 1998), which saves most of the rounds.
     """
-    scatter: FloatArray = n * np.eye(loadings.shape[1])
-    for count in range(1, MOST_ROUNDS + 1):
+    loadings = start
+    scatter: FloatArray = n_records * np.eye(start.shape[1])
+    for count in range(1, most + 1):
         sums = products, cross, scatter, _, n_known = request(loadings, variance, True)
         new = np.linalg.solve(products, cross[:, :, None])[:, :, 0]
         # A variance of zero would make the systems of records with few known entries singular.
         variance = max(measure_loss(new, sums) / n_known, LEAST_VARIANCE)
         # Parameter expansion: scores need not have the identity as products, loadings take it up.
-        expanded = new @ np.linalg.cholesky(scatter / n)
+        expanded = new @ np.linalg.cholesky(scatter / n_records)
         change = np.linalg.norm(expanded @ expanded.T - loadings @ loadings.T)
         loadings = expanded
         if change <= tolerance * np.linalg.norm(expanded.T @ expanded):
-            return FactorModel(loadings, variance, np.eye(len(scatter)) * n, count, True)
-    return FactorModel(loadings, variance, np.eye(len(scatter)) * n, MOST_ROUNDS, False)
+            return FactorModel(loadings, variance, np.eye(len(scatter)) * n_records, count, True)
+    return FactorModel(loadings, variance, np.eye(len(scatter)) * n_records, most, False)
 
 
 def fit_covariance(
@@ -296,15 +300,13 @@ def fit_covariance(
 
     Parameters
     ----------
-    request
+    request, n_records, most
         As in `fit_factors`.
     n_features
         Columns of the records, the one of ones included.
     tolerance
         Relative change of the covariance in a round at which it ends; further rounds fit what is
         missing more than what is known.
-    n_records, most
-        How many there are, and how many rounds there may be.
 
     Returns
     -------
@@ -337,15 +339,17 @@ def fit_covariance(
     return FactorModel(_root(moments), variance, n_records * eye, count, converged)
 
 
-def _extrapolate(at: FloatArray, step: FloatArray, bend: FloatArray, end: FloatArray) -> FloatArray:
+def _extrapolate(
+    start: FloatArray, step: FloatArray, bend: FloatArray, plain: FloatArray
+) -> FloatArray:
     """As far along the curve of two rounds as the moments stay positive; else after these."""
     stretch = float(np.linalg.norm(step)) / max(float(np.linalg.norm(bend)), 1e-300)
     while stretch > 1.05:
-        ahead: FloatArray = at + 2 * stretch * step + stretch**2 * bend
+        ahead: FloatArray = start + 2 * stretch * step + stretch**2 * bend
         if np.linalg.eigvalsh(ahead)[0] > 0:
             return ahead
         stretch = (stretch + 1) / 2
-    return end
+    return plain
 
 
 def _root(moments: FloatArray) -> FloatArray:

@@ -38,24 +38,26 @@ _PRECISION = 400
 
 
 @compiled
-def _compare(octets: OctetArray, heads: OctetArray, stride: int, opens: int, out: IntArray) -> None:
+def _compare(
+    octets: OctetArray, heads: OctetArray, n_octets: int, open_mask: int, out: IntArray
+) -> None:
     """Lanes of each value below their threshold by the first bits; above them, those left open.
 
     Thirty-two lanes are compared at once, whatever the number of a value's own octets: a constant
     is what makes vector instructions of it, and further lanes have a threshold of 0 and no say.
     """
     # The last value is done apart: reading 32 octets of it would leave the array.
-    mask, last = np.uint32(opens), out.size - 1
+    mask, last = np.uint32(open_mask), out.size - 1
     for i in range(last):
-        below, tied, row = np.uint32(0), np.uint32(0), octets[i * stride : i * stride + 32]
+        below, tied, row = np.uint32(0), np.uint32(0), octets[i * n_octets : i * n_octets + 32]
         for j in range(32):
             octet = row[j]
             below |= np.uint32(octet < heads[j]) << np.uint32(j)
             tied |= np.uint32(octet == heads[j]) << np.uint32(j)
         out[i] = np.int64(below) | np.int64(tied & mask) << 32
     below, tied = np.uint32(0), np.uint32(0)
-    for j in range(stride):
-        octet = octets[last * stride + j]
+    for j in range(n_octets):
+        octet = octets[last * n_octets + j]
         below |= np.uint32(octet < heads[j]) << np.uint32(j)
         tied |= np.uint32(octet == heads[j]) << np.uint32(j)
     out[last] = np.int64(below) | np.int64(tied & mask) << 32
@@ -92,12 +94,17 @@ def _find_places(
 
 @compiled
 def _decide(
-    bits: IntArray, at: IntArray, lane: IntArray, read: WordArray, tail: WordArray, again: BoolArray
+    bits: IntArray,
+    values: IntArray,
+    lanes: IntArray,
+    read: WordArray,
+    tails: WordArray,
+    again: BoolArray,
 ) -> None:
     """Set the bits of lanes below their threshold; which are equal to it so far."""
-    for i in range(at.size):
-        against = tail[lane[i]]
-        bits[at[i]] |= np.int64(read[i] < against) << lane[i]
+    for i in range(values.size):
+        against = tails[lanes[i]]
+        bits[values[i]] |= np.int64(read[i] < against) << lanes[i]
         again[i] = read[i] == against
 
 

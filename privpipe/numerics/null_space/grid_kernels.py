@@ -85,12 +85,14 @@ def _multiply_closely(record: Any, coefficients: Any) -> Any:
 
 
 @_strict
-def settle_closely(x: Any, a: Any, rows: Any, cols: Any, grid: Any, values: Any, sure: Any) -> None:
-    """Values of the predictions ``x[rows] . a[cols]``, and where they are sure."""
+def settle_closely(
+    x: Any, predictor: Any, rows: Any, columns: Any, numbers: Any, values: Any, sure: Any
+) -> None:
+    """Values of the predictions ``x[rows] . predictor[columns]``, and where they are sure."""
     for k in range(rows.size):
-        i, j = rows[k], cols[k]
-        total, rest, error = _multiply_closely(x[i], a[j])
-        value, found = _snap(total, rest, error, grid[0], int(grid[1]))
+        i, j = rows[k], columns[k]
+        total, rest, error = _multiply_closely(x[i], predictor[j])
+        value, found = _snap(total, rest, error, numbers[0], int(numbers[1]))
         sure[k] = found
         if found:
             values[i, j] = value
@@ -151,27 +153,29 @@ def settle_tile(
 
 
 @_strict
-def _settle_record(x: Any, row: int, k: int, a: Any, tile: Any, numbers: Any, known: Any) -> bool:
-    """Values of one undecided record `x`; False where nothing here decides."""
+def _settle_record(
+    record: Any, number: int, k: int, predictor: Any, tile: Any, numbers: Any, known: Any
+) -> bool:
+    """Values of one undecided record; False where nothing here decides."""
     sums, weighed, _, values = tile
     known_rows, known_values = known
     for i in range(known_rows.size):
-        if known_rows[i] == row:
+        if known_rows[i] == number:
             values[:, k] = known_values[i]
             return True
     step, digits = numbers[0], int(numbers[1])
     # The smallest subnormals are no rounding of anything: an absolute error covers them.
     error = numbers[2] * weighed[k] + 2.0**-1040
     if not np.isfinite(weighed[k]):
-        for c in range(x.size):
-            if not np.isfinite(x[c]):
+        for c in range(record.size):
+            if not np.isfinite(record[c]):
                 values[:, k] = np.nan
                 return True
         return False
     for j in range(sums.shape[0]):
         value, sure = _snap(sums[j, k], 0.0, error + 2.0**-51 * weighed[k], step, digits)
         if not sure:
-            total, rest, missed = _multiply_closely(x, a[j])
+            total, rest, missed = _multiply_closely(record, predictor[j])
             value, sure = _snap(total, rest, missed, step, digits)
         if not sure:
             return False

@@ -161,17 +161,19 @@ def _find_repeated(words: WordArray, ranges: list[_Range]) -> BoolArray:
     return found
 
 
-def _bound_chance(words: WordArray, repeated: BoolArray, n: int, spans: list[_Range]) -> FloatArray:
+def _bound_chance(
+    words: WordArray, repeated: BoolArray, n_distinct: int, ranges: list[_Range]
+) -> FloatArray:
     """Upper limit of how often two different records share a word, (N_GRIDS,).
 
     By the pairs that do among the different ones of a set. Where none does there may be three
     (Poisson, 95 %); in the fine grid at least 2^16 times fewer do than in the coarse one.
     """
-    n_pairs = max(n * (n - 1) / 2, 1.0)
+    n_pairs = max(n_distinct * (n_distinct - 1) / 2, 1.0)
     met = np.zeros(N_GRIDS)
     for grid in range(N_GRIDS):
-        left = n
-        for one in spans:
+        left = n_distinct
+        for one in ranges:
             _, counts = one.count(words, grid, unless=repeated)
             met[grid] += float((counts * (counts - 1.0) / 2).sum())
             left -= int(counts.sum())
@@ -181,13 +183,15 @@ def _bound_chance(words: WordArray, repeated: BoolArray, n: int, spans: list[_Ra
     return np.asarray(rates, np.float64)
 
 
-def _find_met(pair: tuple[WordArray, WordArray], grid: int, spans: list[_Range]) -> list[BoolArray]:
+def _find_met(
+    tables: tuple[WordArray, WordArray], grid: int, ranges: list[_Range]
+) -> list[BoolArray]:
     """Records of each table whose word is in the other's as well."""
-    met = [_make(len(words), np.bool_) for words in pair]
-    for one in spans:
-        a, b = (one.count(words, grid)[0] for words in pair)
+    met = [_make(len(words), np.bool_) for words in tables]
+    for one in ranges:
+        a, b = (one.count(words, grid)[0] for words in tables)
         common = a[_locate(a, b) >= 0]
-        for words, found in zip(pair, met, strict=True) if len(common) else ():
+        for words, found in zip(tables, met, strict=True) if len(common) else ():
             for rows, some in one.scan(words, grid):
                 found[rows[_locate(some, common) >= 0]] = True
     return met

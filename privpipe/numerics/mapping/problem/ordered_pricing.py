@@ -218,8 +218,9 @@ def bin_posteriors(posterior: FloatArray, n_bins: int) -> PosteriorBins | None:
     used, compact = np.unique(which, return_inverse=True)
     low, high = edges[used], edges[used + 1]
     share = (value - low[compact]) / (high - low)[compact]
-    ends = np.stack([1 - low, low], 1), np.stack([1 - high, high], 1)
-    return PosteriorBins(compact.ravel(), *ends, share)
+    return PosteriorBins(
+        compact.ravel(), np.stack([1 - low, low], 1), np.stack([1 - high, high], 1), share
+    )
 
 
 def is_ordered(problem: MappingProblem) -> bool:
@@ -235,14 +236,16 @@ def is_squared(problem: MappingProblem) -> bool:
     return bool(cast(CodeDistance, problem.distance).kind == "squared")
 
 
-def price_ordered(problem: MappingProblem, query: PricingQuestion, bins: PosteriorBins) -> Prices:
+def price_ordered(
+    problem: MappingProblem, question: PricingQuestion, bins: PosteriorBins
+) -> Prices:
     """Price all columns; `best` holds the cheapest symbols and their neighbours.
 
     Parameters
     ----------
     problem
         Of an ordered alphabet, see `is_ordered`; positions of symbols and of columns ascend.
-    query
+    question
         `top` is the number of neighbours on each side of a cheapest symbol that are named.
     bins
         From `bin_posteriors`.
@@ -252,7 +255,7 @@ def price_ordered(problem: MappingProblem, query: PricingQuestion, bins: Posteri
     prices
         Exact to the rounding of their costs; groups of partners are the bins.
     """
-    g, lam = query.duals.potentials, query.duals.multiplier
+    g, lam = question.duals.potentials, question.duals.multiplier
     xs, xq, square = _read_order(problem)
 
     def transform(xs: FloatArray, h: FloatArray, xq: FloatArray) -> tuple[FloatArray, IntArray]:
@@ -270,13 +273,13 @@ def price_ordered(problem: MappingProblem, query: PricingQuestion, bins: Posteri
         if (bins.low[b] != bins.high[b]).any():
             best[js, 1] = transform(xs, g @ bins.high[b], xq[js])[1]
     if not bins.exact:
-        values = _price_exactly(problem, query.duals, best)
-    shifts = np.arange(-query.top, query.top + 1)
+        values = _price_exactly(problem, question.duals, best)
+    shifts = np.arange(-question.top, question.top + 1)
     near = np.clip(best[:, :, None] + shifts, 0, len(xs) - 1).reshape(problem.n_columns, -1)
-    shape = problem.n_symbols if query.partners else 0, len(members)
+    shape = problem.n_symbols if question.partners else 0, len(members)
     slack, partner = np.empty(shape), np.empty(shape, np.int64)
-    levels = values if query.levels is None else query.levels
-    for b, js in enumerate(members if query.partners else ()):
+    levels = values if question.levels is None else question.levels
+    for b, js in enumerate(members if question.partners else ()):
         # The same transform the other way: for a symbol the cheapest column, at its bin's middle.
         low, who = transform(xq[js], -levels[js], xs)
         slack[:, b] = low + g @ (0.5 * (bins.low[b] + bins.high[b]))
@@ -329,11 +332,13 @@ def list_near(
     return Pairs(pointers, symbols.copy(), columns, problem.distance.pairs(symbols, columns))
 
 
-def _search(problem: MappingProblem, duals: Duals, low: FloatArray, at: IntArray, out: Any) -> int:
+def _search(
+    problem: MappingProblem, duals: Duals, low: FloatArray, arg: IntArray, found: Any
+) -> int:
     xs, xq, square = _read_order(problem)
     p, g = (np.ascontiguousarray(one) for one in (problem.posterior, duals.potentials))
     search: Any = search_by_runs
-    return int(search(xs, g, duals.multiplier, square, xq, p, low, at, out))
+    return int(search(xs, g, duals.multiplier, square, xq, p, low, arg, found))
 
 
 def _read_order(problem: MappingProblem) -> tuple[FloatArray, FloatArray, bool]:

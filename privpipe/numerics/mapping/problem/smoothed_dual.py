@@ -84,28 +84,30 @@ def add_covariances(blocks: Any, q: Any, r: Any) -> Any:
 
 
 @njit(cache=True, nogil=True)
-def sum_slopes(arcs: Any, r: Any, w: Any, tau: Any, base: Any, g: Any, blocks: Any, q: Any) -> Any:
+def sum_slopes(
+    graph: Any, r: Any, weights: Any, tau: Any, anchor: Any, grad: Any, blocks: Any, q: Any
+) -> Any:
     """Gradient for the logits, the Hessian's diagonal blocks; spent distortion, its variance."""
-    pointers, symbols, distances, posterior, mass = arcs
-    m = g.shape[1]
-    g[:] = 0.0
+    pointers, symbols, distances, posterior, mass = graph
+    m = grad.shape[1]
+    grad[:] = 0.0
     blocks[:] = 0.0
-    q[:] = base
+    q[:] = anchor
     spent, spread = 0.0, 0.0
     for j in range(len(pointers) - 1):
         mean_d = 0.0
         for k in range(pointers[j], pointers[j + 1]):
-            mean_d += w[k] * distances[k]
+            mean_d += weights[k] * distances[k]
         mean_d /= mass[j]
         spent += mean_d * mass[j]
         for k in range(pointers[j], pointers[j + 1]):
-            i, y = symbols[k], w[k]
+            i, y = symbols[k], weights[k]
             q[i] += y
             spread += y * (distances[k] - mean_d) ** 2
             left = y * (1.0 - y / mass[j]) / tau
             for a in range(m):
                 e = posterior[j, a] - r[i, a]
-                g[i, a] += y * e
+                grad[i, a] += y * e
                 for b in range(a + 1):
                     blocks[i, a, b] += left * e * (posterior[j, b] - r[i, b])
     add_covariances(blocks, q, r)

@@ -35,7 +35,9 @@ _POWER, _MOST_MOVED = 0.05, 0.01
 
 
 @njit(cache=True, nogil=True)
-def sweep_symbols(graph: Any, t: Any, g: Any, log_p: Any, tau: Any, ends: Any, back: Any) -> Any:
+def sweep_symbols(
+    graph: Any, t: Any, g: Any, log_prior: Any, tau: Any, ends: Any, backwards: Any
+) -> Any:
     """Every symbol's logit in turn to the maximum of the smoothed dual.
 
     `graph` is by symbols: pointers, columns, costs without potentials, posterior and mass of the
@@ -44,7 +46,7 @@ def sweep_symbols(graph: Any, t: Any, g: Any, log_p: Any, tau: Any, ends: Any, b
     """
     by, columns, base, p, _, least, total, _ = graph
     for turn in range(len(t)):
-        i = len(t) - 1 - turn if back else turn
+        i = len(t) - 1 - turn if backwards else turn
         if by[i] == by[i + 1]:
             continue
         # What the columns have without this symbol.
@@ -52,9 +54,9 @@ def sweep_symbols(graph: Any, t: Any, g: Any, log_p: Any, tau: Any, ends: Any, b
             j = columns[k]
             cost = p[j, 0] * g[i, 0] + p[j, 1] * g[i, 1] + base[k]
             total[j] = max(total[j] - np.exp((least[j] - cost) / tau), 0.0)
-        t[i] = _best_logit(graph, i, t[i], log_p, tau, ends[0][i], ends[1][i])
-        g[i, 0] = -np.log1p(np.exp(-t[i])) - log_p[0]
-        g[i, 1] = -np.log1p(np.exp(t[i])) - log_p[1]
+        t[i] = _best_logit(graph, i, t[i], log_prior, tau, ends[0][i], ends[1][i])
+        g[i, 0] = -np.log1p(np.exp(-t[i])) - log_prior[0]
+        g[i, 1] = -np.log1p(np.exp(t[i])) - log_prior[1]
         for k in range(by[i], by[i + 1]):
             j = columns[k]
             cost = p[j, 0] * g[i, 0] + p[j, 1] * g[i, 1] + base[k]

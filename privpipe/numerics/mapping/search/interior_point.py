@@ -337,13 +337,15 @@ def solve_interior_point(
     return state if close and finite and state.infeasibility() <= 1e-6 else None
 
 
-def polish(progress: SearchProgress, scout: Explorer, start: DualPoint, start_gap: float) -> Pairs:
+def polish(
+    progress: SearchProgress, explore: Explorer, start: DualPoint, start_gap: float
+) -> Pairs:
     """Alternate interior point and pricing until the certified gap is reached.
 
     Parameters
     ----------
     progress
-    scout
+    explore
     start
         A dual point whose gap is known to be about `start_gap`.
     start_gap
@@ -373,7 +375,7 @@ def polish(progress: SearchProgress, scout: Explorer, start: DualPoint, start_ga
             start_gap = min(30 * start_gap, 1.0)
             continue
         duals = Duals(smoothed_dual.potentials_of(solved.t, problem.prior), float(solved.z[-1]))
-        found = scout(problem, duals, solved.nu, _NEAR)
+        found = explore(problem, duals, solved.nu, _NEAR)
         plan = programme.make_feasible(problem, pairs, solved.y[:-1], 1e-9)
         progress.offer(plan, found.duals, found.bound, len(pairs), "interior")
         if progress.stop:

@@ -208,14 +208,16 @@ def _refresh(released: Any, g: Any, i: Any, log_prior: Any) -> Any:
             g[i, a] = _ABSENT
 
 
-def exchange_masses(progress: SearchProgress, by: CoarseAlphabet, plan: Plan, duals: Duals) -> None:
+def exchange_masses(
+    progress: SearchProgress, level: CoarseAlphabet, plan: Plan, duals: Duals
+) -> None:
     """Offer mappings of the full alphabet made from a coarse one.
 
     Parameters
     ----------
     progress
         Of the full alphabet.
-    by, plan
+    level, plan
         The coarse problem and its mapping.
     duals
         Of the coarse problem, on the full alphabet.
@@ -228,7 +230,7 @@ def exchange_masses(progress: SearchProgress, by: CoarseAlphabet, plan: Plan, du
     first = _choose_spacing(problem, duals.multiplier)
     # The rule is a guess: half and double of it are tried where it stops short.
     for spacing in (first, max(1, first // 2), 2 * first):
-        slots = _Slots(problem, duals.multiplier, _begin(by, plan, spacing))
+        slots = _Slots(problem, duals.multiplier, _begin(level, plan, spacing))
         offsets = spacing * np.unique(np.concatenate([-_STEPS, _STEPS]))
         named = np.ascontiguousarray(_snap(prices.best, spacing, problem.n_symbols))
         for n_sweeps in _BATCHES:
