@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from privpipe.command.run_command import purge_command
-from privpipe.errors import GateError, IncompleteReleaseError
+from privpipe.errors import GateError, IncompleteReleaseError, StoreError
 from privpipe.pipeline import stage_tasks
 from privpipe.pipeline.operations.erase import ErasureOptions, erase_records
 from privpipe.pipeline.operations.record_removal import ChosenRecords
@@ -142,13 +142,28 @@ def test_refused_noisy_run__is_charged_though_its_arrays_are_gone(
 
 
 @pytest.mark.slow
-def test_publish__does_not_mix_with_what_stands_at_the_place(place: str) -> None:
+def test_publish__does_not_mix_with_what_stands_at_the_place(
+    place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before a run it refuses at once; what came while it ran stays apart from the release."""
     write_small_collection(f"{place}/records.zarr", n_records=110)
     url = f"{place}/release.zarr"
-    assert create_bytes(f"{url}/features/c/9/9", b"of somebody")
-    with pytest.raises(IncompleteReleaseError, match="features/c/9/9"):
-        run_serially(make_options(f"{place}/records.zarr", url))
+    judge = stage_tasks.gate_stage
+
+    def intrude(*args: Any) -> Any:
+        assert create_bytes(f"{url}/features/c/9/9", b"of somebody")
+        return judge(*args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(stage_tasks, "gate_stage", intrude)
+        with pytest.raises(IncompleteReleaseError, match="features/c/9/9"):
+            run_serially(make_options(f"{place}/records.zarr", url))
     assert list_place(url) == ["features/c/9/9"]
+    other = make_options(f"{place}/records.zarr", f"{place}/other.zarr")
+    assert create_bytes(f"{place}/other.zarr/features/c/9/9", b"of somebody")
+    with pytest.raises(StoreError, match="nothing is ever overwritten"):
+        run_serially(other)
+    assert not has_workspace(f"{place}/other.zarr")
 
 
 @pytest.mark.slow
