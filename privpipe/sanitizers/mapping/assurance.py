@@ -89,7 +89,7 @@ class CountedLaw:
         return CountedLaw(self.joint, self.private, fitted, fresh, schema)
 
     def table(self, mapping: SparseMapping, counts: profiles.ProfileCounts) -> FloatArray:
-        """Records of each private value and symbol, unseen profiles as their nearest."""
+        """Records of each private value and symbol; profiles are those of the alphabet."""
         table = np.zeros((len(self.prior), mapping.n_symbols))
         if counts.n_records:
             _, value = profiles.number_private(counts, self.private)
@@ -130,9 +130,14 @@ def assure_mapping(
     """
     miss = {name: share * (1 - confidence) for name, share in _SHARES.items()}
     # The order matters: fresh records are looked at only once all shares of the miss are fixed.
-    law = replace(law, fresh=_select_known(mapping, law.fresh))
+    fitted, fresh = (_select_known(mapping, one) for one in (law.fitted, law.fresh))
+    n, width = len(fitted.keys), fresh.n_attributes
+    # Once: a profile that is unseen is compared with the whole alphabet.
+    symbols = mapping.find_symbols(np.concatenate([fitted.keys, fresh.keys])[:, :width])
+    nearest = np.hstack([mapping.codes[symbols[n:]], fresh.keys[:, width:]])
+    law = replace(law, fresh=replace(fresh, keys=nearest))
     by_others = _bound_held_out(mapping, law, miss["held_out"])
-    spent = _bound_distortion(mapping, law, miss["distortion"])
+    spent = _bound_distortion(mapping, law, fresh, symbols[n:], miss["distortion"])
     worst = measure_worst_cases(law.joint, mapping.mapping)
     if law.fresh.n_records and miss["worst"]:
         table = law.table(mapping, law.fresh)
@@ -143,7 +148,7 @@ def assure_mapping(
         "optimum_at_least": max(0.0, mapping.lower_bound),
         "n_released": len(np.unique(mapping.released)),
         "held_out": by_others,
-        "plug_in_distortion": _measure_distortion(mapping, law.fitted),
+        "plug_in_distortion": _measure_distortion(mapping, fitted, symbols[:n]),
         **_keep_bounded({"distortion_at_most": spent}),
         "n_fitted": law.fitted.n_records,
         "n_held_out": law.fresh.n_records,
@@ -333,31 +338,40 @@ def _bound_held_out(mapping: SparseMapping, law: CountedLaw, miss: float) -> flo
     return found if found < math.log(len(first)) else most
 
 
-def _bound_distortion(mapping: SparseMapping, law: CountedLaw, miss: float) -> float:
+def _bound_distortion(
+    mapping: SparseMapping,
+    law: CountedLaw,
+    fresh: profiles.ProfileCounts,
+    symbols: IntArray,
+    miss: float,
+) -> float:
     """Upper bound on the mean distortion of records as they are, unseen profiles included."""
-    most, fresh = law.largest_distance(mapping), law.fresh
+    most = law.largest_distance(mapping)
     if not fresh.n_records or not math.isfinite(most) or not miss:
         return most
-    spent = _measure_distances(mapping, fresh)
+    spent = _measure_distances(mapping, fresh, symbols)
     # Of a variable between 0 and `most` the variance is at most this; a guess may be any number.
     guess = most * mapping.distortion
     return law_bounds.bound_mean(spent, fresh.counts.astype(np.float64), most, guess, miss)
 
 
-def _measure_distortion(mapping: SparseMapping, fitted: profiles.ProfileCounts) -> float:
+def _measure_distortion(
+    mapping: SparseMapping, fitted: profiles.ProfileCounts, symbols: IntArray
+) -> float:
     """Mean distortion of the fitted records as they are, joined profiles included."""
-    known = mapping.find_known(fitted.keys[:, : fitted.n_attributes])
-    if mapping.unseen == "refuse" or known.all():
+    if np.array_equal(mapping.codes[symbols], fitted.keys[:, : fitted.n_attributes]):
         return mapping.distortion
-    return float(_measure_distances(mapping, fitted) @ fitted.counts / fitted.n_records)
+    return float(_measure_distances(mapping, fitted, symbols) @ fitted.counts / fitted.n_records)
 
 
-def _measure_distances(mapping: SparseMapping, counts: profiles.ProfileCounts) -> FloatArray:
+def _measure_distances(
+    mapping: SparseMapping, counts: profiles.ProfileCounts, symbols: IntArray
+) -> FloatArray:
     """Mean distortion of each cell's records, unseen profiles released as their nearest."""
     original = counts.keys[:, : counts.n_attributes]
     power = {"hamming": 0, "absolute": 1, "squared": 2}[mapping.distortion_kind]
     spent = np.empty(len(original))
-    for cell, symbol in enumerate(mapping.find_symbols(original)):
+    for cell, symbol in enumerate(symbols):
         pairs = slice(mapping.pointers[symbol], mapping.pointers[symbol + 1])
         away = np.abs(mapping.codes[mapping.released[pairs]] - original[cell]).astype(np.float64)
         spent[cell] = mapping.probabilities[pairs] @ ((away > 0) * away**power).sum(axis=1)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import warnings
 
 import numpy as np
 import pytest
 from scipy import stats
 
 from privpipe import PrivacyMappingOptions, fit_privacy_mapping
+from privpipe.errors import PrivacyWarning
+from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping
 from tests.laws_of_records import RecordLaw, make_laws
 
 DRAWS = int(os.environ.get("PRIVPIPE_COVERAGE_DRAWS", "3"))
@@ -85,6 +88,24 @@ def test_assure_mapping__promises_of_records_held_out_elsewhere_hold(n: int) -> 
             )
             missed += (fitted.guarantee.number or 0.0) < law.tell(fitted)[0] - 1e-9
         assert missed <= most, (name, missed)
+
+
+def test_fit__unseen_profiles_are_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is compared with the whole alphabet: it was, for each half, bound and mean."""
+    looked_up: list[int] = []
+    find = SparseMapping._replace
+
+    def count(self: SparseMapping, unknown: np.ndarray) -> np.ndarray:
+        looked_up.append(len(unknown))
+        return find(self, unknown)
+
+    monkeypatch.setattr(SparseMapping, "_replace", count)
+    law = make_laws()["issue: 288 profiles"]
+    given = options(law, most_frequent=3, unseen="nearest", held_out=0.5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PrivacyWarning)
+        fit_privacy_mapping(law.draw(2_000, np.random.default_rng(0)), given)
+    assert len(looked_up) == 1
 
 
 def test_assure_mapping__without_records_held_out_promises_the_most_there_is() -> None:
