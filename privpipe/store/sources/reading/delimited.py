@@ -18,6 +18,9 @@ from privpipe.store.sources.reading.roles import MOST_COLUMNS, too_wide
 
 BUFFER_BYTES = 2**20
 
+UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+"""With what a text in UTF-16 begins."""
+
 MOST_LINE_BYTES = 2**24
 """Longest line that is held in memory: a few kilobytes of gzip can unfold to one of gigabytes."""
 
@@ -61,11 +64,12 @@ def explain_long_line(where: str) -> SourceError:
     )
 
 
-def not_utf8(where: str) -> SourceError:
-    """The error for text in another encoding."""
+def not_utf8(where: str, head: bytes = b"") -> SourceError:
+    """The error for text in another encoding, which a mark at its `head` may say."""
+    is_marked = head.startswith(UTF16)
     return SourceError(
-        f"{where} is not text in UTF-8.",
-        remedy="Convert it, as with `iconv -f LATIN1 -t UTF-8`.",
+        f"{where} is not text in UTF-8{', but in UTF-16' * is_marked}.",
+        remedy=f"Convert it, as with `iconv -f {'UTF-16' if is_marked else 'LATIN1'} -t UTF-8`.",
         code="encoding",
     )
 
@@ -252,8 +256,8 @@ class DelimitedText:
             raise explain_long_line(self.where)
         if first.count(self.written.delimiter.encode()) >= MOST_COLUMNS:
             raise too_wide(self.where)
-        if first.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-            raise self._not_utf8()
+        if first.startswith(UTF16):
+            raise not_utf8(self.where, first)
         # Rows of text differ in length; Arrow refuses one that is longer than a block. In blocks of
         # a few wide rows what is done for each column would be most of the time.
         return max(BLOCK_BYTES, 4 * len(first), min(64 * len(first), 2**24))
