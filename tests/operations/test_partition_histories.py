@@ -110,8 +110,15 @@ def test_withdraw__works_without_the_collection(tmp_path: Path) -> None:
     for number, name in enumerate("ab"):
         increments.append(tmp_path, name, draw(number), number)
     increments.release(options)
+    assert withdraw_command("a", config, 24.0)["n_records"] == 200
+    assert withdraw_command("a", config, 24.0)["n_records"] == 0  # it is done, after a kill, too
     (tmp_path / "growing.zarr").rename(tmp_path / "elsewhere.zarr")
     assert withdraw_command("b", config, 0.0)["n_records"] == 200
+    for name in "ab":
+        again = withdraw_command(name, config, 0.0)
+        assert (again["generation"], again["n_records"]) == (3, 0)
+    with pytest.raises(OptionError, match="no part of a partition 'c'"):
+        withdraw_command("c", config, 0.0)
 
 
 @pytest.mark.parametrize("again", ["run", "withdraw"])

@@ -420,28 +420,21 @@ COMMANDS: dict[str, Command] = {
         _append_two, partial(_append, name="monday", seed=3, replacing=True), {"g.zarr": "growing"}
     ),
     "purge": Command(_append_replaced, _purge, {"g.zarr": "growing"}),
-    "purge-run": Command(_stop_refused, _purge_run, {"c.zarr": "collection", "r.zarr": "release"}),
-    "export": Command(
-        _hold_released, _export, {"r.zarr": "release", "out.parquet": "table"}, ("exists",)
+    "purge-run": Command(
+        _stop_refused, _purge_run, {"c.zarr": "collection", "r.zarr": "release"}, ("not-found",)
     ),
+    "export": Command(_hold_released, _export, {"r.zarr": "release", "out.parquet": "table"}),
     "export-folder": Command(
-        _hold_released,
-        partial(_export, name="out"),
-        {"r.zarr": "release", "out": "table"},
-        ("exists",),
+        _hold_released, partial(_export, name="out"), {"r.zarr": "release", "out": "table"}
     ),
     "approve": Command(_stop_refused, _approve, {"c.zarr": "collection", "r.zarr": "release"}),
     "withdraw": Command(
-        _hold_parts,
-        partial(_withdraw, hours=0.0),
-        {"g.zarr": "growing", "p.zarr": "parts"},
-        ("partition",),
+        _hold_parts, partial(_withdraw, hours=0.0), {"g.zarr": "growing", "p.zarr": "parts"}
     ),
     "withdraw-later": Command(
         _hold_parts,
         partial(_withdraw, hours=24.0),
         {"g.zarr": "growing", "p.zarr": "parts"},
-        ("partition",),
         is_dated=True,
     ),
     "make-key": Command(_nothing, _make_key, {"keys": "keys"}),

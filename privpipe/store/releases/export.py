@@ -1,8 +1,10 @@
 """Export: a published release as Parquet, one file or one per partition, chunk by chunk."""
 
+import io
 import json
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from itertools import pairwise
 from typing import Any
 
@@ -16,13 +18,15 @@ import zarr
 from privpipe.errors import FormatError, OptionError, StoreError
 from privpipe.protocols import AnyArray
 from privpipe.records.schema import MISSING
-from privpipe.store.access.location import Place, as_url, join, local_path, shown
-from privpipe.store.access.objects import Listener, open_store, unheard
-from privpipe.store.access.workspace import SUCCESS, hold_workspace
+from privpipe.store.access.location import Place, as_url, exists_file, join, local_path, shown
+from privpipe.store.access.objects import Listener, list_names, open_store, unheard
+from privpipe.store.access.workspace import SUCCESS, hold_workspace, purge_workspace
 from privpipe.store.arrays import blocks, factored_basis, layout
 from privpipe.store.arrays.destination import hold_destination, move_made, show_made
-from privpipe.store.keyring.account_chain import reaching
 from privpipe.store.releases.published import check_release
+
+Parts = Mapping[str, tuple[int, int]]
+"""Files of an export by place: their first record, and the one after their last."""
 
 
 def export_release(
@@ -37,7 +41,8 @@ def export_release(
     out_url
         Path or URL of a file that ends in .parquet or .csv, or of a folder, which ends in a slash
         or has no dot in its name: one file per partition that the release keeps,
-        ``part-00000.parquet`` and so on, and ``_SUCCESS``. Nothing may be there yet.
+        ``part-00000.parquet`` and so on, and ``_SUCCESS``. Nothing may be there yet, but for what
+        would be written, byte for byte, as of an export that was killed at its end.
     verify
         First read every stored byte and compare it with its receipt.
     listen
@@ -58,7 +63,7 @@ def export_release(
     IncompleteReleaseError
         If the release differs from its manifest.
     StoreError
-        If something is there already, or it cannot be written.
+        If something else is there already, or it cannot be written.
 
     Notes
     -----
@@ -69,14 +74,21 @@ def export_release(
     metadata of each file as ``privpipe``.
     """
     url, out_url = as_url(url), as_url(out_url)
-    whole = not is_folder(out_url)
+    whole, place = not is_folder(out_url), local_path(out_url) or out_url.rstrip("/")
     header = check_release(url, verify=verify)
     released = _Released(url, header, listen, is_text=whole and out_url.endswith(".csv"))
+    ends = np.cumsum(header.get("partitions") or [released.n_records]).tolist()
+    edges = enumerate(pairwise([0, *ends]))
+    parts = {join(place, f"part-{number:05d}.parquet"): rows for number, rows in edges}
     try:
-        if whole:
-            _write_file(released, out_url)
+        if _is_taken(place, whole=whole):
+            if not _is_written(released, place, {place: (0, ends[-1])} if whole else parts):
+                raise layout.already_exists(place)
+            purge_workspace(place)
+        elif whole:
+            _write_file(released, place)
         else:
-            _write_folder(released, header, out_url.rstrip("/"))
+            _write_folder(released, place, parts)
         return released.n_records
     except OSError as error:
         problem = error.strerror or type(error).__name__
@@ -100,12 +112,54 @@ def is_folder(out_url: str) -> bool:
     )
 
 
-def _write_folder(released: "_Released", header: Mapping[str, Any], out_url: str) -> None:
+def _is_taken(out_url: str, *, whole: bool) -> bool:
+    """Whether something is at a place that readers take for an export."""
+    is_object = whole and local_path(out_url) is None
+    return exists_file(out_url) if is_object else layout.exists(out_url, SUCCESS)
+
+
+def _is_written(released: "_Released", out_url: str, parts: Parts) -> bool:
+    """Whether what is at a place is what would be written there, byte for byte, and no more."""
+    if out_url not in parts:
+        expected = {SUCCESS, *(name.rpartition("/")[2] for name in parts)}
+        if set(list_names(out_url)) != expected:
+            return False
+    with suppress(_DiffersError, FileNotFoundError, IsADirectoryError):
+        for place, (start, stop) in parts.items():
+            with fsspec.open(place, "rb") as there:
+                _write_part(released, _Compared(there), start, stop)
+                if there.read(1):
+                    return False
+        return True
+    return False
+
+
+class _DiffersError(Exception):
+    """What is stored is not what is written."""
+
+
+class _Compared(io.RawIOBase):
+    """Compares what is written with a file that is there, up to the first difference."""
+
+    def __init__(self, there: Any) -> None:
+        self._there = there
+
+    def writable(self) -> bool:
+        """As PyArrow requires."""
+        return True
+
+    def write(self, content: Any) -> int:
+        """Raise `_DiffersError` unless the same follows there."""
+        if self._there.read(len(content)) != bytes(content):
+            raise _DiffersError
+        return len(content)
+
+
+def _write_folder(released: "_Released", out_url: str, parts: Parts) -> None:
     """A file for each partition that the release keeps."""
-    ends = np.cumsum(header.get("partitions") or [int(header["n_records"])]).tolist()
     with hold_destination(out_url, last=SUCCESS) as work:
-        for number, (start, stop) in enumerate(pairwise([0, *ends])):
-            system, path = fsspec.core.url_to_fs(join(work, f"part-{number:05d}.parquet"))
+        for place, (start, stop) in parts.items():
+            system, path = fsspec.core.url_to_fs(work + place.removeprefix(out_url))
             system.makedirs(os.path.dirname(path), exist_ok=True)
             with system.open(path, "wb") as file:
                 _write_part(released, file, start, stop)
@@ -121,11 +175,9 @@ def _write_file(released: "_Released", out_url: str) -> None:
             move_made(work, path)
         return
     with hold_workspace(out_url):  # of two exports to one place the second is refused
-        with reaching(out_url):
-            system, target = fsspec.core.url_to_fs(out_url)
-            taken = system.exists(target)
-        if taken:
+        if exists_file(out_url):
             raise layout.already_exists(out_url)
+        system, target = fsspec.core.url_to_fs(out_url)
         # Closed it would be visible, however little of it is written.
         file = system.open(target, "wb", autocommit=False)
         try:

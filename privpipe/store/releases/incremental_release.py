@@ -307,7 +307,7 @@ def withdraw_partition(
     Returns
     -------
     number, n_records
-        The new generation, and how many records it has no more.
+        The generation, and how many records it has no more: none where they were withdrawn before.
 
     Raises
     ------
@@ -317,12 +317,11 @@ def withdraw_partition(
         If another process writes, or it cannot be noted.
     """
     found = read_incremental(url)
-    # Of one that was killed marks are noted already, and what is left of it is done.
-    marks = _find_marks(url, name, found[1], named, others) if found else set[str]()
-    if not found or not marks - {*(() if has_workspace(url) else found[1].withdrawn)}:
+    # Of one that is withdrawn the marks are noted already, and what is left of it is done.
+    if not found or not _find_marks(url, name, found[1], named, others):
         raise OptionError(
             f"{shown(url)} has no part of a partition {name!r}.",
-            remedy="Give the name it has in the collection; it may be withdrawn already.",
+            remedy="Give the name it has in the collection.",
             code="partition",
         )
     with hold_workspace(url):
@@ -358,5 +357,9 @@ def _find_marks(
     """Marks of what has a name, by the collection or by what a part was made of."""
     ledger = PrivateLedger(url)
     elsewhere, mine = ({*map(ledger.mark_content, some)} for some in (others, named))
+    retired = (ledger.read(one.id) for one in state.retired)
+    # By its digest: what was replaced under this name is retired as well, and not withdrawn.
+    gone = {ledger.mark_content(one["content"]) for one in retired if one.get("name") == name}
     # A part keeps its name while its records lie under another one by now.
-    return mine | {part.content for part in ledger.find_parts(name, state.parts)} - elsewhere
+    live = {part.content for part in ledger.find_parts(name, state.parts)} - elsewhere
+    return mine | live | gone.intersection(state.withdrawn)

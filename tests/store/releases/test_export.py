@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from privpipe.errors import FormatError, IncompleteReleaseError, OptionError, StoreError
-from privpipe.store.access.workspace import remove_workspace
+from privpipe.store.access.workspace import has_workspace, hold_workspace, remove_workspace
 from privpipe.store.arrays.blocks import write_block
 from privpipe.store.arrays.layout import FEATURES, ArrayPlan
 from privpipe.store.collections.ingest import IngestOptions, ingest
@@ -97,8 +97,7 @@ def test_export_release__a_folder_holds_a_file_per_partition(tmp_path, request, 
     for j, name in enumerate("abc"):
         found = np.concatenate([part.column(name).to_numpy() for part in parts])
         np.testing.assert_array_equal(found, whole[FEATURES][:, j])
-    with pytest.raises(StoreError, match=r"out\.parquet exists"):
-        export_release(url, f"{place}/out.parquet/")
+    assert export_release(url, f"{place}/out.parquet/") == N
     # What was one partition is one again.
     options = IngestOptions(layout=SourceLayout(labels=("town", "score")))
     schema = ingest(f"{place}/out.parquet/", f"{place}/again.zarr", options)
@@ -187,6 +186,42 @@ def test_export_release__nothing_is_overwritten_and_only_tables_are_written(tmp_
     with pytest.raises(StoreError, match="cannot be made"):
         export_release(url, str(tmp_path / "there.parquet" / "x.parquet"))
     assert (tmp_path / "there.parquet").read_bytes() == b"x"
+
+
+@pytest.mark.parametrize("where", ["local", "memory"])
+@pytest.mark.parametrize("name", ["r.parquet", "r.csv", "folder/"])
+def test_export_release__what_is_there_already_is_done(tmp_path, request, where, name):
+    """A kill after the last rename: the same command again said `exists`, as an error."""
+    place = choose_place(where, tmp_path, request)
+    url, _ = make_release(f"{place}/r.zarr", {"partitions": [10, 13]})
+    out = f"{place}/{name}"
+    assert export_release(url, out) == export_release(url, out) == N
+    with hold_workspace(out):  # of the one that was killed
+        assert has_workspace(out)
+    assert export_release(url, out) == N
+    assert not has_workspace(out)
+    file = f"{out}part-00001.parquet" if out.endswith("/") else out
+    with fsspec.open(file, "rb") as opened:
+        content = opened.read()
+    for other in (content[:-9], content + b"x", content[:200] + b"x" + content[201:], b""):
+        with fsspec.open(file, "wb") as opened:
+            opened.write(other)
+        with pytest.raises(StoreError, match="exists; nothing is ever"):
+            export_release(url, out)
+    with fsspec.open(file, "rb") as opened:
+        assert opened.read() == b""
+
+
+def test_export_release__a_folder_that_holds_more_is_another(tmp_path):
+    url, _ = make_release(tmp_path / "r.zarr")
+    out = tmp_path / "out"
+    export_release(url, out)
+    (out / "mine.parquet").write_bytes(b"x")
+    with pytest.raises(StoreError, match="out exists"):
+        export_release(url, out)
+    (tmp_path / "other.parquet").mkdir()
+    with pytest.raises(StoreError, match="exists"):
+        export_release(url, tmp_path / "other.parquet")
 
 
 def test_export_release__a_damaged_release_leaves_no_file(tmp_path):
