@@ -200,21 +200,10 @@ def write_block(
     return Receipt(run, chunk, rows, tuple(stored), time.perf_counter() - begun)
 
 
-def measure_object(store: Store, plan: ArrayPlan, chunk: int) -> Stored:
-    """Length and checksum of the stored bytes of a chunk.
-
-    Raises
-    ------
-    IncompleteReleaseError
-        If the object is not there.
-    """
+def measure_object(store: Store, plan: ArrayPlan, chunk: int) -> Stored | None:
+    """Length and checksum of the stored bytes of a chunk; None where there are none."""
     found = measure_bytes(store, chunk_key(plan, chunk))
-    if found is None:
-        raise IncompleteReleaseError(
-            f"Chunk {chunk} of {plan.name!r} is missing.",
-            remedy="Run the job again; it writes what is missing.",
-        )
-    return Stored(plan.name, *found)
+    return None if found is None else Stored(plan.name, *found)
 
 
 def check_receipts(

@@ -89,5 +89,6 @@ def read_basis(url: str) -> Basis:
         read,
         FormatError,
         f"The basis of the factored release {shown(url)} cannot be read",
-        remedy="The release was damaged after it was published: get it again.",
+        remedy="The release was damaged after it was published. Get another copy from whoever "
+        "released it, who may have to run it again.",
     )

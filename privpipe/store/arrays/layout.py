@@ -34,6 +34,8 @@ RELEASED = "released"
 """Variable of a release that may withhold records: 1 where the record was released, else 0."""
 ROOT_DOCUMENT = "zarr.json"
 SEAL = "sha256"
+ANOTHER_COPY = "Get another copy from whoever released it, who may have to run it again."
+"""The remedy for readers of a damaged release, who cannot run anything."""
 NAMES = "feature"
 """Array of a release that names its features, as the dimension is called."""
 
@@ -220,7 +222,9 @@ def read_header(url: str, expected: str) -> Mapping[str, Any]:
     if not sealed:
         raise FormatError(
             f"The header of {shown(url)} is damaged: it differs from its own digest.",
-            remedy=f"Restore the {expected}'s zarr.json, or make the {expected} again.",
+            remedy=ANOTHER_COPY
+            if expected == "release"
+            else f"Restore the {expected}'s zarr.json, or make the {expected} again.",
             code="header-damaged",
         )
     return header
@@ -271,7 +275,9 @@ def using_header(url: str, expected: str) -> Iterator[None]:
         pass
     raise FormatError(
         f"The header of {shown(url)} is damaged: it is none that privpipe writes of a {expected}.",
-        remedy=f"Get the {expected} again from where it came, or make it again.",
+        remedy=ANOTHER_COPY
+        if expected == "release"
+        else f"Get the {expected} again from where it came, or make it again.",
         code="header-damaged",
     )
 
@@ -291,15 +297,17 @@ def read_promise(header: Mapping[str, Any]) -> Guarantee:
     return said
 
 
-def check_documents(url: str, names: tuple[str, ...], digest: str) -> Mapping[str, bytes]:
+def check_documents(
+    url: str, names: tuple[str, ...], digest: str, *, released: bool = False
+) -> Mapping[str, bytes]:
     """Documents of a store of ours; FormatError if they are not as they were written."""
     # By the names that the plan has: what else was put there is not looked at.
     documents = read_many(open_store(url, read_only=True), names)
     if digest_documents(documents) != digest:
+        problem = f"The descriptions of the arrays in {shown(url)} are damaged."
+        remedy = "Restore it from where it came, or make it again."
         raise FormatError(
-            f"The descriptions of the arrays in {shown(url)} are damaged.",
-            remedy="Restore it from where it came, or make it again.",
-            code="documents-damaged",
+            problem, remedy=ANOTHER_COPY if released else remedy, code="documents-damaged"
         )
     return documents
 
@@ -346,6 +354,6 @@ def explain_tampering(problem: str) -> IncompleteReleaseError:
     """The error for a release that is not as it was published."""
     return IncompleteReleaseError(
         problem,
-        remedy="The release was changed after it was published: get it again.",
+        remedy=f"The release was changed after it was published. {ANOTHER_COPY}",
         code="manifest",
     )

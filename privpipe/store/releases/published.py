@@ -29,6 +29,12 @@ from privpipe.store.arrays import blocks, factored_basis, layout
 from privpipe.store.arrays.blocks import Receipt, measure_object, read_block
 from privpipe.store.keyring.registers import Shared
 
+DAMAGED = (
+    "The release was damaged after it was published. Get another copy from whoever released it, "
+    "who may have to run it again."
+)
+"""The remedy for readers, who cannot run anything."""
+
 
 def check_release(
     url: str, *, verify: bool = False, listen: Listener = unheard
@@ -60,7 +66,8 @@ def _check_whole(url: str, header: Mapping[str, Any], *, verify: bool, listen: L
     documents += list_keys(store, f"{factored_basis.BASIS}/")
     if layout.NAMES not in header["arrays"]:
         documents += list_keys(store, f"{layout.NAMES}/")
-    layout.check_documents(url, tuple(documents), str(header.get("documents_sha256")))
+    digest = str(header.get("documents_sha256"))
+    layout.check_documents(url, tuple(documents), digest, released=True)
     damaged = 0
     for number, name in enumerate(header["arrays"]):
         array = zarr.open_array(store, path=name, mode="r")
@@ -77,7 +84,7 @@ def _check_whole(url: str, header: Mapping[str, Any], *, verify: bool, listen: L
     if damaged:
         raise IncompleteReleaseError(
             f"{damaged} stored chunks of {shown(url)} are missing or differ from their receipts.",
-            remedy="The release was damaged after it was published: get it again.",
+            remedy=DAMAGED,
             code="damaged",
         )
 
@@ -116,7 +123,7 @@ def read_receipts(url: str, header: Mapping[str, Any]) -> list[Receipt]:
         read,
         IncompleteReleaseError,
         f"The receipts of {shown(url)} cannot be read",
-        remedy="The release was damaged after it was published: get it again.",
+        remedy=DAMAGED,
         code="manifest",
     )
 
@@ -264,11 +271,8 @@ def _describe(url: str, header: Mapping[str, Any], arrays: Mapping[str, int]) ->
 def _check_named(url: str) -> Mapping[str, Any]:
     if layout.exists(url):
         return check_release(url)
-    raise StoreError(
-        f"[audit] earlier names {shown(url)}, where there is no release.",
-        remedy="Name a published release, or leave it out.",
-        code="missing",
-    )
+    problem = f"[audit] earlier names {shown(url)}, where there is no release."
+    raise StoreError(problem, remedy="Name a published release, or leave it out.", code="missing")
 
 
 def _other_records(what: str, remedy: str) -> OptionError:

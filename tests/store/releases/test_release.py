@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from privpipe.errors import IncompleteReleaseError, StoreError
+from privpipe.errors import IncompleteReleaseError, PrivpipeError, StoreError
 from privpipe.store.arrays.blocks import Receipt, check_receipts, digest_receipts, write_block
 from privpipe.store.arrays.layout import FEATURES, ArrayPlan, chunk_key
 from privpipe.store.releases.published import check_release
@@ -76,6 +76,30 @@ def test_find_damaged__sees_a_missing_object_of_any_array(
 ) -> None:
     (Path(plan.data_url) / chunk_key(array, 2)).unlink()
     assert find_damaged(plan, receipts) == [2]
+
+
+@pytest.mark.parametrize("verify", [True, False])
+def test_check_release__of_what_is_damaged_has_a_remedy_for_readers(
+    plan: ReleasePlan, receipts: list[Receipt], verify: bool
+) -> None:
+    """A reader cannot run the job again, nor restore what only its owner has."""
+    publish_release(plan, dict(enumerate(receipts)), {})
+    checked = 0
+    for file in sorted(path for path in Path(plan.url).rglob("*") if path.is_file()):
+        content = file.read_bytes()
+        file.write_bytes(content[:-9] + b"x" + content[-8:])
+        is_root = file.parent == Path(plan.url)
+        if is_root or verify or "c" not in file.parts:
+            with pytest.raises(PrivpipeError) as caught:
+                check_release(plan.url, verify=verify)
+            assert "Get another copy from whoever released it" in caught.value.remedy or is_root
+            checked += 1
+        file.unlink()
+        if not is_root:
+            with pytest.raises(PrivpipeError, match="Get another copy from whoever released it"):
+                check_release(plan.url, verify=verify)
+        file.write_bytes(content)
+    assert checked > 5
 
 
 def test_check_release__sees_chunks_that_changed_places_after_publishing(
