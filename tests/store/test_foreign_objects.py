@@ -56,6 +56,38 @@ def test_run__into_a_folder_of_others_is_refused_at_once_and_purge_leaves_all(pl
     assert keys_of(f"{place}/mine") == ["other.zarr/zarr.json"]
 
 
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("/a::b.zarr", "names a place within another, by ::"),
+        ("", "is a whole bucket"),
+        ("/", "is a whole bucket"),
+        ("/x//a.zarr", "has a folder without a name"),
+        ("//a.zarr", "has a folder without a name"),
+        ("-none/a.zarr", r"The bucket of .* does not exist\. Check its name"),
+    ],
+)
+def test_place_in_a_bucket__that_can_be_none_is_named_before_work(
+    bucket: str, name: str, message: str, tmp_path: Path
+) -> None:
+    """Errors of the client, leases lost to no one, chunks that were missing at once."""
+    url, records = f"{bucket}{name}", str(tmp_path / "r.zarr")
+    write_small_collection(records, n_records=60)
+    options = make_options(records, url)
+    for write in (
+        lambda: ingest(write_table(tmp_path), url),
+        lambda: append_one(write_table(tmp_path), url),
+        lambda: run_serially(options),
+    ):
+        with serial_flows(), pytest.raises(PrivpipeError, match=message) as caught:
+            write()
+        assert bucket in caught.value.message
+        assert caught.value.code == ("not-found" if "none" in name else "place")
+    with pytest.raises(PrivpipeError, match="::" if "::" in name else "No collection can be read"):
+        open_collection(url)
+    assert keys_of(f"{bucket}/x") == keys_of(f"{bucket}/") == []
+
+
 def test_purge__removes_what_the_run_copied_and_no_more(
     place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -318,9 +318,9 @@ def write_results(
 def write_failure(release_url: str, watch: Watch | None, error: BaseException) -> None:
     """Write why a run failed; what hinders that must not hide why the run failed.
 
-    Nothing is written where the release shall not be: within its own source.
+    Nothing is written where the release shall not be: within its own source, or nowhere.
     """
-    if getattr(error, "code", "") != "output-inside-input":
+    if getattr(error, "code", "") not in ("output-inside-input", "place"):
         reason = error if isinstance(error, Exception) else None
         outcome = "interrupted" if reason is None else "failed"
         with suppress(OSError, PrivpipeError):

@@ -39,7 +39,14 @@ def hold_lease(work_url: str, *, seconds: float = LEASE_SECONDS) -> Iterator[Non
         store lets two make the same one.
     """
     holder = secrets.token_hex(8)
-    number = _take(work_url, holder, seconds)
+    try:
+        number = _take(work_url, holder, seconds)
+    except FileNotFoundError:  # a store makes folders, and no buckets
+        raise StoreError(
+            f"The bucket of {shown(work_url)} does not exist.",
+            remedy="Check its name, or make it first.",
+            code="not-found",
+        ) from None
     expires = time.time() + seconds
     stop, lost, caller = threading.Event(), threading.Event(), threading.current_thread()
 
@@ -88,11 +95,8 @@ def hold_lease(work_url: str, *, seconds: float = LEASE_SECONDS) -> Iterator[Non
         with suppress(Exception):  # what was done is done; the lease ends by itself
             _give_back(work_url, number)
     if lost.is_set():
-        raise StoreError(
-            f"The lease on {shown(work_url)} was lost to another run.",
-            remedy="Let the other run finish.",
-            code="busy",
-        )
+        problem = f"The lease on {shown(work_url)} was lost to another run."
+        raise StoreError(problem, remedy="Let the other run finish.", code="busy")
 
 
 def _raise_in(thread: threading.Thread, error: type[BaseException]) -> None:

@@ -27,7 +27,7 @@ from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
 from zarr.core.sync import sync
 from zarr.storage import FsspecStore, LocalStore, StorePath
 
-from privpipe.errors import FormatError, StoreError, printable
+from privpipe.errors import FormatError, OptionError, StoreError, printable
 from privpipe.protocols import AnyArray
 from privpipe.store.access import bounds, location
 
@@ -163,6 +163,12 @@ def open_store(url: str, *, read_only: bool = False) -> Store:
     path = location.local_path(url)
     if path is not None:
         return PlainFiles(path, read_only=read_only)
+    if "::" in url:  # within another place nothing is written
+        raise OptionError(
+            f"{location.shown(url)} names a place within another, by ::.",
+            remedy="Give the place itself, such as s3://bucket/name.zarr.",
+            code="place",
+        )
     try:
         return FsspecStore.from_url(url, read_only=read_only)
     except Exception as error:  # many kinds, depending on the file system

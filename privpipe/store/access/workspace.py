@@ -15,6 +15,7 @@ import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
+from urllib.parse import urlsplit
 
 from privpipe.errors import FormatError, OptionError, StoreError
 from privpipe.store.access import objects
@@ -117,12 +118,21 @@ def _removed(path: str) -> str:
 
 
 def check_name(url: str) -> None:
-    """Raise OptionError for a local place whose workspace could not be made, or not removed.
+    """Raise OptionError for a place whose workspace could not be made, or not removed.
 
-    Its name is longer than the place's, and longest while it is removed.
+    Its name is longer than the place's, and longest while it is removed. In a bucket it is beside
+    the place, which has a name there, and none of its folders is without one.
     """
     path = local_path(url)
     if path is None:
+        inside = urlsplit(url).path.strip("/")
+        if not inside or "//" in url.partition("://")[2]:
+            problem = "has a folder without a name" if inside else "is a whole bucket"
+            raise OptionError(
+                f"{shown(url)} {problem}.",
+                remedy="Give a place in a bucket, such as s3://bucket/folder/name.zarr.",
+                code="place",
+            )
         return
     n_bytes = len(os.fsencode(os.path.basename(path)))
     more = len(os.path.basename(_removed(_neighbour(path)))) - len(os.path.basename(path))
