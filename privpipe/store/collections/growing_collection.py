@@ -204,7 +204,7 @@ def append_partition(
     Raises
     ------
     OptionError
-        If the collection was made in one piece.
+        If the collection was made in one piece, or something else is there.
     InputError
         If the source does not fit the schema.
     StoreError
@@ -212,7 +212,16 @@ def append_partition(
         another name, or another process writes.
     """
     if _is_foreign(url):
-        raise _whole(url)
+        kind = None
+        with suppress(PrivpipeError):  # of what is no store of ours
+            kind = read_kind(url)
+        if kind == "collection":
+            raise _whole(url)
+        raise OptionError(
+            f"{shown(url)} is no growing collection of privpipe.",
+            remedy="Nothing there was changed. Append to a new place.",
+            code="not-growing",
+        )
     with hold_workspace(url):
         check_idle(url)
         try:
