@@ -16,6 +16,7 @@ from privpipe.report import audit_text
 from privpipe.report.console import say, tabulate
 from privpipe.report.work_bar import showing
 from privpipe.store.access.location import as_url, shown
+from privpipe.store.access.objects import list_names
 from privpipe.store.arrays.layout import exists, read_header
 from privpipe.store.collections.collection import open_collection
 from privpipe.store.keyring.account import MOST_DELTA, Account, Loss, TotalLoss, find_account
@@ -53,6 +54,8 @@ def account_command(url: str, *, sketch: str | None = None, limit: str = "") -> 
     ------
     OptionError
         If the limit is no such.
+    StoreError
+        If a place is named where nothing is.
     """
     allowed = _read_limit(limit)
     place = as_url(find_account(url or None))
@@ -64,6 +67,9 @@ def account_command(url: str, *, sketch: str | None = None, limit: str = "") -> 
     check_chain(place)
     account = Account(place, ties)
     losses = list(account.read_all())
+    if url and not losses and not list_names(place):
+        problem = f"There is no account at {shown(place)}: nothing is there."
+        raise StoreError(problem, remedy="Check the place.", code="not-found")
     # Partitions without a charge are in the account for their sketch alone.
     charged = [loss.partition for loss in losses if loss.n_charges]
     # Other partitions that were charged and hold records of this one.
@@ -138,7 +144,7 @@ def _show_account(
     overlaps: dict[str, dict[str, Overlap]],
 ) -> None:
     if not losses:
-        say(f"{shown(place)}: nothing was ever charged, or no account is there.")
+        say(f"{shown(place)}: nothing was ever charged.")
         return
     rows = [
         {

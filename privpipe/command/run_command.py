@@ -16,7 +16,7 @@ import fsspec
 from privpipe.command.check_command import dry_run_command
 from privpipe.command.output import talking_on_stderr
 from privpipe.command.report_command import find_release
-from privpipe.errors import GateError, OptionError
+from privpipe.errors import GateError, OptionError, StoreError
 from privpipe.pipeline.operations.prefect_server import ephemeral_server, prepare_prefect
 from privpipe.pipeline.operations.record_removal import end_exchange
 from privpipe.pipeline.runs.approval import approve_release
@@ -32,6 +32,7 @@ from privpipe.pipeline.stages.increment_check import TimeSpan, check_growing
 from privpipe.report.console import say, tabulate
 from privpipe.store.access.generation_log import newest_kind
 from privpipe.store.access.location import exists_file, local_path, shown
+from privpipe.store.access.objects import list_names
 from privpipe.store.access.workspace import has_workspace, is_held, purge_workspace, read_state
 from privpipe.store.arrays.layout import companion_url, exists, has_root, read_header
 from privpipe.store.collections.growing_collection import purge_collection
@@ -267,9 +268,9 @@ def purge_command(release: str) -> dict[str, Any]:
     Raises
     ------
     StoreError
-        If a run is writing.
+        If a run is writing, or nothing is at a place that is named.
     """
-    release = find_release(release)
+    given, release = release, find_release(release)
     # An erasure that was killed between two places is ended first: its workspace is not a
     # run's.
     end_exchange(release)
@@ -277,6 +278,10 @@ def purge_command(release: str) -> dict[str, Any]:
         say(f"{shown(release)}: partitions that no generation names removed")
         return {"release": shown(release), "removed": True}
     found = purge_parts(release) | purge_workspace(release)
+    # Of a configuration the release may not be begun yet.
+    if not found and given == release and not exists(release) and not list_names(release):
+        problem = f"There is nothing at {shown(release)}, and no workspace beside it."
+        raise StoreError(problem, remedy="Check the place.", code="not-found")
     what = "workspace removed" if found else "there was no workspace; nothing removed"
     say(f"{shown(release)}: {what}")
     return {"release": shown(release), "removed": found}

@@ -66,7 +66,7 @@ def test_json__of_the_commands_around_a_run(tmp_path: Path, ask: Ask) -> None:
     assert (code, found["records"]) == (0, 400)
     code, found = ask("status", tmp_path / "records.release.zarr")
     assert (code, found["published"]) == (0, False)
-    code, found = ask("purge", tmp_path / "records.release.zarr")
+    code, found = ask("purge", tmp_path / "p.toml")  # nothing of it is begun
     assert (code, found["removed"]) == (0, False)
     make_release(release)
     code, found = ask("inspect", release, "--verify")

@@ -210,7 +210,9 @@ def test_purge__removes_what_an_interrupted_removal_left(
     assert purge_command(url)["removed"] is True
     assert not has_workspace(url)
     assert list(tmp_path.iterdir()) == []
-    assert purge_command(url)["removed"] is False
+    with pytest.raises(StoreError, match=r"nothing at .*release\.zarr, and no workspace") as caught:
+        purge_command(url)  # as of a misspelt place, which was a success
+    assert caught.value.code == "not-found"
 
 
 def test_purge__where_nothing_can_be_locked_waits_for_the_lease(place: str) -> None:

@@ -151,6 +151,14 @@ def test_account_command__says_what_is_left(tmp_path: Path, capsys: Any) -> None
             account_command(str(tmp_path), limit=wrong)
 
 
+def test_account_command__of_a_place_where_nothing_is(tmp_path: Path) -> None:
+    """A misspelt account was one to which nothing was ever charged."""
+    for place in (tmp_path / "acount", "memory://acount"):
+        with pytest.raises(StoreError, match=r"no account at .*acount: nothing is there"):
+            account_command(str(place))
+    assert not list(tmp_path.iterdir())
+
+
 def test_account_command__says_as_many_as_a_run_allows(tmp_path: Path) -> None:
     """Without a delta a run adds epsilons up; concentrated it was said that 36 more fit, not 28."""
 
