@@ -44,3 +44,18 @@ def test_explain_budget__of_each_label_is_a_share_of_one_label(tmp_path: Path) -
     assert together is not None
     assert each is not None
     assert each.share == pytest.approx(2 * together.share)
+
+
+def test_check__a_share_that_holds_no_record_out_is_refused(tmp_path: Path) -> None:
+    """It passed, and the run failed once all was cleaned."""
+    write_standard(str(tmp_path / "records.zarr"), 60)
+    gate = "\n[gate]\nenforce = false"
+    for share in ("1e-300", "0.016"):
+        config = configure(tmp_path, audit=f"holdout = {share}{gate}")
+        with pytest.raises(
+            OptionError, match=r"holdout is .*of 60 training.*at least 0\.067"
+        ) as caught:
+            check_stage(read_options(config))
+        assert caught.value.code == "audit-too-small"
+    for share in ("0", "0.1"):
+        check_stage(read_options(configure(tmp_path, audit=f"holdout = {share}{gate}")))

@@ -84,6 +84,7 @@ def check_stage(options: RunOptions) -> Run:
     if not run.trains_on_itself:  # else the fitted names are its own
         run = replace(run, collection=collection.matched(run.fitted_schema))
     _check_released(run)
+    _check_held_out(run)
     _check_outputs(run)
     if options.gate.enforce:
         check_gate(run)
@@ -115,10 +116,8 @@ def _check_method(given: RunOptions, method: Method, roles: Mapping[Role, tuple[
             code="layout",
         )
     if lacking := [role for role in sorted(given.method.needs()) if not roles.get(role)]:
-        raise OptionError(
-            f"The method {method.name!r} needs [collection] {lacking[0]}.",
-            remedy="Name at least one variable.",
-        )
+        problem = f"The method {method.name!r} needs [collection] {lacking[0]}."
+        raise OptionError(problem, remedy="Name at least one variable.")
     if section.weights is not None and not given.method.weighs:
         raise OptionError(
             f"The method {method.name!r} counts records once; [collection] weights is set.",
@@ -250,6 +249,18 @@ def _check_released(run: Run) -> None:
             f"variable {', '.join(map(repr, published))}.",
             remedy="Set it to false: which records stood together would reveal the variable.",
             code="confidential-included",
+        )
+
+
+def _check_held_out(run: Run) -> None:
+    """The share that is held out is some record at least, which an adversary is judged on."""
+    n_records, share = run.training.schema_of_records.n_records, run.options.audit.holdout
+    # Others may be judged by labels of their own.
+    if 0 < share * n_records < 1 and run.trains_on_itself:
+        raise OptionError(
+            f"[audit] holdout is {share:g}, which of {n_records:,} training records is none.",
+            remedy=f"Hold out at least {4 / n_records:.2g}, or 0 to judge by all records.",
+            code="audit-too-small",
         )
 
 
