@@ -167,6 +167,18 @@ def columns_of(x: Any) -> tuple[str, ...]:
     return columns if all(isinstance(name, str) for name in columns) else ()
 
 
+def distinct_columns(x: Any) -> tuple[str, ...]:
+    """Names as of `columns_of`; InputError where two are equal: one column would be lost."""
+    names = columns_of(x)
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise InputError(
+            f"Several columns are named {_listed(twice)}.",
+            remedy="Give each column a name of its own.",
+            code="duplicate-names",
+        )
+    return names
+
+
 def read_codes(fitted: Any, x: Any) -> IntArray:
     """Codes of records as a categorical map numbers them, (n_records, n_attributes).
 
@@ -190,7 +202,7 @@ def read_codes(fitted: Any, x: Any) -> IntArray:
     if not named or schema is None:
         return np.asarray(by_name(fitted, fill_codes(x)))
     # Numbers without names: which category a code means depends on the table it comes from.
-    if not columns_of(x) and np.asarray(x).dtype.kind not in "OUST":
+    if not columns_of(x) and np.asarray(x).dtype.kind not in "OUSTb":
         raise InputError(
             "Records are codes without names, which another table may number otherwise.",
             remedy="Give a data frame with the categories themselves, or NamedCodes of a "

@@ -23,9 +23,9 @@ from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from privpipe.errors import InputError, OptionError
-from privpipe.fitted_names import columns_of, find_missing, with_schema
+from privpipe.fitted_names import columns_of, distinct_columns, find_missing, with_schema
 from privpipe.fitted_schema import FittedSchema
-from privpipe.numerics.finite import fill_masked
+from privpipe.numerics.finite import as_array, fill_masked
 from privpipe.protocols import AnyArray, ArrayLike, Guarantee, Method, RecordMap
 from privpipe.records.memory import Records
 from privpipe.records.schema import suggest
@@ -113,7 +113,7 @@ class RecordSanitizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]  #
             If a variable that the method needs is missing, or records do not fit.
         """
         method, options = self._read_options()
-        lazy, x, target = hasattr(X, "dask"), fill_masked(X), fill_masked(y)
+        lazy, x, target = hasattr(X, "dask"), fill_masked(X, "X"), fill_masked(y, "y")
         if self.confidential_columns is not None and confidential is not None:
             raise OptionError(
                 "The confidential variable is given twice.",
@@ -123,7 +123,7 @@ class RecordSanitizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]  #
         if lazy:
             self.n_features_in_ = _count_columns(x)
             self.__dict__.pop("feature_names_in_", None)  # of another fit
-            if found := columns_of(x):
+            if found := distinct_columns(x):
                 self.feature_names_in_ = np.array(found, object)
         else:
             checks = {"y": target, "multi_output": True, "ensure_min_samples": 2}
@@ -176,7 +176,7 @@ class RecordSanitizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]  #
         names = tuple(getattr(self, "feature_names_in_", ()))
         released, secret = self._divide(self.n_features_in_, names)
         if not hasattr(X, "dask"):
-            x = _validate(self, self._blank(fill_masked(X)), reset=False)
+            x = _validate(self, self._blank(fill_masked(X, "X")), reset=False)
             return self.map_.apply(_take(x, released) if secret else x)
         # As lazy as it is. Of an extra, as Dask.
         from privpipe.cluster.lazy import apply_lazily
@@ -220,10 +220,8 @@ class RecordSanitizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]  #
         known = dict(zip(names, range(n_features), strict=False))
         given: Any = () if self.confidential_columns is None else self.confidential_columns
         if isinstance(given, str) or not np.iterable(given):
-            raise OptionError(
-                f"confidential_columns is of type {type(given).__name__}.",
-                remedy='Give a list of columns, such as ["sex"] or [0].',
-            )
+            problem = f"confidential_columns is of type {type(given).__name__}."
+            raise OptionError(problem, remedy='Give a list of columns, such as ["sex"] or [0].')
         secret = [known.get(one, one) for one in given]
         for name, column in zip(given, secret, strict=True):
             is_number = isinstance(column, int | np.integer) and not isinstance(column, bool)
@@ -234,11 +232,8 @@ class RecordSanitizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]  #
                 )
         released = [column for column in range(n_features) if column not in secret]
         if not released:
-            raise InputError(
-                f"Of n_features = {n_features} none is left beside the confidential ones.",
-                remedy="Leave one to be released.",
-                code="shape",
-            )
+            problem = f"Of n_features = {n_features} none is left beside the confidential ones."
+            raise InputError(problem, remedy="Leave one to be released.", code="shape")
         return released, secret
 
     def _blank(self, x: Any) -> Any:
@@ -265,7 +260,7 @@ class RecordSanitizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]  #
         method = METHODS[self.method] if self.method in known else None
         if method is None:
             raise OptionError(
-                f"There is no row-wise method {self.method!r}{suggest(self.method, known)}.",
+                f"There is no row-wise method {self.method!r}{suggest(str(self.method), known)}.",
                 remedy=f"Use one of: {', '.join(known)}.",
             )
         options = self._give_options()
@@ -369,7 +364,7 @@ def score_privacy(estimator: Any, x: ArrayLike, y: ArrayLike, confidential: Arra
     -----
     It chooses among budgets and is no audit: `measure_attacks` has stronger adversaries.
     """
-    secret = np.asarray(fill_masked(confidential))
+    secret = np.asarray(fill_masked(confidential, "confidential"))
     known = ~find_missing(secret)
     secret = secret[known]
     least = int(np.unique(secret, return_counts=True)[1].min())
@@ -473,10 +468,19 @@ def _collect(x: Any, roles: Mapping[str, Any]) -> Any:
     from privpipe.store.collections.frame_collection import from_xarray
 
     given = {"features": x} | {role: one for role, one in roles.items() if one is not None}
-    arrays = {
-        role: one.to_dask_array(lengths=True) if hasattr(one, "to_dask_array") else one
-        for role, one in given.items()
-    }
+    arrays: dict[str, Any] = {}
+    for role, one in given.items():
+        lazy = one.to_dask_array(lengths=True) if hasattr(one, "to_dask_array") else one
+        arrays[role] = lazy if hasattr(lazy, "dask") else as_array(lazy, role)
+        n, shape = arrays["features"].shape[0], arrays[role].shape
+        # A length that is not known is nan, which is no length, its own neither.
+        if shape[:1] != (n,) or len(shape) > 2 or n != n:
+            name = {"features": "X", "desired": "y"}.get(role, role)
+            raise InputError(
+                f"{name} has shape {shape}, where X has {n} rows.",
+                remedy="Give one row per record; compute_chunk_sizes() finds lengths of nan.",
+                code="shape",
+            )
     found: Any = {role: (("record", role)[: one.ndim], one) for role, one in arrays.items()}
     # A column is a variable, a matrix one for each of its columns.
     names: Any = {

@@ -9,10 +9,13 @@ import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
+from dask.dataframe import from_pandas
+from scipy import sparse
 
 import privpipe
 from privpipe import Records, fit_null_space_cleaner
 from privpipe.errors import InputError, OptionError, PrivpipeError
+from privpipe.sanitizers.arrays import as_predictor
 from privpipe.sklearn import RecordSanitizer
 from tests.standard import write_standard
 
@@ -21,6 +24,9 @@ X = RNG.normal(size=(60, 5))
 Y = X[:, 0] + 0.1 * RNG.normal(size=60)
 RECORDS = Records(X, desired=Y, confidential=X[:, 1] > 0)
 CLEANER = fit_null_space_cleaner(RECORDS, utility_budget=0.1)
+LAZY = da.from_array(X, chunks=(20, 5))
+SANITIZER = RecordSanitizer(options={"utility_budget": 0.1})
+TWICE = pd.DataFrame(X[:, :3], columns=["a", "b", "a"])
 FRAME = pd.DataFrame({"a": Y, "town": ["secret"] * 60})
 
 
@@ -52,6 +58,19 @@ FRAME = pd.DataFrame({"a": Y, "town": ["secret"] * 60})
         ),
         (lambda: privpipe.write_model(X, "m.zarr"), "of type ndarray cannot be stored.*the fits"),
         (lambda: RecordSanitizer("nullspace").fit(X, Y), "'nullspace', did you mean 'null_space'"),
+        (lambda: RecordSanitizer(None).fit(X, Y), "no row-wise method None. Use one of: null_sp"),
+        (lambda: RecordSanitizer(3).fit(X, Y), "no row-wise method 3. Use one of: null_space"),
+        (lambda: SANITIZER.fit(LAZY, LAZY[:40, 0]), r"y has shape \(40,\), where X has 60 rows"),
+        (
+            lambda: SANITIZER.fit(LAZY, LAZY[:, 0], LAZY[:40, 1]),
+            r"confidential has shape \(40,\), where X has 60 rows",
+        ),
+        (lambda: SANITIZER.fit(LAZY[LAZY[:, 0] > 0], Y), r"nan rows.*compute_chunk_sizes"),
+        (
+            lambda: SANITIZER.fit(from_pandas(TWICE, npartitions=2), Y),
+            "Several columns are named 'a'",
+        ),
+        (lambda: Records(TWICE, desired=Y), "Several columns are named 'a'.*name of its own"),
         (lambda: RecordSanitizer(options="0.1").fit(X, Y), "options is of type str.*dictionary"),
         (
             lambda: RecordSanitizer(options={"utility_budget": 1, "rule": "best"}).fit(X, Y),
@@ -63,6 +82,28 @@ def test_mistake__is_told_with_the_way_out(make, message):
     with pytest.raises(PrivpipeError, match=f"(?s){message}") as caught:
         make()
     assert "secret" not in f"{caught.value} {caught.value.__context__!r}"
+
+
+SPARSE = {
+    "features": lambda x: Records(x),
+    "desired": lambda x: Records(X, desired=x),
+    "weights": lambda x: Records(X, weights=x),
+    "attributes": lambda x: Records(X, attributes=x),
+    "X": lambda x: SANITIZER.fit(x, Y),
+    "y": lambda x: SANITIZER.fit(X, x),
+    "confidential": lambda x: SANITIZER.fit(X, Y, x),
+    "Records": lambda x: CLEANER.apply(x),
+    "released": lambda x: privpipe.measure_attacks(x, X[:, 0] > 0),
+    "predictor": lambda x: as_predictor(x),
+}
+
+
+@pytest.mark.parametrize("make", [sparse.csr_matrix, sparse.coo_array])
+@pytest.mark.parametrize("name", SPARSE)
+def test_sparse_matrix__is_refused_by_the_name_of_the_argument(name, make):
+    """NumPy takes it for one object: it had "no shape", or was "no real number"."""
+    with pytest.raises(InputError, match=f"^{name}: a sparse matrix .*dense.*toarray"):
+        SPARSE[name](make(X))
 
 
 @pytest.mark.parametrize(

@@ -54,8 +54,27 @@ def keep_rows(x: AnyArray, chosen: BoolArray) -> AnyArray:
     return x if chosen.all() else x[chosen]
 
 
-def fill_masked(values: Any) -> Any:
-    """Values; what an array of NumPy masks is missing: NaN, or None where they are no floats."""
+def as_array(values: Any, name: str) -> AnyArray:
+    """An array of what is given; see `fill_masked`. Text of a list stays Python's.
+
+    NumPy's text of a fixed width has no NUL at its end, without which two classes may be one.
+    """
+    found: AnyArray = np.asarray(filled := fill_masked(values, name))
+    is_cut = found.dtype.kind in "SU" and not isinstance(filled, np.ndarray)
+    return np.asarray(filled, object) if is_cut else found
+
+
+def fill_masked(values: Any, name: str = "Records") -> Any:
+    """Values; what an array of NumPy masks is missing: NaN, or None where they are no floats.
+
+    Raises
+    ------
+    InputError
+        If they are a sparse matrix, which NumPy takes for a single object.
+    """
+    if hasattr(values, "tocsr"):
+        problem = f"{name}: a sparse matrix of {type(values).__name__} is given."
+        raise InputError(problem, remedy="Give a dense array, as of its toarray().", code="dtype")
     if not np.ma.isMA(values):
         return values
     if values.dtype.kind == "f":
@@ -76,15 +95,12 @@ def as_reals(values: Any, name: str) -> AnyArray:
     InputError
         If it holds text, objects or complex numbers; values are never quoted.
     """
-    found = np.asarray(fill_masked(values))
+    found = np.asarray(fill_masked(values, name))
     if found.dtype.kind == "f":
         return found
     # Objects may still be numbers, as of a table with mixed columns; the message never quotes one.
     with suppress(ValueError, TypeError):
         if found.dtype.kind in "biuO":
             return found.astype(np.float64)
-    raise InputError(
-        f"{name} hold something that is not a real number (dtype {found.dtype}).",
-        remedy="Leave text out, or turn it into numbers first.",
-        code="dtype",
-    )
+    problem = f"{name} hold something that is not a real number (dtype {found.dtype})."
+    raise InputError(problem, remedy="Leave text out, or turn it into numbers first.", code="dtype")

@@ -12,8 +12,8 @@ import numpy as np
 from privpipe import protocols
 from privpipe.described import described
 from privpipe.errors import InputError, OptionError
-from privpipe.fitted_names import columns_of, find_missing, natural_order, write_category
-from privpipe.numerics.finite import as_reals, fill_masked
+from privpipe.fitted_names import distinct_columns, find_missing, natural_order, write_category
+from privpipe.numerics.finite import as_array, as_reals, fill_masked
 from privpipe.numerics.kinds import code_classes, guess_classes
 from privpipe.protocols import AnyArray, ArrayLike, Column, FloatArray, IntArray, Shard, ShardSchema
 from privpipe.records.sampling import take_records
@@ -124,13 +124,11 @@ class Records(ShardsInTurn):
         numeric: str | Sequence[str] = (),
         n_shards: int = 1,
     ) -> None:
-        names = _names_of_columns(features)
-        x = np.asarray(fill_masked(features))
+        names = distinct_columns(features)
+        x = as_array(features, "features")
         if x.ndim != 2:
-            raise InputError(
-                f"features has {x.ndim} dimensions, not 2.",
-                remedy="Give an array of shape (n_records, n_features).",
-            )
+            problem = f"features has {x.ndim} dimensions, not 2."
+            raise InputError(problem, remedy="Give an array of shape (n_records, n_features).")
         x = as_reals(x, "features")
         if len(x) == 0:
             raise InputError("features has no records.", remedy="Give at least one record.")
@@ -219,13 +217,6 @@ def _is_same(one: FloatArray, other: FloatArray) -> bool:
     return bool(known.any() and (one[known] == other[known]).all())
 
 
-def _names_of_columns(table: Any) -> tuple[str, ...]:
-    """Names of a table's columns, where they are text and differ."""
-    # By no other names can records be matched later.
-    names = columns_of(table)
-    return names if len(set(names)) == len(names) else ()
-
-
 def add_sums(parts: Sequence[protocols.Sums]) -> protocols.Sums:
     """Add tuples of floats and arrays element by element, in the order given.
 
@@ -268,10 +259,8 @@ def _check_kinds(classes: Sequence[str], numeric: Sequence[str], columns: Sequen
     wrong = [name for name in (*classes, *numeric) if name not in known]
     wrong += [name for name in classes if name in numeric]
     if wrong:
-        raise OptionError(
-            f"categorical or numeric names {wrong[0]!r}, which is no variable, or in both.",
-            remedy=f"Use some of: {', '.join(sorted(known))}.",
-        )
+        problem = f"categorical or numeric names {wrong[0]!r}, which is no variable, or in both."
+        raise OptionError(problem, remedy=f"Use some of: {', '.join(sorted(known))}.")
 
 
 def _as_columns(
@@ -301,10 +290,14 @@ def _as_column(values: AnyArray, name: str, classes: bool | None) -> tuple[Float
     """
     if values.dtype.kind == "O":
         # A data frame of several types comes as objects: each column has a type of its own.
-        missing = find_missing(values)
-        if (plain := np.array(values[~missing].tolist())).dtype.kind != "O":
+        known = ~find_missing(values)
+        if (plain := np.array(values[known].tolist())).dtype.kind != "O":
             whole = np.full(len(values), np.nan)
-            whole[~missing], column = _as_column(plain, name, classes)
+            if plain.dtype.kind in "SU":  # NumPy's text has no NUL at its end
+                texts = np.array([*map(str, values[known])], object)
+                whole[known], column = _name_classes(texts, name)
+            else:
+                whole[known], column = _as_column(plain, name, classes)
             return whole, column
     if values.dtype.kind in "iu" and classes is None:
         classes = guess_classes(
@@ -318,6 +311,11 @@ def _as_column(values: AnyArray, name: str, classes: bool | None) -> tuple[Float
             remedy="Give numbers, text or booleans; leave out records without a class.",
             code="dtype",
         )
+    return _name_classes(values, name)
+
+
+def _name_classes(values: AnyArray, name: str) -> tuple[FloatArray, Column]:
+    """Classes as codes in sorted order, and what they are called."""
     codes, kinds = code_classes(values)
     return codes, Column(name, len(kinds), tuple(map(str, kinds.tolist())))
 
@@ -327,13 +325,13 @@ def _as_codes(values: ArrayLike | None, n_records: int) -> tuple[IntArray, tuple
     if values is None:
         return np.empty((n_records, 0), np.int64), ()
     table = _as_table(values, "attributes", n_records)
-    names = _names_of_columns(values) or [f"attribute_{j}" for j in range(table.shape[1])]
+    names = distinct_columns(values) or [f"attribute_{j}" for j in range(table.shape[1])]
     columns = list(zip(names, table.T, strict=True))
     if np.issubdtype(table.dtype, np.integer) and table.min(initial=0) >= -1:
         return table.astype(np.int64), tuple(
             Column(name, int(codes.max(initial=-1)) + 1) for name, codes in columns
         )
-    if table.dtype.kind not in "OUT":
+    if table.dtype.kind not in "OUTb":
         raise InputError(
             f"attributes has dtype {table.dtype}, or codes below -1: neither text nor codes.",
             remedy="Give text, or the codes 0 .. n_categories - 1, and -1 where missing.",
@@ -358,7 +356,7 @@ def _as_category(values: AnyArray, name: str) -> tuple[IntArray, Column]:
 def _as_weights(values: ArrayLike | None, n_records: int) -> FloatArray:
     if values is None:
         return np.empty(0)
-    weights = np.asarray(values, np.float64)
+    weights = np.asarray(fill_masked(values, "weights"), np.float64)
     # A negative weight would subtract a record.
     if weights.shape != (n_records,) or not (np.isfinite(weights) & (weights >= 0)).all():
         raise InputError(
@@ -371,11 +369,9 @@ def _as_weights(values: ArrayLike | None, n_records: int) -> FloatArray:
 
 def _as_table(given: ArrayLike, role: str, n_records: int, *, width: int | None = None) -> AnyArray:
     """A table with a row per record, and so many columns where that is said; of a vector one."""
-    table = np.asarray(fill_masked(given))
+    table = as_array(given, role)
     table = table[:, None] if table.ndim == 1 else table
     if table.ndim != 2 or len(table) != n_records or width not in (None, table.shape[1]):
-        raise InputError(
-            f"{role} has shape {np.shape(given)}, but features has {n_records} rows.",
-            remedy=f"Give {role} one row per record.",
-        )
+        problem = f"{role} has shape {np.shape(given)}, but features has {n_records} rows."
+        raise InputError(problem, remedy=f"Give {role} one row per record.")
     return table

@@ -10,7 +10,7 @@ import numpy as np
 
 from privpipe import protocols
 from privpipe.errors import InputError, LeftOutWarning, OptionError, PrivacyWarning
-from privpipe.numerics.finite import find_finite_rows
+from privpipe.numerics.finite import fill_masked, find_finite_rows
 from privpipe.numerics.moments import check_products
 from privpipe.protocols import ArrayLike, BoolArray, FloatArray, Oracle, S, Shard, ShardSchema, Sums
 
@@ -23,7 +23,7 @@ def as_predictor(values: ArrayLike, name: str = "predictor") -> FloatArray:
     InputError
         If it is empty, not a matrix, or holds values that are not finite.
     """
-    a = np.asarray(values, np.float64)
+    a = np.asarray(fill_masked(values, name), np.float64)
     a = a[:, None] if a.ndim == 1 else a
     problem = ""
     if a.ndim != 2 or a.size == 0:
@@ -43,10 +43,8 @@ def as_finite(values: ArrayLike | None, shape: tuple[int, ...], name: str) -> Fl
     """A finite float64 array of that shape; zeros when none is given."""
     array = np.zeros(shape) if values is None else np.asarray(values, np.float64)
     if array.shape != shape or not np.isfinite(array).all():
-        raise InputError(
-            f"{name} has shape {array.shape} or is not finite.",
-            remedy=f"Give a finite array of shape {shape}.",
-        )
+        problem = f"{name} has shape {array.shape} or is not finite."
+        raise InputError(problem, remedy=f"Give a finite array of shape {shape}.")
     return array
 
 
@@ -177,11 +175,8 @@ def check_confidential(values: ArrayLike, predictor: FloatArray) -> FloatArray:
     """A confidential predictor that fits the desired one; warns where it is a function of it."""
     confidential = as_predictor(values, "confidential predictor")
     if len(confidential) != len(predictor):
-        raise InputError(
-            f"The confidential predictor has {len(confidential)} rows, not {len(predictor)}.",
-            remedy="Give both for the same features.",
-            code="predictor",
-        )
+        problem = f"The confidential predictor has {len(confidential)} rows, not {len(predictor)}."
+        raise InputError(problem, remedy="Give both for the same features.", code="predictor")
     if not confidential.any():
         raise InputError(
             "The confidential predictor is zero: there is nothing to protect from.",

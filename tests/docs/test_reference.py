@@ -85,6 +85,10 @@ def test_error_codes__each_is_in_the_catalog_and_on_the_page() -> None:
     for code, situations in catalog.items():
         assert f"## `{code}`" in page
         assert all(one.message for one in situations), code
+    # A message that has a name, on the line before, is the message, not its name.
+    assert "The lease on <work url> was lost to another run." in {
+        one.message for one in catalog["busy"]
+    }
 
 
 @pytest.mark.parametrize(

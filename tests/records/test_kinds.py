@@ -179,3 +179,32 @@ def test_records__texts_are_categories_as_they_are():
     tracemalloc.stop()
     assert records.schema.attributes[0].categories == ("a", "a\0", "b" * 200_000)
     assert most < 50e6
+
+
+AS_GIVEN = {
+    "list": list,
+    "objects": lambda texts: np.array(texts, object),
+    "bytes": lambda texts: [text.encode() for text in texts],
+    "series": pd.Series,
+    "frame": lambda texts: pd.DataFrame({"text": texts, "number": 1.5})[["text"]],
+}
+
+
+@pytest.mark.parametrize("given", AS_GIVEN)
+def test_classes__that_a_nul_at_their_end_tells_apart_stay_apart(given):
+    """NumPy's text of a fixed width has none: two classes became one, of which nothing leaks."""
+    texts = AS_GIVEN[given](["a", "a\0", "b"] * 20)
+    (shard,) = Records(np.ones((60, 1)), desired=texts, confidential=texts).shards()
+    truth = code_targets(texts, None)[2]
+    for codes in (shard.desired, shard.confidential, truth):
+        assert codes.ravel().tolist() == [0, 1, 2] * 20
+
+
+@pytest.mark.parametrize("given", [pd.DataFrame.copy, pd.DataFrame.to_numpy])
+def test_records__attributes_may_be_truth_values_alone(given):
+    """They were refused where no other column was there; beside text they were taken."""
+    table = pd.DataFrame({"smokes": [True, False] * 30, "drinks": [True, True, False] * 20})
+    records = Records(np.ones((60, 1)), attributes=given(table))
+    assert [one.categories for one in records.schema.attributes] == [("false", "true")] * 2
+    (shard,) = records.shards()
+    np.testing.assert_array_equal(shard.attributes, table)

@@ -14,7 +14,7 @@ from privpipe.attacks.adversaries.coordinates import TrainingMatrix
 from privpipe.attacks.adversaries.evidence import Evidence, LeftOut
 from privpipe.attacks.statistics.splits import find_ties
 from privpipe.errors import InputError, OptionError
-from privpipe.numerics.finite import as_reals, fill_masked, find_empty_rows, find_finite_rows
+from privpipe.numerics.finite import as_array, as_reals, find_empty_rows, find_finite_rows
 from privpipe.numerics.kinds import code_classes, guess_classes
 from privpipe.protocols import AnyArray, ArrayLike, BoolArray, Column, FloatArray, IntArray
 
@@ -102,7 +102,7 @@ def prepare_evidence(
     auxiliary = known.get("auxiliary") or Auxiliary()
     desired, places = known.get("desired") or Auxiliary(), known.get("places")
     given = {"released": released, "raw": known.get("raw"), "noise": known.get("noise")}
-    arrays = {n: np.asarray(fill_masked(array)) for n, array in given.items() if array is not None}
+    arrays = {n: as_array(array, n) for n, array in given.items() if array is not None}
     for name, array in arrays.items():
         if array.dtype.kind not in "biuf":  # NumPy's refusals of text quote it
             arrays[name] = as_reals(array, name)
@@ -266,10 +266,8 @@ def _check_rows(arrays: dict[str, AnyArray], optional: dict[str, ArrayLike | Non
     n_records = len(arrays["released"])
     for name, array in (arrays | more).items():
         if array.ndim == 0 or len(array) != n_records:
-            raise InputError(
-                f"{name} has shape {array.shape}, but released has {n_records} rows.",
-                remedy=f"Give {name} one row per record.",
-            )
+            problem = f"{name} has shape {array.shape}, but released has {n_records} rows."
+            raise InputError(problem, remedy=f"Give {name} one row per record.")
 
 
 def _prepare_source(
@@ -335,7 +333,7 @@ def code_targets(
     truth : (n_records, n_columns), float64
         NaN where missing: NaN, or a code below 0.
     """
-    table = np.asarray(fill_masked(confidential))
+    table = as_array(confidential, "confidential")
     table = table[:, None] if table.ndim == 1 else table
     if table.ndim != 2 or table.shape[1] == 0:
         raise InputError(
@@ -346,7 +344,8 @@ def code_targets(
     if not np.issubdtype(table.dtype, np.number):
         from pandas import isna  # slow to load
 
-        coded = [np.unique(column.astype(str), return_inverse=True)[1] for column in table.T]
+        texts = (np.array([*map(str, column.tolist())], object) for column in table.T)
+        coded = [np.unique(column, return_inverse=True)[1] for column in texts]
         truth = np.where(isna(table), np.nan, np.column_stack(coded))
     elif columns is not None:
         truth, kinds = table.astype(np.float64), [column.is_categorical for column in columns]
@@ -358,10 +357,8 @@ def code_targets(
             truth[:, j] = code_classes(table[:, j])[0]
     truth[:, kinds] = np.where(truth[:, kinds] < 0, np.nan, truth[:, kinds])
     if np.isinf(truth).any():
-        raise InputError(
-            f"confidential holds {np.count_nonzero(np.isinf(truth))} infinite values.",
-            remedy="Code missing values as NaN.",
-        )
+        problem = f"confidential holds {np.count_nonzero(np.isinf(truth))} infinite values."
+        raise InputError(problem, remedy="Code missing values as NaN.")
     return names, kinds, truth
 
 
@@ -369,16 +366,12 @@ def _name_columns(width: int, columns: Sequence[Column] | None) -> list[str]:
     if columns is None:
         return ["confidential"] if width == 1 else [f"confidential_{j}" for j in range(width)]
     if len(columns) != width:
-        raise InputError(
-            f"{len(columns)} columns are named, but confidential has {width}.",
-            remedy="Name each column once.",
-        )
+        problem = f"{len(columns)} columns are named, but confidential has {width}."
+        raise InputError(problem, remedy="Name each column once.")
     names = [column.name for column in columns]
     if len(set(names)) < width:
-        raise InputError(
-            f"{width} confidential columns have {len(set(names))} distinct names.",
-            remedy="Give each its own name.",
-        )
+        problem = f"{width} confidential columns have {len(set(names))} distinct names."
+        raise InputError(problem, remedy="Give each its own name.")
     return names
 
 
@@ -469,10 +462,8 @@ def expand_codes(table: AnyArray, columns: Sequence[Column], name: str) -> AnyAr
            [0., 0., 1., 6.]])
     """
     if table.ndim != 2 or table.shape[1] != len(columns):
-        raise InputError(
-            f"{name} has shape {table.shape}, but {len(columns)} features are named.",
-            remedy="Name each feature once.",
-        )
+        problem = f"{name} has shape {table.shape}, but {len(columns)} features are named."
+        raise InputError(problem, remedy="Name each feature once.")
     parts = [
         values if column.n_categories is None else _indicate(values, column, name)
         for column, values in zip(columns, table.astype(np.float64).T, strict=True)
@@ -484,9 +475,7 @@ def _indicate(values: FloatArray, column: Column, name: str) -> FloatArray:
     n = column.n_categories or 0
     wrong = int(np.count_nonzero((values >= n) | (values != np.floor(values))))
     if wrong:
-        raise InputError(
-            f"{wrong} records of {name} have no code of {column.name!r} below {n}.",
-            remedy="Give integer codes, -1 where missing.",
-        )
+        problem = f"{wrong} records of {name} have no code of {column.name!r} below {n}."
+        raise InputError(problem, remedy="Give integer codes, -1 where missing.")
     # Whether a value is missing may say what was in it: absence is a category.
     return np.asarray(np.eye(n + 1)[np.where(values < 0, n, values).astype(np.int64)])
