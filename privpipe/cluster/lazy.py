@@ -72,10 +72,8 @@ def apply_dataset(
     _check_kinds(fitted, dataset)
     if features not in dataset:
         known = [str(name) for name in dataset.data_vars]
-        raise OptionError(
-            f"The dataset has no variable {features!r}{suggest(features, known)}.",
-            remedy=f"It has: {', '.join(known) or 'none'}.",
-        )
+        problem = f"The dataset has no variable {features!r}{suggest(features, known)}."
+        raise OptionError(problem, remedy=f"It has: {', '.join(known) or 'none'}.")
     raw = dataset[features]
     ordered = by_name(fitted, raw)
     # (by name, not by place: columns in another order are the same records)
@@ -120,10 +118,8 @@ def apply_lazily(fitted: RecordMap, x: da.Array, *, streams: StreamOf | None = N
     """
     _check_shape(fitted, x.shape)
     if np.isnan(x.shape[0]):
-        raise InputError(
-            "The number of records in each chunk is not known.",
-            remedy="Call compute_chunk_sizes() on the array first.",
-        )
+        problem = "The number of records in each chunk is not known."
+        raise InputError(problem, remedy="Call compute_chunk_sizes() on the array first.")
     # A map needs whole records; along the records nothing is moved.
     joined = x.rechunk({1: -1})
     # First record of each block: what is drawn for a record depends on its number.
@@ -170,8 +166,5 @@ def _check_kinds(fitted: Any, dataset: Any) -> None:
 
 def _check_shape(fitted: RecordMap, shape: tuple[int, ...]) -> None:
     if len(shape) != 2 or shape[1] != fitted.n_features_in:
-        raise InputError(
-            f"Features of shape {shape} do not fit a map of {fitted.n_features_in} features.",
-            remedy=f"Give (n_records, {fitted.n_features_in}).",
-            code="shape",
-        )
+        problem = f"Features of shape {shape} do not fit a map of {fitted.n_features_in} features."
+        raise InputError(problem, remedy=f"Give (n_records, {fitted.n_features_in}).", code="shape")

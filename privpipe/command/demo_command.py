@@ -118,11 +118,8 @@ def _clear(folder: str) -> None:
     }
     foreign = {name for name in there - ours if not name.startswith(workspaces)}
     if foreign or (there and MARK not in there):
-        raise StoreError(
-            f"{folder} holds something that is not of the demo.",
-            remedy="Give another folder with --out.",
-            code="exists",
-        )
+        problem = f"{folder} holds something that is not of the demo."
+        raise StoreError(problem, remedy="Give another folder with --out.", code="exists")
     for name in sorted(os.listdir(folder), key=lambda name: name == MARK):
         place = os.path.join(folder, name)
         (shutil.rmtree if os.path.isdir(place) else os.unlink)(place)

@@ -269,10 +269,8 @@ def withdraw_command(partition: str, config: str, grace: float) -> dict[str, Any
     """Withdraw, and say what is left to do."""
     options = read_options(config)
     if not options.release.incremental:
-        raise OptionError(
-            "[release] incremental is false: a whole release has no parts.",
-            remedy="Make a new release without these records.",
-        )
+        problem = "[release] incremental is false: a whole release has no parts."
+        raise OptionError(problem, remedy="Make a new release without these records.")
     if not 0 <= grace < float("inf"):
         raise OptionError(f"--grace is {grace:g}.", remedy="Give hours, 0 or more.")
     account = find_account(options.privacy.account)

@@ -64,10 +64,8 @@ def write_template(
     """
     method = given["method", "name"]
     if method not in METHODS:
-        raise OptionError(
-            f"There is no method {method!r}{suggest(method, METHODS)}.",
-            remedy=f"Use one of: {', '.join(METHODS)}.",
-        )
+        problem = f"There is no method {method!r}{suggest(method, METHODS)}."
+        raise OptionError(problem, remedy=f"Use one of: {', '.join(METHODS)}.")
     lines = [
         "# Configuration of privpipe; run it with: privpipe run THIS_FILE",
         "# A commented key shows its default. Where it says 'FILL IN', you decide.",

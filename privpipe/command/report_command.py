@@ -52,10 +52,8 @@ def report_command(release: str, *, public: bool) -> dict[str, Any]:
     except ValueError:
         raise FormatError(f"{shown(folder)}/audit.json is no JSON.", remedy="Run again.") from None
     if not isinstance(findings, dict) or findings.get("format_version") != FORMAT:
-        raise FormatError(
-            f"{shown(folder)}/audit.json is not of format {FORMAT}.",
-            remedy="Run again with this version of privpipe.",
-        )
+        problem = f"{shown(folder)}/audit.json is not of format {FORMAT}."
+        raise FormatError(problem, remedy="Run again with this version of privpipe.")
     if declared is not None:  # written since the run
         findings["declared"] = declared
     write_pages(folder, findings)

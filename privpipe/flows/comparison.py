@@ -79,11 +79,8 @@ def plan_entries(
         )
     for label, method in found:
         if METHODS[method.name].releases == "surrogate":
-            raise OptionError(
-                f"[[compare]] names {method.name!r}, whose records are no one's.",
-                remedy="Leave it out.",
-                code="surrogate",
-            )
+            problem = f"[[compare]] names {method.name!r}, whose records are no one's."
+            raise OptionError(problem, remedy="Leave it out.", code="surrogate")
         about = options.model_copy(update={"method": method, "compare": ()})
         if not method.scales:  # standardised are those that depend on it
             about = about.change("collection", standardise=False)

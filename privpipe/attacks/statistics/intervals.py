@@ -318,19 +318,15 @@ def limit_exactly(n_hits: float, n_trials: float, level: float) -> tuple[float, 
 
 def _check_counts(n_hits: int, n_trials: int) -> None:
     if n_trials < 1 or not 0 <= n_hits <= n_trials:
-        raise InputError(
-            f"A proportion of {n_hits} in {n_trials} has no interval.",
-            remedy="Give at least one trial and no more hits than trials.",
-        )
+        problem = f"A proportion of {n_hits} in {n_trials} has no interval."
+        raise InputError(problem, remedy="Give at least one trial and no more hits than trials.")
 
 
 def code_groups(groups: IntArray, n_records: int) -> tuple[IntArray, int]:
     """Codes 0 .. n_groups - 1 of the groups, and their number; InputError below two."""
     if len(groups) != n_records:
-        raise InputError(
-            f"groups has {len(groups)} entries for {n_records} records.",
-            remedy="Give one group per record.",
-        )
+        problem = f"groups has {len(groups)} entries for {n_records} records."
+        raise InputError(problem, remedy="Give one group per record.")
     kinds, codes = np.unique(groups, return_inverse=True)
     if len(kinds) < 2:
         raise InputError(

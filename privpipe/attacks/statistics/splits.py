@@ -95,11 +95,8 @@ def draw_split(
             position = _place_groups(groups, random)
         side = np.digitize(position, [1 - tune_share - test_share, 1 - test_share])
         if not np.bincount(side, minlength=3).all():
-            raise InputError(
-                f"{len(rows)} records (or their groups) are too few for train, tune and test.",
-                remedy="Use more records or groups.",
-                code="too_few_records",
-            )
+            problem = f"{len(rows)} records (or their groups) are too few for train, tune and test."
+            raise InputError(problem, remedy="Use more records or groups.", code="too_few_records")
         # A class that trains no adversary, or judges none, would pass unseen.
         if classes is None or all(
             len(np.unique(classes[side == one])) == len(np.unique(classes)) for one in (0, 2)

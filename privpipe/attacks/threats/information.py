@@ -121,10 +121,8 @@ def measure_information(
     """
     released, confidential = _as_codes(codes, "codes"), _as_codes(classes, "classes")
     if len(released) != len(confidential) or len(released) < 4:
-        raise InputError(
-            f"codes has {len(released)} records, classes {len(confidential)}.",
-            remedy="Give at least 4 records, row by row.",
-        )
+        problem = f"codes has {len(released)} records, classes {len(confidential)}."
+        raise InputError(problem, remedy="Give at least 4 records, row by row.")
     b_names = _name(attributes, "attribute", released.shape[1])
     a_names = _name([one.name for one in columns], "confidential", confidential.shape[1])
     joint = np.unique(released, axis=0, return_inverse=True)[1].ravel()
@@ -230,10 +228,8 @@ def _as_codes(values: ArrayLike, name: str) -> IntArray:
     table = np.asarray(fill_codes(values))
     table = table[:, None] if table.ndim == 1 else table
     if table.ndim != 2 or not (np.issubdtype(table.dtype, np.integer) or table.dtype == np.bool_):
-        raise InputError(
-            f"{name} has shape {table.shape} and dtype {table.dtype}.",
-            remedy="Give integer codes, one row per record.",
-        )
+        problem = f"{name} has shape {table.shape} and dtype {table.dtype}."
+        raise InputError(problem, remedy="Give integer codes, one row per record.")
     return table.astype(np.int64)
 
 

@@ -152,10 +152,8 @@ def draw_pairs(
     """
     x, z = np.asarray(raw), np.asarray(released)
     if len(x) != len(z) or len(x) < 20:
-        raise InputError(
-            f"raw has {len(x)} records, released {len(z)}.",
-            remedy="Give at least 20 pairs, row by row.",
-        )
+        problem = f"raw has {len(x)} records, released {len(z)}."
+        raise InputError(problem, remedy="Give at least 20 pairs, row by row.")
     # Both matrices of the sample fit their bound in double precision.
     fits = max(options.max_bytes // (8 * max(int(x.shape[-1]), int(z.shape[-1]), 1)), 20)
     order = np.random.default_rng(options.seed).permutation(len(x))

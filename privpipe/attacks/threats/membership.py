@@ -92,10 +92,8 @@ def measure_membership(
     inside, outside = (np.asarray(a, np.float64).ravel() for a in (members, others))
     for name, values in (("members", inside), ("others", outside)):
         if len(values) < 10 or not np.isfinite(values).all():
-            raise InputError(
-                f"{name} has {len(values)} values, {(~np.isfinite(values)).sum()} not finite.",
-                remedy="Give at least ten finite values of each kind.",
-            )
+            problem = f"{name} has {len(values)} values, {(~np.isfinite(values)).sum()} not finite."
+            raise InputError(problem, remedy="Give at least ten finite values of each kind.")
     truth = np.concatenate([np.ones(len(inside), np.int64), np.zeros(len(outside), np.int64)])
     # Little surprise means a member, so that the ranking is turned.
     surprise, level = np.concatenate([inside, outside]), options.level
@@ -139,10 +137,8 @@ def measure_surprise(records: FloatArray, surrogate: FloatArray) -> FloatArray:
         Small where the surrogate holds a near copy.
     """
     if records.shape[1] != surrogate.shape[1]:
-        raise InputError(
-            f"records have {records.shape[1]} columns, the surrogate {surrogate.shape[1]}.",
-            remedy="Give the same columns in the same order.",
-        )
+        problem = f"records have {records.shape[1]} columns, the surrogate {surrogate.shape[1]}."
+        raise InputError(problem, remedy="Give the same columns in the same order.")
     mean, scale = surrogate.mean(axis=0), surrogate.std(axis=0)
     varies = scale > 0
     mine, theirs = ((x - mean)[:, varies] / scale[varies] for x in (records, surrogate))

@@ -339,10 +339,8 @@ def trace(
     others : (n_others // 2,)
     """
     if len(others) < 20:
-        raise InputError(
-            f"{len(others)} records that are not in are too few to trace by.",
-            remedy="Hold out more.",
-        )
+        problem = f"{len(others)} records that are not in are too few to trace by."
+        raise InputError(problem, remedy="Hold out more.")
     frame = find_frame(released)
     # Whoever traces has records of the population that are not in; these may not judge as well.
     inside, known, judged = (rows @ frame.T for rows in (members, others[::2], others[1::2]))

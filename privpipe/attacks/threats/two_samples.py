@@ -143,11 +143,8 @@ def compare_samples(
         if about["score"] in options.decides
     ]
     if not found:
-        raise InputError(
-            "No adversary could be trained to distinguish the samples.",
-            remedy="Name other adversaries.",
-            code="no_adversary",
-        )
+        problem = "No adversary could be trained to distinguish the samples."
+        raise InputError(problem, remedy="Name other adversaries.", code="no_adversary")
     n_unknown = sum(outcome.status == "unknown" for outcome in report.outcomes)
     return TwoSampleReport(tuple(found), size, size, n_unknown)
 

@@ -118,10 +118,8 @@ def load_map(url: str, digest: str) -> protocols.RecordMap:
     """Worker side: open a model once per process, and only the one that was fitted."""
     fitted = open_model(url)
     if digest_map(fitted) != digest:
-        raise FormatError(
-            "The stored model is not the one of this run.",
-            remedy="Do not change a run's workspace while it works.",
-        )
+        problem = "The stored model is not the one of this run."
+        raise FormatError(problem, remedy="Do not change a run's workspace while it works.")
     trust_code(fitted)  # the digest covers the code, and the driver read the code from its file
     return fitted
 

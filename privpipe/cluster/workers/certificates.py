@@ -92,10 +92,8 @@ def make_certificates(
         If there are certificates already and `renew` is not set, or `days` is below 1.
     """
     if not 1 <= days <= AUTHORITY_DAYS:
-        raise OptionError(
-            f"Certificates of {days} days are requested.",
-            remedy=f"Give --days from 1 to {AUTHORITY_DAYS}.",
-        )
+        problem = f"Certificates of {days} days are requested."
+        raise OptionError(problem, remedy=f"Give --days from 1 to {AUTHORITY_DAYS}.")
     place = Path(folder)
     place.mkdir(mode=0o700, parents=True, exist_ok=True)
     # mkdir leaves the mode of a folder that was there.

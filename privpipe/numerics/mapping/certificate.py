@@ -169,10 +169,8 @@ def _check_numbers(p: FloatArray, x: AnyArray, g: FloatArray, sparse: Any) -> fl
     if np.isnan(g).any() or (g == np.inf).any():
         raise InputError("potentials are NaN or infinite.", remedy="Give numbers in nats.")
     if not np.isfinite(sparse.data).all() or (sparse.data < 0).any():
-        raise InputError(
-            "mapping holds a negative or non-finite probability.",
-            remedy="Give probabilities of 0 or more.",
-        )
+        problem = "mapping holds a negative or non-finite probability."
+        raise InputError(problem, remedy="Give probabilities of 0 or more.")
     error = float(np.abs(np.bincount(sparse.col, sparse.data, n) - 1).max())
     if error > _SUM_TOLERANCE:
         raise InputError(
@@ -214,10 +212,8 @@ def _price(
     place = np.ascontiguousarray(x if kind < _MATRIX else cost, dtype=np.float64)
     # That a distance only adds is used below: pairs are passed over without it.
     if kind == _MATRIX and not ((place >= 0) & (place < np.inf)).all():
-        raise InputError(
-            "distortion holds negative or non-finite distances.",
-            remedy="Give finite distances of 0 or more.",
-        )
+        problem = "distortion holds negative or non-finite distances."
+        raise InputError(problem, remedy="Give finite distances of 0 or more.")
     if np.abs(g).max(initial=0.0) < _EPS * len(p):
         return 0.0, 0.0  # equal potentials: no bound above 0, which holds without them
     joint, g = np.ascontiguousarray(p.T), np.ascontiguousarray(g)
@@ -243,10 +239,8 @@ def _measure_distortion(x: AnyArray, distortion: Any, sparse: Any, mass: FloatAr
         away = np.abs(x[sparse.col].astype(np.float64) - x[sparse.row])
         spent = (away**2 if distortion == "squared" else away).sum(axis=-1)
     else:
-        raise OptionError(
-            f"distortion is {distortion!r}.",
-            remedy="Use 'hamming', 'squared', 'absolute' or a matrix.",
-        )
+        problem = f"distortion is {distortion!r}."
+        raise OptionError(problem, remedy="Use 'hamming', 'squared', 'absolute' or a matrix.")
     return math.fsum(sparse.data * mass[sparse.col] * spent)
 
 

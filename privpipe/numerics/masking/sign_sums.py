@@ -41,10 +41,8 @@ def plan_grid(largest: float, n_records: int) -> tuple[float, float]:
     (8.0, 1.862645149230957e-09)
     """
     if not 0 < largest < math.inf or n_records < 1:
-        raise InputError(
-            "The largest value or the number of records to be summed up is not positive.",
-            remedy="Give finite records that are not all zero.",
-        )
+        problem = "The largest value or the number of records to be summed up is not positive."
+        raise InputError(problem, remedy="Give finite records that are not all zero.")
     # Powers of two: dividing by the step is exact but for the rounding to whole numbers.
     bound = 2.0 ** math.ceil(math.log2(largest))
     return bound, bound * 2.0 ** math.ceil(math.log2(n_records)) / EXACT

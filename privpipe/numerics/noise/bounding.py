@@ -136,10 +136,8 @@ def bound_records(
            [0. , 0.5]]), 1, 0)
     """
     if kind not in _KINDS or norm not in _NORMS:
-        raise OptionError(
-            f"The bound {kind!r} in the norm {norm!r} is not known.",
-            remedy='Use "hard", "soft" or "normalise", and "l1" or "l2".',
-        )
+        problem = f"The bound {kind!r} in the norm {norm!r} is not known."
+        raise OptionError(problem, remedy='Use "hard", "soft" or "normalise", and "l1" or "l2".')
     if not 0 < threshold < math.inf:
         raise OptionError(f"The threshold is {threshold}.", remedy="Use a number above 0.")
     counts = np.zeros(2, np.int64)

@@ -119,10 +119,8 @@ def draw_categories(words: WordArray, table: CategoryTable, laws: IntArray) -> I
             remedy="Request one word per record of the stream, and name one law per record.",
         )
     if len(numbers) and not (0 <= numbers.min() and numbers.max() < table.n_laws):
-        raise InputError(
-            f"A record's law is not among the {table.n_laws} of the table.",
-            remedy="Withhold records of unknown symbols before drawing.",
-        )
+        problem = f"A record's law is not among the {table.n_laws} of the table."
+        raise InputError(problem, remedy="Withhold records of unknown symbols before drawing.")
     out = np.empty(len(numbers), np.int64)
     flat = np.ascontiguousarray(words, np.uint64).reshape(-1)
     _pick(flat, table.bounds, table.codes, table.starts, numbers.astype(np.int64), out)
@@ -179,17 +177,13 @@ def _pick(words: Any, bounds: Any, codes: Any, starts: Any, laws: Any, out: Any)
 def _check_laws(bounds: IntArray, codes: IntArray, p: FloatArray) -> None:
     fits = bounds.ndim == 1 and len(bounds) > 0 and bounds[0] == 0 and bounds[-1] == len(p)
     if not fits or codes.shape != p.shape or np.any(np.diff(bounds) < 1):
-        raise InputError(
-            f"{len(p)} probabilities do not make {len(bounds) - 1} laws.",
-            remedy="Give every law at least one entry, as a CSC matrix does.",
-        )
+        problem = f"{len(p)} probabilities do not make {len(bounds) - 1} laws."
+        raise InputError(problem, remedy="Give every law at least one entry, as a CSC matrix does.")
     if not np.all((p >= 0) & (p <= 1 + _SUM_TOLERANCE)):
         raise InputError(
             "A probability is negative, above 1 or not finite.", remedy="Use values from 0 to 1."
         )
     off = np.abs(np.add.reduceat(p, bounds[:-1]) - 1) if len(p) else np.zeros(0)
     if np.any(off > _SUM_TOLERANCE):
-        raise InputError(
-            f"{np.count_nonzero(off > _SUM_TOLERANCE)} laws do not sum to 1.",
-            remedy="Divide each by its sum.",
-        )
+        problem = f"{np.count_nonzero(off > _SUM_TOLERANCE)} laws do not sum to 1."
+        raise InputError(problem, remedy="Divide each by its sum.")

@@ -84,18 +84,14 @@ class KeyedStream:
     def __init__(self, key: bytes, *, partition: str, first_record: int, n_records: int) -> None:
         # The message never shows the key.
         if not isinstance(key, bytes) or len(key) != KEY_BYTES:
-            raise OptionError(
-                f"A stream key has {KEY_BYTES} bytes; this one does not.",
-                remedy="Take it from privpipe.store.keyring.keys.make_key.",
-            )
+            problem = f"A stream key has {KEY_BYTES} bytes; this one does not."
+            raise OptionError(problem, remedy="Take it from privpipe.store.keyring.keys.make_key.")
         if not partition:
             raise OptionError("The partition digest is empty.", remedy="Give the source's digest.")
         first, count = operator.index(first_record), operator.index(n_records)
         if first < 0 or count < 0 or first + count > MAX_RECORDS:
-            raise OptionError(
-                f"Records {first} to {first + count} are not within 0 to 2**63.",
-                remedy="Number the records of a partition from 0.",
-            )
+            problem = f"Records {first} to {first + count} are not within 0 to 2**63."
+            raise OptionError(problem, remedy="Number the records of a partition from 0.")
         self._key, self._partition = key, partition
         self._first, self._n_records = first, count
         self._buffer: WordArray | None = None
@@ -120,10 +116,8 @@ class KeyedStream:
     def part(self, start: int, stop: int) -> "KeyedStream":
         """Stream of records `start` to `stop` of this run, counted from its first record."""
         if not 0 <= start <= stop <= self._n_records:
-            raise OptionError(
-                f"Records {start} to {stop} are not within the run of {self._n_records}.",
-                remedy="Use 0 <= start <= stop <= n_records.",
-            )
+            problem = f"Records {start} to {stop} are not within the run of {self._n_records}."
+            raise OptionError(problem, remedy="Use 0 <= start <= stop <= n_records.")
         first, n = self._first + start, stop - start
         return KeyedStream(self._key, partition=self._partition, first_record=first, n_records=n)
 

@@ -210,11 +210,8 @@ def _as_stored(chosen: ChosenRecords, dtype: np.dtype[Any]) -> AnyArray:
     kind = int if dtype.kind in "iu" else float
     with suppress(ValueError, OverflowError):
         return np.array([kind(value) for value in chosen.values]).astype(dtype)
-    raise OptionError(
-        f"{chosen.name!r} holds numbers, and what it is compared with is none.",
-        remedy="Give a number as the source writes it.",
-        code="where",
-    )
+    problem = f"{chosen.name!r} holds numbers, and what it is compared with is none."
+    raise OptionError(problem, remedy="Give a number as the source writes it.", code="where")
 
 
 def _find_lonely(

@@ -38,11 +38,8 @@ def is_published(options: RunOptions, collection: Collection) -> bool:
                 remedy="Nothing was made or published. Use another place, or restore the file.",
                 code="code-changed",
             )
-    raise StoreError(
-        f"{shown(url)} exists and is of another configuration or collection. It stays.",
-        remedy="Choose another place, or remove it.",
-        code="exists",
-    )
+    problem = f"{shown(url)} exists and is of another configuration or collection. It stays."
+    raise StoreError(problem, remedy="Choose another place, or remove it.", code="exists")
 
 
 def begin_or_resume(run: Run) -> tuple[Run, bool]:

@@ -300,11 +300,8 @@ def check_gate(run: Run) -> None:
             f"So many records can show: {write_keys(forecast.suggest())}. Or train on more "
             "records, name fewer [audit] adversaries"
         )
-    raise OptionError(
-        f"The gate cannot be passed: {why}{unknown}",
-        remedy=f"{way}, {UNGATED}.",
-        code="gate-cannot-pass",
-    )
+    problem = f"The gate cannot be passed: {why}{unknown}"
+    raise OptionError(problem, remedy=f"{way}, {UNGATED}.", code="gate-cannot-pass")
 
 
 @dataclass(frozen=True)

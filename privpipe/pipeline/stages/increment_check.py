@@ -85,11 +85,8 @@ def check_growing(options: RunOptions) -> None:
     check_incremental(options)
     partitions = read_partitions(options.collection.path)
     if not partitions:
-        raise InputError(
-            f"{shown(options.collection.path)} holds no partition any more.",
-            remedy="Append one: `privpipe append`.",
-            code="empty",
-        )
+        problem = f"{shown(options.collection.path)} holds no partition any more."
+        raise InputError(problem, remedy="Append one: `privpipe append`.", code="empty")
     # The newest represents all: older ones were checked when they were released.
     check_part_of(options, find_history(options), partitions[-1], "check")
 
@@ -152,11 +149,8 @@ class TimeSpan:
 
     def __post_init__(self) -> None:
         if self.since is not None and self.until is not None and self.since > self.until:
-            raise OptionError(
-                "A backfill ends before it begins.",
-                remedy="Give --from the earlier time.",
-                code="scope",
-            )
+            problem = "A backfill ends before it begins."
+            raise OptionError(problem, remedy="Give --from the earlier time.", code="scope")
 
     def holds(self, partition: StoredPartition) -> bool:
         """Whether the partition is in the span."""

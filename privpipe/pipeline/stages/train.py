@@ -127,11 +127,8 @@ def _shards(run: Run, executor: Executor, part: Part = "fit") -> ShardedCollecti
 def _describe(fitted: RecordMap, run: Run, executor: Executor) -> Trained:
     digest = models.digest_map(fitted)
     if run.state.model_digest not in (None, digest):
-        raise StoreError(
-            "The stored model is not the one of the interrupted run.",
-            remedy="`privpipe purge`, then run again.",
-            code="other-model",
-        )
+        problem = "The stored model is not the one of the interrupted run."
+        raise StoreError(problem, remedy="`privpipe purge`, then run again.", code="other-model")
     imputes = run.options.release.nonfinite == "impute"
     guarantee, found = fitted.guarantee, count_subjects(run)
     read = ["n_features_in", "n_features_out", "reads", "draws", "keeps_features"]

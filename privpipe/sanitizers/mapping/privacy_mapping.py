@@ -269,10 +269,8 @@ def fit_privacy_mapping(
     # Of all records: a value that only those held out have needs its row, too.
     private, _ = profiles.number_private(counts)
     if fitted.n_records == 0:
-        raise InputError(
-            "no record has a known private value.",
-            remedy="Name private variables that are known for some records.",
-        )
+        problem = "no record has a known private value."
+        raise InputError(problem, remedy="Name private variables that are known for some records.")
     for column, values in zip(shards.schema.confidential, private.T, strict=True):
         # Of one value nothing is revealed; but that the law has no other, no record says.
         if (column.n_categories or 0) < 2 and len(np.unique(values)) < 2:
@@ -446,11 +444,8 @@ def check_programme(options: PrivacyMappingOptions, confidential: Any = ()) -> N
     }
     named = ", ".join(name for name, given in others.items() if given)
     if named:
-        raise OptionError(
-            f"information_budgets does not go with {named}.",
-            remedy="Take one of them out.",
-            code="budgets-alone",
-        )
+        problem = f"information_budgets does not go with {named}."
+        raise OptionError(problem, remedy="Take one of them out.", code="budgets-alone")
 
 
 METHOD = Method(

@@ -66,11 +66,8 @@ class SurrogateModel(FeatureMap):
 
     def apply(self, x: Any, stream: RecordStream | None = None) -> FloatArray:
         """Raise OptionError: no surrogate belongs to a record."""
-        raise OptionError(
-            "Masking releases surrogates, which belong to no record: none can be made of one.",
-            remedy=f"Use {self.way}, or `privpipe run`.",
-            code="surrogate",
-        )
+        problem = "Masking releases surrogates, which belong to no record: none can be made of one."
+        raise OptionError(problem, remedy=f"Use {self.way}, or `privpipe run`.", code="surrogate")
 
     def join_tiles(self, tiles: Iterable[tuple[FloatArray, FloatArray]]) -> MaskedRecords:
         """The surrogates of all tiles."""

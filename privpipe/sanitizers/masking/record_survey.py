@@ -235,11 +235,8 @@ def _check_size(rows: FloatArray, t: int) -> None:
         )
     large = int(np.count_nonzero((np.abs(rows) > LARGEST).any(axis=1)))
     if large:
-        raise InputError(
-            f"{large} of {len(rows)} records exceed {LARGEST:g} in a value: squares overflow.",
-            remedy="Ingest them in a larger unit.",
-            code="nonfinite",
-        )
+        problem = f"{large} of {len(rows)} records exceed {LARGEST:g} in a value: squares overflow."
+        raise InputError(problem, remedy="Ingest them in a larger unit.", code="nonfinite")
 
 
 def _measure_columns(rows: FloatArray, known: BoolArray) -> tuple[FloatArray, ...]:

@@ -275,11 +275,8 @@ def check_whole(whole: BoolArray, names: Sequence[str]) -> None:
 def check_clip(share: float) -> None:
     """Raise InputError where clipping changes more than single records."""
     if share > 0.05:
-        raise InputError(
-            f"clip changes {share:.1%} of all values: it would change the model.",
-            remedy="Set a larger clip.",
-            code="clip",
-        )
+        problem = f"clip changes {share:.1%} of all values: it would change the model."
+        raise InputError(problem, remedy="Set a larger clip.", code="clip")
 
 
 def name_few(names: Sequence[str], chosen: BoolArray) -> str:

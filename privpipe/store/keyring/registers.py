@@ -183,11 +183,8 @@ def _decode(
 ) -> T:
     with suppress(ValidationError):  # its text quotes the entry
         return kind.validate_json(content)
-    raise FormatError(
-        f"An entry of the register of {register} in {shown(account)} is damaged.",
-        remedy=f"Restore it: without it {unknown}.",
-        code=code,
-    )
+    problem = f"An entry of the register of {register} in {shown(account)} is damaged."
+    raise FormatError(problem, remedy=f"Restore it: without it {unknown}.", code=code)
 
 
 def align_rows(

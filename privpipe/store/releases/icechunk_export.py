@@ -66,11 +66,8 @@ def export_snapshot(
     dataset = open_dataset(url, verify=verify)
     n_records = sum(int(n) for _, n in parts)
     if dataset.sizes["record"] != n_records:
-        raise StoreError(
-            f"{shown(url)} has changed since the export began.",
-            remedy="Export it again.",
-            code="busy",
-        )
+        problem = f"{shown(url)} has changed since the export began."
+        raise StoreError(problem, remedy="Export it again.", code="busy")
     with hold_workspace(repository_url):
         repository = _open_repository(repository_url)
         written = _commit(dataset, repository, rows, parts, listen)
@@ -146,10 +143,8 @@ def _open_repository(url: str) -> Any:
             force_path_style=endpoint is not None,
         )
     else:
-        raise OptionError(
-            f"{shown(url)} is neither a folder nor an s3 bucket.",
-            remedy="Export to one of these, or as Parquet.",
-        )
+        problem = f"{shown(url)} is neither a folder nor an s3 bucket."
+        raise OptionError(problem, remedy="Export to one of these, or as Parquet.")
     return icechunk.Repository.open_or_create(storage)
 
 

@@ -367,11 +367,8 @@ def _find_edges(
         whole = np.unique(np.floor(edges))
         return whole[whole > np.nanmin(values, initial=np.inf)]
     if not len(edges):
-        raise InputError(
-            f"{name!r} has a single value, or none: there is nothing to cut.",
-            remedy="Leave it out of --bins.",
-            code="bins",
-        )
+        problem = f"{name!r} has a single value, or none: there is nothing to cut."
+        raise InputError(problem, remedy="Leave it out of --bins.", code="bins")
     return edges
 
 
