@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from numcodecs import blosc, zstd
 
 from privpipe.command.run_command import purge_command, status_command
-from privpipe.errors import PrivpipeError
+from privpipe.errors import PrivpipeError, StoreError
 from privpipe.store.access.generation_log import read_newest
 from privpipe.store.collections.collection import open_collection
 from privpipe.store.collections.growing_collection import read_partitions
@@ -225,7 +225,11 @@ def purge_all(world: World, command: Command) -> None:
     forget_process()
     for place, kind in command.places.items():
         if kind not in ("keys", "account"):
-            purge_command(world.at(place))
+            try:
+                purge_command(world.at(place))
+            except StoreError as error:  # it says so of a place where nothing is
+                if error.code != "not-found":
+                    raise
 
 
 def status_all(world: World, command: Command) -> list[str]:
