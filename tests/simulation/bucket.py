@@ -114,15 +114,25 @@ class Objects:
 
 
 class _Written(io.BytesIO):
-    def __init__(self, system: Bucket, path: str) -> None:
+    def __init__(self, system: Bucket, path: str, autocommit: bool) -> None:
         super().__init__()
-        self._system, self._path = system, path
+        self._system, self._path, self._autocommit = system, path, autocommit
+        self._content = b""
 
     def close(self) -> None:
         content = None if self.closed else self.getvalue()
         super().close()  # whatever comes of it, as fsspec's own files do
         if content is not None:
-            self._system.pipe_file(self._path, content)
+            self._content = content
+            if self._autocommit:
+                self.commit()
+
+    def commit(self) -> None:
+        """Put it."""
+        self._system.pipe_file(self._path, self._content)
+
+    def discard(self) -> None:
+        """Nothing was put."""
 
 
 class Bucket(MemoryFileSystem):
@@ -163,7 +173,7 @@ class Bucket(MemoryFileSystem):
     def _open(self, path: str, mode: str = "rb", **more: Any) -> Any:
         """A file that is put when it is closed."""
         if mode == "wb" and "data" not in more:
-            return _Written(self, path)
+            return _Written(self, path, more.get("autocommit", True))
         return super()._open(path, mode, **more)
 
     def cp_file(self, path1: str, path2: str, **more: Any) -> None:
