@@ -163,7 +163,8 @@ def apply_command(
         with fsspec.open(dest, "rb") as file:
             shutil.copyfileobj(file, sys.stdout.buffer)
     if source == "-":
-        say(f"keep     {shown(given)} private, or remove it: these are the raw records")
+        warning = f"keep     {shown(given)} private, or remove it: these are the raw records"
+        say(warning, stderr=stdout)
     return {**results, "model": shown(model), "source": shown(given), "exported": n_written}
 
 

@@ -172,6 +172,7 @@ def test_apply__reads_stdin_and_writes_stdout_for_pipes(
         written, said = capfdbinary.readouterr()
         assert written == Path(dest).read_bytes()
         assert b"drift" in said
+        assert b"these are the raw records" in said
         assert pd.read_csv(io.BytesIO(written)).shape == (400, 5)
     [spooled] = tmp_path.glob("raw-next.release.????????????.csv")
     assert [path.name for path in tmp_path.glob("next.release*.csv")] == ["next.release.csv"]
