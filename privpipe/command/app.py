@@ -339,7 +339,7 @@ def sign(
 def verify(
     release: str = RELEASE,
     key: str = Option(..., help="PEM file of the owner's public key."),
-    after: str = _text("The signature must be younger (ISO 8601)."),
+    after: str | None = Option(None, help="The signature must be younger (ISO 8601)."),
 ) -> None:
     """Check every byte of a release against its owner's signature, offline, without raw records."""
 

@@ -201,6 +201,9 @@ def say_variables(schema: CollectionSchema, statistics: WriteStatistics) -> None
         say(tabulate(rows))
 
 
+MOST_GRACE = 87_600
+"""Hours that a withdrawn partition may still be read: ten years."""
+
 COUNTED = ("n_records", "n_features", "dtype", "chunk_rows")
 """Of a schema, what `list_counts` repeats."""
 
@@ -271,8 +274,8 @@ def withdraw_command(partition: str, config: str, grace: float) -> dict[str, Any
     if not options.release.incremental:
         problem = "[release] incremental is false: a whole release has no parts."
         raise OptionError(problem, remedy="Make a new release without these records.")
-    if not 0 <= grace < float("inf"):
-        raise OptionError(f"--grace is {grace:g}.", remedy="Give hours, 0 or more.")
+    if not 0 <= grace <= MOST_GRACE:
+        raise OptionError(f"--grace is {grace:g}.", remedy=f"Give hours, 0 to {MOST_GRACE:,}.")
     account = find_account(options.privacy.account)
     url = options.collection.path
     # Without the collection by what its parts were made of.

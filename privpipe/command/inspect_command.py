@@ -16,14 +16,14 @@ from privpipe.report.console import say, say_raw, tabulate
 from privpipe.report.work_bar import showing
 from privpipe.store.access.generation_log import FORMAT as GENERATIONS
 from privpipe.store.access.generation_log import read_generation
-from privpipe.store.access.location import local_path, shown
+from privpipe.store.access.location import exists_file, local_path, shown
 from privpipe.store.arrays import layout, sealed_arrays
 from privpipe.store.collections import growing_collection, proving, writing
 from privpipe.store.collections.collection import Collection, open_collection
 from privpipe.store.keyring import account, registers
 from privpipe.store.models import open_model, read_model_header
 from privpipe.store.releases import icechunk_export, lazy_release, published, release_dataset
-from privpipe.store.releases.export import export_release
+from privpipe.store.releases.export import export_release, is_folder
 
 MOST_SHOWN = 40
 """Columns in the table of `diff`: those that changed most; `--json` has all."""
@@ -209,6 +209,8 @@ def _show_change(columns: list[dict[str, Any]], n_compared: int, n_records: int)
 def export_command(release: str, out: str, *, verify: bool) -> dict[str, Any]:
     """Export and say how many records were written."""
     path, is_snapshot = local_path(out), out.endswith(icechunk_export.SUFFIX)
+    if not is_snapshot:
+        _ = is_folder(out), exists_file(out)  # a place that can be none is not noted
     find_runs = icechunk_export.list_runs if is_snapshot else icechunk_export.list_only_run
     for run in find_runs(release):
         # Before the first byte: erasure must find an export that was killed half-way.

@@ -8,12 +8,13 @@ import os
 import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stdout, suppress
 from typing import Any
 
 from privpipe.cluster.executors.boundary import seal
 from privpipe.errors import PrivpipeError, PrivpipeWarning, StoreError
 from privpipe.report.console import say, say_raw
+from privpipe.store.access.location import explain_file_error, shown
 
 
 @contextmanager
@@ -63,8 +64,11 @@ def report_warnings() -> None:
 
 def as_ours(error: Exception) -> PrivpipeError:
     """The error as one of ours, which holds no foreign text."""
+    name, of_file = getattr(error, "filename", None), None
+    if isinstance(name, str):
+        of_file = explain_file_error(error, shown(name))
     # The text of a foreign exception may hold a record's value.
-    return error if isinstance(error, PrivpipeError) else seal(error, "privpipe")
+    return error if isinstance(error, PrivpipeError) else of_file or seal(error, "privpipe")
 
 
 def show_failure(error: PrivpipeError) -> None:
@@ -86,9 +90,12 @@ def write_new(out: str, text: str) -> None:
         # "x": never over a configuration that is there, also where two processes write.
         with open(out, "x", encoding="utf-8") as file:
             file.write(text)
+    except FileExistsError:
+        raise StoreError(f"{out} exists.", remedy="Choose another place.", code="exists") from None
     except OSError as error:
-        exists = isinstance(error, FileExistsError)
-        problem = "exists" if exists else f"cannot be written ({error.strerror})"
-        raise StoreError(
-            f"{out} {problem}.", remedy="Choose another place.", code="exists"
+        with suppress(OSError):  # what a full disk left of it would be in the way of the next
+            os.unlink(out)
+        problem = f"{out} cannot be written ({error.strerror})."
+        raise explain_file_error(error, out) or StoreError(
+            problem, remedy="Choose another place.", code="refused"
         ) from None

@@ -175,6 +175,8 @@ def test_export__writes_the_release(tmp_path, command):
     assert code == 0
     assert "23 released records" in out
     assert (tmp_path / "r.parquet").exists()
+    assert command("export", url, tmp_path / "r.parquet")[0] == 0  # it is what was to be written
+    (tmp_path / "r.parquet").write_bytes(b"of somebody")
     code, _, err = command("export", url, tmp_path / "r.parquet")
     assert code == 4
     assert "exists" in err

@@ -111,7 +111,7 @@ def test_run__a_class_too_small_publishes_nothing(tmp_path: Path, serially: None
 def test_run__no_held_out_records_publish_nothing(tmp_path: Path, serially: None) -> None:
     write_records(str(tmp_path / "records.zarr"), make_records(400))
     options = make_leaky_options(tmp_path, audit={"holdout": 0.0001}, gate={"enforce": False})
-    with pytest.raises(InputError, match="leaves too few"):
+    with pytest.raises(OptionError, match=r"0\.0001, which of 400 training records is none"):
         run_serially(options)
     assert not (tmp_path / "release.zarr").exists()
 

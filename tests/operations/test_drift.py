@@ -104,8 +104,9 @@ def test_drift__of_one_night_does_not_stop_the_nights_after_it(tmp_path: Path) -
     withdraw_command("b", config, 0.0)
     withdraw_command("d", config, 0.0)
     assert increments.release(options) == "nothing to do"
+    assert withdraw_command("b", config, 0.0)["n_records"] == 0  # it is withdrawn already
     with pytest.raises(OptionError, match="no part"):
-        withdraw_command("b", config, 0.0)
+        withdraw_command("e", config, 0.0)
     assert read_parts(url) == ["a", "c"]
 
 

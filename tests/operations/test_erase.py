@@ -36,6 +36,8 @@ from privpipe.store.collections.growing_collection import (
 )
 from privpipe.store.collections.ingest import IngestOptions, ingest
 from privpipe.store.collections.writing import read_statistics
+from privpipe.store.keyring import registers
+from privpipe.store.keyring.account import find_account
 from privpipe.store.releases.published import check_release
 from privpipe.store.sources.reading.source import SourceLayout
 from tests.flows.canaries import Canaries, search_tree
@@ -295,6 +297,19 @@ def test_erase__names_exports_that_do_not_say_of_what_and_removes_those_that_do(
     assert not (whole / "out.pq").exists()
     assert not any("out.pq" in one or "out.parquet" in one for one in left)
     assert any("out.csv, CSV" in one and "delete it" in one for one in left)
+
+
+@pytest.mark.parametrize("place", ["foo://x.parquet", "gs://b/x.parquet", "cc::s3://b/x.parquet"])
+def test_erase__is_not_held_up_by_an_export_that_cannot_be_looked_at(
+    whole: Path, place: str
+) -> None:
+    with pytest.raises(PrivpipeError):
+        export_command(str(whole / "good.zarr"), place, verify=False)
+    assert place not in [one for _, one in registers.read_exports(find_account())]
+    run = str(check_release(str(whole / "good.zarr"))["run"])
+    registers.note_export(find_account(), run, place)  # as versions before this one did
+    left = erase(whole / "w.zarr")["left"]
+    assert any(place.rpartition("/")[2] in one and "cannot be looked at" in one for one in left)
 
 
 def test_erase__a_quote_of_the_value_is_of_the_value(tmp_path: Path, sources: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import fsspec
 import numpy as np
@@ -12,7 +13,7 @@ import pytest
 
 from privpipe import open_release
 from privpipe.command.run_command import purge_command
-from privpipe.errors import IncompleteReleaseError, PrivpipeError, StoreError
+from privpipe.errors import IncompleteReleaseError, OptionError, PrivpipeError, StoreError
 from privpipe.pipeline.operations import traces
 from privpipe.pipeline.operations.record_removal import end_exchange
 from privpipe.store.access import location, objects
@@ -21,9 +22,10 @@ from privpipe.store.access.workspace import ERASED, hold_workspace, is_held, wor
 from privpipe.store.collections.collection import open_collection
 from privpipe.store.collections.growing_collection import append_partition
 from privpipe.store.collections.ingest import ingest
-from privpipe.store.releases import release_writing
+from privpipe.store.releases import export, release_writing
 from privpipe.store.releases.export import export_release
 from tests.operations.increments import append, configure, release
+from tests.store.releases.test_export import make_release
 from tests.store.serial_run import make_options, run_serially, serial_flows, write_small_collection
 
 
@@ -45,6 +47,43 @@ def test_delete__takes_a_name_for_no_pattern(place: str) -> None:
         objects.delete_place(f"{place}/{name}")
     objects.delete_tree(objects.open_store(f"{place}/q?"))
     assert keys_of(place) == ["q1/x", "q1/y[1]", "qq/x", "qq/y[1]"]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_export__leaves_what_came_to_its_place_meanwhile(
+    bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    out, write = f"{bucket}/race{fails}/x.parquet", export._write_part
+    make_release(str(tmp_path / "r.zarr"))
+
+    def intrude(*args: Any) -> None:
+        write(*args)
+        assert create_bytes(out, b"of somebody")
+        if fails:
+            raise OSError(5, "failed by the test")
+
+    monkeypatch.setattr(export, "_write_part", intrude)
+    with pytest.raises(StoreError):
+        export_release(str(tmp_path / "r.zarr"), out)
+    assert (
+        objects.read_bytes(objects.open_store(f"{bucket}/race{fails}", read_only=True), "x.parquet")
+        == b"of somebody"
+    )
+
+
+@pytest.mark.parametrize("url", ["s3://", "s3:///x.parquet", "s3:b/x", "memory:///", "gs:"])
+def test_places__with_a_scheme_and_no_bucket_are_no_folders_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str
+) -> None:
+    make_release(str(tmp_path / "r.zarr"))
+    monkeypatch.chdir(tmp_path)
+    for refused in (
+        lambda: export_release("r.zarr", url),
+        lambda: ingest(write_table(tmp_path), url),
+    ):
+        with pytest.raises(OptionError, match="names no bucket or host"):
+            refused()
+    assert {one.name for one in tmp_path.iterdir()} == {"r.zarr", "s.npz"}
 
 
 def test_run__into_a_folder_of_others_is_refused_at_once_and_purge_leaves_all(place: str) -> None:
@@ -71,7 +110,7 @@ def test_place_in_a_bucket__that_can_be_none_is_named_before_work(
     bucket: str, name: str, message: str, tmp_path: Path
 ) -> None:
     """Errors of the client, leases lost to no one, chunks that were missing at once."""
-    url, records = f"{bucket}{name}", str(tmp_path / "r.zarr")
+    url, records, before = f"{bucket}{name}", str(tmp_path / "r.zarr"), keys_of(f"{bucket}/")
     write_small_collection(records, n_records=60)
     options = make_options(records, url)
     for write in (
@@ -85,7 +124,7 @@ def test_place_in_a_bucket__that_can_be_none_is_named_before_work(
         assert caught.value.code == ("not-found" if "none" in name else "place")
     with pytest.raises(PrivpipeError, match="::" if "::" in name else "No collection can be read"):
         open_collection(url)
-    assert keys_of(f"{bucket}/x") == keys_of(f"{bucket}/") == []
+    assert keys_of(f"{bucket}/") == before
 
 
 def test_purge__removes_what_the_run_copied_and_no_more(

@@ -32,6 +32,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from privpipe.errors import ClusterError, FormatError, OptionError
+from privpipe.store.access.location import local_path, shown
 
 PARTS = ("scheduler", "worker", "client")
 AUTHORITY = "authority"
@@ -94,7 +95,10 @@ def make_certificates(
     if not 1 <= days <= AUTHORITY_DAYS:
         problem = f"Certificates of {days} days are requested."
         raise OptionError(problem, remedy=f"Give --days from 1 to {AUTHORITY_DAYS}.")
-    place = Path(folder)
+    if (path := local_path(os.fspath(folder))) is None:
+        problem = f"{shown(os.fspath(folder))} is not on this machine."
+        raise OptionError(problem, remedy="Name a local folder.", code="place")
+    place = Path(path)
     place.mkdir(mode=0o700, parents=True, exist_ok=True)
     # mkdir leaves the mode of a folder that was there.
     place.chmod(0o700)

@@ -42,6 +42,12 @@ def local_path(url: str) -> str | None:
         # A URL of a file quotes blanks as %20; a plain path is taken as it is.
         path = _absolute(unquote(parts.path))
     elif _is_remote(parts):
+        if not parts.netloc:  # fsspec would take it for a folder of that name here
+            raise OptionError(
+                f"A place with the scheme {parts.scheme!r} names no bucket or host.",
+                remedy="Give it as s3://bucket/name, and a file with a colon as ./a:b.",
+                code="place",
+            )
         return None
     else:
         path = _absolute(os.path.expanduser(url))

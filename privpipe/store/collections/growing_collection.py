@@ -211,6 +211,7 @@ def append_partition(
         If the name holds other records and is not to be replaced, the records are there under
         another name, or another process writes.
     """
+    workspace.check_name(url)
     if _is_foreign(url):
         kind = None
         with suppress(PrivpipeError):  # of what is no store of ours

@@ -300,7 +300,7 @@ def _gone(entry: KeyEntry, place: KeyFolder) -> StoreError:
 def _unknown(key_id: str) -> StoreError:
     return StoreError(
         f"There is no release key {key_id!r}.",
-        remedy="See `list_keys`, and PRIVPIPE_KEYS for the folder.",
+        remedy="`privpipe forget-key` lists those of the folder, which PRIVPIPE_KEYS names.",
         code="key_unknown",
     )
 

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.csv as pc
 import pyarrow.parquet as pq
 import zarr
+from fsspec.implementations.memory import MemoryFile
 
 from privpipe.errors import FormatError, OptionError, StoreError
 from privpipe.protocols import AnyArray
@@ -178,15 +179,17 @@ def _write_file(released: "_Released", out_url: str) -> None:
         if exists_file(out_url):
             raise layout.already_exists(out_url)
         system, target = fsspec.core.url_to_fs(out_url)
-        # Closed it would be visible, however little of it is written.
-        file = system.open(target, "wb", autocommit=False)
+        # Closed it would be visible, however little of it is written. S3 itself refuses what
+        # another put there meanwhile (s3fs 2026.1); other clients have no such mode for files.
+        mode = "xb" if "s3" in system.protocol else "wb"
+        file = system.open(target, mode, autocommit=False)
         try:
             with file:
                 _write_part(released, file, 0, released.n_records)
             file.commit()
         except BaseException:
             file.discard()
-            if system.exists(target):  # of a store that shows at once what is written
+            if isinstance(file, MemoryFile):  # which is there at once; elsewhere it is not ours
                 system.rm_file(target)
             raise
 

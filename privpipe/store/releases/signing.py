@@ -23,9 +23,9 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from zarr.storage import LocalStore
 
-from privpipe.errors import FormatError, IncompleteReleaseError, OptionError, printable
+from privpipe.errors import FormatError, IncompleteReleaseError, OptionError, StoreError, printable
 from privpipe.store.access import objects
-from privpipe.store.access.location import local_path, shown
+from privpipe.store.access.location import explain_file_error, local_path, shown
 from privpipe.store.arrays.layout import companion_url, read_kind
 from privpipe.store.releases import published, release_dataset
 
@@ -90,11 +90,23 @@ def make_signing_key(path: str) -> str:
             )
     key, pem = Ed25519PrivateKey.generate(), serialization.Encoding.PEM
     secret = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    # Never readable by others, not even between two calls.
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(secret)
     shared = key.public_key().public_bytes(pem, serialization.PublicFormat.SubjectPublicKeyInfo)
-    Path(public).write_bytes(shared)
+    made = list[str]()
+    try:
+        # Never readable by others, not even between two calls. The public one first: without it
+        # the other is no use, and neither is ever replaced.
+        for one, mode, content in ((public, 0o644, shared), (path, 0o600, secret)):
+            descriptor = os.open(one, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+            made.append(one)
+            with open(descriptor, "wb") as file:
+                file.write(content)
+    except OSError as error:
+        for one in made:
+            os.unlink(one)
+        problem = f"{shown(path)} cannot be written ({error.strerror})."
+        raise explain_file_error(error, shown(path)) or StoreError(
+            problem, remedy="Give a path in a folder that is there.", code="signing-key"
+        ) from None
     return public
 
 
@@ -145,7 +157,7 @@ def sign_release(url: str, key: str, listen: objects.Listener = objects.unheard)
 
 
 def verify_signature(
-    url: str, key: str, *, after: str = "", listen: objects.Listener = objects.unheard
+    url: str, key: str, *, after: str | None = None, listen: objects.Listener = objects.unheard
 ) -> Signed:
     """Check every object of a release against what its owner signed.
 
@@ -178,7 +190,7 @@ def verify_signature(
     if stated["subject"] != [digest]:
         raise _unsigned(url, f"has another {SUMS} than was signed", _AGAIN)
     made = Signed(_name_key(public), **stated["predicate"])
-    if after and _read_time(made.signed) <= _read_time(after):
+    if after is not None and _read_time(made.signed) <= _read_time(after):
         raise _unsigned(url, f"was signed at {made.signed}, not after {after}", _AGAIN)
     signed = {line[66:]: line[:64] for line in sums.decode().splitlines()}
     _compare(url, signed, digest_objects(url, listen))

@@ -150,7 +150,7 @@ def test_export__is_one_at_a_time_to_folders_and_buckets_of_s3(grown: Path, tmp_
     with hold_workspace(out), pytest.raises(StoreError, match="Another process"):
         export_snapshot(url, out)
     with pytest.raises(OptionError, match="neither a folder nor an s3 bucket"):
-        export_snapshot(url, "memory://people.icechunk")
+        export_snapshot(url, "memory://out/people.icechunk")
     with pytest.raises(PrivpipeError):
         export_snapshot(str(tmp_path / "nothing.zarr"), out)
     assert not Path(out).exists()

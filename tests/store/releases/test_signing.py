@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import base64
+import errno
 import json
+import os
 import shutil
 import stat
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives import serialization
 
-from privpipe.errors import FormatError, IncompleteReleaseError, OptionError, PrivpipeError
+from privpipe.errors import (
+    FormatError,
+    IncompleteReleaseError,
+    OptionError,
+    PrivpipeError,
+    StoreError,
+)
 from privpipe.store.arrays.layout import FEATURES, ArrayPlan
 from privpipe.store.releases import signing
 from privpipe.store.releases.release_writing import ReleasePlan, prepare_release, publish_release
@@ -178,6 +187,43 @@ def test_keys__another_owners_is_refused__and_none_is_in_a_message(
     assert stat.S_IMODE(Path(key).stat().st_mode) == 0o600
     with pytest.raises(OptionError, match="never replaced"):
         signing.make_signing_key(key)
+
+
+def test_keys__of_a_full_disk_leave_nothing_that_would_be_in_the_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An empty key was left, which no command would replace and none could read."""
+    path = str(tmp_path / "owner.pem")
+    with pytest.raises(StoreError, match="cannot be written"):
+        signing.make_signing_key(str(tmp_path / "nowhere" / "owner.pem"))
+    with monkeypatch.context() as patch:
+        fill_disk(patch, after=1)
+        with pytest.raises(StoreError, match="disk is full"):
+            signing.make_signing_key(path)
+    assert list(tmp_path.iterdir()) == []
+    signing.make_signing_key(path)
+
+
+def fill_disk(patch: pytest.MonkeyPatch, after: int) -> None:
+    """Files that are opened after so many are on a disk that is full."""
+    opened, n_opened = open, 0
+
+    def fail(*args: Any, **more: Any) -> Any:
+        nonlocal n_opened
+        file = opened(*args, **more)
+        n_opened += 1
+        if n_opened <= after:
+            return file
+        file.close()
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    patch.setattr("builtins.open", fail)
+
+
+def test_verify__after_nothing_is_no_time(release: str, public: str) -> None:
+    """An environment variable that is not set would have switched it off."""
+    with pytest.raises(OptionError, match="is no time"):
+        verify_signature(release, public, after="")
 
 
 def test_sign__refuses_what_is_damaged__or_has_strange_names(release: str, key: str) -> None:
