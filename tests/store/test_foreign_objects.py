@@ -63,7 +63,7 @@ def test_export__leaves_what_came_to_its_place_meanwhile(
             raise OSError(5, "failed by the test")
 
     monkeypatch.setattr(export, "_write_part", intrude)
-    with pytest.raises(StoreError):
+    with pytest.raises(StoreError, match="failed by the test" if fails else "x.parquet exists"):
         export_release(str(tmp_path / "r.zarr"), out)
     assert (
         objects.read_bytes(objects.open_store(f"{bucket}/race{fails}", read_only=True), "x.parquet")

@@ -91,6 +91,8 @@ def export_release(
         else:
             _write_folder(released, place, parts)
         return released.n_records
+    except FileExistsError:  # put there by another, while this one wrote
+        raise layout.already_exists(place) from None
     except OSError as error:
         problem = error.strerror or type(error).__name__
     raise StoreError(
