@@ -159,6 +159,11 @@ def _flag(name: str, help: str) -> Any:
     return Option(False, name, help=help)
 
 
+def _number(help: str, most: float) -> Any:
+    """An option that is 0 where it is not given."""
+    return Option(0.0, min=0.0, max=most, help=help)
+
+
 def _complete_method(incomplete: str) -> list[str]:
     from privpipe.sanitizers import METHODS
 
@@ -237,9 +242,9 @@ def resume(config: str = CONFIG) -> None:
 @_calls("check_command:check_command", START)
 def check(
     config: str = CONFIG,
-    cost_of: float = Option(0.0, help="Records to forecast the cost of, as 1e10: trains on a few."),
-    price: float = Option(0.0, help="Of an hour of one processor, for --cost-of."),
-    score: float = Option(0.0, help="Accuracy of the target: which order, and how much epsilon?"),
+    cost_of: float = _number("Records to forecast the cost of, as 1e10: trains on a few.", 1e18),
+    price: float = _number("Of an hour of one processor, for --cost-of.", 1e9),
+    score: float = _number("Accuracy of the target: which order, and how much epsilon?", 1.0),
 ) -> None:
     """Check a configuration without a cluster, and say what its budget means."""
 

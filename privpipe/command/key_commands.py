@@ -203,7 +203,7 @@ def _forget(name: str) -> tuple[KeyEntry, ...]:
         raise StoreError(
             f"The release {shown(name)} drew from no key of this key folder.",
             remedy="Only mappings and noise draw at random; see PRIVPIPE_KEYS for the folder.",
-            code="key_unknown",
+            code="key-unknown",
         )
     return forgotten
 

@@ -87,6 +87,9 @@ def test_json__of_the_commands_around_a_run(tmp_path: Path, ask: Ask) -> None:
         (("frobnicate",), 2, "usage"),
         (("run", "x.toml", "--frob"), 2, "usage"),
         (("demo", "--records", "many"), 2, "usage"),
+        (("check", "x.toml", "--cost-of", "nan"), 2, "usage"),
+        (("check", "x.toml", "--price", "-3"), 2, "usage"),
+        (("check", "x.toml", "--score", "1e400"), 2, "usage"),
     ],
 )
 def test_json__of_a_failure(

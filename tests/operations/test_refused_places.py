@@ -143,6 +143,8 @@ def test_certificates__are_private_signed_and_renewed(tmp_path: Path) -> None:
     assert renewed[0].expires > made[0].expires
     with pytest.raises(OptionError):
         make_certificates(tmp_path / "others", days=0)
+    with pytest.raises(OptionError, match="is no folder"):  # was "a fault of privpipe"
+        make_certificates(folder / "authority.pem")
 
 
 def test_certificates__doctor_tells_expired_foreign_and_open_ones(

@@ -95,8 +95,9 @@ def make_certificates(
     if not 1 <= days <= AUTHORITY_DAYS:
         problem = f"Certificates of {days} days are requested."
         raise OptionError(problem, remedy=f"Give --days from 1 to {AUTHORITY_DAYS}.")
-    if (path := local_path(os.fspath(folder))) is None:
-        problem = f"{shown(os.fspath(folder))} is not on this machine."
+    path = local_path(os.fspath(folder))
+    if path is None or (os.path.exists(path) and not os.path.isdir(path)):
+        problem = f"{shown(os.fspath(folder))} is no folder of this machine."
         raise OptionError(problem, remedy="Name a local folder.", code="place")
     place = Path(path)
     place.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -395,7 +395,10 @@ def _walk_files(path: str) -> Iterator[str]:
     return (os.path.join(folder, name) for folder, _, names in os.walk(path) for name in names)
 
 
-def check_no_links(url: str, *, skip: Collection[str] = ()) -> None:
+NOT_FOLLOWED = "Nothing was followed. Remove it, or `privpipe purge`, then run again."
+
+
+def check_no_links(url: str, *, skip: Collection[str] = (), remedy: str = NOT_FOLLOWED) -> None:
     """Raise StoreError if anything below a local folder is neither a folder nor a plain file.
 
     What a link leads to is not private, not ours, or not what was proved.
@@ -406,9 +409,10 @@ def check_no_links(url: str, *, skip: Collection[str] = ()) -> None:
         The folder; remote places have no links.
     skip
         Folders directly below it that are not looked into.
+    remedy
+        Of the error.
     """
     path = location.local_path(url)
-    remedy = "Nothing was followed. Remove it, or `privpipe purge`, then run again."
     for folder, folders, names in os.walk(path) if path is not None else ():
         for name in (*folders, *names):
             check_plain(Path(folder), name, remedy)

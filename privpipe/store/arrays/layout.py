@@ -12,6 +12,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Any
 
 import numpy as np
@@ -336,9 +337,18 @@ def has_root(url: str, last: str = ROOT_DOCUMENT) -> bool:
 
 
 def check_output_free(url: str, last: str = ROOT_DOCUMENT) -> None:
-    """Raise StoreError if there is something where a release or model shall go; see `exists`."""
+    """Raise StoreError if there is something where a release or model shall go; see `exists`.
+
+    Or if the place is inside a local collection, model or release, to which it would belong.
+    """
     if exists(url, last):
         raise already_exists(url)
+    path = local_path(url)
+    for above in map(str, () if path is None else PurePath(path).parents):
+        # In one that grows each partition has a place; no other is within its arrays.
+        if os.path.isfile(join(above, ROOT_DOCUMENT)) and read_kind(above) in FORMAT_VERSIONS:
+            problem = f"{shown(url)} is inside {shown(above)}."
+            raise StoreError(problem, remedy="Choose another place.", code="exists")
 
 
 def already_exists(url: str) -> StoreError:

@@ -301,7 +301,7 @@ def _unknown(key_id: str) -> StoreError:
     return StoreError(
         f"There is no release key {key_id!r}.",
         remedy="`privpipe forget-key` lists those of the folder, which PRIVPIPE_KEYS names.",
-        code="key_unknown",
+        code="key-unknown",
     )
 
 

@@ -25,6 +25,7 @@ from zarr.storage import LocalStore
 
 from privpipe.errors import FormatError, IncompleteReleaseError, OptionError, StoreError, printable
 from privpipe.store.access import objects
+from privpipe.store.access.generation_log import FORMAT
 from privpipe.store.access.location import explain_file_error, local_path, shown
 from privpipe.store.arrays.layout import companion_url, read_kind
 from privpipe.store.releases import published, release_dataset
@@ -184,6 +185,7 @@ def verify_signature(
     store = objects.open_store(signature_url(url), read_only=True)
     sums, envelope = (objects.read_bytes(store, name) for name in (SUMS, STATEMENT))
     if sums is None or envelope is None:
+        read_kind(url)  # says so where no release is, and its owner can sign none
         raise _unsigned(url, "has no signature beside it", "Its owner signs it with privpipe sign.")
     stated = _open_envelope(url, envelope, public)
     digest = {"name": SUMS, "digest": {"sha256": hashlib.sha256(sums).hexdigest()}}
@@ -221,7 +223,7 @@ def _compare(url: str, signed: Mapping[str, str], found: Mapping[str, str]) -> N
 def digest_objects(url: str, listen: objects.Listener = objects.unheard) -> dict[str, str]:
     """SHA-256 of every stored object of a release, by key; memory for digests alone."""
     if local_path(url) is not None:
-        objects.check_no_links(url)
+        objects.check_no_links(url, remedy=f"Remove it. {_AGAIN}")
     store = objects.open_store(url, read_only=True)
     # With what looks unfinished: under such a name anything could be added.
     keys, found = objects.list_keys(store, unfinished=True), dict[str, str]()
@@ -296,9 +298,9 @@ def _open_envelope(url: str, content: bytes, public: Ed25519PublicKey) -> dict[s
 
 
 def _read_header(url: str, *, verify: bool = False) -> Mapping[str, Any]:
-    if read_kind(url) == "release":
-        return published.check_release(url, verify=verify)
-    return release_dataset.check_generation(url, verify=verify)[0]
+    if read_kind(url) == FORMAT:
+        return release_dataset.check_generation(url, verify=verify)[0]
+    return published.check_release(url, verify=verify)
 
 
 def _read_time(text: str) -> datetime:
@@ -320,14 +322,14 @@ def _name_key(public: Ed25519PublicKey) -> str:
 def _read_private(path: str) -> Ed25519PrivateKey:
     key = _read_key(path, "private", lambda pem: serialization.load_pem_private_key(pem, None))
     if not isinstance(key, Ed25519PrivateKey):
-        raise _no_key(path, "is a private key of another kind than Ed25519")
+        raise _no_key(path, "private", "is a private key of another kind than Ed25519")
     return key
 
 
 def _read_public(path: str) -> Ed25519PublicKey:
     key = _read_key(path, "public", serialization.load_pem_public_key)
     if not isinstance(key, Ed25519PublicKey):
-        raise _no_key(path, "is a public key of another kind than Ed25519")
+        raise _no_key(path, "public", "is a public key of another kind than Ed25519")
     return key
 
 
@@ -337,12 +339,11 @@ def _read_key(path: str, what: str, load: Callable[[bytes], object]) -> object:
         return load(Path(path).read_bytes())
     except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
         problem = f"cannot be read as a {what} key ({type(error).__name__})"
-    raise _no_key(path, problem)
+    raise _no_key(path, what, problem)
 
 
-def _no_key(path: str, problem: str) -> OptionError:
-    return OptionError(
-        f"{shown(path)} {problem}.",
-        remedy="privpipe sign RELEASE --key FILE.pem --new-key makes one, and a public one.",
-        code="signing-key",
-    )
+def _no_key(path: str, what: str, problem: str) -> OptionError:
+    remedy = "privpipe sign RELEASE --key FILE.pem --new-key makes one, and a public one."
+    if what == "public":
+        remedy = "Get the public key from the release's owner: privpipe sign made it as FILE.pub."
+    return OptionError(f"{shown(path)} {problem}.", remedy=remedy, code="signing-key")

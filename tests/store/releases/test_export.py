@@ -188,6 +188,16 @@ def test_export_release__nothing_is_overwritten_and_only_tables_are_written(tmp_
     assert (tmp_path / "there.parquet").read_bytes() == b"x"
 
 
+def test_export_release__nothing_is_written_into_a_release(tmp_path):
+    """It lay among the chunks, and the release was no more what its owner had signed."""
+    url, _ = make_release(tmp_path / "r.zarr")
+    before = sorted(tmp_path.rglob("*"))
+    for place in ("x.parquet", "x", "features/x.csv"):
+        with pytest.raises(StoreError, match=r"is inside .*r\.zarr"):
+            export_release(url, f"{url}/{place}")
+    assert sorted(tmp_path.rglob("*")) == before
+
+
 @pytest.mark.parametrize("where", ["local", "memory"])
 @pytest.mark.parametrize("name", ["r.parquet", "r.csv", "folder/"])
 def test_export_release__what_is_there_already_is_done(tmp_path, request, where, name):

@@ -226,6 +226,25 @@ def test_verify__after_nothing_is_no_time(release: str, public: str) -> None:
         verify_signature(release, public, after="")
 
 
+def test_refusals__send_readers_to_the_owner__and_owners_to_a_release(
+    release: str, key: str, public: str, tmp_path: Path
+) -> None:
+    """A reader without a key was sent to make one of his own, which verifies nothing."""
+    for wrong in (key, str(tmp_path / "none.pub")):
+        with pytest.raises(OptionError) as caught:
+            verify_signature(release, wrong)
+        assert "from the release's owner" in caught.value.remedy
+    with pytest.raises(OptionError) as caught:
+        sign_release(release, public)
+    assert "--new-key" in caught.value.remedy
+    with pytest.raises(StoreError, match="can be read at"):
+        verify_signature(str(tmp_path / "nothing.zarr"), public)
+    (Path(release) / "link").symlink_to(tmp_path)
+    with pytest.raises(StoreError, match="is a link") as linked:
+        verify_signature(release, public)
+    assert "from their owner" in linked.value.remedy
+
+
 def test_sign__refuses_what_is_damaged__or_has_strange_names(release: str, key: str) -> None:
     strange = Path(release) / "a\n0  b"
     strange.write_text("")
