@@ -84,7 +84,8 @@ def by_name(fitted: Any, x: Any) -> Any:
     InputError
         If columns are missing, doubled, or are more than the map reads; with their names.
     """
-    names, columns = names_of(fitted), columns_of(x)
+    # Of a map without names, too: a table that comes back has room for one of two that are equal.
+    columns = columns_of(x) if (names := names_of(fitted)) else distinct_columns(x)
     if getattr(x, "ndim", 2) == 1 and hasattr(x, "index"):  # one record of a data frame
         columns = tuple(x.index) if all(isinstance(name, str) for name in x.index) else ()
     # Plain arrays are taken as they are; only a table whose columns have names can be reordered.
@@ -151,8 +152,8 @@ def _like(fitted: Any, x: Any, released: AnyArray) -> Any:
         return type(x)(released, {**coords, along: list(names)}, x.dims, attrs=x.attrs)
     columns = dict(zip(names, released.T, strict=True))
     if not hasattr(x, "index"):  # polars and Arrow have none, and no numpy of objects
-        make = getattr(type(x), "from_pydict", type(x))
-        return make({name: one.tolist() for name, one in columns.items()})
+        make, mixed = getattr(type(x), "from_pydict", type(x)), released.dtype == object
+        return make({name: one.tolist() if mixed else one for name, one in columns.items()})
     return type(x)(columns, index=x.index).infer_objects()
 
 

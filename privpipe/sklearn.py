@@ -444,6 +444,8 @@ def _validate(estimator: RecordSanitizer, x: ArrayLike, **checks: Any) -> Any:
         return validate_data(estimator, x, dtype=[np.float64, np.float32], **checks)
     except ValueError as error:
         message = str(error)
+    except (np.exceptions.DTypePromotionError, OverflowError):  # dates, integers that are no float
+        message = "X holds something that is not a real number."
     raise InputError(QUOTED.sub("", message), code="shape")
 
 

@@ -27,6 +27,8 @@ CLEANER = fit_null_space_cleaner(RECORDS, utility_budget=0.1)
 LAZY = da.from_array(X, chunks=(20, 5))
 SANITIZER = RecordSanitizer(options={"utility_budget": 0.1})
 TWICE = pd.DataFrame(X[:, :3], columns=["a", "b", "a"])
+NAMELESS = fit_null_space_cleaner(Records(X[:, :3], desired=Y), utility_budget=0.1)
+DATES = pd.DataFrame({"a": Y, "day": pd.date_range("2026-01-01", periods=60)})
 FRAME = pd.DataFrame({"a": Y, "town": ["secret"] * 60})
 
 
@@ -70,6 +72,10 @@ FRAME = pd.DataFrame({"a": Y, "town": ["secret"] * 60})
             lambda: SANITIZER.fit(from_pandas(TWICE, npartitions=2), Y),
             "Several columns are named 'a'",
         ),
+        (lambda: NAMELESS.apply(TWICE), "Several columns are named 'a'.*name of its own"),
+        (lambda: NAMELESS.apply(from_pandas(TWICE, npartitions=2)), "Several columns are named"),
+        (lambda: Records(X, weights=["s3cret"] * 60), "weights hold something that is not a real"),
+        (lambda: SANITIZER.fit(DATES, Y), "not a real number"),
         (lambda: Records(TWICE, desired=Y), "Several columns are named 'a'.*name of its own"),
         (lambda: RecordSanitizer(options="0.1").fit(X, Y), "options is of type str.*dictionary"),
         (

@@ -444,6 +444,9 @@ def append(
     labels: Any = _names(_AS_INGEST),
     categorical: Any = _names(_AS_INGEST),
     numeric: Any = _names(_AS_INGEST),
+    one_hot: Any = _names(_AS_INGEST),
+    dates: Any = _names(_AS_INGEST),
+    missing: Any = _names(_AS_INGEST),
     drop: Any = _names(_AS_INGEST),
     chunk_mib: float = CHUNK_MIB,
 ) -> None:

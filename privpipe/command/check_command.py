@@ -15,6 +15,7 @@ from privpipe.command.output import write_new
 from privpipe.errors import PrivpipeError
 from privpipe.flows.pilot import forecast_cost
 from privpipe.pipeline.runs import configuration_file, spend, trusted_code
+from privpipe.pipeline.runs.earlier import find_earlier
 from privpipe.pipeline.runs.run import Run
 from privpipe.pipeline.runs.subject_limit import count_subjects
 from privpipe.pipeline.stages import check, diagnosis, forecast, order_trial
@@ -120,11 +121,12 @@ def suggest_command(config: str, out: str = "") -> dict[str, Any]:
     options = configuration_file.read_options(config)
     out = out or f"{config.removesuffix('.toml')}.next.toml"
     # Limits that no one has tried yet are no fault here: what would pass may have others.
-    trial = draw_trial(options, check.check_stage(options.change("gate", enforce=False)).training)
+    run = check.check_stage(options.change("gate", enforce=False))
+    trial = draw_trial(options, run.training)
     mine = trial.as_read_by(options.method)
     configured = diagnosis.try_configured(options, mine)
     picture = diagnosis.picture_trial(mine, configured)
-    say(tabulate(picture))
+    say(tabulate(picture), *(f"{name}  {sentence}" for name, sentence in _list_joined(run)))
     content = {"picture": picture, "tried": [], "out": None, "case": "configured"}
     if configured is not None:
         case, sentence = diagnosis.forecast_gate(configured, mine)
@@ -139,6 +141,12 @@ def suggest_command(config: str, out: str = "") -> dict[str, Any]:
         say(f"next     privpipe run {quote(out)}")
     tried = [rung.describe() for rung in found.tried]
     return content | {"tried": tried, "out": out if found.following else None, "case": found.case}
+
+
+def _list_joined(run: Run) -> Iterator[tuple[str, str]]:
+    """Earlier releases of these records, which no forecast knows."""
+    if joined := find_earlier(run).releases:
+        yield "earlier", audit_text.say("check_earlier", names=[one.name for one in joined])
 
 
 def _describe_budget(meaning: forecast.BudgetMeaning) -> dict[str, Any]:
@@ -193,6 +201,7 @@ def _list_lines(run: Run, found: forecast.SampleFindings) -> Iterator[tuple[str,
         yield "gate", "nothing is attacked."
     else:
         yield "gate", "not enforced: the release will say that it is not gated."
+    yield from _list_joined(run)
     for sentence in spend.list_fleeting(run.options):
         yield "account", f"{sentence}: later runs do not know of what is released."
     if unwritten := audit_text.list_unwritten(run.options.about):

@@ -13,8 +13,8 @@ from privpipe.pipeline.runs.configuration_file import read_time
 from privpipe.pipeline.runs.watch import export_gauges
 from privpipe.report.console import say
 
-AHEAD = 200
-"""Runs of a deployment that are looked for at the server, the newest first."""
+PAGE = 200
+"""Runs of a deployment that the server names at once."""
 
 
 def gaps_command(deployment: str, since: str, fill: bool) -> dict[str, Any]:
@@ -81,9 +81,16 @@ def list_waiting(name: str) -> dict[datetime, str]:
     try:
         prefect_server.check_server()
         with prefect_server.blaming_prefect(), get_client(sync_client=True) as client:
-            found = client.read_flow_runs(
-                flow_run_filter=runs, deployment_filter=with_name, sort=order, limit=AHEAD
-            )
+            found, n_more = list[objects.FlowRun](), PAGE
+            while n_more == PAGE:
+                page = client.read_flow_runs(
+                    flow_run_filter=runs,
+                    deployment_filter=with_name,
+                    sort=order,
+                    limit=PAGE,
+                    offset=len(found),
+                )
+                found, n_more = found + page, len(page)
     except PrivpipeError as error:
         say(f"prefect  does not say what waits ({error.code})")
         return {}

@@ -99,7 +99,7 @@ def as_reals(values: Any, name: str) -> AnyArray:
     if found.dtype.kind == "f":
         return found
     # Objects may still be numbers, as of a table with mixed columns; the message never quotes one.
-    with suppress(ValueError, TypeError):
+    with suppress(ValueError, TypeError, OverflowError):
         if found.dtype.kind in "biuO":
             return found.astype(np.float64)
     problem = f"{name} hold something that is not a real number (dtype {found.dtype})."

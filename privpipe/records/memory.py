@@ -13,7 +13,7 @@ from privpipe import protocols
 from privpipe.described import described
 from privpipe.errors import InputError, OptionError
 from privpipe.fitted_names import distinct_columns, find_missing, natural_order, write_category
-from privpipe.numerics.finite import as_array, as_reals, fill_masked
+from privpipe.numerics.finite import as_array, as_reals
 from privpipe.numerics.kinds import code_classes, guess_classes
 from privpipe.protocols import AnyArray, ArrayLike, Column, FloatArray, IntArray, Shard, ShardSchema
 from privpipe.records.sampling import take_records
@@ -356,7 +356,7 @@ def _as_category(values: AnyArray, name: str) -> tuple[IntArray, Column]:
 def _as_weights(values: ArrayLike | None, n_records: int) -> FloatArray:
     if values is None:
         return np.empty(0)
-    weights = np.asarray(fill_masked(values, "weights"), np.float64)
+    weights = as_reals(values, "weights").astype(np.float64)
     # A negative weight would subtract a record.
     if weights.shape != (n_records,) or not (np.isfinite(weights) & (weights >= 0)).all():
         raise InputError(
@@ -367,9 +367,26 @@ def _as_weights(values: ArrayLike | None, n_records: int) -> FloatArray:
     return weights
 
 
+def _read_columns(given: Any, table: AnyArray) -> AnyArray:
+    """A table as objects, as each column has them: integers beside numbers are no numbers yet.
+
+    NumPy makes floats of a whole table, and of integers where one is missing.
+    """
+    if hasattr(given, "iloc"):  # pandas
+        return np.asarray(given.astype(object))
+    if hasattr(given, "rows"):  # a table of polars
+        return np.array(given.rows(), object)
+    if hasattr(given, "to_pydict"):  # a table of Arrow
+        return np.array(list(given.to_pydict().values()), object).T
+    read = getattr(given, "to_pylist", getattr(given, "to_list", None))  # a column of either
+    return table if read is None else np.array(read(), object)
+
+
 def _as_table(given: ArrayLike, role: str, n_records: int, *, width: int | None = None) -> AnyArray:
     """A table with a row per record, and so many columns where that is said; of a vector one."""
     table = as_array(given, role)
+    if table.dtype.kind == "f" and not isinstance(given, np.ndarray):
+        table = _read_columns(given, table)
     table = table[:, None] if table.ndim == 1 else table
     if table.ndim != 2 or len(table) != n_records or width not in (None, table.shape[1]):
         problem = f"{role} has shape {np.shape(given)}, but features has {n_records} rows."

@@ -10,7 +10,8 @@ import pytest
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import DeploymentFilter
 
-from privpipe.command import deploy_command
+from privpipe.command import deploy_command, gaps_command
+from privpipe.pipeline.operations import health
 from tests.flows.test_pipeline import configure
 
 PREFECT = """
@@ -62,5 +63,16 @@ def test_deploy__starts_what_became_due_meanwhile_once(
     assert len(due) == len(set(due)) == 3
     assert all(time < begun and (time.minute, time.second) == (30, 0) for time in due)
     Later.readings = 0  # and once more: they wait, so that none is started twice
+    # However many wait: the server names so many at once, and a second `--fill` filled the rest.
+    monkeypatch.setattr(gaps_command, "PAGE", 2)
     deploy_command.deploy_command("prefect.yaml")
     assert list_started() == due
+    assert {*due} <= gaps_command.list_waiting("hourly").keys()
+    # One of the server that the file does not name any more runs on, and was not mentioned.
+    Path("prefect.yaml").write_text(Path("prefect.yaml").read_text().replace("hourly", "daily"))
+    found = list(health.check_deployed("prefect.yaml", "automations.yaml"))
+    assert [("daily" in one.detail, one.state) for one in found] == [
+        (True, "fails"),
+        (False, "warns"),
+    ]
+    assert found[1].detail.startswith("hourly runs on")

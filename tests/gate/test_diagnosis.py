@@ -32,7 +32,7 @@ from privpipe.pipeline.stages.diagnosis import (
     say_order,
     try_configured,
 )
-from privpipe.pipeline.stages.gate import REMEDIES, Complaint, find_remedies, say_decision
+from privpipe.pipeline.stages.gate import JOINED, REMEDIES, Complaint, find_remedies, say_decision
 from privpipe.pipeline.stages.trial import (
     ROOM,
     Outlook,
@@ -463,6 +463,9 @@ def test_find_remedies__every_complaint_of_no_ladder_has_one_and_explain_says_th
         found = {"adversaries": {"included": ()}}
         assert find_remedies(found, [Complaint(code, "-"), Complaint(code, "-")]) == [remedy]
         assert {one.remedy for one in catalog[code] if one.message != "-"} >= {remedy}
+    joined = {"verdict": "leaks", "source": "together: null_space 0a1b2c3d"}
+    found = {"adversaries": {"included": (), "decisions": (joined,)}}
+    assert find_remedies(found, [Complaint("leaks", "-")]) == [JOINED]
     judged = {code for code, all_of in catalog.items() for one in all_of if one.kind == "GateError"}
     assert {*TRIED, *REMEDIES} <= judged
     for code in TRIED:

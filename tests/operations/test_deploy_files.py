@@ -61,6 +61,9 @@ def test_deployments__of_the_repository_are_taken() -> None:
         ),
         ("enforce_parameter_schema: true", "enforce_parameter_schema: false", "check parameters"),
         ("deployments:", "deployments: [", "cannot be read"),
+        ("- name: release", "- name: ../x", "a / or % in it"),
+        ("- name: release", '- name: ""', "has no name"),
+        ("- name: release", "- name: train", "several deployments named 'train'"),
     ],
 )
 def test_deployments__a_mistake_is_refused(

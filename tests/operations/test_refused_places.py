@@ -59,7 +59,13 @@ def test_server__that_is_trusted_is_taken(settings: dict[str, str]) -> None:
     assert check_server(settings) == settings["PREFECT_API_URL"]
 
 
-@pytest.mark.parametrize("text", ["2026-11-22", "2026-11-22T06:00:00", "soon", ""])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("2026-11-22", "2026-11-22T06:00:00", "soon", ""),
+        *("0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00"),  # UTC is off the calendar
+    ],
+)
 def test_logical_time__without_an_offset_is_refused(text: str) -> None:
     with pytest.raises(OptionError):
         read_time(text)

@@ -7,6 +7,8 @@ import warnings
 
 import numpy as np
 import pandas as pd
+import polars as pl
+import pyarrow as pa
 import pytest
 
 from privpipe import Records, fit_leace_eraser, ingest, open_collection
@@ -208,3 +210,29 @@ def test_records__attributes_may_be_truth_values_alone(given):
     assert [one.categories for one in records.schema.attributes] == [("false", "true")] * 2
     (shard,) = records.shards()
     np.testing.assert_array_equal(shard.attributes, table)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        pd.DataFrame({"digit": FOUR, "income": FOUR / 3}),
+        pd.DataFrame({"digit": pd.Categorical(FOUR), "income": FOUR / 3}),
+        pl.DataFrame({"digit": FOUR, "income": FOUR / 3}),
+        pa.table({"digit": FOUR, "income": FOUR / 3}),
+        pd.Series([None, *FOUR[1:].tolist()], dtype="Int64"),
+        pl.Series([None, *FOUR[1:].tolist()]),
+        pa.array([None, *FOUR[1:].tolist()]),
+    ],
+    ids=["pandas", "categorical", "polars", "arrow", "Int64", "polars-null", "arrow-null"],
+)
+def test_records__classes_beside_numbers_or_a_missing_one_are_classes(given):
+    """NumPy made floats of them, which were judged by R squared, and no one was warned."""
+    with pytest.warns(GuessWarning, match="confidential_0 holds integers of 4 different"):
+        schema = Records(np.ones((80, 1)), confidential=given).schema
+    assert [one.n_categories for one in schema.confidential] == [4, None][: np.ndim(given)]
+
+
+def test_records__integers_beyond_floats_stay_apart():
+    given = pd.DataFrame({"id": 2**53 + FOUR, "income": FOUR / 3})
+    records = Records(np.ones((80, 1)), confidential=given, categorical="confidential_0")
+    assert records.schema.confidential[0].n_categories == 4

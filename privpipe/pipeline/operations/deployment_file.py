@@ -6,6 +6,8 @@ overlap, and each is noticed at night.
 
 import importlib
 import inspect
+import os
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -54,7 +56,11 @@ def read_deployments(path: str) -> list[Deployment]:
         raise _refuse(path, "has no deployments", "List them below `deployments:`.")
     found = [_read(path, item) for item in items]
     queues: dict[str, Deployment] = {}
+    names = [one.name for one in found]
     for one in found:
+        if names.count(one.name) > 1:  # what is promised is noted by it
+            remedy = "Give each a name of its own."
+            raise _refuse(path, f"has several deployments named {one.name!r}", remedy)
         other = queues.setdefault(one.config, one)
         if (one.pool, one.queue) != (other.pool, other.queue):
             raise _refuse(
@@ -66,8 +72,8 @@ def read_deployments(path: str) -> list[Deployment]:
 
 
 def read_automations(path: str) -> list[dict[str, Any]]:
-    """The automations of a file, each with a name."""
-    found = _load(path).get("automations", [])
+    """The automations of a file, each with a name; none where there is no file."""
+    found = _load(path).get("automations", []) if os.path.exists(path) else []
     if not all(isinstance(item, dict) and item.get("name") for item in found):
         raise _refuse(path, "has an automation without a name", "Name it.")
     return list(found)
@@ -115,6 +121,8 @@ def _list_problems(item: Mapping[str, Any], entry: str, flow: Any) -> Iterator[t
             f"names the entrypoint {entry!r}, which is not installed",
             "Use privpipe.flows.deployments.release, or another flow of that module.",
         )
+    if not re.fullmatch(r"[^/%\\]+", str(item.get("name") or "")):
+        yield "has no name, or a / or % in it", "Give a name, as name: release."
     known = list(inspect.signature(flow.fn).parameters)
     for name in set(item.get("parameters") or {}) - set(known):
         yield (

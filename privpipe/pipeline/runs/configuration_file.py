@@ -276,7 +276,8 @@ def read_time(text: str | datetime) -> datetime:
     """
     try:
         time = text if isinstance(text, datetime) else datetime.fromisoformat(text)
-    except ValueError:
+        moment = time.astimezone(UTC)
+    except (ValueError, OverflowError):  # and the edges of the calendar, beyond which UTC may be
         time = None
     if time is None or time.utcoffset() is None:
         raise OptionError(
@@ -284,7 +285,7 @@ def read_time(text: str | datetime) -> datetime:
             remedy='Give one as "2026-11-22T06:00:00Z" or "2026-11-22T07:00:00+01:00".',
             code="logical-time",
         )
-    return time.astimezone(UTC).replace(microsecond=0)
+    return moment.replace(microsecond=0)
 
 
 def fill_time(path: str, time: datetime | None) -> str:

@@ -6,10 +6,12 @@ retained. They hold names, options and scores, and no value of a record.
 
 import json
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
+from privpipe.errors import FormatError
 from privpipe.pipeline.runs.run import Run, now
-from privpipe.store.access.location import join
+from privpipe.store.access.location import guard_read, join, shown
 from privpipe.store.access.objects import list_keys, open_store, read_bytes, write_file
 
 PREFIX = "attempt-"
@@ -57,7 +59,16 @@ def read_attempts(report_url: str) -> list[dict[str, Any]]:
     """All attempts at a release, the first one first; none where there is no report."""
     store = open_store(report_url, read_only=True)
     keys = [key for key in list_keys(store) if key.startswith(PREFIX) and key.endswith(".json")]
-    found = [json.loads(read_bytes(store, key) or b"{}") for key in keys]
+    found = [
+        guard_read(
+            partial(json.loads, read_bytes(store, key) or b"{}"),
+            FormatError,
+            f"{shown(join(report_url, key))} is damaged",
+            remedy="Remove it: it is a note of an attempt, and nothing else rests on it.",
+            code="damaged",
+        )
+        for key in keys
+    ]
     # Not by the attempt's number: the same release, made again, has the number it had.
     return sorted(found, key=lambda one: one.get("judged", ""))
 

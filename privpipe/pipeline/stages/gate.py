@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from privpipe.attacks.adversaries.attack_options import JOINT
 from privpipe.attacks.threats.verdicts.judgement import SCORE_WORDS, say_source
 from privpipe.errors import GateError, GuaranteeError
 from privpipe.numerics.limits import Figure, say_limits
@@ -318,6 +319,12 @@ REMEDIES: Mapping[str, str] = read_texts("words.yaml")["remedies"]
 """By the code of a complaint that no other method of the ladder answers."""
 
 
+JOINED = (
+    "An earlier release of these records decides, joined with this one: release them with the same "
+    "model or, where no one has a copy of it, name its run in [audit] disowned."
+)
+
+
 def find_remedies(findings: Mapping[str, Any], complaints: list[Complaint]) -> list[str]:
     """What has to change whatever the method is."""
     leaking = dict.fromkeys(
@@ -326,6 +333,8 @@ def find_remedies(findings: Mapping[str, Any], complaints: list[Complaint]) -> l
         if one["gain_lower"] is not None and one["gain_lower"] > one["allowed"]
     )
     said = [f"Release without {', '.join(leaking)}, which leaks by itself."] if leaking else []
+    bad = [o for o in findings["adversaries"].get("decisions", ()) if o["verdict"] != "safe"]
+    said += [JOINED] * any(str(one.get("source")).startswith(JOINT) for one in bad)
     codes = dict.fromkeys(one.code for one in complaints)
     return said + [REMEDIES[code] for code in codes if code in REMEDIES]
 
