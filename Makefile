@@ -34,9 +34,10 @@ test: $(READY)
 test-slow: $(READY)
 	$(PYTEST) -m slow $(SLOW)
 
-# The numerical tests once more, with the inner loops of other processors.
+# The numerical tests once more, with the inner loops of other processors. KERNELS= has all of them.
+KERNELS ?= -m "not slow"
 test-kernels: $(READY)
-	$(BIN)/python -m tests.kernels -n 2 --dist loadfile
+	$(BIN)/python -m tests.kernels -n 2 --dist loadfile $(KERNELS)
 
 # Set up with every Python found, without any tool but that; downloads, hence apart from `test`.
 test-setup: $(READY)
