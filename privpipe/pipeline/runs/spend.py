@@ -10,13 +10,15 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import fsspec
+
 from privpipe.errors import GuaranteeError, StoreError
 from privpipe.pipeline.runs.run import Run, Trained
 from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.promises import CHARGED, RECORDS_OF_ONE
 from privpipe.store.access.location import join, local_path, shown
 from privpipe.store.access.mounts import find_loss
-from privpipe.store.access.objects import list_keys, list_names, open_store, read_bytes
+from privpipe.store.access.objects import list_keys, open_store, read_bytes
 from privpipe.store.keyring import account as accounts
 from privpipe.store.keyring.account_chain import AccountChain, append_link, check_chain, reaching
 from privpipe.store.keyring.keyfiles import check_keys_apart, key_folder
@@ -230,7 +232,10 @@ def _list_places(folder: str) -> list[str]:
     if not folder:
         return []
     with reaching(folder):
-        return [join(folder, name) for name in list_names(folder)]
+        files, path = fsspec.core.url_to_fs(local_path(folder) or folder)
+        files.invalidate_cache()
+        urls = files.ls(path, detail=False) if files.isdir(path) else []
+    return [join(folder, key) for key in sorted(one.rstrip("/").rpartition("/")[2] for one in urls)]
 
 
 def _read_header(url: str) -> dict[str, Any]:
