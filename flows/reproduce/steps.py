@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from privpipe.store.access.objects import flush_folder, write_file
+from privpipe.store.access.objects import flush, write_file
 
 T = TypeVar("T")
 
@@ -85,7 +85,7 @@ class Steps:
         """All is done: keep nothing."""
         if self.folder:
             shutil.rmtree(self.folder)  # with what a kill in the middle of a write left
-            flush_folder(str(self.folder.parent))
+            flush(str(self.folder.parent))
 
     @contextmanager
     def _pulsing(self, name: str) -> Iterator[None]:

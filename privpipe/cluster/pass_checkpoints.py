@@ -11,8 +11,6 @@ pickle, no code.
 import hashlib
 import json
 import math
-import os
-import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from importlib.metadata import version
@@ -30,8 +28,7 @@ from privpipe.numerics.moments import CoMoments
 from privpipe.protocols import AnyArray, Shard
 from privpipe.records.sampling import DrawnSample, PartCount
 from privpipe.sanitizers import STATISTICS as OF_FITS
-from privpipe.store.access.location import local_path
-from privpipe.store.access.objects import open_store, read_bytes, write_bytes
+from privpipe.store.access.objects import keep_bytes, open_store, read_bytes
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,22 +114,9 @@ def write_checkpoint(url: str, name: str, value: Any, *, most_bytes: float = mat
     except UnknownClassError:
         return 0
     if len(content) <= most_bytes:
-        _write(url, name, _seal(name, content) + content)
+        # Not flushed: what a power cut takes back or tears is computed again.
+        keep_bytes(url, name, _seal(name, content) + content, flushed=False)
     return len(content)
-
-
-def _write(url: str, name: str, content: bytes) -> None:
-    """Whole; in a folder without Zarr's way there, which took longer than the sums of a chunk."""
-    path = local_path(url)
-    if path is None:
-        write_bytes(open_store(url), name, content)
-        return
-    # Not flushed: after a power cut what is lost is computed again.
-    work = os.path.join(path, f".{name}.{secrets.token_hex(8)}.partial")
-    os.makedirs(path, exist_ok=True)
-    with open(work, "xb") as file:
-        file.write(content)
-    os.replace(work, os.path.join(path, name))
 
 
 class UnknownClassError(TypeError):

@@ -63,7 +63,7 @@ def check_command(
         say(f"cost       {cost.describe(price)}")
     orders = order_trial.try_orders(run, score) if score > 0 else None
     if orders is not None:
-        say(f"order      {audit_text.say_orders(orders)}")
+        say(f"order      {audit_text.say('orders', one=orders)}")
     case, picture = _say_forecast(run)
     if case == "closed":
         say(f"All else is in order. What would pass: privpipe suggest {quote(config)}")
@@ -183,7 +183,7 @@ def _list_lines(run: Run, found: forecast.SampleFindings) -> Iterator[tuple[str,
         yield "budget", audit_text.say("check_budget", found=meaning, share=share)
     if about is not None:
         yield about.about, about.describe()
-    if unknown := audit_text.say_unknown(run.collection.unknown_categories):
+    if unknown := audit_text.say("unknown", found=run.collection.unknown_categories):
         yield "names", unknown
     if constant:
         yield "features", audit_text.say("check_constant", names=constant, most=MOST_NAMED)

@@ -16,13 +16,7 @@ from privpipe.store.collections.growing_collection import read_uses
 
 
 def erase_command(
-    collection: str,
-    where: str = "",
-    *,
-    under: Sequence[str] = (),
-    account: str = "",
-    name: str = "",
-    dry_run: bool = False,
+    collection: str, where: str, *, under: Sequence[str], account: str, name: str, dry_run: bool
 ) -> dict[str, Any]:
     """Erase, or say what would be; see `erase_records`.
 

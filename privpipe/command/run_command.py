@@ -39,8 +39,6 @@ from privpipe.store.collections.growing_collection import purge_collection
 from privpipe.store.releases.export import export_release, is_folder
 from privpipe.store.releases.incremental_release import purge_parts
 
-EVERYTHING = TimeSpan()
-
 
 def run_command(
     config: str,
@@ -112,11 +110,7 @@ def run_command(
 
 
 def run_flow(
-    options: RunOptions,
-    checked: Run | None,
-    config: str,
-    until: str = "publish",
-    times: TimeSpan = EVERYTHING,
+    options: RunOptions, checked: Run | None, config: str, until: str, times: TimeSpan
 ) -> dict[str, Any]:
     """Run the flow of what was read and checked; `config` is what Prefect shows."""
     # Prefect reads its settings when it is imported.
@@ -155,7 +149,7 @@ def apply_command(
         options, checked = check_application(model, given, release, vouch)
         # An earlier call has ended, its file included: a scheduler that calls again is right.
         is_done = exists(release) and exists_file(dest)
-        results, n_written = run_flow(options, checked, dest), None
+        results, n_written = run_flow(options, checked, dest, "publish", TimeSpan()), None
         if not (is_whole or is_done):
             n_written = export_release(release, dest)
             say(f"export   {shown(dest)}: {n_written:,} records")

@@ -8,7 +8,7 @@ logical time; what has a receipt is not done again, and what is published is nev
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
@@ -154,14 +154,9 @@ def is_passing(error: PrivpipeError) -> bool:
     return kind and not isinstance(error, MemoryBudgetError) and error.code in PASSING
 
 
-def retry_passing(
-    work: Callable[[], R],
-    say: Callable[[str], None],
-    pauses: Sequence[float] = PAUSES,
-    sleep: Callable[[float], None] = time.sleep,
-) -> R:
+def retry_passing(work: Callable[[], R], say: Callable[[str], None]) -> R:
     """Call until it ends well, an error is not one that passes, or the attempts are used up."""
-    for number, pause in enumerate(pauses):
+    for number, pause in enumerate(PAUSES):
         try:
             return work()
         except PrivpipeError as error:
@@ -169,5 +164,5 @@ def retry_passing(
                 raise
             problem = error.code
         say(f"retry    {problem}: resumes in {pause:.0f} s after what has a receipt")
-        sleep(pause)
+        time.sleep(pause)
     return work()

@@ -186,7 +186,7 @@ def _work(run: Run, executor: Executor, watch: Watch, until: str) -> dict[str, A
         cleaned = stage_tasks.clean_task(run, trained, plan, executor)
     run = resume.begin_stage(run, "audit")
     if (unseen := describe_unseen(run, cleaned)) is not None:
-        watch.say(f"         {audit_text.say_unseen(unseen)}")
+        watch.say(f"         {audit_text.say('unseen', found=unseen)}")
     if last == 1:
         return None
     with watch.stage("audit", "held-out records, attack retrained"):
@@ -207,7 +207,7 @@ def _work(run: Run, executor: Executor, watch: Watch, until: str) -> dict[str, A
 def say_findings(findings: Mapping[str, Any]) -> tuple[str, ...]:
     """What was found, in the columns of the stages above it."""
     return (
-        f"judged   {audit_text.say_judged(findings)}",
+        f"judged   {audit_text.say('judged', found=findings)}",
         f"gate     {audit_text.say_gate(findings)}",
         f"verdict  {first_screen.say_line(findings)}",
         f"because  {findings['adversaries'].get('reason') or 'no adversary succeeded'}",

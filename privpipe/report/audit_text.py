@@ -24,6 +24,7 @@ def sentences() -> "Environment":
     from jinja2 import Environment, StrictUndefined
 
     made = Environment(undefined=StrictUndefined, autoescape=False)
+    made.globals["say"] = say
     made.filters["count"] = "{:,}".format
     made.filters["mib"] = lambda n_bytes: f"{n_bytes / 2**20:,.0f}"
     made.filters["quoted"] = repr
@@ -58,36 +59,6 @@ def list_unwritten(declared: Mapping[str, str]) -> list[str]:
     return [key for key in ABOUT if not declared.get(key, "").strip()]
 
 
-def say_unknown(found: Mapping[str, int]) -> str:
-    """Categories that no training record has, by column; their names are values of records."""
-    return say("unknown", found=found)
-
-
-def say_judged(findings: Mapping[str, Any]) -> str:
-    """Which records were judged, how many, and what the adversaries' sample is of."""
-    return say("judged", found=findings)
-
-
-def say_unseen(found: Mapping[str, Any]) -> str:
-    """Records released as the nearest profile the fit has seen, in words; counts alone."""
-    return say("unseen", found=found, say_unknown=say_unknown)
-
-
-def say_canaries(found: Mapping[str, Any]) -> str:
-    """The promise of differential privacy beside the floor that guesses at canaries reached."""
-    return say("canaries", found=found)
-
-
-def say_orders(found: Mapping[str, Any]) -> str:
-    """What either order of filter and noise leaves, and which epsilon is enough."""
-    return say("orders", one=found)
-
-
-def say_places(found: Mapping[str, Any]) -> str:
-    """How many places were compared with the rest, and what could not be, in some sentences."""
-    return say("places", found=found)
-
-
 def say_verdict(findings: Mapping[str, Any]) -> str:
     """The verdict with its reason in a sentence, for the last line of a run."""
     reason = findings["adversaries"].get("reason") or "no adversary succeeded"
@@ -119,8 +90,3 @@ def say_weaker(gate: Mapping[str, Any]) -> str:
     """Which limits are weaker than usual, to follow a sentence; nothing where none does."""
     weaker = gate.get("weaker")
     return f" Weaker than usual: {'; '.join(weaker)}." if weaker else ""
-
-
-def say_proof(found: Mapping[str, Any]) -> str:
-    """What is proved of the released features in place of attacks on them."""
-    return say("proof", found=found)

@@ -77,13 +77,6 @@ class FirstScreen:
     drawing: tuple[str, Mapping[str, Any]] | None = None
 
 
-def tabled(
-    title: str, rows: Sequence[Mapping[str, object]], text: str = "", *, folded: bool = False
-) -> list[PageSection]:
-    """A section about a table; none where the table has no rows."""
-    return [PageSection(title, text, rows, folded)] if rows else []
-
-
 def render_page(
     title: str,
     sections: Sequence[PageSection],

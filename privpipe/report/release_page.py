@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from privpipe.protocols import FloatArray
 from privpipe.report import audit_text, first_screen, suppression
-from privpipe.report.page import PageSection, Picture, render_markdown, render_page, tabled
+from privpipe.report.page import PageSection, Picture, render_markdown, render_page
 from privpipe.report.release_sections import MOST_FIGURES, draw_variable, list_kinds, write_sections
 from privpipe.report.style import MARKERS, THEMES, ThemeName, draw_themes, finish_figure, new_figure
 from privpipe.report.tables import format_number, summarise_attacks
@@ -219,7 +219,7 @@ def _list_predictions(findings: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def _facts(findings: Mapping[str, Any]) -> dict[str, str]:
     found, about = findings["adversaries"], findings.get("about") or {}
-    facts = {"Judged": audit_text.say_judged(findings).removeprefix("Judged ")}
+    facts = {"Judged": audit_text.say("judged", found=findings).removeprefix("Judged ")}
     if "gate" in findings:
         state = audit_text.say_gate({"gate": {**findings["gate"], "sentence": ""}}).strip()
         facts["Gate"] = f"{state}{audit_text.say_attempt(findings)}"
@@ -227,12 +227,9 @@ def _facts(findings: Mapping[str, Any]) -> dict[str, str]:
     if "n_records" in found:
         facts["Records attacked"] = f"{found['n_records']:,} of {found['n_given']:,}"
         facts["Withheld by the release"] = f"{found['n_withheld']:,}"
-    more = (
-        ("canaries", "Epsilon, audited", audit_text.say_canaries),
-        ("proof", "Features", audit_text.say_proof),
-        ("unseen", "Unseen profiles", audit_text.say_unseen),
-    )
-    return facts | {name: say(findings[key]) for key, name, say in more if findings.get(key)}
+    more = {"canaries": "Epsilon, audited", "proof": "Features", "unseen": "Unseen profiles"}
+    said = {key: audit_text.say(key, found=findings[key]) for key in more if findings.get(key)}
+    return facts | {more[key]: text for key, text in said.items()}
 
 
 def _public_facts(findings: Mapping[str, Any]) -> dict[str, str]:
@@ -278,7 +275,8 @@ def _attack_sections(
     if len(shown) < len(cells):
         n_variables = len({cell["target"] for cell in cells})
         text = f"Of the {len(worst)} worst variables; those of all {n_variables} are in audit.json."
-    yield from tabled("All attacks", summarise_attacks(shown), text, folded=True)
+    if rows := summarise_attacks(shown):
+        yield PageSection("All attacks", text, rows, folded=True)
 
 
 def _closing_sections(findings: Mapping[str, Any]) -> Iterator[PageSection]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from privpipe.numerics.limits import fix_limits, say_upper
 from privpipe.report import suppression
-from privpipe.report.audit_text import fill, read_texts, say, say_places, sentences
+from privpipe.report.audit_text import fill, read_texts, say, sentences
 from privpipe.report.drawings import Curve, IntervalRow, draw_intervals, draw_roc
 from privpipe.report.page import PageSection
 from privpipe.report.tables import format_number, name_size, show_limits
@@ -173,7 +173,6 @@ sentences().globals.update(
     fix_limits=fix_limits,
     name_size=name_size,
     say_attack=say_attack,
-    say_places=say_places,
     coarsen=suppression.coarsen,
     coarsen_limit=suppression.coarsen_limit,
     find_shown_size=suppression.find_shown_size,

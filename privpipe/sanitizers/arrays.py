@@ -100,7 +100,7 @@ Change: TypeAlias = Callable[[Shard], Shard]
 
 @dataclass(frozen=True, eq=False)
 class ChangedShards:
-    """Shards of which a fit sees what is made of each, where the records are.
+    """Shards of which a fit or an audit sees what is made of each, where the records are.
 
     Parameters
     ----------
@@ -122,7 +122,11 @@ class ChangedShards:
 
     def reduce(self, summarise: Callable[[Shard], S]) -> S:
         """See `Shards.reduce`."""
-        return self.inner.reduce(partial(_summarise_changed, summarise, self.change))
+        return self.inner.reduce(self.change_first(summarise))
+
+    def change_first(self, summarise: Callable[[Shard], S]) -> Callable[[Shard], S]:
+        """The query to the records themselves: each shard is changed before it is summarised."""
+        return partial(_summarise_changed, summarise, self.change)
 
     def oracle(self, function: Callable[..., Sums], **resident: Any) -> Oracle[Any, Sums]:
         """See `Shards.oracle`."""

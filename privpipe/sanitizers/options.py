@@ -148,10 +148,8 @@ def make_options(kind: type[T], given: Mapping[str, Any], method: str) -> T:
         found = error.errors(include_input=False)
     said = ((one["loc"], one["msg"].removeprefix("Value error, ")) for one in found)
     problems = [_describe(*one, given) for one in said]
-    raise OptionError(
-        f"The options of {method!r} are wrong: {'; '.join(problems)}.",
-        remedy=f"See privpipe.sanitizers' {kind.__name__}.",
-    )
+    problem = f"The options of {method!r} are wrong: {'; '.join(problems)}."
+    raise OptionError(problem, remedy=f"See privpipe.sanitizers' {kind.__name__}.")
 
 
 def _describe(loc: tuple[int | str, ...], message: str, given: Mapping[str, Any]) -> str:

@@ -225,7 +225,7 @@ def _cut(
     rows: IntArray, classes: IntArray | None, options: AttackOptions
 ) -> tuple[IntArray, IntArray, IntArray]:
     """The split of the attacks, which is drawn by seed."""
-    split = draw_split(rows, classes=classes, seed=options.seed, tune_share=options.tune_share)
+    split = draw_split(rows, classes=classes, seed=options.seed)
     return split.train, split.tune, split.test
 
 

@@ -7,6 +7,7 @@ Laplace, its K-norm (normals, a gamma, a norm), the same filter without noise.
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -189,6 +190,7 @@ def _make_job(folder: Path, collection: Any, fitted: Any, name: str) -> Callable
     job = CleaningJob(collection, plan, model, digest)
     if fitted.draws:
         partitions = collection.schema_of_records.partitions
-        keys = make_partition_keys(partitions, digest, digest, run=name, folder=folder / "keys")
+        os.environ["PRIVPIPE_KEYS"] = str(folder / "keys")
+        keys = make_partition_keys(partitions, digest, digest, run=name)
         job = replace(job, keys=keys)
     return lambda: clean_chunks(job, [0])

@@ -124,12 +124,15 @@ def test_clean_chunks__impute_the_values_that_are_missing(tmp_path: Path) -> Non
     assert not any(receipt.withheld for receipt in receipts)
 
 
-def test_clean_chunks__draw_by_partition_and_number_within(tmp_path: Path) -> None:
+def test_clean_chunks__draw_by_partition_and_number_within(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PRIVPIPE_KEYS", str(tmp_path / "keys"))
     fitted = LaplaceMechanism.from_predictor(PREDICTOR, utility_budget=1.0)
     x = make_records()
     job = make_job(tmp_path, fitted, x, nonfinite="withhold")
     parts = job.collection.schema_of_records.partitions
-    keys = make_partition_keys(parts, "b" * 64, "c" * 64, run="1", folder=tmp_path / "keys")
+    keys = make_partition_keys(parts, "b" * 64, "c" * 64, run="1")
     job = replace(job, keys=keys)
     clean_chunks(job, [2])  # in any order, and again
     clean_chunks(job, [0, 1, 2])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -127,8 +128,8 @@ def test_sketch__of_codes_is_by_names_of_categories_and_of_any_variables(tmp_pat
     first = write_codes(str(tmp_path / "a.zarr"), codes, ("bern", "linz", "ulm"))
     later = write_codes(str(tmp_path / "b.zarr"), moved[1:], ("aarau", "bern", "linz", "ulm"))
     sketches = Sketches(str(tmp_path / "account"))
-    sketch_collection(Executor(), first, sketches, variables=("town", "trade"))
-    sketch_collection(Executor(), later, sketches, variables=("trade",))
+    sketch_collection(Executor(), replace(first, attributes=("town", "trade")), sketches)
+    sketch_collection(Executor(), replace(later, attributes=("trade",)), sketches)
     (one,), (other,) = (
         [part.digest for part in some.schema_of_records.partitions] for some in (first, later)
     )

@@ -18,7 +18,7 @@ from privpipe.pipeline.runs.configuration_file import read_options
 from privpipe.pipeline.stages.check import check_stage
 from privpipe.pipeline.stages.order_trial import ORDERS, try_orders
 from privpipe.records.memory import Records
-from privpipe.report.audit_text import say_orders
+from privpipe.report.audit_text import say
 from tests.commands.conftest import Command
 
 WIDTH = 30
@@ -75,7 +75,7 @@ def test_check__says_that_the_filter_comes_first_and_how_much_is_enough(
     # A coordinate at either end is released rightly with odds of exp(epsilon): .82 at 1.5; one of
     # .8 shows .87 at 4.6, of which .83 is left at the lower end of the interval.
     assert 1.4 <= found["least"] <= 6.5
-    said = say_orders(found)
+    said = say("orders", one=found)
     assert "So filter_then_noise is better." in said
     assert f"an epsilon of {found['least']:g} is enough with filter_then_noise" in said
 
@@ -104,7 +104,7 @@ def test_check__says_where_no_epsilon_is_enough_and_nothing_is_left(folder: Path
     found = try_orders(run, 0.999)
     assert found["least"] is None
     assert found["is_useless"]
-    said = say_orders(found)
+    said = say("orders", one=found)
     assert "no epsilon up to 20 reaches 0.999" in said
     assert "of little use" in said
     # Of two guesses neither is better, and it would take more records to say which.
@@ -117,7 +117,9 @@ def test_check__says_which_order_is_refused(folder: Path) -> None:
     assert (found["best"], found["is_shown"]) == (ORDERS[0], True)
     assert found["orders"][ORDERS[1]] is None
     assert found["orders"][ORDERS[0]][0] > 0.95
-    assert "noise_then_filter: its noise is refused. So filter_then_noise" in say_orders(found)
+    assert "noise_then_filter: its noise is refused. So filter_then_noise" in say(
+        "orders", one=found
+    )
 
 
 def test_try__refuses_a_method_without_orders(folder: Path) -> None:

@@ -70,7 +70,7 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         cluster={"workers": 0},
     )
 
-    def run_flow(options: RunOptions, checked: Any, config: str) -> dict[str, Any]:
+    def run_flow(options: RunOptions, checked: Any, *_: Any) -> dict[str, Any]:
         watch = Watch(PlainConsole(file=io.StringIO()))
         privpipe.flows.release_flow.release_collection(options, watch, checked=checked)
         return {}

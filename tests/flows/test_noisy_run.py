@@ -29,7 +29,7 @@ from privpipe.pipeline.stages.forecast import forecast_run
 from privpipe.pipeline.stages.publish import publish_stage
 from privpipe.pipeline.stages.train import train_stage
 from privpipe.promises import SHUFFLED_DELTA, SHUFFLED_EPSILON
-from privpipe.report.audit_text import say_canaries
+from privpipe.report.audit_text import say
 from privpipe.store.access.workspace import hold_workspace, remove_workspace, workspace_url
 from privpipe.store.arrays.layout import FEATURES, read_header
 from privpipe.store.collections.collection import open_collection
@@ -363,13 +363,14 @@ def test_audit__a_floor_stands_beside_the_promise(bench: Bench) -> None:
     assert found["promised"] == 2.0
     assert 0 < found["epsilon_floor"]
     assert found["sure_floor"] <= 2.0
-    said = say_canaries(found)
+    said = say("canaries", found=found)
     assert "at most 2 for every record" in said
     assert f"the loss is at least {found['epsilon_floor']:.3g}, with a confidence of 99.9%" in said
     assert found["notices_half"] == ("allows twice the loss noticed it" in said)
-    missed = say_canaries(found | {"notices_half": False})
+    missed = say("canaries", found=found | {"notices_half": False})
     assert "did not notice it" in missed
-    assert "twice" not in say_canaries({k: v for k, v in found.items() if k != "notices_half"})
+    less = {k: v for k, v in found.items() if k != "notices_half"}
+    assert "twice" not in say("canaries", found=less)
 
 
 def test_files__hold_neither_key_nor_noise_nor_a_bounded_record(bench: Bench) -> None:

@@ -49,6 +49,7 @@ from tests.store.test_crash_points import CrashingStorage, KilledError
 SERIAL, TOWN = 4_815_162_342_108, "SECRETtownHall"
 CELLS = np.array([6151.23456789, 7349.87654321, 8807.19283746])
 CHOSEN = ChosenRecords("serial", (str(SERIAL),))
+AT_ONCE: Any = {"under": (), "account": "", "name": "", "dry_run": False}
 INGEST = IngestOptions(
     layout=SourceLayout(features=("x",), labels=("sign", "serial", "town")),
     categorical=("sign", "town"),
@@ -326,7 +327,7 @@ def test_erase__a_quote_of_the_value_is_of_the_value(tmp_path: Path, sources: Pa
         "town == 'Rome'",
         f"town in {sources}/bom.txt",
     ):
-        assert [one["n_records"] for one in erase_command(url, where)["erasures"]] == [5]
+        assert [one["n_records"] for one in erase_command(url, where, **AT_ONCE)["erasures"]] == [5]
 
 
 def test_erase__certificates_are_one_chain_though_the_clock_goes_back(
@@ -359,7 +360,7 @@ def test_erase__a_selection_that_is_none_is_refused_without_its_value(
     url = str(tmp_path / "w.zarr")
     ingest(write_records(sources / "a.npz", 1, n=20), url, INGEST)
     with pytest.raises(PrivpipeError) as refused:
-        erase_command(url, where)
+        erase_command(url, where, **AT_ONCE)
     assert "notanumber" not in str(refused.value)
 
 
@@ -375,7 +376,7 @@ def test_erase__by_a_file_of_identifiers(
     (tmp_path / "w.erasures" / "NOTES.txt").write_text("mine")
     for name in ("LOGNAME", "USER"):
         monkeypatch.delenv(name, raising=False)
-    found = erase_command(url, where)
+    found = erase_command(url, where, **AT_ONCE)
     assert [one["n_records"] for one in found["erasures"]] == [1]
     assert open_collection(url).n_records == 44
     assert read_statistics(url).n_missing == {"sign": 0, "serial": 0, "town": 0}

@@ -78,7 +78,7 @@ class Killed(BaseException):
     """The process ends here."""
 
 
-OWNERS = {"flush_folder": objects, "keep_bytes": generation_log}
+OWNERS = {"flush": objects, "keep_bytes": generation_log}
 STEPS = ("makedirs", "fsync", "link", "unlink", *OWNERS)
 
 

@@ -143,7 +143,7 @@ class Machine(RuleBasedStateMachine):
     def withdraw(self, name: str) -> None:
         gone = {c for c in self.released if self.names[c] == name}
         try:
-            withdraw_partition(self.url, name, timedelta(0), find_account())
+            withdraw_partition(self.url, name, timedelta(0), find_account(), (), ())
         except OptionError:
             assert not gone
             return

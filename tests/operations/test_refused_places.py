@@ -22,7 +22,7 @@ from privpipe.cluster.workers.connection import (
 from privpipe.cluster.workers.processes import write_configuration
 from privpipe.command.deploy_command import doctor_command
 from privpipe.errors import ClusterError, GateError, OptionError, PrivpipeError, StoreError
-from privpipe.flows.deployments import retry_passing
+from privpipe.flows import deployments
 from privpipe.pipeline.operations import health
 from privpipe.pipeline.operations.health import Finding, _judge_worker, check_certificates
 from privpipe.pipeline.operations.prefect_server import check_server
@@ -90,10 +90,13 @@ def fail(error: PrivpipeError, times: int) -> tuple[list[float], list[PrivpipeEr
             raise left.pop()
         return "done"
 
-    try:
-        retry_passing(work, lambda line: None, (1, 2), pauses.append)
-    except PrivpipeError as out:
-        return pauses, [out]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(deployments, "PAUSES", (1, 2))
+        patch.setattr(deployments.time, "sleep", pauses.append)
+        try:
+            deployments.retry_passing(work, lambda line: None)
+        except PrivpipeError as out:
+            return pauses, [out]
     return pauses, []
 
 
@@ -116,19 +119,21 @@ def test_retry__only_what_may_pass(
     assert (out == []) == ends_well
 
 
-def test_retry__waits_out_an_hour_of_something_away_and_no_failing_task() -> None:
+def test_retry__waits_out_an_hour_of_something_away_and_no_failing_task(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     slept = list[float]()
+    monkeypatch.setattr(deployments.time, "sleep", slept.append)
 
     def work(code: str, until: float) -> str:
         if sum(slept) < until:
             raise ClusterError("x", code=code)
         return "done"
 
-    say = str
-    assert retry_passing(lambda: work("scheduler-lost", 3600.0), say, sleep=slept.append) == "done"
+    assert deployments.retry_passing(lambda: work("scheduler-lost", 3600.0), str) == "done"
     slept.clear()
     with pytest.raises(ClusterError):
-        retry_passing(lambda: work("task-failed", 3600.0), say, sleep=slept.append)
+        deployments.retry_passing(lambda: work("task-failed", 3600.0), str)
     assert slept == [10.0, 60.0, 300.0]
 
 

@@ -331,7 +331,8 @@ def _backfill(world: World) -> None:
 
 
 def _withdraw(world: World, hours: float) -> None:
-    withdraw_partition(world.at("p.zarr"), "monday", timedelta(hours=hours), find_account())
+    grace = timedelta(hours=hours)
+    withdraw_partition(world.at("p.zarr"), "monday", grace, find_account(), (), ())
 
 
 def _erase(world: World, name: str) -> None:

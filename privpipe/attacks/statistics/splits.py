@@ -20,6 +20,9 @@ from privpipe.protocols import AnyArray, FloatArray, IntArray
 _TRIALS = 50
 """Orders of the groups tried before a split by group is given up."""
 
+EDGES = (0.5, 0.7)
+"""Shares of the records up to which they train, and tune; the others judge."""
+
 
 @dataclass(frozen=True, eq=False)
 class RecordSplit:
@@ -50,18 +53,12 @@ class RecordSplit:
 
 
 def draw_split(
-    rows: IntArray,
-    *,
-    classes: IntArray | None = None,
-    groups: IntArray | None = None,
-    tune_share: float = 0.2,
-    test_share: float = 0.3,
-    seed: int = 0,
+    rows: IntArray, *, classes: IntArray | None = None, groups: IntArray | None = None, seed: int
 ) -> RecordSplit:
     """Split records at random; a group never falls into two sets.
 
-    Without groups each class is divided in the given shares. With groups whole groups
-    are dealt out, in an order that leaves every class in train and in test.
+    Without groups each class is divided at `EDGES`. With groups whole groups are dealt out, in an
+    order that leaves every class in train and in test.
 
     Parameters
     ----------
@@ -71,8 +68,6 @@ def draw_split(
         Class of each of these rows; none for numbers.
     groups : (n_records,), optional
         Subject of each of these rows.
-    tune_share, test_share
-        Shares of the records (approximate with groups).
     seed
         Seed of the split.
 
@@ -83,7 +78,7 @@ def draw_split(
 
     Examples
     --------
-    >>> split = draw_split(np.arange(10), classes=np.arange(10) % 2)
+    >>> split = draw_split(np.arange(10), classes=np.arange(10) % 2, seed=0)
     >>> len(split.train), len(split.tune), len(split.test)
     (4, 2, 4)
     """
@@ -93,7 +88,7 @@ def draw_split(
             position = _place_records(classes, len(rows), random)
         else:
             position = _place_groups(groups, random)
-        side = np.digitize(position, [1 - tune_share - test_share, 1 - test_share])
+        side = np.digitize(position, EDGES)
         if not np.bincount(side, minlength=3).all():
             problem = f"{len(rows)} records (or their groups) are too few for train, tune and test."
             raise InputError(problem, remedy="Use more records or groups.", code="too_few_records")

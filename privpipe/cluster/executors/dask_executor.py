@@ -19,6 +19,7 @@ from threadpoolctl import threadpool_limits
 
 from privpipe.cluster.executors import executor as local
 from privpipe.cluster.executors.boundary import run_sealed
+from privpipe.cluster.executors.executor import Function, Task
 from privpipe.cluster.workers.connection import ClusterOptions, connect
 from privpipe.cluster.workers.progress import TOPIC, Progress
 from privpipe.errors import ClusterError, PrivpipeError
@@ -347,12 +348,7 @@ class DaskExecutor(local.Executor):
         return oracle
 
     def map_tasks(
-        self,
-        function: local.Function,
-        tasks: Iterable[local.Task],
-        *,
-        shared: Sequence[Any] = (),
-        prefix: str,
+        self, function: Function, tasks: Iterable[Task], *, shared: Sequence[Any] = (), prefix: str
     ) -> Iterator[tuple[str, Any]]:
         """See `Executor.map_tasks`."""
         sent = [self._ready(value) for value in shared]

@@ -93,17 +93,14 @@ are done; an error is a result."""
 
 
 def remember(
-    evidence: Evidence,
-    function: Callable[..., Any],
-    task: tuple[Any, ...],
-    checkpoints: Checkpoints | None,
+    evidence: Evidence, find: Callable[..., Any], task: tuple[Any, ...], known: Checkpoints | None
 ) -> Any:
     """Worker side: what a function finds of the evidence, unless an earlier run did.
 
     An unknown is not remembered: the next run tries again.
     """
-    make = partial(function, evidence, *task)
-    return recall(checkpoints, "found", make, stores=lambda found: getattr(found, "is_known", True))
+    make = partial(find, evidence, *task)
+    return recall(known, "found", make, stores=lambda found: getattr(found, "is_known", True))
 
 
 def distribute_attacks(

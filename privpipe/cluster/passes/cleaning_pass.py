@@ -290,7 +290,7 @@ def draw_surrogates(
     PrivpipeError
         What a worker reported, as of a record that is not finite or too revealing.
     """
-    tasks = [list(chunks) for chunks in job.collection.plan.tasks()]
+    tasks = job.collection.plan.tasks()
     for tile in range(job.plan.chunks.n_chunks):
         if tile in done:
             continue

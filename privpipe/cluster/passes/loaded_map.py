@@ -1,12 +1,11 @@
-"""A stored map on the worker that uses it, and shards whose records it cleans where they are read.
+"""A stored map on the worker that uses it, and what it makes of a shard where that is read.
 
 Audits of training data see what the map makes of records that were never released.
 """
 
 import secrets
-from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass, replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any
 
 from privpipe import protocols
@@ -15,7 +14,7 @@ from privpipe.errors import FormatError
 from privpipe.fitted_names import schema_of
 from privpipe.fitted_schema import NamedCodes, check_numbered_alike
 from privpipe.numerics.random.streams import KEY_BYTES, KeyedStream
-from privpipe.protocols import AnyArray, S, Shard, ShardSchema, Sums
+from privpipe.protocols import AnyArray, Shard, ShardSchema
 from privpipe.records.schema import expand_indicators
 from privpipe.store.models import digest_map, open_model
 
@@ -34,47 +33,9 @@ class StoredMap:
     digest: str
 
 
-@dataclass(frozen=True)
-class CleanedShards:
-    """Shards whose `released` is what a stored map makes of their features.
-
-    Parameters
-    ----------
-    inner
-        The raw shards.
-    model
-        The stored map.
-    """
-
-    inner: protocols.Shards
-    model: StoredMap
-
-    @property
-    def n_records(self) -> int:
-        return self.inner.n_records
-
-    @property
-    def schema(self) -> ShardSchema:
-        return self.inner.schema
-
-    def reduce(self, summarise: Callable[[Shard], S]) -> S:
-        """See `Shards.reduce`."""
-        return self.inner.reduce(self.clean_first(summarise))
-
-    def clean_first(self, summarise: Callable[[Shard], S]) -> Callable[[Shard], S]:
-        """The query to the raw shards: each is cleaned before it is summarised."""
-        return partial(summarise_cleaned, summarise=summarise, model=self.model, schema=self.schema)
-
-    def oracle(self, function: Callable[..., Sums], **resident: Any) -> protocols.Oracle[Any, Sums]:
-        """Not needed by audits: that of the raw shards."""
-        return self.inner.oracle(function, **resident)
-
-
-def summarise_cleaned(
-    shard: Shard, *, summarise: Callable[[Shard], S], model: StoredMap, schema: ShardSchema
-) -> S:
-    """Worker side: clean a shard, then summarise raw and cleaned records jointly."""
-    return summarise(replace(shard, released=release_shard(shard, model, schema)))
+def clean_shard(shard: Shard, *, model: StoredMap, schema: ShardSchema) -> Shard:
+    """Worker side: a shard whose `released` is what a stored map makes of its features."""
+    return replace(shard, released=release_shard(shard, model, schema))
 
 
 def release_shard(shard: Shard, model: StoredMap, schema: ShardSchema) -> AnyArray:

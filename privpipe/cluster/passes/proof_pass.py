@@ -38,7 +38,7 @@ def prove_collection(executor: Executor, collection: Collection, url: str) -> Co
 
 def _measure(executor: Executor, collection: Collection) -> Iterator[Measured]:
     """What is stored, in the order of the chunks; tasks that finish early wait for their turn."""
-    chunks = [list(some) for some in collection.plan.tasks()]
+    chunks = collection.plan.tasks()
     tasks = ((f"{number:06d}", (some,)) for number, some in enumerate(chunks))
     # Small: only lengths and digests wait for their turn, no record.
     waiting: dict[int, list[Measured]] = {}

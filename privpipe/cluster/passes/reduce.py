@@ -16,9 +16,9 @@ import numpy as np
 
 from privpipe.cluster.executors.executor import Event, Executor, ShardSum
 from privpipe.cluster.pass_checkpoints import Checkpoints, JointSums, PartialSum, recall_sum
-from privpipe.cluster.passes.loaded_map import CleanedShards
 from privpipe.protocols import Oracle, S, Shard, ShardSchema, Sums
 from privpipe.records.schema import ChunkPlan, CollectionSchema
+from privpipe.sanitizers.arrays import ChangedShards
 from privpipe.store.arrays.blocks import reading_once
 from privpipe.store.collections.collection import Collection
 
@@ -63,7 +63,8 @@ class ShardedCollection:
             nonlocal n_counted  # 0 where the whole sum is stored: the bar is filled below
             n_counted = n_chunks
             shared = (self.collection, summarise, checkpoints)
-            return self.executor.reduce(summarise_chunks, shared, self._tasks(), label=self.label)
+            tasks = self.collection.plan.tasks()
+            return self.executor.reduce(summarise_chunks, shared, tasks, label=self.label)
 
         self.executor.listener(Event(work, "begins", n_chunks, "chunks"))
         try:
@@ -81,7 +82,7 @@ class ShardedCollection:
         def open_oracle() -> Oracle[Any, Sums]:
             # By the first question that no checkpoint answers: a resumed run whose rounds are all
             # known reads no record.
-            tasks = self._tasks()
+            tasks = self.collection.plan.tasks()
             sizes = [_measure_bytes(self.collection, task) for task in tasks]
             whole = ShardSum(load_shards, (self.collection,), tasks, function, resident, sizes)
             return self.executor.oracle(whole)
@@ -108,11 +109,8 @@ class ShardedCollection:
         """Of all features, decoded."""
         return _measure_bytes(self.collection, range(self.collection.plan.n_chunks))
 
-    def _tasks(self) -> list[list[int]]:
-        return [list(chunks) for chunks in self.collection.plan.tasks()]
 
-
-def load_shards(collection: Collection, chunks: list[int]) -> list[Shard]:
+def load_shards(collection: Collection, chunks: Sequence[int]) -> list[Shard]:
     """Worker side: read shards, to be retained or queried once."""
     return [collection.shard(chunk) for chunk in chunks]
 
@@ -162,7 +160,7 @@ class JointQuery:
         Picklable; makes a mergeable statistic of a shard.
     """
 
-    shards: ShardedCollection | CleanedShards
+    shards: ShardedCollection | ChangedShards
     summarise: Callable[[Shard], Any]
 
 
@@ -198,9 +196,9 @@ def reduce_jointly(queries: Sequence[JointQuery], label: str) -> list[Any]:
 
 def _unwrap(query: JointQuery) -> tuple[ShardedCollection, Callable[[Shard], Any]]:
     shards, summarise = query.shards, query.summarise
-    if isinstance(shards, CleanedShards):
+    if isinstance(shards, ChangedShards):
         # Cleaning moves into the leaf, so that raw and cleaned views share the reading.
-        summarise, shards = shards.clean_first(summarise), cast(ShardedCollection, shards.inner)
+        summarise, shards = shards.change_first(summarise), cast(ShardedCollection, shards.inner)
     return shards, summarise
 
 

@@ -51,12 +51,7 @@ class SketchInput:
 
 
 def sketch_collection(
-    executor: Executor,
-    collection: Collection,
-    sketches: Sketches,
-    *,
-    variables: Sequence[str] = (),
-    subject: str | None = None,
+    executor: Executor, collection: Collection, sketches: Sketches, *, subject: str | None = None
 ) -> None:
     """Make the sketches that a collection's partitions do not have.
 
@@ -65,11 +60,9 @@ def sketch_collection(
     executor
         Who reads.
     collection
-        The records.
+        The records. Those without features are known by its attributes, or by all variables.
     sketches
         Where sketches are stored.
-    variables
-        What records without features are known by; none: all variables.
     subject
         Variable that names the subject of a record.
 
@@ -81,7 +74,7 @@ def sketch_collection(
     schema = collection.schema_of_records
     named = schema.feature_names or tuple(f"#{j}" for j in range(schema.n_features))
     everything = tuple(variable.name for variable in schema.variables)
-    chosen = () if named else tuple(variables) or everything
+    chosen = () if named else collection.attributes or everything
     parts = {one.digest: one for one in schema.partitions if one.n_records and one.digest}
     if not parts or not (named or chosen):
         return

@@ -469,11 +469,8 @@ def solve_masked_regression(
     found = solve_completion(blocks, penalty, SCALED_OPTIONS if solver == "scaled" else None)
     basis = _span_features(found.directions[t:])
     if not basis.shape[1]:
-        raise InputError(
-            "Nothing of the features is above the noise level.",
-            remedy="Give a smaller noise_level.",
-            code="noise",
-        )
+        problem = "Nothing of the features is above the noise level."
+        raise InputError(problem, remedy="Give a smaller noise_level.", code="noise")
     # The same to rounding, with its range within the basis: what the coefficients are about.
     mixing = basis @ (basis.T @ found.factors[1][t:, t:])
     if solver == "scaled":

@@ -35,6 +35,9 @@ BLOCK = 512
 
 LEAST_VARIANCE = 1e-8
 
+MOST_ROUNDS = 300
+"""Of a factor model that does not settle."""
+
 COVARIANCE_NOISE = 1e-6
 """Variance that is used for none where covariances are not of low rank."""
 
@@ -217,10 +220,8 @@ def fit_loadings(
     Yi et al. 2014, problem (5), with equal weights per observed entry.
     """
     if not penalty > 0 or not np.isfinite(start).all():
-        raise InputError(
-            "The penalty or the first loadings of a completion are not finite and positive.",
-            remedy="Give a positive noise_level.",
-        )
+        problem = "The penalty or the first loadings of a completion are not finite and positive."
+        raise InputError(problem, remedy="Give a positive noise_level.")
     loadings, before, objective = start, np.inf, np.inf
     scatter: FloatArray = np.zeros((start.shape[1],) * 2)
     for count in range(1, most + 1):
@@ -246,13 +247,7 @@ def _balance(loadings: FloatArray, scatter: FloatArray) -> FloatArray:
 
 
 def fit_factors(
-    request: Request,
-    start: FloatArray,
-    variance: float,
-    n_records: float,
-    *,
-    tolerance: float = 1e-6,
-    most: int = 300,
+    request: Request, start: FloatArray, variance: float, n_records: float, tolerance: float = 1e-6
 ) -> FactorModel:
     """Maximise the likelihood of what is known; a round is one question about all records.
 
@@ -266,7 +261,6 @@ def fit_factors(
     n_records
     tolerance
         Relative change of ``loadings @ loadings.T`` at which it ends.
-    most
 
     Notes
     -----
@@ -275,7 +269,7 @@ def fit_factors(
     """
     loadings = start
     scatter: FloatArray = n_records * np.eye(start.shape[1])
-    for count in range(1, most + 1):
+    for count in range(1, MOST_ROUNDS + 1):
         sums = products, cross, scatter, _, n_known = request(loadings, variance, True)
         new = np.linalg.solve(products, cross[:, :, None])[:, :, 0]
         # A variance of zero would make the systems of records with few known entries singular.
@@ -286,7 +280,7 @@ def fit_factors(
         loadings = expanded
         if change <= tolerance * np.linalg.norm(expanded.T @ expanded):
             return FactorModel(loadings, variance, np.eye(len(scatter)) * n_records, count, True)
-    return FactorModel(loadings, variance, np.eye(len(scatter)) * n_records, most, False)
+    return FactorModel(loadings, variance, np.eye(len(scatter)) * n_records, MOST_ROUNDS, False)
 
 
 def fit_covariance(

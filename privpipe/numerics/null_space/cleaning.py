@@ -125,12 +125,7 @@ class CleanedBlock:
 
 
 def clean_block(
-    x: FloatArray,
-    form: LinearForm,
-    dtype: DTypeLike,
-    *,
-    lifted: bool = True,
-    out: FloatArray | None = None,
+    x: FloatArray, form: LinearForm, dtype: DTypeLike, *, lifted: bool, out: FloatArray | None
 ) -> CleanedBlock:
     """Clean records, by the kernel where it pays.
 

@@ -229,10 +229,8 @@ def check_places(records: IntArray, n_records: int) -> IntArray:
     """Numbers of records as an array, or OptionError if one is not within the run."""
     places = np.asarray(records)
     if places.size and not 0 <= places.min() <= places.max() < n_records:
-        raise OptionError(
-            f"A record is not within the run of {n_records}.",
-            remedy="Number the records of a run from 0.",
-        )
+        problem = f"A record is not within the run of {n_records}."
+        raise OptionError(problem, remedy="Number the records of a run from 0.")
     return places
 
 

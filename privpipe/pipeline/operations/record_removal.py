@@ -156,7 +156,7 @@ def drop_erased(url: str) -> None:
     """Remove what the collection does not hold any more: partitions, former generations."""
     last = generations.read_newest(url, "collection") if generations.is_generational(url) else None
     if last is not None:
-        growing.drop_unnamed(url)
+        growing.drop_unnamed(url, growing.read_partitions(url))
         generations.blank_older(url, last)
 
 
@@ -327,7 +327,7 @@ def _exchange(url: str, new: str | None) -> None:
         os.rename(path, f"{local_path(workspace_url(url))}{REMOVED}{secrets.token_hex(8)}")
     if new is not None:
         os.rename(str(local_path(new)), path)
-    objects.flush_folder(os.path.dirname(path))
+    objects.flush(os.path.dirname(path))
 
 
 def _write_without(

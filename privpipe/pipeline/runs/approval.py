@@ -45,10 +45,8 @@ def approve_release(release_url: str, name: str, reason: str) -> dict[str, str]:
     """
     name, reason = printable(name.strip()), printable(reason.strip())
     if not name or not reason:
-        raise OptionError(
-            "An approval needs a name and a reason; both are published with the release.",
-            remedy="Give --name and --reason.",
-        )
+        problem = "An approval needs a name and a reason; both are published with the release."
+        raise OptionError(problem, remedy="Give --name and --reason.")
     if read_state(release_url) is not None:
         # Held, so that no run changes the case while it is approved.
         with hold_workspace(release_url):
@@ -99,7 +97,5 @@ def _read(release_url: str, key: str) -> dict[str, str] | None:
         content = json.loads(found)
         if isinstance(content, dict) and {"digest", "sentence"} <= set(content):
             return content
-    raise FormatError(
-        f"{key} in the workspace of {shown(release_url)} is damaged.",
-        remedy="Run again: the gate writes it anew; approve again.",
-    )
+    problem = f"{key} in the workspace of {shown(release_url)} is damaged."
+    raise FormatError(problem, remedy="Run again: the gate writes it anew; approve again.")

@@ -11,7 +11,7 @@ import json
 import os
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from privpipe.attacks.adversaries.evidence import LeftOut
 from privpipe.errors import PrivpipeError, StoreError
@@ -299,9 +299,9 @@ def _open(run: Run, entry: Registered | None, url: str, names: list[str]) -> Ear
     if entry is not None and source != records.digest:
         rows = align_rows(entry, records.schema_of_records.partitions, run.sketches)
     n_records = records.n_records if entry is None else entry.n_records
-    return published.open_earlier_release(
-        url, source_digest=source, n_records=n_records, names=names, rows=rows
-    )
+    found = published.open_earlier_release(url, source_digest=source, n_records=n_records)
+    name = found.name if found.name not in names else f"{found.name} {len(names)}"
+    return replace(found, name=name, rows=rows)
 
 
 def find_named_surrogates(run: Run) -> tuple[EarlierRelease, ...]:

@@ -16,7 +16,7 @@ from privpipe.pipeline.runs.run import Run, find_attack_options, list_groups, no
 from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.pipeline.stages.forecast import check_gate, refuse_constant
 from privpipe.protocols import Method, Role
-from privpipe.report.audit_text import say_unknown
+from privpipe.report.audit_text import say
 from privpipe.sanitizers import METHODS
 from privpipe.store.access.location import join, local_path, shown
 from privpipe.store.access.objects import measure_files
@@ -56,24 +56,19 @@ def check_stage(options: RunOptions) -> Run:
     for name in options.release.include:
         _check_included(name, roles)
     collection, training = _open(options, method, roles)
-    run = Run(
-        options=options,
-        method=method,
-        collection=collection,
-        training=training,
-        split=split_by_subject(options, training),
-        state=RunState(
-            # Short, since it is in every Dask key and receipt: it distinguishes the runs that meet
-            # on one scheduler or in one account, and need not be a secret.
-            run_id=secrets.token_hex(4),
-            options_sha256=options.digest(),
-            source_digest=collection.digest,
-            source_fingerprint=read_source_version(collection.url),
-            training_fingerprint=read_source_version(training.url),
-            started=now(),
-            code=trusted_code.find_code(options.model_dump(mode="json")["method"]),
-        ),
+    state = RunState(
+        # Short, since it is in every Dask key and receipt: it distinguishes the runs that meet on
+        # one scheduler or in one account, and need not be a secret.
+        run_id=secrets.token_hex(4),
+        options_sha256=options.digest(),
+        source_digest=collection.digest,
+        source_fingerprint=read_source_version(collection.url),
+        training_fingerprint=read_source_version(training.url),
+        started=now(),
+        code=trusted_code.find_code(options.model_dump(mode="json")["method"]),
     )
+    split = split_by_subject(options, training)
+    run = Run(options, method, collection, training, split, state)
     _check_public(run)
     subject_limit.check_subjects(run)
     _check_labels(run)
@@ -234,7 +229,7 @@ def _check_released(run: Run) -> None:
     if unknown and (getattr(run.options.method, "unseen", "refuse") == "refuse" or by in unknown):
         why = f"is {by!r}, in [method] by" if by in unknown else 'unseen is "refuse"'
         raise InputError(
-            f"{say_unknown(unknown)} [method] {why}.",
+            f"{say('unknown', found=unknown)} [method] {why}.",
             remedy='Train on records that have them; of attributes, unseen may be "nearest".',
             code="schema-drift",
         )

@@ -178,9 +178,9 @@ def sketch_records(run: Run, executor: Executor) -> None:
     """
     sketches, records = run.sketches, run.collection
     subject = find_subject(run.options, records)
-    sketch_collection(executor, records, sketches, variables=records.attributes, subject=subject)
+    sketch_collection(executor, records, sketches, subject=subject)
     if not run.trains_on_itself:
-        sketch_collection(executor, run.training, sketches, variables=run.training.attributes)
+        sketch_collection(executor, run.training, sketches)
         _check_public(run, sketches.ties())
 
 

@@ -136,10 +136,8 @@ def _check_joint(joint: ArrayLike) -> FloatArray:
             f"joint has shape {p.shape}.", remedy="Give probabilities (n_private, n_symbols)."
         )
     if not np.isfinite(p).all() or (p < 0).any():
-        raise InputError(
-            "joint holds negative or non-finite probabilities.",
-            remedy="Give finite probabilities of 0 or more.",
-        )
+        problem = "joint holds negative or non-finite probabilities."
+        raise InputError(problem, remedy="Give finite probabilities of 0 or more.")
     if abs(p.sum() - 1) > _SUM_TOLERANCE:
         raise InputError(
             f"joint sums to {p.sum():.9g}, not to 1.", remedy="Divide the counts by their sum."
@@ -150,21 +148,15 @@ def _check_joint(joint: ArrayLike) -> FloatArray:
 
 def _check_codes(x: CodeArray, n_symbols: int) -> None:
     if x.ndim != 2 or len(x) != n_symbols or x.shape[1] == 0:
-        raise InputError(
-            f"codes has shape {x.shape}, but joint has {n_symbols} symbols.",
-            remedy="Give one row of attribute codes per symbol.",
-        )
+        problem = f"codes has shape {x.shape}, but joint has {n_symbols} symbols."
+        raise InputError(problem, remedy="Give one row of attribute codes per symbol.")
     if not np.issubdtype(x.dtype, np.number) or not np.isfinite(x.astype(np.float64)).all():
-        raise InputError(
-            f"codes has dtype {x.dtype} or values that are not finite.",
-            remedy="Give integer codes or finite positions.",
-        )
+        problem = f"codes has dtype {x.dtype} or values that are not finite."
+        raise InputError(problem, remedy="Give integer codes or finite positions.")
     doubles = len(x) - len(np.unique(x, axis=0))
     if doubles:
-        raise InputError(
-            f"codes holds {doubles} symbols twice.",
-            remedy="Add the probabilities of equal symbols up.",
-        )
+        problem = f"codes holds {doubles} symbols twice."
+        raise InputError(problem, remedy="Add the probabilities of equal symbols up.")
 
 
 def _build_distance(
@@ -178,10 +170,8 @@ def _build_distance(
                 remedy="Give one row per original and one column per released symbol.",
             )
         if not np.isfinite(matrix).all() or (matrix < 0).any():
-            raise InputError(
-                "distortion holds negative or non-finite distances.",
-                remedy="Give finite distances of 0 or more.",
-            )
+            problem = "distortion holds negative or non-finite distances."
+            raise InputError(problem, remedy="Give finite distances of 0 or more.")
         if (np.diag(matrix)[order[stay]] != 0).any():
             raise InputError(
                 "distortion is not 0 from every symbol to itself.",
@@ -189,9 +179,7 @@ def _build_distance(
             )
         return programme.MatrixDistance(np.ascontiguousarray(matrix[np.ix_(order[stay], order)]))
     if distortion not in ("hamming", "squared", "absolute"):
-        raise OptionError(
-            f"distortion is {distortion!r}.",
-            remedy="Use 'hamming', 'squared', 'absolute' or a matrix.",
-        )
+        problem = f"distortion is {distortion!r}."
+        raise OptionError(problem, remedy="Use 'hamming', 'squared', 'absolute' or a matrix.")
     positions = x[order].astype(np.float64)
     return programme.CodeDistance(distortion, positions, positions[stay])  # type: ignore[arg-type]

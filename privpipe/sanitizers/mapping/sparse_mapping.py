@@ -104,10 +104,8 @@ class DrawnCategories:
             Records whose own symbol is not in the alphabet.
         """
         if stream is None:
-            raise OptionError(
-                "a privacy mapping draws what it releases, and no stream was given.",
-                remedy="Release through a release key, or pass a stream.",
-            )
+            problem = "a privacy mapping draws what it releases, and no stream was given."
+            raise OptionError(problem, remedy="Release through a release key, or pass a stream.")
         codes = self.read_records(x)
         drawn, n_unseen = self.release_codes(codes, stream.words("privacy_mapping", 1))
         if schema_of(self) is not None and not isinstance(x, NamedCodes):

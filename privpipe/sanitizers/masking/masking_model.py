@@ -312,10 +312,8 @@ def draw_masked_records(
     ((90, 4), ('desired_0',))
     """
     if stream.n_records != shards.n_records:
-        raise InputError(
-            f"The stream is of {stream.n_records} records, not of {shards.n_records}.",
-            remedy="Give a stream of all records.",
-        )
+        problem = f"The stream is of {stream.n_records} records, not of {shards.n_records}."
+        raise InputError(problem, remedy="Give a stream of all records.")
     parts = []
     for tile in range(model.n_tiles):
         sums = shards.reduce(partial(_sum_shard, model, shards.schema, stream, tile))

@@ -256,10 +256,8 @@ def check_private(options: MaskingPrivateOptions, schema: ShardSchema) -> None:
             code="delta",
         )
     if n > private_sums.MOST_RECORDS:
-        raise InputError(
-            f"{n:,} records exceed the {private_sums.MOST_RECORDS:,} that sums hold exactly.",
-            remedy="Mask parts of the collection, each a release of its own.",
-        )
+        problem = f"{n:,} records exceed the {private_sums.MOST_RECORDS:,} that sums hold exactly."
+        raise InputError(problem, remedy="Mask parts of the collection, each a release of its own.")
     # Known before any record is read: the fit would most likely find no number but noise.
     sigma = find_sigma(options.epsilon, options.delta)
     deviation = math.sqrt(2) * sigma * (scale.factors[schema.n_features] / private_sums.GRID) ** 2

@@ -207,10 +207,8 @@ def check_masking(options: MaskingOptions, schema: ShardSchema) -> None:
     scaled = {"clip": options.clip is not None, "missing": options.missing == "complete"}
     if options.solver == "literal" and any(scaled.values()):
         name = next(name for name, given in scaled.items() if given)
-        raise OptionError(
-            f'{name} works on standardised features, which solver = "literal" does not make.',
-            remedy='Leave it out, or set solver = "scaled".',
-        )
+        problem = f'{name} works on standardised features, which solver = "literal" does not make.'
+        raise OptionError(problem, remedy='Leave it out, or set solver = "scaled".')
 
 
 def _check_records(
@@ -225,10 +223,8 @@ def _check_records(
         )
     missing = survey.counts[t:] == 0
     if missing.any():
-        raise InputError(
-            f"{refusals.name_few(names, missing)} are missing in every record.",
-            remedy="Leave these features out.",
-        )
+        problem = f"{refusals.name_few(names, missing)} are missing in every record."
+        raise InputError(problem, remedy="Leave these features out.")
     if survey.constant[:t].any():
         raise InputError(
             f"Response {refusals.name_few(responses, survey.constant[:t])} is constant or missing.",
@@ -238,16 +234,12 @@ def _check_records(
     furthest, counts, n_complete = survey.furthest[:t], survey.counts[:t], survey.complete.count
     refusals.check_responses(furthest, counts, responses, options.n_surrogates)
     if options.missing == "refuse" and n_complete <= schema.n_features + 1 + t:
-        raise InputError(
-            f"{n_complete:g} complete records are too few for {schema.n_features} features.",
-            remedy='Mask more records, or set [method] missing = "complete".',
-        )
+        problem = f"{n_complete:g} complete records are too few for {schema.n_features} features."
+        raise InputError(problem, remedy='Mask more records, or set [method] missing = "complete".')
     scale = survey.scale[t:][~survey.constant[t:]]
     if options.solver == "literal" and scale.size and scale.max() > 1e6 * scale.min():
-        raise InputError(
-            "Features are on scales more than 1e6 apart, of which only the largest count.",
-            remedy='Set solver = "scaled", which standardises them.',
-        )
+        problem = "Features are on scales more than 1e6 apart, of which only the largest count."
+        raise InputError(problem, remedy='Set solver = "scaled", which standardises them.')
     if options.integers == "refuse":
         refusals.check_whole(survey.varying_integers, names)
 

@@ -345,10 +345,8 @@ def _guard(
     room = len(moments.mean) - spectra.count_directions(np.column_stack([closed, taken]))
     if missing > room and not fill:
         most = taken.shape[1] + room
-        raise OptionError(
-            f"n_filtered is {taken.shape[1] + missing}, and {most} directions are free.",
-            remedy=f"Use at most {most}.",
-        )
+        problem = f"n_filtered is {taken.shape[1] + missing}, and {most} directions are free."
+        raise OptionError(problem, remedy=f"Use at most {most}.")
     found = spectra.guard_directions(moments.covariance, closed, taken, min(missing, room))
     if missing > room:
         # A start takes what room there is and is filled up: 28 of 400 odd problems were refused

@@ -62,10 +62,8 @@ class FamilyOptions(FilterTraining):
                 self.loss, self.loss_module, self.loss_sha256, is_loss=True
             )
         if self.loss_module or self.loss_settings or self.loss_sha256:
-            raise OptionError(
-                "a module, settings or hash of a loss are given without its class",
-                remedy="Name the class: loss.",
-            )
+            problem = "a module, settings or hash of a loss are given without its class"
+            raise OptionError(problem, remedy="Name the class: loss.")
         return None
 
     @computed_field  # type: ignore[prop-decorator]

@@ -192,7 +192,8 @@ class LinearCleaner(FeatureMap):
         records, dtype = as_records(self, x)
         # Of the same shape only: an augmented record is one column wider.
         fits = self.n_features_in == self.n_features_out and records.flags.writeable
-        cleaned = self._clean(records, dtype, out=records if overwrite_x and fits else None)
+        out = records if overwrite_x and fits else None
+        cleaned = self._clean(records, dtype, out=out, of_target=False)
         lost = int(np.count_nonzero(cleaned.withheld))
         # Only if some are withheld: a record that is not finite is, and the error names the reason.
         if lost and not overwrite_x:
@@ -207,12 +208,7 @@ class LinearCleaner(FeatureMap):
         return cleaned
 
     def _clean(
-        self,
-        x: FloatArray,
-        dtype: np.dtype[Any],
-        *,
-        out: FloatArray | None = None,
-        of_target: bool = False,
+        self, x: FloatArray, dtype: np.dtype[Any], *, out: FloatArray | None, of_target: bool
     ) -> cleaning.CleanedBlock:
         form = self._form(dtype)
         form = form.of_target() if of_target else form
@@ -286,10 +282,8 @@ def factor_lift(
     if representative == "closest":
         return encoder, lift
     if covariance is None:
-        raise OptionError(
-            'representative = "likely" needs a covariance.',
-            remedy="Give the covariance of the training features.",
-        )
+        problem = 'representative = "likely" needs a covariance.'
+        raise OptionError(problem, remedy="Give the covariance of the training features.")
     return encoder, lift_likely(encoder, as_finite(covariance, (len(predictor),) * 2, "covariance"))
 
 
@@ -374,7 +368,8 @@ class TargetRelease(LinearCleaner):
         The predictions are cleaned as if they were the record, under the identity as predictor: a
         value on the grid is its own rounding, and no other number of a record is at hand.
         """
-        return self._clean(np.asarray(values, np.float64), np.dtype(dtype), of_target=True).released
+        x = np.asarray(values, np.float64)
+        return self._clean(x, np.dtype(dtype), out=None, of_target=True).released
 
 
 @record_map
@@ -431,10 +426,8 @@ class FactoredCleaner(TargetRelease):
         """
         dtype = np.dtype(released_dtype)
         if dtype not in (np.float32, np.float64):
-            raise OptionError(
-                f"There is no factored release of {cleaner.kind} in {dtype}.",
-                remedy="Use float32 or float64.",
-            )
+            problem = f"There is no factored release of {cleaner.kind} in {dtype}."
+            raise OptionError(problem, remedy="Use float32 or float64.")
         shared = {item.name: getattr(cleaner, item.name) for item in fields(LinearCleaner)}
         source: Any = {"source_kind": cleaner.kind, "source_theorem": cleaner.theorem}
         return cls(**shared, **source, released_dtype=dtype.name)

@@ -154,10 +154,8 @@ def fit_predictor(
     """
     schema = shards.schema
     if not getattr(schema, role):
-        raise InputError(
-            f"There is no {role} variable to fit a predictor to.",
-            remedy=f"Name one in {role}, or give a predictor.",
-        )
+        problem = f"There is no {role} variable to fit a predictor to."
+        raise InputError(problem, remedy=f"Name one in {role}, or give a predictor.")
     regression.check_ridge(ridge)
     n, sums = schema.n_features, moments.of_role(role)
     try:

@@ -91,11 +91,8 @@ def _count_streamed(codec: str, content: bytes, most: int) -> int:
     try:
         import pyarrow as pa
     except ModuleNotFoundError as error:
-        raise StoreError(
-            f"A chunk packed by {codec} does not say its size, and pyarrow is not installed.",
-            remedy=str(explain_missing(error)),
-            code="no-pyarrow",
-        ) from None
+        problem = f"A chunk packed by {codec} does not say its size, and pyarrow is not installed."
+        raise StoreError(problem, remedy=str(explain_missing(error)), code="no-pyarrow") from None
     size = 0
     # By the header "gzip" is either; members of gzip may be several, one after the other.
     packed_by = "gzip" if codec == "zlib" else codec

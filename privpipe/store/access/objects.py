@@ -32,7 +32,7 @@ from privpipe.protocols import AnyArray
 from privpipe.store.access import bounds, location
 
 
-def keep_file(path: str, content: bytes, *, replacing: bool) -> bool:
+def keep_file(path: str, content: bytes, *, replacing: bool, flushed: bool = True) -> bool:
     """Write a file whole, in one step, so that a power cut after it leaves it there.
 
     Parameters
@@ -42,6 +42,8 @@ def keep_file(path: str, content: bytes, *, replacing: bool) -> bool:
     content
     replacing
         Whether a file that is there is replaced; else it stays.
+    flushed
+        Whether it must outlive a power cut; else it may be lost, or torn, by one.
 
     Returns
     -------
@@ -55,9 +57,9 @@ def keep_file(path: str, content: bytes, *, replacing: bool) -> bool:
     try:
         with open(work, "xb") as file:
             file.write(content)
-            file.flush()
-            # Before it is named: else a power cut may leave the name with torn content.
-            os.fsync(file.fileno())
+            if flushed:  # before it is named: else a power cut may leave the name with torn content
+                file.flush()
+                os.fsync(file.fileno())
         if replacing:
             os.rename(work, path)
         else:
@@ -67,7 +69,8 @@ def keep_file(path: str, content: bytes, *, replacing: bool) -> bool:
     finally:
         with suppress(FileNotFoundError):
             os.unlink(work)
-    flush_folder(folder)
+    if flushed:
+        flush(folder)
     return True
 
 
@@ -82,27 +85,23 @@ def flush_tree(path: str, progress: Callable[[int], None] | None = None) -> None
         Called, on this thread, with the number of files flushed since the last call.
     """
     if os.path.isfile(path):
-        _flush(path)
+        flush(path)
         return
     folders = [folder for folder, _, _ in os.walk(path)]
     # Files before folders: a name may survive only when its content has.
     files = list(_walk_files(path))
     # A flush waits for the disk, which takes several at once.
     with ThreadPoolExecutor(8) as pool:
-        for _ in pool.map(_flush, files):
+        for _ in pool.map(flush, files):
             if progress is not None:
                 progress(1)
     # From the innermost: a folder holds its names once it is flushed itself.
     for folder in reversed(folders):
-        flush_folder(folder)
+        flush(folder)
 
 
-def flush_folder(path: str) -> None:
-    """Flush a folder, so that names in it survive."""
-    _flush(path)
-
-
-def _flush(path: str) -> None:
+def flush(path: str) -> None:
+    """Flush a file, or a folder, so that names in it survive."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -308,14 +307,17 @@ def write_bytes(store: Store, key: str, value: bytes) -> None:
     sync(StorePath(store, key).set(default_buffer_prototype().buffer.from_bytes(value)))
 
 
-def keep_bytes(url: str, key: str, value: bytes) -> None:
-    """`write_bytes` of what a power cut must not take back, as an object of a bucket never is."""
+def keep_bytes(url: str, key: str, value: bytes, *, flushed: bool = True) -> None:
+    """`write_bytes` of what a power cut must not take back, as an object of a bucket never is.
+
+    What it may take back, or tear, is not flushed; that is still faster than by way of Zarr.
+    """
     path = location.local_path(url)
     if path is None:
         write_bytes(open_store(url), key, value)
     else:
         # Written, flushed, named, its folder flushed: another step relies on it.
-        keep_file(os.path.join(path, key), value, replacing=True)
+        keep_file(os.path.join(path, key), value, replacing=True, flushed=flushed)
 
 
 def create_object(url: str, value: bytes) -> bool:
@@ -488,7 +490,7 @@ def remove_tree(url: str) -> None:
             os.unlink(path)
         else:
             shutil.rmtree(path)
-        flush_folder(os.path.dirname(path))
+        flush(os.path.dirname(path))
 
 
 def use_one_thread() -> None:

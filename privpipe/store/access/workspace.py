@@ -21,7 +21,7 @@ from privpipe.errors import FormatError, OptionError, StoreError
 from privpipe.store.access import objects
 from privpipe.store.access.lease import LEASES, hold_lease, is_leased
 from privpipe.store.access.location import MOST_NAME_BYTES, join, local_path, shown
-from privpipe.store.access.objects import flush_folder
+from privpipe.store.access.objects import flush
 
 STATE = "state.json"
 MAKING = "making.json"
@@ -265,7 +265,7 @@ def remove_workspace(url: str) -> None:
             shutil.rmtree(left, ignore_errors=True)
         # Who notes next that it is gone must be right after a power cut, too.
         with suppress(FileNotFoundError):
-            flush_folder(os.path.dirname(path))
+            flush(os.path.dirname(path))
 
 
 def remove_place(url: str) -> None:
@@ -287,7 +287,7 @@ def remove_place(url: str) -> None:
             objects.delete_place(url)
         elif os.path.isdir(path) and not os.path.islink(path):
             os.rename(path, _removed(str(local_path(workspace_url(url)))))
-            flush_folder(os.path.dirname(path))  # or a power cut leaves the name, and no content
+            flush(os.path.dirname(path))  # or a power cut leaves the name, and no content
         else:
             with suppress(FileNotFoundError):
                 os.unlink(path)

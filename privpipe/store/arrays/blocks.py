@@ -5,7 +5,6 @@ stored is compared before anybody sees it. One task owns whole chunks; alignment
 because unaligned parallel writes lose data without an error.
 """
 
-import errno
 import hashlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -24,7 +23,7 @@ from zarr.storage import WrapperStore
 from privpipe.capabilities import BoundCounts, UtilitySummary
 from privpipe.errors import IncompleteReleaseError, StoreError
 from privpipe.protocols import AnyArray
-from privpipe.store.access.location import explain_refusal, guard_read, join, shown
+from privpipe.store.access.location import FULL, explain_refusal, guard_read, join, shown
 from privpipe.store.access.objects import measure_bytes, measure_content, open_store
 from privpipe.store.arrays.layout import ArrayPlan, chunk_key
 
@@ -246,24 +245,21 @@ def check_receipts(
 def _write_rows(url: str, name: str, start: int, values: AnyArray, version: str) -> zarr.Array[Any]:
     # A chunk that holds nothing but fill values is written, too: its receipt needs an object.
     array = open_array(url, name, version).with_config({"write_empty_chunks": True})
-    code = "write"
     try:
         array[start : start + len(values)] = values
         read_where_new((url, name, start, start + len(values), version), lambda: values)
         return array
-    except OSError as error:
-        refused, problem = explain_refusal(error), error.strerror or type(error).__name__
-        # Zarr lets them through as they are; a quota and a largest file are full disks to a user.
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            code = "disk-full"
     except Exception as error:  # many kinds, depending on the store
-        refused, problem = explain_refusal(error), type(error).__name__
+        refused = explain_refusal(error)
+        problem = getattr(error, "strerror", None) or type(error).__name__
+        # Zarr lets them through as they are; a quota and a largest file are full disks to a user.
+        is_full = getattr(error, "errno", None) in FULL
     if refused is not None:
         raise refused
     raise StoreError(
         f"{join(shown(url), name)} could not be written ({problem}).",
         remedy="Check free space and your rights, then run again; the work so far is stored.",
-        code=code,
+        code="disk-full" if is_full else "write",
     )
 
 

@@ -86,7 +86,7 @@ def move_made(made: str, path: str, progress: Callable[[int], None] | None = Non
     # Content before the name, and the name before anything relies on it.
     objects.flush_tree(made, progress)
     os.rename(made, path)
-    objects.flush_folder(os.path.dirname(path))
+    objects.flush(os.path.dirname(path))
 
 
 def check_idle(url: str) -> None:

@@ -240,7 +240,7 @@ def _append_held(
         generation_log.write_root(url, newest)  # a writer that died may have left it behind
     there, like = _partitions(newest), None if newest is None else read_schema(newest)
     # The generation before stays: a run that began with it may still read.
-    _sweep(url, [*_partitions_before(url, newest), *there])
+    drop_unnamed(url, [*_partitions_before(url, newest), *there])
     place = f"partitions/{secrets.token_hex(8)}"
     # Made whole under a name of its own before any generation names it: a kill leaves a stray.
     ingest(source, join(url, place), options, like=like)
@@ -273,7 +273,7 @@ def _append_held(
     return added, True
 
 
-def _sweep(url: str, there: Sequence[StoredPartition]) -> None:
+def drop_unnamed(url: str, there: Sequence[StoredPartition]) -> None:
     """Remove the partitions that no generation names: of killed, refused or needless appends.
 
     Only who holds the collection may. Replaced partitions stay while a run may read them.
@@ -281,11 +281,6 @@ def _sweep(url: str, there: Sequence[StoredPartition]) -> None:
     for place in list_places(url) - {partition.place for partition in there}:
         objects.remove_tree(join(url, place))
     objects.drop_unfinished(url)
-
-
-def drop_unnamed(url: str) -> None:
-    """Remove every partition that the newest generation does not name. Only the holder may."""
-    _sweep(url, read_partitions(url))
 
 
 def list_places(url: str) -> set[str]:
@@ -320,7 +315,7 @@ def purge_collection(url: str) -> bool:
         newest = generation_log.read_newest(url, "collection")
         there = _partitions(newest)
         removed = newest is None or bool(left - {one.place for one in there})
-        _sweep(url, there)
+        drop_unnamed(url, there)
         if newest is None:
             objects.remove_tree(url)
         remove_workspace(url)
@@ -362,11 +357,8 @@ def _partitions(generation: generation_log.Generation | None) -> tuple[StoredPar
     try:
         return tuple(StoredPartition(**item) for item in generation.content["partitions"])
     except (KeyError, TypeError):
-        raise FormatError(
-            f"Generation {generation.number} names no partitions of a growing collection.",
-            remedy="Restore it from a backup.",
-            code="damaged",
-        ) from None
+        problem = f"Generation {generation.number} names no partitions of a growing collection."
+        raise FormatError(problem, remedy="Restore it from a backup.", code="damaged") from None
 
 
 def read_schema(generation: generation_log.Generation) -> CollectionSchema:

@@ -150,43 +150,28 @@ def ingest(
     check_options(options)
     layout, where = options.whole_layout, "The frame"
     if isinstance(source_url, str | PathLike):
-        source_url = as_url(source_url)
-        source, where = (
-            formats.open_source(source_url, layout, min_category_count=options.least_count),
-            shown(source_url),
-        )
+        url, least = as_url(source_url), options.least_count
+        source, where = formats.open_source(url, layout, min_category_count=least), shown(url)
     else:
         source = frames.open_frame(source_url, layout)
     with destination.hold_destination(dest_url) as work:
-        _ingest_into(dest_url, work, source, where, options, like, listen)
+        plan = plan_collection(_watch(source, listen, 0), where, options, like)
+        watched, schema = _watch(source, listen, plan.schema.n_records), plan.schema
+        blocks = encode_blocks(watched, schema, plan.survey.coders, plan.rows)
+        if options.shuffle:
+            blocks = shuffling.shuffle_blocks(blocks, schema, join(work, "buckets"))
+        table = None if options.schema is None else options.schema.overruled(options.layout)
+        write_held(
+            dest_url,
+            work,
+            schema,
+            fill_chunks(blocks, schema),
+            is_shuffled=options.shuffle,
+            n_pooled=plan.survey.n_pooled,
+            binning=source.losses,
+            table=None if table is None else table.encode(),
+        )
     return collection.open_collection(dest_url).schema_of_records
-
-
-def _ingest_into(
-    dest_url: str,
-    work: str,
-    source: RecordSource,
-    where: str,
-    options: IngestOptions,
-    like: CollectionSchema | None,
-    listen: Listener,
-) -> None:
-    """Both passes over a source, for who holds the destination."""
-    plan = plan_collection(_watch(source, listen, 0), where, options, like)
-    watched = _watch(source, listen, plan.schema.n_records)
-    blocks = encode_blocks(watched, plan.schema, plan.survey.coders, plan.rows)
-    if options.shuffle:
-        blocks = shuffling.shuffle_blocks(blocks, plan.schema, join(work, "buckets"))
-    write_held(
-        dest_url,
-        work,
-        plan.schema,
-        fill_chunks(blocks, plan.schema),
-        is_shuffled=options.shuffle,
-        n_pooled=plan.survey.n_pooled,
-        binning=source.losses,
-        table=None if options.schema is None else options.schema.overruled(options.layout).encode(),
-    )
 
 
 @dataclass(frozen=True)
@@ -338,7 +323,5 @@ def check_options(options: IngestOptions) -> None:
             remedy=f"Use 1 byte to {MOST_CHUNK_BYTES // 2**20:,} MiB of features per chunk.",
         )
     if options.min_category_count < 1:
-        raise OptionError(
-            f"min_category_count is {options.min_category_count}.",
-            remedy="Use 1, which pools nothing, or more.",
-        )
+        problem = f"min_category_count is {options.min_category_count}."
+        raise OptionError(problem, remedy="Use 1, which pools nothing, or more.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
@@ -223,12 +223,7 @@ class Survey:
 
 
 def survey_source(
-    source: RecordSource,
-    rows: int,
-    *,
-    categorical: frozenset[str],
-    numeric: frozenset[str],
-    least_count: int,
+    source: RecordSource, rows: int, *, categorical: Set[str], numeric: Set[str], least_count: int
 ) -> Survey:
     """Read the variables of a source once.
 

@@ -55,10 +55,8 @@ class KeyBinding:
     def __post_init__(self) -> None:
         for part in fields(self):
             if not _DIGEST.fullmatch(getattr(self, part.name)):
-                raise OptionError(
-                    f"The {part.name} digest of a key is not 32 to 128 lower-case hex digits.",
-                    remedy="Use the hexdigest of sha256.",
-                )
+                problem = f"The {part.name} digest of a key is not 32 to 128 lower-case hex digits."
+                raise OptionError(problem, remedy="Use the hexdigest of sha256.")
 
 
 @dataclass(frozen=True)

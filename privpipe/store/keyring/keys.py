@@ -215,8 +215,8 @@ def list_keys(*, folder: str | Path | None = None) -> tuple[KeyEntry, ...]:
     return tuple(entry for entry in found if entry is not None)
 
 
-def list_unreadable(*, folder: str | Path | None = None) -> tuple[str, ...]:
-    """Ids of files in a key folder that look like those of a key and cannot be read as such.
+def list_unreadable() -> tuple[str, ...]:
+    """Ids of files in the key folder that look like those of a key and cannot be read as such.
 
     A damaged key, a file of another program, one that is not private to this user: whoever lists
     keys has to know that there is more, and loses none of the others for it.
@@ -226,7 +226,7 @@ def list_unreadable(*, folder: str | Path | None = None) -> tuple[str, ...]:
     StoreError
         If the folder is not private to this user.
     """
-    return tuple(place.key_id for place in KeyFolder.every(folder) if _read_either(place) is None)
+    return tuple(place.key_id for place in KeyFolder.every(None) if _read_either(place) is None)
 
 
 def _read_either(place: KeyFolder) -> KeyEntry | None:
@@ -360,13 +360,7 @@ class PartitionKeys:
 
 
 def make_partition_keys(
-    partitions: Sequence[Partition],
-    model: str,
-    options: str,
-    *,
-    run: str,
-    source: str = "",
-    folder: str | Path | None = None,
+    partitions: Sequence[Partition], model: str, options: str, *, run: str, source: str = ""
 ) -> PartitionKeys:
     """Make the keys of a run, or find those made before for the same content, model and options.
 
@@ -380,8 +374,6 @@ def make_partition_keys(
         Identifier of the run, noted in the ledger entries.
     source
         Digest of the collection, which the single key of an older run is bound to.
-    folder
-        Key folder; see `make_key`.
 
     Raises
     ------
@@ -391,28 +383,27 @@ def make_partition_keys(
     """
     older = f"release-{run}"
     # Of a run that an earlier privpipe began: its chunks were drawn with the single key.
-    for known in (entry for entry in list_keys(folder=folder) if entry.key_id == older):
+    for known in (entry for entry in list_keys() if entry.key_id == older):
         binding = replace(known.binding, source=source, model=model)
-        whole = read_key(older, binding, folder=folder).ticket()
+        whole = read_key(older, binding).ticket()
         return PartitionKeys(tuple(partitions), model, options, whole.folder, whole)
     place = ""
     # Equal partitions have one key: equal noise on equal records reveals nothing more.
     for content in dict.fromkeys(part.digest for part in partitions if part.n_records):
         binding = KeyBinding(content, model, options)
-        place = make_key(name_binding(binding), binding, folder=folder, run=run).ticket().folder
+        place = make_key(name_binding(binding), binding, run=run).ticket().folder
     return PartitionKeys(tuple(partitions), model, options, place)
 
 
-def find_keys(run: str, *, folder: str | Path | None = None) -> tuple[KeyEntry, ...]:
+def find_keys(run: str) -> tuple[KeyEntry, ...]:
     """Ledger entries of the keys that a run drew from."""
-    known, key_id = list_keys(folder=folder), f"release-{run}"
-    return tuple(entry for entry in known if run in entry.runs or entry.key_id == key_id)
+    return tuple(one for one in list_keys() if run in one.runs or one.key_id == f"release-{run}")
 
 
-def forget_keys(run: str, *, folder: str | Path | None = None) -> tuple[KeyEntry, ...]:
+def forget_keys(run: str) -> tuple[KeyEntry, ...]:
     """Destroy every key that a run drew from; see `forget_key`.
 
     Other releases that drew from them cannot be made again either; their identifiers are in
     the entries.
     """
-    return tuple(forget_key(entry.key_id, folder=folder) for entry in find_keys(run, folder=folder))
+    return tuple(forget_key(entry.key_id) for entry in find_keys(run))

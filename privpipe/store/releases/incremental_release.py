@@ -186,7 +186,7 @@ class PrivateLedger:
         if path := local_path(self.url):
             for folder in ("", PARTS, "drift"):
                 with suppress(FileNotFoundError):  # what is forgotten stays so after a power cut
-                    objects.flush_folder(os.path.join(path, folder))
+                    objects.flush(os.path.join(path, folder))
         objects.drop_unfinished(self.url)
 
     def _mark(self, text: str) -> str:
@@ -280,12 +280,7 @@ def read_incremental(url: str) -> tuple[generations.Generation, IncrementalState
 
 
 def withdraw_partition(
-    url: str,
-    name: str,
-    grace: timedelta,
-    account: str,
-    named: Sequence[str] = (),
-    others: Sequence[str] = (),
+    url: str, name: str, grace: timedelta, account: str, named: Sequence[str], others: Sequence[str]
 ) -> tuple[int, int]:
     """Take a partition out of a release, once that is noted.
 

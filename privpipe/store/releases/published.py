@@ -206,14 +206,7 @@ class EarlierRelease:
         return table[:, :n_features], table[:, n_features:]
 
 
-def open_earlier_release(
-    url: str,
-    *,
-    source_digest: str,
-    n_records: int,
-    names: Sequence[str] = (),
-    rows: tuple[Shared, ...] | None = None,
-) -> EarlierRelease:
+def open_earlier_release(url: str, *, source_digest: str, n_records: int) -> EarlierRelease:
     """Open an earlier release of a collection.
 
     Parameters
@@ -222,10 +215,6 @@ def open_earlier_release(
         The release.
     source_digest, n_records
         Of the collection that it was made of; no digest of a part of an incremental release.
-    names
-        Names that are taken by other earlier releases.
-    rows
-        Which rows of the collection that is judged it holds, where that is another collection.
 
     Raises
     ------
@@ -256,10 +245,9 @@ def open_earlier_release(
         else:
             arrays[name] = math.prod(array.shape[1:])
     found = _describe(url, header, arrays)
-    name = found.name if found.name not in names else f"{found.name} {len(names)}"
     basis = factored_basis.read_basis(url) if header.get("layout") == "factored" else None
-    found = replace(found, name=name, model=str(header.get("model_digest", "")))
-    return replace(found, coded=tuple(coded.items()), basis=basis, rows=rows)
+    model = str(header.get("model_digest", ""))
+    return replace(found, coded=tuple(coded.items()), basis=basis, model=model)
 
 
 def _describe(url: str, header: Mapping[str, Any], arrays: Mapping[str, int]) -> EarlierRelease:

@@ -94,10 +94,8 @@ def read_arff_header(lines: Iterable[bytes], where: str) -> ArffHeader:
             found.append(_read_attribute(line, f"{where}: line {number}"))
         elif (line and not line.startswith(("%", "@"))) or number > MOST_HEADER_LINES:
             break
-    raise SourceError(
-        f"{where} declares no attributes, or has no @data line after them.",
-        remedy="Check that it is an ARFF file.",
-    )
+    problem = f"{where} declares no attributes, or has no @data line after them."
+    raise SourceError(problem, remedy="Check that it is an ARFF file.")
 
 
 def _read_attribute(line: str, where: str) -> ArffAttribute:

@@ -119,7 +119,7 @@ def test_clean_block__takes_the_kernel_for_large_blocks_only(monkeypatch):
         monkeypatch.setattr(cleaning, f"clean_with_{name}", note)
     rows = cleaning.KERNEL_VALUES // 20 + 1
     for x in (np.ones((rows, 20), np.float32), np.ones((5, 20)), np.ones((rows, 20), np.float16)):
-        clean_block(x, form, x.dtype)
+        clean_block(x, form, x.dtype, lifted=True, out=None)
     assert taken == ["kernel", "numpy", "numpy"]
 
 
@@ -143,7 +143,7 @@ def test_clean_block__stores_in_balance_what_was_withheld_for_its_margin(rows):
     x[1] *= 1e3
     x[2, 3] = np.nan
     x[3] *= 1e37
-    found = clean_block(x, form, "float32")
+    found = clean_block(x, form, "float32", lifted=True, out=None)
     np.testing.assert_array_equal(np.flatnonzero(found.withheld), [2, 3])
     exact = replace(form, margin=form.balance.margin)
     plain = clean_with_numpy(x.astype(np.float64), exact, "float64", lifted=True, out=None).released
@@ -161,9 +161,9 @@ def test_clean_block__releases_into_the_place_of_the_records_what_it_releases_el
     x[1] *= 1e3  # to be mended
     x[2, 3] = np.nan
     x[3] *= 1e37
-    elsewhere = clean_block(x, form, "float32")
+    elsewhere = clean_block(x, form, "float32", lifted=True, out=None)
     before = x.copy()
-    found = clean_block(x, form, "float32", out=x)
+    found = clean_block(x, form, "float32", lifted=True, out=x)
     assert found.released is x
     assert not (x == before).all(axis=1).any(), "no record may remain"
     for name in ("released", "spent", "withheld"):

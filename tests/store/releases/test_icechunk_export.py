@@ -89,7 +89,7 @@ def test_withdrawal__is_one_for_readers_of_every_snapshot(
     before = list_snapshots(out)
     objects = {path for path in Path(out).rglob("*/*") if path.is_file()}
     assert len(objects) > 2
-    withdraw_partition(url, "p1", timedelta(0), find_account())
+    withdraw_partition(url, "p1", timedelta(0), find_account(), (), ())
     with monkeypatch.context() as patch:
         patch.setattr(icechunk.Repository, step, die)
         with pytest.raises(KeyboardInterrupt):
@@ -105,7 +105,7 @@ def test_withdrawal__is_one_for_readers_of_every_snapshot(
     assert left <= {"snapshots", "branch.main"}
     assert sum(path.exists() for path in objects if path.parent.name == "snapshots") <= 1
     for name in ("p0", "p2"):
-        withdraw_partition(url, name, timedelta(0), find_account())
+        withdraw_partition(url, name, timedelta(0), find_account(), (), ())
     assert export_snapshot(url, out) == 0
     assert read(out).sizes["record"] == 0
 
@@ -117,7 +117,7 @@ def test_snapshot__of_what_came_after_a_withdrawal_stays(tmp_path: Path) -> None
         append(tmp_path, f"p{k}", rng.normal(size=(n, 3)), k)
         release(options)
         if k == 1:
-            withdraw_partition(url, "p0", timedelta(0), find_account())
+            withdraw_partition(url, "p0", timedelta(0), find_account(), (), ())
         export_snapshot(url, out)
     assert [read(out, one).sizes["record"] for one in list_snapshots(out)] == [3 * n, 2 * n, n]
 

@@ -316,7 +316,8 @@ def test_ingest__takes_what_a_schema_says_of_order_gaps_and_roles(tmp_path: Path
     assert '\nsubject = "who"\n' in text
     assert "\n[about]\n" in text
     assert '\ngroups = "at"  #' in text
-    plan = erase_command(str(tmp_path / "t.zarr"), "subject == p7", dry_run=True)
+    asked: Any = {"under": (), "account": "", "name": "", "dry_run": True}
+    plan = erase_command(str(tmp_path / "t.zarr"), "subject == p7", **asked)
     assert plan["erasures"][0]["n_records"] == 2
     (tmp_path / "t.csv").write_text("x,pain,who,at,w\n1,SECRET,p7,,1\n")
     with pytest.raises(InputError, match="'pain' holds no category in order in row 2") as caught:

@@ -120,9 +120,7 @@ def _finish(
     anchor = np.exp(duals.potentials) * problem.prior * (1e-2 * gap / problem.n_symbols)
     start = DualPoint(pairs, ascent.logits[:, None], duals.multiplier, 0.0)
     try:
-        solved = solve_interior_point(
-            problem, start, anchor, start_gap=1e-3, gap=0.1 * gap, late=progress.is_late
-        )
+        solved = solve_interior_point(progress, start, anchor, start_gap=1e-3, gap=0.1 * gap)
     except (np.linalg.LinAlgError, RuntimeError):
         return
     if solved is not None:

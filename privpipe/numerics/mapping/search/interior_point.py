@@ -20,7 +20,7 @@ from privpipe.numerics.compiler import njit
 from privpipe.numerics.mapping.problem import programme, smoothed_dual
 from privpipe.numerics.mapping.problem.programme import Duals, MappingProblem, Pairs
 from privpipe.numerics.mapping.problem.search_progress import Explorer, SearchProgress
-from privpipe.numerics.mapping.problem.smoothed_dual import DualPoint, Late
+from privpipe.numerics.mapping.problem.smoothed_dual import DualPoint
 from privpipe.protocols import FloatArray, IntArray
 
 _NEAR = 0.02  # nats of slack of a pair worth adding
@@ -307,23 +307,16 @@ def _advance(state: _State, step: _Step) -> None:
 
 
 def solve_interior_point(
-    problem: MappingProblem,
-    start: DualPoint,
-    anchor: FloatArray,
-    *,
-    start_gap: float,
-    gap: float,
-    late: Late = bool,
+    progress: SearchProgress, start: DualPoint, anchor: FloatArray, *, start_gap: float, gap: float
 ) -> _State | None:
     """Solve on the pairs of a dual point; None where it did not come out.
 
-    Its masses are then feasible to 1e-6, and its gap on the pairs is near `gap`, nats. `late` is
-    called before each step.
+    Its masses are then feasible to 1e-6, and its gap on the pairs is near `gap`, nats.
     """
     pairs = start.pairs
-    state = _State(problem, start, anchor, start_gap / len(pairs))
+    state = _State(progress.problem, start, anchor, start_gap / len(pairs))
     for _ in range(_MOST_STEPS):
-        if late():
+        if progress.is_late():
             break
         state.factor()
         _advance(state, _predict_and_correct(state))
@@ -363,9 +356,8 @@ def polish(
     for _ in range(_MOST_ROUNDS):
         pairs = start.pairs
         try:
-            solved = solve_interior_point(
-                problem, start, anchor, start_gap=start_gap, gap=_INNER * gap, late=progress.is_late
-            )
+            near = _INNER * gap
+            solved = solve_interior_point(progress, start, anchor, start_gap=start_gap, gap=near)
         except (np.linalg.LinAlgError, RuntimeError):  # splu says a singular factor by the latter
             solved = None
         if solved is None:

@@ -57,11 +57,7 @@ def _reference(problem: MappingProblem) -> FloatArray:
 
 
 def start_state(
-    problem: MappingProblem,
-    explore: Explorer,
-    temperature: float,
-    start: Duals | None = None,
-    late: Late = lambda: False,
+    problem: MappingProblem, explore: Explorer, temperature: float, start: Duals | None, late: Late
 ) -> DualPoint:
     """Pairs and dual point to begin with.
 
@@ -72,7 +68,7 @@ def start_state(
     temperature
         In nats.
     start
-        A dual point from an earlier or a like problem.
+        A dual point from an earlier or a like problem, where there is one.
     late
         Whether the time is up.
     """

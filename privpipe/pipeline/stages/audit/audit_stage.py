@@ -13,7 +13,8 @@ from privpipe.attacks.moment_audit import audit_release, summarise_pairs, summar
 from privpipe.attacks.utility import UtilityLosses, measure_losses
 from privpipe.capabilities import Descends, Promises, UtilityPromise, UtilitySummary
 from privpipe.cluster.executors.executor import Executor
-from privpipe.cluster.passes.loaded_map import CleanedShards, StoredMap
+from privpipe.cluster.pass_checkpoints import recall
+from privpipe.cluster.passes.loaded_map import StoredMap, clean_shard
 from privpipe.cluster.passes.reduce import JointQuery, ShardedCollection, reduce_jointly
 from privpipe.errors import GuaranteeError, InputError
 from privpipe.numerics.moments import Coding
@@ -27,6 +28,7 @@ from privpipe.pipeline.stages.audit.judged_records import describe_basis, find_t
 from privpipe.pipeline.stages.report_writing import describe_parameters, describe_run
 from privpipe.protocols import Shards
 from privpipe.records.sampling import Part, PartCount, Split
+from privpipe.sanitizers.arrays import ChangedShards
 from privpipe.store.arrays.blocks import digest_receipts
 from privpipe.store.collections.collection import Collection
 from privpipe.store.keyring.account import find_account
@@ -223,12 +225,13 @@ def _shards(
 
 def _released(
     run: Run, trained: Trained, plan: ReleasePlan, executor: Executor, part: Part, label: str
-) -> ShardedCollection | CleanedShards:
+) -> ShardedCollection | ChangedShards:
     """Raw and released records together: read from the release, or cleaned where they are read."""
     test = find_test(run)
     shards = _shards(run, trained, executor, part, label, test)
     if test is None and not run.trains_on_itself:
-        return CleanedShards(shards, StoredMap(run.stored_model_url, trained.model_digest))
+        model, schema = StoredMap(run.stored_model_url, trained.model_digest), shards.schema
+        return ChangedShards(shards, partial(clean_shard, model=model, schema=schema), schema)
     return replace(shards, collection=pair_released(shards.collection, plan))
 
 
@@ -252,14 +255,8 @@ def _count_parts(
 ) -> tuple[PartCount, ...]:
     """As `Collection.count_parts`, unless an interrupted run has counted them."""
     collection, split = test or (run.training, run.split)
-    checkpoints = run.checkpoints and run.checkpoints.about("count_parts", collection, split, parts)
-    if checkpoints is not None and (stored := checkpoints.read("counts")) is not None:
-        known: tuple[PartCount, ...] = stored
-        return known
-    counts = tuple(collection.count_parts(split, parts))
-    if checkpoints is not None:
-        checkpoints.write("counts", counts)
-    return counts
+    checkpoints = run.checkpoints.about("count_parts", collection, split, parts)
+    return recall(checkpoints, "counts", lambda: tuple(collection.count_parts(split, parts)))
 
 
 def _count_released(raw: Shards, trained: Trained, plan: ReleasePlan) -> int:

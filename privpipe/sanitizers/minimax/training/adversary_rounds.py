@@ -201,12 +201,7 @@ class TrainingRounds:
         self.centre: FloatArray = np.zeros(family.n_features_out)
 
     def make_objective(
-        self,
-        tasks: Sequence[Task],
-        *,
-        ridge: float = 0.0,
-        n_penalised: int = 0,
-        inner_tolerance: float = 1e-6,
+        self, tasks: Sequence[Task], *, ridge: float, n_penalised: int, inner_tolerance: float
     ) -> MinimaxObjective:
         """Phi against the adversaries of these tasks; see `MinimaxObjective`."""
         views = [

@@ -319,10 +319,8 @@ def _is_read_as_classes(column: Column, label: LabelMoments, kind: TaskKind) -> 
         whole = bool((label.values == np.round(label.values)).all())
         return not label.overflowed and whole and len(label.values) <= planning.MAX_AUTO_CLASSES
     if kind == "classification" and label.overflowed:
-        raise InputError(
-            f"The variable {column.name!r} has too many distinct values for classes.",
-            remedy='Bin it, or set the task to "regression".',
-        )
+        problem = f"The variable {column.name!r} has too many distinct values for classes."
+        raise InputError(problem, remedy='Bin it, or set the task to "regression".')
     return kind == "classification"
 
 

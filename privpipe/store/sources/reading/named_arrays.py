@@ -145,10 +145,8 @@ def _guard(blocks: Iterator[AnyArray], name: str, url: str) -> Iterator[AnyArray
 
 def _find_features(arrays: Mapping[str, NamedArray], layout: SourceLayout, url: str) -> str:
     if len(layout.features) > 1:
-        raise OptionError(
-            f"--features names {len(layout.features)} arrays, and {shown(url)} holds arrays.",
-            remedy="Name the one array that holds all features.",
-        )
+        problem = f"--features names {len(layout.features)} arrays, and {shown(url)} holds arrays."
+        raise OptionError(problem, remedy="Name the one array that holds all features.")
     name = next(iter(layout.features or [n for n in FEATURE_NAMES if n in arrays]), None)
     if name is None or name not in arrays:
         what = f"{name!r}" if name else f"any of {', '.join(FEATURE_NAMES)}"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from privpipe.numerics.minimax.filters import DifferentiableFilter
 from privpipe.numerics.minimax.objective import MinimaxObjective
 from privpipe.protocols import Shards
@@ -17,7 +15,11 @@ def make_objective(
     tasks: tuple[Task, ...],
     *,
     held_out: float = 0.0,
-    **more: Any,
+    ridge: float = 0.0,
+    n_penalised: int = 0,
+    inner_tolerance: float = 1e-6,
 ) -> MinimaxObjective:
     """See `TrainingRounds.make_objective`."""
-    return TrainingRounds(shards, family, tasks, held_out=held_out).make_objective(tasks, **more)
+    return TrainingRounds(shards, family, tasks, held_out=held_out).make_objective(
+        tasks, ridge=ridge, n_penalised=n_penalised, inner_tolerance=inner_tolerance
+    )
