@@ -13,6 +13,7 @@ from privpipe.errors import GateError, InputError, OptionError, PrivpipeError
 from privpipe.pipeline.runs.approval import approve_release, read_approval, write_case
 from privpipe.pipeline.runs.configuration_file import read_options
 from privpipe.pipeline.runs.run_options import RunOptions
+from privpipe.pipeline.stages import diagnosis
 from privpipe.pipeline.stages.check import check_stage
 from privpipe.store.access.workspace import RunState, write_state
 from tests.gate.leaky_runs import make_leaky_options, make_records, write_records
@@ -92,7 +93,13 @@ def test_options__a_key_of_older_versions_says_what_to_do_instead(tmp_path: Path
         read_options(str(file))
 
 
-def test_run__a_class_too_small_publishes_nothing(tmp_path: Path, serially: None) -> None:
+@pytest.mark.parametrize("advises", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_run__a_class_too_small_publishes_nothing(
+    advises: bool, tmp_path: Path, serially: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the refusal tries what would pass, of which test_diagnosis asks more."""
+    if not advises:
+        monkeypatch.setattr(diagnosis, "TRIED", ())
     records = make_records(3000)
     records["other"] = (np.arange(3000) < 6).astype(np.int8)
     write_records(str(tmp_path / "records.zarr"), records)

@@ -117,7 +117,9 @@ def test_decide_variables__asks_for_more_records_than_there_were() -> None:
     assert all(one.n_needed > 1000 for one in found)
 
 
-@pytest.mark.parametrize("n_records", [200, 500])
+@pytest.mark.parametrize(
+    "n_records", [100, *(pytest.param(n, marks=pytest.mark.slow) for n in (200, 500))]
+)
 def test_measure_attacks__seldom_accuses_noise_with_adversaries_of_its_own(n_records: int) -> None:
     options = AttackOptions(adversaries=("logistic", "naive_bayes"))
     verdicts = []

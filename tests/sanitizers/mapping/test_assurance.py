@@ -15,7 +15,8 @@ from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping
 from tests.laws_of_records import RecordLaw, make_laws
 
 DRAWS = int(os.environ.get("PRIVPIPE_COVERAGE_DRAWS", "3"))
-SIZES = (500, 20_000) if DRAWS < 100 else (500, 2_000, 20_000, 200_000)
+LARGE = (20_000,) if DRAWS < 100 else (2_000, 20_000, 200_000)
+SIZES = (500, *(pytest.param(n, marks=pytest.mark.slow) for n in LARGE))
 CONFIDENCE = 0.95
 
 
