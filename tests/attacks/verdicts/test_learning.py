@@ -70,11 +70,10 @@ def _draw_rare(n_records: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     return raw, secret
 
 
-@pytest.mark.parametrize("n", [2000, pytest.param(4000, marks=pytest.mark.slow)])
-def test_hold_to_control__takes_the_mean_of_hits_where_classes_are_rare(n: int) -> None:
+def test_hold_to_control__takes_the_mean_of_hits_where_classes_are_rare() -> None:
     """Adult's countries: an area of .77 whose limits were .33 and .81 was called nothing."""
-    raw, secret = _draw_rare(n, 3)
-    noise = np.random.default_rng(4).normal(size=(n, 2))
+    raw, secret = _draw_rare(4000, 3)
+    noise = np.random.default_rng(4).normal(size=(4000, 2))
     options = replace(QUICK, max_advantage=0.9, max_exposed=0.9, level=0.999)
     report = measure_attacks(noise, secret, raw=raw, columns=RARE, options=options)
     assert report.verdict == "unproven"
@@ -131,16 +130,17 @@ def _prepare(x: np.ndarray, secret: np.ndarray, options: AttackOptions) -> Evide
     return prepare_evidence(x, secret, options=options)
 
 
-def test_measure_curve__of_noise_rises_in_at_most_one_of_twenty() -> None:
+@pytest.mark.parametrize("draws", [8, pytest.param(20, marks=pytest.mark.slow)])
+def test_measure_curve__of_noise_rises_in_at_most_one_of_twenty(draws: int) -> None:
     attack = Attack("confidential", "classes", "released", "naive_bayes")
     rises = 0
-    for seed in range(20):
+    for seed in range(draws):
         _, noise, secret = _draw(1200, seed)
         curve = measure_curve(_prepare(noise, secret, QUICK), attack, QUICK, 10**6, 1)
         assert curve.is_known
         assert curve.n_labels[0] < 0.3 * curve.n_labels[-1]
         rises += curve.rise_lower > 0
-    assert rises <= 0.05 * 20
+    assert rises <= 1  # of 8, more come in 6 of 100 trials at most; seeds are fixed
 
 
 def test_measure_curve__finds_what_more_labels_would_tell() -> None:
