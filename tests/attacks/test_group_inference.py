@@ -88,8 +88,9 @@ def test_group_adversary__finds_nothing_where_nothing_is() -> None:
     assert abs(np.mean(found) - 0.5) < 0.12  # 18 groups judge, eight times
 
 
-def test_group_adversary__names_the_group_itself_by_records_of_another_time() -> None:
-    rng, groups, _ = draw_groups(12, 100)
+@pytest.mark.parametrize("n_each", [66, pytest.param(100, marks=pytest.mark.slow)])
+def test_group_adversary__names_the_group_itself_by_records_of_another_time(n_each: int) -> None:
+    rng, groups, _ = draw_groups(12, n_each)
     centres = 0.8 * rng.normal(size=(12, 4))
     x = centres[groups] + rng.normal(size=(len(groups), 4))
     found = accuracies(attack_groups(x, groups, groups))

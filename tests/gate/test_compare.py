@@ -83,8 +83,9 @@ def test_compare__ranks_methods_and_goes_on_where_it_was_stopped(
 
 
 def test_compare__one_entry_that_cannot_be_fitted_does_not_stop_the_others(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    write_records(str(tmp_path / "records.zarr"), make_records(1200))
     train = privpipe.flows.comparison.train_stage
 
     def fail(run: Any, executor: Any) -> Any:
@@ -93,7 +94,7 @@ def test_compare__one_entry_that_cannot_be_fitted_does_not_stop_the_others(
         return train(run, executor)
 
     monkeypatch.setattr(privpipe.flows.comparison, "train_stage", fail)
-    erased, failed = compare(make(folder, LEACE, NARROW))["entries"]
+    erased, failed = compare(make(tmp_path, LEACE, NARROW))["entries"]
     assert "verdict" in erased
     assert failed["error"].startswith("The design is singular")
     assert not failed["on_front"]

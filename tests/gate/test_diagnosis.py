@@ -91,8 +91,9 @@ def usual(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunOptions, TrialRe
     return options, draw(options)
 
 
+@pytest.mark.parametrize("draws", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_noise__is_what_limits_are_wide_and_no_accident_of_its_draw(
-    usual: tuple[RunOptions, TrialRecords],
+    draws: int, usual: tuple[RunOptions, TrialRecords]
 ) -> None:
     """A draw that gains by chance moves neither limits that are written nor what is advised."""
     options, trial = usual
@@ -101,7 +102,7 @@ def test_noise__is_what_limits_are_wide_and_no_accident_of_its_draw(
     held = open_training(options).keeping(make_split(0.5), "held_out")
     judged = replace(trial, judge=read_records(held, N))
     found = []
-    for seed in range(4):
+    for seed in range(draws):
         drawn = np.random.default_rng(50 + seed).standard_normal((len(judged.judge.features), 1))
         found += [one.upper / wide[one.key] for one in judged.foresee(drawn)]
     # Within the room that a limit is given, which is no twice of what is needed.
@@ -109,7 +110,7 @@ def test_noise__is_what_limits_are_wide_and_no_accident_of_its_draw(
     assert np.mean(found) > 0.6
 
 
-@pytest.mark.parametrize("n_rungs", [2, pytest.param(None, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("n_rungs", [1, pytest.param(None, marks=pytest.mark.slow)])
 def test_try_method__expects_nothing_to_pass_more_surely_than_noise(
     n_rungs: int | None, usual: tuple[RunOptions, TrialRecords]
 ) -> None:

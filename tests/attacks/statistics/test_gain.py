@@ -39,7 +39,7 @@ def list_joined_areas(report: AttackReport) -> list[Score]:
     return [score for outcome in outcomes for score in outcome.scores if score.name == "auc"]
 
 
-SIZES = pytest.mark.parametrize("n", [1500, pytest.param(4000, marks=pytest.mark.slow)])
+SIZES = pytest.mark.parametrize("n", [1200, pytest.param(4000, marks=pytest.mark.slow)])
 
 
 def draw(n: int) -> tuple[np.random.Generator, np.ndarray, FloatArray]:
