@@ -386,9 +386,8 @@ def test_verdict__is_safe_of_safe_releases_only(erased: AttackReport, leaky: Att
     assert "1 of 1 attacks failed" in failed.decide()[0].reason
 
 
-def test_strongest__is_found_by_score_and_source() -> None:
-    face = Face(600)
-    report = measure_attacks(face.x, face.secret, raw=face.x, options=FAST)
+def test_strongest__is_found_by_score_and_source(erased: AttackReport) -> None:
+    report = erased
     rows = report.table.query("source == 'raw' and score == 'accuracy'").set_index("adversary")
     name, score = report.strongest("confidential", "accuracy", "raw")
     assert rows["upper"].idxmax() == name

@@ -138,16 +138,31 @@ def test_draw_trial__has_no_record_that_an_audit_may_judge(tmp_path: Path, holdo
         assert not np.isin(rows[:, 1], judged).any()
 
 
+def test_diagnose__writes_what_passed_as_a_file_that_reads(
+    tmp_path: Path, usual: tuple[RunOptions, TrialRecords]
+) -> None:
+    """Whatever was tried passed: the first that is tried is written."""
+    options, trial = usual[0], copy(usual[1])
+    near = Outlook("secret", "boosting", "auc", 0.0, -0.02, 0.02, 0.2)
+    tried = {"try_method": lambda method, *, standardise: Rung(method, standardise, (near,), 0.9)}
+    vars(trial).update(tried)
+    check_written(options, trial, tmp_path / "next.toml")
+
+
+@pytest.mark.slow
 def test_diagnose__writes_what_would_pass_as_a_file_that_reads(
     tmp_path: Path, usual: tuple[RunOptions, TrialRecords]
 ) -> None:
     options, trial = usual
     assert trial.noise.passes()
     assert not trial.raw.passes()
+    check_written(options, trial, tmp_path / "next.toml")
+
+
+def check_written(options: RunOptions, trial: TrialRecords, place: Path) -> None:
     found = diagnose(options, trial)
     assert found.case == "method"
     assert found.following is not None
-    place = tmp_path / "next.toml"
     place.write_text(found.write("After a test."))
     again = read_options(str(place))
     assert again.method == found.following.method
