@@ -65,7 +65,7 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Compared:
     train, run = privpipe.flows.comparison.train_stage, inference._attack
 
     def fail(run: Any, executor: Any) -> Any:
-        if getattr(run.method, "utility_budget", None) == NARROW["method"]["utility_budget"]:
+        if run.options.method == options.compare[0].method:
             raise RankError("The design is singular.", remedy="Add a ridge.")
         return train(run, executor)
 
