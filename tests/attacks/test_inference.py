@@ -33,7 +33,7 @@ FAST = AttackOptions(
 class Face:
     """Records whose secret shifts the mean along one direction; a projection removes it."""
 
-    def __init__(self, n: int = 1500, p: int = 4, seed: int = 0) -> None:
+    def __init__(self, n: int = 1500, p: int = 8, seed: int = 0) -> None:
         random = np.random.default_rng(seed)
         self.secret = random.integers(0, 2, n)
         self.direction = random.normal(size=p)
@@ -279,7 +279,7 @@ def test_measure_attacks__names_a_variable_it_cannot_judge_and_judges_the_others
 
 
 def test_measure_attacks__bounds_the_sample_by_records_and_bytes() -> None:
-    face = Face(1500)
+    face = Face(1500, p=100)
     few = measure_attacks(face.x, face.secret, options=replace(FAST, max_records=200))
     assert few.n_records == 200
     assert replace(FAST, max_bytes=1 << 20).plan_sample(5000, 1000) == 262
