@@ -88,8 +88,9 @@ def test_group_adversary__finds_nothing_where_nothing_is() -> None:
     assert abs(np.mean(found) - 0.5) < 0.12  # 18 groups judge, eight times
 
 
-def test_group_adversary__names_the_group_itself_by_records_of_another_time() -> None:
-    rng, groups, _ = draw_groups(12, 100)
+@pytest.mark.parametrize("n_each", [66, pytest.param(100, marks=pytest.mark.slow)])
+def test_group_adversary__names_the_group_itself_by_records_of_another_time(n_each: int) -> None:
+    rng, groups, _ = draw_groups(12, n_each)
     centres = 0.8 * rng.normal(size=(12, 4))
     x = centres[groups] + rng.normal(size=(len(groups), 4))
     found = accuracies(attack_groups(x, groups, groups))
@@ -99,8 +100,9 @@ def test_group_adversary__names_the_group_itself_by_records_of_another_time() ->
     assert "together_all" not in found
 
 
-def test_group_adversary__is_asked_only_of_variables_of_whole_groups() -> None:
-    rng, groups, kind = draw_groups(40, 10)
+@pytest.mark.parametrize("n_groups", [12, pytest.param(40, marks=pytest.mark.slow)])
+def test_group_adversary__is_asked_only_of_variables_of_whole_groups(n_groups: int) -> None:
+    rng, groups, kind = draw_groups(n_groups, 10)
     x = rng.normal(size=(len(groups), 2))
     both = np.column_stack([kind[groups], rng.integers(0, 2, len(groups))]).astype(str)
     report = measure_attacks(x, both, groups=groups, options=QUICK)

@@ -50,7 +50,7 @@ def accuracy(report: AttackReport, source: str, adversary: str) -> float:
     return float(found["estimate"].iloc[0])
 
 
-@pytest.mark.parametrize("with_tasks", [True, False])
+@pytest.mark.parametrize("with_tasks", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_named__offsets_of_people_are_found_whatever_they_did_when(with_tasks: bool) -> None:
     """Cut by time alone an adversary learned the first things done, and was judged by the last."""
     x, people, tasks = draw_people(4, 3, 36, 1.0, seed=0)

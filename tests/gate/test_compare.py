@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 import privpipe.flows.comparison
 from privpipe.attacks.threats import inference
-from privpipe.attacks.threats.verdicts.outcomes import AttackOutcome
+from privpipe.attacks.threats.verdicts.outcomes import Attack, AttackOutcome
 from privpipe.command import main
 from privpipe.command.run_command import _read_values
 from privpipe.errors import OptionError, RankError
@@ -44,36 +45,59 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_compare__ranks_methods_and_goes_on_where_it_was_stopped(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    options = make(folder, LEACE, WIDE)
-    measure, attacked = privpipe.flows.comparison._measure, []
+@dataclass(frozen=True)
+class Compared:
+    """A comparison of three, stopped before the third and begun again."""
 
-    def stop_at_the_second(label: str, *rest: Any) -> Any:
-        if label != "eraser <b>":
+    folder: Path
+    found: dict[str, Any]
+    attacked: list[Attack]
+    """By the second attempt."""
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory: pytest.TempPathFactory) -> Compared:
+    """The first cannot be fitted."""
+    folder = tmp_path_factory.mktemp("compared")
+    write_records(str(folder / "records.zarr"), make_records(3000))
+    options = make(folder, NARROW, LEACE, WIDE)
+    measure, attacked = privpipe.flows.comparison._measure, list[Attack]()
+    train, run = privpipe.flows.comparison.train_stage, inference._attack
+
+    def fail(run: Any, executor: Any) -> Any:
+        if run.options.method == options.compare[0].method:
+            raise RankError("The design is singular.", remedy="Add a ridge.")
+        return train(run, executor)
+
+    def stop_at_the_third(label: str, *rest: Any) -> Any:
+        if label == list(plan_entries(options, {}))[2]:
             raise KeyboardInterrupt
         return measure(label, *rest)
-
-    monkeypatch.setattr(privpipe.flows.comparison, "_measure", stop_at_the_second)
-    with pytest.raises(KeyboardInterrupt):
-        compare(options)
-    monkeypatch.setattr(privpipe.flows.comparison, "_measure", measure)
-    run = inference._attack
 
     def note(target: Any, outcome: AttackOutcome, **given: Any) -> AttackOutcome:
         attacked.append(outcome.attack)
         return run(target, outcome, **given)
 
-    monkeypatch.setattr(inference, "_attack", note)
-    comparison = compare(options)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(privpipe.flows.comparison, "train_stage", fail)
+        patch.setattr(privpipe.flows.comparison, "_measure", stop_at_the_third)
+        with pytest.raises(KeyboardInterrupt):
+            compare(options)
+        patch.setattr(privpipe.flows.comparison, "_measure", measure)
+        patch.setattr(inference, "_attack", note)
+        return Compared(folder, compare(options), attacked)
+
+
+def test_compare__ranks_methods_and_goes_on_where_it_was_stopped(compared: Compared) -> None:
+    folder, comparison, attacked = compared.folder, compared.found, compared.attacked
     place = folder / "release.compare"
     assert json.loads((place / "compare.json").read_text()) == comparison
     assert sorted(path.name for path in place.iterdir()) == ["compare.html", "compare.json"]
     assert not (folder / "release.zarr").exists()
     # The raw records were attacked once, and nothing that the stopped one had measured.
+    assert attacked
     assert not any(attack.source == "raw" for attack in attacked)
-    erased, kept = comparison["entries"]
+    _, erased, kept = comparison["entries"]
     assert "&lt;b&gt;" in (place / "compare.html").read_text()
     for row in (erased, kept):
         assert row["verdict"] in ("safe", "unproven")
@@ -83,17 +107,9 @@ def test_compare__ranks_methods_and_goes_on_where_it_was_stopped(
 
 
 def test_compare__one_entry_that_cannot_be_fitted_does_not_stop_the_others(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+    compared: Compared,
 ) -> None:
-    train = privpipe.flows.comparison.train_stage
-
-    def fail(run: Any, executor: Any) -> Any:
-        if run.method.name == "null_space":
-            raise RankError("The design is singular.", remedy="Add a ridge.")
-        return train(run, executor)
-
-    monkeypatch.setattr(privpipe.flows.comparison, "train_stage", fail)
-    erased, failed = compare(make(folder, LEACE, NARROW))["entries"]
+    failed, erased, _ = compared.found["entries"]
     assert "verdict" in erased
     assert failed["error"].startswith("The design is singular")
     assert not failed["on_front"]

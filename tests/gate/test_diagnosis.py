@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import tomllib
+from copy import copy
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -82,16 +84,25 @@ def draw(options: RunOptions) -> TrialRecords:
     return draw_trial(options, open_training(options))
 
 
-def test_noise__is_what_limits_are_wide_and_no_accident_of_its_draw(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def usual(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunOptions, TrialRecords]:
+    """Options and their trial, which keeps what was measured of it: no test may change it."""
+    options = make(tmp_path_factory.mktemp("usual"))
+    return options, draw(options)
+
+
+@pytest.mark.parametrize("draws", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_noise__is_what_limits_are_wide_and_no_accident_of_its_draw(
+    draws: int, usual: tuple[RunOptions, TrialRecords]
+) -> None:
     """A draw that gains by chance moves neither limits that are written nor what is advised."""
-    options = make(tmp_path)
-    trial = draw(options)
+    options, trial = usual
     wide = {one.key: one.upper for one in trial.noise.outlooks}
     assert {one.gain for one in trial.noise.outlooks} == {0.0}
     held = open_training(options).keeping(make_split(0.5), "held_out")
     judged = replace(trial, judge=read_records(held, N))
     found = []
-    for seed in range(4):
+    for seed in range(draws):
         drawn = np.random.default_rng(50 + seed).standard_normal((len(judged.judge.features), 1))
         found += [one.upper / wide[one.key] for one in judged.foresee(drawn)]
     # Within the room that a limit is given, which is no twice of what is needed.
@@ -99,11 +110,15 @@ def test_noise__is_what_limits_are_wide_and_no_accident_of_its_draw(tmp_path: Pa
     assert np.mean(found) > 0.6
 
 
-def test_try_method__expects_nothing_to_pass_more_surely_than_noise(tmp_path: Path) -> None:
+@pytest.mark.parametrize("n_rungs", [1, pytest.param(None, marks=pytest.mark.slow)])
+def test_try_method__expects_nothing_to_pass_more_surely_than_noise(
+    n_rungs: int | None, usual: tuple[RunOptions, TrialRecords]
+) -> None:
     """On numbers of Adult a lucky trial foresaw .0063 of a method where noise needs .009."""
-    trial = draw(make(tmp_path))
+    _, trial = usual
     least = {one.key: one.upper for one in trial.noise.outlooks}
-    rungs = [trial.try_method(one, standardise=std) for one, std in trial.list_ladder()]
+    ladder = islice(trial.list_ladder(), n_rungs)
+    rungs = [trial.try_method(one, standardise=std) for one, std in ladder]
     found = [one for rung in rungs for one in rung.outlooks]
     assert found
     assert all(one.upper >= least[one.key] for one in found)
@@ -123,15 +138,31 @@ def test_draw_trial__has_no_record_that_an_audit_may_judge(tmp_path: Path, holdo
         assert not np.isin(rows[:, 1], judged).any()
 
 
-def test_diagnose__writes_what_would_pass_as_a_file_that_reads(tmp_path: Path) -> None:
-    options = make(tmp_path)
-    trial = draw(options)
+def test_diagnose__writes_what_passed_as_a_file_that_reads(
+    tmp_path: Path, usual: tuple[RunOptions, TrialRecords]
+) -> None:
+    """Whatever was tried passed: the first that is tried is written."""
+    options, trial = usual[0], copy(usual[1])
+    near = Outlook("secret", "boosting", "auc", 0.0, -0.02, 0.02, 0.2)
+    tried = {"try_method": lambda method, *, standardise: Rung(method, standardise, (near,), 0.9)}
+    vars(trial).update(tried)
+    check_written(options, trial, tmp_path / "next.toml")
+
+
+@pytest.mark.slow
+def test_diagnose__writes_what_would_pass_as_a_file_that_reads(
+    tmp_path: Path, usual: tuple[RunOptions, TrialRecords]
+) -> None:
+    options, trial = usual
     assert trial.noise.passes()
     assert not trial.raw.passes()
+    check_written(options, trial, tmp_path / "next.toml")
+
+
+def check_written(options: RunOptions, trial: TrialRecords, place: Path) -> None:
     found = diagnose(options, trial)
     assert found.case == "method"
     assert found.following is not None
-    place = tmp_path / "next.toml"
     place.write_text(found.write("After a test."))
     again = read_options(str(place))
     assert again.method == found.following.method
@@ -152,10 +183,11 @@ def test_diagnose__says_that_the_target_reveals_it_where_nothing_passes(tmp_path
     assert "the predicted target itself reveals 'secret'" in found.text
 
 
-def test_diagnose__says_that_the_order_reveals_it_before_any_method(tmp_path: Path) -> None:
+def test_diagnose__says_that_the_order_reveals_it_before_any_method(
+    usual: tuple[RunOptions, TrialRecords],
+) -> None:
     """Records sorted by the secret: whatever is released of them, their places reveal it."""
-    options = make(tmp_path)
-    trial = draw(options)
+    options, trial = usual
     assert say_order(trial, {"confidential_advantage_max": 0.1, "exposed_max": 0.05}) == ""
     rows = np.argsort(trial.judge.confidential[:, 0], kind="stable")
     ordered = replace(trial, judge=take_records(trial.judge, rows))
@@ -169,18 +201,19 @@ def test_diagnose__says_that_the_order_reveals_it_before_any_method(tmp_path: Pa
     ("lower", "upper", "is_said"), [(0.02, 0.25, True), (0.02, 0.15, False), (-0.01, 0.25, False)]
 )
 def test_say_order__a_weak_leak_is_named_where_it_closes_the_gate(
-    lower: float, upper: float, is_said: bool, tmp_path: Path
+    lower: float, upper: float, is_said: bool, usual: tuple[RunOptions, TrialRecords]
 ) -> None:
-    trial = draw(make(tmp_path))
+    trial = copy(usual[1])
     weak = Outlook("secret", "boosting", "auc", 0.1, lower, upper, 0.2)
     vars(trial)["order"] = Rung({"name": "order"}, False, (weak,))
     limits = {"confidential_advantage_max": 0.2, "exposed_max": 0.1}
     assert ("The order of the records reveals 'secret'" in say_order(trial, limits)) == is_said
 
 
-def test_diagnose__says_how_many_records_are_needed_where_noise_fails(tmp_path: Path) -> None:
-    options = make(tmp_path)
-    trial = draw(options)
+def test_diagnose__says_how_many_records_are_needed_where_noise_fails(
+    usual: tuple[RunOptions, TrialRecords],
+) -> None:
+    options, trial = usual[0], copy(usual[1])
     beyond = Outlook("secret", "boosting", "auc", 0.0, -0.4, 0.4, 0.2)
     vars(trial)["noise"] = Rung({"name": "noise"}, False, (beyond,))
     found = diagnose(options, trial)
@@ -198,9 +231,10 @@ def test_diagnose__does_not_propose_the_method_that_was_refused(tmp_path: Path) 
     assert second.following is None or second.following.method.name != first.method.name
 
 
-def test_diagnose__proposes_none_that_was_refused_before(tmp_path: Path) -> None:
-    options = make(tmp_path)
-    trial = draw(options)
+def test_diagnose__proposes_none_that_was_refused_before(
+    usual: tuple[RunOptions, TrialRecords],
+) -> None:
+    options, trial = usual
     names = {str(method["name"]) for method, _ in trial.list_ladder()}
     found = diagnose(options, trial, names)
     assert (found.case, found.following, found.tried) == ("target", None, ())
@@ -245,7 +279,9 @@ def test_lead_out__tries_no_method_where_the_audit_is_blind(why: str, tmp_path: 
     assert way in said["ways_out"]
 
 
+@pytest.mark.slow
 def test_lead_out__says_that_no_method_helps_where_raw_records_show_nothing(tmp_path: Path) -> None:
+    """A whole run; without one, of the same decision, the test before."""
     options = make(tmp_path, means=0.0).change("audit", adversaries=("least_squares",))
     with serial_flows(), pytest.raises(GateError, match="find nothing in the raw records") as found:
         run_serially(options)
@@ -257,20 +293,20 @@ def test_lead_out__says_that_no_method_helps_where_raw_records_show_nothing(tmp_
 def test_forecast_gate__is_not_open_where_raw_records_show_nothing(tmp_path: Path) -> None:
     """The run says so and refuses; by name it is told that there is nothing, and goes on."""
     options = make(tmp_path, means=0.0)
+    rung = try_configured(options, draw(options))
+    assert rung is not None
     for known, case in ((), "unsure"), (("secret",), "open"):
-        named = options.change("audit", uninformative=known)
-        trial = draw(named)
-        rung = try_configured(named, trial)
-        assert rung is not None
+        trial = draw(options.change("audit", uninformative=known))
         found, said = forecast_gate(rung, trial)
         assert found == case
         assert ('uninformative = ["secret"]' in said) == (not known)
 
 
-def test_diagnose__what_is_expected_within_the_weakest_limits_may_pass(tmp_path: Path) -> None:
+def test_diagnose__what_is_expected_within_the_weakest_limits_may_pass(
+    usual: tuple[RunOptions, TrialRecords],
+) -> None:
     """Without room to spare it is proposed as what it is, with no limit beyond those."""
-    options = make(tmp_path)
-    trial = draw(options)
+    options, trial = usual[0], copy(usual[1])
     near = Outlook("secret", "boosting", "auc", 0.14, 0.05, 0.19, 0.2)
     vars(trial)["noise"] = Rung({"name": "noise"}, False, (replace(near, gain=0.0, upper=0.05),))
     tried = {"try_method": lambda method, *, standardise: Rung(method, standardise, (near,), 0.9)}
@@ -444,9 +480,8 @@ def test_find_blind__writes_the_leak_that_would_be_found(
         assert tomllib.loads(blind.write("x"))["gate"]["must_find"] == proposed
 
 
-def test_say_few__of_groups_counts_groups(tmp_path: Path) -> None:
-    options = make(tmp_path)
-    trial = draw(options)
+def test_say_few__of_groups_counts_groups(usual: tuple[RunOptions, TrialRecords]) -> None:
+    options, trial = usual
     n = len(trial.judge.features)
     grouped = replace(trial, groups=np.arange(n) // 100, n_audited=n)
     weakest = {"confidential_advantage_max": 0.2, "exposed_max": 0.1}

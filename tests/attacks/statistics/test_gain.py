@@ -39,7 +39,10 @@ def list_joined_areas(report: AttackReport) -> list[Score]:
     return [score for outcome in outcomes for score in outcome.scores if score.name == "auc"]
 
 
-def draw(n: int = 4000) -> tuple[np.random.Generator, np.ndarray, FloatArray]:
+SIZES = pytest.mark.parametrize("n", [1200, pytest.param(4000, marks=pytest.mark.slow)])
+
+
+def draw(n: int) -> tuple[np.random.Generator, np.ndarray, FloatArray]:
     """Five secrets; wanted is whether it is the first."""
     random = np.random.default_rng(3)
     secret = random.integers(0, 5, n)
@@ -47,7 +50,7 @@ def draw(n: int = 4000) -> tuple[np.random.Generator, np.ndarray, FloatArray]:
 
 
 def test_gain__of_who_repeats_the_wanted_answer_is_none() -> None:
-    random, secret, wanted = draw()
+    random, secret, wanted = draw(4000)
     released = np.column_stack(
         [wanted + random.normal(size=len(wanted)) / 50, random.normal(size=len(wanted))]
     )
@@ -60,15 +63,16 @@ def test_gain__of_who_repeats_the_wanted_answer_is_none() -> None:
     assert abs(one.gain) < 0.1
 
 
-def test_gain__of_what_is_told_beside_the_wanted_answer_is_a_leak() -> None:
-    random, secret, wanted = draw()
+@SIZES
+def test_gain__of_what_is_told_beside_the_wanted_answer_is_a_leak(n: int) -> None:
+    random, secret, wanted = draw(n)
     released = np.column_stack([wanted, secret == 3]) + random.normal(size=(len(wanted), 2)) / 50
     one = judge(released, secret, wanted).decide()[0]
     assert one.verdict == "leaks"
     assert one.gain < one.advantage - 0.1
 
 
-@pytest.mark.parametrize("differ", [0, 8, 400])
+@pytest.mark.parametrize("differ", [0, pytest.param(8, marks=pytest.mark.slow), 400])
 def test_gain__of_noise_is_none_where_the_target_tells_the_secret(differ: int) -> None:
     """Of nothing that can be measured NaN was once a proven gain of 1."""
     random = np.random.default_rng(5)
@@ -92,18 +96,19 @@ def test_measure_exposure__claims_no_record_of_a_cell_of_one_class() -> None:
     assert found.upper < 0.02
 
 
-def test_gain__of_release_and_answer_together_counts() -> None:
+@SIZES
+def test_gain__of_release_and_answer_together_counts(n: int) -> None:
     """Neither tells the secret; together they do. Nor may a leak hide behind a lost answer."""
     random = np.random.default_rng(4)
-    bit, wanted = random.integers(0, 2, (2, 4000))
+    bit, wanted = random.integers(0, 2, (2, n))
     secret = bit ^ wanted
-    released = np.column_stack([bit, random.normal(size=4000)]).astype(float)
+    released = np.column_stack([bit, random.normal(size=n)]).astype(float)
     trees = AttackOptions(adversaries=("boosting",), max_advantage=0.2, max_exposed=0.1)
     one = judge(released, secret, wanted.astype(float), trees).decide()[0]
     assert (one.verdict, one.source) == ("leaks", "joined")
-    half = np.where(random.random(4000) < 0.5, secret, random.integers(0, 2, 4000))
-    answer = np.where(random.random(4000) < 0.5, secret, random.integers(0, 2, 4000))
-    released = np.column_stack([half, random.normal(size=4000)]).astype(float)
+    half = np.where(random.random(n) < 0.5, secret, random.integers(0, 2, n))
+    answer = np.where(random.random(n) < 0.5, secret, random.integers(0, 2, n))
+    released = np.column_stack([half, random.normal(size=n)]).astype(float)
     strict = AttackOptions(adversaries=("least_squares",), max_advantage=0.05, max_exposed=0.1)
     report = judge(released, secret, answer.astype(float), strict)
     assert report.verdict == "leaks"
@@ -113,8 +118,9 @@ def test_gain__of_release_and_answer_together_counts() -> None:
         assert max(score.gain_lower for score in found[source] if score.name == "auc") > 0.3
 
 
-def test_gain__of_a_number_is_beyond_its_prediction_from_the_answer() -> None:
-    random, _, wanted = draw()
+@SIZES
+def test_gain__of_a_number_is_beyond_its_prediction_from_the_answer(n: int) -> None:
+    random, _, wanted = draw(n)
     secret = 3 * wanted + random.normal(size=len(wanted))
     released = np.column_stack([wanted, random.normal(size=len(wanted))])
     one = judge(released, secret, wanted).decide()[0]
@@ -201,11 +207,12 @@ def test_measure_class_scores__records_exposed_within_one_cell_stay_the_surest_c
 
 
 @pytest.mark.parametrize("n_rare", [3, 10])
+@pytest.mark.parametrize("runs", [50, pytest.param(150, marks=pytest.mark.slow)])
 def test_average_areas__of_cells_with_hardly_any_of_a_class_shows_nothing_by_chance(
-    n_rare: int,
+    runs: int, n_rare: int
 ) -> None:
     """By their records these decided: .28 of random rankings were shown to rank, of .025."""
-    random, n, shown, runs = np.random.default_rng(4), 3000, 0, 150
+    random, n, shown = np.random.default_rng(4), 3000, 0
     for _ in range(runs):
         target, chance = random.integers(2, size=n), random.random(n)
         secret = (chance < np.where(target == 1, 2 * n_rare / n, 0.5)).astype(int)
@@ -232,11 +239,12 @@ def test_average_areas__of_small_cells_vary_no_more_than_their_influences_say(
 
 
 @pytest.mark.parametrize(("n_groups", "longest"), [(10, 50), (20, 500)])
+@pytest.mark.parametrize("runs", [100, pytest.param(200, marks=pytest.mark.slow)])
 def test_measure_class_scores__of_few_groups_of_several_classes_shows_nothing_by_chance(
-    n_groups: int, longest: int
+    runs: int, n_groups: int, longest: int
 ) -> None:
     """Two groups in a fold, or sizes of 1 to 500: .05 and .15 were shown to leak, of .005."""
-    random, runs, shown = np.random.default_rng(7), 200, dict.fromkeys(("auc",), 0)
+    random, shown = np.random.default_rng(7), dict.fromkeys(("auc",), 0)
     for _ in range(runs):
         sizes = (
             np.exp(random.uniform(0, np.log(longest), n_groups)).astype(int) if longest > 50 else 50
@@ -262,12 +270,13 @@ def test_measure_class_scores__of_few_groups_of_several_classes_shows_nothing_by
 @pytest.mark.parametrize(
     ("noise", "leak"), [(0.05, 0.0), (0.1, 0.0), (1.0, 0.0), (0.1, 0.5), (1.0, 0.5)]
 )
+@pytest.mark.parametrize("runs", [8, pytest.param(40, marks=pytest.mark.slow)])
 def test_measure_class_scores__of_many_targets_are_beyond_partners_with_releases_exchanged(
-    noise: float, leak: float
+    runs: int, noise: float, leak: float
 ) -> None:
     """Bins of a target still rank: who read it best was said to have gained .25 to .32 by it."""
     random, n, names = np.random.default_rng(5), 6000, ("auc", "tpr_at_0.01")
-    folds, shown, runs = np.arange(n) % 5, dict.fromkeys(("auc", "tpr_at_0.01"), 0), 40
+    folds, shown = np.arange(n) % 5, dict.fromkeys(("auc", "tpr_at_0.01"), 0)
     gains = list[float]()
     for _ in range(runs):
         target, released = random.normal(size=(2, n))
@@ -295,10 +304,25 @@ def test_measure_class_scores__of_many_targets_are_beyond_partners_with_releases
         assert abs(np.mean(gains[1::2])) < 0.01  # not exchanged, surest claims gain .026
 
 
-@pytest.mark.parametrize("shares", [[0.5, 0.5], [0.34, 0.33, 0.33], [0.6, 0.4]])
-@pytest.mark.parametrize("size", [1, 3])
+@pytest.mark.parametrize(
+    ("size", "shares"),
+    [
+        (1, [0.5, 0.5]),
+        (3, [0.34, 0.33, 0.33]),
+        # Fewer runs would not tell .13 from .05.
+        *(
+            pytest.param(size, shares, marks=pytest.mark.slow)
+            for size, shares in (
+                (1, [0.34, 0.33, 0.33]),
+                (1, [0.6, 0.4]),
+                (3, [0.5, 0.5]),
+                (3, [0.6, 0.4]),
+            )
+        ),
+    ],
+)
 def test_measure_class_scores__of_accuracy_passes_no_more_than_the_level_at_the_limit(
-    shares: list[float], size: int
+    size: int, shares: list[float]
 ) -> None:
     """The majority is drawn with the records, and is the luckier of two that are as frequent."""
     random, passed, runs = np.random.default_rng(2), 0, 300
@@ -317,14 +341,15 @@ def test_measure_class_scores__of_accuracy_passes_no_more_than_the_level_at_the_
 
 
 @pytest.mark.parametrize("learned", [False, True])
+@pytest.mark.parametrize("runs", [60, pytest.param(200, marks=pytest.mark.slow)])
 def test_measure_class_scores__of_subjects_of_1_to_12_records_errs_no_more_than_the_level(
-    learned: bool,
+    runs: int, learned: bool
 ) -> None:
     """In both directions, exactly at the limit, though folds learn from 180 subjects each.
 
     What they learn from so few has a wrong mean: by the plain accuracy .22 of 300 passed.
     """
-    random, runs, n = np.random.default_rng(3), 200, 3000
+    random, n = np.random.default_rng(3), 3000
     names = ("accuracy",) if learned else ("accuracy", "auc")
     errors = {(name, side): 0 for name in names for side in ("safe", "leaks")}
     for _ in range(runs):
@@ -350,7 +375,7 @@ def test_measure_class_scores__of_subjects_of_1_to_12_records_errs_no_more_than_
     assert max(errors.values()) <= 0.05 * runs + 3 * np.sqrt(runs * 0.05 * 0.95), errors
 
 
-@pytest.mark.parametrize("declared", [False, True])
+@pytest.mark.parametrize("declared", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_gain__of_a_number_target_is_whole_where_people_have_several_records(
     declared: bool,
 ) -> None:

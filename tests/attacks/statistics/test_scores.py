@@ -169,7 +169,7 @@ def test_measure_class_scores__many_groups_in_order_are_no_chance() -> None:
     assert mixed[AUC].interval.lower > 0.8
 
 
-@pytest.mark.parametrize("law", ["lognormal", "pareto"])
+@pytest.mark.parametrize("law", ["lognormal", pytest.param("pareto", marks=pytest.mark.slow)])
 def test_measure_number_scores__of_heavy_tails_claims_no_more_than_its_level(law: str) -> None:
     """Exactly at the limit: as if the variance were known, .038 and .035 were claimed at .005."""
     random, runs, claimed = np.random.default_rng(7), 400, 0

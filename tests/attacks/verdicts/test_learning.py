@@ -49,12 +49,12 @@ def test_measure_attacks__permuted_labels_are_not_safe() -> None:
     wrong = measure_attacks(raw, permuted, raw=raw, options=QUICK)
     assert wrong.verdict == "unproven"
     assert "labels that mean nothing" in wrong.reason
-    named = replace(QUICK, uninformative=("confidential",))
-    said = measure_attacks(raw, permuted, raw=raw, options=named)
+    # What was measured is the same, whatever the operator says of it.
+    said = replace(wrong, options=replace(QUICK, uninformative=("confidential",)))
     assert said.verdict == "safe"
     assert "The operator says that raw records do not reveal it" in said.reason
-    other = replace(QUICK, uninformative=("another",))
-    assert measure_attacks(raw, permuted, raw=raw, options=other).verdict == "unproven"
+    other = replace(wrong, options=replace(QUICK, uninformative=("another",)))
+    assert other.verdict == "unproven"
 
 
 RARE = (Column("confidential", 40),)
@@ -130,16 +130,17 @@ def _prepare(x: np.ndarray, secret: np.ndarray, options: AttackOptions) -> Evide
     return prepare_evidence(x, secret, options=options)
 
 
-def test_measure_curve__of_noise_rises_in_at_most_one_of_twenty() -> None:
+@pytest.mark.parametrize("draws", [8, pytest.param(20, marks=pytest.mark.slow)])
+def test_measure_curve__of_noise_rises_in_at_most_one_of_twenty(draws: int) -> None:
     attack = Attack("confidential", "classes", "released", "naive_bayes")
     rises = 0
-    for seed in range(20):
+    for seed in range(draws):
         _, noise, secret = _draw(1200, seed)
         curve = measure_curve(_prepare(noise, secret, QUICK), attack, QUICK, 10**6, 1)
         assert curve.is_known
         assert curve.n_labels[0] < 0.3 * curve.n_labels[-1]
         rises += curve.rise_lower > 0
-    assert rises <= 0.05 * 20
+    assert rises <= 1  # of 8, more come in 6 of 100 trials at most; seeds are fixed
 
 
 def test_measure_curve__finds_what_more_labels_would_tell() -> None:

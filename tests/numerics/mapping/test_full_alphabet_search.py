@@ -77,11 +77,12 @@ def test_is_thin__a_limit_that_is_short_leaves_it_to_neighbours(
 
 
 @pytest.mark.parametrize(("law", "kind"), [("gamma", "absolute"), ("waves", "squared")])
+@pytest.mark.parametrize("n", [600, pytest.param(1_200, marks=pytest.mark.slow)])
 def test_search_ordered__full_alphabet_agrees_with_annealing(
-    law: str, kind: str, monkeypatch: pytest.MonkeyPatch
+    n: int, law: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Certified by code of its own, and no bound above what another route reaches."""
-    joint, codes = line_law(law, 1_200, 6)
+    joint, codes = line_law(law, n, 6)
     monkeypatch.setattr(coarse_to_fine_search, "_MANY_SYMBOLS", 10**9)
     other = solve_privacy_mapping(joint, codes, kind, distortion_budget=3.7, gap=1e-4)  # type: ignore[arg-type]
     monkeypatch.setattr(coarse_to_fine_search, "_MANY_SYMBOLS", 1)

@@ -57,7 +57,7 @@ def test_limits__cover_the_truth_as_often_as_they_say(strength: float) -> None:
     assert np.median(limits[:, 2]) <= exact + 0.3
 
 
-@pytest.mark.parametrize("strength", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("strength", [0.0, 0.3, pytest.param(1.0, marks=pytest.mark.slow)])
 def test_limits__of_many_columns_take_off_what_noise_fits_and_no_more(strength: float) -> None:
     """Noise of 40 columns is larger in records whose class is hardly ever another one."""
 

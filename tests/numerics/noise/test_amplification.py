@@ -74,7 +74,9 @@ def test_divergence__is_that_of_the_pair_of_the_theorem(epsilon: float, central:
 
 
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 3.0, 5.0])
-@pytest.mark.parametrize("n_records", [10_000, 1_000_000, 10**9])
+@pytest.mark.parametrize(
+    "n_records", [10_000, 1_000_000, pytest.param(10**9, marks=pytest.mark.slow)]
+)
 def test_amplified__is_within_the_closed_form(epsilon: float, n_records: int) -> None:
     """Theorem 3.2 of the paper, where its condition holds."""
     delta = n_records**-1.5

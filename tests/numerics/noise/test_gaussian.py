@@ -23,7 +23,9 @@ def stream(n: int, key: int = 1) -> KeyedStream:
     return KeyedStream(bytes([key] * 32), partition="p", first_record=0, n_records=n)
 
 
-@pytest.mark.parametrize("variance", [1, 2, 5, 11])
+@pytest.mark.parametrize(
+    "variance", [2, *(pytest.param(k, marks=pytest.mark.slow) for k in (1, 5, 11))]
+)
 def test_draw__has_the_exact_law(variance: int) -> None:
     """Chi-square against the probabilities themselves; a false alarm in 100,000."""
     n = 12_000

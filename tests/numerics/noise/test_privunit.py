@@ -187,7 +187,15 @@ def test_error__is_within_a_tenth_of_the_best(width: int) -> None:
         assert epsilon < 2 or error < knorm / 2
 
 
-@pytest.mark.parametrize(("epsilon", "width"), [(1.0, 20), (2.5, 20), (6.0, 24), (8.0, 50)])
+@pytest.mark.parametrize(
+    ("epsilon", "width"),
+    [
+        pytest.param(1.0, 20, marks=pytest.mark.slow),
+        pytest.param(2.5, 20, marks=pytest.mark.slow),
+        (6.0, 24),
+        pytest.param(8.0, 50, marks=pytest.mark.slow),
+    ],
+)
 def test_best_error__is_that_of_no_other_law(epsilon: float, width: int) -> None:
     """The referee: a linear program over any density of the agreement, in bins."""
     edges = np.linspace(-1, 1, 4001)

@@ -121,11 +121,16 @@ def test_fit__the_promise_is_that_of_the_worst_value(fitted: StratifiedMapping) 
         assert dict(one.guarantee.parameters)["confidence"] == pytest.approx(1 - 0.05 / 4)
 
 
-def test_fit__promises_hold_together_at_a_low_confidence() -> None:
+@pytest.mark.parametrize(
+    # More than "most" of so many draws at .5 come in 8 and in 3 of 1,000 trials.
+    ("draws", "most"),
+    [(7, 6), pytest.param(12, 10, marks=pytest.mark.slow)],
+)
+def test_fit__promises_hold_together_at_a_low_confidence(draws: int, most: int) -> None:
     """At confidence .5 at most half of the draws may break any of the promises."""
     codes, private = draw(200_000, 3)
     broken = 0
-    for seed in range(12):
+    for seed in range(draws):
         found = fit(1_500, 100 + seed, confidence=0.5, gap=1e-3)
         said = dict(found.guarantee.parameters)
         told, shares = [], []
@@ -136,7 +141,7 @@ def test_fit__promises_hold_together_at_a_low_confidence() -> None:
         numbers = [one.guarantee.number or 0.0 for one in found.maps]
         within = np.dot(shares, told) <= said["given_attribute_2_at_most"]
         broken += not (within and np.all(np.array(told) <= numbers))
-    assert broken <= 10  # of 12 draws at .5 more come once in 300 trials
+    assert broken <= most
 
 
 def test_fit__shards_and_workers_change_no_bit(fitted: StratifiedMapping) -> None:
@@ -202,7 +207,7 @@ def test_fit__a_variable_that_tells_the_private_one_is_not_public() -> None:
     assert error.value.code == "stratum-variable"
 
 
-@pytest.mark.parametrize("n_few", [1, 3, 12])
+@pytest.mark.parametrize("n_few", [1, *(pytest.param(n, marks=pytest.mark.slow) for n in (3, 12))])
 def test_fit__values_of_too_few_records_are_refused_with_the_number_needed(n_few: int) -> None:
     codes, private = draw(6_000)
     codes[:n_few, 2] = 3

@@ -91,7 +91,10 @@ def test_certificate__is_refused_to_filters_that_have_not_converged() -> None:
         certify_filter(replace(fitted, stopped="inner"), draw(600, 1))
 
 
-@pytest.mark.parametrize(("strength", "n"), [(0.3, 970), (1.0, 970), (0.6, 300)])
+@pytest.mark.parametrize(
+    ("strength", "n"),
+    [*(pytest.param(k, 970, marks=pytest.mark.slow) for k in (0.3, 1.0)), (0.6, 300)],
+)
 def test_certificate__misses_as_seldom_as_it_says_though_all_records_place_its_landmarks(
     strength: float, n: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -104,7 +104,7 @@ def test_starts__end_at_a_better_filter_than_one() -> None:
     assert np.array_equal(again.weights, five.weights)
 
 
-@pytest.mark.parametrize("seed", [70_000, 70_013])
+@pytest.mark.parametrize("seed", [pytest.param(70_000, marks=pytest.mark.slow), 70_013])
 def test_starts__of_few_records_are_judged_by_all_of_them(seed: int) -> None:
     """Eight records chose the filter that had learned least: Phi was 158, of one start 136."""
     records, options = draw_odd_problem(seed)
@@ -311,8 +311,9 @@ def test_descent__does_not_end_where_every_step_lowers_phi(
         (830_019, 5, -0.519),
         (830_034, 2, 95.62),
         (830_038, 2, 94.19),
-        (660_001, 8, 70.68),  # the iterations of eight, where ten do not suffice
-        (660_045, 8, -0.3094),
+        # The iterations of eight, where ten do not suffice.
+        pytest.param(660_001, 8, 70.68, marks=pytest.mark.slow),
+        pytest.param(660_045, 8, -0.3094, marks=pytest.mark.slow),
     ],
 )
 def test_starts__several_are_far_below_the_best_of_many_random_ones(

@@ -111,7 +111,7 @@ def test_solve_privacy_mapping__relabelling_changes_nothing() -> None:
     assert moved.lower_bound == pytest.approx(plain.lower_bound, abs=2e-9)
 
 
-@pytest.mark.parametrize("n", [64, 100, 257])
+@pytest.mark.parametrize("n", [64, 100, pytest.param(257, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("scale", ["n/64", "n/16", "n/4", "n*n/256", "n*n/64", "n*n/32"])
 def test_solve_privacy_mapping__toy_is_certified(n: int, scale: str) -> None:
     budget = eval(scale, {"n": n})
@@ -121,7 +121,7 @@ def test_solve_privacy_mapping__toy_is_certified(n: int, scale: str) -> None:
     check(mapping, toy(n), codes, "squared")
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [1, *(pytest.param(k, marks=pytest.mark.slow) for k in (0, 2, 3))])
 @pytest.mark.parametrize("mixed", [False, True])
 def test_solve_privacy_mapping__uneven_priors_and_positions(seed: int, mixed: bool) -> None:
     rng = np.random.default_rng(seed)
