@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from privpipe.command import main
+from privpipe.store.collections import proposal
 from privpipe.store.sources.reading import roles
 from tests.store.releases.test_export import make_release
 from tests.store.tables import make_frame
@@ -104,7 +105,8 @@ def test_ingest__arrays_by_name_need_no_review(tmp_path, command):
 
 @pytest.mark.parametrize("most", [500, pytest.param(roles.MOST_COLUMNS, marks=pytest.mark.slow)])
 def test_ingest__too_many_columns_leave_no_schema_behind(tmp_path, command, monkeypatch, most):
-    monkeypatch.setattr(roles, "MOST_COLUMNS", most)
+    for module in (roles, proposal):
+        monkeypatch.setattr(module, "MOST_COLUMNS", most)
     pytest.importorskip("pyarrow")
     import pyarrow
     from pyarrow import parquet
