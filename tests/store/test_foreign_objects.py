@@ -129,6 +129,9 @@ def test_place_in_a_bucket__that_can_be_none_is_named_before_work(
     assert keys_of(f"{bucket}/") == before
 
 
+@pytest.mark.parametrize(
+    "place", ["memory", pytest.param("s3", marks=pytest.mark.slow)], indirect=True
+)
 def test_purge__removes_what_the_run_copied_and_no_more(
     place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -161,6 +164,9 @@ def append_one(source: str, url: str) -> None:
     append_partition(source, url, "one", "2026-11-01")
 
 
+@pytest.mark.parametrize(
+    "place", ["memory", pytest.param("s3", marks=pytest.mark.slow)], indirect=True
+)
 @pytest.mark.parametrize("make", [ingest, append_one])
 def test_ingest__leaves_the_copy_of_an_erasure_that_was_killed(
     place: str, make: Callable[[str, str], object], tmp_path: Path

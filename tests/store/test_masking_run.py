@@ -178,7 +178,7 @@ def gate(hidden: str | None, **limits: Any) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("hidden", [None, "apart"])
+@pytest.mark.parametrize("hidden", [None, pytest.param("apart", marks=pytest.mark.slow)])
 def test_run__publishes_by_itself_where_every_attack_fails(
     many: Path, tmp_path: Path, hidden: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

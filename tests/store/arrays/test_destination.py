@@ -115,6 +115,9 @@ def test_ingest__what_others_left_in_a_bucket_is_never_removed(place: str, sourc
     assert not has_workspace(f"{place}/c.zarr")
 
 
+@pytest.mark.parametrize(
+    "place", ["memory", pytest.param("s3", marks=pytest.mark.slow)], indirect=True
+)
 def test_hold_destination__a_note_that_outlived_its_collection_removes_nothing(place: str) -> None:
     """A process died after the root document was written, before its workspace was removed."""
     url = f"{place}/c.zarr"
