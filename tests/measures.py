@@ -91,6 +91,8 @@ class Module:
     tree: ast.Module
     code: frozenset[int]
     comments: int
+    imports: tuple[str, ...]
+    """Full names of what it imports, anywhere in it."""
 
     @classmethod
     def read(cls, path: Path) -> Module:
@@ -102,21 +104,14 @@ class Module:
             comments += token.type == tokenize.COMMENT
             if token.type not in PLAIN:
                 lines.update(range(token.start[0], token.end[0] + 1))
-        return cls(path, tree, frozenset(lines - set(_list_prose(tree))), comments)
+        code = frozenset(lines - set(_list_prose(tree)))
+        return cls(path, tree, code, comments, tuple(_list_imports(tree)))
 
     @property
     def name(self) -> str:
         """As it is imported."""
         parts = self.path.relative_to(ROOT).with_suffix("").parts
         return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-
-    def list_imports(self) -> Iterator[str]:
-        """Full names of what it imports, anywhere in it."""
-        for node in ast.walk(self.tree):
-            if isinstance(node, ast.Import):
-                yield from (alias.name for alias in node.names)
-            elif isinstance(node, ast.ImportFrom) and node.module:
-                yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
     def count_heads(self) -> int:
         """Lines of imports and of ``__all__``."""
@@ -125,6 +120,14 @@ class Module:
             for node in ast.walk(self.tree)
             if isinstance(node, ast.Import | ast.ImportFrom) or _is_all(node)
         )
+
+
+def _list_imports(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
 def _span(node: ast.AST) -> range:
@@ -277,7 +280,7 @@ def count_floors(folder: Path, house: list[Module]) -> int:
         if module.name.startswith(f"{package}.") and folder in module.path.parents:
             room = module.path.relative_to(folder).with_suffix("").parts[0]
             if room in rooms:
-                names = (name for name in module.list_imports() if name.startswith(f"{package}."))
+                names = (name for name in module.imports if name.startswith(f"{package}."))
                 found = {name.removeprefix(f"{package}.").split(".")[0] for name in names}
                 below[room] |= found & rooms - {room}
     height: dict[str, int] = {}

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from privpipe.attacks.adversaries import estimators
 from privpipe.store.arrays.layout import read_header
 from tests.commands.test_welcome import call
 
@@ -62,11 +64,13 @@ def collection(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> str:
-    url = str(tmp_path / "customers.zarr")
-    given = ("--labels", "gone,ill", "--drop", "note,customer", "--one-hot", "plan")
-    code, said = call(monkeypatch, capsys, "ingest", str(source), url, *given, *DATES)
-    assert code == 0, said
-    return url
+    """A copy of what the command made, once."""
+    made = source.with_name("customers.zarr")
+    if not made.exists():
+        given = ("--labels", "gone,ill", "--drop", "note,customer", "--one-hot", "plan")
+        code, said = call(monkeypatch, capsys, "ingest", str(source), str(made), *given, *DATES)
+        assert code == 0, said
+    return str(shutil.copytree(made, tmp_path / "customers.zarr"))
 
 
 DATES = ("--dates", "Signed up")
@@ -127,12 +131,32 @@ def test_ingest__takes_a_measurement_of_different_numbers_that_is_named(
     assert call(monkeypatch, capsys, *given, "--features", "time,x")[0] == 0
 
 
+def ask_one_adversary(config: Path) -> None:
+    """For checks whose answer does not depend on who attacks: all of them take seconds."""
+    text, n_found = re.subn(
+        r"(?m)^(# )?adversaries = .*", 'adversaries = ["logistic"]', config.read_text()
+    )
+    assert n_found == 1
+    config.write_text(text)
+
+
+def grow_few_trees(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trees of an adversary are most of what a trial costs."""
+    monkeypatch.setattr(estimators, "LEAVES", (6,))
+    monkeypatch.setattr(estimators, "TREES", 20)
+    monkeypatch.setattr(estimators, "IDLE_ROUNDS", 2)
+
+
+@pytest.mark.parametrize("whole", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_init__of_a_table_with_gaps_and_a_rare_class_needs_nothing_filled_in(
+    whole: bool,
     collection: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
+    if not whole:
+        grow_few_trees(monkeypatch)
     config = str(tmp_path / "my.toml")
     code, said = call(
         monkeypatch,
@@ -157,16 +181,22 @@ def test_init__of_a_table_with_gaps_and_a_rare_class_needs_nothing_filled_in(
     assert all(view in said for view in (" noise ", " target ", " raw "))
 
 
+@pytest.mark.parametrize("whole", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_check__counts_a_rare_class_by_its_own_records(
+    whole: bool,
     collection: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Limits that classes of one size would show are not shown of one in twelve."""
+    if not whole:
+        grow_few_trees(monkeypatch)
     config = tmp_path / "my.toml"
     given = ("--desired", "gone", "--confidential", "ill", "--method", "null_space")
     call(monkeypatch, capsys, "init", collection, str(config), *given)
+    if not whole:
+        ask_one_adversary(config)
     code, said = call(monkeypatch, capsys, "check", str(config), "--json")
     assert code == 0, said
     needs = json.loads(said)["gate"]
@@ -215,6 +245,7 @@ def test_init__writes_a_ridge_where_only_some_chunks_were_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Columns of 0 and 1 of one column depend on one another in every chunk."""
+    grow_few_trees(monkeypatch)
     make_table(3_000).to_csv(tmp_path / "a.csv", index=False)
     given = ("--labels", "gone,ill", "--drop", "note,customer,income", "--one-hot", "plan", *DATES)
     place, config = str(tmp_path / "a.zarr"), tmp_path / "my.toml"
@@ -227,6 +258,7 @@ def test_init__writes_a_ridge_where_only_some_chunks_were_read(
     call(monkeypatch, capsys, "init", place, str(config), *asked)
     assert "\nridge = 1e-06\n" in config.read_text()
     config.write_text(config.read_text().replace("\nridge = 1e-06\n", "\n"))
+    ask_one_adversary(config)
     code, said = call(monkeypatch, capsys, "check", str(config))
     assert code == 0, said
     assert "The fit will probably refuse the features" in said

@@ -141,6 +141,7 @@ def test_completion__knows_commands(shell: str) -> None:
     assert any("inspect" in word for word in complete(shell, "ins"))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("bash") is None, reason="no bash here")
 def test_completion__works_in_bash_itself(tmp_path: Path) -> None:
     """The script that `--show-completion` prints, sourced by a real bash."""

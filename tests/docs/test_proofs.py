@@ -41,17 +41,25 @@ def test_proof__says_what_is_assumed_proved_and_held_by_which_test(page: Path) -
     assert all((ROOT / one).exists() for one in tests), tests
 
 
+@pytest.fixture(scope="module")
+def known() -> set[str]:
+    return list_names(ROOT / "privpipe")
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.parent.name)
-def test_proof__names_functions_that_there_are(page: Path) -> None:
+def test_proof__names_functions_that_there_are(page: Path, known: set[str]) -> None:
     named = re.findall(r"`([a-z]+(?:_[a-z0-9]+)+|[A-Z][A-Za-z]+\.[a-z_]+)`", page.read_text())
-    known = list_names(ROOT / "privpipe")
     assert named
     assert not [one for one in named if one.rpartition(".")[2] not in known]
 
 
+@pytest.fixture(scope="module")
+def pages() -> dict[str, str]:
+    return write_method_pages(ROOT / "docs" / "methods" / "bodies")
+
+
 @pytest.mark.parametrize("name", PROVED)
-def test_method__links_its_proof(name: str) -> None:
-    pages = write_method_pages(ROOT / "docs" / "methods" / "bodies")
+def test_method__links_its_proof(name: str, pages: dict[str, str]) -> None:
     proof = f"proof_{find_proof(name)}.md"
     assert proof in pages[f"methods/{name}.md"]
     assert f"methods/{proof}" in pages

@@ -1,4 +1,4 @@
-"""Prefect with a home and database of its own, and one cluster, for all tests of this room."""
+"""Prefect with a home and database of its own, and one cluster, for tests of this room."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from privpipe.pipeline.operations.prefect_server import SETTINGS
 from tests.flows.digits_runs import copy_database, release_undisturbed, write_source
 
 
-@pytest.fixture(scope="package", autouse=True)
+@pytest.fixture(scope="package")
 def prefect_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A temporary home and server; patient, because a busy machine starts it slowly.
 
@@ -32,6 +32,17 @@ def prefect_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
             path = url.get_secret_value().removeprefix("sqlite+aiosqlite:///")
             copy_database(Path(path), empty)
             yield empty
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _prefect_of_slow_tests(request: pytest.FixtureRequest) -> None:
+    """Slow tests run flows; of the others those that name `prefect_home` or `prefect_url`.
+
+    A server takes nine seconds of a processor, in every process that runs a test of it.
+    """
+    chosen = (item for item in request.session.items if item.path == request.path)
+    if any(item.get_closest_marker("slow") for item in chosen):
+        request.getfixturevalue("prefect_home")
 
 
 @pytest.fixture(scope="package")

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from privpipe.command import main
+from privpipe.store.collections import proposal
+from privpipe.store.sources.reading import roles
 from tests.store.releases.test_export import make_release
 from tests.store.tables import make_frame
 
@@ -101,15 +103,18 @@ def test_ingest__arrays_by_name_need_no_review(tmp_path, command):
     assert (code, "is no table" in err) == (3, True)
 
 
-def test_ingest__too_many_columns_leave_no_schema_behind(tmp_path, command):
+@pytest.mark.parametrize("most", [500, pytest.param(roles.MOST_COLUMNS, marks=pytest.mark.slow)])
+def test_ingest__too_many_columns_leave_no_schema_behind(tmp_path, command, monkeypatch, most):
+    for module in (roles, proposal):
+        monkeypatch.setattr(module, "MOST_COLUMNS", most)
     pytest.importorskip("pyarrow")
     import pyarrow
     from pyarrow import parquet
 
-    columns = {f"c{j}": [0.5, 1.5] for j in range(2**16 + 1)}
+    columns = {f"c{j}": [0.5, 1.5] for j in range(most + 1)}
     parquet.write_table(pyarrow.table(columns), tmp_path / "w.parquet")
     code, _, err = command("ingest", tmp_path / "w.parquet", tmp_path / "w.zarr", "--yes")
-    assert (code, "more than 65,536 columns" in err) == (3, True)
+    assert (code, f"more than {most:,} columns" in err) == (3, True)
     assert [path.name for path in tmp_path.iterdir()] == ["w.parquet"]
 
 

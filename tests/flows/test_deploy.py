@@ -49,14 +49,43 @@ def list_started() -> list[datetime]:
     return sorted(datetime.fromisoformat(time) for time in given if time)
 
 
-def test_deploy__starts_what_became_due_meanwhile_once(
-    prefect_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture(autouse=True)
+def deployments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PRIVPIPE_ACCOUNT", str(tmp_path / "account"))
-    monkeypatch.setenv("PREFECT_API_URL", prefect_url)
     monkeypatch.setattr(deploy_command, "datetime", Later)
+    monkeypatch.setattr(Later, "readings", 0)
     Path("prefect.yaml").write_text(PREFECT.format(config=configure(tmp_path)))
+
+
+def test_deploy__starts_what_became_due_and_waits_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a server is asked is answered here; one at work is asked below."""
+    waiting: list[datetime] = []
+    for name in ("_make_pool", "_make_queue", "_deploy"):
+        monkeypatch.setattr(deploy_command, name, lambda *_: None)
+    monkeypatch.setattr(deploy_command.prefect_server, "prepare_prefect", lambda: None)
+    monkeypatch.setattr(deploy_command.prefect_server, "check_server", lambda: "http://x/api")
+    monkeypatch.setattr(deploy_command, "list_waiting", lambda _: dict.fromkeys(waiting, ""))
+    monkeypatch.setattr(deploy_command, "start_runs", lambda _, due: waiting.extend(due))
+    begun = datetime.now(UTC)
+    deploy_command.deploy_command("prefect.yaml")
+    assert len(waiting) == len(set(waiting)) == 3
+    assert all(time < begun and (time.minute, time.second) == (30, 0) for time in waiting)
+    due = waiting[:]
+    Later.readings = 0  # and once more: they wait, so that none is started twice
+    deploy_command.deploy_command("prefect.yaml")
+    assert waiting == due
+    del waiting[1]  # of which the server has lost the run
+    Later.readings = 0
+    deploy_command.deploy_command("prefect.yaml")
+    assert sorted(waiting) == due
+
+
+@pytest.mark.slow
+def test_deploy__starts_what_became_due_meanwhile_once(
+    prefect_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PREFECT_API_URL", prefect_url)
     begun = datetime.now(UTC)
     deploy_command.deploy_command("prefect.yaml")
     due = list_started()

@@ -6,6 +6,7 @@ import hashlib
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -136,8 +137,16 @@ Path({seen!r}).touch()
 """
 
 
+@pytest.mark.parametrize(
+    "pipeline",
+    # The work of the flow, and the flow itself, for which Prefect starts a server.
+    [
+        pytest.param(run_pipeline.fn, id="work"),
+        pytest.param(run_pipeline, id="flow", marks=pytest.mark.slow),
+    ],
+)
 def test_code_of_a_configuration__is_run_once_confirmed_and_by_run_alone(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], pipeline: Callable[[str], str]
 ) -> None:
     """Who only looks at a stranger's configuration runs nothing of it, nor does who starts it."""
     config, seen = str(configure(tmp_path)), tmp_path / "seen"
@@ -147,7 +156,7 @@ def test_code_of_a_configuration__is_run_once_confirmed_and_by_run_alone(
     check_command(config)
     dry_run_command(config)
     assert capsys.readouterr().out.count(f"a filter: the file (SHA-256 {sha256}) was not run") == 2
-    for start in (run_command, run_pipeline, compare_command):
+    for start in (run_command, pipeline, compare_command):
         with pytest.raises(OptionError, match="was not confirmed yet") as refused:
             start(config)
         assert f"--trust {sha256}" in refused.value.remedy

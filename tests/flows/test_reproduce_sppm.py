@@ -100,13 +100,16 @@ def assert_same(one: Reproduction, other: Reproduction) -> None:
     assert documents[0] == documents[1]
 
 
+@pytest.mark.parametrize(
+    ("size", "timed"), [(12, (8, 16)), pytest.param(32, (64, 128), marks=pytest.mark.slow)]
+)
 def test_reproduce_synthetic__goes_on_after_an_interruption(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    size: int, timed: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sppm_synthetic, "TIMED", (64, 128))
+    monkeypatch.setattr(sppm_synthetic, "TIMED", timed)
     monkeypatch.setattr(sppm_synthetic, "STEPS", (3, 10))
     monkeypatch.setattr(sppm_synthetic, "TIMED_STEPS", (3,))
-    reproduce = partial(reproduce_synthetic, runs=1, size=32, most_seconds=0.0)
+    reproduce = partial(reproduce_synthetic, runs=1, size=size, most_seconds=0.0)
     found, kept, left = interrupt(reproduce, tmp_path / "kept")
     assert (kept, left) == (6, 0)
     assert_same(found, reproduce())

@@ -113,20 +113,34 @@ def erase(url: Path | str, chosen: ChosenRecords = CHOSEN, **more: Any) -> dict[
     return found
 
 
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory, sources: Path) -> Path:
+    """A folder `whole` and its account, beside copies: what is made knows where it is."""
+    folder = tmp_path_factory.mktemp("made")
+    place = folder / "whole"
+    place.mkdir()
+    ingest(write_records(sources / "w.npz", 1, n=90, with_her=True), str(place / "w.zarr"), INGEST)
+    with pytest.MonkeyPatch.context() as patch, serial_flows():
+        patch.setenv("PRIVPIPE_ACCOUNT", str(folder / "account"))
+        run_serially(configure(place, "w", "good"))
+        release_collection(configure(place, "w", "kept"), Watch(), until="audit")
+        export_command(str(place / "good.zarr"), str(place / "out.parquet"), verify=False)
+    for name in ("whole", "account"):
+        shutil.copytree(folder / name, folder / "copies" / name)
+    return folder
+
+
 @pytest.fixture
-def whole(tmp_path: Path, sources: Path) -> Path:
+def whole(made: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A collection in one piece, its release, its export, and a run that was stopped."""
-    ingest(
-        write_records(sources / "a.npz", 1, n=90, with_her=True), str(tmp_path / "w.zarr"), INGEST
-    )
-    with serial_flows():
-        run_serially(configure(tmp_path, "w", "good"))
-        release_collection(configure(tmp_path, "w", "kept"), Watch(), until="audit")
-    export_command(str(tmp_path / "good.zarr"), str(tmp_path / "out.parquet"), verify=False)
-    return tmp_path
+    for name in ("whole", "account"):
+        shutil.rmtree(made / name)
+        shutil.copytree(made / "copies" / name, made / name)
+    monkeypatch.setenv("PRIVPIPE_ACCOUNT", str(made / "account"))
+    return made / "whole"
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("sources")
 

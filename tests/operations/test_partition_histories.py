@@ -45,7 +45,7 @@ class Later(datetime):
         return datetime.now(UTC) + timedelta(days=2)
 
 
-@pytest.mark.parametrize("by", ["records", "options"])
+@pytest.mark.parametrize("by", ["records", pytest.param("options", marks=pytest.mark.slow)])
 def test_part__that_came_back_is_not_deleted_when_it_would_have_been(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str
 ) -> None:

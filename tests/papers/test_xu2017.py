@@ -286,7 +286,7 @@ def check_bound(cleaner, x, kind):
 
 
 @pytest.mark.paper
-@pytest.mark.parametrize("name", ["wq", "scene", "oes97"])
+@pytest.mark.parametrize("name", ["wq", "oes97", pytest.param("scene", marks=pytest.mark.slow)])
 def test_algorithm_2__is_algorithm_1_for_one_desired_label(paper_data, name):
     table = read_table(paper_data, name)
     trial = draw_trial(table, 1, FIRST, 0)

@@ -46,6 +46,9 @@ def test_list_keys__does_not_hide_what_was_made_since(place: str) -> None:
     assert list_keys(store) == ["generations/1", "generations/2"]
 
 
+@pytest.mark.parametrize(
+    "place", ["memory", pytest.param("s3", marks=pytest.mark.slow)], indirect=True
+)
 def test_purge__of_a_run_in_a_bucket_leaves_none_of_its_arrays(place: str) -> None:
     """What was cleaned before a kill stood at the public place, and stayed there."""
     write_small_collection(f"{place}/records.zarr", n_records=60)

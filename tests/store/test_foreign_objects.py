@@ -86,11 +86,13 @@ def test_places__with_a_scheme_and_no_bucket_are_no_folders_here(
     assert {one.name for one in tmp_path.iterdir()} == {"r.zarr", "s.npz"}
 
 
-def test_run__into_a_folder_of_others_is_refused_at_once_and_purge_leaves_all(place: str) -> None:
-    write_small_collection(f"{place}/records.zarr", n_records=60)
+def test_run__into_a_folder_of_others_is_refused_at_once_and_purge_leaves_all(
+    place: str, tmp_path: Path
+) -> None:
+    write_small_collection(f"{tmp_path}/records.zarr", n_records=60)
     assert create_bytes(f"{place}/mine/other.zarr/zarr.json", b"{}")
     with serial_flows(), pytest.raises(StoreError, match="exists; nothing is ever overwritten"):
-        run_serially(make_options(f"{place}/records.zarr", f"{place}/mine"))
+        run_serially(make_options(f"{tmp_path}/records.zarr", f"{place}/mine"))
     purge_command(f"{place}/mine")
     assert keys_of(f"{place}/mine") == ["other.zarr/zarr.json"]
 
@@ -127,15 +129,18 @@ def test_place_in_a_bucket__that_can_be_none_is_named_before_work(
     assert keys_of(f"{bucket}/") == before
 
 
+@pytest.mark.parametrize(
+    "place", ["memory", pytest.param("s3", marks=pytest.mark.slow)], indirect=True
+)
 def test_purge__removes_what_the_run_copied_and_no_more(
-    place: str, monkeypatch: pytest.MonkeyPatch
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_small_collection(f"{place}/records.zarr", n_records=60)
+    write_small_collection(f"{tmp_path}/records.zarr", n_records=60)
     with serial_flows(), monkeypatch.context() as patch:
         # As where another made the root in between, and took it away again.
         patch.setattr(release_writing.location, "create_bytes", lambda *_: False)
         with pytest.raises(StoreError, match="exists; nothing is ever overwritten"):
-            run_serially(make_options(f"{place}/records.zarr", f"{place}/r.zarr"))
+            run_serially(make_options(f"{tmp_path}/records.zarr", f"{place}/r.zarr"))
     assert "features/c/0/0" in keys_of(f"{place}/r.zarr")
     assert create_bytes(f"{place}/r.zarr/mine.txt", b"mine")
     purge_command(f"{place}/r.zarr")
@@ -159,6 +164,9 @@ def append_one(source: str, url: str) -> None:
     append_partition(source, url, "one", "2026-11-01")
 
 
+@pytest.mark.parametrize(
+    "place", ["memory", pytest.param("s3", marks=pytest.mark.slow)], indirect=True
+)
 @pytest.mark.parametrize("make", [ingest, append_one])
 def test_ingest__leaves_the_copy_of_an_erasure_that_was_killed(
     place: str, make: Callable[[str, str], object], tmp_path: Path
@@ -197,9 +205,7 @@ def test_is_held__knows_leases(place: str) -> None:
 def test_export__that_fails_shows_nothing_even_where_nothing_may_be_deleted(
     place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_small_collection(f"{place}/records.zarr", n_records=60)
-    with serial_flows():
-        run_serially(make_options(f"{place}/records.zarr", f"{place}/r.zarr"))
+    make_release(f"{place}/r.zarr")
     store = objects.open_store(f"{place}/r.zarr")
     content = bytearray(objects.read_bytes(store, "features/c/1/0") or b"")
     content[20] ^= 1

@@ -172,7 +172,9 @@ def test_run__a_mapping_keeps_its_promise_on_a_table_numbered_otherwise(tmp_path
     _check_read_by_name(fitted, frame)
 
 
-@pytest.mark.parametrize("method", [MAPPING, 'name = "leace"'])
+@pytest.mark.parametrize(
+    "method", [MAPPING, pytest.param('name = "leace"', marks=pytest.mark.slow)]
+)
 def test_run__of_a_table_numbered_otherwise_is_audited(tmp_path: Path, method: str) -> None:
     """Its sample is drawn where chunks are cleaned: a worker looks the collection up."""
     features = ("x", "y")

@@ -160,6 +160,9 @@ def test_run__another_release_published_meanwhile_is_not_replaced(
     assert read_bytes(open_store(url, read_only=True), "zarr.json") == b'{"other": 1}'
 
 
+@pytest.mark.parametrize(
+    "place", ["memory", pytest.param("s3", marks=pytest.mark.slow)], indirect=True
+)
 def test_run__release_inside_the_collection_is_refused(place: str):
     write_small_collection(f"{place}/records.zarr", n_records=110)
     for inside in ("records.zarr", "records.zarr/release.zarr"):

@@ -10,7 +10,14 @@ import numpy as np
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 import privpipe.pipeline.stages.clean
 from privpipe.cluster.executors.executor import Executor
@@ -219,5 +226,9 @@ class WriterMachine(RuleBasedStateMachine):
             shutil.rmtree(self.folder)
 
 
-TestWriter = WriterMachine.TestCase
-TestWriter.settings = settings(max_examples=40, stateful_step_count=15, deadline=None)
+@pytest.mark.parametrize("examples", [10, pytest.param(40, marks=pytest.mark.slow)])
+def test_writer__agrees_with_a_serial_model(examples: int) -> None:
+    run_state_machine_as_test(
+        WriterMachine,
+        settings=settings(max_examples=examples, stateful_step_count=15, deadline=None),
+    )

@@ -115,10 +115,13 @@ def test_ingest__what_others_left_in_a_bucket_is_never_removed(place: str, sourc
     assert not has_workspace(f"{place}/c.zarr")
 
 
+@pytest.mark.parametrize(
+    "place", ["memory", pytest.param("s3", marks=pytest.mark.slow)], indirect=True
+)
 def test_hold_destination__a_note_that_outlived_its_collection_removes_nothing(place: str) -> None:
     """A process died after the root document was written, before its workspace was removed."""
     url = f"{place}/c.zarr"
-    write_small_collection(url)
+    write_small_collection(url, n_records=60)
     write_bytes(open_store(workspace_url(url)), MAKING, b"{}")
     with pytest.raises(StoreError, match="exists"), hold_destination(url):
         pytest.fail("a collection stands there")

@@ -69,8 +69,9 @@ def test_shuffled__twice_are_in_two_orders(tmp_path: Path) -> None:
     assert not np.array_equal(*orders)
 
 
+@pytest.mark.parametrize("n_drawn", [240, pytest.param(720, marks=pytest.mark.slow)])
 def test_shuffled__orders_are_equally_likely(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    n_drawn: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All 24 orders of four records, by chi-squared, over buckets of about one record."""
     monkeypatch.setattr(shuffling, "BUCKET_BYTES", 24)
@@ -78,12 +79,12 @@ def test_shuffled__orders_are_equally_likely(
     x = np.arange(4.0)[:, None]
     blocks = [{"features": x[:1]}, {"features": x[1:]}]
     seen: Counter[tuple[int, ...]] = Counter()
-    for _ in range(720):
+    for _ in range(n_drawn):
         place = str(tmp_path / "buckets")
         made = [one["features"] for one in shuffling.shuffle_blocks(blocks, schema, place)]
         seen[tuple(np.concatenate(made)[:, 0].astype(int).tolist())] += 1
     counts = [seen[order] for order in permutations(range(4))]
-    assert sum(counts) == 720
+    assert sum(counts) == n_drawn
     assert stats.chisquare(counts).pvalue > 1e-4
 
 

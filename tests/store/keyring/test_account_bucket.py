@@ -21,6 +21,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from privpipe.errors import FormatError, GuaranteeError, StoreError
 from privpipe.store.access import location as module
+from privpipe.store.keyring import account_chain
 from privpipe.store.keyring.account import Account, add_up_losses
 from tests.store.keyring.test_account import charge
 
@@ -123,8 +124,20 @@ def test_void__before_the_run_goes_on_is_made_good(account: Account) -> None:
     assert [e.action for e in account.read("p").entries] == ["reserve", "void", "reserve"]
 
 
-@pytest.mark.parametrize("harm", ["gap", "bits", "empty"])
-def test_read__a_damaged_account_stops_everything(account: Account, harm: str) -> None:
+@pytest.mark.parametrize(
+    ("harm", "most_tries"),
+    [
+        # Beyond a gap it asks for as many entries as it tries, one by one.
+        ("gap", 20),
+        pytest.param("gap", account_chain.MOST_TRIES, marks=pytest.mark.slow),
+        ("bits", account_chain.MOST_TRIES),
+        ("empty", account_chain.MOST_TRIES),
+    ],
+)
+def test_read__a_damaged_account_stops_everything(
+    account: Account, harm: str, most_tries: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(account_chain, "MOST_TRIES", most_tries)
     for name in "abc":
         account.reserve([charge(name=name)], "r", None)
     files, path = fsspec.core.url_to_fs(f"{account.url}/p/00000001.json")

@@ -57,8 +57,17 @@ def make_release(url, header=None):
     return str(url), whole
 
 
-@pytest.mark.parametrize("where", ["local", "memory", "s3"])
-@pytest.mark.parametrize("names", [(), ("a", "b", "c")])
+@pytest.mark.parametrize(
+    ("where", "names"),
+    [
+        ("local", ()),
+        ("local", ("a", "b", "c")),
+        ("memory", ("a", "b", "c")),
+        ("s3", ("a", "b", "c")),
+        pytest.param("memory", (), marks=pytest.mark.slow),
+        pytest.param("s3", (), marks=pytest.mark.slow),
+    ],
+)
 def test_export_release__parquet_holds_what_the_release_does(tmp_path, request, where, names):
     place = choose_place(where, tmp_path, request)
     url, whole = make_release(f"{place}/r.zarr", {"feature_names": list(names)})
