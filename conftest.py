@@ -7,7 +7,6 @@ import os
 import signal
 import threading
 from collections.abc import Iterable, Iterator
-from functools import cache
 from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
@@ -66,16 +65,6 @@ def _one_sample() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sample_drawing, "_draw_key", lambda: b"s" * sample_drawing.KEY_BYTES)
-        yield
-
-
-@pytest.fixture(autouse=True, scope="session")
-def _descriptions_read_once() -> Iterator[None]:
-    """What options mean is parsed from their source for each template: half a second of each."""
-    from privpipe import option_values
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(option_values, "read_docstrings", cache(option_values.read_docstrings))
         yield
 
 

@@ -13,6 +13,7 @@ import textwrap
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import cache
 from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
 
@@ -64,6 +65,7 @@ def take_plain(annotation: Any, value: Any) -> Any:
     )
 
 
+@cache  # parsing a class takes longer than all else of a template
 def read_docstrings(kind: type) -> dict[str, str]:
     """What is said below the fields of a class, by their names; nothing of one without a source."""
     try:
