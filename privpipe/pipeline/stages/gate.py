@@ -320,8 +320,8 @@ REMEDIES: Mapping[str, str] = read_texts("words.yaml")["remedies"]
 
 
 JOINED = (
-    "An earlier release of these records decides, joined with this one. Release them with its model "
-    "or, where no one has a copy of it, name its run in [audit] disowned."
+    "An earlier release of these records decides, joined with this one. Release them with its "
+    "model or, where no one has a copy of it, name its run in [audit] disowned."
 )
 
 
