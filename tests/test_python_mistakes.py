@@ -29,6 +29,7 @@ SANITIZER = RecordSanitizer(options={"utility_budget": 0.1})
 TWICE = pd.DataFrame(X[:, :3], columns=["a", "b", "a"])
 NAMELESS = fit_null_space_cleaner(Records(X[:, :3], desired=Y), utility_budget=0.1)
 DATES = pd.DataFrame({"a": Y, "day": pd.date_range("2026-01-01", periods=60)})
+LACKING = pd.DataFrame(X[:, :3]).astype("Float64").where(pd.Series(np.arange(60) > 0), axis=0)
 FRAME = pd.DataFrame({"a": Y, "town": ["secret"] * 60})
 
 
@@ -72,6 +73,7 @@ FRAME = pd.DataFrame({"a": Y, "town": ["secret"] * 60})
             lambda: SANITIZER.fit(from_pandas(TWICE, npartitions=2), Y),
             "Several columns are named 'a'",
         ),
+        (lambda: NAMELESS.apply(LACKING), "1 of 60 records hold values that are not finite"),
         (lambda: NAMELESS.apply(TWICE), "Several columns are named 'a'.*name of its own"),
         (lambda: NAMELESS.apply(from_pandas(TWICE, npartitions=2)), "Several columns are named"),
         (lambda: Records(X, weights=["s3cret"] * 60), "weights hold something that is not a real"),

@@ -287,6 +287,7 @@ def withdraw_command(partition: str, config: str, grace: float) -> dict[str, Any
     number, n_records = withdraw_partition(
         options.release.path, partition, timedelta(hours=grace), account, named, others
     )
-    say(f"withdrawn {partition}: generation {number} has {n_records:,} records less")
+    less = f"{n_records:,} records less" if n_records else "none of its records, as before"
+    say(f"withdrawn {partition}: generation {number} has {less}")
     say("The raw records are still in the collection: `privpipe erase` takes them out.")
     return {"generation": number, "n_records": n_records, "grace_hours": grace}

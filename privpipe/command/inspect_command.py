@@ -57,7 +57,8 @@ def inspect_command(path: str, *, verify: bool) -> dict[str, Any]:
     if kind == GENERATIONS:
         return _show_generations(path, verify)
     raise FormatError(
-        f"{shown(path)} is not of privpipe.", remedy="Ingest foreign data with privpipe ingest."
+        f"{shown(path)} is not of privpipe, or its zarr.json is damaged.",
+        remedy="Ingest foreign data with privpipe ingest. Of a release, get another copy.",
     )
 
 

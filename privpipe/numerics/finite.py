@@ -100,6 +100,10 @@ def as_reals(values: Any, name: str) -> AnyArray:
         return found
     # Objects may still be numbers, as of a table with mixed columns; the message never quotes one.
     with suppress(ValueError, TypeError, OverflowError):
+        if found.dtype.kind == "O":
+            import pandas as pd  # slow to load; its own missing value is no float
+
+            found = np.where(pd.isna(found), np.nan, found)
         if found.dtype.kind in "biuO":
             return found.astype(np.float64)
     problem = f"{name} hold something that is not a real number (dtype {found.dtype})."

@@ -179,6 +179,19 @@ def test_status__knows_releases_alone(tmp_path, command, configure):
     assert "published" in command("status", tmp_path / "release.zarr")[1]
 
 
+def test_refusals__name_what_there_is_and_whoever_has_another(tmp_path, command):
+    """A release was to be ingested: as the source of `diff`, and with a damaged root document."""
+    place, _ = make_release(tmp_path / "release.zarr")
+    _, _, err = command("diff", place, place)
+    assert "not a privpipe collection but release" in err
+    assert "Check the path." in err
+    root = tmp_path / "release.zarr" / "zarr.json"
+    root.write_text(root.read_text()[:50])
+    _, _, err = command("inspect", place)
+    assert "zarr.json is damaged" in err
+    assert "another copy" in err
+
+
 def test_demo__refuses_fewer_than_no_workers_before_it_writes(tmp_path, command):
     code, _, err = command("demo", "--workers", "-1", "--out", tmp_path / "demo")
     assert (code, "--workers" in err) == (2, True)

@@ -204,7 +204,7 @@ def read_header(url: str, expected: str) -> Mapping[str, Any]:
     kind, version = str(header.get("format", "something else")), header.get("format_version")
     if kind != expected:
         remedy = "Check the path."
-        if expected == "collection":
+        if expected == "collection" and kind not in FORMAT_VERSIONS:
             remedy = "Ingest foreign Zarr with `privpipe ingest`."
         if kind == generation_log.FORMAT:
             kind = f"a growing {grows}" if (grows := generation_log.newest_kind(url)) else "growing"
