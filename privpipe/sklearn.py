@@ -113,7 +113,8 @@ class RecordSanitizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]  #
             If a variable that the method needs is missing, or records do not fit.
         """
         method, options = self._read_options()
-        lazy, x, target = hasattr(X, "dask"), fill_masked(X, "X"), fill_masked(y, "y")
+        given = _as_frame(X)
+        lazy, x, target = hasattr(X, "dask"), fill_masked(given, "X"), fill_masked(y, "y")
         if self.confidential_columns is not None and confidential is not None:
             raise OptionError(
                 "The confidential variable is given twice.",
@@ -131,7 +132,7 @@ class RecordSanitizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]  #
         names = tuple(getattr(self, "feature_names_in_", ()))
         released, secret = self._divide(self.n_features_in_, names)
         if secret:  # as it is given: checked numbers say no more whether they were classes
-            whole = X if lazy or hasattr(X, "iloc") else np.asarray(X)
+            whole = given if lazy or hasattr(given, "iloc") else np.asarray(given)
             confidential, x = _take(whole, secret), _take(x, released)
         roles = {"desired": target, "confidential": confidential}
         missing = sorted(role for role in options.needs() if roles.get(role) is None)
@@ -144,7 +145,9 @@ class RecordSanitizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]  #
         if lazy:
             records: Any = _collect(x, roles)
         else:
-            records = Records(x, desired=target, confidential=confidential)
+            # As it is given, too: classes with a missing one beside, or beside numbers.
+            desired = None if target is None else y
+            records = Records(x, desired=desired, confidential=confidential)
         schema = replace(records.schema, feature_names=tuple(names[j] for j in released if names))
         self.map_: RecordMap = with_schema(method.fit(records, options), FittedSchema.of(schema))
         return self
@@ -176,7 +179,7 @@ class RecordSanitizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]  #
         names = tuple(getattr(self, "feature_names_in_", ()))
         released, secret = self._divide(self.n_features_in_, names)
         if not hasattr(X, "dask"):
-            x = _validate(self, self._blank(fill_masked(X, "X")), reset=False)
+            x = _validate(self, self._blank(fill_masked(_as_frame(X), "X")), reset=False)
             return self.map_.apply(_take(x, released) if secret else x)
         # As lazy as it is. Of an extra, as Dask.
         from privpipe.cluster.lazy import apply_lazily
@@ -198,7 +201,7 @@ class RecordSanitizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]  #
         """Names of the released features: the raw ones where their number stays."""
         check_is_fitted(self)
         released, _ = self._divide(self.n_features_in_, getattr(self, "feature_names_in_", ()))
-        if self.map_.n_features_out == len(released):
+        if self.map_.keeps_features and self.map_.n_features_out == len(released):
             return OneToOneFeatureMixin.get_feature_names_out(self, input_features)[released]
         return np.array([f"released_{j}" for j in range(self.map_.n_features_out)], dtype=object)
 
@@ -456,6 +459,17 @@ def _count_columns(x: Any) -> int:
     raise InputError(
         f"Records have {np.ndim(x)} dimensions.", remedy="Give a row per record.", code="shape"
     )
+
+
+def _as_frame(x: Any) -> Any:
+    """A table of polars or Arrow, or lists, as a frame: each column has a type of its own."""
+    if hasattr(x, "to_pandas"):
+        return x.to_pandas()
+    if not isinstance(x, list):
+        return x
+    import pandas as pd  # slow to load
+
+    return pd.DataFrame(x)
 
 
 def _take(x: Any, columns: list[int]) -> Any:

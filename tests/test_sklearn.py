@@ -9,6 +9,8 @@ import dask.array as da
 import dask.dataframe
 import numpy as np
 import pandas as pd
+import polars as pl
+import pyarrow as pa
 import pytest
 from sklearn import config_context
 from sklearn.base import clone
@@ -23,7 +25,7 @@ from privpipe.errors import InputError, LeftOutWarning, OptionError
 from privpipe.records.memory import Records
 from privpipe.sanitizers import METHODS
 from privpipe.sanitizers.null_space.algorithms import fit_null_space_cleaner
-from privpipe.sklearn import RecordSanitizer
+from privpipe.sklearn import Leace, PcaFilter, RecordSanitizer, TargetOnly
 
 EXACT = {"utility_budget": 0.0, "ridge": 1e-3}
 
@@ -324,3 +326,38 @@ def test_fit__what_masks_hide_is_not_read():
     with pytest.raises(InputError, match="Complex data not supported") as refused:
         RecordSanitizer(options=EXACT).fit(X + 1j, DESIRED)
     assert "j" not in str(refused.value)
+
+
+@pytest.mark.filterwarnings("ignore::privpipe.errors.GuessWarning")
+@pytest.mark.parametrize("kind", ["polars", "arrow", "lists"])
+def test_confidential_columns__are_classes_in_every_table(kind):
+    """Whole numbers beside others became numbers where the table is none of pandas."""
+    rng = np.random.default_rng(3)
+    k = rng.integers(0, 3, 300)
+    frame = pd.DataFrame({"a": rng.normal(size=300) + (k == 1), "b": rng.normal(size=300), "k": k})
+    make = {"polars": pl.from_pandas, "arrow": pa.Table.from_pandas, "lists": to_lists}[kind]
+    columns = [2] if kind == "lists" else ["k"]
+    expected = Leace(confidential_columns=["k"]).fit(frame, k > 0).transform(frame)
+    given = make(frame)
+    released = Leace(confidential_columns=columns).fit(given, k > 0).transform(given)
+    np.testing.assert_array_equal(released, expected)
+
+
+def to_lists(frame):
+    return [list(row) for row in frame.itertuples(index=False)]
+
+
+@pytest.mark.filterwarnings("ignore::privpipe.errors.GuessWarning")
+def test_targets__that_are_classes_for_records_are_classes_for_a_fit():
+    rng = np.random.default_rng(3)
+    x, k = rng.normal(size=(300, 4)), rng.integers(0, 3, 300)
+    x[:, 0] += k
+    for y in (pd.Series(k, dtype="Int64"), pd.DataFrame({"k": k, "v": x[:, 0]})):
+        width = sum(one.n_categories or 1 for one in Records(x, desired=y).schema.desired)
+        assert TargetOnly().fit(x, y).transform(x).shape[1] == width
+
+
+def test_feature_names__of_components_are_not_those_of_columns():
+    frame = pd.DataFrame(np.random.default_rng(3).normal(size=(60, 3)), columns=list("abc"))
+    fitted = PcaFilter(n_filtered=3).fit(frame, frame["a"] > 0)
+    assert fitted.get_feature_names_out().tolist() == ["released_0", "released_1", "released_2"]

@@ -1,16 +1,13 @@
 """``privpipe audit RAW RELEASED``: a release that another tool made, attacked without any order."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any
 
-import numpy as np
-import pandas as pd
-
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.threats import unaligned_release
-from privpipe.attacks.threats.unaligned_release import measure_retained_target
+from privpipe.attacks.threats.unaligned_release import draw_rows, measure_retained_target
 from privpipe.errors import GateError, OptionError
 from privpipe.report.console import say, tabulate
 from privpipe.report.page import render_page
@@ -58,7 +55,7 @@ def audit_foreign(
         limits=(usual.max_exposed, usual.max_advantage),
         level=usual.level,
     )
-    sample = draw_rows(read_table(released), 2 * MOST_KNOWN)
+    sample = draw_rows(read_table(released), unaligned_release.MOST_SAMPLED)
     retained = [measure_retained_target(members, sample, controls, name) for name in desired]
     folder = f"{released.rstrip('/')}.audit"
     _write(folder, report, retained)
@@ -72,18 +69,6 @@ def audit_foreign(
             code="foreign-release",
         )
     return {"verdict": report.verdict, "report": shown(folder)}
-
-
-def draw_rows(batches: Iterator[pd.DataFrame], most: int) -> pd.DataFrame:
-    """A simple random sample of rows in one pass; as many rows as there are, if fewer."""
-    random, best = np.random.default_rng(0), pd.DataFrame()
-    keys = np.empty(0)
-    for batch in batches:
-        both = np.concatenate([keys, random.random(len(batch))])
-        chosen = np.argsort(both, kind="stable")[:most]
-        best = pd.concat([best, batch], ignore_index=True).iloc[chosen]
-        keys = both[chosen]
-    return best.reset_index(drop=True)
 
 
 def _write(

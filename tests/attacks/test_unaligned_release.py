@@ -13,10 +13,11 @@ from privpipe.attacks.threats import unaligned_release
 from privpipe.attacks.threats.unaligned_release import (
     attack_unaligned,
     choose_column,
+    draw_rows,
     find_threshold,
     read_intervals,
 )
-from privpipe.command.foreign_audit import audit_foreign, draw_rows
+from privpipe.command.foreign_audit import audit_foreign
 from privpipe.errors import GateError, InputError, OptionError
 from privpipe.store.sources.plain_tables import read_table
 from tests.bench.bad_releases import BAD, add_noise, audit, count_false, draw_people
@@ -68,9 +69,39 @@ def test_attack_unaligned__finds_the_same_in_batches_of_any_size() -> None:
         )
         for step in (500, 37, 3)
     ]
-    # Units are judged by the first batch, which is not used where it agrees.
+    # Units are judged by all rows, whatever the batches.
     assert len({json.dumps([one.members for one in r.attacks]) for r in reports[:2]}) == 1
     assert reports[2].n_released == 500
+
+
+@pytest.mark.parametrize("kind", ["sorted", "negative intervals", "currency", "keys"])
+def test_attack_unaligned__finds_a_copy_however_it_is_written(kind: str) -> None:
+    """Each of these was called safe: its first batch or its texts were taken for other numbers."""
+    rng = np.random.default_rng(5)
+
+    def draw() -> pd.DataFrame:
+        salary = rng.permutation(10_000_000)[:2000]
+        return pd.DataFrame({"income": rng.lognormal(10, 0.5, 2000).round(2), "salary": salary})
+
+    raw, controls = draw(), draw()
+    raw["x"], controls["x"] = (one["income"] / 5e3 - 70 for one in (raw, controls))
+    columns = ["income", "salary"] if kind == "keys" else ["x" if "neg" in kind else "income"]
+    made = raw[columns].sort_values(columns[0]).reset_index(drop=True)
+    if kind == "negative intervals":
+        low = (made["x"] * 1000).round() / 1000
+        made["x"] = "[" + low.map("{:.3f}".format) + ", " + (low + 1e-3).map("{:.3f}".format) + ")"
+    elif kind == "currency":
+        made["income"] = made["income"].map("${:,.2f}".format)
+    elif kind == "keys":
+        made["salary"] += rng.integers(1, 50, 2000)
+    report = attack_unaligned(
+        raw[columns],
+        controls[columns],
+        lambda: (made[k : k + 200] for k in range(0, 2000, 200)),
+        confidential=["salary"] if kind == "keys" else [],
+    )
+    assert report.verdict == "leaks"
+    assert report.unread == ()
 
 
 @pytest.mark.parametrize("kind", ["numbers", "categories", "intervals", "copies"])

@@ -29,6 +29,9 @@ MOST_LEVELS = 50
 N_NEAREST = 5
 """Released rows that are remembered of each known record."""
 
+MOST_SAMPLED = 30_000
+"""Released rows by which it is chosen how columns are compared."""
+
 LEAST_KNOWN = 100
 """Members, and controls; with fewer no limit means anything."""
 
@@ -167,14 +170,19 @@ def attack_unaligned(
             remedy=f"Give at least {LEAST_KNOWN} records of each.",
             code="known-too-few",
         )
-    sample = next(iter(released()), None)
-    if sample is None or not len(sample):
+    # Of all rows: the first ones of a sorted release look like other units.
+    sample = draw_rows(released(), MOST_SAMPLED)
+    if not len(sample):
         raise InputError("The release has no row.", remedy="Give one with rows.", code="no-rows")
     shared = [str(name) for name in members if name in sample and name in controls]
     # In random order: of rows that tie the first record in line is given the scarce ones.
     order = np.random.default_rng(0).permutation(len(members) + len(controls))
     known = pd.concat([members[shared], controls[shared]]).iloc[order].reset_index(drop=True)
-    columns = {name: choose_column(known[name], sample[name]) for name in shared}
+    confidential = tuple(confidential)
+    columns = {
+        name: choose_column(known[name], sample[name], is_read_off=name in confidential)
+        for name in shared
+    }
     compared = [name for name in shared if columns[name] is not None]
     if not compared:
         raise InputError(
@@ -200,6 +208,18 @@ def attack_unaligned(
     counts = int(is_member.sum()), int((~is_member).sum()), found.n_released
     unread = tuple(name for name in confidential if name not in read_off)
     return UnalignedReport(attacks, *counts, tuple(compared), identifiers, unread)
+
+
+def draw_rows(batches: Iterable[pd.DataFrame], most: int) -> pd.DataFrame:
+    """A simple random sample of rows in one pass; as many rows as there are, if fewer."""
+    random, best = np.random.default_rng(0), pd.DataFrame()
+    keys = np.empty(0)
+    for batch in batches:
+        both = np.concatenate([keys, random.random(len(batch))])
+        chosen = np.argsort(both, kind="stable")[:most]
+        best = pd.concat([best, batch], ignore_index=True).iloc[chosen]
+        keys = both[chosen]
+    return best.reset_index(drop=True)
 
 
 @dataclass(frozen=True)
@@ -235,13 +255,16 @@ class ComparedColumn:
         return np.stack([middle, half * self.stretch / self.scale])[:, :, None]
 
 
-def choose_column(known: "pd.Series[Any]", released: "pd.Series[Any]") -> ComparedColumn | None:
-    """How a column is compared; None where it is an identifier."""
+def choose_column(
+    known: "pd.Series[Any]", released: "pd.Series[Any]", *, is_read_off: bool = False
+) -> ComparedColumn | None:
+    """How a column is compared; None where it is an identifier, and none to be read off."""
     (x, _), (z, _) = read_intervals(known), read_intervals(released)
     if min(np.isfinite(x).mean(), np.isfinite(z).mean()) < LEAST_NUMBERS:
         levels = known.astype(str).value_counts().index
         return ComparedColumn(levels=tuple(levels)) if len(levels) <= MOST_LEVELS else None
-    if pd.api.types.is_integer_dtype(known.dtype) and known.nunique() == len(known):
+    is_integer = pd.api.types.is_integer_dtype(known.dtype)
+    if is_integer and not is_read_off and known.nunique() == len(known):
         return None
     mean, scale = float(np.nanmean(x)), float(np.nanstd(x)) or 1.0
     center, width = float(np.nanmean(z)), float(np.nanstd(z)) or 1.0
@@ -252,19 +275,23 @@ def choose_column(known: "pd.Series[Any]", released: "pd.Series[Any]") -> Compar
     return ComparedColumn(mean, scale, stretch, mean - stretch * center)
 
 
-_NUMBER = r"\d+(?:\.\d+)?"
+_NUMBER = r"(?:(?<![\d.])[+-])?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?"
+_COMMA = r"(?<=\d),(?=\d)"
 
 
 def read_intervals(values: "pd.Series[Any]") -> tuple[FloatArray, FloatArray]:
     """Middle and half-width of each value; of a text such as "[30, 40)" or "30-39" its interval.
 
-    >>> [end.tolist() for end in read_intervals(pd.Series(["[30, 40)", "25", "x"]))]
-    [[35.0, 25.0, nan], [5.0, 0.0, 0.0]]
+    >>> [end.tolist() for end in read_intervals(pd.Series(["[30, 40)", "25", "x", "(-2,4]"]))]
+    [[35.0, 25.0, nan, 1.0], [5.0, 0.0, 0.0, 3.0]]
     """
     x = pd.to_numeric(values, errors="coerce").to_numpy(np.float64, na_value=np.nan)
     if np.isfinite(x).all() or pd.api.types.is_numeric_dtype(values.dtype):
         return x, np.zeros(len(x))
-    pairs = [list(map(float, two)) for two in values.astype(str).str.findall(_NUMBER)]
+    texts = values.astype(str)
+    # A comma is between ends where there are brackets; elsewhere it is within a number.
+    texts = texts.where(texts.str.contains(r"[\[(]"), texts.str.replace(_COMMA, "", regex=True))
+    pairs = [list(map(float, two)) for two in texts.str.findall(_NUMBER)]
     ends = np.array([(min(p), max(p)) if 0 < len(p) < 3 else (np.nan, np.nan) for p in pairs])
     middle, half = ends.mean(axis=1), np.nan_to_num((ends[:, 1] - ends[:, 0]) / 2)
     is_plain = np.isfinite(x)

@@ -77,6 +77,14 @@ class PrivateMaskingModel(masked_records.SurrogateModel, PublicScale):
                 remedy="It was changed by somebody: get it from where it came, or train it again.",
                 code="promise",
             )
+        last, n_columns = (self.n_records - 1) % self.tile_rows + 1, len(self.moments)
+        if last < n_columns:
+            raise OptionError(
+                f"Of {self.n_records:,} surrogates in tiles of {self.tile_rows:,} the last tile "
+                f"has {last}, and {n_columns} columns need as many.",
+                remedy="Give another tile_rows, such as n_records itself.",
+                code="tile",
+            )
 
     @property
     def n_features_in(self) -> int:

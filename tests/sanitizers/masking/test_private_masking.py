@@ -78,6 +78,8 @@ def test_surrogates__carry_the_moments_in_every_tile(monkeypatch: pytest.MonkeyP
     more = replace(model, n_records=5000, tile_rows=5000)
     assert np.array_equal(more.moments, model.moments)
     assert more.make_records().features.shape == (5000, 6)
+    with pytest.raises(OptionError, match="last tile has 1"):  # which has no such moments
+        replace(model, n_records=5001, tile_rows=5000)
 
 
 def test_noise__is_what_the_farthest_pair_needs() -> None:

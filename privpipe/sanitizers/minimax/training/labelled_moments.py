@@ -316,7 +316,9 @@ def _is_read_as_classes(column: Column, label: LabelMoments, kind: TaskKind) -> 
     if kind == "auto":
         # A year or a count of children is a class; a weight that happens to be whole has too many
         # values.
-        whole = bool((label.values == np.round(label.values)).all())
+        # Beyond 2^53 every float is whole.
+        small = np.abs(label.values) < 2.0**53
+        whole = bool((small & (label.values == np.round(label.values))).all())
         return not label.overflowed and whole and len(label.values) <= planning.MAX_AUTO_CLASSES
     if kind == "classification" and label.overflowed:
         problem = f"The variable {column.name!r} has too many distinct values for classes."
