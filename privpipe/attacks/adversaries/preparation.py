@@ -48,8 +48,7 @@ class KnownInputs(TypedDict, total=False):
         partitions. Without it these are not attacked.
     desired
         The true desired variables, as included variables are given: limits then count what is
-        gained beyond knowing them. Of a few hundred records what the target reveals may be too
-        little to show and is then gained: "leaks" says that of the release or of the target.
+        gained beyond knowing them.
     ties
         Whether equal measured records are repeats of one, on one side of every split, as where
         nothing is said; categorical ones (see `features`) are equal by nature.

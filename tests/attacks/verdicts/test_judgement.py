@@ -10,6 +10,7 @@ import pytest
 from scipy import stats
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
+from privpipe.attacks.adversaries.auxiliary import Auxiliary
 from privpipe.attacks.statistics.exposure import measure_exposure
 from privpipe.attacks.statistics.intervals import Confidence, Interval, measure_hits_interval
 from privpipe.attacks.statistics.roc import orient_ranking
@@ -18,6 +19,7 @@ from privpipe.attacks.threats.inference import measure_attacks
 from privpipe.attacks.threats.verdicts.detectable_effect import count_compared
 from privpipe.attacks.threats.verdicts.judgement import LeftOut, decide_variables
 from privpipe.attacks.threats.verdicts.outcomes import Attack, AttackOutcome, Decision
+from privpipe.protocols import Column
 
 OPTIONS = AttackOptions()
 N_ADVERSARIES = 7
@@ -132,6 +134,21 @@ def test_measure_attacks__seldom_accuses_noise_with_adversaries_of_its_own(
         verdicts.append(measure_attacks(released, secret, options=options).verdict)
     assert verdicts.count("leaks") <= 1  # two of six have probability .03 at most, of four .014
     assert "safe" not in verdicts
+
+
+@pytest.mark.parametrize("seeds", [6, pytest.param(40, marks=pytest.mark.slow)])
+def test_measure_attacks__of_few_records_seldom_accuses_what_the_target_reveals(seeds: int) -> None:
+    """Nothing is gained beyond the target; seven audits in ten said "leaks"."""
+    options = AttackOptions(adversaries=("naive_bayes",), max_advantage=0.0, max_exposed=0.0)
+    verdicts = []
+    for seed in range(seeds):
+        random = np.random.default_rng(1000 + seed)
+        target = random.random(200) < 0.5
+        secret = random.random(200) < np.where(target, 0.7, 0.3)
+        released = random.normal(size=(200, 2)) + np.outer(target, [1, 0])
+        known = Auxiliary(target[:, None].astype(float), (Column("target", 2, ("0", "1")),))
+        verdicts.append(measure_attacks(released, secret, options=options, desired=known).verdict)
+    assert verdicts.count("leaks") <= max(1, seeds // 8)  # of .05 each more has probability .03
 
 
 @pytest.mark.parametrize(("share", "n_classes"), [(0.0, 2), (0.02, 2), (0.02, 5)])
