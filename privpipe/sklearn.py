@@ -465,7 +465,10 @@ def _as_frame(x: Any) -> Any:
     """A table of polars or Arrow, or lists, as a frame: each column has a type of its own."""
     if hasattr(x, "to_pandas"):
         return x.to_pandas()
-    if not isinstance(x, list):
+    widths = (
+        {len(row) if isinstance(row, list | tuple) else 0 for row in x} if type(x) is list else ()
+    )
+    if len(widths) != 1 or 0 in widths:  # pandas would fill up rows, and take numbers for a column
         return x
     import pandas as pd  # slow to load
 

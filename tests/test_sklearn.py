@@ -343,6 +343,13 @@ def test_confidential_columns__are_classes_in_every_table(kind):
     np.testing.assert_array_equal(released, expected)
 
 
+def test_lists__of_numbers_are_no_table():
+    """Pandas takes them for a column, and was asked since lists are read column by column."""
+    numbers = np.random.default_rng(0).normal(size=40).tolist()
+    with pytest.raises(InputError, match="Expected 2D array"):
+        RecordSanitizer(options={"utility_budget": 0.1}).fit(numbers, numbers)
+
+
 def to_lists(frame):
     return [list(row) for row in frame.itertuples(index=False)]
 

@@ -46,6 +46,8 @@ gained: of 150 records that gain nothing 28 audits in 88 said "leaks"."""
 def beats_shuffled(problem: problems.Problem, fitted: problems.Fitted) -> bool:
     """Whether desired variables do better on tuning records than those of other records.
 
+    Of fewer than `FEW_TUNED` it is taken for granted.
+
     Parameters
     ----------
     problem, fitted
