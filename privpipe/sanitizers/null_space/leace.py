@@ -2,9 +2,11 @@
 
 Belrose et al. 2023: the least change of the records, in the sense of least squares, after which no
 linear predictor finds the confidential variables any better than a constant. `solve_erasure` is
-the closed form, from co-moments.
+the closed form, from co-moments. Directions that co-moments of the features do not show, as that
+between two columns that are nearly equal, are summed up and erased by themselves (`erase_unseen`).
 """
 
+from dataclasses import replace
 from functools import partial
 from typing import ClassVar, Literal
 
@@ -15,7 +17,7 @@ from privpipe.errors import InputError
 from privpipe.fitted_names import keep_names
 from privpipe.numerics.moments import CoMoments, measure_scale
 from privpipe.numerics.rounding import bound_rank_error
-from privpipe.protocols import FloatArray, Guarantee, Method, Role, Shards
+from privpipe.protocols import FloatArray, Guarantee, Method, Role, Shard, Shards
 from privpipe.sanitizers import arrays, feature_map
 from privpipe.sanitizers.grounds import say_promise
 from privpipe.sanitizers.null_space import predictors
@@ -40,14 +42,16 @@ class LeaceEraser(feature_map.FeatureMap):
     """Projects each record obliquely: ``x~ = x - left (right^T (x - mean))``.
 
     The promise is about covariance and holds to rounding: no record is released equal to another,
-    and low-order digits depend on what was erased, and on the shape of the block.
+    and low-order digits depend on what was erased, and on the shape of the block. A contrast that
+    is constant but for rounding, of columns that are equal or that erasure makes constant, consists
+    of such digits, and they may tell the confidential variable.
 
     Parameters
     ----------
     mean : (n_features,)
         Mean training record.
     left, right : (n_features, rank)
-        See `solve_erasure`.
+        See `solve_erasure`; those of `erase_unseen` follow where there are some.
     """
 
     kind: ClassVar[str] = "leace_eraser"
@@ -76,7 +80,8 @@ def fit_leace_eraser(shards: Shards) -> LeaceEraser:
     """Fit the eraser of the confidential variables, from one pass of co-moments.
 
     A categorical variable is erased class by class (one against rest). Records with a missing
-    confidential label are left out, and counted in a warning.
+    confidential label are left out, and counted in a warning. Where features are dependent, or
+    nearly, there is a second pass; see `erase_unseen`.
 
     Parameters
     ----------
@@ -118,9 +123,62 @@ def fit_leace_eraser(shards: Shards) -> LeaceEraser:
     found.say_incomplete()
     moments = found.of_role("confidential")
     n = schema.n_features
-    left, right = solve_erasure(moments, n)
+    mean, scale = moments.mean[:n], measure_scale(moments, n, with_intercept=True)
+    left, right, unseen = solve_erasure(moments, scale)
     predictors.check_varies(moments, n, "confidential")
-    return LeaceEraser(moments.mean[:n], left, right)
+    # A constant feature is a direction that nothing is in: it costs no pass.
+    if unseen.shape[1] > np.count_nonzero(np.diag(moments.scatter)[:n] == 0):
+        more = erase_unseen(shards, mean, scale, unseen, right)
+        left, right = np.hstack([left, more[0]]), np.hstack([right, more[1]])
+    return LeaceEraser(mean, left, right)
+
+
+def erase_unseen(
+    shards: Shards, mean: FloatArray, scale: FloatArray, unseen: FloatArray, right: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Erase where the co-moments of features see nothing, from one more pass.
+
+    Records are projected on these directions before they are multiplied, so that co-moments resolve
+    deviations of 1e-14 of a feature's instead of 1e-7. Only the unseen directions are changed, with
+    the help of what the seen ones say: a small contrast, magnified until it tells the class, never
+    moves what is large.
+
+    Parameters
+    ----------
+    shards
+        The records.
+    mean, scale : (n_features,)
+        Of the features.
+    unseen : (n_features, n_unseen)
+        Orthonormal, in standardised features; see `solve_erasure`.
+    right : (n_features, rank)
+        Of the seen directions.
+
+    Returns
+    -------
+    left, right : (n_features, rank)
+        Of the features. Rank 0 where they are dependent but for rounding, as copies are.
+    """
+    directions = np.hstack([right, unseen / scale[:, None]])
+    rank, n = right.shape[1], directions.shape[1]
+    schema = replace(shards.schema, n_features=n, feature_names=())
+    ask = partial(
+        predictors.summarise_design, schema=schema, coding="zero_one", roles=("confidential",)
+    )
+    change = partial(_project, mean=mean, directions=directions)
+    found = arrays.ChangedShards(shards, change, schema).reduce(ask).of_role("confidential")
+    spread = float(np.sqrt(np.diag(found.scatter)[rank:n].max() / found.count))
+    # What deviates less than a projection is rounded is rounding: many a sum or share is.
+    least = bound_rank_error(len(scale))
+    if spread <= least:
+        return right[:, :0], right[:, :0]
+    sizes = np.where(np.arange(n) < rank, 1.0, spread)
+    left, turned, _ = solve_erasure(found, sizes, least=least / spread)
+    return scale[:, None] * (unseen @ left[rank:]), directions @ turned
+
+
+def _project(shard: Shard, *, mean: FloatArray, directions: FloatArray) -> Shard:
+    return replace(shard, features=(shard.features.astype(np.float64) - mean) @ directions)
 
 
 def fit_leace(shards: Shards, options: LeaceOptions) -> LeaceEraser:
@@ -138,7 +196,9 @@ METHOD = Method(
 )
 
 
-def solve_erasure(moments: CoMoments, n_features: int) -> tuple[FloatArray, FloatArray]:
+def solve_erasure(
+    moments: CoMoments, scale: FloatArray, *, least: float = 0.0
+) -> tuple[FloatArray, FloatArray, FloatArray]:
     """The smallest change of records that leaves their targets uncorrelated with them.
 
     With ``W`` the pseudo-inverse root of the features' covariance and ``U`` an orthonormal basis
@@ -149,13 +209,17 @@ def solve_erasure(moments: CoMoments, n_features: int) -> tuple[FloatArray, Floa
     ----------
     moments
         Of rows ``[features, targets]``.
-    n_features
-        How many of the columns are features.
+    scale : (n_features,)
+        Features are divided by it first.
+    least
+        Directions of a smaller deviation, in scaled features, are unseen.
 
     Returns
     -------
     left, right : (n_features, rank)
         ``W^+ U`` and ``W U``; ``right^T left`` is the identity. Rank 0 where nothing covaries.
+    unseen : (n_features, n_unseen)
+        Orthonormal directions of scaled features that are not in the pseudo-inverse.
 
     Raises
     ------
@@ -164,9 +228,8 @@ def solve_erasure(moments: CoMoments, n_features: int) -> tuple[FloatArray, Floa
 
     Notes
     -----
-    Features are standardised first. The projection does not depend on their scales, the ranks
-    found in float64 do: they count what exceeds the rounding of the co-moments on every
-    processor (`bound_rank_error`).
+    The projection does not depend on the features' scales, the ranks found in float64 do: they
+    count what exceeds the rounding of the co-moments on every processor (`bound_rank_error`).
 
     References
     ----------
@@ -177,13 +240,13 @@ def solve_erasure(moments: CoMoments, n_features: int) -> tuple[FloatArray, Floa
             f"{moments.count:g} complete training records are too few to erase from.",
             remedy="Train on more records; records with missing labels do not count.",
         )
-    scale = measure_scale(moments, n_features, with_intercept=True)
+    n_features = len(scale)
     covariance = moments.scatter / moments.count
     values, vectors = np.linalg.eigh(covariance[:n_features, :n_features] / np.outer(scale, scale))
     rounding = bound_rank_error(n_features)
-    # The pseudo-inverse: directions that rounding alone makes are left as they are.
-    seen = values > rounding * values[-1]
-    values, vectors = values[seen], vectors[:, seen]
+    # The pseudo-inverse: of other directions rounding leaves nothing in these sums.
+    seen = values > max(rounding * values[-1], least**2)
+    values, unseen, vectors = values[seen], vectors[:, ~seen], vectors[:, seen]
     spread = np.sqrt(np.diag(covariance)[n_features:])
     cross = covariance[:n_features, n_features:] / scale[:, None]
     cross = cross / np.where(spread > 0, spread, 1.0)
@@ -194,4 +257,4 @@ def solve_erasure(moments: CoMoments, n_features: int) -> tuple[FloatArray, Floa
     u = u[:, s > max(np.sqrt(n_features) * 2.0**-40, rounding / np.sqrt(values.min(initial=1.0)))]
     left = scale[:, None] * (vectors @ (np.sqrt(values)[:, None] * u))
     right = (vectors @ (u / np.sqrt(values)[:, None])) / scale[:, None]
-    return left, right
+    return left, right, unseen
