@@ -6,6 +6,8 @@ the closed form, from co-moments. Directions that co-moments of the features do 
 between two columns that are nearly equal, are summed up and erased by themselves (`erase_unseen`).
 """
 
+import warnings
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import ClassVar, Literal
@@ -13,7 +15,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from privpipe.described import record_map
-from privpipe.errors import InputError
+from privpipe.errors import InputError, PrivacyWarning
 from privpipe.fitted_names import keep_names
 from privpipe.numerics.moments import CoMoments, measure_scale
 from privpipe.numerics.rounding import bound_rank_error
@@ -98,6 +100,11 @@ def fit_leace_eraser(shards: Shards) -> LeaceEraser:
         If there is no confidential variable or it is constant, fewer than two complete records,
         or features are constant or not finite.
 
+    Warns
+    -----
+    PrivacyWarning
+        If nothing but rounding is left of a feature, such as a copy of a confidential variable.
+
     References
     ----------
     Belrose et al. 2023, LEACE: Perfect linear concept erasure in closed form.
@@ -126,6 +133,7 @@ def fit_leace_eraser(shards: Shards) -> LeaceEraser:
     mean, scale = moments.mean[:n], measure_scale(moments, n, with_intercept=True)
     left, right, unseen = solve_erasure(moments, scale)
     predictors.check_varies(moments, n, "confidential")
+    _say_gone(schema.named_features, left, np.diag(moments.scatter)[:n] / moments.count)
     # A constant feature is a direction that nothing is in: it costs no pass.
     if unseen.shape[1] > np.count_nonzero(np.diag(moments.scatter)[:n] == 0):
         more = erase_unseen(shards, mean, scale, unseen, right)
@@ -175,6 +183,22 @@ def erase_unseen(
     sizes = np.where(np.arange(n) < rank, 1.0, spread)
     left, turned, _ = solve_erasure(found, sizes, least=least / spread)
     return scale[:, None] * (unseen @ left[rank:]), directions @ turned
+
+
+def _say_gone(names: Sequence[str], left: FloatArray, variance: FloatArray) -> None:
+    """Warn of features of which erasure leaves rounding alone."""
+    # What is taken from the variance of each.
+    taken = np.einsum("ij,ij->i", left, left)
+    gone = (variance > 0) & (taken >= (1 - bound_rank_error(len(names))) * variance)
+    if n_gone := int(gone.sum()):
+        some = [names[j] for j in np.flatnonzero(gone)[:8]]
+        more = f" and {n_gone - 8} more" if n_gone > 8 else ""
+        warnings.warn(
+            f"Erasure leaves of {', '.join(some)}{more} nothing but rounding, whose last digits "
+            "may tell the confidential variables: leave such copies of theirs out.",
+            PrivacyWarning,
+            stacklevel=4,
+        )
 
 
 def _project(shard: Shard, *, mean: FloatArray, directions: FloatArray) -> Shard:
