@@ -334,7 +334,8 @@ def test_confidential_columns__are_classes_in_every_table(kind):
     """Whole numbers beside others became numbers where the table is none of pandas."""
     rng = np.random.default_rng(3)
     k = rng.integers(0, 3, 300)
-    frame = pd.DataFrame({"a": rng.normal(size=300) + (k == 1), "b": rng.normal(size=300), "k": k})
+    a, b, c = rng.normal(size=(3, 300))
+    frame = pd.DataFrame({"a": a + (k == 1), "b": b, "k": k, "c": c})
     make = {"polars": pl.from_pandas, "arrow": pa.Table.from_pandas, "lists": to_lists}[kind]
     columns = [2] if kind == "lists" else ["k"]
     expected = Leace(confidential_columns=["k"]).fit(frame, k > 0).transform(frame)

@@ -256,7 +256,11 @@ def _class_moments(
         means = np.vstack([pooled, means[chosen]])
     # Deviations weighted once here and by the root in `between_classes`: (60) of the paper.
     share = counts / moments.count
-    return share[:, None] * (means - moments.mean), share
+    deviations = means - moments.mean
+    # Means are rounded in proportion to their size: what all classes share of it, beside means of
+    # 1e9, was one more direction between them than there is.
+    deviations -= share @ deviations
+    return share[:, None] * deviations, share
 
 
 def find_least_squares_directions(

@@ -46,7 +46,7 @@ class LeaceEraser(feature_map.FeatureMap):
     The promise is about covariance and holds to rounding: no record is released equal to another,
     and low-order digits depend on what was erased, and on the shape of the block. A contrast that
     is constant but for rounding, of columns that are equal or that erasure makes constant, consists
-    of such digits, and they may tell the confidential variable.
+    of such digits, and they may reveal the confidential variable.
 
     Parameters
     ----------
@@ -148,7 +148,7 @@ def erase_unseen(
 
     Records are projected on these directions before they are multiplied, so that co-moments resolve
     deviations of 1e-14 of a feature's instead of 1e-7. Only the unseen directions are changed, with
-    the help of what the seen ones say: a small contrast, magnified until it tells the class, never
+    the help of what the seen ones say: a small contrast, magnified until it says the class, never
     moves what is large.
 
     Parameters
@@ -195,7 +195,7 @@ def _say_gone(names: Sequence[str], left: FloatArray, variance: FloatArray) -> N
         more = f" and {n_gone - 8} more" if n_gone > 8 else ""
         warnings.warn(
             f"Erasure leaves of {', '.join(some)}{more} nothing but rounding, whose last digits "
-            "may tell the confidential variables: leave such copies of theirs out.",
+            "may reveal the confidential variables: leave such features out.",
             PrivacyWarning,
             stacklevel=4,
         )

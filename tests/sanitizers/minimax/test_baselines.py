@@ -107,6 +107,19 @@ def test_fit_privacy_lds_filter__refuses_more_than_can_be_guarded() -> None:
     assert np.linalg.matrix_rank(found.weights, rtol=1e-6) == 8
 
 
+@pytest.mark.parametrize("offset", [0.0, 1e9])
+@pytest.mark.parametrize("n_private", [2, 3])
+def test_fit_privacy_lds_filter__has_a_direction_less_than_classes(n_private, offset) -> None:
+    """The rounding of means of 1e9 was one more direction, of the target and of the private."""
+    x, target, private = draw_labelled(400, n_private=n_private)
+    three = target + (x[:, 0] > 0)
+    records = Records(x + offset, desired=three, confidential=private, n_shards=4)
+    assert fit_privacy_lds_filter(records, PrivacyLdsOptions()).n_features_out == 2
+    most = 9 - (n_private - 1)
+    with pytest.raises(OptionError, match=f"{most} directions are free"):
+        fit_privacy_lds_filter(records, PrivacyLdsOptions(n_filtered=9))
+
+
 @pytest.mark.parametrize("n_shards", [1, 5])
 def test_fit_pca_filter__spans_what_scikit_learn_finds(n_shards: int) -> None:
     x = draw_labelled(400, n_private=2)[0]
