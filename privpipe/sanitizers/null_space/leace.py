@@ -103,7 +103,7 @@ def fit_leace_eraser(shards: Shards) -> LeaceEraser:
     Warns
     -----
     PrivacyWarning
-        If nothing but rounding is left of a feature, such as a copy of a confidential variable.
+        If next to nothing is left of a feature, such as a copy of a confidential variable.
 
     References
     ----------
@@ -129,6 +129,11 @@ def fit_leace_eraser(shards: Shards) -> LeaceEraser:
     found = shards.reduce(summarise)
     found.say_incomplete()
     moments = found.of_role("confidential")
+    if moments.count < 2:
+        raise InputError(
+            f"{moments.count:g} complete training records are too few to erase from.",
+            remedy="Train on more records; records with missing labels do not count.",
+        )
     n = schema.n_features
     mean, scale = moments.mean[:n], measure_scale(moments, n, with_intercept=True)
     left, right, unseen = solve_erasure(moments, scale)
@@ -186,7 +191,7 @@ def erase_unseen(
 
 
 def _say_gone(names: Sequence[str], left: FloatArray, variance: FloatArray) -> None:
-    """Warn of features of which erasure leaves rounding alone."""
+    """Warn of features that erasure makes constant but for rounding, or unseen contrasts."""
     # What is taken from the variance of each.
     taken = np.einsum("ij,ij->i", left, left)
     gone = (variance > 0) & (taken >= (1 - bound_rank_error(len(names))) * variance)
@@ -194,8 +199,8 @@ def _say_gone(names: Sequence[str], left: FloatArray, variance: FloatArray) -> N
         some = [names[j] for j in np.flatnonzero(gone)[:8]]
         more = f" and {n_gone - 8} more" if n_gone > 8 else ""
         warnings.warn(
-            f"Erasure leaves of {', '.join(some)}{more} nothing but rounding, whose last digits "
-            "may reveal the confidential variables: leave such features out.",
+            f"Erasure leaves next to nothing of {', '.join(some)}{more}, and last digits of it may "
+            "reveal the confidential variables: leave such features out.",
             PrivacyWarning,
             stacklevel=4,
         )
@@ -245,11 +250,6 @@ def solve_erasure(
     unseen : (n_features, n_unseen)
         Orthonormal directions of scaled features that are not in the pseudo-inverse.
 
-    Raises
-    ------
-    InputError
-        If there are fewer than two records.
-
     Notes
     -----
     The projection does not depend on the features' scales, the ranks found in float64 do: they
@@ -259,11 +259,6 @@ def solve_erasure(
     ----------
     Belrose et al. 2023, LEACE: Perfect linear concept erasure in closed form, section 4.
     """
-    if moments.count < 2:
-        raise InputError(
-            f"{moments.count:g} complete training records are too few to erase from.",
-            remedy="Train on more records; records with missing labels do not count.",
-        )
     n_features = len(scale)
     covariance = moments.scatter / moments.count
     values, vectors = np.linalg.eigh(covariance[:n_features, :n_features] / np.outer(scale, scale))

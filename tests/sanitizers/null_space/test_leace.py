@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pickle
+
 import numpy as np
 import pytest
 import scipy.linalg
 
-from privpipe.errors import InputError, PrivacyWarning
+from privpipe.errors import InputError, LeftOutWarning, PrivacyWarning
 from privpipe.records.memory import Records
 from privpipe.sanitizers.null_space.leace import fit_leace_eraser
 from tests.sanitizers.xu_records import make_deficient, make_features, make_labels, make_records
@@ -93,6 +95,11 @@ def test_fit__needs_confidential_variables_and_records():
         fit_leace_eraser(Records(x))
     with pytest.raises(InputError, match="1 complete training records are too few"):
         fit_leace_eraser(Records(x[:1], confidential=x[:1, 0]))
+    with (
+        pytest.warns(LeftOutWarning),
+        pytest.raises(InputError, match="0 complete training records are too few"),
+    ):
+        fit_leace_eraser(Records(x[:3], confidential=np.full(3, np.nan)))
 
 
 def test_fit__erases_nothing_where_nothing_covaries():
@@ -187,6 +194,7 @@ def count_passes(x, z):
             return records.reduce(ask)
 
     fit_leace_eraser(Counted())
+    assert all(pickle.loads(pickle.dumps(ask)) for ask in asked)  # workers get them
     return len(asked)
 
 
@@ -198,9 +206,9 @@ def test_fit__takes_a_second_pass_only_where_features_are_dependent_or_nearly():
     assert count_passes(make_spans(1e-9)[0], z) == 2
 
 
-def test_fit__says_of_which_features_rounding_alone_is_left():
+def test_fit__says_of_which_features_next_to_nothing_is_left():
     """A copy of the class was released as a constant whose last digits told it."""
     x, z = make_spans(0.1)
     x = np.column_stack([x, 3.3 * z + 5])
-    with pytest.warns(PrivacyWarning, match="leaves of feature_3 nothing but rounding"):
+    with pytest.warns(PrivacyWarning, match="leaves next to nothing of feature_3, and"):
         fit_leace_eraser(Records(x, confidential=z.astype(str)))
