@@ -9,14 +9,17 @@ import numpy as np
 import pytest
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
+from privpipe.attacks.adversaries.auxiliary import Auxiliary
 from privpipe.attacks.adversaries.evidence import Evidence, Target
 from privpipe.attacks.adversaries.preparation import prepare_evidence
-from privpipe.attacks.threats.inference import measure_attacks
+from privpipe.attacks.threats.inference import measure_attacks, run_attack
 from privpipe.attacks.threats.power import LEAKS, choose_planted, measure_power
+from privpipe.attacks.threats.verdicts.outcomes import Attack
 from privpipe.attacks.threats.verdicts.safeguards import Detection, hold_to_power, say_power
 from privpipe.protocols import Column
 from tests.bench.audit_power import try_statement
 
+WANTED = Column("wanted", 2)
 OPTIONS = AttackOptions(adversaries=("logistic", "naive_bayes"), max_advantage=0.3, max_exposed=0.2)
 
 
@@ -41,6 +44,49 @@ def test_measure_power__finds_nothing_of_nothing() -> None:
         for leak in ("feature", "withheld", "non-linear"):
             options = replace(OPTIONS, must_find=1e-6)
             assert not measure_power(Target(evidence, 0, options), leak).finds, (leaks, leak)
+
+
+def make_numbers(n: int = 4000) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """A number that the target reveals a fifth of, beside noise."""
+    random = np.random.default_rng(5)
+    target = (random.random(n) < 0.4).astype(np.int64)
+    return random.normal(size=(n, 3)), target + random.normal(size=n), target
+
+
+def test_measure_power__finds_bits_that_reveal_less_than_the_target() -> None:
+    """Who reads bits knows the target as well: of a number no bit says as much as a good target."""
+    released, secret, target = make_numbers()
+    known = {"columns": [Column("secret", None)], "desired": Auxiliary(target[:, None], (WANTED,))}
+    evidence = prepare_evidence(released, secret, options=OPTIONS, **known)
+    options = replace(OPTIONS, must_find=0.3, adversaries=("least_squares",))
+    assert measure_power(Target(evidence, 0, options), "bits").finds
+
+
+def test_measure_attacks__finds_bits_that_reveal_less_than_the_target() -> None:
+    released, secret, target = make_numbers()
+    above = (secret - target > 0).astype(np.uint64)
+    released[:, 0] = ((released[:, 0].view(np.uint64) & ~np.uint64(1)) | above).view(np.float64)
+    known = {"columns": [Column("secret", None)], "desired": Auxiliary(target[:, None], (WANTED,))}
+    evidence = prepare_evidence(released, secret, options=OPTIONS, **known)
+    reader = Attack("secret", "numbers", "bits", "bit_reader")
+    scores = {one.name: one for one in run_attack(evidence, reader, OPTIONS).scores}
+    # Of what the target leaves the sign is 2 / pi.
+    share = np.var(secret - target) / np.var(secret)
+    assert scores["r2"].gain == pytest.approx(share * 2 / np.pi, rel=0.15)
+    assert scores["r2"].gain_lower > 0.3
+
+
+def test_run_attack__of_rare_classes_is_judged_by_all_folds() -> None:
+    """One fold has a record or two of a rare class, which could rank anywhere."""
+    random = np.random.default_rng(3)
+    for n_rare, is_first in ((120, True), (20, False)):
+        secret = np.where(np.arange(12_000) < n_rare, 0, 1 + np.arange(12_000) % 3)
+        evidence = prepare_evidence(
+            random.normal(size=(12_000, 2)), secret, columns=[Column("secret", 4)], options=OPTIONS
+        )
+        attack = Attack("secret", "classes", "released", "naive_bayes")
+        n_test = run_attack(evidence, attack, OPTIONS, only_first=True).n_test
+        assert (n_test < 3000) == is_first
 
 
 def test_measure_power__is_lost_with_records_and_with_adversaries() -> None:

@@ -301,7 +301,8 @@ class TrainedAdversary:
             desired = evidence["wanted"].values[rows]
             mixed[:, -desired.shape[1] :] = desired
         parts = (mixed[self.folds == fold] for fold in range(len(self.tests)))
-        said = [one.decide(part) for one, part in zip(self.learners, parts, strict=True)]
+        each = zip(self.learners, parts, self.tests, strict=True)
+        said = [one.decide(part, test) for one, part, test in each]
         return replace(found, exchanged=problems.join_decided(said, target.n_classes))
 
 
@@ -309,8 +310,15 @@ def _number_folds(tests: tuple[IntArray, ...]) -> IntArray:
     return np.repeat(np.arange(len(tests)), [len(rows) for rows in tests])
 
 
-ENOUGH = 10_000
-"""Records from which one fold of them shows what is only compared with the release."""
+ENOUGH, ENOUGH_RARE = 10_000, 100
+"""Records, and those of the rarest class, from which one fold of them shows what is only compared
+with the release. A class of which a fold has but a few could rank anywhere."""
+
+
+def _is_shown_by_one(target: Target) -> bool:
+    n_rarest = _count_rarest(target, target.rows) or ENOUGH_RARE
+    is_many = len(target.rows) >= ENOUGH and n_rarest >= ENOUGH_RARE
+    return is_many and target.evidence.groups is None
 
 
 def train_adversary(
@@ -328,7 +336,7 @@ def train_adversary(
     """
     adversary = attack_options.find_adversary(name, ADVERSARIES)
     splits, n_classes = target.split_records(), target.n_classes
-    if only_first and target.evidence.groups is None and len(target.rows) >= ENOUGH:
+    if only_first and _is_shown_by_one(target):
         splits = splits[:1]
     # Of several splits all judge, and the bound is of all of them.
     most = min(adversary.max_test, target.options.max_test) // len(splits)
@@ -336,13 +344,14 @@ def train_adversary(
     x = target.evidence.sources[source].values
     found, learners = list[scoring.Decided](), list[_Learner]()
     trials = dict[bytes, problems.Trial]()
-    for split, test in zip(splits, tests, strict=True):
-        problem, scale = _pose(target, x, split)
+    for fold, (split, test) in enumerate(zip(splits, tests, strict=True)):
+        before = _know_before(target, source, split, fold)
+        problem, scale = _pose(target, x, split, before)
         if split.choose is not None:
             # Folds that share these records share what they choose, and none is judged by them.
             key = split.choose.tobytes()
             if key not in trials:
-                tried = _pose(target, x, replace(split, train=split.choose))[0]
+                tried = _pose(target, x, replace(split, train=split.choose), before)[0]
                 most = math.ceil(share_train * min(adversary.max_train, len(split.choose)))
                 trials[key] = problems.Trial(tried.sample(most, adversary.max_tune))
             problem = replace(problem, trial=trials[key])
@@ -350,8 +359,8 @@ def train_adversary(
         # bounded adversary never reads would change nothing.
         most_train = math.ceil(share_train * min(adversary.max_train, len(split.train)))
         problem = problem.sample(most_train, adversary.max_tune)
-        learners.append(_Learner(problem, adversary.fit(problem), scale))
-        found.append(learners[-1].decide(x[test]))
+        learners.append(_Learner(problem, adversary.fit(problem), scale, before))
+        found.append(learners[-1].decide(x[test], test))
     learned = np.unique(np.concatenate([split.train for split in splits]))
     decided = problems.join_decided(found, n_classes)
     guess, first = problems.guess_target(target.truth[learned], n_classes), learners[0]
@@ -362,18 +371,27 @@ def train_adversary(
 
 @dataclass(frozen=True, eq=False)
 class _Learner:
-    """An adversary fitted to one split, with mean and deviation of the numbers that it guesses."""
+    """An adversary fitted to one split, with mean and deviation of the numbers that it guesses.
+
+    Where it reads bits, `before` is what who knows the target says of each record; it adds to that.
+    """
 
     problem: problems.Problem
     fitted: problems.Fitted
     scale: tuple[float, float]
+    before: FloatArray | None = None
 
-    def decide(self, x: FloatArray) -> scoring.Decided:
-        """What is said of records, in the unit of the variable, and how it ranks them."""
+    def decide(self, x: FloatArray, rows: IntArray) -> scoring.Decided:
+        """What is said of records, in the unit of the variable, and how it ranks them.
+
+        They are read as `x` is, and know the target of the records at `rows`.
+        """
         problem, decision = self.problem, np.asarray(self.fitted.decide(x), np.float64)
         expected = (len(x), problem.n_classes) if problem.n_classes else (len(x),)
         if decision.shape != expected or not np.isfinite(decision).all():
             raise ConvergenceError("The adversary's decisions are not finite, or too few.")
+        if self.before is not None:
+            return (self.before[rows] + self.scale[0] + self.scale[1] * decision,) * 2
         signs: FloatArray = np.ones(1)
         if problem.n_classes is not None:
             # Signs with which classes are ranked are chosen by tuning records: the records that
@@ -417,13 +435,11 @@ def decide_by_desired(
     truth, n_classes = target.truth, target.n_classes
     if (desired := target.evidence.sources.get("wanted")) is None:
         return None
-    fitted, found = _BASELINES.setdefault(desired, {}), list[scoring.Decided]()
-    keys = [(target.position, fold) for fold in range(len(splits))]
-    for key, split, test in zip(keys, splits, tests, strict=True):
-        if key not in fitted:
-            fitted[key] = _fit_baseline(target, desired.values, split)
-        if (learner := fitted[key]) is not None:
-            found.append(learner.decide(desired.values[test]))
+    found, knows = list[scoring.Decided](), False
+    for fold, (split, test) in enumerate(zip(splits, tests, strict=True)):
+        if (learner := _find_baseline(target, desired, split, fold)) is not None:
+            found.append(learner.decide(desired.values[test], test))
+            knows = True
             continue
         # A fold without a baseline guesses, so that all folds are scored alike.
         if n_classes is None:
@@ -432,8 +448,35 @@ def decide_by_desired(
             counts = np.bincount(truth[split.train].astype(np.int64), minlength=n_classes)
             same = np.tile(counts / counts.sum(), (len(test), 1))
         found.append((same, same))
-    knows = any(fitted[key] is not None for key in keys)
     return problems.join_decided(found, n_classes) if knows else None
+
+
+BLIND = ("bits", "surroundings")
+"""Sources beside which the target is not read: of a class cells of equal target make up for it."""
+
+
+def _know_before(target: Target, source: str, split: RecordSplit, fold: int) -> FloatArray | None:
+    """What who knows the target says of a number of every record, for a source that is `BLIND`.
+
+    What bits reveal beyond the target must be found where the target alone reveals more than they.
+    """
+    desired = target.evidence.sources.get("wanted")
+    if source not in BLIND or target.n_classes is not None or desired is None:
+        return None
+    if (learner := _find_baseline(target, desired, split, fold)) is None:
+        return None
+    said = np.full(len(desired.values), np.nan)
+    said[target.rows] = learner.decide(desired.values[target.rows], target.rows)[0]
+    return said
+
+
+def _find_baseline(
+    target: Target, desired: coordinates.TrainingMatrix, split: RecordSplit, fold: int
+) -> _Learner | None:
+    fitted, key = _BASELINES.setdefault(desired, {}), (target.position, fold)
+    if key not in fitted:
+        fitted[key] = _fit_baseline(target, desired.values, split)
+    return fitted[key]
 
 
 def _fit_baseline(target: Target, x: FloatArray, split: RecordSplit) -> _Learner | None:
@@ -454,10 +497,10 @@ def draw_tests(target: Target, splits: tuple[RecordSplit, ...], most: int) -> tu
 
 
 def _pose(
-    target: Target, x: FloatArray, split: RecordSplit
+    target: Target, x: FloatArray, split: RecordSplit, before: FloatArray | None = None
 ) -> tuple[problems.Problem, tuple[float, float]]:
-    """What is to be learned from a split, and mean and deviation of its numbers."""
-    y, scale = target.truth, (0.0, 1.0)
+    """What is to be learned from a split, beyond what is known, and mean and deviation."""
+    y, scale = target.truth if before is None else target.truth - before, (0.0, 1.0)
     if target.n_classes is None:
         scale = problems.measure_target(y[split.train])
     y_train, y_tune = ((y[rows] - scale[0]) / scale[1] for rows in (split.train, split.tune))
