@@ -33,7 +33,7 @@ TABLES = {
         "fit_standardised",
         "without_standardiser",
     },
-    "privpipe.sanitizers.ladder": {"LAST", "list_ladder"},  # which methods to try, in order
+    "privpipe.sanitizers.ladder": {"LAST", "identify", "list_ladder"},  # what to try, in order
 }
 SHARED = {f"privpipe.sanitizers.{room}" for room in ("names", "options")}
 

@@ -3,7 +3,7 @@
 The order of `METHODS` says nothing of this. DESIGN.md of the pipeline says how they were chosen.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from privpipe.sanitizers.null_space.algorithms import NullSpaceOptions, fit_null
 from privpipe.sanitizers.options import make_options
 
 LAST: dict[str, Any] = {"name": "target_only"}
-"""The rung below which nothing is left of a target."""
+"""The rung that releases the predicted target and nothing else."""
 
 
 def list_ladder(records: Shards, features: FloatArray) -> Iterator[tuple[dict[str, Any], bool]]:
@@ -36,6 +36,13 @@ def list_ladder(records: Shards, features: FloatArray) -> Iterator[tuple[dict[st
     if all((column.n_categories or 2) == 2 for column in desired):
         yield {"name": "minimax_least_squares", "n_filtered": 1}, True
     yield LAST, False
+    if records.schema.confidential:
+        yield LAST | {"variant": "equalised_odds"}, False
+
+
+def identify(method: Mapping[str, Any]) -> tuple[str, str]:
+    """By which two rungs differ."""
+    return method["name"], method.get("variant", "plain")
 
 
 def measure_variance(records: Shards, features: FloatArray) -> float:

@@ -45,6 +45,7 @@ from privpipe.pipeline.stages.trial import (
 )
 from privpipe.records.sampling import make_split, take_records
 from privpipe.sanitizers import METHODS
+from privpipe.sanitizers.ladder import identify
 from privpipe.store.collections.collection import Collection, open_collection
 from tests.gate.leaky_runs import write_records
 from tests.standard import write_standard
@@ -235,8 +236,7 @@ def test_diagnose__proposes_none_that_was_refused_before(
     usual: tuple[RunOptions, TrialRecords],
 ) -> None:
     options, trial = usual
-    names = {str(method["name"]) for method, _ in trial.list_ladder()}
-    found = diagnose(options, trial, names)
+    found = diagnose(options, trial, {identify(method) for method, _ in trial.list_ladder()})
     assert (found.case, found.following, found.tried) == ("target", None, ())
     assert "Tried: none, since all were refused." in found.text
 

@@ -26,6 +26,7 @@ from privpipe.pipeline.stages.gate import Complaint, find_remedies, say_score
 from privpipe.pipeline.stages.trial import ROOM, WEAKEST, Outlook, Rung, TrialRecords, draw_trial
 from privpipe.report.audit_text import read_texts, say
 from privpipe.sanitizers import METHODS
+from privpipe.sanitizers.ladder import identify
 from privpipe.store.access import location, objects
 
 
@@ -113,7 +114,7 @@ FORECASTS: Mapping[str, str] = read_texts("words.yaml")["forecasts"]
 
 
 def diagnose(
-    options: RunOptions, trial: TrialRecords, refused: Collection[str] | None = None
+    options: RunOptions, trial: TrialRecords, refused: Collection[tuple[str, str]] | None = None
 ) -> Diagnosis:
     """Climb down the ladder: what would pass, with these limits or with weaker ones.
 
@@ -124,9 +125,9 @@ def diagnose(
     trial
         Records that no audit judges.
     refused
-        Names of methods that the gate refused, which are not proposed again: this one by default.
+        What the gate refused, as `identify` says, is not proposed again: this one by default.
     """
-    refused = (options.method.name,) if refused is None else refused
+    refused = (identify(vars(options.method)),) if refused is None else refused
     limits = {key: getattr(options.gate, key) for key in WEAKEST}
     weakest = {key: max(value, limits[key]) for key, value in WEAKEST.items()}
     if said := say_order(trial, limits):
@@ -138,7 +139,7 @@ def diagnose(
     rungs = [
         trial.try_method(method, standardise=scaled)
         for method, scaled in trial.list_ladder()
-        if method["name"] not in refused
+        if identify(method) not in refused
     ]
     # Within the limits that are set, else within the nearest ones that still say something.
     for allowed in (limits, weakest):
@@ -278,10 +279,10 @@ def lead_out(run: Run, findings: Mapping[str, Any], complaints: list[Complaint])
         # Nor is one proposed that an earlier attempt within the same limits was refused with.
         gate = run.options.model_dump(mode="json", exclude_defaults=True).get("gate")
         earlier = [one["options"] for one in read_attempts(run.report_url)]
-        refused = {o["method"]["name"] for o in earlier if o.get("gate") == gate}
+        refused = {identify(o["method"]) for o in earlier if o.get("gate") == gate}
         try:
             trial = draw_trial(run.options, run.training, attempt=int(findings["attempt"]) + 1)
-            refused.add(run.method.name)
+            refused.add(identify(vars(run.options.method)))
             found = find_blind(run.options, findings) or diagnose(run.options, trial, refused)
         except PrivpipeError as error:  # the refusal itself is what matters
             said.append(f"No other method could be tried: {error.message} {error.remedy}")

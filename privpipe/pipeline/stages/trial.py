@@ -172,7 +172,8 @@ def say_method(method: Mapping[str, Any]) -> str:
     'minimax_least_squares with n_filtered = 1'
     """
     given = {k: v for k, v in method.items() if k in ("utility_budget", "n_filtered")}
-    said = ", ".join(f"{key} = {value:.2g}" for key, value in given.items() if value is not None)
+    each = [f"{key} = {value:.2g}" for key, value in given.items() if value is not None]
+    said = ", ".join([*each, *(f'{k} = "{v}"' for k, v in method.items() if k == "variant")])
     return f"{method['name']} with {said}" if said else str(method["name"])
 
 

@@ -1,9 +1,11 @@
 """Only the target: each record is released as what a linear predictor says of it, and nothing else.
 
 The least that keeps a target usable. What the prediction itself reveals of a confidential variable
-is all that is left to reveal, so it is what a null-space cleaner's release tends to.
+is all that is left to reveal, so it is what a null-space cleaner's release tends to. Of that, what
+the target itself does not say can be left out: `equalise_odds`.
 """
 
+from dataclasses import replace
 from functools import partial
 from typing import Annotated, ClassVar, Literal
 
@@ -13,6 +15,7 @@ from scipy.special import ndtri
 
 from privpipe import protocols
 from privpipe.described import record_map
+from privpipe.errors import InputError
 from privpipe.fitted_names import keep_names
 from privpipe.numerics import moments, rounding
 from privpipe.numerics.null_space.prediction_grid import predict_on_grid
@@ -41,12 +44,23 @@ class TargetOnlyOptions(MethodOptions):
     predicted number."""
     ridge: predictors.Ridge = 0.01
     """Added to the unit diagonal of the standardised features' Gram matrix."""
+    variant: Literal["plain", "equalised_odds"] = "plain"
+    """equalised_odds: predict without what says more of the confidential variables than the target
+    does (`equalise_odds`)."""
 
     multiplies: ClassVar[bool] = True
     weighs: ClassVar[bool] = True
 
     uses: ClassVar[frozenset[Role]] = frozenset({"desired"})
     """What is released; records without it are left out."""
+
+    def needs(self) -> frozenset[Role]:
+        """The confidential variables as well, where odds are equalised."""
+        return self.uses | ({"confidential"} if self.variant == "equalised_odds" else frozenset())
+
+    def needs_labels(self) -> tuple[frozenset[Role], ...]:
+        """The predictor is fitted to all that have the target."""
+        return tuple(frozenset({role}) for role in sorted(self.needs(), reverse=True))
 
 
 @record_map
@@ -167,7 +181,10 @@ def fit_target_only(
     arrays.check_shards(shards, products=True)
     options = options or TargetOnlyOptions()
     schema = shards.schema
-    ask = partial(predictors.summarise_design, coding="zero_one", roles=("desired",))
+    equalised = options.variant == "equalised_odds"
+    roles: tuple[predictors.TargetRole, ...]
+    roles = ("desired", "confidential") if equalised else ("desired",)
+    ask = partial(predictors.summarise_design, coding="zero_one", roles=roles)
     sums = shards.reduce(partial(ask, schema=schema))
     sums.say_incomplete()
     fit = predictors.fit_predictor(
@@ -175,6 +192,9 @@ def fit_target_only(
     )
     n, found = schema.n_features, sums.of_role("desired")
     predictors.check_varies(found, n, "desired")
+    if equalised:
+        whole = sums.parts.get(roles, moments.CoMoments.empty(0))
+        fit = equalise_odds(fit, whole, options.ridge, found.mean[:n])
     widths = np.array([moments.count_targets([column]) for column in schema.desired])
     is_class = np.array([int(column.is_categorical) for column in schema.desired])
     is_class[widths > 1] = INDICATORS
@@ -188,6 +208,63 @@ def fit_target_only(
         at = ndtri(np.arange(1, options.n_bins) / options.n_bins)
         edges = mean[first, None] + np.sqrt(spread[first, None] / max(found.count, 1)) * at
     return TargetOnly(fit.coefficients, fit.intercept, widths, is_class, edges)
+
+
+ROUNDING = 1e-10
+"""Share of a confidential variable's variance below which rounding predicts it."""
+
+
+def equalise_odds(
+    fit: moments.LeastSquares, sums: moments.CoMoments, ridge: float, mean: FloatArray
+) -> moments.LeastSquares:
+    """The closest predictor that goes with no confidential variable beyond the target.
+
+    Its predictions have no covariance with what is left of the confidential variables when the
+    targets are regressed out: equalised odds, as far as a linear reader sees them. With ``G`` the
+    features' ridged covariance and ``C`` that with what is left, it is
+    ``A - G^-1 C (C^T G^-1 C)^+ C^T A``, the constrained minimum of the same squares.
+
+    Parameters
+    ----------
+    fit
+        The predictor of the targets, (n_features, n_predictions).
+    sums
+        Co-moments of ``[features, targets, confidential variables]``.
+    ridge
+        That of the fit.
+    mean : (n_features,)
+        Mean record, which is predicted as before.
+
+    Raises
+    ------
+    InputError
+        If fewer than two records have both labels, or no confidential variable is named.
+
+    References
+    ----------
+    Hardt, Price and Srebro 2016, Equality of opportunity in supervised learning, definition 2.1;
+    Zafar et al. 2017, Fairness constraints (covariance in place of dependence).
+    """
+    n, n_targets = fit.coefficients.shape
+    if sums.count < 2 or len(sums.mean) == n + n_targets:
+        raise InputError(
+            f"{sums.count:g} training records have the target and a confidential variable.",
+            remedy="Name one in confidential, with labels, or leave variant out.",
+        )
+    spread = np.where(np.diag(sums.scatter) > 0, np.sqrt(np.diag(sums.scatter)), 1.0)
+    scaled = sums.scatter / np.outer(spread, spread)
+    x, y, z = np.split(np.arange(len(spread)), [n, n + n_targets])
+    # Indicators add up to one, so that the targets' covariance may have no inverse.
+    left = scaled[:, z] - scaled[:, y] @ np.linalg.pinv(scaled[np.ix_(y, y)]) @ scaled[np.ix_(y, z)]
+    gram, cross = scaled[np.ix_(x, x)] + ridge * np.eye(n), left[x]
+    solved = np.linalg.lstsq(gram, cross, rcond=None)[0]
+    share, vectors = np.linalg.eigh(cross.T @ solved)
+    vectors = vectors[:, share > ROUNDING] / np.sqrt(share[share > ROUNDING])
+    coefficients = fit.coefficients * spread[x, None]
+    coefficients -= solved @ vectors @ (vectors.T @ (cross.T @ coefficients))
+    coefficients /= spread[x, None]
+    moved = mean @ (fit.coefficients - coefficients)
+    return replace(fit, coefficients=coefficients, intercept=fit.intercept + moved)
 
 
 METHOD = Method(

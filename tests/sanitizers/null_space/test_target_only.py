@@ -10,8 +10,10 @@ import pytest
 
 from privpipe import Records, fit_target_only
 from privpipe.capabilities import FollowsTarget
-from privpipe.errors import InputError
+from privpipe.errors import InputError, LeftOutWarning
 from privpipe.sanitizers.null_space.target_only import TargetOnlyOptions
+
+EQUALISED = TargetOnlyOptions(variant="equalised_odds")
 
 
 def draw(n: int = 600, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -98,3 +100,89 @@ def test_fit__without_a_target_is_refused() -> None:
     x, _ = draw()
     with pytest.raises(InputError, match="desired"):
         fit_target_only(Records(x, confidential=x[:, 0]))
+
+
+def draw_unequal(n: int = 4000) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Records, a target, and a secret that is in the features of the target."""
+    rng = np.random.default_rng(8)
+    secret = rng.integers(0, 3, n)
+    x = rng.normal(size=(n, 6)) + 100
+    x[:, 0] += 2 * (secret == 1)
+    x[:, 1] -= 2 * (secret == 2)
+    target = x[:, :3].sum(axis=1) - 300 + 2 * rng.normal(size=n)
+    return x, target, secret
+
+
+def list_targets(score: np.ndarray) -> dict[str, np.ndarray]:
+    """A number, two classes, and three."""
+    return {
+        "number": score,
+        "two": np.where(score > 1, "high", "low"),
+        "three": np.array(["a", "b", "c"])[np.digitize(score, [0.0, 2.0])],
+    }
+
+
+def regress_out(values: np.ndarray, known: np.ndarray) -> np.ndarray:
+    design = np.column_stack([known, np.ones(len(values))])
+    return np.asarray(values - design @ np.linalg.lstsq(design, values, rcond=None)[0])
+
+
+@pytest.mark.parametrize("kind", ["number", "two", "three"])
+def test_equalised_odds__no_prediction_goes_with_the_secret_beyond_the_target(kind: str) -> None:
+    x, score, secret = draw_unequal()
+    target = list_targets(score)[kind]
+    records = Records(x, desired=target, confidential=secret.astype(str), n_shards=3)
+    known = score[:, None] if kind == "number" else target[:, None] == np.unique(target)
+    left = regress_out(np.eye(3)[secret], known)
+    for options, most in ((TargetOnlyOptions(), 1.0), (EQUALISED, 1e-10)):
+        fitted = fit_target_only(records, options)
+        scores = x @ fitted.predictor
+        goes = np.corrcoef(scores.T, left.T)[: scores.shape[1], scores.shape[1] :]
+        assert np.abs(goes).max() < most
+        assert (np.abs(goes).max() > 0.1) == (most == 1.0)
+
+
+def test_equalised_odds__is_the_best_of_such_predictors() -> None:
+    """The same squares and ridge, minimised within the directions that are left."""
+    x, score, secret = draw_unequal()
+    records = Records(x, desired=score, confidential=secret.astype(str))
+    fitted = fit_target_only(records, EQUALISED)
+    z = (x - x.mean(axis=0)) / x.std(axis=0)
+    cross = z.T @ regress_out(np.eye(3)[secret], score[:, None]) / len(z)
+    basis = np.linalg.svd(cross.T)[2][2:].T  # two directions: three indicators add up to one
+    gram = basis.T @ (z.T @ z / len(z) + 0.01 * np.eye(6)) @ basis
+    best = basis @ np.linalg.solve(gram, basis.T @ z.T @ (score - score.mean()) / len(z))
+    np.testing.assert_allclose(fitted.predictor[:, 0] * x.std(axis=0), best, atol=1e-9)
+    assert fitted.predict_target(x).mean() == pytest.approx(score.mean(), abs=1e-6)
+
+
+def test_equalised_odds__rates_of_classes_differ_less_and_the_target_is_kept() -> None:
+    x, score, secret = draw_unequal(20_000)
+    target = np.where(score > np.median(score), "yes", "no")
+    records = Records(x[:10_000], desired=target[:10_000], confidential=secret[:10_000].astype(str))
+    gaps, hits = [], []
+    for options in (TargetOnlyOptions(), EQUALISED):
+        said = fit_target_only(records, options).apply(x[10_000:])[:, 0]
+        true, who = target[10_000:] == "yes", secret[10_000:]
+        rates = [[said[(true == t) & (who == k)].mean() for k in range(3)] for t in (0, 1)]
+        gaps.append(np.ptp(rates, axis=1).max())
+        hits.append((said == true).mean())
+    assert gaps[0] > 0.3 > 0.1 > gaps[1]
+    assert hits[1] > 0.62  # guessing has half
+
+
+def test_equalised_odds__changes_nothing_where_the_target_says_it_all() -> None:
+    x, score, _ = draw_unequal()
+    target = list_targets(score)["three"]
+    records = Records(x, desired=target, confidential=np.where(target == "a", "low", "high"))
+    same, usual = fit_target_only(records, EQUALISED), fit_target_only(records)
+    np.testing.assert_allclose(same.predictor, usual.predictor, rtol=1e-12)
+
+
+def test_equalised_odds__without_labels_of_both_is_refused() -> None:
+    x, score, _ = draw_unequal()
+    with pytest.raises(InputError, match="confidential"):
+        fit_target_only(Records(x, desired=score), EQUALISED)
+    hidden = np.full(len(x), np.nan)
+    with pytest.warns(LeftOutWarning), pytest.raises(InputError, match="0 training records have"):
+        fit_target_only(Records(x, desired=score, confidential=hidden), EQUALISED)
