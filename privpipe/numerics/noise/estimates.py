@@ -257,17 +257,17 @@ def estimate_moment_regression(
     contrast[: q + 1], contrast[response] = found, -1.0
     residual = max(float(contrast @ moments @ contrast), 0.0) / count
     # Of noise N, symmetric, the covariance of N @ contrast in the rows of the features.
-    squares = np.square(deviations)
+    squares: FloatArray = np.square(deviations)
     scores = squares * np.outer(contrast, contrast)
     np.fill_diagonal(scores, squares @ contrast**2)
     inverse = np.linalg.inv(inner)
     errors = inverse @ (scores[: q + 1, : q + 1] + residual * inner) @ inverse
-    own, lines = squares[: q + 1, : q + 1], _find_lines(errors)
+    entries, lines = squares[: q + 1, : q + 1], _find_lines(errors)
 
     def move(to: FloatArray) -> FloatArray:
         # Half the derivative of what N adds to the variance of each row of the inverse.
-        apart = own - np.diag(np.diag(own))
-        return inverse * ((inverse * to) @ own) + to * (np.square(inverse) @ apart)
+        apart = entries - np.diag(np.diag(entries))
+        return inverse * ((inverse * to) @ entries) + to * (inverse**2 @ apart)
 
     # Residuals vary least at what was found: of the first order only the noise changes.
     sample = np.diag(inverse) * np.sum(lines @ inner * lines, axis=1) / count
