@@ -110,6 +110,8 @@ def estimate_command(
     ------
     OptionError
         If the quantity or the level is none that there is.
+    InputError
+        If intervals of a regression have no end at this level.
     """
     known = get_args(Quantity)
     if of not in known or not 0 < level < 1:

@@ -4,6 +4,9 @@ Records are a sample; a release adds noise of a known law. Means, covariances an
 corrected for it and get the standard error of both. Regression on noisy features is that of
 corrected scores (Fuller 1987, Measurement Error Models, section 2.2), with a sandwich for its
 error; of noisy moments the error is that of the first order.
+
+Slopes divide by a spread that may be mostly noise. Their limits are those of the hypotheses that
+the score does not reject (`Estimate.find_limits`), and where these have no end they are refused.
 """
 
 import math
@@ -22,6 +25,9 @@ Blocks = Callable[[], Iterable[FloatArray]]
 
 Quantity = Literal["means", "covariances", "regression"]
 
+LEVEL = 0.95
+"""A regression is refused where limits at this level have no end."""
+
 
 @dataclass(frozen=True)
 class Estimate:
@@ -35,28 +41,60 @@ class Estimate:
         Unbiased, of the first order in the noise.
     error
         Standard error, of sample and noise.
+    lean, growth, spill
+        How the squared error depends on the truth: if that is `value` + t, and the other numbers
+        move with it as errors of them do, it is error^2 + 2 lean t + growth t^2. Others that move
+        by themselves add spill (in units of error^2) for each unit of chi squared.
     """
 
     name: str
     value: float
     error: float
+    lean: float = 0.0
+    growth: float = 0.0
+    spill: float = 0.0
 
     def find_limits(self, level: float) -> tuple[float, float]:
         """Interval that holds the number with this probability.
+
+        It holds every truth at which the difference to `value` is within the normal quantile of
+        the error that it would have (Fieller 1954, J. R. Stat. Soc. B 16; Anderson and Rubin
+        1949, Ann. Math. Stat. 20). Other coefficients are as they fit best: along a line, and to
+        the second order beside it (a subset test: Guggenberger, Kleibergen, Mavroeidis and Chen
+        2012, Econometrica 80). So what is shown and wrong is at most 1 - level of all releases.
+        Of those shown alone no limits can promise it (Gleser and Hwang 1987, Ann. Stat. 15).
+
+        Raises
+        ------
+        InputError
+            If these truths have no end at this level.
 
         >>> low, high = Estimate("x", 1.0, 0.5).find_limits(0.95)
         >>> round(low, 2), round(high, 2)
         (0.02, 1.98)
         """
-        half = NormalDist().inv_cdf(0.5 + level / 2) * self.error
-        return self.value - half, self.value + half
+        square = NormalDist().inv_cdf(0.5 + level / 2) ** 2
+        rest = 1 - square * self.growth
+        _check_determined(rest > 0, level)
+        middle = square * self.lean
+        half = math.sqrt(middle**2 + rest * square * (self.error**2 + square * self.spill))
+        return self.value + (middle - half) / rest, self.value + (middle + half) / rest
+
+    def convert(self, unit: float, origin: float = 0.0) -> "Estimate":
+        """The same in other units: `unit` times the number, plus `origin`."""
+        value, spill = self.value * unit + origin, self.spill * unit**2
+        return Estimate(self.name, value, self.error * unit, self.lean * unit, self.growth, spill)
 
 
-def _list(names: Sequence[str], values: FloatArray, variances: FloatArray) -> list[Estimate]:
-    return [
-        Estimate(name, float(value), math.sqrt(max(float(variance), 0.0)))
-        for name, value, variance in zip(names, values, variances, strict=True)
-    ]
+def _list(
+    names: Sequence[str], values: FloatArray, variances: FloatArray, *shape: FloatArray
+) -> list[Estimate]:
+    """Estimates; of a regression with lean, growth and spill, refused without limits."""
+    rows = np.transpose([values, np.sqrt(np.maximum(variances, 0.0)), *shape]).tolist()
+    made = [Estimate(name, *row) for name, row in zip(names, rows, strict=True)]
+    for one in made:
+        one.find_limits(LEVEL)
+    return made
 
 
 def _sum_up(blocks: Blocks) -> tuple[int, FloatArray, FloatArray]:
@@ -105,10 +143,6 @@ def estimate_covariances(blocks: Blocks, names: Sequence[str], noise: FloatArray
     return _list(pairs, values, variances)
 
 
-LEAST_SPREAD = 4.0
-"""Standard errors that the least variance of the features must be above, to divide by it."""
-
-
 def estimate_regression(blocks: Blocks, names: Sequence[str], noise: FloatArray) -> list[Estimate]:
     """Coefficients of the last column on the others, last the intercept: corrected scores.
 
@@ -126,32 +160,65 @@ def estimate_regression(blocks: Blocks, names: Sequence[str], noise: FloatArray)
     n, mean, covariance = _sum_up(blocks)
     d = len(names) - 1
     inner = covariance[:d, :d] - np.diag(noise[:d])
-    values, vectors = np.linalg.eigh(inner)
-    # Of the variance along the least direction, roughly that of a normal variable.
-    error = float(vectors[:, 0] @ covariance[:d, :d] @ vectors[:, 0]) * math.sqrt(2 / n)
-    _check_spread(float(values[0]), error)
+    _check_spread(inner)
     slopes = np.linalg.solve(inner, covariance[:d, d])
-    scores = np.zeros((d + 1, d + 1))
-    for block in blocks():
-        moved = block - mean
-        residual = moved[:, d] - moved[:, :d] @ slopes
-        # What the noise of the features adds to their product with the residual is taken back.
-        each = np.column_stack([moved[:, :d] * residual[:, None] + noise[:d] * slopes, residual])
-        scores += each.T @ each / n
-    spread = np.eye(d + 1)
-    spread[:d, :d] = np.linalg.inv(inner)
     # The intercept is the mean of the response less that of the features times the slopes.
-    spread[d, :d] = -mean[:d] @ spread[:d, :d]
-    variances = np.diag(spread @ scores @ spread.T) / n
+    spread = np.vstack([np.eye(d), -mean[:d]]) @ np.linalg.inv(inner)
+    plain = np.append(np.zeros(d), 1.0)
+    errors, leans, growth = np.zeros((d + 1, d + 1)), np.zeros((d + 1, d)), np.zeros(d + 1)
+    for block in blocks():
+        moved = block[:, :d] - mean[:d]
+        weights = moved @ spread.T + plain
+        residual = block[:, d] - mean[d] - moved @ slopes
+        # What the noise of the features adds to their product with the residual is taken back.
+        each = weights * residual[:, None] + spread @ (noise[:d] * slopes)
+        errors += each.T @ each / n
+        leans -= (each * weights).T @ moved / n
+    lines = _find_lines(errors)[:, :d]
+    middle = np.sum(spread * (lines @ covariance[:d, :d]), axis=1)
+    for block in blocks():
+        moved = block[:, :d] - mean[:d]
+        growth += np.sum(((moved @ spread.T + plain) * (moved @ lines.T) - middle) ** 2, axis=0) / n
     found = np.append(slopes, mean[d] - mean[:d] @ slopes)
-    return _list([*names[:d], "intercept"], found, variances)
+    lean, spill = _find_lean(errors / n, leans / n)
+    return _list([*names[:d], "intercept"], found, np.diag(errors) / n, lean, growth / n, spill)
 
 
-def _check_spread(least: float, error: float) -> None:
-    if not least > LEAST_SPREAD * error:
+def _find_lines(errors: FloatArray) -> FloatArray:
+    """Row j: how all coefficients are off, on average, where coefficient j is off by 1."""
+    return errors / np.maximum(np.diag(errors), np.finfo(np.float64).tiny)[:, None]
+
+
+def _find_lean(errors: FloatArray, leans: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Lean and spill of each coefficient, by its squared error along its line and beside it.
+
+    Parameters
+    ----------
+    errors : (n, n)
+        Covariance of all coefficients.
+    leans : (n, k)
+        Half the derivative of the squared error of each by the first coefficients.
+    """
+    k, variances = leans.shape[1], np.maximum(np.diag(errors), np.finfo(np.float64).tiny)
+    lean = np.sum(leans * errors[:, :k], axis=1) / variances
+    # Normal errors of all coefficients, less the one along the line, which `lean` has.
+    total = np.sum(leans @ errors[:k, :k] * leans, axis=1) / variances
+    return lean, np.maximum(total - lean**2, 0.0)
+
+
+def _check_spread(spread: FloatArray) -> None:
+    """Raise InputError unless features vary in all directions, beyond the noise and rounding."""
+    values = np.linalg.eigvalsh(spread)
+    _check_determined(bool(values[0] > len(values) * np.finfo(np.float64).eps * values[-1]), LEVEL)
+
+
+def _check_determined(determined: bool, level: float) -> None:
+    if not determined:
         raise InputError(
-            "The features hardly vary in some direction beside the noise: nothing is determined.",
-            remedy="Use fewer features, a release with a larger epsilon, or more records.",
+            "The features hardly vary in some direction beside the noise: at level "
+            f"{level:g} nothing is determined.",
+            remedy="Use fewer features, a release with a larger epsilon, or more records; "
+            f"above level {LEVEL:g}, a lower one.",
             code="not-determined",
         )
 
@@ -184,21 +251,29 @@ def estimate_moment_regression(
     count, q = moments[one, one], one
     inner = moments[: q + 1, : q + 1]
     mean = inner[one, :q] / count
-    centred = inner[:q, :q] / count - np.outer(mean, mean)
-    # The noise of all entries moves an eigenvalue by at most its spectral norm, 2 sqrt(q) or less.
-    noise = 2 * math.sqrt(q) * float(deviations[0, min(1, q)]) / count
-    _check_spread(float(np.linalg.eigvalsh(centred)[0]), noise)
+    _check_spread(inner[:q, :q] / count - np.outer(mean, mean))
     found = np.linalg.solve(inner, moments[: q + 1, response])
     contrast = np.zeros(len(moments))
     contrast[: q + 1], contrast[response] = found, -1.0
     residual = max(float(contrast @ moments @ contrast), 0.0) / count
     # Of noise N, symmetric, the covariance of N @ contrast in the rows of the features.
-    squares = np.square(deviations)
+    squares: FloatArray = np.square(deviations)
     scores = squares * np.outer(contrast, contrast)
     np.fill_diagonal(scores, squares @ contrast**2)
     inverse = np.linalg.inv(inner)
-    spread = inverse @ (scores[: q + 1, : q + 1] + residual * inner) @ inverse
-    return _list([*names[:q], "intercept"], found, np.diag(spread))
+    errors = inverse @ (scores[: q + 1, : q + 1] + residual * inner) @ inverse
+    entries, lines = squares[: q + 1, : q + 1], _find_lines(errors)
+
+    def move(to: FloatArray) -> FloatArray:
+        # Half the derivative of what N adds to the variance of each row of the inverse.
+        apart = entries - np.diag(np.diag(entries))
+        return inverse * ((inverse * to) @ entries) + to * (inverse**2 @ apart)
+
+    # Residuals vary least at what was found: of the first order only the noise changes.
+    sample = np.diag(inverse) * np.sum(lines @ inner * lines, axis=1) / count
+    growth = np.sum(move(lines) * lines, axis=1) + sample
+    lean, spill = _find_lean(errors, move(found))
+    return _list([*names[:q], "intercept"], found, np.diag(errors), lean, growth, spill)
 
 
 def choose_response(response: str | None, names: Sequence[str]) -> int:

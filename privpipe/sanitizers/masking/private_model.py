@@ -1,6 +1,7 @@
 """The fitted private masking: public scales, noisy moments, and surrogates that carry them."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -139,8 +140,8 @@ class PrivateMaskingModel(masked_records.SurrogateModel, PublicScale):
     ) -> list[Estimate]:
         """Of the noisy moments, which are all there is: no surrogate is read."""
         q, names = len(self.origin), self.response_names
-        offsets = np.concatenate([self.origin, [0.0], self.response_origin])
-        units = np.concatenate([self.unit, [1.0], self.response_unit])
+        origins = np.concatenate([self.origin, self.response_origin]).tolist()
+        units = np.concatenate([self.unit, self.response_unit]).tolist()
         if of == "covariances":
             raise OptionError(
                 "How far covariances of a sample are off rests on fourth moments, not released.",
@@ -150,10 +151,8 @@ class PrivateMaskingModel(masked_records.SurrogateModel, PublicScale):
         if of == "means":
             columns = [*self.feature_names[:q], *names]
             found = estimates.estimate_moment_means(self.moments, self.deviations, columns, q)
-            return [
-                Estimate(one.name, one.value * units[j] + offsets[j], one.error * units[j])
-                for one, j in zip(found, [j for j in range(len(units)) if j != q], strict=True)
-            ]
+            pairs = zip(found, units, origins, strict=True)
+            return [one.convert(unit, origin) for one, unit, origin in pairs]
         at = q + 1 + estimates.choose_response(response, names)
         scaled = estimates.estimate_moment_regression(
             self.moments, self.deviations, self.feature_names, q, at
@@ -162,15 +161,12 @@ class PrivateMaskingModel(masked_records.SurrogateModel, PublicScale):
 
     def _unscale(self, scaled: Sequence[Estimate], at: int) -> list[Estimate]:
         """Slopes in the units of the records; the intercept where features are at their origins."""
-        unit = float(self.response_unit[at])
-        slopes = [
-            Estimate(one.name, one.value * unit / each, one.error * unit / each)
-            for one, each in zip(scaled[:-1], self.unit.tolist(), strict=True)
-        ]
-        last, level = scaled[-1], float(self.response_origin[at])
+        unit, level = float(self.response_unit[at]), float(self.response_origin[at])
+        factors = (unit / self.unit).tolist()
+        slopes = [one.convert(each) for one, each in zip(scaled[:-1], factors, strict=True)]
         # Of features whose range has no zero in it, zero is nowhere near the records.
         name = "response at centre" if self.origin.any() else "intercept"
-        return [*slopes, Estimate(name, last.value * unit + level, last.error * unit)]
+        return [*slopes, replace(scaled[-1].convert(unit, level), name=name)]
 
     def make_records(self) -> masked_records.MaskedRecords:
         """The surrogates; they cost no epsilon beyond that of the model."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+import scipy.optimize as so
 import scipy.stats as st
 
 from privpipe.errors import InputError
@@ -136,3 +139,208 @@ def test_regression__that_noise_leaves_open_is_refused() -> None:
         estimate_regression(lambda: [rows], ["a", "b", "y"], np.array([9.0, 9.0, 0.0]))
     with pytest.raises(InputError, match="too few"):
         estimate_means(lambda: [rows[:2]], ["a", "b", "y"])
+
+
+SQUARE = float(st.chi2.ppf(0.95, 1))
+
+LAWS: dict[str, Callable[[Any, int], np.ndarray]] = {
+    "normal": lambda rng, n: rng.normal(size=(n, 1)),
+    "skew": lambda rng, n: rng.exponential(size=(n, 1)),
+    "binary": lambda rng, n: 2.0 * (rng.random((n, 1)) < 0.3),
+    "nearly dependent": lambda rng, n: rng.normal(size=(n, 2)) @ np.array([[1, 0.85], [0, 0.53]]),
+    "one weak": lambda rng, n: rng.normal(size=(n, 2)) * [2.0, 0.7],
+    "five": lambda rng, n: np.column_stack(
+        [rng.normal(size=(n, 2)), rng.exponential(size=(n, 2)), 2.0 * (rng.random(n) < 0.2)]
+    ),
+}
+TRUTH = np.array([0.8, -0.5, 0.5, -0.5, 1.0])
+
+
+def draw_noisy(
+    rng: Any, law: str, n: int, spread: float
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Noisy features and the response, variances of their noise, and slopes with the intercept."""
+    x = LAWS[law](rng, n)
+    d, slopes = x.shape[1], TRUTH[: x.shape[1]]
+    response = x @ slopes + 1.0 + 0.7 * rng.normal(size=n)
+    # As that of knorm: a direction, and a radius of the gamma law.
+    way = rng.normal(size=(n, d))
+    length = rng.gamma(d, spread / np.sqrt(d + 1), size=n) / np.linalg.norm(way, axis=1)
+    rows = np.column_stack([x + way * length[:, None], response])
+    return rows, np.append(np.full(d, spread**2), 0.0), np.append(slopes, 1.0)
+
+
+def sum_noisy(
+    rng: Any, law: str, n: int, spread: float
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Noisy sums of products of features, 1 and the response, their deviations, and the truth."""
+    x = LAWS[law](rng, n)
+    d, slopes = x.shape[1], TRUTH[: x.shape[1]]
+    rows = np.column_stack([x, np.ones(n), x @ slopes + 1.0 + 0.7 * rng.normal(size=n)])
+    deviations = np.full((d + 2, d + 2), spread * n) * (1 + (np.sqrt(2) - 1) * np.eye(d + 2))
+    noise = np.triu(rng.normal(size=(d + 2, d + 2)) * deviations)
+    return rows.T @ rows + noise + np.triu(noise, 1).T, deviations, np.append(slopes, 1.0)
+
+
+def estimate_drawn(
+    law: str, n: int, spread: float, seed: int, of_sums: bool
+) -> tuple[list[Estimate] | None, np.ndarray]:
+    """A regression of one draw, None where it is refused, and the truth."""
+    rng = np.random.default_rng([7, seed])
+    given, noise, truth = (sum_noisy if of_sums else draw_noisy)(rng, law, n, spread)
+    names, d = list("abcdefg")[: len(truth)], len(truth) - 1
+    try:
+        if of_sums:
+            return estimate_moment_regression(given, noise, names[:d], d, d + 1), truth
+        return estimate_regression(lambda: [given], names, noise), truth
+    except InputError:
+        return None, truth
+
+
+def check_shown(law: str, n: int, spread: float, n_draws: int, of_sums: bool = False) -> float:
+    """What is shown and wrong is at most .05 of all draws; the share that is shown."""
+    wrong, n_shown = np.zeros(1), 0
+    for seed in range(n_draws):
+        found, truth = estimate_drawn(law, n, spread, seed, of_sums)
+        if found is not None:
+            wrong, n_shown = wrong + ~cover(found, truth), n_shown + 1
+    assert wrong.max() <= st.binom.ppf(1 - 1e-4, n_draws, 0.05), wrong
+    if n_shown > 0.3 * n_draws:
+        assert 1 - wrong.max() / n_shown > 0.9
+    return n_shown / n_draws
+
+
+@pytest.mark.parametrize(
+    ("law", "n", "spread", "shown"),
+    [("skew", 1_000, 2.8, (0.25, 0.5)), ("binary", 4_000, 3.4, (0.3, 0.8))],
+)
+def test_regression__near_its_refusal_is_seldom_shown_and_wrong(
+    law: str, n: int, spread: float, shown: tuple[float, float]
+) -> None:
+    """Intervals of value and error held .20 and .55 of the slopes that they were shown for."""
+    low, high = shown
+    assert low < check_shown(law, n, spread, 300) < high
+
+
+def test_regression__of_sums_near_its_refusal_is_seldom_shown_and_wrong() -> None:
+    assert 0.3 < check_shown("nearly dependent", 4_000, 0.05, 300, of_sums=True) < 0.8
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize(("n", "of_sums"), [(1_000, False), (4_000, False), (4_000, True)])
+def test_regression__is_seldom_shown_and_wrong_whatever_the_noise(
+    law: str, n: int, of_sums: bool
+) -> None:
+    spreads = [0.01, 0.05, 0.1, 0.2, 0.4] if of_sums else [0.3, 1.0, 1.5, 2.0, 2.8, 4.0, 8.0]
+    shown = [check_shown(law, n, spread, 600, of_sums) for spread in spreads]
+    assert shown[0] == 1.0
+    assert shown[-1] < 0.2
+
+
+def test_limits__of_one_slope_are_where_the_score_is_rejected() -> None:
+    """Fieller's: the mean of scores is its own error times the quantile at both ends."""
+    n, spread = 4_000, 2.0
+    rows, noise, _ = draw_noisy(np.random.default_rng(0), "skew", n, spread)
+    slope = estimate_regression(lambda: [rows[:999], rows[999:]], ["a", "y"], noise)[0]
+    z, y = (rows - rows.mean(axis=0)).T
+    for level in (0.5, 0.95):
+        low, high = slope.find_limits(level)
+        assert low < slope.value < high
+        for end in (low, high):
+            scores = z * (y - z * end) + noise[0] * end
+            reach = abs(scores.mean()) * np.sqrt(n) / scores.std()
+            assert reach == pytest.approx(st.norm.ppf(0.5 + level / 2), rel=1e-9)
+
+
+def test_limits__of_an_intercept_are_those_at_the_slope_that_fits_best() -> None:
+    """The slope is free: scores of both are compared with their covariance, at each slope."""
+    n = 4_000
+    rows, noise, _ = draw_noisy(np.random.default_rng(1), "normal", n, 2.1)
+    found = estimate_regression(lambda: [rows], ["a", "y"], noise)
+    z, y = rows.T
+
+    def measure(slope: float, intercept: float) -> float:
+        rest = y - z * slope - intercept
+        scores = np.column_stack([(z - z.mean()) * rest + noise[0] * slope, rest])
+        mean = scores.mean(axis=0)
+        return float(n * mean @ np.linalg.solve(np.cov(scores.T, bias=True), mean))
+
+    def profile(end: float) -> float:
+        best = so.minimize_scalar(measure, args=(end,), bracket=(found[0].value, 0.9))
+        return float(best.fun)
+
+    assert [profile(end) for end in found[1].find_limits(0.95)] == pytest.approx(
+        [SQUARE] * 2, rel=0.05
+    )
+    # Without what the slope adds they are narrower by more than that.
+    narrow = replace(found[1], spill=0.0).find_limits(0.95)
+    assert all(profile(end) < 0.95 * SQUARE for end in narrow)
+
+
+def test_limits__of_noisy_sums_follow_the_covariance_of_their_scores() -> None:
+    """Lean, growth and spill are the derivatives of the variance of each coefficient."""
+    rng, q = np.random.default_rng(2), 3
+    moments, deviations, _ = sum_noisy(rng, "five", 500, 0.02)
+    moments, deviations = moments[2:, 2:], deviations[2:, 2:] * rng.uniform(1, 2, size=(5, 5))
+    deviations = (deviations + deviations.T) / 2
+    found = estimate_moment_regression(moments, deviations, ["a", "b", "c"], q, q + 1)
+    values, inverse = np.array([one.value for one in found]), np.linalg.inv(moments[:4, :4])
+    places = [(i, j) for i in range(5) for j in range(i + 1)]
+
+    def vary(at: np.ndarray) -> np.ndarray:
+        contrast = np.append(at, -1.0)
+        total = contrast @ moments @ contrast / moments[q, q] * moments[:4, :4]
+        for i, j in places:  # each entry of the noise by itself
+            moved = np.zeros(5)
+            moved[i] += contrast[j]
+            moved[j] += contrast[i] * (i != j)
+            total = total + deviations[i, j] ** 2 * np.outer(moved, moved)[:4, :4]
+        return inverse @ total @ inverse
+
+    errors = vary(values)
+    for j, one in enumerate(found):
+        line = errors[j] / errors[j, j]
+        ahead, behind = (vary(values + sign * line)[j, j] for sign in (1, -1))
+        slope = [(vary(values + e) - vary(values - e))[j, j] / 4 for e in np.eye(4)]
+        lean = (ahead - behind) / 4
+        assert one.error**2 == pytest.approx(errors[j, j])
+        assert one.lean == pytest.approx(lean)
+        assert one.growth == pytest.approx((ahead + behind) / 2 - errors[j, j])
+        assert one.spill == pytest.approx(slope @ errors @ slope / errors[j, j] - lean**2)
+
+
+def test_limits__without_an_end_are_refused_at_their_level() -> None:
+    one = Estimate("x", 1.0, 0.5, growth=0.2)
+    low, high = one.find_limits(0.95)
+    assert (low - 1, high - 1) == pytest.approx((-2.0366, 2.0366), rel=1e-3)
+    with pytest.raises(InputError, match=r"at level 0\.99 nothing is determined") as refused:
+        one.find_limits(0.99)
+    assert refused.value.code == "not-determined"
+    assert "above level 0.95, a lower one" in refused.value.remedy
+
+
+def test_limits__are_those_of_other_units() -> None:
+    one = Estimate("x", 1.0, 0.5, 0.1, 0.1, 0.05)
+    moved = one.convert(3.0, -2.0)
+    expected = [3.0 * end - 2.0 for end in one.find_limits(0.9)]
+    assert moved.find_limits(0.9) == pytest.approx(expected)
+    assert (moved.name, moved.value, moved.error) == ("x", 1.0, 1.5)
+
+
+def test_regression__of_a_response_that_never_varies_is_exact() -> None:
+    rows, noise, _ = draw_noisy(np.random.default_rng(3), "one weak", 1_000, 0.5)
+    rows[:, 2] = 4.0
+    found = estimate_regression(lambda: [rows], ["a", "b", "y"], noise)
+    assert [one.find_limits(0.95) for one in found] == [(0.0, 0.0), (0.0, 0.0), (4.0, 4.0)]
+
+
+def test_regression__of_features_that_are_copies_or_vary_less_than_the_noise_is_refused() -> None:
+    rng = np.random.default_rng(4)
+    x = rng.normal(size=1_000)
+    rows = np.column_stack([x, x, x + rng.normal(size=1_000)])
+    with pytest.raises(InputError, match="hardly vary"):
+        estimate_regression(lambda: [rows], ["a", "b", "y"], np.zeros(3))
+    # By many errors, so that limits would have an end: of a variance below zero.
+    with pytest.raises(InputError, match="hardly vary"):
+        estimate_regression(lambda: [rows[:, 1:]], ["a", "y"], np.array([9.0, 0.0]))
