@@ -17,6 +17,19 @@ MOST_CODES = 64
 """Most different values of integers that are read as classes."""
 
 
+MOST_EXACT = 2**53
+"""From here on float64 does not hold every whole number."""
+
+
+def is_beyond(values: AnyArray) -> bool:
+    """Whether some numbers are not below `MOST_EXACT` in size.
+
+    >>> is_beyond(np.array([1.0, np.nan])), is_beyond(np.array([-(2**53)]))
+    (False, True)
+    """
+    return bool(((values >= MOST_EXACT) | (values <= -MOST_EXACT)).any())
+
+
 def are_classes(n_different: int) -> bool:
     """The rule itself, for integers of so many different values.
 

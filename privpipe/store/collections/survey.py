@@ -12,7 +12,7 @@ import pandas as pd
 
 from privpipe.errors import InputError
 from privpipe.fitted_names import natural_order, write_category
-from privpipe.numerics.kinds import are_classes
+from privpipe.numerics.kinds import are_classes, is_beyond
 from privpipe.protocols import AnyArray
 from privpipe.records.schema import MISSING, CollectionSchema, Partition, Variable, code_dtype
 from privpipe.store.sources.reading.source import Block, Coded, RecordSource, unstable
@@ -260,14 +260,29 @@ def survey_source(
         if one.name in categorical or (one.name not in numeric and one.kind != "number")
     }
     sizes = [0] * len(source.partitions)
+    wide = set[str]()
     for block in source.read(rows, False):
         sizes[block.partition] += block.n_records
+        for one in source.variables:
+            values = block.variables[one.name]
+            if one.kind in ("integer", "number"):
+                wide |= {one.name} if isinstance(values, Coded) or is_beyond(values) else set()
         for counter in counters.values():
             counter.add(block)
     coders, pooled = list[Coder](), dict[str, int]()
     for variable in source.variables:
         found = counters.get(variable.name)
         is_guess = found is not None and found.may_be_numbers and bool({*found.counts} - {"0", "1"})
+        is_number = found is None or not found.is_categorical
+        loses = is_number and variable.kind == "integer"  # what is declared as floating is as it is
+        if variable.name in wide and (loses or source.rounds(variable.name)):
+            raise InputError(
+                f"The variable {variable.name!r} holds whole numbers of 2**53 and more, which "
+                "float64 rounds: two keys or classes would become one.",
+                remedy=f'--categorical or kind = "text" keeps up to {MAX_CATEGORIES:,} of them '
+                "exact. Else number keys anew, and write measurements with a decimal point.",
+                code="rounded-key",
+            )
         if found is None or not found.is_categorical:
             coders.append(Coder(Variable(variable.name, "float64"), is_guess=is_guess))
             continue

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from privpipe.errors import InputError, OptionError, SourceError
+from privpipe.numerics.kinds import is_beyond
 from privpipe.protocols import AnyArray
 from privpipe.store.access.location import guard_read, shown
 from privpipe.store.sources.reading import roles, source
@@ -23,6 +24,9 @@ from privpipe.store.sources.reading.files import TableFile, TableFiles, read_lab
 
 SAMPLE_ROWS, MOST_BATCHES = 4_096, 16
 """Records of a sample of a file that declares its types, and places they are taken from."""
+
+WHOLE = r"^\s*[+-]?[0-9]{16,}\s*$"
+"""What whole numbers look like of which float64 may round some."""
 
 
 class FileTable:
@@ -125,6 +129,17 @@ class FileTable:
     def check_numbers(self, names: Sequence[str]) -> None:
         """Refuse numbers of a text that are codes; declared numbers are what they are."""
 
+    def rounds(self, name: str) -> bool:
+        """Whether a variable read as floating numbers is of whole ones, which may be rounded.
+
+        Those of a text are written with 16 digits and more, without a point or an exponent.
+        """
+        return any(
+            _is_whole(batch.column(name))
+            for file in self.files.files
+            for batch in self.read(file, self._describe(file), {name: "text"}, SAMPLE_ROWS)
+        )
+
     def count_heads(self) -> int:
         """Rows of a file before its first record."""
         return 0
@@ -221,6 +236,7 @@ def open_table(table: FileTable) -> source.RecordSource:
         chosen.variables,
         table.files.partitions,
         partial(_read_blocks, table, chosen),
+        rounds=table.rounds,
     )
 
 
@@ -242,7 +258,7 @@ def _read_blocks(
         variables = {
             name: as_coded(batch.column(name), is_boolean=name in booleans)
             if form == "text"
-            else as_numbers(batch.column(name))
+            else as_exact(batch.column(name))
             for name, form in chosen.forms.items()
         }
         yield source.Block(partition, batch.num_rows, matrix, variables)
@@ -299,6 +315,19 @@ def as_numbers(column: pa.Array) -> AnyArray:
         found: AnyArray = (times - np.datetime64(0, "us")) / np.timedelta64(1, "D")
         return found
     return np.asarray(column.to_numpy(zero_copy_only=False))
+
+
+def as_exact(column: pa.Array) -> AnyArray | source.Coded:
+    """A numeric column as `as_numbers` gives it, or coded where that would round integers."""
+    numbers = as_numbers(column)
+    is_rounded = pa.types.is_integer(column.type) and numbers.dtype.kind == "f"
+    return as_coded(column) if is_rounded and is_beyond(numbers) else numbers
+
+
+def _is_whole(cells: pa.Array) -> bool:
+    if pa.types.is_string(cells.type):
+        return bool(pc.any(pc.match_substring_regex(cells, WHOLE)).as_py())
+    return pa.types.is_decimal(cells.type) and cells.type.scale <= 0
 
 
 def as_coded(column: pa.Array, *, is_boolean: bool = False) -> source.Coded:
