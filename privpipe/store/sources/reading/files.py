@@ -16,7 +16,6 @@ import pyarrow as pa
 from fsspec.implementations.local import LocalFileSystem
 
 from privpipe.errors import InputError, SourceError, StoreError
-from privpipe.numerics.kinds import MOST_EXACT
 from privpipe.store.access.location import explain_unreachable, shown
 from privpipe.store.sources.reading.source import ColumnKind, Form, TableColumn
 
@@ -92,7 +91,7 @@ class TableFiles:
             values = [file.keys[place][1] for file in self.files]
             # A file without a value of the key does not make it text.
             whole = all(v is None or v.lstrip("-").isdecimal() for v in values)
-            whole = whole and all(int((v or "0").lstrip("-")) < MOST_EXACT for v in values)
+            whole = whole and all(int((v or "0").lstrip("-")) < 2**53 for v in values)
             if name not in names:
                 kind: ColumnKind = "integer" if whole else "text"
                 found.append(TableColumn(name, kind, "folder", optional=True))

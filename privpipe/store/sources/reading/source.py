@@ -110,7 +110,7 @@ class RecordSource:
     losses
         What bins lost, by variable that was a number.
     rounds
-        Called with a variable: whether reading may have rounded its whole numbers.
+        Called with a variable of floating numbers: whether they are whole ones, maybe rounded.
     """
 
     feature_names: tuple[str, ...]

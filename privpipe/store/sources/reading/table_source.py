@@ -130,12 +130,12 @@ class FileTable:
         """Refuse numbers of a text that are codes; declared numbers are what they are."""
 
     def rounds(self, name: str) -> bool:
-        """Whether a variable read as floating numbers is of whole ones, which may be rounded.
+        """Whether cells of a variable are 16 digits and more, without a point or an exponent.
 
-        Those of a text are written with 16 digits and more, without a point or an exponent.
+        Floating numbers are none: as text they have an exponent.
         """
         return any(
-            _is_whole(batch.column(name))
+            pc.any(pc.match_substring_regex(batch.column(0).cast(pa.string()), WHOLE)).as_py()
             for file in self.files.files
             for batch in self.read(file, self._describe(file), {name: "text"}, SAMPLE_ROWS)
         )
@@ -164,7 +164,8 @@ class FileTable:
         for file in self.files.files:
             columns, where = self._describe(file), self.files.describe(file)
             roles.check_drift(stored, columns, where, with_types=self.declares_types)
-            for batch in self._convert(self.read(file, columns, self._as_text(read), rows), where):
+            found = self.read(file, columns, self._as_text(read), rows)
+            for batch in self._convert(found, read, where):
                 for start in range(0, batch.num_rows, rows):
                     yield file.partition, file.add_keys(batch.slice(start, rows), forms)
 
@@ -176,7 +177,9 @@ class FileTable:
             for name, form in forms.items()
         }
 
-    def _convert(self, batches: Iterator[pa.RecordBatch], where: str) -> Iterator[pa.RecordBatch]:
+    def _convert(
+        self, batches: Iterator[pa.RecordBatch], forms: Mapping[str, source.Form], where: str
+    ) -> Iterator[pa.RecordBatch]:
         """Convert what a schema says of the columns; all rows of a column that do not fit."""
         dialect, wrong = self.layout.dialect, dict[str, list[int]]()
         first = self.count_heads() + 1
@@ -184,7 +187,8 @@ class FileTable:
             arrays = dict(zip(batch.schema.names, batch.columns, strict=True))
             for name in arrays.keys() & dialect.columns.keys():
                 said = dialect.columns[name]
-                if needs_text(said, dialect):
+                # An untyped file may hold texts where the one of the schema held numbers.
+                if needs_text(said, dialect) or forms.get(name) == "number":
                     cells, missing = arrays[name], self.layout.missing
                     arrays[name], bad = convert_cells(cells, said, dialect, missing)
                     if len(bad):
@@ -322,12 +326,6 @@ def as_exact(column: pa.Array) -> AnyArray | source.Coded:
     numbers = as_numbers(column)
     is_rounded = pa.types.is_integer(column.type) and numbers.dtype.kind == "f"
     return as_coded(column) if is_rounded and is_beyond(numbers) else numbers
-
-
-def _is_whole(cells: pa.Array) -> bool:
-    if pa.types.is_string(cells.type):
-        return bool(pc.any(pc.match_substring_regex(cells, WHOLE)).as_py())
-    return pa.types.is_decimal(cells.type) and cells.type.scale <= 0
 
 
 def as_coded(column: pa.Array, *, is_boolean: bool = False) -> source.Coded:
