@@ -42,7 +42,7 @@ def factor_predictor(predictor: FloatArray) -> tuple[FloatArray, FloatArray]:
     Raises
     ------
     InputError
-        If the predictor is not a finite matrix, or is zero.
+        If the predictor is not a matrix of finite squares, or is zero.
 
     Examples
     --------
@@ -51,10 +51,11 @@ def factor_predictor(predictor: FloatArray) -> tuple[FloatArray, FloatArray]:
     array([ 1., -1.])
     """
     a = np.asarray(predictor, np.float64)
-    if a.ndim != 2 or a.size == 0 or not np.isfinite(a).all():
+    # Of its squares, too: the bound of what rounding costs is made of them.
+    if a.ndim != 2 or a.size == 0 or not np.isfinite(np.linalg.norm(a)):
         raise InputError(
-            f"The predictor has shape {a.shape} or holds values that are not finite.",
-            remedy="Give a finite matrix of shape (n_features, n_desired).",
+            f"The predictor has shape {a.shape}, or the sum of its squares is not finite.",
+            remedy="Give a matrix of shape (n_features, n_desired), of values far below 1e154.",
             code="predictor",
         )
     _, s, right = np.linalg.svd(a, full_matrices=False)
