@@ -42,7 +42,7 @@ def factor_predictor(predictor: FloatArray) -> tuple[FloatArray, FloatArray]:
     Raises
     ------
     InputError
-        If the predictor is not a matrix of finite squares, or is zero.
+        If the predictor is not a matrix of values below 1e150, or is zero.
 
     Examples
     --------
@@ -51,11 +51,11 @@ def factor_predictor(predictor: FloatArray) -> tuple[FloatArray, FloatArray]:
     array([ 1., -1.])
     """
     a = np.asarray(predictor, np.float64)
-    # Of its squares, too: the bound of what rounding costs is made of them.
-    if a.ndim != 2 or a.size == 0 or not np.isfinite(np.linalg.norm(a)):
+    # The bound of what rounding costs adds up squares, which are to be finite.
+    if a.ndim != 2 or a.size == 0 or not (np.abs(a) < 1e150).all():
         raise InputError(
-            f"The predictor has shape {a.shape}, or the sum of its squares is not finite.",
-            remedy="Give a matrix of shape (n_features, n_desired), of values far below 1e154.",
+            f"The predictor has shape {a.shape}, or holds values that are not below 1e150.",
+            remedy="Give a matrix of shape (n_features, n_desired); scale what it predicts.",
             code="predictor",
         )
     _, s, right = np.linalg.svd(a, full_matrices=False)
