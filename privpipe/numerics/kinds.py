@@ -18,10 +18,10 @@ MOST_CODES = 64
 """Most different values of integers that are read as classes."""
 
 
-def is_beyond(values: AnyArray) -> bool:
+def is_large(values: AnyArray) -> bool:
     """Whether some numbers are so large that float64 does not hold every whole one.
 
-    >>> is_beyond(np.array([1.0, np.nan])), is_beyond(np.array([-(2**53)]))
+    >>> is_large(np.array([1.0, np.nan])), is_large(np.array([-(2**53)]))
     (False, True)
     """
     return bool(((values >= 2**53) | (values <= -(2**53))).any())

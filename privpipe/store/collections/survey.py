@@ -12,7 +12,7 @@ import pandas as pd
 
 from privpipe.errors import InputError
 from privpipe.fitted_names import natural_order, write_category
-from privpipe.numerics.kinds import are_classes, has_missing, is_beyond
+from privpipe.numerics.kinds import are_classes, has_missing, is_large
 from privpipe.protocols import AnyArray
 from privpipe.records.schema import MISSING, CollectionSchema, Partition, Variable, code_dtype
 from privpipe.store.sources.reading.source import Block, Coded, RecordSource, unstable
@@ -267,7 +267,7 @@ def survey_source(
     for block in source.read(rows, False):
         sizes[block.partition] += block.n_records
         for name, values in block.variables.items():
-            if isinstance(values, Coded) or is_beyond(values):
+            if isinstance(values, Coded) or is_large(values):
                 wide[name] = not isinstance(values, Coded) and values.dtype.kind == "f"
         for counter in counters.values():
             counter.add(block)

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from privpipe.errors import InputError, OptionError, SourceError
-from privpipe.numerics.kinds import is_beyond
+from privpipe.numerics.kinds import is_large
 from privpipe.protocols import AnyArray
 from privpipe.store.access.location import guard_read, shown
 from privpipe.store.sources.reading import roles, source
@@ -325,7 +325,7 @@ def as_exact(column: pa.Array) -> AnyArray | source.Coded:
     """A numeric column as `as_numbers` gives it, or coded where that would round integers."""
     numbers = as_numbers(column)
     is_rounded = pa.types.is_integer(column.type) and numbers.dtype.kind == "f"
-    return as_coded(column) if is_rounded and is_beyond(numbers) else numbers
+    return as_coded(column) if is_rounded and is_large(numbers) else numbers
 
 
 def as_coded(column: pa.Array, *, is_boolean: bool = False) -> source.Coded:
