@@ -361,10 +361,10 @@ def _check_variables(
         is_read = column.name in (*layout.categorical, *(layout.numeric if column.is_date else ()))
         if is_nested or (column.kind == "other" and not is_read):
             problem = "holds lists or structures" if is_nested else "is neither number nor text"
-            way = "store one value per record" if is_nested else "make it --categorical"
+            way = "Store one value per record" if is_nested else "Make it --categorical"
             raise InputError(
                 f"The variable {column.label!r} of {where} {problem} ({column.type_name}).",
-                remedy=f"Leave it out with --drop, or {way}.",
+                remedy=f"{way}, or leave it out with --drop.",
                 code="column-type",
             )
 
