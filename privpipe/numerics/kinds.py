@@ -21,10 +21,11 @@ MOST_CODES = 64
 def is_large(values: AnyArray) -> bool:
     """Whether some numbers are so large that float64 does not hold every whole one.
 
-    >>> is_large(np.array([1.0, np.nan])), is_large(np.array([-(2**53)]))
+    >>> is_large(np.array([1.0, np.nan], np.float16)), is_large(np.array([-(2**53)]))
     (False, True)
     """
-    return bool(((values >= 2**53) | (values <= -(2**53))).any())
+    # As float64: of float16 the bound would overflow, and the least int64 has no absolute value.
+    return bool((np.abs(values, dtype=np.float64) >= 2**53).any())
 
 
 def are_classes(kinds: AnyArray) -> bool:
