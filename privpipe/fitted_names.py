@@ -87,7 +87,7 @@ def by_name(fitted: Any, x: Any) -> Any:
     # Of a map without names, too: a table that comes back has room for one of two that are equal.
     columns = columns_of(x) if (names := names_of(fitted)) else distinct_columns(x)
     if getattr(x, "ndim", 2) == 1 and hasattr(x, "index"):  # one record of a data frame
-        columns = tuple(x.index) if all(isinstance(name, str) for name in x.index) else ()
+        columns = _as_names(x.index)
     # Plain arrays are taken as they are; only a table whose columns have names can be reordered.
     if not names or not columns or columns == names:
         return x
@@ -164,8 +164,21 @@ def columns_of(x: Any) -> tuple[str, ...]:
     if found is None and len(dims) == 2 and dims[1] in getattr(x, "coords", ()):
         # Xarray names its columns by a coordinate of the second dimension.
         found = x.coords[dims[1]].to_numpy().tolist()
-    columns = () if found is None or callable(found) else tuple(found)
-    return columns if all(isinstance(name, str) for name in columns) else ()
+    return _as_names(() if found is None or callable(found) else tuple(found))
+
+
+def _as_names(labels: Sequence[Any]) -> tuple[str, ...]:
+    """Labels of text; none for others, which are read by place, so that their order must be one."""
+    if all(isinstance(name, str) for name in labels):
+        return tuple(labels)
+    with suppress(TypeError):  # of mixed kinds
+        if list(labels) == sorted(labels) or len(set(labels)) < len(labels):
+            return ()
+    raise InputError(
+        "The columns are not named by text alone and are in no ascending order.",
+        remedy="Name them by text, as df.columns.astype(str) does, or bring them into order.",
+        code="columns",
+    )
 
 
 def distinct_columns(x: Any) -> tuple[str, ...]:

@@ -51,18 +51,21 @@ def check_application(
     Raises
     ------
     OptionError
-        If the model does not know the run that it comes from.
+        If the model does not know the run that it comes from, or what is vouched for is unknown.
     InputError
         If columns are missing.
     GateError
         If the records differ from the training records by more than ``[gate] drift_max``.
     """
     options = _read_run(read_model_header(model), model)
+    check.check_vouched(options, vouch)  # before the file is read
     training = options.training_path
     incoming = _ingest_next(source, release, training)
     is_public = options.training is not None and options.training.public
-    # What no label judges is answered for by name, as in a configuration.
-    vouched = tuple(dict.fromkeys((*options.audit.vouched, *vouch)))
+    # What no label judges is answered for by name, as in a configuration; older ones were not
+    # checked.
+    stored = (name for name in options.audit.vouched if name in options.vouchable)
+    vouched = tuple(dict.fromkeys((*stored, *vouch)))
     options = options.change("collection", path=incoming).change("release", path=release)
     options = options.change("audit", vouched=vouched).model_copy(
         update={"training": TrainingSection(path=training, public=is_public)}

@@ -1,8 +1,9 @@
 """Whether whole numbers are classes or numbers: one rule, where no one has said.
 
 Text and truth values are classes, numbers with a decimal type are numbers. Integers may be either:
-with at most `MOST_CODES` different values they are read as classes, with more as numbers. Whoever
-reads integers other than 0 and 1 so has guessed, and says so (`GuessWarning`).
+with at most `MOST_CODES` different values, none below -1, they are read as classes, else as
+numbers. Beside two other classes -1 is missing. Whoever reads integers other than 0 and 1 so has
+guessed, and says so (`GuessWarning`).
 """
 
 import math
@@ -17,13 +18,23 @@ MOST_CODES = 64
 """Most different values of integers that are read as classes."""
 
 
-def are_classes(n_different: int) -> bool:
-    """The rule itself, for integers of so many different values.
+def is_large(values: AnyArray) -> bool:
+    """Whether some numbers are so large that float64 does not hold every whole one.
 
-    >>> are_classes(10), are_classes(65)
-    (True, False)
+    >>> is_large(np.array([1.0, np.nan], np.float16)), is_large(np.array([-(2**53)]))
+    (False, True)
     """
-    return n_different <= MOST_CODES
+    # As float64: of float16 the bound would overflow, and the least int64 has no absolute value.
+    return bool((np.abs(values, dtype=np.float64) >= 2**53).any())
+
+
+def are_classes(kinds: AnyArray) -> bool:
+    """The rule itself, for the different values of integers, ascending.
+
+    >>> are_classes(np.arange(-1, 10)), are_classes(np.arange(65)), are_classes(np.array([-5, 5]))
+    (True, False, False)
+    """
+    return len(kinds) <= MOST_CODES and bool((kinds >= -1).all())
 
 
 def guess_classes(values: IntArray, name: str, remedy: str) -> bool:
@@ -51,7 +62,7 @@ def guess_classes(values: IntArray, name: str, remedy: str) -> bool:
     True
     """
     kinds = np.unique(values)
-    found = bool(are_classes(len(kinds)) and (kinds >= -1).all())
+    found = are_classes(kinds)
     if kinds.tolist() not in ([0], [1], [0, 1]):
         gone = ", -1 being missing" if found and has_missing(kinds) else ""
         warnings.warn(
@@ -63,7 +74,7 @@ def guess_classes(values: IntArray, name: str, remedy: str) -> bool:
     return found
 
 
-def has_missing(kinds: IntArray) -> bool:
+def has_missing(kinds: AnyArray) -> bool:
     """Whether -1 means that there is no class: it is the least of at least three.
 
     >>> has_missing(np.array([-1, 1])), has_missing(np.array([-1, 0, 1]))

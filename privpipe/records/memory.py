@@ -134,8 +134,7 @@ class Records(ShardsInTurn):
             raise InputError("features has no records.", remedy="Give at least one record.")
         if n_shards < 1:
             raise OptionError(f"n_shards is {n_shards}.", remedy="Use 1 or more.")
-        kinds = {**dict.fromkeys(as_names(categorical), True)}
-        kinds |= dict.fromkeys(as_names(numeric), False)
+        kinds = dict.fromkeys(as_names(categorical), True) | dict.fromkeys(as_names(numeric), False)
         d, d_columns = _as_columns(desired, "desired", len(x), kinds)
         c, c_columns = _as_columns(confidential, "confidential", len(x), kinds)
         _check_kinds(as_names(categorical), as_names(numeric), (*d_columns, *c_columns))

@@ -457,6 +457,8 @@ def test_plan_attacks__names_each_attack_once() -> None:
         ({"columns": (Column("a"), Column("b"))}, "2 columns are named"),
         ({"columns": (Column("a"), Column("a")), "confidential": np.ones((200, 2))}, "distinct"),
         ({"confidential": np.ones((200, 0))}, "Give one column"),
+        ({"desired": np.ones(200)}, r"desired is a ndarray.*Give Auxiliary\(included"),
+        ({"auxiliary": [[0.5]] * 200}, "auxiliary is a list"),
     ],
 )
 def test_prepare_evidence__refuses_without_telling_a_label(change, match) -> None:

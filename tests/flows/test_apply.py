@@ -16,6 +16,7 @@ import pytest
 import privpipe.flows.release_flow
 from privpipe.command import run_command
 from privpipe.errors import GateError, GuessWarning, InputError, OptionError
+from privpipe.flows import apply_flow
 from privpipe.flows.apply_flow import check_application
 from privpipe.pipeline.runs.earlier import find_earlier
 from privpipe.pipeline.runs.run_options import RunOptions
@@ -115,6 +116,21 @@ def test_apply__of_new_records_without_labels_in_another_order(model, tmp_path, 
     write_european(make_people(301, 3)[NAMES], tmp_path / "next.csv")
     with pytest.raises(Exception, match="exists and is of another configuration"):
         run_command.apply_command(model, source, str(tmp_path / "next.zarr"))
+
+
+def test_apply__vouches_for_nothing_that_is_not_shown(model: str, tmp_path: Path) -> None:
+    """A misspelled name was passed over. One of a stored model still is: no one can correct it."""
+    source = str(write_european(make_people(300, 2)[NAMES], tmp_path / "next.csv"))
+    with pytest.raises(OptionError, match="vouched has no 'ordre'"):
+        run_command.apply_command(model, source, str(tmp_path / "next.zarr"), ("ordre",))
+    assert not [*tmp_path.glob("next.*.zarr")]  # before the file was read
+    header, read = read_model_header(model), apply_flow.read_model_header
+    header["run"]["audit"]["vouched"] = ["nope", "order"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(apply_flow, "read_model_header", lambda _: header)
+        options, _ = check_application(model, source, str(tmp_path / "next.zarr"), ("withheld",))
+    assert read is apply_flow.read_model_header
+    assert options.audit.vouched == ("order", "withheld")
 
 
 def test_apply__of_records_that_an_earlier_release_of_the_model_holds_too(

@@ -14,7 +14,7 @@ from privpipe.pipeline.runs.approval import approve_release, read_approval, writ
 from privpipe.pipeline.runs.configuration_file import read_options
 from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.pipeline.stages import diagnosis
-from privpipe.pipeline.stages.check import check_stage
+from privpipe.pipeline.stages.check import check_stage, check_vouched
 from privpipe.store.access.workspace import RunState, write_state
 from tests.gate.leaky_runs import make_leaky_options, make_records, write_records
 from tests.store.serial_run import run_serially, serial_flows
@@ -49,6 +49,17 @@ def check(folder: Path, records: dict[str, np.ndarray], **changes: Any) -> RunOp
     options = make_leaky_options(folder, **changes)
     check_stage(options)
     return options
+
+
+def test_check__vouches_for_nothing_that_is_not_shown(tmp_path: Path) -> None:
+    """A misspelled name was passed over, and the run refused for what it meant, hours later."""
+    with pytest.raises(OptionError, match="vouched has no 'ordre', did you mean 'order'") as caught:
+        check(tmp_path, make_records(200), audit={"vouched": ("order", "ordre")})
+    assert "order, partitions, withheld, earlier" in str(caught.value.remedy)
+    known = ("order", "partitions", "withheld", "earlier", "club")
+    with pytest.raises(OptionError, match="has no 'club'"):
+        check_vouched(make_leaky_options(tmp_path), known)
+    check_vouched(make_leaky_options(tmp_path, release={"include": ["club"]}), known)
 
 
 def test_check__one_class_is_refused(tmp_path: Path) -> None:

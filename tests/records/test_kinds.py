@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tracemalloc
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -11,9 +12,11 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from privpipe import Records, fit_leace_eraser, ingest, open_collection
+from privpipe import Records, SourceLayout, fit_leace_eraser, ingest, open_collection
 from privpipe.attacks.adversaries.preparation import code_targets, prepare_evidence
 from privpipe.errors import GuessWarning, InputError, OptionError
+from privpipe.protocols import Column
+from privpipe.store.collections.growing_collection import append_partition, open_whole_collection
 from privpipe.store.collections.ingest import IngestOptions
 
 FOUR = np.arange(80) % 4
@@ -47,6 +50,10 @@ def kinds_of(tmp_path, values):
         (np.arange(80) % 65, False, 3),
         (np.arange(80) % 11 - 5, False, 3),
         (FOUR.astype(np.uint8), True, 3),
+        (np.arange(80) % 3 - 1, True, 3),
+        (FOUR - 1, True, 3),
+        (np.arange(80) % 2 * 8 - 5, False, 3),
+        (np.arange(80) % 2 * 6 - 1, True, 3),
     ],
 )
 def test_integers__are_one_thing_for_all_readers(tmp_path, values, classes, n_said):
@@ -94,6 +101,54 @@ def test_records__minus_one_is_missing_beside_two_classes():
         records = Records(x, desired=np.array([-1, 0, 1, 1, 0, -1]))
     (shard,) = records.shards()
     np.testing.assert_array_equal(shard.desired[:, 0], [np.nan, 0, 1, 1, 0, np.nan])
+
+
+def test_ingest__minus_one_is_missing_beside_two_classes(tmp_path):
+    """It was a measurement for ingest, while records left such labels out."""
+    x, y = np.ones((80, 2)), np.arange(80) % 3 - 1
+    for suffix, write in ("npz", np.savez), ("csv", write_labels):
+        write(tmp_path / f"s.{suffix}", X=x, y=y)
+        options = IngestOptions(layout=SourceLayout(labels=("y",)))
+        with pytest.warns(GuessWarning, match=r"^y \(-1 being missing\): .* stored as classes"):
+            ingest(tmp_path / f"s.{suffix}", tmp_path / f"{suffix}.zarr", options)
+        made = open_collection(tmp_path / f"{suffix}.zarr", confidential="y")
+        assert made.schema.confidential == (Column("y", 2, ("0", "1")),)
+        with pytest.warns(GuessWarning):
+            (kept,) = Records(x, confidential=y).shards()
+        np.testing.assert_array_equal(made.shard(0).confidential, kept.confidential)
+        # Who says that it is a class keeps it.
+        said = replace(options, categorical=("y",))
+        found = ingest(tmp_path / f"s.{suffix}", tmp_path / f"{suffix}-said.zarr", said)
+        assert found.variables[0].categories == ("-1", "0", "1")
+
+
+def write_labels(path, X, y):
+    pd.DataFrame({"a": X[:, 0], "b": X[:, 1], "y": y}).to_csv(path, index=False)
+
+
+def test_append__minus_one_is_what_it_was_in_the_first_partition(tmp_path):
+    """Classes without -1, classes with it, and numbers stay what they are."""
+    firsts = {"missing": [-1, 0, 1], "none": [0, 1], "class": [-1, 1]}
+    for name, values in firsts.items():
+        first, later = np.resize(values, 60), np.resize([-1, *values], 60)
+        for number, y in enumerate((first, later)):
+            np.savez(tmp_path / f"{name}{number}.npz", X=np.eye(60, 2) + number, y=y)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", GuessWarning)
+                append_partition(
+                    str(tmp_path / f"{name}{number}.npz"),
+                    str(tmp_path / f"{name}.zarr"),
+                    str(number),
+                    f"2026-01-0{number + 1}",
+                )
+        grown = open_whole_collection(tmp_path / f"{name}.zarr", confidential="y")
+        expected = np.r_[first, later].astype(float)
+        expected[expected == -1] = -1 if name == "class" else np.nan
+        stored = np.array(grown.schema.confidential[0].categories, float)
+        (codes,) = (np.concatenate([s.confidential[:, 0] for s in grown.shards()]),)
+        known = ~np.isnan(codes)
+        np.testing.assert_array_equal(known, ~np.isnan(expected))
+        np.testing.assert_array_equal(stored[codes[known].astype(int)], expected[known])
 
 
 def test_ingest__names_what_it_guessed(tmp_path):

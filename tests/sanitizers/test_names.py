@@ -90,6 +90,45 @@ def test_apply__gives_back_the_kind_of_table_that_it_got(frame, fitted):
         fitted.apply(xr.Dataset.from_dataframe(frame))
 
 
+@pytest.mark.parametrize(
+    "labels",
+    [
+        [0, 1, 2, 3],
+        [5, 7, 8, 9],
+        [0.5, 1.5, 2.5, 3.5],
+        pd.MultiIndex.from_product([["a", "b"], ["x", "y"]]),
+        pd.date_range("2026", periods=4),
+    ],
+    ids=["counted", "whole", "numbers", "levels", "dates"],
+)
+def test_columns__that_are_named_by_no_text_are_in_one_order(frame, labels):
+    """They were read by place, whatever their order: a column was released as another."""
+    plain = Records(frame.to_numpy(), confidential=frame["age"].to_numpy() > 0)
+    frame.columns = labels
+    records = Records(frame, confidential=frame.iloc[:, 2].to_numpy() > 0)
+    known, expected = fit_leace_eraser(records), fit_leace_eraser(plain).apply(frame.to_numpy())
+    np.testing.assert_array_equal(known.apply(frame), expected)
+    np.testing.assert_allclose(known.apply(frame.iloc[3]), expected[3])
+    turned = frame.iloc[:, [2, 0, 1, 3]]
+    for given in (turned, turned.iloc[3], dask.dataframe.from_pandas(turned.iloc[:, ::-1])):
+        with pytest.raises(InputError, match="not named by text alone"):
+            known.apply(given)
+    with pytest.raises(InputError, match="not named by text alone"):
+        Records(turned)
+    # The remedy: names of text.
+    named = fit_leace_eraser(
+        Records(frame.set_axis(NAMES, axis=1), confidential=frame.iloc[:, 2].to_numpy() > 0)
+    )
+    released = named.apply(turned.set_axis(["age", "height", "weight", "dose"], axis=1))
+    np.testing.assert_allclose(released[NAMES], expected)
+
+
+def test_columns__of_text_and_numbers_are_refused(frame):
+    frame.columns = ["height", 1, "age", 3]
+    with pytest.raises(InputError, match=r"columns\.astype\(str\)"):
+        Records(frame)
+
+
 def test_apply__refuses_columns_that_are_missing_or_too_many(frame, fitted):
     with pytest.raises(InputError, match="lack 'age'; have too many 'aeg'"):
         fitted.apply(frame.rename(columns={"age": "aeg"}))

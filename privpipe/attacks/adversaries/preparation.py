@@ -99,6 +99,12 @@ def prepare_evidence(
         allowed = f"Give some of: {', '.join(KnownInputs.__annotations__)}."
         raise OptionError(f"No attack reads {min(strange)!r}.", remedy=allowed)
     features, groups, seen = known.get("features"), known.get("groups"), known.get("seen")
+    for name, of_columns in {n: known.get(n) for n in ("auxiliary", "desired")}.items():
+        if not isinstance(of_columns, Auxiliary | None):
+            raise InputError(
+                f"{name} is a {type(of_columns).__name__}, which does not say its columns' kinds.",
+                remedy=f"Give Auxiliary(included=..., columns=...) of {Auxiliary.__module__}.",
+            )
     auxiliary = known.get("auxiliary") or Auxiliary()
     desired, places = known.get("desired") or Auxiliary(), known.get("places")
     given = {"released": released, "raw": known.get("raw"), "noise": known.get("noise")}

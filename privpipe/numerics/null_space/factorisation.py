@@ -42,7 +42,7 @@ def factor_predictor(predictor: FloatArray) -> tuple[FloatArray, FloatArray]:
     Raises
     ------
     InputError
-        If the predictor is not a finite matrix, or is zero.
+        If the predictor is not a matrix of values below 1e150, or is zero.
 
     Examples
     --------
@@ -51,10 +51,11 @@ def factor_predictor(predictor: FloatArray) -> tuple[FloatArray, FloatArray]:
     array([ 1., -1.])
     """
     a = np.asarray(predictor, np.float64)
-    if a.ndim != 2 or a.size == 0 or not np.isfinite(a).all():
+    # The bound of what rounding costs adds up squares, which are to be finite.
+    if a.ndim != 2 or a.size == 0 or not (np.abs(a) < 1e150).all():
         raise InputError(
-            f"The predictor has shape {a.shape} or holds values that are not finite.",
-            remedy="Give a finite matrix of shape (n_features, n_desired).",
+            f"The predictor has shape {a.shape}, or holds values that are not below 1e150.",
+            remedy="Give a matrix of shape (n_features, n_desired); scale what it predicts.",
             code="predictor",
         )
     _, s, right = np.linalg.svd(a, full_matrices=False)

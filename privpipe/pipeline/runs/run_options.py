@@ -298,6 +298,11 @@ class RunOptions(DescribedBelow, BaseModel):
         """Where the training records are."""
         return self.collection.path if self.training is None else self.training.path
 
+    @property
+    def vouchable(self) -> tuple[str, ...]:
+        """What ``[audit] vouched`` may name."""
+        return (*self.release.include, "order", "partitions", "withheld", "earlier")
+
     def change(self, section: str, **keys: Any) -> "RunOptions":
         """The same with other values of some keys of a section, which are not validated again."""
         return self.model_copy(update={section: getattr(self, section).model_copy(update=keys)})

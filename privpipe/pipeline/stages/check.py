@@ -3,7 +3,7 @@
 import os
 import secrets
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from dask.utils import format_bytes
@@ -16,6 +16,7 @@ from privpipe.pipeline.runs.run import Run, find_attack_options, list_groups, no
 from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.pipeline.stages.forecast import check_gate, refuse_constant
 from privpipe.protocols import Method, Role
+from privpipe.records.schema import explain_unknown
 from privpipe.report.audit_text import say
 from privpipe.sanitizers import METHODS
 from privpipe.store.access.location import join, local_path, shown
@@ -55,6 +56,7 @@ def check_stage(options: RunOptions) -> Run:
         _check_surrogate(options, method)
     for name in options.release.include:
         _check_included(name, roles)
+    check_vouched(options, options.audit.vouched)
     collection, training = _open(options, method, roles)
     state = RunState(
         # Short, since it is in every Dask key and receipt: it distinguishes the runs that meet on
@@ -87,6 +89,12 @@ def check_stage(options: RunOptions) -> Run:
         spend.check_limit(run, epsilon)
     earlier.open_named(run)  # last: it opens other releases
     return run
+
+
+def check_vouched(options: RunOptions, names: Sequence[str]) -> None:
+    """Refuse what is vouched for and not released: a misspelled name would vouch for nothing."""
+    for name in sorted({*names} - {*options.vouchable}):
+        raise explain_unknown("[audit] vouched has no", name, options.vouchable, OptionError)
 
 
 def _find_roles(options: RunOptions) -> dict[Role, tuple[str, ...]]:

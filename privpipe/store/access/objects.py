@@ -6,6 +6,7 @@ system has (a rename, a private folder) go by the path that `local_path` gives.
 """
 
 import asyncio
+import errno
 import math
 import os
 import re
@@ -357,15 +358,22 @@ def list_keys(store: Store, prefix: str = "", *, unfinished: bool = False) -> li
 
 
 def list_names(url: str) -> list[str]:
-    """Names of what is in a folder, folders too, sorted; empty where there is none."""
+    """Names of what is in a folder, folders too, sorted; empty where there is none.
+
+    Links in a circle lead to none.
+    """
     path = location.local_path(url)
-    with suppress(FileNotFoundError, NotADirectoryError):
+    try:
         if path is not None:
             return sorted(os.listdir(path))
         file_system, remote = fsspec.core.url_to_fs(url)
         file_system.invalidate_cache()  # another may have made something since
         listed = file_system.ls(remote, detail=False)
         return sorted({str(one).rstrip("/").rpartition("/")[2] for one in listed})
+    except OSError as error:
+        is_missing = isinstance(error, FileNotFoundError | NotADirectoryError)
+        if not is_missing and error.errno != errno.ELOOP:
+            raise
     return []
 
 

@@ -313,10 +313,7 @@ class Collection(ShardsInTurn):
         return self._tabulate(partial(self.read, start=start, stop=stop), stop - start)
 
     def _tabulate(self, read: Callable[[str], AnyArray], n_records: int) -> IntArray:
-        table = np.empty((n_records, len(self.attributes)), np.int64)
-        for j, name in enumerate(self.attributes):
-            table[:, j] = read(name)
-        return table
+        return np.column_stack([np.empty((n_records, 0), np.int64), *map(read, self.attributes)])
 
     def _features(self, read: Callable[[str], AnyArray], n: int) -> FloatArray:
         """Features, or indicators of the attributes, of what an array is read from by name."""

@@ -236,9 +236,8 @@ def _watch(source: RecordSource, listen: Listener, n_records: int) -> RecordSour
 
 def _say_guesses(coders: Sequence[Coder]) -> None:
     """Name the variables of whole numbers, which may be classes or numbers."""
-    guessed = [coder.variable for coder in coders if coder.is_guess]
-    classes = [one.name for one in guessed if one.categories is not None]
-    numbers = [one.name for one in guessed if one.categories is None]
+    classes = [one.guess for one in coders if one.guess and one.variable.categories is not None]
+    numbers = [one.guess for one in coders if one.guess and one.variable.categories is None]
     # A guess is said with the option that overrules it.
     for what, way, names in (("classes", "numeric", classes), ("numbers", "categorical", numbers)):
         if names:

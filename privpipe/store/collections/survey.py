@@ -12,7 +12,7 @@ import pandas as pd
 
 from privpipe.errors import InputError
 from privpipe.fitted_names import natural_order, write_category
-from privpipe.numerics.kinds import are_classes
+from privpipe.numerics.kinds import are_classes, has_missing, is_large
 from privpipe.protocols import AnyArray
 from privpipe.records.schema import MISSING, CollectionSchema, Partition, Variable, code_dtype
 from privpipe.store.sources.reading.source import Block, Coded, RecordSource, unstable
@@ -38,14 +38,14 @@ class Coder:
         What is stored.
     has_pool
         Whether values that are no category of their own belong to `POOLED`.
-    is_guess
-        Whether its values are whole numbers other than 0 and 1, of which it was not said whether
-        they are categories.
+    guess
+        What messages call it, where its values are whole numbers other than 0 and 1, of which it
+        was not said whether they are categories; else empty.
     """
 
     variable: Variable
     has_pool: bool = False
-    is_guess: bool = False
+    guess: str = ""
 
     def encode(self, values: AnyArray | Coded) -> AnyArray:
         """Codes of a categorical variable, numbers of a numeric one, in the stored dtype.
@@ -60,7 +60,9 @@ class Coder:
             assert not isinstance(values, Coded), "text has categories"
             return values.astype(dtype)
         coded = code_values(values)
-        known = {name: code for code, name in enumerate(self.variable.categories)}
+        # Of whole numbers -1 is missing where it is no category.
+        known = {} if isinstance(values, Coded) else {"-1": MISSING}
+        known |= {name: code for code, name in enumerate(self.variable.categories)}
         default = known[POOLED] if self.has_pool else None
         table = [known.get(name, default) for name in coded.names]
         unknown = [code for code, place in enumerate(table) if place is None]
@@ -227,8 +229,9 @@ def survey_source(
 ) -> Survey:
     """Read the variables of a source once.
 
-    Booleans, text, and whole numbers of at most 64 different values are categorical, other
-    numbers numeric, unless forced. Of whole numbers this is a guess, and those are named.
+    Booleans, text, and whole numbers of at most 64 different values, none below -1, are
+    categorical, other numbers numeric, unless forced. Of whole numbers this is a guess, and those
+    are named; -1 is missing beside two others of them.
 
     Parameters
     ----------
@@ -260,20 +263,34 @@ def survey_source(
         if one.name in categorical or (one.name not in numeric and one.kind != "number")
     }
     sizes = [0] * len(source.partitions)
+    wide = dict[str, bool]()  # by numbers that float64 may round, whether reading may have done so
     for block in source.read(rows, False):
         sizes[block.partition] += block.n_records
+        for name, values in block.variables.items():
+            if isinstance(values, Coded) or is_large(values):
+                wide[name] = not isinstance(values, Coded) and values.dtype.kind == "f"
         for counter in counters.values():
             counter.add(block)
     coders, pooled = list[Coder](), dict[str, int]()
     for variable in source.variables:
-        found = counters.get(variable.name)
-        is_guess = found is not None and found.may_be_numbers and bool({*found.counts} - {"0", "1"})
-        if found is None or not found.is_categorical:
-            coders.append(Coder(Variable(variable.name, "float64"), is_guess=is_guess))
+        found = counters.get(name := variable.name)
+        guess = name if found and found.may_be_numbers and {*found.counts} - {"0", "1"} else ""
+        is_number = found is None or not found.is_categorical
+        if name in wide and (source.rounds(name) if wide[name] else is_number):
+            raise InputError(
+                f"{name!r} holds whole numbers of 2**53 and more, which float64 would round.",
+                remedy='Make it --categorical (kind = "text"), or store smaller or floating ones.',
+                code="rounded-key",
+            )
+        if found is None or is_number:
+            coders.append(Coder(Variable(name, "float64"), guess=guess))
             continue
-        names, pooled[variable.name] = pool_rare(found.counts, least_count, variable.name)
-        coded = Variable(variable.name, code_dtype(len(names)), names)
-        coders.append(Coder(coded, pooled[variable.name] > 0, is_guess))
+        if variable.kind == "integer" and has_missing(found.kinds):
+            del found.counts["-1"]
+            guess = guess and f"{guess} (-1 being missing)"
+        names, pooled[name] = pool_rare(found.counts, least_count, name)
+        coded = Variable(name, code_dtype(len(names)), names)
+        coders.append(Coder(coded, pooled[name] > 0, guess))
     partitions = map(Partition, source.partitions, accumulate(sizes, initial=0), sizes)
     return Survey(tuple(partitions), tuple(coders), pooled)
 
@@ -287,13 +304,16 @@ class _Counter:
     counts: Counter[str] = field(default_factory=Counter)
     is_categorical: bool = True
 
+    @property
+    def kinds(self) -> AnyArray:
+        """Different values of whole numbers, ascending."""
+        return np.sort([*map(float, self.counts)])  # of exact ones two may be one number here
+
     def add(self, block: Block) -> None:
         if not self.is_categorical:
             return
         self.counts.update(count_values(block.variables[self.name]))
         if self.may_be_numbers:
-            # Numbers below zero besides a pair such as -1 and 1 are measurements, not classes.
-            is_signed = len(self.counts) > 2 and any(name.startswith("-") for name in self.counts)
-            self.is_categorical = are_classes(len(self.counts)) and not is_signed
+            self.is_categorical = are_classes(self.kinds)
         if self.is_categorical and len(self.counts) > MAX_DISTINCT:
             raise too_many(self.name, MAX_DISTINCT)

@@ -361,8 +361,4 @@ def _check_header(schema: pa.Schema, layout: SourceLayout, where: str) -> bool:
 
 
 def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+    return re.match(NUMBER, text) is not None

@@ -134,11 +134,9 @@ class SqliteTable(OneOfSeveral):
         """Read columns; see `FileTable.read`."""
         schema, table = self.guard(file, lambda: self._schema(file)), _quoted(self.choose(file))
         chosen = pa.schema([schema.field(name) for name in forms] or schema)
-        # Numbers among texts are texts: SQLite makes them.
-        names = ", ".join(
-            f"CAST({_quoted(one.name)} AS TEXT)" if one.type == "string" else _quoted(one.name)
-            for one in chosen
-        )
+        # Numbers among texts are texts, whole ones among others floating ones: SQLite makes them.
+        casts = {pa.string(): "CAST({} AS TEXT)", pa.float64(): "CAST({} AS REAL)"}
+        names = ", ".join(casts.get(c.type, "{}").format(_quoted(c.name)) for c in chosen)
         with closing(self._connect(file)) as database:
             found = database.execute(f"SELECT {names} FROM {table}")
             while block := self.guard(file, lambda: found.fetchmany(rows)):

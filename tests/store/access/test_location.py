@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from pathlib import Path
 
 import google_crc32c
@@ -12,7 +13,7 @@ from zarr.storage import MemoryStore
 
 from privpipe.errors import OptionError
 from privpipe.store.access.location import explain_unreachable, local_path
-from privpipe.store.access.objects import PIECE, measure_bytes, open_store, write_bytes
+from privpipe.store.access.objects import PIECE, list_names, measure_bytes, open_store, write_bytes
 
 
 def stores(folder: Path) -> list[Store]:
@@ -58,6 +59,25 @@ def test_measure_bytes__finds_nothing_where_there_is_no_object(tmp_path: Path) -
 def test_explain_unreachable__knows_disks(place: str, number: int, code: str) -> None:
     """A full disk was said to need another host, name or credentials."""
     assert explain_unreachable(place, OSError(number, "x")).code == code
+
+
+def test_list_names__of_links_in_a_circle_finds_nothing(tmp_path: Path) -> None:
+    """They ended an erasure, which went through all places of earlier exports."""
+    (tmp_path / "a").symlink_to("b")
+    (tmp_path / "b").symlink_to("a")
+    for place in "a", "a/within", "none", "file/within":
+        (tmp_path / "file").touch()
+        assert list_names(str(tmp_path / place)) == []
+    assert list_names(str(tmp_path)) == ["a", "b", "file"]
+
+
+def test_list_names__says_what_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: str) -> list[str]:
+        raise PermissionError(errno.EACCES, "x")
+
+    monkeypatch.setattr(os, "listdir", refuse)
+    with pytest.raises(PermissionError):
+        list_names("/data")
 
 
 def test_local_path__in_a_folder_that_is_gone(

@@ -31,7 +31,7 @@ MISSING_MARKS: tuple[str, ...] = (*source.MISSING_TEXT, *CELLS["missing"])
 """Cells that mean a missing value wherever they are."""
 
 PHONE = re.compile(r"(\+|00)\d[\d ()/-]{6,}")
-CODE = re.compile(r"\d+[eE]\d+")
+CODE, POWER = re.compile(r"\d+[eE]\d+"), re.compile(r"0|[1-9][eE]\d+")
 MOSTLY = 0.9
 LEAST_JUDGED, MOST_PAIRED = 100, 60
 """Cells by which an identifier is known; columns of which each pair is compared."""
@@ -132,6 +132,7 @@ def _guess_text(counts: Counter[str], dialect: Dialect) -> tuple[ColumnText, Use
     zeros = [name for name in names if re.match(conversions.LOST_ZERO, name)]
     digits = [name for name in names if name.isdecimal() or CODE.fullmatch(name)]
     is_code = len(digits) == len(names) and (zeros or any(map(CODE.fullmatch, names)))
+    is_code = is_code and not all(map(POWER.fullmatch, names))  # 1e30 as programs write numbers
     if is_code or sum(counts[name] for name in names if PHONE.fullmatch(name)) > MOSTLY * n:
         what = "leading zeros" if zeros else "digits with an e, or as of telephones"
         use: Use = "drop" if _is_key(counts) else "variable"

@@ -82,12 +82,16 @@ class TableFiles:
     partitions: tuple[str, ...]
 
     def add_key_columns(self, stored: tuple[TableColumn, ...]) -> tuple[TableColumn, ...]:
-        """Add the Hive keys that files do not hold too: integers where every file has one."""
+        """Add the Hive keys that files do not hold too: integers where every file has one.
+
+        Those that float64 would round are text.
+        """
         found, names = list(stored), {column.name for column in stored}
         for place, (name, _) in enumerate(self.files[0].keys):
             values = [file.keys[place][1] for file in self.files]
             # A file without a value of the key does not make it text.
             whole = all(v is None or v.lstrip("-").isdecimal() for v in values)
+            whole = whole and all(int((v or "0").lstrip("-")) < 2**53 for v in values)
             if name not in names:
                 kind: ColumnKind = "integer" if whole else "text"
                 found.append(TableColumn(name, kind, "folder", optional=True))

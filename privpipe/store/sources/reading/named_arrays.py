@@ -87,9 +87,9 @@ def open_arrays(arrays: Mapping[str, NamedArray], layout: SourceLayout, url: str
     if layout.labels is None:
         _say_left_out(arrays, {name, *keys[:1], *groups, *layout.drop, "target_names"}, url)
     columns = [
-        source.SourceVariable(column, _KINDS[rest[group].dtype.kind])
-        for group, found in groups.items()
-        for column in found
+        source.SourceVariable(c, "text" if c in layout.categorical else _KINDS[rest[k].dtype.kind])
+        for k, found in groups.items()
+        for c in found
     ]
     variables = tuple(one for one in columns if one.name not in layout.drop)
     for variable in variables:
@@ -108,10 +108,10 @@ def open_arrays(arrays: Mapping[str, NamedArray], layout: SourceLayout, url: str
             blocks = _guard(features.blocks(rows), name, url)
         for block, *values in zip(blocks, *tables, strict=True):
             found = {
-                column: _as_values(table if table.ndim == 1 else table[:, j])
+                c: _as_values(table.reshape(len(table), -1)[:, j], c in layout.categorical)
                 for names, table in zip(groups.values(), values, strict=True)
-                for j, column in enumerate(names)
-                if column not in layout.drop
+                for j, c in enumerate(names)
+                if c not in layout.drop
             }
             yield Block(0, len(block), block, found)
 
@@ -221,9 +221,9 @@ def _read_names(arrays: Mapping[str, NamedArray], name: str, count: int) -> tupl
     return tuple(str(value) for block in array.blocks(max(1, count)) for value in _decode(block))
 
 
-def _as_values(values: AnyArray) -> AnyArray | source.Coded:
-    """Numbers as they are, text coded."""
-    if values.dtype.kind not in "USTO":
+def _as_values(values: AnyArray, is_class: bool) -> AnyArray | source.Coded:
+    """Numbers as they are, text and whole numbers that are said to be classes coded."""
+    if values.dtype.kind not in ("USTOiu" if is_class else "USTO"):
         return values.astype(values.dtype.newbyteorder("="), copy=False)
     codes, names = pd.factorize(_decode(values).astype(np.str_).astype(object))
     # How NumPy, pandas and xarray write a missing text.

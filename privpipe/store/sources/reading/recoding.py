@@ -353,7 +353,8 @@ def name_bins(edges: FloatArray, *, is_date: bool = False) -> tuple[str, ...]:
 
 
 def _as_numbers(values: FloatArray | Coded) -> FloatArray:
-    assert not isinstance(values, Coded), "the columns are read as numbers"
+    if isinstance(values, Coded):  # whole numbers that are exact
+        return np.array([*map(float, values.names), np.nan])[values.codes]
     return values.astype(np.float64)
 
 

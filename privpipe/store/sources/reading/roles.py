@@ -357,21 +357,16 @@ def _check_variables(
 ) -> None:
     for column in columns:
         check_variable_name(column.name)
-        if column.type_name.startswith(_NESTED):
-            problem = f"holds lists or structures ({column.type_name})"
-            remedy = "Leave it out with --drop, or store one value per record."
-        elif column.kind == "other" and column.name not in layout.categorical:
-            if column.is_date and column.name in layout.numeric:
-                continue
-            problem = f"is neither number nor text ({column.type_name})"
-            remedy = "Make it --categorical, or leave it out with --drop."
-        else:
-            continue
-        raise InputError(
-            f"The variable {column.label!r} of {where} {problem}.",
-            remedy=remedy,
-            code="column-type",
-        )
+        is_nested = column.type_name.startswith(_NESTED)
+        is_read = column.name in (*layout.categorical, *(layout.numeric if column.is_date else ()))
+        if is_nested or (column.kind == "other" and not is_read):
+            problem = "holds lists or structures" if is_nested else "is neither number nor text"
+            way = "Store one value per record" if is_nested else "Make it --categorical"
+            raise InputError(
+                f"The variable {column.label!r} of {where} {problem} ({column.type_name}).",
+                remedy=f"{way}, or leave it out with --drop.",
+                code="column-type",
+            )
 
 
 def _kind(column: source.TableColumn, layout: source.SourceLayout) -> source.Kind:

@@ -47,7 +47,8 @@ class Block:
     features : (n_records, n_features)
         Numbers, NaN where missing; no columns where they are not needed.
     variables
-        Values of each variable: numbers (NaN where missing), or coded text.
+        Values of each variable: numbers (NaN where missing), or coded text. Whole numbers that
+        float64 would round are coded text, too.
     """
 
     partition: int
@@ -108,6 +109,8 @@ class RecordSource:
         of at most so many records, none across partitions.
     losses
         What bins lost, by variable that was a number.
+    rounds
+        Called with a variable of floating numbers: whether they are whole ones, maybe rounded.
     """
 
     feature_names: tuple[str, ...]
@@ -117,6 +120,7 @@ class RecordSource:
     partitions: tuple[str, ...]
     read: Callable[[int, bool], Iterator[Block]] = field(repr=False)
     losses: Mapping[str, BinningLoss] = field(default_factory=dict)
+    rounds: Callable[[str], bool] = field(default=lambda _: False, repr=False)
 
 
 def unstable(problem: str) -> StoreError:

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from privpipe.errors import InputError, OptionError, SourceError
+from privpipe.numerics.kinds import is_large
 from privpipe.protocols import AnyArray
 from privpipe.store.access.location import guard_read, shown
 from privpipe.store.sources.reading import roles, source
@@ -23,6 +24,9 @@ from privpipe.store.sources.reading.files import TableFile, TableFiles, read_lab
 
 SAMPLE_ROWS, MOST_BATCHES = 4_096, 16
 """Records of a sample of a file that declares its types, and places they are taken from."""
+
+WHOLE = r"^\s*[+-]?[0-9]{16,}\s*$"
+"""What whole numbers look like of which float64 may round some."""
 
 
 class FileTable:
@@ -125,6 +129,17 @@ class FileTable:
     def check_numbers(self, names: Sequence[str]) -> None:
         """Refuse numbers of a text that are codes; declared numbers are what they are."""
 
+    def rounds(self, name: str) -> bool:
+        """Whether cells of a variable are 16 digits and more, without a point or an exponent.
+
+        Floating numbers are none: as text they have an exponent.
+        """
+        return any(
+            pc.any(pc.match_substring_regex(batch.column(0).cast(pa.string()), WHOLE)).as_py()
+            for file in self.files.files
+            for batch in self.read(file, self._describe(file), {name: "text"}, SAMPLE_ROWS)
+        )
+
     def count_heads(self) -> int:
         """Rows of a file before its first record."""
         return 0
@@ -149,7 +164,8 @@ class FileTable:
         for file in self.files.files:
             columns, where = self._describe(file), self.files.describe(file)
             roles.check_drift(stored, columns, where, with_types=self.declares_types)
-            for batch in self._convert(self.read(file, columns, self._as_text(read), rows), where):
+            found = self.read(file, columns, self._as_text(read), rows)
+            for batch in self._convert(found, read, where):
                 for start in range(0, batch.num_rows, rows):
                     yield file.partition, file.add_keys(batch.slice(start, rows), forms)
 
@@ -161,7 +177,9 @@ class FileTable:
             for name, form in forms.items()
         }
 
-    def _convert(self, batches: Iterator[pa.RecordBatch], where: str) -> Iterator[pa.RecordBatch]:
+    def _convert(
+        self, batches: Iterator[pa.RecordBatch], forms: Mapping[str, source.Form], where: str
+    ) -> Iterator[pa.RecordBatch]:
         """Convert what a schema says of the columns; all rows of a column that do not fit."""
         dialect, wrong = self.layout.dialect, dict[str, list[int]]()
         first = self.count_heads() + 1
@@ -169,7 +187,8 @@ class FileTable:
             arrays = dict(zip(batch.schema.names, batch.columns, strict=True))
             for name in arrays.keys() & dialect.columns.keys():
                 said = dialect.columns[name]
-                if needs_text(said, dialect):
+                # An untyped file may hold texts where the one of the schema held numbers.
+                if needs_text(said, dialect) or forms.get(name) == "number":
                     cells, missing = arrays[name], self.layout.missing
                     arrays[name], bad = convert_cells(cells, said, dialect, missing)
                     if len(bad):
@@ -221,6 +240,7 @@ def open_table(table: FileTable) -> source.RecordSource:
         chosen.variables,
         table.files.partitions,
         partial(_read_blocks, table, chosen),
+        rounds=table.rounds,
     )
 
 
@@ -242,7 +262,7 @@ def _read_blocks(
         variables = {
             name: as_coded(batch.column(name), is_boolean=name in booleans)
             if form == "text"
-            else as_numbers(batch.column(name))
+            else as_exact(batch.column(name))
             for name, form in chosen.forms.items()
         }
         yield source.Block(partition, batch.num_rows, matrix, variables)
@@ -299,6 +319,13 @@ def as_numbers(column: pa.Array) -> AnyArray:
         found: AnyArray = (times - np.datetime64(0, "us")) / np.timedelta64(1, "D")
         return found
     return np.asarray(column.to_numpy(zero_copy_only=False))
+
+
+def as_exact(column: pa.Array) -> AnyArray | source.Coded:
+    """A numeric column as `as_numbers` gives it, or coded where that would round integers."""
+    numbers = as_numbers(column)
+    is_rounded = pa.types.is_integer(column.type) and numbers.dtype.kind == "f"
+    return as_coded(column) if is_rounded and is_large(numbers) else numbers
 
 
 def as_coded(column: pa.Array, *, is_boolean: bool = False) -> source.Coded:
