@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from privpipe.attacks.statistics.scores import EXPOSURES
 from privpipe.attacks.threats.verdicts.safeguards import MISSED, NOTHING
 from privpipe.errors import PrivpipeError
 from privpipe.pipeline.runs.configuration_file import write_keys, write_options
@@ -207,7 +208,7 @@ def say_order(trial: TrialRecords, limits: Mapping[str, float]) -> str:
     """That the order of the records surely reveals something, and the gate stays closed for it."""
     # A weak leak as well: of whatever method the audit's upper limit is beyond what is allowed.
     leaking = [o for o in trial.order.outlooks if o.lower > 0 and o.upper > limits[o.key]]
-    if not leaking:
+    if not leaking or trial.shuffled:
         return ""
     worst = max(leaking, key=lambda one: one.excess)
     return f"The order of the records reveals {worst.target!r}: {say_gain(worst)}"
@@ -239,7 +240,7 @@ def _say_target(rungs: list[Rung]) -> Diagnosis:
     if not useful:
         return Diagnosis("target", f"No other method could be fitted. Tried: {tried}.", None)
     # The last of the ladder releases the predicted target and nothing else.
-    least = useful[-1]
+    least = ([rung for rung in useful if rung.is_useful] or useful)[-1]
     given = {"worst": least.worst, "score": say_score(least.worst.score), "tried": tried}
     said = say("nothing_passes", method=trial.say_method(least.method), **given)
     return Diagnosis("target", said, None, tuple(rungs))
@@ -267,6 +268,22 @@ def find_blind(options: RunOptions, findings: Mapping[str, Any]) -> Diagnosis | 
     return Diagnosis("blind", text, options.change("gate", must_find=size))
 
 
+def find_near(options: RunOptions, findings: Mapping[str, Any]) -> Diagnosis | None:
+    """The same within weaker limits that still mean something, where the audit found it there."""
+    raised: dict[str, float] = {}
+    for one in findings["adversaries"]["decisions"]:
+        key = "exposed_max" if one["score"] in EXPOSURES else "confidential_advantage_max"
+        limit, upper = getattr(options.gate, key), one["gain_upper"] or math.inf
+        if one["verdict"] == "unproven" and limit < upper <= WEAKEST[key]:
+            # The next attempt has less of the level: its limits are a little wider.
+            raised[key] = max(raised.get(key, 0.0), math.ceil(100 * ROOM * upper) / 100)
+        elif one["verdict"] != "safe":
+            return None
+    raised = {key: min(limit, WEAKEST[key]) for key, limit in raised.items()}
+    text = say("near", raised=write_keys({("gate", key): limit for key, limit in raised.items()}))
+    return Diagnosis("near", text, options.change("gate", **raised)) if raised else None
+
+
 def lead_out(run: Run, findings: Mapping[str, Any], complaints: list[Complaint]) -> dict[str, Any]:
     """What would let a release pass, tried; and the file that runs it."""
     said, tried = find_remedies(findings, complaints), list[str]()
@@ -284,6 +301,8 @@ def lead_out(run: Run, findings: Mapping[str, Any], complaints: list[Complaint])
             trial = draw_trial(run.options, run.training, attempt=int(findings["attempt"]) + 1)
             refused.add(identify(vars(run.options.method)))
             found = find_blind(run.options, findings) or diagnose(run.options, trial, refused)
+            if found.case not in ("blind", "method"):
+                found = find_near(run.options, findings) or found
         except PrivpipeError as error:  # the refusal itself is what matters
             said.append(f"No other method could be tried: {error.message} {error.remedy}")
         else:

@@ -30,9 +30,9 @@ from privpipe.sanitizers.chain import fit_standardised
 from privpipe.store import models
 from privpipe.store.access.location import join, local_path
 from privpipe.store.access.workspace import workspace_url
-from privpipe.store.arrays.layout import check_output_free, exists, read_kind
+from privpipe.store.arrays.layout import check_output_free, exists
 from privpipe.store.collections.collection import Collection
-from privpipe.store.collections.writing import read_statistics
+from privpipe.store.collections.writing import is_shuffled
 from privpipe.store.keyring.sketches import Ties
 
 LEARNED = {"method", "options", "source", "feature_names", "training_digest", "holdout"}
@@ -149,8 +149,7 @@ def _add_shuffled(guarantee: Guarantee, run: Run) -> Guarantee:
     plain = not (release.include or release.incremental or release.nonfinite == "withhold")
     if guarantee.kind != "local_dp" or not guarantee.number or not plain:
         return guarantee
-    url = run.options.collection.path
-    if read_kind(url) != "collection" or not read_statistics(url).shuffled:
+    if not is_shuffled(run.options.collection.path):
         return guarantee
     # Records are in random order within their partition.
     n = min([p.n_records for p in partitions if p.n_records] or [run.collection.n_records])

@@ -34,6 +34,7 @@ from privpipe.sanitizers.chain import fit_standardised
 from privpipe.sanitizers.ladder import list_ladder
 from privpipe.sanitizers.options import MethodOptions
 from privpipe.store.collections.collection import Collection
+from privpipe.store.collections.writing import is_shuffled
 from privpipe.store.keyring.registers import Attempt
 
 SHARE, LEAST, ENOUGH, MOST = 0.2, 1_000, 8_000, 20_000
@@ -171,7 +172,7 @@ def say_method(method: Mapping[str, Any]) -> str:
     >>> say_method({"name": "minimax_least_squares", "n_filtered": 1, "ridge": 0.01})
     'minimax_least_squares with n_filtered = 1'
     """
-    given = {k: v for k, v in method.items() if k in ("utility_budget", "n_filtered")}
+    given = {k: v for k, v in method.items() if k in ("utility_budget", "n_filtered", "n_bins")}
     each = [f"{key} = {value:.2g}" for key, value in given.items() if value is not None]
     said = ", ".join([*each, *(f'{k} = "{v}"' for k, v in method.items() if k == "variant")])
     return f"{method['name']} with {said}" if said else str(method["name"])
@@ -193,6 +194,8 @@ class TrialRecords:
         Limits, level and bounds of the next attempt.
     n_audited
         Records that its audit will be given.
+    shuffled
+        Whether ingesting put them in a random order: what it seems to reveal is chance.
     """
 
     learn: Shard
@@ -201,6 +204,7 @@ class TrialRecords:
     groups: IntArray | None
     options: attack_options.AttackOptions
     n_audited: int
+    shuffled: bool = False
 
     def _prepare(self, released: FloatArray) -> Evidence:
         return preparation.prepare_evidence(
@@ -386,6 +390,7 @@ def draw_trial(options: RunOptions, training: Collection, *, attempt: int = 1) -
         judging,
         attacked,
         min(int(n_records * options.audit.holdout) or n_records, attacked.max_records),
+        is_shuffled(options.training_path),
     )
 
 

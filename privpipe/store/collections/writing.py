@@ -63,6 +63,11 @@ def read_statistics(url: str) -> WriteStatistics:
     return TypeAdapter(WriteStatistics).validate_python(found)
 
 
+def is_shuffled(url: str) -> bool:
+    """Whether it is a single collection whose records are in a secret random order."""
+    return layout.read_kind(url) == "collection" and read_statistics(url).shuffled
+
+
 class Tally:
     """Counts and digests blocks of records as they are written, in order.
 
