@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from privpipe.attacks.threats.verdicts.outcomes import Decision
@@ -27,6 +28,7 @@ from privpipe.pipeline.stages.diagnosis import (
     TRIED,
     diagnose,
     find_blind,
+    find_near,
     forecast_gate,
     lead_out,
     picture_trial,
@@ -47,11 +49,14 @@ from privpipe.records.sampling import make_split, take_records
 from privpipe.sanitizers import METHODS
 from privpipe.sanitizers.ladder import identify
 from privpipe.store.collections.collection import Collection, open_collection
+from privpipe.store.collections.ingest import IngestOptions, ingest
+from privpipe.store.sources.reading.source import SourceLayout
 from tests.gate.leaky_runs import write_records
 from tests.standard import write_standard
 from tests.store.serial_run import run_serially, serial_flows
 
 N = 12_000
+EQUALISED = {"variant": "equalised_odds"}
 
 
 def make(folder: Path, *, reveals: bool = False, means: float = 2.0) -> RunOptions:
@@ -209,6 +214,44 @@ def test_say_order__a_weak_leak_is_named_where_it_closes_the_gate(
     vars(trial)["order"] = Rung({"name": "order"}, False, (weak,))
     limits = {"confidential_advantage_max": 0.2, "exposed_max": 0.1}
     assert ("The order of the records reveals 'secret'" in say_order(trial, limits)) == is_said
+    # A random order reveals nothing but by chance, and shuffling it again is no advice.
+    assert say_order(replace(trial, shuffled=True), limits) == ""
+
+
+@pytest.mark.parametrize(("shuffle", "n_files"), [(True, 1), (True, 2), (False, 1)])
+def test_draw_trial__knows_a_collection_whose_order_is_random(
+    shuffle: bool, n_files: int, tmp_path: Path
+) -> None:
+    """Of two files the records of the first still come before those of the second."""
+    rng = np.random.default_rng(1)
+    (tmp_path / "parts").mkdir()
+    for k in range(n_files):
+        table = pd.DataFrame(rng.normal(size=(N // n_files, 3)), columns=["a", "b", "c"])
+        table["secret"] = np.where(rng.random(len(table)) < 0.5, "yes", "no")
+        table["wanted"] = np.where(rng.random(len(table)) < 0.5, "yes", "no")
+        table.to_csv(tmp_path / "parts" / f"{k}.csv", index=False)
+    options, layout = make(tmp_path), SourceLayout(labels=("secret", "wanted"))
+    url = str(tmp_path / "other.zarr")
+    ingest(str(tmp_path / "parts"), url, IngestOptions(layout=layout, shuffle=shuffle))
+    assert draw(options.change("collection", path=url)).shuffled == (shuffle and n_files == 1)
+
+
+def test_try_method__equalised_odds_pass_where_the_prediction_alone_reveals(tmp_path: Path) -> None:
+    """The target says nothing of the secret, but a feature of the secret helps to predict it."""
+    rng = np.random.default_rng(3)
+    secret = rng.integers(0, 2, N).astype(np.int8)
+    x = rng.normal(size=(N, 6))
+    hidden = rng.normal(size=N)
+    x[:, 0] = hidden + 2.0 * secret
+    x[:, 1] += 0.5 * hidden
+    target = (hidden + x[:, 2] + 0.3 * rng.normal(size=N) > 0).astype(np.int8)
+    options, url = make(tmp_path), str(tmp_path / "other.zarr")
+    write_records(url, {"features": x, "secret": secret, "wanted": target})
+    trial = draw(options.change("collection", path=url))
+    plain, equalised = ({"name": "target_only"} | more for more in ({}, EQUALISED))
+    limits = {"confidential_advantage_max": 0.2, "exposed_max": 0.1}
+    assert not trial.try_method(plain, standardise=False).passes(limits)
+    assert trial.try_method(equalised, standardise=False).passes(limits)
 
 
 def test_diagnose__says_how_many_records_are_needed_where_noise_fails(
@@ -478,6 +521,32 @@ def test_find_blind__writes_the_leak_that_would_be_found(
         assert blind.following.gate.must_find == proposed
         assert "of 0.2 of the records. It finds one of 0.4" in blind.text
         assert tomllib.loads(blind.write("x"))["gate"]["must_find"] == proposed
+
+
+@pytest.mark.parametrize(
+    ("verdict", "score", "upper", "raised"),
+    [
+        ("unproven", "auc", 0.15, {"confidential_advantage_max": 0.18}),
+        ("unproven", "auc", 0.19, {"confidential_advantage_max": 0.2}),
+        ("unproven", "tpr_at_0.01", 0.05, {"exposed_max": 0.06}),
+        ("unproven", "auc", 0.21, None),  # beyond what means anything
+        ("unproven", "auc", None, None),
+        ("unproven", "auc", 0.09, None),  # within: something else keeps the gate closed
+        ("leaks", "auc", 0.15, None),
+        ("safe", "auc", 0.05, None),
+    ],
+)
+def test_find_near__raises_a_limit_as_far_as_the_audit_found_it(
+    verdict: str, score: str, upper: float | None, raised: dict[str, float] | None, tmp_path: Path
+) -> None:
+    options = make(tmp_path).change("gate", confidential_advantage_max=0.1, exposed_max=0.02)
+    found = [{"verdict": verdict, "score": score, "gain_upper": upper}]
+    found += [{"verdict": "safe", "score": "auc", "gain_upper": 0.03}]
+    near = find_near(options, {"adversaries": {"decisions": found}})
+    assert (near is None) == (raised is None)
+    if near is not None and raised is not None:
+        assert near.following == options.change("gate", **raised)
+        assert all(f"{key} = {limit}" in near.text for key, limit in raised.items())
 
 
 def test_say_few__of_groups_counts_groups(usual: tuple[RunOptions, TrialRecords]) -> None:

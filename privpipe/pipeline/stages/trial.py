@@ -390,7 +390,8 @@ def draw_trial(options: RunOptions, training: Collection, *, attempt: int = 1) -
         judging,
         attacked,
         min(int(n_records * options.audit.holdout) or n_records, attacked.max_records),
-        is_shuffled(options.training_path),
+        # Of several partitions the order of these is as it was.
+        len(training.schema_of_records.partitions) < 2 and is_shuffled(options.training_path),
     )
 
 

@@ -64,7 +64,7 @@ def read_statistics(url: str) -> WriteStatistics:
 
 
 def is_shuffled(url: str) -> bool:
-    """Whether it is a single collection whose records are in a secret random order."""
+    """Whether it is one collection whose records are in a secret order, within each partition."""
     return layout.read_kind(url) == "collection" and read_statistics(url).shuffled
 
 
