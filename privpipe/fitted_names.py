@@ -160,6 +160,7 @@ def _like(fitted: Any, x: Any, released: AnyArray) -> Any:
 def columns_of(x: Any) -> tuple[str, ...]:
     """Names of the columns of a table; empty for what has none."""
     found: Any = getattr(x, "column_names", getattr(x, "columns", None))  # Arrow's are arrays
+    found = None if isinstance(x, NamedCodes) else found  # its columns are no names
     dims: tuple[Any, ...] = tuple(getattr(x, "dims", ()))
     if found is None and len(dims) == 2 and dims[1] in getattr(x, "coords", ()):
         # Xarray names its columns by a coordinate of the second dimension.
