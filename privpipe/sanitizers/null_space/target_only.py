@@ -59,8 +59,8 @@ class TargetOnlyOptions(MethodOptions):
         return self.uses | ({"confidential"} if self.variant == "equalised_odds" else frozenset())
 
     def needs_labels(self) -> tuple[frozenset[Role], ...]:
-        """The predictor is fitted to all that have the target."""
-        return tuple(frozenset({role}) for role in sorted(self.needs(), reverse=True))
+        """The predictor is fitted to all that have the target, odds to those that have both."""
+        return tuple(dict.fromkeys((self.uses, self.needs())))
 
 
 @record_map
