@@ -268,10 +268,8 @@ class RecordSanitizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]  #
             )
         options = self._give_options()
         if not isinstance(options, Mapping):
-            raise OptionError(
-                f"options is of type {type(options).__name__}.",
-                remedy='Give a dictionary, such as {"utility_budget": 0.01}.',
-            )
+            remedy = 'Give a dictionary, such as {"utility_budget": 0.01}.'
+            raise OptionError(f"options is of type {type(options).__name__}.", remedy=remedy)
         return method, make_options(method.options, {**options, "name": self.method}, self.method)
 
 
@@ -456,9 +454,8 @@ def _count_columns(x: Any) -> int:
     """Of a matrix or frame, lazy ones too."""
     if np.ndim(x) == 2:
         return int(x.shape[1])
-    raise InputError(
-        f"Records have {np.ndim(x)} dimensions.", remedy="Give a row per record.", code="shape"
-    )
+    problem = f"Records have {np.ndim(x)} dimensions."
+    raise InputError(problem, remedy="Give a row per record.", code="shape")
 
 
 def _as_frame(x: Any) -> Any:

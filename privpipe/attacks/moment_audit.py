@@ -185,11 +185,8 @@ def audit_release(
     # A second pass: what is judged depends on all that the first one learned.
     sums: AuditSums = test.reduce(partial(measure_pairs, plan=plan))
     if sums.count == 0:
-        raise InputError(
-            "No record is left to judge.",
-            remedy="Hold out more records with [audit] holdout.",
-            code="audit-too-small",
-        )
+        remedy = "Hold out more records with [audit] holdout."
+        raise InputError("No record is left to judge.", remedy=remedy, code="audit-too-small")
     found = {view: _find_privacy(sums, plan, view, level) for view in ("released", "retrained")}
     return {
         "n_records": sums.count,

@@ -104,12 +104,12 @@ class _Constants(ast.NodeTransformer):
         # What is assigned twice is one thing here and another there.
         once = {name: values[0] for name, values in found.items() if len(values) == 1}
         self.known = {name: one for name, one in once.items() if isinstance(one, ast.Constant)}
-        # But for a message, which has its name on the line before the error.
-        self.messages = {one.end_lineno: one for one in found.get("problem", ())}
+        # But for a message or remedy, which has its name on the line before the error.
+        named = ((name, one) for name in ("problem", "remedy") for one in found.get(name, ()))
+        self.messages = {(name, one.end_lineno): one for name, one in named}
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
-        said = self.messages.get(node.lineno - 1, node) if node.id == "problem" else node
-        return self.known.get(node.id, said)
+        return self.known.get(node.id, self.messages.get((node.id, node.lineno - 1), node))
 
 
 def _find_situations(tree: ast.AST) -> Iterator[Situation]:

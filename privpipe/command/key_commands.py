@@ -119,10 +119,8 @@ def _read_limit(text: str) -> tuple[float, float]:
         if not (epsilon > 0 and 0 < delta < 1 and text.count(",") < 2):
             raise ValueError
     except ValueError:
-        raise OptionError(
-            f"--limit is {text!r}.",
-            remedy="Give an epsilon, or an epsilon and a delta by comma, as 3.0,1e-5.",
-        ) from None
+        remedy = "Give an epsilon, or an epsilon and a delta by comma, as 3.0,1e-5."
+        raise OptionError(f"--limit is {text!r}.", remedy=remedy) from None
     return epsilon, delta
 
 

@@ -115,10 +115,8 @@ def estimate_command(
     """
     known = get_args(Quantity)
     if of not in known or not 0 < level < 1:
-        wrong = f"--of is {of!r}" if of not in known else f"--level is {level:g}"
-        raise OptionError(
-            f"{wrong}.", remedy=f"Use --of {', '.join(known)}; a level between 0 and 1."
-        )
+        problem = f"--of is {of!r}." if of not in known else f"--level is {level:g}."
+        raise OptionError(problem, remedy=f"Use --of {', '.join(known)}; a level between 0 and 1.")
     found = estimate(release, of, response or None)
     rows = []
     for one in found:

@@ -31,11 +31,8 @@ def as_predictor(values: ArrayLike, name: str = "predictor") -> FloatArray:
     elif bad := int(np.count_nonzero(~np.isfinite(a))):
         problem = f"holds {bad} of {a.size} values that are not finite"
     if problem:
-        raise InputError(
-            f"The {name} {problem}.",
-            remedy="Give a finite matrix of shape (n_features, n_predictions).",
-            code="predictor",
-        )
+        remedy = "Give a finite matrix of shape (n_features, n_predictions)."
+        raise InputError(f"The {name} {problem}.", remedy=remedy, code="predictor")
     return a
 
 

@@ -143,11 +143,8 @@ def open_model(url: Place) -> RecordMap:
     except (TypeError, KeyError, AttributeError, ValueError, IndexError, RecursionError):
         pass
     if problem:
-        raise FormatError(
-            f"The model {location.shown(url)} {problem}",
-            remedy="Train it again, or get it from where it came.",
-            code=code,
-        )
+        remedy = "Train it again, or get it from where it came."
+        raise FormatError(f"The model {location.shown(url)} {problem}", remedy=remedy, code=code)
     if fitted.reads == "attributes" and header["format_version"] < NAMED_SINCE:
         warnings.warn(
             f"The model {location.shown(url)} does not know the names of the categories that it "
@@ -344,10 +341,8 @@ def read_predictor(url: str) -> dict[str, AnyArray]:
     )
     if "coefficients" in found:
         return found
-    raise InputError(
-        f"{location.shown(url)} has no array 'coefficients'.",
-        remedy="Store coefficients (n_features, n_desired) and optionally intercept.",
-    )
+    remedy = "Store coefficients (n_features, n_desired) and optionally intercept."
+    raise InputError(f"{location.shown(url)} has no array 'coefficients'.", remedy=remedy)
 
 
 def _read_predictor(url: str) -> dict[str, AnyArray]:

@@ -116,15 +116,11 @@ class Lattice:
 
     def __post_init__(self) -> None:
         if not FINEST <= self.grid <= COARSEST or math.frexp(self.grid)[0] != 0.5:
-            raise OptionError(
-                f"The grid is {self.grid}.",
-                remedy="Use a power of two: 2.0**n with n from -20 to -10.",
-                code="grid",
-            )
+            remedy = "Use a power of two: 2.0**n with n from -20 to -10."
+            raise OptionError(f"The grid is {self.grid}.", remedy=remedy, code="grid")
         if not 1 <= self.width <= MOST_WIDTH:
-            raise OptionError(
-                f"A record has {self.width} coordinates.", remedy="Use 1 to 2**20 of them."
-            )
+            problem = f"A record has {self.width} coordinates."
+            raise OptionError(problem, remedy="Use 1 to 2**20 of them.")
         if self.inner < (1 - MOST_SHRUNK) * self.radius:
             raise OptionError(
                 f"The grid {self.grid:g} is too coarse for {self.width} coordinates in the "
@@ -353,9 +349,8 @@ class Mechanism:
 def check_epsilon(epsilon: float) -> None:
     """Raise OptionError unless epsilon is a finite number above 0."""
     if not 0 < epsilon < math.inf:
-        raise OptionError(
-            f"epsilon is {epsilon}.", remedy="Use a finite number above 0.", code="epsilon"
-        )
+        problem = f"epsilon is {epsilon}."
+        raise OptionError(problem, remedy="Use a finite number above 0.", code="epsilon")
 
 
 def find_spread(epsilon: float, width: int, norm: Norm, law: Law) -> float:

@@ -376,11 +376,8 @@ def _refuse_reading(cls: type[Any], *args: Any, **kwargs: Any) -> NoReturn:
 
 
 def _refuse(problem: str) -> ClusterError:
-    return ClusterError(
-        f"{problem} Nothing was read.",
-        remedy="Look who answers at PREFECT_API_URL; if it is yours, install constraints.txt.",
-        code="foreign-result",
-    )
+    remedy = "Look who answers at PREFECT_API_URL; if it is yours, install constraints.txt."
+    return ClusterError(f"{problem} Nothing was read.", remedy=remedy, code="foreign-result")
 
 
 def check_server(settings: Mapping[str, str] = os.environ) -> str:

@@ -190,10 +190,8 @@ def check_family(family: CustomFamily, start: FloatArray) -> None:
     slopes: dict[str, FloatArray] = {k: np.asarray(v, np.float64) for k, v in given.items()}
     expected, found = ({k: v.shape for k, v in part.items()} for part in (near, slopes))
     if found != expected:
-        raise code.refuse(
-            f"{code.name}.vjp gives arrays of the shapes {found}, not {expected}.",
-            "Return a dict with the gradient by each of the parameters.",
-        )
+        problem = f"{code.name}.vjp gives arrays of the shapes {found}, not {expected}."
+        raise code.refuse(problem, "Return a dict with the gradient by each of the parameters.")
     custom_code.check_finite(code, "vjp", tuple(slopes.values()))
 
     def add_up(value: FloatArray, *, name: str) -> FloatArray:

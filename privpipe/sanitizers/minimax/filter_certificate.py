@@ -168,11 +168,8 @@ def check_converged(record: TrainingRecord) -> None:
 
 
 def _dead(why: str) -> GuaranteeError:
-    return GuaranteeError(
-        f"The filter is dead: {why}.",
-        remedy="Raise tradeoff, so that the target weighs more, and fit it again.",
-        code="filter_dead",
-    )
+    remedy = "Raise tradeoff, so that the target weighs more, and fit it again."
+    return GuaranteeError(f"The filter is dead: {why}.", remedy=remedy, code="filter_dead")
 
 
 def _place_landmarks(

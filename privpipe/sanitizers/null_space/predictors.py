@@ -298,20 +298,16 @@ def take_options(kind: type[T], name: str, choices: Mapping[str, Any]) -> T:
     check_budget(choices.get("utility_budget", 0.0))
     options = make_options(kind, {"name": name, **choices}, name)
     if files := sorted(options.files()):
-        raise OptionError(
-            f"{', '.join(files)} names a file.",
-            remedy="Give coefficients: desired_predictor=..., confidential_predictor=...",
-        )
+        remedy = "Give coefficients: desired_predictor=..., confidential_predictor=..."
+        raise OptionError(f"{', '.join(files)} names a file.", remedy=remedy)
     return options
 
 
 def check_augmented(options: CleanerOptions, schema: ShardSchema) -> None:
     """Raise OptionError if a column of ones is to be cleaned along, and deviations too."""
     if options.intercept == "augmented" and (options.centres or options.representative == "likely"):
-        raise OptionError(
-            'intercept = "augmented" cleans records as they are.',
-            remedy='Leave centre unset and representative = "closest", or use "separate".',
-        )
+        remedy = 'Leave centre unset and representative = "closest", or use "separate".'
+        raise OptionError('intercept = "augmented" cleans records as they are.', remedy=remedy)
 
 
 def learn_predictors(

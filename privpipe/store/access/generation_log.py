@@ -87,9 +87,8 @@ def read_newest(url: str, kind: str) -> Generation | None:
     """
     generation = _find_newest(url)
     if generation is not None and generation.kind != kind:
-        raise FormatError(
-            f"{shown(url)} is a growing {generation.kind}, not a {kind}.", remedy="Check the path."
-        )
+        problem = f"{shown(url)} is a growing {generation.kind}, not a {kind}."
+        raise FormatError(problem, remedy="Check the path.")
     return generation
 
 

@@ -119,11 +119,8 @@ def _take(work_url: str, holder: str, seconds: float) -> int:
             check_enforced(_place(work_url, following), rival)
             _check_clock(work_url, following)
             return following
-    raise StoreError(
-        f"Another run holds {shown(work_url)}.",
-        remedy=f"Wait for it; the lease of a run that died expires after {seconds:.0f} s.",
-        code="busy",
-    )
+    remedy = f"Wait for it; the lease of a run that died expires after {seconds:.0f} s."
+    raise StoreError(f"Another run holds {shown(work_url)}.", remedy=remedy, code="busy")
 
 
 def check_enforced(url: str, rival: bytes) -> None:

@@ -58,21 +58,15 @@ def local_path(url: str) -> str | None:
 def _absolute(path: str) -> str:
     with suppress(FileNotFoundError):
         return os.path.abspath(path)
-    raise OptionError(
-        "The folder that this process works in is gone.",
-        remedy="Change into one that is there, or give whole paths.",
-        code="place",
-    )
+    remedy = "Change into one that is there, or give whole paths."
+    raise OptionError("The folder that this process works in is gone.", remedy=remedy, code="place")
 
 
 def _split(url: str) -> SplitResult:
     with suppress(ValueError):  # brackets of an IPv6 address that do not close, and the like
         return urlsplit(url)
-    raise OptionError(
-        f"{printable(url, keep='')!r} is no URL.",
-        remedy="Use a local path, or an fsspec URL such as s3://bucket/name.",
-        code="place",
-    )
+    remedy = "Use a local path, or an fsspec URL such as s3://bucket/name."
+    raise OptionError(f"{printable(url, keep='')!r} is no URL.", remedy=remedy, code="place")
 
 
 def _is_remote(parts: SplitResult) -> bool:
@@ -147,11 +141,8 @@ def explain_unreachable(url: str, error: Exception) -> StoreError:
     if isinstance(error, ImportError):
         # fsspec knows which package a scheme needs, and how it is installed.
         remedy = str(known_implementations.get(scheme, {}).get("err", "Install its package."))
-        return StoreError(
-            f"{shown(url)} needs a package that is not installed.",
-            remedy=f"{remedy.rstrip('.')}.",
-            code="package-missing",
-        )
+        problem = f"{shown(url)} needs a package that is not installed."
+        return StoreError(problem, remedy=f"{remedy.rstrip('.')}.", code="package-missing")
     if isinstance(error, ValueError) and scheme not in known_implementations:
         return StoreError(
             f"{shown(url)} has the scheme {scheme!r}, which is not known.",
@@ -181,11 +172,8 @@ REFUSALS = frozenset(
 def explain_file_error(error: Exception, where: str) -> StoreError | None:
     """An error of ours for what a file system refuses; None for any other exception."""
     if isinstance(error, OSError) and error.errno in FULL:
-        return StoreError(
-            f"The disk is full ({where}).",
-            remedy="Free space, then run again: the work so far is retained.",
-            code="disk-full",
-        )
+        remedy = "Free space, then run again: the work so far is retained."
+        return StoreError(f"The disk is full ({where}).", remedy=remedy, code="disk-full")
     if isinstance(error, OSError) and error.errno in REFUSALS:
         return StoreError(
             f"The file system refused: {os.strerror(error.errno or 0).lower()} ({where}).",
@@ -225,11 +213,8 @@ def explain_refusal(error: BaseException) -> StoreError | None:
             code="credentials",
         )
     if status == HTTPStatus.NOT_FOUND:
-        return StoreError(
-            "The object store has no such bucket or object.",
-            remedy="Check the places that are named.",
-            code="not-found",
-        )
+        problem = "The object store has no such bucket or object."
+        return StoreError(problem, remedy="Check the places that are named.", code="not-found")
     said = f"status {status}" if status else type(chain[-1]).__name__
     return StoreError(
         f"The object store does not answer as it should ({said}).",

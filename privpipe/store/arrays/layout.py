@@ -353,17 +353,11 @@ def check_output_free(url: str, last: str = ROOT_DOCUMENT) -> None:
 
 def already_exists(url: str) -> StoreError:
     """For a place where something is, and would have to be overwritten."""
-    return StoreError(
-        f"{shown(url)} exists; nothing is ever overwritten.",
-        remedy="Choose another place, or remove it.",
-        code="exists",
-    )
+    problem = f"{shown(url)} exists; nothing is ever overwritten."
+    return StoreError(problem, remedy="Choose another place, or remove it.", code="exists")
 
 
 def explain_tampering(problem: str) -> IncompleteReleaseError:
     """The error for a release that is not as it was published."""
-    return IncompleteReleaseError(
-        problem,
-        remedy=f"The release was changed after it was published. {ANOTHER_COPY}",
-        code="manifest",
-    )
+    remedy = f"The release was changed after it was published. {ANOTHER_COPY}"
+    return IncompleteReleaseError(problem, remedy=remedy, code="manifest")

@@ -63,10 +63,8 @@ def open_whole_collection(url: Place, **roles: Any) -> Collection:
         return open_collection(url, **roles)
     parts = tuple(open_collection(one.url(url), **roles) for one in read_partitions(url))
     if not parts or any(part.sealed.proof is None for part in parts):
-        raise FormatError(
-            f"{shown(url)} has no partition, or one without receipts.",
-            remedy="Append its sources to a new place: privpipe append SOURCE COLLECTION.",
-        )
+        remedy = "Append its sources to a new place: privpipe append SOURCE COLLECTION."
+        raise FormatError(f"{shown(url)} has no partition, or one without receipts.", remedy=remedy)
     firsts = accumulate((part.n_records for part in parts), initial=0)
     schema = replace(
         parts[0].schema_of_records,
@@ -366,9 +364,8 @@ def read_schema(generation: generation_log.Generation) -> CollectionSchema:
     try:
         return TypeAdapter(CollectionSchema).validate_python(generation.content["schema"])
     except ValueError:
-        raise FormatError(
-            "The schema of a growing collection is damaged.", remedy="Restore it from a backup."
-        ) from None
+        problem = "The schema of a growing collection is damaged."
+        raise FormatError(problem, remedy="Restore it from a backup.") from None
 
 
 def _whole(url: str) -> OptionError:

@@ -180,11 +180,8 @@ def fit_survey(survey: Survey, source: RecordSource, like: CollectionSchema, whe
         problems = (_find_difference(found[name], one) for name, one in known.items())
         problem = next(filter(None, problems), "")
     if problem:
-        raise InputError(
-            f"{where} {problem}.",
-            remedy="Nothing was added. Fix the source, or begin a new growing collection.",
-            code="schema-drift",
-        )
+        remedy = "Nothing was added. Fix the source, or begin a new growing collection."
+        raise InputError(f"{where} {problem}.", remedy=remedy, code="schema-drift")
     coders = tuple(Coder(one, has_pool=POOLED in (one.categories or ())) for one in like.variables)
     return replace(survey, coders=coders)
 

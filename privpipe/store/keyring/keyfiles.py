@@ -111,10 +111,8 @@ def decode_key(content: bytes, path: Path) -> tuple[KeyEntry, bytes]:
         sound = found == (_check_sum(table), _FORMAT, path.stem, n_bytes)
         if sound and table["version"] in (1, _VERSION):
             return entry, secret
-    raise FormatError(
-        f"{path} is damaged or not a file of a release key.",
-        remedy="Restore it, or destroy the key with `privpipe forget-key` and release anew.",
-    )
+    remedy = "Restore it, or destroy the key with `privpipe forget-key` and release anew."
+    raise FormatError(f"{path} is damaged or not a file of a release key.", remedy=remedy)
 
 
 def _check_sum(content: dict[str, Any]) -> str:

@@ -280,10 +280,8 @@ def _info(binding: KeyBinding) -> bytes:
 
 def _check_id(key_id: str) -> str:
     if not _ID.fullmatch(key_id):
-        raise OptionError(
-            f"The key id {key_id!r} is not usable.",
-            remedy="Use at most 100 letters, digits, dots, dashes, underscores; no mark first.",
-        )
+        remedy = "Use at most 100 letters, digits, dots, dashes, underscores; no mark first."
+        raise OptionError(f"The key id {key_id!r} is not usable.", remedy=remedy)
     return key_id
 
 
@@ -298,11 +296,8 @@ def _gone(entry: KeyEntry, place: KeyFolder) -> StoreError:
 
 
 def _unknown(key_id: str) -> StoreError:
-    return StoreError(
-        f"There is no release key {key_id!r}.",
-        remedy="`privpipe forget-key` lists those of the folder, which PRIVPIPE_KEYS names.",
-        code="key-unknown",
-    )
+    remedy = "`privpipe forget-key` lists those of the folder, which PRIVPIPE_KEYS names."
+    return StoreError(f"There is no release key {key_id!r}.", remedy=remedy, code="key-unknown")
 
 
 def _now() -> str:

@@ -109,10 +109,8 @@ def is_folder(out_url: str) -> bool:
         return True
     if name.endswith((".parquet", ".pq", ".csv")):
         return False
-    raise OptionError(
-        f"{shown(out_url)} does not end in .parquet or .csv.",
-        remedy="Name such a file, or a folder with a slash at its end, which gets .parquet files.",
-    )
+    remedy = "Name such a file, or a folder with a slash at its end, which gets .parquet files."
+    raise OptionError(f"{shown(out_url)} does not end in .parquet or .csv.", remedy=remedy)
 
 
 def _is_taken(out_url: str, *, whole: bool) -> bool:

@@ -118,9 +118,8 @@ def part_url(url: str, part: str) -> str:
 def check_part(url: str, part: Part) -> None:
     """Raise IncompleteReleaseError if the root of a part is not what the generation sealed."""
     if digest_root(part_url(url, part.id)) != part.root_sha256:
-        raise explain_tampering(
-            f"A part of {shown(url)} is missing or differs from what its generation says."
-        )
+        problem = f"A part of {shown(url)} is missing or differs from what its generation says."
+        raise explain_tampering(problem)
 
 
 def digest_root(url: str) -> str:

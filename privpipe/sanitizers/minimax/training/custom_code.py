@@ -424,10 +424,8 @@ def check_rows(
 def check_finite(code: CustomCode, what: str, arrays: Rows) -> None:
     """Raise OptionError for values that are not finite, which drawn records should not give."""
     if not all(np.isfinite(part).all() for part in arrays):
-        raise code.refuse(
-            f"{code.name}.{what} gives values that are not finite for normal records.",
-            "Keep away from divisions by zero, logarithms and overflows.",
-        )
+        problem = f"{code.name}.{what} gives values that are not finite for normal records."
+        raise code.refuse(problem, "Keep away from divisions by zero, logarithms and overflows.")
 
 
 def check_derivative(
