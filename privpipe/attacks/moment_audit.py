@@ -420,11 +420,9 @@ def fit_linear_attack(moments: CoMoments, n_features: int, unit_roundoff: float)
     Xu et al. 2017, Figure 5 (algorithm 3).
     """
     if moments.count < 2:
-        raise InputError(
-            f"{moments.count} records are too few to train an attack on.",
-            remedy="Hold out more records for the audit.",
-            code="audit-too-small",
-        )
+        problem = f"{moments.count} records are too few to train an attack on."
+        remedy = "Hold out more records for the audit."
+        raise InputError(problem, remedy=remedy, code="audit-too-small")
     directions = find_coordinates(moments, n_features, unit_roundoff)
     scatter, mean = moments.scatter, moments.mean
     inner = directions.T @ scatter[:n_features, :n_features] @ directions

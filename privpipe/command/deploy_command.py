@@ -106,11 +106,9 @@ def _deploy(path: str) -> None:
     if done.returncode:
         # The last line: Prefect prints a page of frames before it.
         said = (done.stderr or done.stdout).strip().splitlines()
-        raise ClusterError(
-            f"Prefect did not take {path}: {said[-1] if said else 'no reason given'}.",
-            remedy="Check that the server answers: `privpipe doctor`.",
-            code="not-deployed",
-        )
+        problem = f"Prefect did not take {path}: {said[-1] if said else 'no reason given'}."
+        remedy = "Check that the server answers: `privpipe doctor`."
+        raise ClusterError(problem, remedy=remedy, code="not-deployed")
 
 
 def _replace_automation(automation: dict[str, Any]) -> None:

@@ -104,12 +104,14 @@ class _Constants(ast.NodeTransformer):
         # What is assigned twice is one thing here and another there.
         once = {name: values[0] for name, values in found.items() if len(values) == 1}
         self.known = {name: one for name, one in once.items() if isinstance(one, ast.Constant)}
-        # But for a message or remedy, which has its name on the line before the error.
-        named = ((name, one) for name in ("problem", "remedy") for one in found.get(name, ()))
-        self.messages = {(name, one.end_lineno): one for name, one in named}
+        # But for a message and a remedy, which have their names on the lines before the error.
+        named = [(name, one) for name in ("problem", "remedy") for one in found.get(name, ())]
+        self.said = {(name, one.end_lineno): one for name, one in named}
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
-        return self.known.get(node.id, self.messages.get((node.id, node.lineno - 1), node))
+        line = node.lineno - 1
+        line -= node.id == "problem" and ("remedy", line) in self.said  # which stands between
+        return self.known.get(node.id, self.said.get((node.id, line), node))
 
 
 def _find_situations(tree: ast.AST) -> Iterator[Situation]:

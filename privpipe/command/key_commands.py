@@ -198,11 +198,9 @@ def _forget(name: str) -> tuple[KeyEntry, ...]:
         return (forget_key(name),)
     forgotten = forget_keys(str(read_header(name, "release")["run"]))
     if not forgotten:
-        raise StoreError(
-            f"The release {shown(name)} drew from no key of this key folder.",
-            remedy="Only mappings and noise draw at random; see PRIVPIPE_KEYS for the folder.",
-            code="key-unknown",
-        )
+        problem = f"The release {shown(name)} drew from no key of this key folder."
+        remedy = "Only mappings and noise draw at random; see PRIVPIPE_KEYS for the folder."
+        raise StoreError(problem, remedy=remedy, code="key-unknown")
     return forgotten
 
 

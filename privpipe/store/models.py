@@ -60,11 +60,9 @@ def write_model(fitted: RecordMap, url: Place, header: Mapping[str, Any] | None 
     url = location.as_url(url)
     given: Any = fitted  # callers without a type checker hand over arrays and estimators
     if not is_dataclass(given) or not isinstance(getattr(given, "guarantee", None), Guarantee):
-        raise OptionError(
-            f"A model of type {type(fitted).__name__} cannot be stored.",
-            remedy="Give a map that one of the fits returned.",
-            code="not-a-map",
-        )
+        problem = f"A model of type {type(fitted).__name__} cannot be stored."
+        remedy = "Give a map that one of the fits returned."
+        raise OptionError(problem, remedy=remedy, code="not-a-map")
     layout.check_output_free(url)
     arrays = dict[str, AnyArray]()
     plain = _plain_fields(fitted, arrays)
@@ -200,11 +198,9 @@ def _check_alone(url: str) -> None:
     strange = [key for key in objects.list_keys(store) if not _is_of_model(key, names)]
     strange += objects.list_empty_folders(url)
     if strange:
-        raise FormatError(
-            f"{location.shown(url)} holds strange objects ({location.shown(strange[0])}).",
-            remedy="Nothing was published. `privpipe purge`, then run again.",
-            code="damaged",
-        )
+        problem = f"{location.shown(url)} holds strange objects ({location.shown(strange[0])})."
+        remedy = "Nothing was published. `privpipe purge`, then run again."
+        raise FormatError(problem, remedy=remedy, code="damaged")
 
 
 def _is_of_model(key: str, names: Sequence[str]) -> bool:

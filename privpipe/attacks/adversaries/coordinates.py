@@ -145,11 +145,9 @@ def _check_matrix(x: ArrayLike, name: str) -> FloatArray:
         table = table.astype(np.float64)
     broken = int(np.count_nonzero(~np.isfinite(table)))
     if broken:
-        raise InputError(
-            f"{name} holds {broken} values that are not finite.",
-            remedy="Leave withheld records out, or mend the release.",
-            code="not_finite",
-        )
+        problem = f"{name} holds {broken} values that are not finite."
+        remedy = "Leave withheld records out, or mend the release."
+        raise InputError(problem, remedy=remedy, code="not_finite")
     return table
 
 

@@ -49,11 +49,9 @@ def seal(error: Exception, stage: str) -> PrivpipeError:
         problem = f"A worker ran out of memory ({stage})."
         return MemoryBudgetError(problem, remedy="Use fewer threads or smaller chunks.")
     if isinstance(error, RecursionError):
-        return FormatError(
-            f"A document is nested deeper than can be read ({stage}).",
-            remedy="It is damaged, or made to fail: get it again from where it came.",
-            code="nested",
-        )
+        problem = f"A document is nested deeper than can be read ({stage})."
+        remedy = "It is damaged, or made to fail: get it again from where it came."
+        return FormatError(problem, remedy=remedy, code="nested")
     # What Dask itself says of lost workers and connections is no fault of ours.
     foreign = type(error).__module__.partition(".")[0] == "distributed"
     return (ClusterError if foreign else PrivpipeError)(

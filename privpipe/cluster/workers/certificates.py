@@ -133,11 +133,9 @@ def read_certificate(folder: str | Path, part: str) -> CertificateState:
         authority = x509.load_pem_x509_certificate((place / f"{AUTHORITY}.pem").read_bytes())
         mode = (place / f"{part}.key").stat().st_mode
     except (OSError, ValueError) as error:
-        raise FormatError(
-            f"The certificate {path} or its key cannot be read ({type(error).__name__}).",
-            remedy="Make new ones: privpipe certs FOLDER --renew.",
-            code="certificate",
-        ) from None
+        problem = f"The certificate {path} or its key cannot be read ({type(error).__name__})."
+        remedy = "Make new ones: privpipe certs FOLDER --renew."
+        raise FormatError(problem, remedy=remedy, code="certificate") from None
     try:
         found.verify_directly_issued_by(authority)
         ours = True

@@ -154,11 +154,9 @@ def solve_completion(
 def _check(blocks: Sequence[WeightedBlock], penalty: float) -> None:
     finite = all(np.isfinite(b.gram).all() and np.isfinite(b.weights).all() for b in blocks)
     if not finite or not math.isfinite(penalty) or penalty <= 0:
-        raise InputError(
-            "Moments, weights or penalty of a completion are not finite and positive.",
-            remedy="Leave records that are not finite out, and features that do not vary.",
-            code="nonfinite",
-        )
+        problem = "Moments, weights or penalty of a completion are not finite and positive."
+        remedy = "Leave records that are not finite out, and features that do not vary."
+        raise InputError(problem, remedy=remedy, code="nonfinite")
     if any((block.weights < 0).any() for block in blocks):
         raise InputError("A weight of a completion is negative.", remedy="Use weights >= 0.")
     if not any((block.weights > 0).any() and block.gram.any() for block in blocks):

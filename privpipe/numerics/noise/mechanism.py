@@ -179,11 +179,9 @@ class Lattice:
             If a vector is outside the ball, so that nothing of it may be released.
         """
         if bounded.ndim != 2 or bounded.shape[1] != self.width:
-            raise InputError(
-                f"Bounded records have shape {bounded.shape}.",
-                remedy=f"Give an array of shape (n_records, {self.width}).",
-                code="shape",
-            )
+            problem = f"Bounded records have shape {bounded.shape}."
+            remedy = f"Give an array of shape (n_records, {self.width})."
+            raise InputError(problem, remedy=remedy, code="shape")
         steps = np.empty(bounded.shape, np.int64)
         norm = 1 if self.norm == "l1" else 2
         rows = np.ascontiguousarray(bounded, np.float64)
@@ -253,11 +251,9 @@ class Mechanism:
     def __post_init__(self) -> None:
         check_epsilon(self.epsilon)
         if self.law != "discrete" and self.norm == "l1":
-            raise OptionError(
-                f'noise = "{self.law}" is the law of the l2 norm, but the norm is "l1".',
-                remedy='Use norm = "l2", or noise = "discrete", which suits either.',
-                code="norm",
-            )
+            problem = f'noise = "{self.law}" is the law of the l2 norm, but the norm is "l1".'
+            remedy = 'Use norm = "l2", or noise = "discrete", which suits either.'
+            raise OptionError(problem, remedy=remedy, code="norm")
         _ = self.lattice, self.noise  # refuse what they refuse
 
     @cached_property

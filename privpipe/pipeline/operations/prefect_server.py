@@ -399,11 +399,9 @@ def check_server(settings: Mapping[str, str] = os.environ) -> str:
     url = settings.get("PREFECT_API_URL", "")
     parts = urlsplit(url)
     if not parts.hostname:
-        raise ClusterError(
-            "PREFECT_API_URL names no Prefect server.",
-            remedy="Start one (deploy/RUNBOOK.md, first page) and set PREFECT_API_URL.",
-            code="no-server",
-        )
+        problem = "PREFECT_API_URL names no Prefect server."
+        remedy = "Start one (deploy/RUNBOOK.md, first page) and set PREFECT_API_URL."
+        raise ClusterError(problem, remedy=remedy, code="no-server")
     if is_loopback(parts.hostname):
         guard_address(url)
         return url

@@ -160,11 +160,9 @@ def check_converged(record: TrainingRecord) -> None:
         why = f"its last iteration still lowered Phi by {fall:.2g} nats"
     else:
         return
-    raise GuaranteeError(
-        f"The filter has not converged: {why}.",
-        remedy="Raise max_iterations (or regularisation, of an unsolved inner problem).",
-        code="filter_not_converged",
-    )
+    problem = f"The filter has not converged: {why}."
+    remedy = "Raise max_iterations (or regularisation, of an unsolved inner problem)."
+    raise GuaranteeError(problem, remedy=remedy, code="filter_not_converged")
 
 
 def _dead(why: str) -> GuaranteeError:

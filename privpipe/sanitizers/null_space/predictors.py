@@ -384,11 +384,9 @@ def learn_predictors(
 def _take(given: Arrays, n_features: int, role: str) -> LeastSquares:
     a = arrays.as_predictor(given["coefficients"], f"{role} predictor")
     if len(a) != n_features:
-        raise InputError(
-            f"The {role} predictor has {len(a)} rows, the records {n_features} features.",
-            remedy=f"Give coefficients of shape ({n_features}, n_predictions).",
-            code="predictor",
-        )
+        problem = f"The {role} predictor has {len(a)} rows, the records {n_features} features."
+        remedy = f"Give coefficients of shape ({n_features}, n_predictions)."
+        raise InputError(problem, remedy=remedy, code="predictor")
     what = f"intercept of the {role} predictor"
     intercept = arrays.as_finite(given.get("intercept"), a.shape[1:], what)
     return LeastSquares(a, intercept, 0.0, "given")

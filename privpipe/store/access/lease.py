@@ -42,11 +42,9 @@ def hold_lease(work_url: str, *, seconds: float = LEASE_SECONDS) -> Iterator[Non
     try:
         number = _take(work_url, holder, seconds)
     except FileNotFoundError:  # a store makes folders, and no buckets
-        raise StoreError(
-            f"The bucket of {shown(work_url)} does not exist.",
-            remedy="Check its name, or make it first.",
-            code="not-found",
-        ) from None
+        problem = f"The bucket of {shown(work_url)} does not exist."
+        remedy = "Check its name, or make it first."
+        raise StoreError(problem, remedy=remedy, code="not-found") from None
     expires = time.time() + seconds
     stop, lost, caller = threading.Event(), threading.Event(), threading.current_thread()
 

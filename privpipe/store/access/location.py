@@ -43,11 +43,9 @@ def local_path(url: str) -> str | None:
         path = _absolute(unquote(parts.path))
     elif _is_remote(parts):
         if not parts.netloc:  # fsspec would take it for a folder of that name here
-            raise OptionError(
-                f"A place with the scheme {parts.scheme!r} names no bucket or host.",
-                remedy="Give it as s3://bucket/name, and a file with a colon as ./a:b.",
-                code="place",
-            )
+            problem = f"A place with the scheme {parts.scheme!r} names no bucket or host."
+            remedy = "Give it as s3://bucket/name, and a file with a colon as ./a:b."
+            raise OptionError(problem, remedy=remedy, code="place")
         return None
     else:
         path = _absolute(os.path.expanduser(url))
@@ -175,11 +173,9 @@ def explain_file_error(error: Exception, where: str) -> StoreError | None:
         remedy = "Free space, then run again: the work so far is retained."
         return StoreError(f"The disk is full ({where}).", remedy=remedy, code="disk-full")
     if isinstance(error, OSError) and error.errno in REFUSALS:
-        return StoreError(
-            f"The file system refused: {os.strerror(error.errno or 0).lower()} ({where}).",
-            remedy="Check the places that are named, and your rights there.",
-            code="refused",
-        )
+        problem = f"The file system refused: {os.strerror(error.errno or 0).lower()} ({where})."
+        remedy = "Check the places that are named, and your rights there."
+        return StoreError(problem, remedy=remedy, code="refused")
     return None
 
 
@@ -216,11 +212,9 @@ def explain_refusal(error: BaseException) -> StoreError | None:
         problem = "The object store has no such bucket or object."
         return StoreError(problem, remedy="Check the places that are named.", code="not-found")
     said = f"status {status}" if status else type(chain[-1]).__name__
-    return StoreError(
-        f"The object store does not answer as it should ({said}).",
-        remedy="Run again in a while: the work so far is stored.",
-        code="unreachable",
-    )
+    problem = f"The object store does not answer as it should ({said})."
+    remedy = "Run again in a while: the work so far is stored."
+    return StoreError(problem, remedy=remedy, code="unreachable")
 
 
 def guard_read(

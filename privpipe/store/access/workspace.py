@@ -378,11 +378,9 @@ def _make_private(path: str) -> None:
         if not os.path.islink(path):
             problem = f"{path} cannot be made ({error.strerror})."
             raise StoreError(problem, remedy="Check your rights.") from None
-        raise StoreError(
-            f"The workspace {path} is a link; it is not followed.",
-            remedy="Remove the link (`privpipe purge` does), then run again.",
-            code="link",
-        ) from None
+        problem = f"The workspace {path} is a link; it is not followed."
+        remedy = "Remove the link (`privpipe purge` does), then run again."
+        raise StoreError(problem, remedy=remedy, code="link") from None
 
 
 def _open_lock(path: str) -> int:

@@ -215,11 +215,9 @@ def read_header(url: str, expected: str) -> Mapping[str, Any]:
     # Before the seal: a newer privpipe may seal in another way, and is no damage.
     if version not in FORMAT_VERSIONS[expected]:
         read = " and ".join(map(str, FORMAT_VERSIONS[expected]))
-        raise FormatError(
-            f"{shown(url)} has format version {version!r}; this privpipe reads {read}.",
-            remedy=f"Use the privpipe that wrote it, or make the {expected} again.",
-            code="format-version",
-        )
+        problem = f"{shown(url)} has format version {version!r}; this privpipe reads {read}."
+        remedy = f"Use the privpipe that wrote it, or make the {expected} again."
+        raise FormatError(problem, remedy=remedy, code="format-version")
     if not sealed:
         raise FormatError(
             f"The header of {shown(url)} is damaged: it differs from its own digest.",

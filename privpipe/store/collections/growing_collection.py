@@ -132,11 +132,9 @@ def read_partitions(url: str) -> tuple[StoredPartition, ...]:
         return _partitions(newest)
     if exists(url) and read_kind(url) == "collection":
         raise _whole(url)
-    raise StoreError(
-        f"There is no growing collection at {shown(url)}.",
-        remedy="`privpipe append SOURCE COLLECTION` makes one.",
-        code="not-found",
-    )
+    problem = f"There is no growing collection at {shown(url)}."
+    remedy = "`privpipe append SOURCE COLLECTION` makes one."
+    raise StoreError(problem, remedy=remedy, code="not-found")
 
 
 def count_gaps(url: str) -> tuple[int, int]:
@@ -216,11 +214,9 @@ def append_partition(
             kind = read_kind(url)
         if kind == "collection":
             raise _whole(url)
-        raise OptionError(
-            f"{shown(url)} is no growing collection of privpipe.",
-            remedy="Nothing there was changed. Append to a new place.",
-            code="not-growing",
-        )
+        problem = f"{shown(url)} is no growing collection of privpipe."
+        remedy = "Nothing there was changed. Append to a new place."
+        raise OptionError(problem, remedy=remedy, code="not-growing")
     with hold_workspace(url):
         check_idle(url)
         try:
@@ -369,8 +365,6 @@ def read_schema(generation: generation_log.Generation) -> CollectionSchema:
 
 
 def _whole(url: str) -> OptionError:
-    return OptionError(
-        f"{shown(url)} was made in one piece, by `privpipe ingest`, and cannot grow.",
-        remedy="Append its source to a new place: privpipe append SOURCE COLLECTION.",
-        code="whole-collection",
-    )
+    problem = f"{shown(url)} was made in one piece, by `privpipe ingest`, and cannot grow."
+    remedy = "Append its source to a new place: privpipe append SOURCE COLLECTION."
+    return OptionError(problem, remedy=remedy, code="whole-collection")

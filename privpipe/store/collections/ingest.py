@@ -302,11 +302,9 @@ def cast_features(features: AnyArray, dtype: np.dtype[Any], names: Sequence[str]
     if lost.any():
         places = np.flatnonzero(lost.any(axis=0))[:8]
         where = ", ".join(names[j] if names else f"column {j}" for j in places)
-        raise InputError(
-            f"{int(lost.sum())} cells of the features overflow {dtype} (in {where}).",
-            remedy="Ingest with --dtype float64, or scale these features.",
-            code="overflow",
-        )
+        problem = f"{int(lost.sum())} cells of the features overflow {dtype} (in {where})."
+        remedy = "Ingest with --dtype float64, or scale these features."
+        raise InputError(problem, remedy=remedy, code="overflow")
     return found
 
 

@@ -141,11 +141,9 @@ def check_keys_apart(release: str | Path, folder: str | Path | None = None) -> N
     """
     place, keys = Path(release).resolve(), key_folder(folder).resolve()
     if place == keys or place in keys.parents or keys in place.parents:
-        raise OptionError(
-            f"The release {place} and the key folder {keys} hold one another.",
-            remedy="Set PRIVPIPE_KEYS to a folder elsewhere.",
-            code="key_apart",
-        )
+        problem = f"The release {place} and the key folder {keys} hold one another."
+        remedy = "Set PRIVPIPE_KEYS to a folder elsewhere."
+        raise OptionError(problem, remedy=remedy, code="key_apart")
 
 
 @dataclass(frozen=True)
@@ -328,8 +326,6 @@ def _refusing(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise StoreError(
-            f"The key folder cannot be used: {path}: {error.strerror}.",
-            remedy="Set PRIVPIPE_KEYS to a folder of yours on a file system with links and modes.",
-            code="key_folder",
-        ) from None
+        problem = f"The key folder cannot be used: {path}: {error.strerror}."
+        remedy = "Set PRIVPIPE_KEYS to a folder of yours on a file system with links and modes."
+        raise StoreError(problem, remedy=remedy, code="key_folder") from None

@@ -49,11 +49,9 @@ class ReleaseKey:
         return f"ReleaseKey({self.entry.key_id!r}, secret not shown)"
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
-        raise OptionError(
-            f"Release key {self.entry.key_id!r} is not pickled or copied.",
-            remedy="Send key.ticket() in tasks: workers read the key folder.",
-            code="key_pickle",
-        )
+        problem = f"Release key {self.entry.key_id!r} is not pickled or copied."
+        remedy = "Send key.ticket() in tasks: workers read the key folder."
+        raise OptionError(problem, remedy=remedy, code="key_pickle")
 
     @property
     def fingerprint(self) -> str:

@@ -103,11 +103,9 @@ def read_state_of(generation: generations.Generation) -> IncrementalState:
     """What a generation says; FormatError where it says something else."""
     with suppress(ValidationError):  # whose text quotes the document
         return IncrementalState(**generation.content)
-    raise FormatError(
-        f"Generation {generation.number} is of another privpipe.",
-        remedy="Read it with the privpipe that wrote it.",
-        code="format-version",
-    )
+    problem = f"Generation {generation.number} is of another privpipe."
+    remedy = "Read it with the privpipe that wrote it."
+    raise FormatError(problem, remedy=remedy, code="format-version")
 
 
 def part_url(url: str, part: str) -> str:
@@ -313,11 +311,9 @@ def withdraw_partition(
     found = read_incremental(url)
     # Of one that is withdrawn the marks are noted already, and what is left of it is done.
     if not found or not _find_marks(url, name, found[1], named, others):
-        raise OptionError(
-            f"{shown(url)} has no part of a partition {name!r}.",
-            remedy="Give the name it has in the collection.",
-            code="partition",
-        )
+        problem = f"{shown(url)} has no part of a partition {name!r}."
+        remedy = "Give the name it has in the collection."
+        raise OptionError(problem, remedy=remedy, code="partition")
     with hold_workspace(url):
         before, state = read_incremental(url) or found
         generations.write_root(url, before)  # a writer that died may have left it behind

@@ -251,11 +251,9 @@ def _write_sums(found: Mapping[str, str]) -> bytes:
     for key in found:
         # A line break in a name would be a line of its own, which says something of another object.
         if printable(key, keep="") != key or "\\" in key:
-            raise FormatError(
-                f"The release holds the object {printable(key, keep='')!r}.",
-                remedy="It is not of privpipe: remove it, then sign again.",
-                code="damaged",
-            )
+            problem = f"The release holds the object {printable(key, keep='')!r}."
+            remedy = "It is not of privpipe: remove it, then sign again."
+            raise FormatError(problem, remedy=remedy, code="damaged")
     return "".join(f"{found[key]}  {key}\n" for key in sorted(found)).encode()
 
 
