@@ -41,8 +41,7 @@ def deploy_command(path: str) -> dict[str, Any]:
     """
     prefect_server.prepare_prefect()
     deployments = read_deployments(path)
-    companion = Path(path).with_name("automations.yaml")
-    automations = read_automations(str(companion))
+    automations = read_automations(str(Path(path).with_name("automations.yaml")))
     url = prefect_server.check_server()  # last: a file can be checked where no server is
     with prefect_server.blaming_prefect():
         for pool, queue in sorted({(one.pool, one.queue) for one in deployments}):

@@ -110,7 +110,7 @@ class _Constants(ast.NodeTransformer):
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
         line = node.lineno - 1
-        line -= node.id == "problem" and ("remedy", line) in self.said  # which stands between
+        line -= node.id == "problem" and ("remedy", line) in self.said  # which is in between
         return self.known.get(node.id, self.said.get((node.id, line), node))
 
 

@@ -342,7 +342,7 @@ def measure_noise(eigenvalues: FloatArray, n: float, explained: FloatArray | Non
     return math.sqrt(noise)
 
 
-def set_penalty(noise: float, n_rows: int, n_columns: float, weight: float = 1.0) -> float:
+def set_penalty(noise: float, n_rows: int, n_columns: float) -> float:
     """Penalty of the nuclear norm that noise of this size does not get past.
 
     The spectral norm of a Gaussian matrix is about ``noise (sqrt(rows) + sqrt(columns))``; a
@@ -351,7 +351,7 @@ def set_penalty(noise: float, n_rows: int, n_columns: float, weight: float = 1.0
     >>> set_penalty(1.0, 4, 9)
     5.25
     """
-    return 1.05 * weight * noise * (math.sqrt(n_rows) + math.sqrt(n_columns))
+    return 1.05 * noise * (math.sqrt(n_rows) + math.sqrt(n_columns))
 
 
 RESPONSE_SCALE = 0.005

@@ -287,8 +287,7 @@ def _make_partition(
     _write_without(collection, np.array(held.rows, np.int64), survey.codes, join(url, place))
     new = open_collection(join(url, place)).schema_of_records
     content, origin = growing.digest_content(new), old.origin or old.place
-    made = replace(old, place=place, content=content, n_records=new.n_records, origin=origin)
-    return [made]
+    return [replace(old, place=place, content=content, n_records=new.n_records, origin=origin)]
 
 
 def _take_out_whole(url: str, held: HeldRecords, codes: Mapping[str, Sequence[int]]) -> None:

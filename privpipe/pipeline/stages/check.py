@@ -69,8 +69,7 @@ def check_stage(options: RunOptions) -> Run:
         started=now(),
         code=trusted_code.find_code(options.model_dump(mode="json")["method"]),
     )
-    split = split_by_subject(options, training)
-    run = Run(options, method, collection, training, split, state)
+    run = Run(options, method, collection, training, split_by_subject(options, training), state)
     _check_public(run)
     subject_limit.check_subjects(run)
     _check_labels(run)

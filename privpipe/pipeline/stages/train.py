@@ -175,8 +175,7 @@ def sketch_records(run: Run, executor: Executor) -> None:
         If records to protect are said to be public.
     """
     sketches, records = run.sketches, run.collection
-    subject = find_subject(run.options, records)
-    sketch_collection(executor, records, sketches, subject=subject)
+    sketch_collection(executor, records, sketches, subject=find_subject(run.options, records))
     if not run.trains_on_itself:
         sketch_collection(executor, run.training, sketches)
         _check_public(run, sketches.ties())

@@ -64,8 +64,7 @@ class ProfileCounts:
         """
         private = shard.confidential
         known = np.isfinite(private).all(axis=1)
-        codes = private[known]
-        if (codes % 1 != 0).any():
+        if (private[known] % 1 != 0).any():
             remedy = "Name a categorical variable, or cut a numeric one into classes."
             raise InputError("a private variable is not categorical.", remedy=remedy)
         first = max(shard.first_record, ~shard.first_record)

@@ -287,8 +287,7 @@ class NoiseForecast:
     def describe(self) -> str:
         """In a few sentences."""
         times = self.noise / self.spread if self.spread > 0 else float("inf")
-        odds = say_odds(self.epsilon)
-        return say_grounds("noise_forecast", self=self, times=times, odds=odds)
+        return say_grounds("noise_forecast", self=self, times=times, odds=say_odds(self.epsilon))
 
 
 def forecast_noise(

@@ -171,8 +171,7 @@ def fit_predictor(
     # The mean of the first pass, so that little cancels in the second.
     frame = Frame(sums.mean * with_intercept, scale, with_intercept)
     ask = partial(summarise_triangle, schema=schema, role=role, coding=coding, frame=frame)
-    factor = shards.reduce(ask)
-    return solve_triangular(factor, frame, ridge=ridge, names=schema.feature_names)
+    return solve_triangular(shards.reduce(ask), frame, ridge=ridge, names=schema.feature_names)
 
 
 def summarise_triangle(

@@ -122,8 +122,7 @@ def _is_taken(out_url: str, *, whole: bool) -> bool:
 def _is_written(released: "_Released", out_url: str, parts: Parts) -> bool:
     """Whether what is at a place is what would be written there, byte for byte, and no more."""
     if out_url not in parts:
-        expected = {SUCCESS, *(name.rpartition("/")[2] for name in parts)}
-        if set(list_names(out_url)) != expected:
+        if set(list_names(out_url)) != {SUCCESS, *(name.rpartition("/")[2] for name in parts)}:
             return False
     with suppress(_DiffersError, FileNotFoundError, IsADirectoryError):
         for place, (start, stop) in parts.items():
