@@ -57,13 +57,12 @@ def facts_of_map(fitted: Any) -> dict[str, str]:
     """What is to know of a fitted map: what goes in and comes out, and what it promises."""
     promise = fitted.guarantee
     number = "" if promise.number is None else f" {promise.number:g} {promise.unit}"
-    found = {
+    return {
         "reads": f"{fitted.n_features_in:,} {fitted.reads}",
         "releases": f"{fitted.n_features_out:,}" + (", drawn by a key" if fitted.draws else ""),
         "promise": f"{promise.kind}{number}, {promise.scope}",
         "rests on": promise.theorem,
-    }
-    return found | ({"assumes": promise.assumptions} if promise.assumptions else {})
+    } | ({"assumes": promise.assumptions} if promise.assumptions else {})
 
 
 @dataclass_transform(frozen_default=True, eq_default=False)

@@ -97,11 +97,9 @@ def by_name(fitted: Any, x: Any) -> Any:
     problems = {"lack": missing, "have too many": extra, "hold twice": twice}
     said = [f"{what} {_listed(found)}" for what, found in problems.items() if found]
     if said:
-        raise InputError(
-            f"Records {'; '.join(said)}, compared with the {len(names)} features of the map.",
-            remedy=f"Give the columns {_listed(names)}, in any order.",
-            code="columns",
-        )
+        problem = f"Records {'; '.join(said)}, compared with the {len(names)} features of the map."
+        remedy = f"Give the columns {_listed(names)}, in any order."
+        raise InputError(problem, remedy=remedy, code="columns")
     if hasattr(x, "column_names"):
         return x.select(list(names))
     return x.sel({x.dims[1]: list(names)}) if hasattr(x, "dims") else x[list(names)]
@@ -175,22 +173,18 @@ def _as_names(labels: Sequence[Any]) -> tuple[str, ...]:
     with suppress(TypeError):  # of mixed kinds
         if list(labels) == sorted(labels) or len(set(labels)) < len(labels):
             return ()
-    raise InputError(
-        "The columns are not named by text alone and are in no ascending order.",
-        remedy="Name them by text, as df.columns.astype(str) does, or bring them into order.",
-        code="columns",
-    )
+    problem = "The columns are not named by text alone and are in no ascending order."
+    remedy = "Name them by text, as df.columns.astype(str) does, or bring them into order."
+    raise InputError(problem, remedy=remedy, code="columns")
 
 
 def distinct_columns(x: Any) -> tuple[str, ...]:
     """Names as of `columns_of`; InputError where two are equal: one column would be lost."""
     names = columns_of(x)
     if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise InputError(
-            f"Several columns are named {_listed(twice)}.",
-            remedy="Give each column a name of its own.",
-            code="duplicate-names",
-        )
+        problem = f"Several columns are named {_listed(twice)}."
+        remedy = "Give each column a name of its own."
+        raise InputError(problem, remedy=remedy, code="duplicate-names")
     return names
 
 
@@ -226,11 +220,9 @@ def read_codes(fitted: Any, x: Any) -> IntArray:
         )
     table = np.asarray(by_name(fitted, fill_masked(x)), object)
     if table.ndim != 2 or table.shape[1] != len(schema.attributes):
-        raise InputError(
-            f"Records have shape {table.shape}, but the map reads {len(schema.attributes)}.",
-            remedy=f"Give the columns {_listed(names_of(fitted))}.",
-            code="shape",
-        )
+        problem = f"Records have shape {table.shape}, but the map reads {len(schema.attributes)}."
+        remedy = f"Give the columns {_listed(names_of(fitted))}."
+        raise InputError(problem, remedy=remedy, code="shape")
     coded = [_code(table[:, j], column) for j, column in enumerate(schema.attributes)]
     return np.column_stack(coded)
 

@@ -258,15 +258,11 @@ def check_numbered_alike(fitted: FittedSchema, schema: ShardSchema) -> None:
 
 def _order_features(fitted: FittedSchema, n: int, names: Sequence[str]) -> tuple[int, ...] | None:
     if n != fitted.n_features and not (fitted.feature_names and names):
-        raise _drifted(
-            f"The collection has {n} features, the training collection {fitted.n_features}.",
-            "Train on records of the same features.",
-        )
+        problem = f"The collection has {n} features, the training collection {fitted.n_features}."
+        raise _drifted(problem, "Train on records of the same features.")
     if not fitted.feature_names or not names:
-        raise _drifted(
-            "Features have names in the collection or in the training collection, not both.",
-            "Ingest both from sources with the same columns.",
-        )
+        problem = "Features have names in the collection or in the training collection, not both."
+        raise _drifted(problem, "Ingest both from sources with the same columns.")
     places = {name: place for place, name in enumerate(names)}
     lack = [name for name in fitted.feature_names if name not in places]
     more = sorted(set(names) - set(fitted.feature_names))

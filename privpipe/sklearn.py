@@ -137,11 +137,9 @@ class RecordSanitizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]  #
         roles = {"desired": target, "confidential": confidential}
         missing = sorted(role for role in options.needs() if roles.get(role) is None)
         if missing:
-            raise InputError(
-                f"The method {method.name!r} needs {' and '.join(missing)}.",
-                remedy="Give y for desired, confidential for confidential.",
-                code="missing-variable",
-            )
+            problem = f"The method {method.name!r} needs {' and '.join(missing)}."
+            remedy = "Give y for desired, confidential for confidential."
+            raise InputError(problem, remedy=remedy, code="missing-variable")
         if lazy:
             records: Any = _collect(x, roles)
         else:
@@ -189,11 +187,9 @@ class RecordSanitizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]  #
             apart = {names[j] for j in secret}
             return self.map_.apply(lazy[[one for one in found if one not in apart]])
         if _count_columns(lazy) != self.n_features_in_:
-            raise InputError(
-                f"Records have {lazy.shape[1]} columns, the fit had {self.n_features_in_}.",
-                remedy="Give the columns of the fit, in its order.",
-                code="shape",
-            )
+            problem = f"Records have {lazy.shape[1]} columns, the fit had {self.n_features_in_}."
+            remedy = "Give the columns of the fit, in its order."
+            raise InputError(problem, remedy=remedy, code="shape")
         done: Any = apply_lazily(self.map_, _take(lazy, released))
         return done  # type: ignore[no-any-return]  # lazy, as it was
 
@@ -268,10 +264,8 @@ class RecordSanitizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]  #
             )
         options = self._give_options()
         if not isinstance(options, Mapping):
-            raise OptionError(
-                f"options is of type {type(options).__name__}.",
-                remedy='Give a dictionary, such as {"utility_budget": 0.01}.',
-            )
+            remedy = 'Give a dictionary, such as {"utility_budget": 0.01}.'
+            raise OptionError(f"options is of type {type(options).__name__}.", remedy=remedy)
         return method, make_options(method.options, {**options, "name": self.method}, self.method)
 
 
@@ -456,9 +450,8 @@ def _count_columns(x: Any) -> int:
     """Of a matrix or frame, lazy ones too."""
     if np.ndim(x) == 2:
         return int(x.shape[1])
-    raise InputError(
-        f"Records have {np.ndim(x)} dimensions.", remedy="Give a row per record.", code="shape"
-    )
+    problem = f"Records have {np.ndim(x)} dimensions."
+    raise InputError(problem, remedy="Give a row per record.", code="shape")
 
 
 def _as_frame(x: Any) -> Any:
@@ -495,11 +488,9 @@ def _collect(x: Any, roles: Mapping[str, Any]) -> Any:
         # A length that is not known is nan, which is no length, its own neither.
         if shape[:1] != (n,) or len(shape) > 2 or n != n:
             name = {"features": "X", "desired": "y"}.get(role, role)
-            raise InputError(
-                f"{name} has shape {shape}, where X has {n} rows.",
-                remedy="Give one row per record; compute_chunk_sizes() finds lengths of nan.",
-                code="shape",
-            )
+            problem = f"{name} has shape {shape}, where X has {n} rows."
+            remedy = "Give one row per record; compute_chunk_sizes() finds lengths of nan."
+            raise InputError(problem, remedy=remedy, code="shape")
     found: Any = {role: (("record", role)[: one.ndim], one) for role, one in arrays.items()}
     # A column is a variable, a matrix one for each of its columns.
     names: Any = {

@@ -185,11 +185,8 @@ def audit_release(
     # A second pass: what is judged depends on all that the first one learned.
     sums: AuditSums = test.reduce(partial(measure_pairs, plan=plan))
     if sums.count == 0:
-        raise InputError(
-            "No record is left to judge.",
-            remedy="Hold out more records with [audit] holdout.",
-            code="audit-too-small",
-        )
+        remedy = "Hold out more records with [audit] holdout."
+        raise InputError("No record is left to judge.", remedy=remedy, code="audit-too-small")
     found = {view: _find_privacy(sums, plan, view, level) for view in ("released", "retrained")}
     return {
         "n_records": sums.count,
@@ -423,11 +420,9 @@ def fit_linear_attack(moments: CoMoments, n_features: int, unit_roundoff: float)
     Xu et al. 2017, Figure 5 (algorithm 3).
     """
     if moments.count < 2:
-        raise InputError(
-            f"{moments.count} records are too few to train an attack on.",
-            remedy="Hold out more records for the audit.",
-            code="audit-too-small",
-        )
+        problem = f"{moments.count} records are too few to train an attack on."
+        remedy = "Hold out more records for the audit."
+        raise InputError(problem, remedy=remedy, code="audit-too-small")
     directions = find_coordinates(moments, n_features, unit_roundoff)
     scatter, mean = moments.scatter, moments.mean
     inner = directions.T @ scatter[:n_features, :n_features] @ directions

@@ -129,11 +129,9 @@ def _check_space(folder: str, n_records: int) -> None:
     """Collection and release take about 170 bytes per record, some more while written."""
     needed, free = n_records * 170, shutil.disk_usage(folder).free
     if needed > free:
-        raise StoreError(
-            f"The demo needs about {needed / 2**30:.1f} GiB; {free / 2**30:.1f} GiB are free.",
-            remedy="Use --records 179700 for a small one, or --out for another disk.",
-            code="disk-full",
-        )
+        problem = f"The demo needs about {needed / 2**30:.1f} GiB; {free / 2**30:.1f} GiB are free."
+        remedy = "Use --records 179700 for a small one, or --out for another disk."
+        raise StoreError(problem, remedy=remedy, code="disk-full")
 
 
 def draw_portrait(base: str) -> str:

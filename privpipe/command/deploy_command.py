@@ -41,8 +41,7 @@ def deploy_command(path: str) -> dict[str, Any]:
     """
     prefect_server.prepare_prefect()
     deployments = read_deployments(path)
-    companion = Path(path).with_name("automations.yaml")
-    automations = read_automations(str(companion))
+    automations = read_automations(str(Path(path).with_name("automations.yaml")))
     url = prefect_server.check_server()  # last: a file can be checked where no server is
     with prefect_server.blaming_prefect():
         for pool, queue in sorted({(one.pool, one.queue) for one in deployments}):
@@ -106,11 +105,9 @@ def _deploy(path: str) -> None:
     if done.returncode:
         # The last line: Prefect prints a page of frames before it.
         said = (done.stderr or done.stdout).strip().splitlines()
-        raise ClusterError(
-            f"Prefect did not take {path}: {said[-1] if said else 'no reason given'}.",
-            remedy="Check that the server answers: `privpipe doctor`.",
-            code="not-deployed",
-        )
+        problem = f"Prefect did not take {path}: {said[-1] if said else 'no reason given'}."
+        remedy = "Check that the server answers: `privpipe doctor`."
+        raise ClusterError(problem, remedy=remedy, code="not-deployed")
 
 
 def _replace_automation(automation: dict[str, Any]) -> None:

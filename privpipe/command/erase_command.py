@@ -48,11 +48,9 @@ def _read_chosen(where: str) -> ChosenRecords:
             # A pair of quotes is of the shell; one alone is of the value.
             quoted = len(text) > 1 and text[0] == text[-1] and text[0] in "\"'"
             return ChosenRecords(name.strip(), tuple(read(text[1:-1] if quoted else text)))
-    raise OptionError(
-        '--where is neither "name == value" nor "name in FILE".',
-        remedy="Name a variable or a feature of the collection, and one value or a file of them.",
-        code="where",
-    )
+    problem = '--where is neither "name == value" nor "name in FILE".'
+    remedy = "Name a variable or a feature of the collection, and one value or a file of them."
+    raise OptionError(problem, remedy=remedy, code="where")
 
 
 def _read_values(place: str) -> list[str]:

@@ -96,20 +96,29 @@ class _Constants(ast.NodeTransformer):
     """Puts texts and numbers that have a name where the name is used."""
 
     def __init__(self, tree: ast.AST) -> None:
-        found: dict[str, list[ast.expr]] = {}
+        found: dict[str, list[ast.Assign]] = {}
         for node in ast.walk(tree):
             if isinstance(node, ast.Assign):
                 for name in (one.id for one in node.targets if isinstance(one, ast.Name)):
-                    found.setdefault(name, []).append(node.value)
+                    found.setdefault(name, []).append(node)
         # What is assigned twice is one thing here and another there.
-        once = {name: values[0] for name, values in found.items() if len(values) == 1}
+        once = {name: nodes[0].value for name, nodes in found.items() if len(nodes) == 1}
         self.known = {name: one for name, one in once.items() if isinstance(one, ast.Constant)}
-        # But for a message, which has its name on the line before the error.
-        self.messages = {one.end_lineno: one for one in found.get("problem", ())}
+        # But for a message and a remedy, which have their names on the lines before the error.
+        named = [(name, one) for name in ("problem", "remedy") for one in found.get(name, ())]
+        self.said = {(name, one.end_lineno, one.col_offset): one.value for name, one in named}
+        self.column = 0
+
+    def visit(self, node: ast.AST) -> Any:
+        if isinstance(node, ast.stmt):
+            self.column = node.col_offset
+        return super().visit(node)
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
-        said = self.messages.get(node.lineno - 1, node) if node.id == "problem" else node
-        return self.known.get(node.id, said)
+        line = node.lineno - 1
+        # The remedy is in between.
+        line -= node.id == "problem" and ("remedy", line, self.column) in self.said
+        return self.known.get(node.id, self.said.get((node.id, line, self.column), node))
 
 
 def _find_situations(tree: ast.AST) -> Iterator[Situation]:

@@ -33,19 +33,15 @@ def audit_foreign(
         If a limit is exceeded, or is not shown to hold.
     """
     if not holdout:
-        raise OptionError(
-            "Without records that the release was not made from, no attack can be judged.",
-            remedy="Keep some records out before the release is made; give them by --holdout.",
-            code="no-holdout",
-        )
+        problem = "Without records that the release was not made from, no attack can be judged."
+        remedy = "Keep some records out before the release is made; give them by --holdout."
+        raise OptionError(problem, remedy=remedy, code="no-holdout")
     members, controls = (draw_rows(read_table(url), MOST_KNOWN) for url in (raw, holdout))
     for name in (*desired, *confidential):
         if name not in members or name not in controls:
-            raise OptionError(
-                f"There is no column {name!r} in the raw records and the holdout.",
-                remedy=f"They have: {', '.join(map(str, members))}.",
-                code="no-column",
-            )
+            problem = f"There is no column {name!r} in the raw records and the holdout."
+            remedy = f"They have: {', '.join(map(str, members))}."
+            raise OptionError(problem, remedy=remedy, code="no-column")
     usual = AttackOptions()
     report = unaligned_release.attack_unaligned(
         members,

@@ -303,8 +303,7 @@ def _suggest_budget(
     A small ridge where the features of a few chunks depend on one another, as columns of 0 and 1
     made of one column do, or do not vary. Nothing where that is unknown.
     """
-    has_budget = method in METHODS and "utility_budget" in _options_of(method)
-    if not (has_budget and records["desired"]):
+    if not (method in METHODS and "utility_budget" in _options_of(method) and records["desired"]):
         return None, {}
     try:
         options = RunOptions(

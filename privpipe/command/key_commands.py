@@ -119,10 +119,8 @@ def _read_limit(text: str) -> tuple[float, float]:
         if not (epsilon > 0 and 0 < delta < 1 and text.count(",") < 2):
             raise ValueError
     except ValueError:
-        raise OptionError(
-            f"--limit is {text!r}.",
-            remedy="Give an epsilon, or an epsilon and a delta by comma, as 3.0,1e-5.",
-        ) from None
+        remedy = "Give an epsilon, or an epsilon and a delta by comma, as 3.0,1e-5."
+        raise OptionError(f"--limit is {text!r}.", remedy=remedy) from None
     return epsilon, delta
 
 
@@ -200,11 +198,9 @@ def _forget(name: str) -> tuple[KeyEntry, ...]:
         return (forget_key(name),)
     forgotten = forget_keys(str(read_header(name, "release")["run"]))
     if not forgotten:
-        raise StoreError(
-            f"The release {shown(name)} drew from no key of this key folder.",
-            remedy="Only mappings and noise draw at random; see PRIVPIPE_KEYS for the folder.",
-            code="key-unknown",
-        )
+        problem = f"The release {shown(name)} drew from no key of this key folder."
+        remedy = "Only mappings and noise draw at random; see PRIVPIPE_KEYS for the folder."
+        raise StoreError(problem, remedy=remedy, code="key-unknown")
     return forgotten
 
 

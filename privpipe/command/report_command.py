@@ -44,11 +44,9 @@ def report_command(release: str, *, public: bool) -> dict[str, Any]:
         with fsspec.open(join(folder, "audit.json"), encoding="utf-8", mode="rt") as file:
             findings = json.load(file)
     except FileNotFoundError:
-        raise StoreError(
-            f"There is no audit of {shown(release)} at {shown(folder)}.",
-            remedy="Run `privpipe audit` or `privpipe run` first.",
-            code="missing",
-        ) from None
+        problem = f"There is no audit of {shown(release)} at {shown(folder)}."
+        remedy = "Run `privpipe audit` or `privpipe run` first."
+        raise StoreError(problem, remedy=remedy, code="missing") from None
     except ValueError:
         raise FormatError(f"{shown(folder)}/audit.json is no JSON.", remedy="Run again.") from None
     if not isinstance(findings, dict) or findings.get("format_version") != FORMAT:
@@ -73,11 +71,9 @@ def open_command(release: str, *, public: bool) -> dict[str, Any]:
     page = _find_page(release, public)
     path = Path(page.removeprefix("file://"))
     if not path.is_file():
-        raise StoreError(
-            f"There is no report at {shown(page)} on this machine.",
-            remedy="`privpipe report RELEASE` renders it from JSON; fetch it first.",
-            code="missing",
-        )
+        problem = f"There is no report at {shown(page)} on this machine."
+        remedy = "`privpipe report RELEASE` renders it from JSON; fetch it first."
+        raise StoreError(problem, remedy=remedy, code="missing")
     opened = _has_window() and webbrowser.open(path.resolve().as_uri())
     say(f"{shown(page)}" + ("" if opened else "  (no browser here: open it by hand)"))
     return {"release": shown(release), "page": shown(page), "opened": bool(opened)}
@@ -115,10 +111,8 @@ def estimate_command(
     """
     known = get_args(Quantity)
     if of not in known or not 0 < level < 1:
-        wrong = f"--of is {of!r}" if of not in known else f"--level is {level:g}"
-        raise OptionError(
-            f"{wrong}.", remedy=f"Use --of {', '.join(known)}; a level between 0 and 1."
-        )
+        problem = f"--of is {of!r}." if of not in known else f"--level is {level:g}."
+        raise OptionError(problem, remedy=f"Use --of {', '.join(known)}; a level between 0 and 1.")
     found = estimate(release, of, response or None)
     rows = []
     for one in found:
@@ -176,11 +170,9 @@ def diff_attempts(one: str, other: str, release: str) -> dict[str, Any]:
     known = {attempt["run"]: attempt for attempt in _read_attempts(release)}
     for name in (one, other):
         if name not in known:
-            raise OptionError(
-                f"There is no attempt {name!r} at {shown(release)}{suggest(name, known)}.",
-                remedy=f"`privpipe runs {quote(shown(release))}` lists them.",
-                code="missing",
-            )
+            problem = f"There is no attempt {name!r} at {shown(release)}{suggest(name, known)}."
+            remedy = f"`privpipe runs {quote(shown(release))}` lists them."
+            raise OptionError(problem, remedy=remedy, code="missing")
     both = known[one], known[other]
     differing = list_differences(both[0]["options"], both[1]["options"])
     said = {

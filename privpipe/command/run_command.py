@@ -82,11 +82,9 @@ def run_command(
     times = TimeSpan(read_time(since) if since else None, logical_time)
     options = read_options(config, logical_time)
     if full and options.release.incremental:
-        raise OptionError(
-            "--full is for a release of one run; this one grows by partitions.",
-            remedy="Leave it out: the first leak of a part ends its audit.",
-            code="audit-options",
-        )
+        problem = "--full is for a release of one run; this one grows by partitions."
+        remedy = "Leave it out: the first leak of a part ends its audit."
+        raise OptionError(problem, remedy=remedy, code="audit-options")
     # Code of the user's is confirmed before anything imports it.
     confirm_code(options)
     checked: Run | None = None
@@ -193,11 +191,9 @@ def resume_command(config: str) -> dict[str, Any]:
     """
     release = read_options(config).release.path
     if read_state(release) is None:
-        raise OptionError(
-            f"There is no interrupted run of {shown(release)}.",
-            remedy="Start one with `privpipe run`.",
-            code="nothing-to-resume",
-        )
+        problem = f"There is no interrupted run of {shown(release)}."
+        remedy = "Start one with `privpipe run`."
+        raise OptionError(problem, remedy=remedy, code="nothing-to-resume")
     return run_command(config)
 
 

@@ -64,11 +64,9 @@ def plan_entries(
         named = [(str(options.method.name), options.method)]
     known = sorted({key for _, method in named for key in _list_options(method)})
     if unknown := [key for key in varied if key not in known]:
-        raise OptionError(
-            f"No method that is compared has an option {unknown[0]!r}.",
-            remedy=f"Name one of: {', '.join(known)}.",
-            code="nothing-to-compare",
-        )
+        problem = f"No method that is compared has an option {unknown[0]!r}."
+        remedy = f"Name one of: {', '.join(known)}."
+        raise OptionError(problem, remedy=remedy, code="nothing-to-compare")
     found = [each for one in named for each in _vary(*one, varied)]
     if len(found) < 2:
         raise OptionError(
@@ -88,11 +86,9 @@ def plan_entries(
         place = join(base, f"{method.name}-{about.digest()[:8]}.zarr")
         entries[label] = about.change("release", path=place)
     if len(entries) < len(found):
-        raise OptionError(
-            "Two entries have the same label, or the same method and options.",
-            remedy="Give each [[compare]] entry a label of its own.",
-            code="same-entries",
-        )
+        problem = "Two entries have the same label, or the same method and options."
+        remedy = "Give each [[compare]] entry a label of its own."
+        raise OptionError(problem, remedy=remedy, code="same-entries")
     return entries
 
 

@@ -193,11 +193,9 @@ def _judge_again(work: _Work, state: IncrementalState) -> None:
     """
     findings = work.ledger.recall(_audit_key(work.history)) or state.header["audit"]
     if "differences" not in findings and "options" not in findings["adversaries"]:
-        raise StoreError(
-            "The audit of this history of generations is not in its private ledger.",
-            remedy="Restore the ledger beside the release, or begin a new one by another option.",
-            code="ledger",
-        )
+        problem = "The audit of this history of generations is not in its private ledger."
+        remedy = "Restore the ledger beside the release, or begin a new one by another option."
+        raise StoreError(problem, remedy=remedy, code="ledger")
     limits = work.options.gate
     if not limits.enforce or findings["gate"]["state"] == "approved":
         return

@@ -85,11 +85,9 @@ def forecast_cost(run: Run, n_records: int) -> Cost:
     """
     n_chunks = run.collection.plan.n_chunks
     if n_chunks <= FEWEST:
-        raise InputError(
-            f"{n_chunks} chunks are too few to measure the cost by.",
-            remedy=f"Take a collection of more than {FEWEST} chunks.",
-            code="few-chunks",
-        )
+        problem = f"{n_chunks} chunks are too few to measure the cost by."
+        remedy = f"Take a collection of more than {FEWEST} chunks."
+        raise InputError(problem, remedy=remedy, code="few-chunks")
     _spend(run, 1)  # what is imported and compiled once
     n, few = FEWEST, _spend(run, FEWEST)
     many = few

@@ -177,11 +177,9 @@ def solve_least_squares(
     """
     check_ridge(ridge)
     if n_features == 0:
-        raise InputError(
-            "The records have no numeric features to predict from.",
-            remedy="Use privacy_mapping for categorical variables, or ingest numeric features.",
-            code="no-features",
-        )
+        problem = "The records have no numeric features to predict from."
+        remedy = "Use privacy_mapping for categorical variables, or ingest numeric features."
+        raise InputError(problem, remedy=remedy, code="no-features")
     if moments.count < 2:
         raise InputError(
             f"{moments.count:g} complete training records are too few for least squares.",

@@ -60,11 +60,9 @@ class GrowingRecords:
             If its variables, categories or features are not those of the first.
         """
         if replace(partition.schema, n_records=0) != self.schema:
-            raise InputError(
-                "A partition has other variables, categories or features than the first.",
-                remedy="Ingest all partitions with one schema; in Python each needs every class.",
-                code="schema-drift",
-            )
+            problem = "A partition has other variables, categories or features than the first."
+            remedy = "Ingest all partitions with one schema; in Python each needs every class."
+            raise InputError(problem, remedy=remedy, code="schema-drift")
         self.partitions.append(partition)
 
     def reduce(self, summarise: Callable[[Shard], S]) -> S:

@@ -305,11 +305,9 @@ def _as_column(values: AnyArray, name: str, classes: bool | None) -> tuple[Float
     if values.dtype.kind in "iuf" and not classes:
         return values.astype(np.float64), Column(name)
     if values.dtype.kind not in "iufbUST":
-        raise InputError(
-            f"{name} holds neither numbers alone nor text alone (dtype {values.dtype}).",
-            remedy="Give numbers, text or booleans; leave out records without a class.",
-            code="dtype",
-        )
+        problem = f"{name} holds neither numbers alone nor text alone (dtype {values.dtype})."
+        remedy = "Give numbers, text or booleans; leave out records without a class."
+        raise InputError(problem, remedy=remedy, code="dtype")
     return _name_classes(values, name)
 
 
@@ -358,11 +356,9 @@ def _as_weights(values: ArrayLike | None, n_records: int) -> FloatArray:
     weights = as_reals(values, "weights").astype(np.float64)
     # A negative weight would subtract a record.
     if weights.shape != (n_records,) or not (np.isfinite(weights) & (weights >= 0)).all():
-        raise InputError(
-            f"weights has shape {weights.shape}, or holds negative or non-finite values.",
-            remedy=f"Give {n_records} finite weights of at least 0.",
-            code="weights",
-        )
+        problem = f"weights has shape {weights.shape}, or holds negative or non-finite values."
+        remedy = f"Give {n_records} finite weights of at least 0."
+        raise InputError(problem, remedy=remedy, code="weights")
     return weights
 
 

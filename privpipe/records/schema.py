@@ -213,11 +213,8 @@ def explain_unknown(
     what: str, name: str, known: Sequence[str], kind: type[PrivpipeError] = InputError
 ) -> PrivpipeError:
     """The error for a name that is none of those that are there."""
-    return kind(
-        f"{what} {name!r}{suggest(name, known)}.",
-        remedy=f"It has: {', '.join(known) or 'none'}.",
-        code="missing-variable",
-    )
+    problem = f"{what} {name!r}{suggest(name, known)}."
+    return kind(problem, remedy=f"It has: {', '.join(known) or 'none'}.", code="missing-variable")
 
 
 def expand_indicators(codes: IntArray, columns: Sequence[Column]) -> FloatArray:

@@ -69,13 +69,12 @@ def render_officer_page(findings: Findings, *, version: str = "") -> str:
         for position, entry in enumerate(one["entries"])
     ]
     serves = [{"field": one["title"], "serves": one["maps_to"]} for one in sheet["fields"]]
-    sections = [
-        page.PageSection("The 18 fields", "", rows),
-        page.PageSection("What each field serves", "", serves, folded=True),
-    ]
     return page.render_page(
         "For the data-protection officer",
-        sections,
+        [
+            page.PageSection("The 18 fields", "", rows),
+            page.PageSection("What each field serves", "", serves, folded=True),
+        ],
         verdict=findings["adversaries"]["verdict"],
         verdict_text=sheet["verdict"].partition(": ")[2],
         verdict_name=sheet["verdict"].partition(":")[0],

@@ -49,7 +49,7 @@ def say_parameter(name: str, value: float) -> str:
 
 def publish_guarantee(promise: Guarantee) -> dict[str, Any]:
     """The promise as the header holds it: its fields, numbers as `say_promised` says them."""
-    said = {
+    return asdict(promise) | {
         "number": None if promise.number is None else float(say_promised(promise.number)),
         "delta": float(say_promised(promise.delta)),
         "parameters": [
@@ -57,7 +57,6 @@ def publish_guarantee(promise: Guarantee) -> dict[str, Any]:
             for name, value in promise.parameters
         ],
     }
-    return asdict(promise) | said
 
 
 def publish_findings(findings: Mapping[str, Any]) -> dict[str, Any]:
@@ -127,12 +126,11 @@ def _publish_predictions(findings: Mapping[str, Any]) -> dict[str, Any]:
     rounded: dict[str, Any] = {}
     for name, views in (findings.get("desired") or {}).items():
         for view, figures in views.items():
-            retained = {
+            rounded.setdefault(name, {})[view] = {
                 score: value
                 for score in ("accuracy", "r2")
                 if (value := _read(coarsen(figures.get(score), n_records))) is not None
             }
-            rounded.setdefault(name, {})[view] = retained
     return rounded
 
 

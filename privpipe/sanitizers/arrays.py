@@ -31,11 +31,8 @@ def as_predictor(values: ArrayLike, name: str = "predictor") -> FloatArray:
     elif bad := int(np.count_nonzero(~np.isfinite(a))):
         problem = f"holds {bad} of {a.size} values that are not finite"
     if problem:
-        raise InputError(
-            f"The {name} {problem}.",
-            remedy="Give a finite matrix of shape (n_features, n_predictions).",
-            code="predictor",
-        )
+        remedy = "Give a finite matrix of shape (n_features, n_predictions)."
+        raise InputError(f"The {name} {problem}.", remedy=remedy, code="predictor")
     return a
 
 
@@ -168,11 +165,9 @@ def check_training(features: FloatArray) -> None:
 def check_unweighted(schema: ShardSchema) -> None:
     """Raise OptionError if records have weights, for fits that count every record once."""
     if schema.weighted:
-        raise OptionError(
-            "This method counts every record once, but the records have weights.",
-            remedy="Leave the weights out, or use null-space cleaning or LEACE.",
-            code="weights",
-        )
+        problem = "This method counts every record once, but the records have weights."
+        remedy = "Leave the weights out, or use null-space cleaning or LEACE."
+        raise OptionError(problem, remedy=remedy, code="weights")
 
 
 def check_confidential(values: ArrayLike, predictor: FloatArray) -> FloatArray:
@@ -182,11 +177,9 @@ def check_confidential(values: ArrayLike, predictor: FloatArray) -> FloatArray:
         problem = f"The confidential predictor has {len(confidential)} rows, not {len(predictor)}."
         raise InputError(problem, remedy="Give both for the same features.", code="predictor")
     if not confidential.any():
-        raise InputError(
-            "The confidential predictor is zero: there is nothing to protect from.",
-            remedy="Give a predictor that uses at least one feature, or use algorithm 1.",
-            code="predictor",
-        )
+        problem = "The confidential predictor is zero: there is nothing to protect from."
+        remedy = "Give a predictor that uses at least one feature, or use algorithm 1."
+        raise InputError(problem, remedy=remedy, code="predictor")
     fitted = np.linalg.lstsq(predictor, confidential, rcond=None)[0]
     # Exact dependence but for rounding: a mere correlation is what cleaning is for.
     if np.linalg.norm(confidential - predictor @ fitted) <= 1e-9 * np.linalg.norm(confidential):

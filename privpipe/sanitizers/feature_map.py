@@ -103,11 +103,9 @@ def as_records(fitted: Any, x: Any) -> tuple[FloatArray, np.dtype[Any]]:
         check_not_lazy(x)
     records, n_features = np.atleast_2d(as_reals(x, "Records")), fitted.n_features_in
     if records.ndim != 2 or records.shape[1] != n_features:
-        raise InputError(
-            f"Records of shape {np.shape(x)} do not fit a map of {n_features} features.",
-            remedy=f"Give an array of shape (n_records, {n_features}).",
-            code="shape",
-        )
+        problem = f"Records of shape {np.shape(x)} do not fit a map of {n_features} features."
+        remedy = f"Give an array of shape (n_records, {n_features})."
+        raise InputError(problem, remedy=remedy, code="shape")
     return records, records.dtype
 
 
@@ -115,8 +113,6 @@ def check_finite_records(records: FloatArray) -> None:
     """Raise InputError, with a count, if records hold values that are not finite."""
     bad = int(np.count_nonzero(~find_finite_rows(records)))
     if bad:
-        raise InputError(
-            f"{bad} of {len(records)} records hold values that are not finite.",
-            remedy="Remove or impute them before sanitising.",
-            code="nonfinite",
-        )
+        problem = f"{bad} of {len(records)} records hold values that are not finite."
+        remedy = "Remove or impute them before sanitising."
+        raise InputError(problem, remedy=remedy, code="nonfinite")

@@ -60,11 +60,9 @@ def write_model(fitted: RecordMap, url: Place, header: Mapping[str, Any] | None 
     url = location.as_url(url)
     given: Any = fitted  # callers without a type checker hand over arrays and estimators
     if not is_dataclass(given) or not isinstance(getattr(given, "guarantee", None), Guarantee):
-        raise OptionError(
-            f"A model of type {type(fitted).__name__} cannot be stored.",
-            remedy="Give a map that one of the fits returned.",
-            code="not-a-map",
-        )
+        problem = f"A model of type {type(fitted).__name__} cannot be stored."
+        remedy = "Give a map that one of the fits returned."
+        raise OptionError(problem, remedy=remedy, code="not-a-map")
     layout.check_output_free(url)
     arrays = dict[str, AnyArray]()
     plain = _plain_fields(fitted, arrays)
@@ -143,11 +141,8 @@ def open_model(url: Place) -> RecordMap:
     except (TypeError, KeyError, AttributeError, ValueError, IndexError, RecursionError):
         pass
     if problem:
-        raise FormatError(
-            f"The model {location.shown(url)} {problem}",
-            remedy="Train it again, or get it from where it came.",
-            code=code,
-        )
+        remedy = "Train it again, or get it from where it came."
+        raise FormatError(f"The model {location.shown(url)} {problem}", remedy=remedy, code=code)
     if fitted.reads == "attributes" and header["format_version"] < NAMED_SINCE:
         warnings.warn(
             f"The model {location.shown(url)} does not know the names of the categories that it "
@@ -203,11 +198,9 @@ def _check_alone(url: str) -> None:
     strange = [key for key in objects.list_keys(store) if not _is_of_model(key, names)]
     strange += objects.list_empty_folders(url)
     if strange:
-        raise FormatError(
-            f"{location.shown(url)} holds strange objects ({location.shown(strange[0])}).",
-            remedy="Nothing was published. `privpipe purge`, then run again.",
-            code="damaged",
-        )
+        problem = f"{location.shown(url)} holds strange objects ({location.shown(strange[0])})."
+        remedy = "Nothing was published. `privpipe purge`, then run again."
+        raise FormatError(problem, remedy=remedy, code="damaged")
 
 
 def _is_of_model(key: str, names: Sequence[str]) -> bool:
@@ -344,10 +337,8 @@ def read_predictor(url: str) -> dict[str, AnyArray]:
     )
     if "coefficients" in found:
         return found
-    raise InputError(
-        f"{location.shown(url)} has no array 'coefficients'.",
-        remedy="Store coefficients (n_features, n_desired) and optionally intercept.",
-    )
+    remedy = "Store coefficients (n_features, n_desired) and optionally intercept."
+    raise InputError(f"{location.shown(url)} has no array 'coefficients'.", remedy=remedy)
 
 
 def _read_predictor(url: str) -> dict[str, AnyArray]:

@@ -136,22 +136,18 @@ def measure_sizes(x: FloatArray) -> FloatArray:
 def _check_matrix(x: ArrayLike, name: str) -> FloatArray:
     table = np.asarray(x)
     if table.ndim != 2 or 0 in table.shape:
-        raise InputError(
-            f"{name} has shape {table.shape}.", remedy="Give (n_records, n_features), not empty."
-        )
+        problem = f"{name} has shape {table.shape}."
+        raise InputError(problem, remedy="Give (n_records, n_features), not empty.")
     if not np.issubdtype(table.dtype, np.floating):
         if not (np.issubdtype(table.dtype, np.integer) or table.dtype == np.bool_):
-            raise InputError(
-                f"{name} has dtype {table.dtype}.", remedy="Give numbers; code categories first."
-            )
+            problem = f"{name} has dtype {table.dtype}."
+            raise InputError(problem, remedy="Give numbers; code categories first.")
         table = table.astype(np.float64)
     broken = int(np.count_nonzero(~np.isfinite(table)))
     if broken:
-        raise InputError(
-            f"{name} holds {broken} values that are not finite.",
-            remedy="Leave withheld records out, or mend the release.",
-            code="not_finite",
-        )
+        problem = f"{name} holds {broken} values that are not finite."
+        remedy = "Leave withheld records out, or mend the release."
+        raise InputError(problem, remedy=remedy, code="not_finite")
     return table
 
 

@@ -342,9 +342,8 @@ def code_targets(
     table = as_array(confidential, "confidential")
     table = table[:, None] if table.ndim == 1 else table
     if table.ndim != 2 or table.shape[1] == 0:
-        raise InputError(
-            f"confidential has shape {table.shape}.", remedy="Give one column or several."
-        )
+        problem = f"confidential has shape {table.shape}."
+        raise InputError(problem, remedy="Give one column or several.")
     names = _name_columns(table.shape[1], columns)
     kinds = [True] * len(names)
     if not np.issubdtype(table.dtype, np.number):

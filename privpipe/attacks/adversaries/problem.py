@@ -214,10 +214,8 @@ def choose_best(problem: Problem, candidates: Iterable[Fitted]) -> Fitted:
         if score > best_score + TIE:
             best, best_score = candidate, score
     if best is None:
-        raise ConvergenceError(
-            "No setting of the adversary gave finite decisions.",
-            remedy="Check the scale of the inputs.",
-        )
+        remedy = "Check the scale of the inputs."
+        raise ConvergenceError("No setting of the adversary gave finite decisions.", remedy=remedy)
     return best
 
 

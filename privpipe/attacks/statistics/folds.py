@@ -87,11 +87,9 @@ def deal_folds(
     if train_only is not None:
         judges[codes[train_only]] = False
         if (judges[codes] != ~train_only).any():
-            raise InputError(
-                "Some groups have records on both sides of the given train and test records.",
-                remedy="Give test records of subjects of their own, or no groups.",
-                code="groups_straddle",
-            )
+            problem = "Some groups have records on both sides of the given train and test records."
+            remedy = "Give test records of subjects of their own, or no groups."
+            raise InputError(problem, remedy=remedy, code="groups_straddle")
     # Units of several classes have none, and are dealt at random until every fold sees all.
     whole = bool((kinds[first][codes] == kinds).all())
     mine = kinds[first] if whole else np.zeros(len(first), np.int64)

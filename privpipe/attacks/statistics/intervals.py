@@ -200,9 +200,8 @@ def measure_parts_interval(hits: FloatArray, sizes: FloatArray, *, level: float 
     # Parts without a trial are no units.
     hits, sizes = hits[sizes > 0], sizes[sizes > 0]
     if len(sizes) < 2:
-        raise InputError(
-            f"{len(sizes)} parts of the records hold a trial.", remedy="Judge more records."
-        )
+        problem = f"{len(sizes)} parts of the records hold a trial."
+        raise InputError(problem, remedy="Judge more records.")
     p, effective = _count_effective(hits, sizes)
     return Confidence(level).find(p, _find_wilson(p, effective, len(sizes) - 1), "parts_wilson")
 

@@ -97,11 +97,9 @@ def draw_split(
             len(np.unique(classes[side == one])) == len(np.unique(classes)) for one in (0, 2)
         ):
             return RecordSplit.of(rows, side)
-    raise InputError(
-        f"No split by groups leaves every class in both train and test ({len(rows)} records).",
-        remedy="Group by a finer unit, use more groups, or leave the rare classes out.",
-        code="split_confines_classes",
-    )
+    problem = f"No split by groups leaves every class in both train and test ({len(rows)} records)."
+    remedy = "Group by a finer unit, use more groups, or leave the rare classes out."
+    raise InputError(problem, remedy=remedy, code="split_confines_classes")
 
 
 def draw_rows(rows: IntArray, classes: IntArray | None, most: int, seed: int) -> IntArray:
@@ -228,11 +226,9 @@ def cut_in_time(
         splits.append(RecordSplit.of(rows, side))
     if not all(min(len(s.train), len(s.tune), len(s.test)) for s in splits):
         most = int(np.unique(groups, return_counts=True)[1].max(initial=0))
-        raise InputError(
-            f"A group has {most} records at most, too few to learn its name and judge.",
-            remedy=f"Audit at least {FEWEST_IN_CELL} records of each group.",
-            code="too_few_records",
-        )
+        problem = f"A group has {most} records at most, too few to learn its name and judge."
+        remedy = f"Audit at least {FEWEST_IN_CELL} records of each group."
+        raise InputError(problem, remedy=remedy, code="too_few_records")
     return tuple(splits)
 
 

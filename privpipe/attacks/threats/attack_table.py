@@ -161,12 +161,9 @@ def run_by_name(name: str, sample: Sample, options: AttackOptions = USUAL) -> Sa
     0.6931
     """
     if name not in ATTACKS:
-        raise InputError(
-            f"There is no attack {name!r}.", remedy=f"Use one of: {', '.join(ATTACKS)}."
-        )
+        problem = f"There is no attack {name!r}."
+        raise InputError(problem, remedy=f"Use one of: {', '.join(ATTACKS)}.")
     if missing := ATTACKS[name].list_missing(sample):
-        raise InputError(
-            f"An attack by {name} needs {', '.join(missing)}.",
-            remedy=f"Give them, or use one of: {', '.join(list_possible(sample)) or 'none'}.",
-        )
+        remedy = f"Give them, or use one of: {', '.join(list_possible(sample)) or 'none'}."
+        raise InputError(f"An attack by {name} needs {', '.join(missing)}.", remedy=remedy)
     return ATTACKS[name].run(sample, options)

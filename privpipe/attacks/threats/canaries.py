@@ -131,11 +131,9 @@ def guess_canaries(
         If there are fewer than 200 canaries, or shapes differ.
     """
     if len(released) != len(kinds) or len(kinds) < LEAST_CANARIES:
-        raise InputError(
-            f"There are {len(released)} releases of {len(kinds)} canaries.",
-            remedy=f"Give one of each, and at least {LEAST_CANARIES}.",
-            code="shape",
-        )
+        problem = f"There are {len(released)} releases of {len(kinds)} canaries."
+        remedy = f"Give one of each, and at least {LEAST_CANARIES}."
+        raise InputError(problem, remedy=remedy, code="shape")
     # At random, since noise that is repeated may be so in any rhythm; and not as kinds are drawn of
     # a generator with the same seed, of which all known ones would be of one kind.
     known = np.random.default_rng([seed, 7]).random(len(kinds)) < KNOWN

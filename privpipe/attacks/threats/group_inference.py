@@ -406,11 +406,9 @@ class _GroupReader:
         if tune.n_sets < 2 or len(np.unique(tune.classes)) < 2:  # fewer records choose than judge
             tune = deal_sets(split.tune, groups, truth, None)
         if min(tune.n_sets, test.n_sets) < 2 or len(np.unique(test.units)) < 2:
-            raise InputError(
-                f"Too few groups have {size} records or more among those that tune and judge.",
-                remedy="Audit more groups, or more records of each.",
-                code="too_few_records",
-            )
+            problem = f"Too few groups have {size} records or more among those that tune and judge."
+            remedy = "Audit more groups, or more records of each."
+            raise InputError(problem, remedy=remedy, code="too_few_records")
         return train, tune, test
 
     def decide_best(self, fold: int, sets: _Trio, split: splits.RecordSplit) -> tuple[str, Decided]:

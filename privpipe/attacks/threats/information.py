@@ -235,7 +235,6 @@ def _as_codes(values: ArrayLike, name: str) -> IntArray:
 
 def _name(names: Sequence[str], kind: str, width: int) -> list[str]:
     if names and len(names) != width:
-        raise InputError(
-            f"{len(names)} names for {width} {kind} columns.", remedy="Name each column once."
-        )
+        problem = f"{len(names)} names for {width} {kind} columns."
+        raise InputError(problem, remedy="Name each column once.")
     return list(names) or [f"{kind}_{j}" for j in range(width)]

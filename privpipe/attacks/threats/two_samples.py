@@ -123,11 +123,9 @@ def compare_samples(
     True
     """
     if min(len(first), len(second)) < LEAST_RECORDS or first.shape[1] != second.shape[1]:
-        raise InputError(
-            f"The samples have {len(first)} and {len(second)} records, or other columns.",
-            remedy=f"Give at least {LEAST_RECORDS} of each, with the same columns.",
-            code="too_few_records",
-        )
+        problem = f"The samples have {len(first)} and {len(second)} records, or other columns."
+        remedy = f"Give at least {LEAST_RECORDS} of each, with the same columns."
+        raise InputError(problem, remedy=remedy, code="too_few_records")
     random = np.random.default_rng(options.seed)
     # As many of each, or to guess the larger sample would be right more often than half.
     size = min(len(first), len(second), MOST_COMPARED)

@@ -165,11 +165,9 @@ def attack_unaligned(
     Giomi et al. 2023, Anonymeter (attacks on members less attacks on controls).
     """
     if min(len(members), len(controls)) < LEAST_KNOWN:
-        raise InputError(
-            f"{len(members)} members and {len(controls)} controls are known.",
-            remedy=f"Give at least {LEAST_KNOWN} records of each.",
-            code="known-too-few",
-        )
+        problem = f"{len(members)} members and {len(controls)} controls are known."
+        remedy = f"Give at least {LEAST_KNOWN} records of each."
+        raise InputError(problem, remedy=remedy, code="known-too-few")
     # Of all rows: the first ones of a sorted release look like other units.
     sample = draw_rows(released(), MOST_SAMPLED)
     if not len(sample):
@@ -185,11 +183,9 @@ def attack_unaligned(
     }
     compared = [name for name in shared if columns[name] is not None]
     if not compared:
-        raise InputError(
-            "The raw records and the release have no common column that can be compared.",
-            remedy="Give both the same column names.",
-            code="no-common-column",
-        )
+        problem = "The raw records and the release have no common column that can be compared."
+        remedy = "Give both the same column names."
+        raise InputError(problem, remedy=remedy, code="no-common-column")
     read_off = [name for name in confidential if name in compared]
     # Whoever is looked up to read a confidential value off is found by the other columns.
     views = {"": compared} | {

@@ -41,21 +41,17 @@ def seal(error: Exception, stage: str) -> PrivpipeError:
     refused, of_files = explain_refusal(error), explain_file_error(error, stage)
     # Not before a full disk, which has its own remedy wherever it is met.
     if refused is not None and (of_files is None or of_files.code != "disk-full"):
-        return StoreError(
-            f"{refused.message.rstrip('.')} ({stage}).", remedy=refused.remedy, code=refused.code
-        )
+        problem = f"{refused.message.rstrip('.')} ({stage})."
+        return StoreError(problem, remedy=refused.remedy, code=refused.code)
     if of_files is not None:
         return of_files
     if isinstance(error, MemoryError):
-        return MemoryBudgetError(
-            f"A worker ran out of memory ({stage}).", remedy="Use fewer threads or smaller chunks."
-        )
+        problem = f"A worker ran out of memory ({stage})."
+        return MemoryBudgetError(problem, remedy="Use fewer threads or smaller chunks.")
     if isinstance(error, RecursionError):
-        return FormatError(
-            f"A document is nested deeper than can be read ({stage}).",
-            remedy="It is damaged, or made to fail: get it again from where it came.",
-            code="nested",
-        )
+        problem = f"A document is nested deeper than can be read ({stage})."
+        remedy = "It is damaged, or made to fail: get it again from where it came."
+        return FormatError(problem, remedy=remedy, code="nested")
     # What Dask itself says of lost workers and connections is no fault of ours.
     foreign = type(error).__module__.partition(".")[0] == "distributed"
     return (ClusterError if foreign else PrivpipeError)(

@@ -435,11 +435,9 @@ class DaskExecutor(local.Executor):
         self.listener(local.Event(work, "stalls", silent, "seconds", (("workers", n_workers),)))
         # Ten minutes: a nanny, or a queue, may be starting another worker.
         if n_workers == 0 and silent > GIVE_UP_AFTER:
-            raise ClusterError(
-                f"No worker has been connected for {silent:.0f} s.",
-                remedy="Start workers, then run again; finished chunks are retained.",
-                code="no-workers",
-            )
+            problem = f"No worker has been connected for {silent:.0f} s."
+            remedy = "Start workers, then run again; finished chunks are retained."
+            raise ClusterError(problem, remedy=remedy, code="no-workers")
 
 
 def _outcome(future: Future[Any]) -> Any:
@@ -451,16 +449,12 @@ def _outcome(future: Future[Any]) -> Any:
     except Exception as error:  # a killed worker, a cancelled task, a broken installation
         # A lost scheduler shows as lost futures of a client that no longer runs.
         if future.client.status not in ("running", "newly-created"):
-            return ClusterError(
-                "The scheduler was lost: it ended, or cannot be reached any more.",
-                remedy="Start it again, then run again: what has a receipt is retained.",
-                code="scheduler-lost",
-            )
-        return ClusterError(
-            f"A task was lost ({type(error).__name__}).",
-            remedy="Look at the workers' memory and logs, then run again.",
-            code="task-lost",
-        )
+            problem = "The scheduler was lost: it ended, or cannot be reached any more."
+            remedy = "Start it again, then run again: what has a receipt is retained."
+            return ClusterError(problem, remedy=remedy, code="scheduler-lost")
+        problem = f"A task was lost ({type(error).__name__})."
+        remedy = "Look at the workers' memory and logs, then run again."
+        return ClusterError(problem, remedy=remedy, code="task-lost")
 
 
 @contextmanager

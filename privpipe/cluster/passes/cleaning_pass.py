@@ -238,11 +238,9 @@ def treat_nonfinite(job: CleaningJob, x: AnyArray, chunk: int) -> tuple[AnyArray
         return x, retained & allowed
     if job.nonfinite == "impute" and job.fill is not None:
         return np.where(np.isfinite(x), x, job.fill.astype(x.dtype)), allowed
-    raise InputError(
-        f"{len(x) - int(retained.sum())} of {len(x)} records of chunk {chunk} are not finite.",
-        remedy='Fix the source, or set [release] nonfinite = "withhold" or "impute".',
-        code="nonfinite",
-    )
+    problem = f"{len(x) - int(retained.sum())} of {len(x)} records of chunk {chunk} are not finite."
+    remedy = 'Fix the source, or set [release] nonfinite = "withhold" or "impute".'
+    raise InputError(problem, remedy=remedy, code="nonfinite")
 
 
 def _find_allowed(withheld: str, chunk: int, n_records: int) -> BoolArray:

@@ -191,11 +191,9 @@ def draw_sample(drawing: Drawing) -> DrawnSample:
     """Worker side: the records of a drawing in their order; see `AuditSources.draw`."""
     drawn = _repeat(gather_sample(drawing), drawing.most)
     if not len(drawn.words):
-        raise InputError(
-            f"None of the {drawing.collection.n_records} records is held out and labelled.",
-            remedy="Hold out more, or give labels to some records that the fit does not see.",
-            code="too_few_records",
-        )
+        problem = f"None of the {drawing.collection.n_records} records is held out and labelled."
+        remedy = "Hold out more, or give labels to some records that the fit does not see."
+        raise InputError(problem, remedy=remedy, code="too_few_records")
     return drawn
 
 

@@ -105,11 +105,8 @@ def make_certificates(
     place.chmod(0o700)
     there = [part for part in PARTS if (place / f"{part}.pem").exists()]
     if there and not renew:
-        raise OptionError(
-            f"{place} holds certificates already.",
-            remedy="Add --renew to replace them by new ones of the same authority.",
-            code="exists",
-        )
+        remedy = "Add --renew to replace them by new ones of the same authority."
+        raise OptionError(f"{place} holds certificates already.", remedy=remedy, code="exists")
     names = list(hosts)
     if not hosts and there:
         names = list(read_certificate(place, there[0]).hosts)
@@ -136,11 +133,9 @@ def read_certificate(folder: str | Path, part: str) -> CertificateState:
         authority = x509.load_pem_x509_certificate((place / f"{AUTHORITY}.pem").read_bytes())
         mode = (place / f"{part}.key").stat().st_mode
     except (OSError, ValueError) as error:
-        raise FormatError(
-            f"The certificate {path} or its key cannot be read ({type(error).__name__}).",
-            remedy="Make new ones: privpipe certs FOLDER --renew.",
-            code="certificate",
-        ) from None
+        problem = f"The certificate {path} or its key cannot be read ({type(error).__name__})."
+        remedy = "Make new ones: privpipe certs FOLDER --renew."
+        raise FormatError(problem, remedy=remedy, code="certificate") from None
     try:
         found.verify_directly_issued_by(authority)
         ours = True
@@ -248,9 +243,8 @@ def _general_name(host: str) -> x509.GeneralName:
     try:
         return x509.DNSName(host)
     except ValueError:
-        raise OptionError(
-            f"{host!r} is no name of a host.", remedy="Give names and addresses by comma."
-        ) from None
+        problem = f"{host!r} is no name of a host."
+        raise OptionError(problem, remedy="Give names and addresses by comma.") from None
 
 
 def _write(place: Path, name: str, key: ec.EllipticCurvePrivateKey, made: x509.Certificate) -> None:

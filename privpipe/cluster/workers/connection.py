@@ -62,11 +62,9 @@ def check_versions(client: Client) -> None:
     ours = list_shaping_versions()
     for address, theirs in client.run(list_shaping_versions).items():
         if differs := describe_difference(ours, theirs):
-            raise ClusterError(
-                f"The worker {address} has {differs}.",
-                remedy="Install constraints.txt there, as on the driver, and start it again.",
-                code="versions",
-            )
+            problem = f"The worker {address} has {differs}."
+            remedy = "Install constraints.txt there, as on the driver, and start it again."
+            raise ClusterError(problem, remedy=remedy, code="versions")
     client.register_plugin(ComparedVersions(ours))
 
 
@@ -264,11 +262,9 @@ def _join(address: str, wait_seconds: float) -> Iterator[Client]:
     try:
         client = Client(address, timeout=wait_seconds)
     except Exception as error:  # distributed raises many kinds
-        raise ClusterError(
-            f"The scheduler at {address} cannot be reached ({type(error).__name__}).",
-            remedy="Check that it runs, and that certificates match.",
-            code="unreachable",
-        ) from None
+        problem = f"The scheduler at {address} cannot be reached ({type(error).__name__})."
+        remedy = "Check that it runs, and that certificates match."
+        raise ClusterError(problem, remedy=remedy, code="unreachable") from None
     with client:
         # Before anything is sent: tasks of an open scheduler are read by everybody.
         dashboards.check_pages(client)
@@ -281,11 +277,9 @@ def _prepare(client: Client, wait_seconds: float) -> None:
     try:
         client.wait_for_workers(1, timeout=wait_seconds)
     except TimeoutError:
-        raise ClusterError(
-            f"No worker joined within {wait_seconds:.0f} s.",
-            remedy="Start workers, or raise the limit.",
-            code="no-workers",
-        ) from None
+        problem = f"No worker joined within {wait_seconds:.0f} s."
+        remedy = "Start workers, or raise the limit."
+        raise ClusterError(problem, remedy=remedy, code="no-workers") from None
     # After the first worker is there; those that join later get it as they join.
     client.register_plugin(PrepareWorker())
     client.register_plugin(progress.ShowProgress())
@@ -327,11 +321,9 @@ def _empty(path: str) -> None:
             return
         except FileExistsError:
             time.sleep(0.1)
-    raise ClusterError(
-        f"The scratch folder {path} cannot be emptied.",
-        remedy="Something else uses it: end it, or remove the folder by hand.",
-        code="scratch",
-    )
+    problem = f"The scratch folder {path} cannot be emptied."
+    remedy = "Something else uses it: end it, or remove the folder by hand."
+    raise ClusterError(problem, remedy=remedy, code="scratch")
 
 
 def _free_address(address: str) -> str:

@@ -206,11 +206,9 @@ def check_closed(scheduler: Any) -> None:
     pages = getattr(scheduler, "http_server", None)
     guarded = pages is None or isinstance(pages.request_callback, RuleRouter)
     if not guarded or not scheduler.address.startswith("tls://"):
-        raise ClusterError(
-            "The local cluster could not be closed to other users of this machine.",
-            remedy="Install the versions of constraints.txt.",
-            code="open-cluster",
-        )
+        problem = "The local cluster could not be closed to other users of this machine."
+        remedy = "Install the versions of constraints.txt."
+        raise ClusterError(problem, remedy=remedy, code="open-cluster")
 
 
 def prepare_server(server: Any) -> None:

@@ -123,11 +123,9 @@ def prepare_process(*, is_worker: bool) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     missing = [name for name, value in WORKER_ENVIRONMENT.items() if os.environ.get(name) != value]
     if is_worker and missing:
-        raise ClusterError(
-            f"The worker was started without {', '.join(missing)}.",
-            remedy="Start it with a nanny, and DASK_CONFIG naming `privpipe certs`'s dask.yaml.",
-            code="worker-environment",
-        )
+        problem = f"The worker was started without {', '.join(missing)}."
+        remedy = "Start it with a nanny, and DASK_CONFIG naming `privpipe certs`'s dask.yaml."
+        raise ClusterError(problem, remedy=remedy, code="worker-environment")
 
 
 def look_around(collection: str, release: str) -> dict[str, Any]:
@@ -199,17 +197,13 @@ def start_managed(kind: str, n_workers: int | None, scheduler: Mapping[str, Any]
         here["scheduler_options"] = {**theirs, **scheduler["options"]}
         cluster = make(**here if manager.runs_scheduler else {})
     except ModuleNotFoundError:
-        raise ClusterError(
-            f'[cluster] kind = "{kind}" needs {manager.package}, which is not installed.',
-            remedy=f"Install it with: pip install {manager.package}",
-            code="no-manager",
-        ) from None
+        problem = f'[cluster] kind = "{kind}" needs {manager.package}, which is not installed.'
+        remedy = f"Install it with: pip install {manager.package}"
+        raise ClusterError(problem, remedy=remedy, code="no-manager") from None
     except Exception as error:  # each library raises its own; no record was read yet
-        raise ClusterError(
-            f'[cluster] kind = "{kind}": {manager.name} says: {error}',
-            remedy="Complete Dask's configuration of that library, as docs/howto/cluster.md shows.",
-            code="no-manager",
-        ) from None
+        problem = f'[cluster] kind = "{kind}": {manager.name} says: {error}'
+        remedy = "Complete Dask's configuration of that library, as docs/howto/cluster.md shows."
+        raise ClusterError(problem, remedy=remedy, code="no-manager") from None
     with cluster:
         if n_workers is not None:
             cluster.scale(n_workers)

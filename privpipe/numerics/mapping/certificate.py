@@ -155,10 +155,8 @@ def certify_mapping(
 def _check_numbers(p: FloatArray, x: AnyArray, g: FloatArray, sparse: Any) -> float:
     """Refuse what is no joint, no mapping or no potentials; the largest error of a column."""
     if p.ndim != 2 or not np.isfinite(p).all() or (p < 0).any() or not p.sum() > 0:
-        raise InputError(
-            f"joint, of shape {p.shape}, is no distribution.",
-            remedy="Give finite probabilities of 0 or more (n_private, n_symbols).",
-        )
+        remedy = "Give finite probabilities of 0 or more (n_private, n_symbols)."
+        raise InputError(f"joint, of shape {p.shape}, is no distribution.", remedy=remedy)
     n = p.shape[1]
     if len(x) != n or sparse.shape != (n, n) or g.shape != (n, len(p)):
         raise InputError(
@@ -173,10 +171,8 @@ def _check_numbers(p: FloatArray, x: AnyArray, g: FloatArray, sparse: Any) -> fl
         raise InputError(problem, remedy="Give probabilities of 0 or more.")
     error = float(np.abs(np.bincount(sparse.col, sparse.data, n) - 1).max())
     if error > _SUM_TOLERANCE:
-        raise InputError(
-            f"a column of mapping sums to 1 within {error:.3g} only.",
-            remedy="Divide each column by its sum.",
-        )
+        problem = f"a column of mapping sums to 1 within {error:.3g} only."
+        raise InputError(problem, remedy="Divide each column by its sum.")
     return error
 
 

@@ -154,11 +154,9 @@ def solve_completion(
 def _check(blocks: Sequence[WeightedBlock], penalty: float) -> None:
     finite = all(np.isfinite(b.gram).all() and np.isfinite(b.weights).all() for b in blocks)
     if not finite or not math.isfinite(penalty) or penalty <= 0:
-        raise InputError(
-            "Moments, weights or penalty of a completion are not finite and positive.",
-            remedy="Leave records that are not finite out, and features that do not vary.",
-            code="nonfinite",
-        )
+        problem = "Moments, weights or penalty of a completion are not finite and positive."
+        remedy = "Leave records that are not finite out, and features that do not vary."
+        raise InputError(problem, remedy=remedy, code="nonfinite")
     if any((block.weights < 0).any() for block in blocks):
         raise InputError("A weight of a completion is negative.", remedy="Use weights >= 0.")
     if not any((block.weights > 0).any() and block.gram.any() for block in blocks):
@@ -344,7 +342,7 @@ def measure_noise(eigenvalues: FloatArray, n: float, explained: FloatArray | Non
     return math.sqrt(noise)
 
 
-def set_penalty(noise: float, n_rows: int, n_columns: float, weight: float = 1.0) -> float:
+def set_penalty(noise: float, n_rows: int, n_columns: float) -> float:
     """Penalty of the nuclear norm that noise of this size does not get past.
 
     The spectral norm of a Gaussian matrix is about ``noise (sqrt(rows) + sqrt(columns))``; a
@@ -353,7 +351,7 @@ def set_penalty(noise: float, n_rows: int, n_columns: float, weight: float = 1.0
     >>> set_penalty(1.0, 4, 9)
     5.25
     """
-    return 1.05 * weight * noise * (math.sqrt(n_rows) + math.sqrt(n_columns))
+    return 1.05 * noise * (math.sqrt(n_rows) + math.sqrt(n_columns))
 
 
 RESPONSE_SCALE = 0.005

@@ -57,11 +57,9 @@ def round_to_grid(values: FloatArray, bound: float, step: float) -> FloatArray:
         If a value is above the bound: sums would not be exact.
     """
     if values.size and float(np.abs(values).max()) > bound:
-        raise InputError(
-            "A record lies beyond all records of the fit.",
-            remedy="The records changed since: `privpipe purge`, then run again.",
-            code="beyond-fit",
-        )
+        problem = "A record lies beyond all records of the fit."
+        remedy = "The records changed since: `privpipe purge`, then run again."
+        raise InputError(problem, remedy=remedy, code="beyond-fit")
     return np.asarray(np.rint(values / step))
 
 

@@ -266,11 +266,9 @@ class MinimaxObjective:
         counts, losses, gradient, *rest = sums = self.query(question)
         n = float(counts[0])
         if n == 0:
-            raise InputError(
-                "No training record is left to fit to.",
-                remedy="Train on more records, or hold out fewer.",
-                code="too_few_records",
-            )
+            problem = "No training record is left to fit to."
+            remedy = "Train on more records, or hold out fewer."
+            raise InputError(problem, remedy=remedy, code="too_few_records")
         for t, solver in live.items():
             slope, *curvature = (part / n for part in rest[3 * t : 3 * t + 3])
             if isinstance(solver, InexactSolver) and t in directions:

@@ -128,11 +128,9 @@ def find_sigma(epsilon: float, delta: float) -> float:
     4.225
     """
     if not (0 < epsilon <= 100 and 1e-30 <= delta < 1):
-        raise OptionError(
-            f"epsilon is {epsilon:g} and delta {delta:g}.",
-            remedy="Use an epsilon above 0 and at most 100. Use a delta from 1e-30 to below 1.",
-            code="epsilon",
-        )
+        problem = f"epsilon is {epsilon:g} and delta {delta:g}."
+        remedy = "Use an epsilon above 0 and at most 100. Use a delta from 1e-30 to below 1."
+        raise OptionError(problem, remedy=remedy, code="epsilon")
     epsilon, delta = epsilon * (1 - MARGIN), delta * (1 - MARGIN)
     low, high = 1e-3, 1.0
     while find_delta(high, epsilon) > delta:

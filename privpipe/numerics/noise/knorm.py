@@ -240,11 +240,9 @@ class KNormNoise:
 
     def __post_init__(self) -> None:
         if not 2.0**4 <= self.scale / self.grid or not self.largest < LARGEST_CELL:
-            raise OptionError(
-                f"Noise of scale {self.scale:g} does not suit a grid of {self.grid:g}.",
-                remedy="Choose epsilon or the grid so that the scale is 16 to 2**30 steps.",
-                code="grid",
-            )
+            problem = f"Noise of scale {self.scale:g} does not suit a grid of {self.grid:g}."
+            remedy = "Choose epsilon or the grid so that the scale is 16 to 2**30 steps."
+            raise OptionError(problem, remedy=remedy, code="grid")
 
     @property
     def largest(self) -> float:

@@ -116,15 +116,11 @@ class Lattice:
 
     def __post_init__(self) -> None:
         if not FINEST <= self.grid <= COARSEST or math.frexp(self.grid)[0] != 0.5:
-            raise OptionError(
-                f"The grid is {self.grid}.",
-                remedy="Use a power of two: 2.0**n with n from -20 to -10.",
-                code="grid",
-            )
+            remedy = "Use a power of two: 2.0**n with n from -20 to -10."
+            raise OptionError(f"The grid is {self.grid}.", remedy=remedy, code="grid")
         if not 1 <= self.width <= MOST_WIDTH:
-            raise OptionError(
-                f"A record has {self.width} coordinates.", remedy="Use 1 to 2**20 of them."
-            )
+            problem = f"A record has {self.width} coordinates."
+            raise OptionError(problem, remedy="Use 1 to 2**20 of them.")
         if self.inner < (1 - MOST_SHRUNK) * self.radius:
             raise OptionError(
                 f"The grid {self.grid:g} is too coarse for {self.width} coordinates in the "
@@ -183,11 +179,9 @@ class Lattice:
             If a vector is outside the ball, so that nothing of it may be released.
         """
         if bounded.ndim != 2 or bounded.shape[1] != self.width:
-            raise InputError(
-                f"Bounded records have shape {bounded.shape}.",
-                remedy=f"Give an array of shape (n_records, {self.width}).",
-                code="shape",
-            )
+            problem = f"Bounded records have shape {bounded.shape}."
+            remedy = f"Give an array of shape (n_records, {self.width})."
+            raise InputError(problem, remedy=remedy, code="shape")
         steps = np.empty(bounded.shape, np.int64)
         norm = 1 if self.norm == "l1" else 2
         rows = np.ascontiguousarray(bounded, np.float64)
@@ -257,11 +251,9 @@ class Mechanism:
     def __post_init__(self) -> None:
         check_epsilon(self.epsilon)
         if self.law != "discrete" and self.norm == "l1":
-            raise OptionError(
-                f'noise = "{self.law}" is the law of the l2 norm, but the norm is "l1".',
-                remedy='Use norm = "l2", or noise = "discrete", which suits either.',
-                code="norm",
-            )
+            problem = f'noise = "{self.law}" is the law of the l2 norm, but the norm is "l1".'
+            remedy = 'Use norm = "l2", or noise = "discrete", which suits either.'
+            raise OptionError(problem, remedy=remedy, code="norm")
         _ = self.lattice, self.noise  # refuse what they refuse
 
     @cached_property
@@ -353,9 +345,8 @@ class Mechanism:
 def check_epsilon(epsilon: float) -> None:
     """Raise OptionError unless epsilon is a finite number above 0."""
     if not 0 < epsilon < math.inf:
-        raise OptionError(
-            f"epsilon is {epsilon}.", remedy="Use a finite number above 0.", code="epsilon"
-        )
+        problem = f"epsilon is {epsilon}."
+        raise OptionError(problem, remedy="Use a finite number above 0.", code="epsilon")
 
 
 def find_spread(epsilon: float, width: int, norm: Norm, law: Law) -> float:

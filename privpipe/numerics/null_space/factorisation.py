@@ -53,11 +53,9 @@ def factor_predictor(predictor: FloatArray) -> tuple[FloatArray, FloatArray]:
     a = np.asarray(predictor, np.float64)
     # The bound of what rounding costs adds up squares, which are to be finite.
     if a.ndim != 2 or a.size == 0 or not (np.abs(a) < 1e150).all():
-        raise InputError(
-            f"The predictor has shape {a.shape}, or holds values that are not below 1e150.",
-            remedy="Give a matrix of shape (n_features, n_desired); scale what it predicts.",
-            code="predictor",
-        )
+        problem = f"The predictor has shape {a.shape}, or holds values that are not below 1e150."
+        remedy = "Give a matrix of shape (n_features, n_desired); scale what it predicts."
+        raise InputError(problem, remedy=remedy, code="predictor")
     _, s, right = np.linalg.svd(a, full_matrices=False)
     rank = int(np.count_nonzero(s > max(a.shape) * np.finfo(np.float64).eps * s[0]))
     if rank == 0:

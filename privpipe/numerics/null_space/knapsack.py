@@ -23,11 +23,8 @@ def check_budget(budget: float) -> None:
     """Raise OptionError unless `budget` is 0 or a number from `SMALLEST` to `LARGEST`."""
     is_number = np.asarray(budget).dtype.kind in "iuf"  # a caller may hand over a text
     if not is_number or not (budget == 0 or SMALLEST <= budget <= LARGEST):
-        raise OptionError(
-            f"utility_budget is {budget!r}.",
-            remedy=f"Use 0 or a number from {SMALLEST:g} to {LARGEST:g} (squared units).",
-            code="budget",
-        )
+        remedy = f"Use 0 or a number from {SMALLEST:g} to {LARGEST:g} (squared units)."
+        raise OptionError(f"utility_budget is {budget!r}.", remedy=remedy, code="budget")
 
 
 def spent_before(cost: FloatArray) -> FloatArray:

@@ -114,10 +114,8 @@ def draw_categories(words: WordArray, table: CategoryTable, laws: IntArray) -> I
     """
     numbers = np.asarray(laws)
     if words.shape != (len(numbers), 1) or numbers.ndim != 1:
-        raise InputError(
-            f"words has shape {words.shape}, laws {numbers.shape}.",
-            remedy="Request one word per record of the stream, and name one law per record.",
-        )
+        remedy = "Request one word per record of the stream, and name one law per record."
+        raise InputError(f"words has shape {words.shape}, laws {numbers.shape}.", remedy=remedy)
     if len(numbers) and not (0 <= numbers.min() and numbers.max() < table.n_laws):
         problem = f"A record's law is not among the {table.n_laws} of the table."
         raise InputError(problem, remedy="Withhold records of unknown symbols before drawing.")
@@ -180,9 +178,8 @@ def _check_laws(bounds: IntArray, codes: IntArray, p: FloatArray) -> None:
         problem = f"{len(p)} probabilities do not make {len(bounds) - 1} laws."
         raise InputError(problem, remedy="Give every law at least one entry, as a CSC matrix does.")
     if not np.all((p >= 0) & (p <= 1 + _SUM_TOLERANCE)):
-        raise InputError(
-            "A probability is negative, above 1 or not finite.", remedy="Use values from 0 to 1."
-        )
+        problem = "A probability is negative, above 1 or not finite."
+        raise InputError(problem, remedy="Use values from 0 to 1.")
     off = np.abs(np.add.reduceat(p, bounds[:-1]) - 1) if len(p) else np.zeros(0)
     if np.any(off > _SUM_TOLERANCE):
         problem = f"{np.count_nonzero(off > _SUM_TOLERANCE)} laws do not sum to 1."

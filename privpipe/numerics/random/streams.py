@@ -107,11 +107,9 @@ class KeyedStream:
         )
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
-        raise OptionError(
-            "A keyed stream holds a key and is not pickled or copied.",
-            remedy="Send a KeyTicket and open the stream where the records are.",
-            code="key_pickle",
-        )
+        problem = "A keyed stream holds a key and is not pickled or copied."
+        remedy = "Send a KeyTicket and open the stream where the records are."
+        raise OptionError(problem, remedy=remedy, code="key_pickle")
 
     def part(self, start: int, stop: int) -> "KeyedStream":
         """Stream of records `start` to `stop` of this run, counted from its first record."""

@@ -195,11 +195,9 @@ def _remove_all(url: str, journal: dict[str, Any], chosen: ChosenRecords) -> Tra
             _remove(Trace(**{**one, "parts": tuple(one["parts"])}), journal["known"])
         if not new:
             return traces
-    raise StoreError(
-        "Runs keep making releases of the records that are erased.",
-        remedy="Stop them, then give the same command again: it resumes.",
-        code="busy",
-    )
+    problem = "Runs keep making releases of the records that are erased."
+    remedy = "Stop them, then give the same command again: it resumes."
+    raise StoreError(problem, remedy=remedy, code="busy")
 
 
 def _look(url: str, journal: Mapping[str, Any], chosen: ChosenRecords) -> Traces:
@@ -293,11 +291,9 @@ def _check_idle(traces: Iterable[Trace]) -> None:
     for trace in traces:
         places = [trace.place, *(incremental.part_url(trace.place, one) for one in trace.parts)]
         if any(map(workspace.is_held, places)):
-            raise StoreError(
-                f"A run is writing {shown(trace.place)}, which is made of these records.",
-                remedy="Nothing was changed. Stop it, or wait for its end, then erase.",
-                code="busy",
-            )
+            problem = f"A run is writing {shown(trace.place)}, which is made of these records."
+            remedy = "Nothing was changed. Stop it, or wait for its end, then erase."
+            raise StoreError(problem, remedy=remedy, code="busy")
 
 
 def _place(url: str) -> str:

@@ -376,11 +376,8 @@ def _refuse_reading(cls: type[Any], *args: Any, **kwargs: Any) -> NoReturn:
 
 
 def _refuse(problem: str) -> ClusterError:
-    return ClusterError(
-        f"{problem} Nothing was read.",
-        remedy="Look who answers at PREFECT_API_URL; if it is yours, install constraints.txt.",
-        code="foreign-result",
-    )
+    remedy = "Look who answers at PREFECT_API_URL; if it is yours, install constraints.txt."
+    return ClusterError(f"{problem} Nothing was read.", remedy=remedy, code="foreign-result")
 
 
 def check_server(settings: Mapping[str, str] = os.environ) -> str:
@@ -402,11 +399,9 @@ def check_server(settings: Mapping[str, str] = os.environ) -> str:
     url = settings.get("PREFECT_API_URL", "")
     parts = urlsplit(url)
     if not parts.hostname:
-        raise ClusterError(
-            "PREFECT_API_URL names no Prefect server.",
-            remedy="Start one (deploy/RUNBOOK.md, first page) and set PREFECT_API_URL.",
-            code="no-server",
-        )
+        problem = "PREFECT_API_URL names no Prefect server."
+        remedy = "Start one (deploy/RUNBOOK.md, first page) and set PREFECT_API_URL."
+        raise ClusterError(problem, remedy=remedy, code="no-server")
     if is_loopback(parts.hostname):
         guard_address(url)
         return url

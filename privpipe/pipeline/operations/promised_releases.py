@@ -67,11 +67,9 @@ def read_ledger(name: str) -> list[dict[str, Any]]:
     except FileNotFoundError:
         return []
     except (ValueError, KeyError, TypeError):
-        raise FormatError(
-            f"{shown(_ledger(name))} is damaged.",
-            remedy="Restore it; or remove it and run `privpipe deploy`, which promises anew.",
-            code="damaged",
-        ) from None
+        problem = f"{shown(_ledger(name))} is damaged."
+        remedy = "Restore it; or remove it and run `privpipe deploy`, which promises anew."
+        raise FormatError(problem, remedy=remedy, code="damaged") from None
 
 
 def note_promises(deployments: Sequence[Deployment], now: datetime) -> None:
@@ -96,11 +94,9 @@ def list_due(name: str, since: datetime | None, now: datetime) -> list[tuple[dat
     """
     promises = read_ledger(name)
     if not promises:
-        raise OptionError(
-            f"Nothing is promised of a deployment {name!r}.",
-            remedy="`privpipe deploy` notes schedules, where PRIVPIPE_ACCOUNT is.",
-            code="no-promise",
-        )
+        problem = f"Nothing is promised of a deployment {name!r}."
+        remedy = "`privpipe deploy` notes schedules, where PRIVPIPE_ACCOUNT is."
+        raise OptionError(problem, remedy=remedy, code="no-promise")
     ends = [*(datetime.fromisoformat(one["since"]) for one in promises[1:]), now]
     due: dict[datetime, str] = {}
     first = since or datetime.min.replace(tzinfo=UTC)

@@ -192,11 +192,9 @@ def _find_column(
         return (lambda start, stop: collection.read(FEATURES, start, stop)[:, j]), stored
     if name not in names:
         known = [*names, *schema.feature_names]
-        raise OptionError(
-            f"The collection has no variable or feature {name!r}{suggest(name, known)}.",
-            remedy="`privpipe inspect` lists its variables.",
-            code="missing-variable",
-        )
+        problem = f"The collection has no variable or feature {name!r}{suggest(name, known)}."
+        remedy = "`privpipe inspect` lists its variables."
+        raise OptionError(problem, remedy=remedy, code="missing-variable")
     categories = names[name].categories
     if categories is None:
         stored = _as_stored(chosen, np.dtype(names[name].dtype))
@@ -289,8 +287,7 @@ def _make_partition(
     _write_without(collection, np.array(held.rows, np.int64), survey.codes, join(url, place))
     new = open_collection(join(url, place)).schema_of_records
     content, origin = growing.digest_content(new), old.origin or old.place
-    made = replace(old, place=place, content=content, n_records=new.n_records, origin=origin)
-    return [made]
+    return [replace(old, place=place, content=content, n_records=new.n_records, origin=origin)]
 
 
 def _take_out_whole(url: str, held: HeldRecords, codes: Mapping[str, Sequence[int]]) -> None:

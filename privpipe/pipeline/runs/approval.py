@@ -54,11 +54,9 @@ def approve_release(release_url: str, name: str, reason: str) -> dict[str, str]:
                 approval = {**case, "name": name, "reason": reason, "approved": now()}
                 _write(release_url, APPROVAL, approval)
                 return approval
-    raise OptionError(
-        f"No gate has refused the release {shown(release_url)}: there is nothing to approve.",
-        remedy="Run it first; `privpipe status` shows how far it is.",
-        code="nothing-to-approve",
-    )
+    problem = f"No gate has refused the release {shown(release_url)}: there is nothing to approve."
+    remedy = "Run it first; `privpipe status` shows how far it is."
+    raise OptionError(problem, remedy=remedy, code="nothing-to-approve")
 
 
 def read_approval(release_url: str, digest: str) -> dict[str, str] | None:

@@ -60,11 +60,9 @@ def read_pattern(path: str) -> RunOptions:
                 raise OSError("no regular file")
             text = file.read(MOST_BYTES)
     except (OSError, UnicodeDecodeError) as error:
-        raise OptionError(
-            f"{path} cannot be read ({type(error).__name__}).",
-            remedy="Give the path of a TOML file.",
-            code="config-file",
-        ) from None
+        problem = f"{path} cannot be read ({type(error).__name__})."
+        remedy = "Give the path of a TOML file."
+        raise OptionError(problem, remedy=remedy, code="config-file") from None
     content, given = _parse(text, path), read_environment()
     for section, keys in given.items():
         written = content.setdefault(section, {})
@@ -280,11 +278,9 @@ def read_time(text: str | datetime) -> datetime:
     except (ValueError, OverflowError):  # and the edges of the calendar, beyond which UTC may be
         time = None
     if time is None or time.utcoffset() is None:
-        raise OptionError(
-            "A logical time is no ISO 8601 time with an offset.",
-            remedy='Give one as "2026-11-22T06:00:00Z" or "2026-11-22T07:00:00+01:00".',
-            code="logical-time",
-        )
+        problem = "A logical time is no ISO 8601 time with an offset."
+        remedy = 'Give one as "2026-11-22T06:00:00Z" or "2026-11-22T07:00:00+01:00".'
+        raise OptionError(problem, remedy=remedy, code="logical-time")
     return moment.replace(microsecond=0)
 
 
@@ -299,9 +295,7 @@ def fill_time(path: str, time: datetime | None) -> str:
     if PLACE not in path:
         return path
     if time is None:
-        raise OptionError(
-            f"[release] path holds {PLACE}, and this run has no logical time.",
-            remedy="Give --time, as 2026-11-22T06:00:00Z; a scheduled run has its schedule's.",
-            code="logical-time",
-        )
+        problem = f"[release] path holds {PLACE}, and this run has no logical time."
+        remedy = "Give --time, as 2026-11-22T06:00:00Z; a scheduled run has its schedule's."
+        raise OptionError(problem, remedy=remedy, code="logical-time")
     return path.replace(PLACE, time.astimezone(UTC).strftime("%Y%m%dT%H%M%SZ"))

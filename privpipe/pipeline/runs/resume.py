@@ -33,11 +33,9 @@ def is_published(options: RunOptions, collection: Collection) -> bool:
             return True
         now = find_code(options.model_dump(mode="json")["method"])
         if changed := say_changed_code(find_code(header["options"]), now):
-            raise StoreError(
-                f"Since {shown(url)} was made, {changed}; a release is never overwritten.",
-                remedy="Nothing was made or published. Use another place, or restore the file.",
-                code="code-changed",
-            )
+            problem = f"Since {shown(url)} was made, {changed}; a release is never overwritten."
+            remedy = "Nothing was made or published. Use another place, or restore the file."
+            raise StoreError(problem, remedy=remedy, code="code-changed")
     problem = f"{shown(url)} exists and is of another configuration or collection. It stays."
     raise StoreError(problem, remedy="Choose another place, or remove it.", code="exists")
 
@@ -120,11 +118,9 @@ def check_unchanged(run: Run) -> None:
         # The version that the store has, not a digest of all bytes: this is compared twice a run.
         # That each chunk read is the one that was ingested is held by its receipt.
         if read_source_version(collection.url) != known:
-            raise StoreError(
-                f"{shown(collection.url)} has changed since the run began.",
-                remedy=f"Nothing was published. `privpipe purge {shown(run.release_url)}`, rerun.",
-                code="source-changed",
-            )
+            problem = f"{shown(collection.url)} has changed since the run began."
+            remedy = f"Nothing was published. `privpipe purge {shown(run.release_url)}`, rerun."
+            raise StoreError(problem, remedy=remedy, code="source-changed")
 
 
 def begin_stage(

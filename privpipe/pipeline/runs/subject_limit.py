@@ -88,10 +88,8 @@ def check_subjects(run: Run) -> None:
     if subject is not None and (run.options.counts_subjects or run.split.group is None):
         run.collection.schema_of_records.variable(subject)
     elif subject is None and run.options.privacy.records_per_subject is not None:
-        raise OptionError(
-            "[privacy] records_per_subject is given, but no subject.",
-            remedy="Name the variable of the subjects as [collection] subject.",
-        )
+        remedy = "Name the variable of the subjects as [collection] subject."
+        raise OptionError("[privacy] records_per_subject is given, but no subject.", remedy=remedy)
 
 
 def count_subjects(run: Run) -> SubjectFindings | None:

@@ -69,8 +69,7 @@ def check_stage(options: RunOptions) -> Run:
         started=now(),
         code=trusted_code.find_code(options.model_dump(mode="json")["method"]),
     )
-    split = split_by_subject(options, training)
-    run = Run(options, method, collection, training, split, state)
+    run = Run(options, method, collection, training, split_by_subject(options, training), state)
     _check_public(run)
     subject_limit.check_subjects(run)
     _check_labels(run)
@@ -113,20 +112,16 @@ def _check_method(given: RunOptions, method: Method, roles: Mapping[Role, tuple[
     """The method has what the other sections need of it, and they what it needs."""
     section = given.collection
     if given.release.layout == "factored" and not given.method.may_factor():
-        raise OptionError(
-            f"The method {method.name!r} has no factored layout with these options.",
-            remedy='Set [release] layout = "dense", or use null_space.',
-            code="layout",
-        )
+        problem = f"The method {method.name!r} has no factored layout with these options."
+        remedy = 'Set [release] layout = "dense", or use null_space.'
+        raise OptionError(problem, remedy=remedy, code="layout")
     if lacking := [role for role in sorted(given.method.needs()) if not roles.get(role)]:
         problem = f"The method {method.name!r} needs [collection] {lacking[0]}."
         raise OptionError(problem, remedy="Name at least one variable.")
     if section.weights is not None and not given.method.weighs:
-        raise OptionError(
-            f"The method {method.name!r} counts records once; [collection] weights is set.",
-            remedy=f"Leave weights out, or use one of: {_list_methods('weighs')}.",
-            code="weights",
-        )
+        problem = f"The method {method.name!r} counts records once; [collection] weights is set."
+        remedy = f"Leave weights out, or use one of: {_list_methods('weighs')}."
+        raise OptionError(problem, remedy=remedy, code="weights")
     if section.standardise and not given.method.scales:
         raise OptionError(
             f"[collection] standardise is true, and the method {method.name!r} takes features as "
@@ -167,11 +162,9 @@ def _check_included(name: str, roles: Mapping[Role, tuple[str, ...]]) -> None:
             remedy="Name other variables only; rename the variable when you ingest it.",
         )
     if name in roles["confidential"]:
-        raise OptionError(
-            f"[release] include names the confidential variable {name!r}.",
-            remedy="A confidential variable is never released.",
-            code="confidential-included",
-        )
+        problem = f"[release] include names the confidential variable {name!r}."
+        remedy = "A confidential variable is never released."
+        raise OptionError(problem, remedy=remedy, code="confidential-included")
 
 
 def _open(
@@ -236,11 +229,9 @@ def _check_released(run: Run) -> None:
     # to a value of `by`, for which there is no map.
     if unknown and (getattr(run.options.method, "unseen", "refuse") == "refuse" or by in unknown):
         why = f"is {by!r}, in [method] by" if by in unknown else 'unseen is "refuse"'
-        raise InputError(
-            f"{say('unknown', found=unknown)} [method] {why}.",
-            remedy='Train on records that have them; of attributes, unseen may be "nearest".',
-            code="schema-drift",
-        )
+        problem = f"{say('unknown', found=unknown)} [method] {why}."
+        remedy = 'Train on records that have them; of attributes, unseen may be "nearest".'
+        raise InputError(problem, remedy=remedy, code="schema-drift")
     # Partitions by a confidential variable would reveal it, whatever they are called: they are
     # named by folders, such as `state=CA`, where the source has these.
     names = (part.name for part in run.collection.schema_of_records.partitions)
@@ -260,11 +251,9 @@ def _check_held_out(run: Run) -> None:
     n_records, share = run.training.schema_of_records.n_records, run.options.audit.holdout
     # Others may be judged by labels of their own.
     if 0 < share * n_records < 1 and run.trains_on_itself:
-        raise OptionError(
-            f"[audit] holdout is {share:g}, which of {n_records:,} training records is none.",
-            remedy=f"Hold out at least {4 / n_records:.2g}, or 0 to judge by all records.",
-            code="audit-too-small",
-        )
+        problem = f"[audit] holdout is {share:g}, which of {n_records:,} training records is none."
+        remedy = f"Hold out at least {4 / n_records:.2g}, or 0 to judge by all records."
+        raise OptionError(problem, remedy=remedy, code="audit-too-small")
 
 
 def _check_outputs(run: Run) -> None:
@@ -272,21 +261,17 @@ def _check_outputs(run: Run) -> None:
     url = run.release_url
     for place in (run.collection.url, run.options.training_path):
         if _same_or_inside(url, place):
-            raise OptionError(
-                f"{shown(url)} and the collection {shown(place)} share a place.",
-                remedy="Choose another place for the release.",
-                code="output-inside-input",
-            )
+            problem = f"{shown(url)} and the collection {shown(place)} share a place."
+            remedy = "Choose another place for the release."
+            raise OptionError(problem, remedy=remedy, code="output-inside-input")
     check_name(url)
     resume.is_published(run.options, run.collection)  # raises if something else is there
     # A model without a release or a run beside it is somebody else's.
     model = companion_url(url, "model.zarr")
     if not exists(url) and not has_workspace(url) and exists(model):
-        raise StoreError(
-            f"{shown(model)}, where the model would go, exists; nothing is ever overwritten.",
-            remedy="Choose another place for the release, or remove it.",
-            code="exists",
-        )
+        problem = f"{shown(model)}, where the model would go, exists; nothing is ever overwritten."
+        remedy = "Choose another place for the release, or remove it."
+        raise StoreError(problem, remedy=remedy, code="exists")
     if (path := local_path(url)) is not None:
         _check_folder(run, path)
 

@@ -171,11 +171,9 @@ def prove_receipts(
     written = [receipt for chunk, receipt in receipts.items() if chunk not in found]
     damaged = proof_pass.find_damaged_chunks(executor, plan, written, "after")
     if damaged:
-        raise IncompleteReleaseError(
-            f"{len(damaged)} chunks changed after they were written.",
-            remedy="Nothing was published. Check the disk, then run again: they are written anew.",
-            code="damaged",
-        )
+        problem = f"{len(damaged)} chunks changed after they were written."
+        remedy = "Nothing was published. Check the disk, then run again: they are written anew."
+        raise IncompleteReleaseError(problem, remedy=remedy, code="damaged")
     return receipts
 
 

@@ -130,11 +130,8 @@ def check_gated(findings: Mapping[str, Any]) -> None:
         return
     if gate["state"] == "none":
         raise GateError("The release did not go through its gate.", code="ungated")
-    raise GateError(
-        gate["sentence"],
-        remedy=f"Nothing was published. {gate['ways_out']}",
-        code=gate["complaints"][0]["code"],
-    )
+    remedy = f"Nothing was published. {gate['ways_out']}"
+    raise GateError(gate["sentence"], remedy=remedy, code=gate["complaints"][0]["code"])
 
 
 @contextmanager

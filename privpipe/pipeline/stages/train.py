@@ -51,11 +51,9 @@ def train_stage(run: Run, executor: Executor) -> Trained:
     if exists(run.stored_model_url):
         fitted = models.open_model(run.stored_model_url)
         if not _is_alike(fitted, run.stored_model_url, run):
-            raise InputError(
-                "The stored model was trained on records with other columns or categories.",
-                remedy="`privpipe purge`, then run again: the model is learned anew.",
-                code="schema-drift",
-            )
+            problem = "The stored model was trained on records with other columns or categories."
+            remedy = "`privpipe purge`, then run again: the model is learned anew."
+            raise InputError(problem, remedy=remedy, code="schema-drift")
     else:
         check_output_free(run.model_url)
         # Two models of nearly the same records reveal one record: an earlier one is used again.
@@ -176,8 +174,7 @@ def sketch_records(run: Run, executor: Executor) -> None:
         If records to protect are said to be public.
     """
     sketches, records = run.sketches, run.collection
-    subject = find_subject(run.options, records)
-    sketch_collection(executor, records, sketches, subject=subject)
+    sketch_collection(executor, records, sketches, subject=find_subject(run.options, records))
     if not run.trains_on_itself:
         sketch_collection(executor, run.training, sketches)
         _check_public(run, sketches.ties())

@@ -132,16 +132,14 @@ def _choose_unit(problem: programme.MappingProblem) -> float:
 def _check_joint(joint: ArrayLike) -> FloatArray:
     p = np.asarray(joint, dtype=np.float64)
     if p.ndim != 2 or p.size == 0:
-        raise InputError(
-            f"joint has shape {p.shape}.", remedy="Give probabilities (n_private, n_symbols)."
-        )
+        problem = f"joint has shape {p.shape}."
+        raise InputError(problem, remedy="Give probabilities (n_private, n_symbols).")
     if not np.isfinite(p).all() or (p < 0).any():
         problem = "joint holds negative or non-finite probabilities."
         raise InputError(problem, remedy="Give finite probabilities of 0 or more.")
     if abs(p.sum() - 1) > _SUM_TOLERANCE:
-        raise InputError(
-            f"joint sums to {p.sum():.9g}, not to 1.", remedy="Divide the counts by their sum."
-        )
+        problem = f"joint sums to {p.sum():.9g}, not to 1."
+        raise InputError(problem, remedy="Divide the counts by their sum.")
     p = np.where(p < _NOTHING, 0.0, p)
     return np.asarray(p / p.sum())
 
@@ -173,10 +171,8 @@ def _build_distance(
             problem = "distortion holds negative or non-finite distances."
             raise InputError(problem, remedy="Give finite distances of 0 or more.")
         if (np.diag(matrix)[order[stay]] != 0).any():
-            raise InputError(
-                "distortion is not 0 from every symbol to itself.",
-                remedy="Subtract each symbol's distance to itself; lower the budget by the mean.",
-            )
+            remedy = "Subtract each symbol's distance to itself; lower the budget by the mean."
+            raise InputError("distortion is not 0 from every symbol to itself.", remedy=remedy)
         return programme.MatrixDistance(np.ascontiguousarray(matrix[np.ix_(order[stay], order)]))
     if distortion not in ("hamming", "squared", "absolute"):
         problem = f"distortion is {distortion!r}."

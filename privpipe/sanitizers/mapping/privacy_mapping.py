@@ -175,11 +175,9 @@ def _fit_strata(
     reveals_all = len(table) > 1 and ((table > 0).sum(axis=0) == 1).all()
     if reveals_all or by.name != options.by:
         what = "reveals the private value" if reveals_all else "is not the last attribute"
-        raise InputError(
-            f"[method] by is {options.by!r}, which {what}.",
-            remedy="Name a public variable, the last of the attributes, or leave by out.",
-            code="stratum-variable",
-        )
+        problem = f"[method] by is {options.by!r}, which {what}."
+        remedy = "Name a public variable, the last of the attributes, or leave by out."
+        raise InputError(problem, remedy=remedy, code="stratum-variable")
     # A mapping depends on whole numbers alone: any number of workers gives the same bits.
     laws = [law.select_stratum(one) for one in strata[:, 0]]
     assurance.refuse_small(law, [not one.fitted.n_records for one in laws], options.held_out)
@@ -423,17 +421,13 @@ def check_mapping(options: PrivacyMappingOptions, schema: ShardSchema) -> None:
 def check_programme(options: PrivacyMappingOptions, confidential: Any = ()) -> None:
     """Raise OptionError for options that do not go together."""
     if options.by in {*options.attributes, *options.private, *confidential}:
-        raise OptionError(
-            f"[method] by is {options.by!r}, which is confidential or among the attributes.",
-            remedy="Name a public variable, which is released as it is, or leave by out.",
-            code="stratum-variable",
-        )
+        problem = f"[method] by is {options.by!r}, which is confidential or among the attributes."
+        remedy = "Name a public variable, which is released as it is, or leave by out."
+        raise OptionError(problem, remedy=remedy, code="stratum-variable")
     if options.wanted_information is not None and not options.held_out:
-        raise OptionError(
-            "wanted_information is about records that judge the mapping, and held_out is 0.",
-            remedy="Set held_out = 0.5, or leave wanted_information out.",
-            code="nothing-judges",
-        )
+        problem = "wanted_information is about records that judge the mapping, and held_out is 0."
+        remedy = "Set held_out = 0.5, or leave wanted_information out."
+        raise OptionError(problem, remedy=remedy, code="nothing-judges")
     if options.information_budgets is None:
         return
     check_budgets(options.information_budgets, len(options.private))

@@ -64,12 +64,9 @@ class ProfileCounts:
         """
         private = shard.confidential
         known = np.isfinite(private).all(axis=1)
-        codes = private[known]
-        if (codes % 1 != 0).any():
-            raise InputError(
-                "a private variable is not categorical.",
-                remedy="Name a categorical variable, or cut a numeric one into classes.",
-            )
+        if (private[known] % 1 != 0).any():
+            remedy = "Name a categorical variable, or cut a numeric one into classes."
+            raise InputError("a private variable is not categorical.", remedy=remedy)
         first = max(shard.first_record, ~shard.first_record)
         later = (first + np.arange(len(shard.attributes)) >= middle)[:, None][:, : int(middle > 0)]
         columns = [part[known].astype(np.int64) for part in (later, shard.attributes, private)]

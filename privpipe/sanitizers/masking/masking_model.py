@@ -166,11 +166,9 @@ class MaskingModel(masked_records.SurrogateModel):
         rows = self._standardise(shard, schema)
         bad = int(np.count_nonzero(~np.isfinite(rows).all(axis=1)))
         if bad:
-            raise InputError(
-                f"{bad} of {len(rows)} records hold features that are missing or infinite.",
-                remedy='Leave them out, or set [method] missing = "complete".',
-                code="nonfinite",
-            )
+            problem = f"{bad} of {len(rows)} records hold features that are missing or infinite."
+            remedy = 'Leave them out, or set [method] missing = "complete".'
+            raise InputError(problem, remedy=remedy, code="nonfinite")
         # Before the signs: whole numbers add up without rounding, in any order of chunks and
         # workers.
         integers = sign_sums.round_to_grid(rows, self.bound, self.step)

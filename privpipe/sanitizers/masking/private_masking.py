@@ -216,11 +216,9 @@ def _find_range(bound: Mapping[str, tuple[float, float]], name: str) -> tuple[fl
         )
     low, high = bound.get(name, bound.get(ANY, (0.0, 0.0)))
     if not (math.isfinite(low) and math.isfinite(high) and low < high):
-        raise OptionError(
-            f"[method] bound of {name!r} is {low:g} to {high:g}.",
-            remedy="Give a least and a largest value, both finite, the least first.",
-            code="bound",
-        )
+        problem = f"[method] bound of {name!r} is {low:g} to {high:g}."
+        remedy = "Give a least and a largest value, both finite, the least first."
+        raise OptionError(problem, remedy=remedy, code="bound")
     return low, high
 
 
@@ -229,11 +227,9 @@ def check_private(options: MaskingPrivateOptions, schema: ShardSchema) -> None:
     refusals.check_regression(schema)
     known = {*schema.named_features, *name_targets(schema.desired), ANY}
     if strange := sorted(set(options.bound) - known):
-        raise OptionError(
-            f"[method] bound names {strange[0]!r}, which is no feature and no response.",
-            remedy=f"Name some of: {', '.join(sorted(known)[:8])}.",
-            code="bound",
-        )
+        problem = f"[method] bound names {strange[0]!r}, which is no feature and no response."
+        remedy = f"Name some of: {', '.join(sorted(known)[:8])}."
+        raise OptionError(problem, remedy=remedy, code="bound")
     scale = make_scale(options, schema)
     if options.n_surrogates < scale.n_columns + 1:
         raise OptionError(
@@ -243,11 +239,9 @@ def check_private(options: MaskingPrivateOptions, schema: ShardSchema) -> None:
         )
     n = schema.n_records
     if n and n < scale.n_columns:
-        raise InputError(
-            f"{n:,} records are fewer than the {scale.n_columns} columns.",
-            remedy=f"Mask at least {scale.n_columns:,} records, or fewer columns.",
-            code="few-records",
-        )
+        problem = f"{n:,} records are fewer than the {scale.n_columns} columns."
+        remedy = f"Mask at least {scale.n_columns:,} records, or fewer columns."
+        raise InputError(problem, remedy=remedy, code="few-records")
     if n and options.delta > 1 / n:
         raise OptionError(
             f"delta is {options.delta:g}, above one in {n:,} records: to publish one record of "

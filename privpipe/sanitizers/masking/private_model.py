@@ -73,11 +73,9 @@ class PrivateMaskingModel(masked_records.SurrogateModel, PublicScale):
     def __post_init__(self) -> None:
         # A stored model is opened by this, too: sigma must be enough for what it says.
         if not gaussian.find_delta(self.sigma, self.epsilon * (1 - gaussian.MARGIN)) <= self.delta:
-            raise GuaranteeError(
-                f"Noise {self.sigma:g} breaks epsilon {self.epsilon:g}, delta {self.delta:g}.",
-                remedy="It was changed by somebody: get it from where it came, or train it again.",
-                code="promise",
-            )
+            problem = f"Noise {self.sigma:g} breaks epsilon {self.epsilon:g}, delta {self.delta:g}."
+            remedy = "It was changed by somebody: get it from where it came, or train it again."
+            raise GuaranteeError(problem, remedy=remedy, code="promise")
         last, n_columns = (self.n_records - 1) % self.tile_rows + 1, len(self.moments)
         if last < n_columns:
             raise OptionError(

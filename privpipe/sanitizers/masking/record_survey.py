@@ -230,9 +230,8 @@ def _check_features(features: FloatArray, complete: bool) -> None:
 
 def _check_size(rows: FloatArray, t: int) -> None:
     if np.isinf(rows[:, :t]).any():
-        raise InputError(
-            "A response is infinite.", remedy="Leave such records out.", code="nonfinite"
-        )
+        problem = "A response is infinite."
+        raise InputError(problem, remedy="Leave such records out.", code="nonfinite")
     large = int(np.count_nonzero((np.abs(rows) > LARGEST).any(axis=1)))
     if large:
         problem = f"{large} of {len(rows)} records exceed {LARGEST:g} in a value: squares overflow."

@@ -218,9 +218,8 @@ def _check_records(
     t, names = survey.n_responses, schema.named_features
     responses = name_targets(schema.desired)
     if survey.n_empty:
-        raise InputError(
-            f"{survey.n_empty} records hold no feature at all.", remedy="Leave them out."
-        )
+        problem = f"{survey.n_empty} records hold no feature at all."
+        raise InputError(problem, remedy="Leave them out.")
     missing = survey.counts[t:] == 0
     if missing.any():
         problem = f"{refusals.name_few(names, missing)} are missing in every record."

@@ -127,11 +127,9 @@ def _apply(
 ) -> FloatArray:
     z = np.asarray(code.call_on_records("apply", declared.apply, arrays, records), np.float64)
     if bad := int(np.count_nonzero(~np.isfinite(z).all(axis=1))):
-        raise InputError(
-            f"The filter {code.name} is not finite for {bad} of {len(z)} records.",
-            remedy="Train it on records like these, or bound what it computes.",
-            code="filter-nonfinite",
-        )
+        problem = f"The filter {code.name} is not finite for {bad} of {len(z)} records."
+        remedy = "Train it on records like these, or bound what it computes."
+        raise InputError(problem, remedy=remedy, code="filter-nonfinite")
     return z
 
 
@@ -150,18 +148,14 @@ def declare_family(
     arrays = code.call("start", declared.start, np.random.default_rng(options.seed))
     start = {str(name): np.asarray(array, np.float64) for name, array in dict(arrays).items()}
     if not start or not all(np.isfinite(array).all() for array in start.values()):
-        raise OptionError(
-            f"{code.name}.start gives no parameters, or some that are not finite.",
-            remedy="Return a dict of finite arrays by name.",
-            code="filter-class",
-        )
+        problem = f"{code.name}.start gives no parameters, or some that are not finite."
+        remedy = "Return a dict of finite arrays by name."
+        raise OptionError(problem, remedy=remedy, code="filter-class")
     n_outputs = getattr(declared, "n_outputs", None)
     if not isinstance(n_outputs, int | np.integer) or n_outputs < 1:
-        raise OptionError(
-            f"{code.name} does not say how many features it releases.",
-            remedy="Set self.n_outputs to a positive number in __init__.",
-            code="filter-class",
-        )
+        problem = f"{code.name} does not say how many features it releases."
+        remedy = "Set self.n_outputs to a positive number in __init__."
+        raise OptionError(problem, remedy=remedy, code="filter-class")
     shapes = tuple(array.shape for array in start.values())
     family = CustomFamily(code, given, n_features, int(n_outputs), tuple(start), shapes)
     return family, family.join(start)
@@ -190,10 +184,8 @@ def check_family(family: CustomFamily, start: FloatArray) -> None:
     slopes: dict[str, FloatArray] = {k: np.asarray(v, np.float64) for k, v in given.items()}
     expected, found = ({k: v.shape for k, v in part.items()} for part in (near, slopes))
     if found != expected:
-        raise code.refuse(
-            f"{code.name}.vjp gives arrays of the shapes {found}, not {expected}.",
-            "Return a dict with the gradient by each of the parameters.",
-        )
+        problem = f"{code.name}.vjp gives arrays of the shapes {found}, not {expected}."
+        raise code.refuse(problem, "Return a dict with the gradient by each of the parameters.")
     custom_code.check_finite(code, "vjp", tuple(slopes.values()))
 
     def add_up(value: FloatArray, *, name: str) -> FloatArray:

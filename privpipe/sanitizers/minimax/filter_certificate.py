@@ -160,19 +160,14 @@ def check_converged(record: TrainingRecord) -> None:
         why = f"its last iteration still lowered Phi by {fall:.2g} nats"
     else:
         return
-    raise GuaranteeError(
-        f"The filter has not converged: {why}.",
-        remedy="Raise max_iterations (or regularisation, of an unsolved inner problem).",
-        code="filter_not_converged",
-    )
+    problem = f"The filter has not converged: {why}."
+    remedy = "Raise max_iterations (or regularisation, of an unsolved inner problem)."
+    raise GuaranteeError(problem, remedy=remedy, code="filter_not_converged")
 
 
 def _dead(why: str) -> GuaranteeError:
-    return GuaranteeError(
-        f"The filter is dead: {why}.",
-        remedy="Raise tradeoff, so that the target weighs more, and fit it again.",
-        code="filter_dead",
-    )
+    remedy = "Raise tradeoff, so that the target weighs more, and fit it again."
+    return GuaranteeError(f"The filter is dead: {why}.", remedy=remedy, code="filter_dead")
 
 
 def _place_landmarks(

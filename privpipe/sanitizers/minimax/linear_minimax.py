@@ -361,7 +361,5 @@ def _find_start(
 
 
 def _no_zero() -> OptionError:
-    return OptionError(
-        'start = "zero" is a stationary point unless the form is reduced.',
-        remedy='Use start = "auto", or leave n_filtered unset.',
-    )
+    problem = 'start = "zero" is a stationary point unless the form is reduced.'
+    return OptionError(problem, remedy='Use start = "auto", or leave n_filtered unset.')

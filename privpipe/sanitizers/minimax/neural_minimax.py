@@ -151,9 +151,8 @@ class MinimaxNeuralOptions(FamilyOptions):
         """Raise OptionError or InputError if tasks or layers do not suit the records."""
         super().check(schema)
         if min(self.n_hidden) < 1:
-            raise OptionError(
-                "n_hidden has a layer without outputs.", remedy="Use widths of 1 or more."
-            )
+            problem = "n_hidden has a layer without outputs."
+            raise OptionError(problem, remedy="Use widths of 1 or more.")
         warn_of_outputs(self.n_hidden[-1], schema.n_features)
         self.try_loss(schema, self.n_hidden[-1])
 

@@ -33,11 +33,9 @@ class TorchFilter:
         self._module = self._draw(0)
         held = [name for name, _ in self._module.named_buffers()]
         if held:
-            raise OptionError(
-                f"The module has buffers ({', '.join(held[:4])}), which are not stored.",
-                remedy="Use layers with parameters alone; LayerNorm instead of BatchNorm.",
-                code="filter-class",
-            )
+            problem = f"The module has buffers ({', '.join(held[:4])}), which are not stored."
+            remedy = "Use layers with parameters alone; LayerNorm instead of BatchNorm."
+            raise OptionError(problem, remedy=remedy, code="filter-class")
         with torch.no_grad():
             self.n_outputs = int(self._module(self._to_torch(np.zeros((2, n_features)))).shape[1])
 

@@ -119,11 +119,9 @@ def check_noisy(options: NoisyOptions, schema: ShardSchema, *, filters: Filters)
         row = filters[options.filter.name]
         if row.releases != "rows" or options.filter.columns().get("attributes"):
             what = "records of its own" if row.releases != "rows" else "codes, drawn at random"
-            raise OptionError(
-                f"[method.filter] names {row.name!r}, which releases {what}.",
-                remedy="Filter by a row-wise method of features, as minimax, pca or leace.",
-                code="filter",
-            )
+            problem = f"[method.filter] names {row.name!r}, which releases {what}."
+            remedy = "Filter by a row-wise method of features, as minimax, pca or leace."
+            raise OptionError(problem, remedy=remedy, code="filter")
         options.filter.check_size(schema)
         row.check(options.filter, schema)
     learned = find_learned(options)
@@ -225,11 +223,9 @@ def _bound_records(
     if options.centre:
         mean = shards.reduce(partial(noisy_filter.FilteredMean.of, noisy=noisy)).mean
         if not np.isfinite(mean).all():
-            raise InputError(
-                "The mean of the filtered training records is not finite.",
-                remedy="Scale the features, or set centre = false.",
-                code="nonfinite",
-            )
+            problem = "The mean of the filtered training records is not finite."
+            remedy = "Scale the features, or set centre = false."
+            raise InputError(problem, remedy=remedy, code="nonfinite")
         noisy = replace(noisy, shift=shift - mean)
     if options.threshold is None and options.bound != "normalise":
         norms = shards.reduce(partial(noisy_filter.NormCounts.of, noisy=noisy))
@@ -291,8 +287,7 @@ class NoiseForecast:
     def describe(self) -> str:
         """In a few sentences."""
         times = self.noise / self.spread if self.spread > 0 else float("inf")
-        odds = say_odds(self.epsilon)
-        return say_grounds("noise_forecast", self=self, times=times, odds=odds)
+        return say_grounds("noise_forecast", self=self, times=times, odds=say_odds(self.epsilon))
 
 
 def forecast_noise(

@@ -391,11 +391,8 @@ def check_filter(fitted: RecordMap) -> None:
     """
     if fitted.draws or fitted.reads != "features":
         what = "draws at random" if fitted.draws else "reads and releases codes"
-        raise OptionError(
-            f"The filter {fitted.kind!r} {what}.",
-            remedy="Filter by a method that maps features to features without drawing.",
-            code="filter",
-        )
+        remedy = "Filter by a method that maps features to features without drawing."
+        raise OptionError(f"The filter {fitted.kind!r} {what}.", remedy=remedy, code="filter")
 
 
 def apply_in_order(fitted: RecordMap, x: FloatArray) -> FloatArray:

@@ -324,9 +324,8 @@ class TargetedCleaner(linear_cleaner.TargetRelease):
         predictor = as_predictor(desired_predictor)
         confidential = check_confidential(confidential_predictor, predictor)
         if variant not in ("null_first", "simultaneous"):
-            raise OptionError(
-                f"variant is {variant!r}.", remedy='Use "null_first" or "simultaneous".'
-            )
+            problem = f"variant is {variant!r}."
+            raise OptionError(problem, remedy='Use "null_first" or "simultaneous".')
         if variant == "simultaneous" and choices.get("representative", "closest") != "closest":
             raise OptionError(
                 'variant = "simultaneous" chooses the representative itself.',

@@ -171,8 +171,7 @@ def fit_predictor(
     # The mean of the first pass, so that little cancels in the second.
     frame = Frame(sums.mean * with_intercept, scale, with_intercept)
     ask = partial(summarise_triangle, schema=schema, role=role, coding=coding, frame=frame)
-    factor = shards.reduce(ask)
-    return solve_triangular(factor, frame, ridge=ridge, names=schema.feature_names)
+    return solve_triangular(shards.reduce(ask), frame, ridge=ridge, names=schema.feature_names)
 
 
 def summarise_triangle(
@@ -298,20 +297,16 @@ def take_options(kind: type[T], name: str, choices: Mapping[str, Any]) -> T:
     check_budget(choices.get("utility_budget", 0.0))
     options = make_options(kind, {"name": name, **choices}, name)
     if files := sorted(options.files()):
-        raise OptionError(
-            f"{', '.join(files)} names a file.",
-            remedy="Give coefficients: desired_predictor=..., confidential_predictor=...",
-        )
+        remedy = "Give coefficients: desired_predictor=..., confidential_predictor=..."
+        raise OptionError(f"{', '.join(files)} names a file.", remedy=remedy)
     return options
 
 
 def check_augmented(options: CleanerOptions, schema: ShardSchema) -> None:
     """Raise OptionError if a column of ones is to be cleaned along, and deviations too."""
     if options.intercept == "augmented" and (options.centres or options.representative == "likely"):
-        raise OptionError(
-            'intercept = "augmented" cleans records as they are.',
-            remedy='Leave centre unset and representative = "closest", or use "separate".',
-        )
+        remedy = 'Leave centre unset and representative = "closest", or use "separate".'
+        raise OptionError('intercept = "augmented" cleans records as they are.', remedy=remedy)
 
 
 def learn_predictors(
@@ -388,11 +383,9 @@ def learn_predictors(
 def _take(given: Arrays, n_features: int, role: str) -> LeastSquares:
     a = arrays.as_predictor(given["coefficients"], f"{role} predictor")
     if len(a) != n_features:
-        raise InputError(
-            f"The {role} predictor has {len(a)} rows, the records {n_features} features.",
-            remedy=f"Give coefficients of shape ({n_features}, n_predictions).",
-            code="predictor",
-        )
+        problem = f"The {role} predictor has {len(a)} rows, the records {n_features} features."
+        remedy = f"Give coefficients of shape ({n_features}, n_predictions)."
+        raise InputError(problem, remedy=remedy, code="predictor")
     what = f"intercept of the {role} predictor"
     intercept = arrays.as_finite(given.get("intercept"), a.shape[1:], what)
     return LeastSquares(a, intercept, 0.0, "given")

@@ -65,11 +65,9 @@ def check_decoded_size(codec: str, content: bytes, most: int) -> None:
     else:
         size = _count_streamed(codec, content, most)
     if size > most:
-        raise StoreError(
-            f"A chunk of {len(content)} bytes decodes to more than the {most} bytes allowed.",
-            remedy="It is damaged, or made to fill the memory: get the source again.",
-            code="decoded-size",
-        )
+        problem = f"A chunk of {len(content)} bytes decodes to more than the {most} bytes allowed."
+        remedy = "It is damaged, or made to fill the memory: get the source again."
+        raise StoreError(problem, remedy=remedy, code="decoded-size")
 
 
 def _zstd_size(content: bytes) -> int | None:

@@ -87,9 +87,8 @@ def read_newest(url: str, kind: str) -> Generation | None:
     """
     generation = _find_newest(url)
     if generation is not None and generation.kind != kind:
-        raise FormatError(
-            f"{shown(url)} is a growing {generation.kind}, not a {kind}.", remedy="Check the path."
-        )
+        problem = f"{shown(url)} is a growing {generation.kind}, not a {kind}."
+        raise FormatError(problem, remedy="Check the path.")
     return generation
 
 
@@ -125,11 +124,9 @@ def publish_generation(
     number, before = (1, "") if expected is None else (expected.number + 1, expected.digest)
     following = Generation(number, before, kind, content)
     if not create_object(join(url, _key(following.number)), following.encode()):
-        raise StoreError(
-            f"Another writer made generation {following.number} of {shown(url)} first.",
-            remedy="Nothing was changed. Run again: it continues from that generation.",
-            code="generation-taken",
-        )
+        problem = f"Another writer made generation {following.number} of {shown(url)} first."
+        remedy = "Nothing was changed. Run again: it continues from that generation."
+        raise StoreError(problem, remedy=remedy, code="generation-taken")
     # After the switch, and only to make the way shorter: readers do not depend on it.
     write_root(url, following)
     return following
@@ -193,8 +190,6 @@ def _digest(body: str) -> str:
 
 
 def _damaged(url: str, number: int) -> FormatError:
-    return FormatError(
-        f"Generation {number} of {shown(url)} is missing or damaged.",
-        remedy="Restore it from a backup: generations are never changed once made.",
-        code="generation-damaged",
-    )
+    problem = f"Generation {number} of {shown(url)} is missing or damaged."
+    remedy = "Restore it from a backup: generations are never changed once made."
+    return FormatError(problem, remedy=remedy, code="generation-damaged")

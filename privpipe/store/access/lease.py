@@ -42,11 +42,9 @@ def hold_lease(work_url: str, *, seconds: float = LEASE_SECONDS) -> Iterator[Non
     try:
         number = _take(work_url, holder, seconds)
     except FileNotFoundError:  # a store makes folders, and no buckets
-        raise StoreError(
-            f"The bucket of {shown(work_url)} does not exist.",
-            remedy="Check its name, or make it first.",
-            code="not-found",
-        ) from None
+        problem = f"The bucket of {shown(work_url)} does not exist."
+        remedy = "Check its name, or make it first."
+        raise StoreError(problem, remedy=remedy, code="not-found") from None
     expires = time.time() + seconds
     stop, lost, caller = threading.Event(), threading.Event(), threading.current_thread()
 
@@ -119,11 +117,8 @@ def _take(work_url: str, holder: str, seconds: float) -> int:
             check_enforced(_place(work_url, following), rival)
             _check_clock(work_url, following)
             return following
-    raise StoreError(
-        f"Another run holds {shown(work_url)}.",
-        remedy=f"Wait for it; the lease of a run that died expires after {seconds:.0f} s.",
-        code="busy",
-    )
+    remedy = f"Wait for it; the lease of a run that died expires after {seconds:.0f} s."
+    raise StoreError(f"Another run holds {shown(work_url)}.", remedy=remedy, code="busy")
 
 
 def check_enforced(url: str, rival: bytes) -> None:

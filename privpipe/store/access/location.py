@@ -43,11 +43,9 @@ def local_path(url: str) -> str | None:
         path = _absolute(unquote(parts.path))
     elif _is_remote(parts):
         if not parts.netloc:  # fsspec would take it for a folder of that name here
-            raise OptionError(
-                f"A place with the scheme {parts.scheme!r} names no bucket or host.",
-                remedy="Give it as s3://bucket/name, and a file with a colon as ./a:b.",
-                code="place",
-            )
+            problem = f"A place with the scheme {parts.scheme!r} names no bucket or host."
+            remedy = "Give it as s3://bucket/name, and a file with a colon as ./a:b."
+            raise OptionError(problem, remedy=remedy, code="place")
         return None
     else:
         path = _absolute(os.path.expanduser(url))
@@ -58,21 +56,15 @@ def local_path(url: str) -> str | None:
 def _absolute(path: str) -> str:
     with suppress(FileNotFoundError):
         return os.path.abspath(path)
-    raise OptionError(
-        "The folder that this process works in is gone.",
-        remedy="Change into one that is there, or give whole paths.",
-        code="place",
-    )
+    remedy = "Change into one that is there, or give whole paths."
+    raise OptionError("The folder that this process works in is gone.", remedy=remedy, code="place")
 
 
 def _split(url: str) -> SplitResult:
     with suppress(ValueError):  # brackets of an IPv6 address that do not close, and the like
         return urlsplit(url)
-    raise OptionError(
-        f"{printable(url, keep='')!r} is no URL.",
-        remedy="Use a local path, or an fsspec URL such as s3://bucket/name.",
-        code="place",
-    )
+    remedy = "Use a local path, or an fsspec URL such as s3://bucket/name."
+    raise OptionError(f"{printable(url, keep='')!r} is no URL.", remedy=remedy, code="place")
 
 
 def _is_remote(parts: SplitResult) -> bool:
@@ -147,11 +139,8 @@ def explain_unreachable(url: str, error: Exception) -> StoreError:
     if isinstance(error, ImportError):
         # fsspec knows which package a scheme needs, and how it is installed.
         remedy = str(known_implementations.get(scheme, {}).get("err", "Install its package."))
-        return StoreError(
-            f"{shown(url)} needs a package that is not installed.",
-            remedy=f"{remedy.rstrip('.')}.",
-            code="package-missing",
-        )
+        problem = f"{shown(url)} needs a package that is not installed."
+        return StoreError(problem, remedy=f"{remedy.rstrip('.')}.", code="package-missing")
     if isinstance(error, ValueError) and scheme not in known_implementations:
         return StoreError(
             f"{shown(url)} has the scheme {scheme!r}, which is not known.",
@@ -181,17 +170,12 @@ REFUSALS = frozenset(
 def explain_file_error(error: Exception, where: str) -> StoreError | None:
     """An error of ours for what a file system refuses; None for any other exception."""
     if isinstance(error, OSError) and error.errno in FULL:
-        return StoreError(
-            f"The disk is full ({where}).",
-            remedy="Free space, then run again: the work so far is retained.",
-            code="disk-full",
-        )
+        remedy = "Free space, then run again: the work so far is retained."
+        return StoreError(f"The disk is full ({where}).", remedy=remedy, code="disk-full")
     if isinstance(error, OSError) and error.errno in REFUSALS:
-        return StoreError(
-            f"The file system refused: {os.strerror(error.errno or 0).lower()} ({where}).",
-            remedy="Check the places that are named, and your rights there.",
-            code="refused",
-        )
+        problem = f"The file system refused: {os.strerror(error.errno or 0).lower()} ({where})."
+        remedy = "Check the places that are named, and your rights there."
+        return StoreError(problem, remedy=remedy, code="refused")
     return None
 
 
@@ -225,17 +209,12 @@ def explain_refusal(error: BaseException) -> StoreError | None:
             code="credentials",
         )
     if status == HTTPStatus.NOT_FOUND:
-        return StoreError(
-            "The object store has no such bucket or object.",
-            remedy="Check the places that are named.",
-            code="not-found",
-        )
+        problem = "The object store has no such bucket or object."
+        return StoreError(problem, remedy="Check the places that are named.", code="not-found")
     said = f"status {status}" if status else type(chain[-1]).__name__
-    return StoreError(
-        f"The object store does not answer as it should ({said}).",
-        remedy="Run again in a while: the work so far is stored.",
-        code="unreachable",
-    )
+    problem = f"The object store does not answer as it should ({said})."
+    remedy = "Run again in a while: the work so far is stored."
+    return StoreError(problem, remedy=remedy, code="unreachable")
 
 
 def guard_read(

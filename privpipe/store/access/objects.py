@@ -233,9 +233,8 @@ def check_plain(root: Path, key: str, remedy: str = PUT_THERE) -> int | None:
         mode, size = found.st_mode, found.st_size
         if not (stat.S_ISDIR(mode) or stat.S_ISREG(mode)):
             what = "a link" if stat.S_ISLNK(mode) else "no regular file"
-            raise StoreError(
-                f"{location.shown(place)} is {what}; it is not read.", remedy=remedy, code="link"
-            )
+            problem = f"{location.shown(place)} is {what}; it is not read."
+            raise StoreError(problem, remedy=remedy, code="link")
     return size
 
 
@@ -552,8 +551,5 @@ def read_whole(store: Store, name: str, *, most: float = math.inf) -> AnyArray:
 
 
 def _unbounded(name: str, problem: str) -> FormatError:
-    return FormatError(
-        f"The array {name!r} {problem}.",
-        remedy="It is damaged, or made to fill the memory: get it again from where it came.",
-        code="unbounded",
-    )
+    remedy = "It is damaged, or made to fill the memory: get it again from where it came."
+    return FormatError(f"The array {name!r} {problem}.", remedy=remedy, code="unbounded")

@@ -128,11 +128,8 @@ def check_name(url: str) -> None:
         inside = urlsplit(url).path.strip("/")
         if not inside or "//" in url.partition("://")[2]:
             problem = "has a folder without a name" if inside else "is a whole bucket"
-            raise OptionError(
-                f"{shown(url)} {problem}.",
-                remedy="Give a place in a bucket, such as s3://bucket/folder/name.zarr.",
-                code="place",
-            )
+            remedy = "Give a place in a bucket, such as s3://bucket/folder/name.zarr."
+            raise OptionError(f"{shown(url)} {problem}.", remedy=remedy, code="place")
         return
     n_bytes = len(os.fsencode(os.path.basename(path)))
     more = len(os.path.basename(_removed(_neighbour(path)))) - len(os.path.basename(path))
@@ -381,11 +378,9 @@ def _make_private(path: str) -> None:
         if not os.path.islink(path):
             problem = f"{path} cannot be made ({error.strerror})."
             raise StoreError(problem, remedy="Check your rights.") from None
-        raise StoreError(
-            f"The workspace {path} is a link; it is not followed.",
-            remedy="Remove the link (`privpipe purge` does), then run again.",
-            code="link",
-        ) from None
+        problem = f"The workspace {path} is a link; it is not followed."
+        remedy = "Remove the link (`privpipe purge` does), then run again."
+        raise StoreError(problem, remedy=remedy, code="link") from None
 
 
 def _open_lock(path: str) -> int:

@@ -94,11 +94,9 @@ def check_idle(url: str) -> None:
     erased = exists(join(workspace.workspace_url(url), workspace.ERASED))
     if erased or workspace.read_state(url) is not None:
         what = "erasure" if erased else "run of a release"
-        raise StoreError(
-            f"{shown(url)} belongs to an interrupted {what}.",
-            remedy="Choose another place, or end that first: `privpipe purge`.",
-            code="exists",
-        )
+        problem = f"{shown(url)} belongs to an interrupted {what}."
+        remedy = "Choose another place, or end that first: `privpipe purge`."
+        raise StoreError(problem, remedy=remedy, code="exists")
 
 
 def _begin(url: str) -> str:

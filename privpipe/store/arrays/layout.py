@@ -215,11 +215,9 @@ def read_header(url: str, expected: str) -> Mapping[str, Any]:
     # Before the seal: a newer privpipe may seal in another way, and is no damage.
     if version not in FORMAT_VERSIONS[expected]:
         read = " and ".join(map(str, FORMAT_VERSIONS[expected]))
-        raise FormatError(
-            f"{shown(url)} has format version {version!r}; this privpipe reads {read}.",
-            remedy=f"Use the privpipe that wrote it, or make the {expected} again.",
-            code="format-version",
-        )
+        problem = f"{shown(url)} has format version {version!r}; this privpipe reads {read}."
+        remedy = f"Use the privpipe that wrote it, or make the {expected} again."
+        raise FormatError(problem, remedy=remedy, code="format-version")
     if not sealed:
         raise FormatError(
             f"The header of {shown(url)} is damaged: it differs from its own digest.",
@@ -353,17 +351,11 @@ def check_output_free(url: str, last: str = ROOT_DOCUMENT) -> None:
 
 def already_exists(url: str) -> StoreError:
     """For a place where something is, and would have to be overwritten."""
-    return StoreError(
-        f"{shown(url)} exists; nothing is ever overwritten.",
-        remedy="Choose another place, or remove it.",
-        code="exists",
-    )
+    problem = f"{shown(url)} exists; nothing is ever overwritten."
+    return StoreError(problem, remedy="Choose another place, or remove it.", code="exists")
 
 
 def explain_tampering(problem: str) -> IncompleteReleaseError:
     """The error for a release that is not as it was published."""
-    return IncompleteReleaseError(
-        problem,
-        remedy=f"The release was changed after it was published. {ANOTHER_COPY}",
-        code="manifest",
-    )
+    remedy = f"The release was changed after it was published. {ANOTHER_COPY}"
+    return IncompleteReleaseError(problem, remedy=remedy, code="manifest")

@@ -296,9 +296,8 @@ def seal_collection(url: str, schema: CollectionSchema, header: Mapping[str, Any
     expected = tuple(plan.name for plan in arrays)
     # Absent is an earlier version; present and unreadable is damage.
     if "receipts" in header and (proof is None or proof.arrays != expected):
-        raise FormatError(
-            f"The header of {shown(url)} is damaged.", remedy="Ingest the collection again."
-        )
+        problem = f"The header of {shown(url)} is damaged."
+        raise FormatError(problem, remedy="Ingest the collection again.")
     return SealedArrays(url, arrays, str(header.get("documents_sha256")), proof)
 
 
@@ -431,8 +430,5 @@ def _damaged(sealed: SealedArrays, plan: layout.ArrayPlan, chunk: int, how: str)
 
 
 def _differs(problem: str) -> StoreError:
-    return StoreError(
-        problem,
-        remedy="Restore the collection from where it came, or ingest it again.",
-        code="source-damaged",
-    )
+    remedy = "Restore the collection from where it came, or ingest it again."
+    return StoreError(problem, remedy=remedy, code="source-damaged")

@@ -381,11 +381,9 @@ def in_roles(
     _ = collection.schema  # names are checked here
     about = None if weights is None else collection.schema_of_records.variable(weights)
     if about is not None and about.categories is not None:
-        raise InputError(
-            f"The weights {weights!r} are a categorical variable.",
-            remedy="Name a numeric variable: how often each record counts.",
-            code="weights",
-        )
+        problem = f"The weights {weights!r} are a categorical variable."
+        remedy = "Name a numeric variable: how often each record counts."
+        raise InputError(problem, remedy=remedy, code="weights")
     return collection
 
 

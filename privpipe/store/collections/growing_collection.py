@@ -63,10 +63,8 @@ def open_whole_collection(url: Place, **roles: Any) -> Collection:
         return open_collection(url, **roles)
     parts = tuple(open_collection(one.url(url), **roles) for one in read_partitions(url))
     if not parts or any(part.sealed.proof is None for part in parts):
-        raise FormatError(
-            f"{shown(url)} has no partition, or one without receipts.",
-            remedy="Append its sources to a new place: privpipe append SOURCE COLLECTION.",
-        )
+        remedy = "Append its sources to a new place: privpipe append SOURCE COLLECTION."
+        raise FormatError(f"{shown(url)} has no partition, or one without receipts.", remedy=remedy)
     firsts = accumulate((part.n_records for part in parts), initial=0)
     schema = replace(
         parts[0].schema_of_records,
@@ -134,11 +132,9 @@ def read_partitions(url: str) -> tuple[StoredPartition, ...]:
         return _partitions(newest)
     if exists(url) and read_kind(url) == "collection":
         raise _whole(url)
-    raise StoreError(
-        f"There is no growing collection at {shown(url)}.",
-        remedy="`privpipe append SOURCE COLLECTION` makes one.",
-        code="not-found",
-    )
+    problem = f"There is no growing collection at {shown(url)}."
+    remedy = "`privpipe append SOURCE COLLECTION` makes one."
+    raise StoreError(problem, remedy=remedy, code="not-found")
 
 
 def count_gaps(url: str) -> tuple[int, int]:
@@ -218,11 +214,9 @@ def append_partition(
             kind = read_kind(url)
         if kind == "collection":
             raise _whole(url)
-        raise OptionError(
-            f"{shown(url)} is no growing collection of privpipe.",
-            remedy="Nothing there was changed. Append to a new place.",
-            code="not-growing",
-        )
+        problem = f"{shown(url)} is no growing collection of privpipe."
+        remedy = "Nothing there was changed. Append to a new place."
+        raise OptionError(problem, remedy=remedy, code="not-growing")
     with hold_workspace(url):
         check_idle(url)
         try:
@@ -366,14 +360,11 @@ def read_schema(generation: generation_log.Generation) -> CollectionSchema:
     try:
         return TypeAdapter(CollectionSchema).validate_python(generation.content["schema"])
     except ValueError:
-        raise FormatError(
-            "The schema of a growing collection is damaged.", remedy="Restore it from a backup."
-        ) from None
+        problem = "The schema of a growing collection is damaged."
+        raise FormatError(problem, remedy="Restore it from a backup.") from None
 
 
 def _whole(url: str) -> OptionError:
-    return OptionError(
-        f"{shown(url)} was made in one piece, by `privpipe ingest`, and cannot grow.",
-        remedy="Append its source to a new place: privpipe append SOURCE COLLECTION.",
-        code="whole-collection",
-    )
+    problem = f"{shown(url)} was made in one piece, by `privpipe ingest`, and cannot grow."
+    remedy = "Append its source to a new place: privpipe append SOURCE COLLECTION."
+    return OptionError(problem, remedy=remedy, code="whole-collection")

@@ -205,9 +205,8 @@ def plan_collection(
     if survey.n_records == 0:
         raise InputError(f"{where} has no records.", remedy="Give at least one.", code="empty")
     if not source.n_features and not survey.coders:
-        raise InputError(
-            f"Nothing is left of {where}.", remedy="Leave features or variables in.", code="empty"
-        )
+        problem = f"Nothing is left of {where}."
+        raise InputError(problem, remedy="Leave features or variables in.", code="empty")
     if like is not None:
         survey = fit_survey(survey, source, like, where)
     _say_guesses(survey.coders)
@@ -303,19 +302,16 @@ def cast_features(features: AnyArray, dtype: np.dtype[Any], names: Sequence[str]
     if lost.any():
         places = np.flatnonzero(lost.any(axis=0))[:8]
         where = ", ".join(names[j] if names else f"column {j}" for j in places)
-        raise InputError(
-            f"{int(lost.sum())} cells of the features overflow {dtype} (in {where}).",
-            remedy="Ingest with --dtype float64, or scale these features.",
-            code="overflow",
-        )
+        problem = f"{int(lost.sum())} cells of the features overflow {dtype} (in {where})."
+        remedy = "Ingest with --dtype float64, or scale these features."
+        raise InputError(problem, remedy=remedy, code="overflow")
     return found
 
 
 def check_options(options: IngestOptions) -> None:
     if options.dtype not in (None, "float32", "float64"):
-        raise OptionError(
-            f"The dtype {options.dtype!r} is not known.", remedy="Use float32 or float64."
-        )
+        problem = f"The dtype {options.dtype!r} is not known."
+        raise OptionError(problem, remedy="Use float32 or float64.")
     if not 1 <= options.chunk_bytes <= MOST_CHUNK_BYTES:
         raise OptionError(
             f"Chunks of {options.chunk_bytes:.6g} bytes are requested.",

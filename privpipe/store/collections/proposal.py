@@ -200,11 +200,9 @@ def decode_schema(content: Any, where: str) -> TableSchema:
     except AttributeError:
         problems = ["it is no table"]
     if problems or not columns:
-        raise OptionError(
-            f"The schema {where} is wrong: {'; '.join(problems) or 'it has no columns'}.",
-            remedy="Correct it, or remove it and let `privpipe ingest` look again.",
-            code="schema",
-        )
+        problem = f"The schema {where} is wrong: {'; '.join(problems) or 'it has no columns'}."
+        remedy = "Correct it, or remove it and let `privpipe ingest` look again."
+        raise OptionError(problem, remedy=remedy, code="schema")
     return TableSchema(file, columns)
 
 
@@ -268,11 +266,9 @@ def propose_schema(url: location.Place, *, table: str = "") -> TableSchema:
     location.local_path(place)  # refuses what no file can be called
     opened = open_file_table(place, SourceLayout(dialect=Dialect(table=table)))
     if opened is None:
-        raise InputError(
-            f"{location.shown(place)} is no table.",
-            remedy="Name arrays with --features and --labels; a schema is for files with columns.",
-            code="source-format",
-        )
+        problem = f"{location.shown(place)} is no table."
+        remedy = "Name arrays with --features and --labels; a schema is for files with columns."
+        raise InputError(problem, remedy=remedy, code="source-format")
     delimiter, dialect, columns, sample = opened.look()
     if len(columns) > MOST_COLUMNS:  # before a schema is written, which later files would follow
         raise too_wide(location.shown(place))

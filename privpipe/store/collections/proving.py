@@ -135,11 +135,9 @@ def verify_collection(collection: Collection, listen: Listener = unheard) -> sea
 
 
 def _differs(collection: Collection, what: str) -> StoreError:
-    return StoreError(
-        f"{shown(collection.url)} is not what was ingested: {what} differ from its digest.",
-        remedy="Restore the collection from where it came, or ingest it again.",
-        code="source-damaged",
-    )
+    problem = f"{shown(collection.url)} is not what was ingested: {what} differ from its digest."
+    remedy = "Restore the collection from where it came, or ingest it again."
+    return StoreError(problem, remedy=remedy, code="source-damaged")
 
 
 def _measure_all(collection: Collection, listen: Listener) -> Iterator[Measured]:

@@ -180,11 +180,8 @@ def fit_survey(survey: Survey, source: RecordSource, like: CollectionSchema, whe
         problems = (_find_difference(found[name], one) for name, one in known.items())
         problem = next(filter(None, problems), "")
     if problem:
-        raise InputError(
-            f"{where} {problem}.",
-            remedy="Nothing was added. Fix the source, or begin a new growing collection.",
-            code="schema-drift",
-        )
+        remedy = "Nothing was added. Fix the source, or begin a new growing collection."
+        raise InputError(f"{where} {problem}.", remedy=remedy, code="schema-drift")
     coders = tuple(Coder(one, has_pool=POOLED in (one.categories or ())) for one in like.variables)
     return replace(survey, coders=coders)
 
@@ -251,11 +248,9 @@ def survey_source(
     """
     for variable in source.variables:
         if variable.kind == "text" and variable.name in numeric:
-            raise InputError(
-                f"The variable {variable.name!r} holds text and cannot be numeric.",
-                remedy="Leave it out of --numeric, or drop it with --drop.",
-                code="text-variable",
-            )
+            problem = f"The variable {variable.name!r} holds text and cannot be numeric."
+            remedy = "Leave it out of --numeric, or drop it with --drop."
+            raise InputError(problem, remedy=remedy, code="text-variable")
     # Whole numbers may be classes or numbers, where that is not said.
     counters = {
         one.name: _Counter(one.name, one.kind == "integer" and one.name not in categorical)
@@ -277,11 +272,9 @@ def survey_source(
         guess = name if found and found.may_be_numbers and {*found.counts} - {"0", "1"} else ""
         is_number = found is None or not found.is_categorical
         if name in wide and (source.rounds(name) if wide[name] else is_number):
-            raise InputError(
-                f"{name!r} holds whole numbers of 2**53 and more, which float64 would round.",
-                remedy='Make it --categorical (kind = "text"), or store smaller or floating ones.',
-                code="rounded-key",
-            )
+            problem = f"{name!r} holds whole numbers of 2**53 and more, which float64 would round."
+            remedy = 'Make it --categorical (kind = "text"), or store smaller or floating ones.'
+            raise InputError(problem, remedy=remedy, code="rounded-key")
         if found is None or is_number:
             coders.append(Coder(Variable(name, "float64"), guess=guess))
             continue

@@ -205,11 +205,9 @@ def write_held(
         stored = write_block(work, arrays, chunk, block, version).objects
         # Each later reading is compared with these; here is the last place to make the chunk again.
         if tuple(measure_object(store, plan, chunk) for plan in arrays) != stored:
-            raise StoreError(
-                f"Chunk {chunk} of {shown(url)} is not stored as it was written.",
-                remedy="Nothing was made. Check the disk, then ingest again.",
-                code="damaged",
-            )
+            problem = f"Chunk {chunk} of {shown(url)} is not stored as it was written."
+            remedy = "Nothing was made. Check the disk, then ingest again."
+            raise StoreError(problem, remedy=remedy, code="damaged")
         book.add([(item.length, item.crc32c) for item in stored])
     proof = book.close(work)
     schema = replace(schema, partitions=tally.partitions())

@@ -452,8 +452,6 @@ class Account:
 
 
 def _damaged(where: str, number: int) -> FormatError:
-    return FormatError(
-        f"The account at {where} is damaged at entry {number}: what was lost is not known.",
-        remedy="Restore the folder from a backup; nothing is released on an account with gaps.",
-        code="account-damaged",
-    )
+    problem = f"The account at {where} is damaged at entry {number}: what was lost is not known."
+    remedy = "Restore the folder from a backup; nothing is released on an account with gaps."
+    return FormatError(problem, remedy=remedy, code="account-damaged")

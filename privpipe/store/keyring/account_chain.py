@@ -206,11 +206,8 @@ def append_link(account: str, kind: Kind, note: Mapping[str, Any] | None = None)
 
 def contended(account: str) -> StoreError:
     """For a writer whom others were before, every time."""
-    return StoreError(
-        f"The account at {shown(account)} is being written by too many others.",
-        remedy="Try again.",
-        code="busy",
-    )
+    problem = f"The account at {shown(account)} is being written by too many others."
+    return StoreError(problem, remedy="Try again.", code="busy")
 
 
 @contextmanager

@@ -111,10 +111,8 @@ def decode_key(content: bytes, path: Path) -> tuple[KeyEntry, bytes]:
         sound = found == (_check_sum(table), _FORMAT, path.stem, n_bytes)
         if sound and table["version"] in (1, _VERSION):
             return entry, secret
-    raise FormatError(
-        f"{path} is damaged or not a file of a release key.",
-        remedy="Restore it, or destroy the key with `privpipe forget-key` and release anew.",
-    )
+    remedy = "Restore it, or destroy the key with `privpipe forget-key` and release anew."
+    raise FormatError(f"{path} is damaged or not a file of a release key.", remedy=remedy)
 
 
 def _check_sum(content: dict[str, Any]) -> str:
@@ -143,11 +141,9 @@ def check_keys_apart(release: str | Path, folder: str | Path | None = None) -> N
     """
     place, keys = Path(release).resolve(), key_folder(folder).resolve()
     if place == keys or place in keys.parents or keys in place.parents:
-        raise OptionError(
-            f"The release {place} and the key folder {keys} hold one another.",
-            remedy="Set PRIVPIPE_KEYS to a folder elsewhere.",
-            code="key_apart",
-        )
+        problem = f"The release {place} and the key folder {keys} hold one another."
+        remedy = "Set PRIVPIPE_KEYS to a folder elsewhere."
+        raise OptionError(problem, remedy=remedy, code="key_apart")
 
 
 @dataclass(frozen=True)
@@ -330,8 +326,6 @@ def _refusing(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise StoreError(
-            f"The key folder cannot be used: {path}: {error.strerror}.",
-            remedy="Set PRIVPIPE_KEYS to a folder of yours on a file system with links and modes.",
-            code="key_folder",
-        ) from None
+        problem = f"The key folder cannot be used: {path}: {error.strerror}."
+        remedy = "Set PRIVPIPE_KEYS to a folder of yours on a file system with links and modes."
+        raise StoreError(problem, remedy=remedy, code="key_folder") from None

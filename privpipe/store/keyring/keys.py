@@ -49,11 +49,9 @@ class ReleaseKey:
         return f"ReleaseKey({self.entry.key_id!r}, secret not shown)"
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
-        raise OptionError(
-            f"Release key {self.entry.key_id!r} is not pickled or copied.",
-            remedy="Send key.ticket() in tasks: workers read the key folder.",
-            code="key_pickle",
-        )
+        problem = f"Release key {self.entry.key_id!r} is not pickled or copied."
+        remedy = "Send key.ticket() in tasks: workers read the key folder."
+        raise OptionError(problem, remedy=remedy, code="key_pickle")
 
     @property
     def fingerprint(self) -> str:
@@ -280,10 +278,8 @@ def _info(binding: KeyBinding) -> bytes:
 
 def _check_id(key_id: str) -> str:
     if not _ID.fullmatch(key_id):
-        raise OptionError(
-            f"The key id {key_id!r} is not usable.",
-            remedy="Use at most 100 letters, digits, dots, dashes, underscores; no mark first.",
-        )
+        remedy = "Use at most 100 letters, digits, dots, dashes, underscores; no mark first."
+        raise OptionError(f"The key id {key_id!r} is not usable.", remedy=remedy)
     return key_id
 
 
@@ -298,11 +294,8 @@ def _gone(entry: KeyEntry, place: KeyFolder) -> StoreError:
 
 
 def _unknown(key_id: str) -> StoreError:
-    return StoreError(
-        f"There is no release key {key_id!r}.",
-        remedy="`privpipe forget-key` lists those of the folder, which PRIVPIPE_KEYS names.",
-        code="key-unknown",
-    )
+    remedy = "`privpipe forget-key` lists those of the folder, which PRIVPIPE_KEYS names."
+    return StoreError(f"There is no release key {key_id!r}.", remedy=remedy, code="key-unknown")
 
 
 def _now() -> str:

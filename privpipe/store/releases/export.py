@@ -109,10 +109,8 @@ def is_folder(out_url: str) -> bool:
         return True
     if name.endswith((".parquet", ".pq", ".csv")):
         return False
-    raise OptionError(
-        f"{shown(out_url)} does not end in .parquet or .csv.",
-        remedy="Name such a file, or a folder with a slash at its end, which gets .parquet files.",
-    )
+    remedy = "Name such a file, or a folder with a slash at its end, which gets .parquet files."
+    raise OptionError(f"{shown(out_url)} does not end in .parquet or .csv.", remedy=remedy)
 
 
 def _is_taken(out_url: str, *, whole: bool) -> bool:
@@ -124,8 +122,7 @@ def _is_taken(out_url: str, *, whole: bool) -> bool:
 def _is_written(released: "_Released", out_url: str, parts: Parts) -> bool:
     """Whether what is at a place is what would be written there, byte for byte, and no more."""
     if out_url not in parts:
-        expected = {SUCCESS, *(name.rpartition("/")[2] for name in parts)}
-        if set(list_names(out_url)) != expected:
+        if set(list_names(out_url)) != {SUCCESS, *(name.rpartition("/")[2] for name in parts)}:
             return False
     with suppress(_DiffersError, FileNotFoundError, IsADirectoryError):
         for place, (start, stop) in parts.items():

@@ -64,8 +64,7 @@ def export_snapshot(
     url, repository_url = as_url(url), as_url(repository_url)
     rows, parts = _list_parts(url)
     dataset = open_dataset(url, verify=verify)
-    n_records = sum(int(n) for _, n in parts)
-    if dataset.sizes["record"] != n_records:
+    if dataset.sizes["record"] != sum(int(n) for _, n in parts):
         problem = f"{shown(url)} has changed since the export began."
         raise StoreError(problem, remedy="Export it again.", code="busy")
     with hold_workspace(repository_url):

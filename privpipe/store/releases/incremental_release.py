@@ -103,11 +103,9 @@ def read_state_of(generation: generations.Generation) -> IncrementalState:
     """What a generation says; FormatError where it says something else."""
     with suppress(ValidationError):  # whose text quotes the document
         return IncrementalState(**generation.content)
-    raise FormatError(
-        f"Generation {generation.number} is of another privpipe.",
-        remedy="Read it with the privpipe that wrote it.",
-        code="format-version",
-    )
+    problem = f"Generation {generation.number} is of another privpipe."
+    remedy = "Read it with the privpipe that wrote it."
+    raise FormatError(problem, remedy=remedy, code="format-version")
 
 
 def part_url(url: str, part: str) -> str:
@@ -118,9 +116,8 @@ def part_url(url: str, part: str) -> str:
 def check_part(url: str, part: Part) -> None:
     """Raise IncompleteReleaseError if the root of a part is not what the generation sealed."""
     if digest_root(part_url(url, part.id)) != part.root_sha256:
-        raise explain_tampering(
-            f"A part of {shown(url)} is missing or differs from what its generation says."
-        )
+        problem = f"A part of {shown(url)} is missing or differs from what its generation says."
+        raise explain_tampering(problem)
 
 
 def digest_root(url: str) -> str:
@@ -314,11 +311,9 @@ def withdraw_partition(
     found = read_incremental(url)
     # Of one that is withdrawn the marks are noted already, and what is left of it is done.
     if not found or not _find_marks(url, name, found[1], named, others):
-        raise OptionError(
-            f"{shown(url)} has no part of a partition {name!r}.",
-            remedy="Give the name it has in the collection.",
-            code="partition",
-        )
+        problem = f"{shown(url)} has no part of a partition {name!r}."
+        remedy = "Give the name it has in the collection."
+        raise OptionError(problem, remedy=remedy, code="partition")
     with hold_workspace(url):
         before, state = read_incremental(url) or found
         generations.write_root(url, before)  # a writer that died may have left it behind

@@ -57,9 +57,8 @@ def _check_whole(url: str, header: Mapping[str, Any], *, verify: bool, listen: L
     receipts = read_receipts(url, header)
     # The header seals the digest, the digest the receipts, and each receipt a chunk.
     if blocks.digest_receipts(receipts) != header["receipts_sha256"]:
-        raise layout.explain_tampering(
-            f"The receipts of {shown(url)} differ from its header's digest."
-        )
+        problem = f"The receipts of {shown(url)} differ from its header's digest."
+        raise layout.explain_tampering(problem)
     store = open_store(url, read_only=True)
     documents = [f"{name}/{layout.ROOT_DOCUMENT}" for name in header["arrays"]]
     documents += list_keys(store, f"{layout.RECEIPTS}/")
@@ -232,10 +231,8 @@ def open_earlier_release(url: str, *, source_digest: str, n_records: int) -> Ear
             "Name releases of this very collection; of others no row belongs to one of its.",
         )
     if int(header["n_records"]) != n_records:
-        raise _other_records(
-            f"{shown(url)}, whose records are surrogates, of no one.",
-            "Leave it out: no row of it belongs to a record.",
-        )
+        problem = f"{shown(url)}, whose records are surrogates, of no one."
+        raise _other_records(problem, "Leave it out: no row of it belongs to a record.")
     store, arrays, coded = open_store(url, read_only=True), dict[str, int](), dict[str, int]()
     for name in header["arrays"]:
         array = zarr.open_array(store, path=name, mode="r")

@@ -117,11 +117,9 @@ def check_generation(
     many there are.
     """
     if (found := incremental.read_incremental(url)) is None:
-        raise StoreError(
-            f"There is no generation of a release at {shown(url)}.",
-            remedy="Check the path; the first run of the release makes one.",
-            code="not-found",
-        )
+        problem = f"There is no generation of a release at {shown(url)}."
+        remedy = "Check the path; the first run of the release makes one."
+        raise StoreError(problem, remedy=remedy, code="not-found")
     newest, state = found
     with using_header(url, "release"):
         if "guarantee" in state.header:

@@ -189,11 +189,9 @@ def check_foreign(plan: ReleasePlan) -> None:
     store = objects.open_store(plan.data_url, read_only=True)
     for key, content in plan.documents.items():
         if objects.read_bytes(store, key) != content:
-            raise IncompleteReleaseError(
-                f"The description {key} in the workspace of {shown(plan.url)} was changed.",
-                remedy="Nothing was published. `privpipe purge`, then run again.",
-                code="damaged",
-            )
+            problem = f"The description {key} in the workspace of {shown(plan.url)} was changed."
+            remedy = "Nothing was published. `privpipe purge`, then run again."
+            raise IncompleteReleaseError(problem, remedy=remedy, code="damaged")
     chunks = {layout.chunk_key(array, i) for array in plan.arrays for i in range(array.n_chunks)}
     known = chunks.union(plan.documents, [layout.ROOT_DOCUMENT], _receipt_documents(plan, []))
     known |= layout.name_documents(["any"]).keys()  # as the receipts, of a publishing that ended

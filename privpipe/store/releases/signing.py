@@ -84,11 +84,8 @@ def make_signing_key(path: str) -> str:
     public = f"{path.removesuffix('.pem')}.pub"
     for one in (path, public):
         if os.path.lexists(one):
-            raise OptionError(
-                f"{shown(one)} is there already.",
-                remedy="Sign with it, or give another path: a key is never replaced.",
-                code="signing-key",
-            )
+            remedy = "Sign with it, or give another path: a key is never replaced."
+            raise OptionError(f"{shown(one)} is there already.", remedy=remedy, code="signing-key")
     key, pem = Ed25519PrivateKey.generate(), serialization.Encoding.PEM
     secret = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     shared = key.public_key().public_bytes(pem, serialization.PublicFormat.SubjectPublicKeyInfo)
@@ -135,9 +132,8 @@ def sign_release(url: str, key: str, listen: objects.Listener = objects.unheard)
     found = digest_objects(url, listen)
     # No lock: who signs may have no right to write here. A night's run may have come in between.
     if _read_header(url) != header or "" in found.values():
-        raise IncompleteReleaseError(
-            f"{shown(url)} changed while it was read.", remedy="Sign it again.", code="damaged"
-        )
+        problem = f"{shown(url)} changed while it was read."
+        raise IncompleteReleaseError(problem, remedy="Sign it again.", code="damaged")
     sums = _write_sums(found)
     signed = datetime.now(UTC).isoformat(timespec="seconds")
     stated = {name: header[name] for name in STATED if name in header}
@@ -255,11 +251,9 @@ def _write_sums(found: Mapping[str, str]) -> bytes:
     for key in found:
         # A line break in a name would be a line of its own, which says something of another object.
         if printable(key, keep="") != key or "\\" in key:
-            raise FormatError(
-                f"The release holds the object {printable(key, keep='')!r}.",
-                remedy="It is not of privpipe: remove it, then sign again.",
-                code="damaged",
-            )
+            problem = f"The release holds the object {printable(key, keep='')!r}."
+            remedy = "It is not of privpipe: remove it, then sign again."
+            raise FormatError(problem, remedy=remedy, code="damaged")
     return "".join(f"{found[key]}  {key}\n" for key in sorted(found)).encode()
 
 
@@ -307,11 +301,8 @@ def _read_time(text: str) -> datetime:
     try:
         found = datetime.fromisoformat(text)
     except ValueError:
-        raise OptionError(
-            f"{shown(text)!r} is no time.",
-            remedy="Give it as 2026-11-23T02:00:00+00:00.",
-            code="time",
-        ) from None
+        remedy = "Give it as 2026-11-23T02:00:00+00:00."
+        raise OptionError(f"{shown(text)!r} is no time.", remedy=remedy, code="time") from None
     return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 

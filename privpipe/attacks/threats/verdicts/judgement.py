@@ -269,11 +269,10 @@ def _count_needed(case: _Case) -> float:
 def _plan_groups(case: _Case, groups: GroupCounts) -> dict[str, float]:
     """Groups that a guess needs, by score; records of those that the variable names."""
     shares = groups.shares.get(case.target, ())
-    is_class = case.outcomes[0].attack.kind == "classes"
     needed = plan_needed_groups(
         case.options,
         n_attacks=len(case.on_release),
-        n_classes=max(2, len(shares)) if is_class else None,
+        n_classes=max(2, len(shares)) if case.outcomes[0].attack.kind == "classes" else None,
         n_variables=1,
         shares=shares,
     )

@@ -183,8 +183,7 @@ def hold_to_power(
         return decision
     more = "records" if groups is None else f"{groups.say()} than {groups.n_groups:,}"
     which = f"of {must_find:.3g} of the records ({', '.join(missed)})"
-    why = f"But {MISSED} {which}: more {more} or adversaries are needed."
-    return withdraw_safe(decision, why)
+    return withdraw_safe(decision, f"But {MISSED} {which}: more {more} or adversaries are needed.")
 
 
 def hold_to_group_control(

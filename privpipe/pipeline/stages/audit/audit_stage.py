@@ -100,11 +100,9 @@ def _check_promise(
     n = max(losses.n_records, 1)
     apart = [abs(found**0.5 - said**0.5) for found, said in pairs]
     if max(apart[0], apart[1] / n**0.5) > WIDEST_GAP * promise.utility_budget**0.5:
-        raise GuaranteeError(
-            "The audit finds another loss of utility than the cleaning reported.",
-            remedy="Nothing was published. This is a fault of privpipe: report it.",
-            code="audit-disagrees",
-        )
+        problem = "The audit finds another loss of utility than the cleaning reported."
+        remedy = "Nothing was published. This is a fault of privpipe: report it."
+        raise GuaranteeError(problem, remedy=remedy, code="audit-disagrees")
 
 
 JUDGES = "audit_judge"

@@ -177,9 +177,8 @@ def _as_json(found: record_decisions.Found) -> dict[str, Any]:
 def _join(found: dict[str, Any], records: Sequence[Decision]) -> dict[str, Any]:
     """Verdicts of variables and of records jointly; the worst of them is the release's."""
     rows = without_nan([one.as_row() for one in records])
-    verdicts = [found, *rows]
     # Ties go to the variables, which come first.
-    worst = min(verdicts, key=lambda one: WORST_FIRST.index(one["verdict"]))
+    worst = min([found, *rows], key=lambda one: WORST_FIRST.index(one["verdict"]))
     nothing = {"n_records": 0, "n_given": 0, "options": {"level": records[0].level}}
     decisions = [*found["decisions"], *rows]
     about = {"verdict": worst["verdict"], "reason": worst["reason"], "decisions": decisions}

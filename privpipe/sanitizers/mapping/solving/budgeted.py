@@ -156,11 +156,9 @@ def check_budgets(budgets: Sequence[float], n_variables: int) -> FloatArray:
     """Budgets as an array; OptionError for what is none, or not one for each variable."""
     found = np.asarray(budgets, dtype=np.float64)
     if found.shape != (n_variables,) or not (np.isfinite(found) & (found > 0)).all():
-        raise OptionError(
-            f"information_budgets is {tuple(budgets)} for {n_variables} private variables.",
-            remedy="Give one positive number of nats for each variable of private, in its order.",
-            code="budgets",
-        )
+        problem = f"information_budgets is {tuple(budgets)} for {n_variables} private variables."
+        remedy = "Give one positive number of nats for each variable of private, in its order."
+        raise OptionError(problem, remedy=remedy, code="budgets")
     return found
 
 
@@ -236,11 +234,9 @@ def _mix(mappings: list[sp.csc_array], shares: list[FloatArray]) -> tuple[sp.csc
         method="highs",
     )
     if found.status != 0:
-        raise ConvergenceError(
-            "the mixture of mappings was not found.",
-            remedy="Use budgets that are nearer to one another.",
-            code="programme",
-        )
+        problem = "the mixture of mappings was not found."
+        remedy = "Use budgets that are nearer to one another."
+        raise ConvergenceError(problem, remedy=remedy, code="programme")
     parts = found.x[:-1]
     mixed = sum(share * one for share, one in zip(parts, mappings, strict=True) if share > 0)
     weights = np.maximum(-found.ineqlin.marginals, 0.0)

@@ -165,11 +165,9 @@ class CustomCode(PickledTrust):
         except ImportError as error:
             library = error.name or ""
             extra = "pip install 'privpipe[torch]'" if library.split(".")[0] == "torch" else library
-            raise OptionError(
-                f"The module of {self.name!r} imports {library!r}, which is not installed",
-                remedy=f"Install it: {extra}.",
-                code="filter-import",
-            ) from None
+            problem = f"The module of {self.name!r} imports {library!r}, which is not installed"
+            remedy = f"Install it: {extra}."
+            raise OptionError(problem, remedy=remedy, code="filter-import") from None
         except Exception as error:
             raise OptionError(
                 f"{self.name}.{what} raises {type(error).__name__}: {error}",
@@ -211,11 +209,9 @@ def _load_class(code: CustomCode) -> type[Any]:
     # A stored model says a hash and may hold a text: the hash was confirmed, so the text must be
     # its.
     if sha256 != code.sha256:
-        raise OptionError(
-            f"The code of {code.name!r} has changed since it was trained.",
-            remedy="Use the code that it was trained with, or train again.",
-            code="filter-changed",
-        )
+        problem = f"The code of {code.name!r} has changed since it was trained."
+        remedy = "Use the code that it was trained with, or train again."
+        raise OptionError(problem, remedy=remedy, code="filter-changed")
     if not code.source:
         return installed
     module = ModuleType(f"privpipe_filter_{sha256[:16]}")
@@ -226,11 +222,9 @@ def _load_class(code: CustomCode) -> type[Any]:
     if not isinstance(found, type):
         classes = (value for value in vars(module).values() if isinstance(value, type))
         names = [one.__name__ for one in classes if one.__module__ == module.__name__]
-        raise OptionError(
-            f"The module of the {code.what} has no class {code.name!r}",
-            remedy=f"It has: {', '.join(names) or 'none'}.",
-            code="filter-module",
-        )
+        problem = f"The module of the {code.what} has no class {code.name!r}"
+        remedy = f"It has: {', '.join(names) or 'none'}."
+        raise OptionError(problem, remedy=remedy, code="filter-module")
     return found
 
 
@@ -349,11 +343,9 @@ class CustomLoss:
         losses, slopes = (np.array(part, np.float64) for part in found)
         bad = np.count_nonzero(~(np.isfinite(losses) & np.isfinite(slopes).all(axis=1)))
         if bad:
-            raise InputError(
-                f"The loss {self.code.name} is not finite for {bad} of {len(z)} records.",
-                remedy="Bound what it computes: keep away from divisions by zero and logarithms.",
-                code="loss-nonfinite",
-            )
+            problem = f"The loss {self.code.name} is not finite for {bad} of {len(z)} records."
+            remedy = "Bound what it computes: keep away from divisions by zero and logarithms."
+            raise InputError(problem, remedy=remedy, code="loss-nonfinite")
         return losses, slopes
 
 
@@ -424,10 +416,8 @@ def check_rows(
 def check_finite(code: CustomCode, what: str, arrays: Rows) -> None:
     """Raise OptionError for values that are not finite, which drawn records should not give."""
     if not all(np.isfinite(part).all() for part in arrays):
-        raise code.refuse(
-            f"{code.name}.{what} gives values that are not finite for normal records.",
-            "Keep away from divisions by zero, logarithms and overflows.",
-        )
+        problem = f"{code.name}.{what} gives values that are not finite for normal records."
+        raise code.refuse(problem, "Keep away from divisions by zero, logarithms and overflows.")
 
 
 def check_derivative(

@@ -300,11 +300,9 @@ def _plan_one(options: TaskOptions, role: str, column: Column, label: LabelMomen
     # Relative to the mean: a large constant has a spread of rounding.
     spread = np.sqrt(label.spread / n)
     if not spread > 1e-12 * abs(label.mean):
-        raise InputError(
-            f"The {role} variable {column.name!r} is constant in the training records.",
-            remedy="Train on records in which it varies, or leave it out.",
-            code="single_class",
-        )
+        problem = f"The {role} variable {column.name!r} is constant in the training records."
+        remedy = "Train on records in which it varies, or leave it out."
+        raise InputError(problem, remedy=remedy, code="single_class")
     centre, scale = np.array([label.mean]), np.array([spread])
     return Task(name=column.name, role=role, centre=centre, scale=scale)
 
@@ -329,24 +327,18 @@ def _is_read_as_classes(column: Column, label: LabelMoments, kind: TaskKind) -> 
 def _check_classes(role: str, column: Column, label: LabelMoments, n_records: int) -> None:
     k, values = column.n_categories, label.values
     if k is not None and (label.overflowed or not np.isin(values, np.arange(k)).all()):
-        raise InputError(
-            f"The {role} variable {column.name!r} has codes outside 0 .. {k - 1}.",
-            remedy="Leave those records out, or correct codes or number of categories.",
-            code="labels_out_of_range",
-        )
+        problem = f"The {role} variable {column.name!r} has codes outside 0 .. {k - 1}."
+        remedy = "Leave those records out, or correct codes or number of categories."
+        raise InputError(problem, remedy=remedy, code="labels_out_of_range")
     if len(values) < 2:
-        raise InputError(
-            f"The {role} variable {column.name!r} has a single class in the training records.",
-            remedy="Train on records of at least two classes, or leave the variable out.",
-            code="single_class",
-        )
+        problem = f"The {role} variable {column.name!r} has a single class in the training records."
+        remedy = "Train on records of at least two classes, or leave the variable out."
+        raise InputError(problem, remedy=remedy, code="single_class")
     # With a class for every record a head predicts all of them, whatever the filter.
     if n_records <= len(values):
-        raise InputError(
-            f"{n_records} records are too few for {len(values)} classes of {column.name!r}.",
-            remedy="Train on more records than classes.",
-            code="too_few_records",
-        )
+        problem = f"{n_records} records are too few for {len(values)} classes of {column.name!r}."
+        remedy = "Train on more records than classes."
+        raise InputError(problem, remedy=remedy, code="too_few_records")
 
 
 def _plan_reconstruction(moments: LabelledMoments, options: TaskOptions) -> Task:

@@ -403,11 +403,9 @@ def check_groups(shards: Shards, size: int) -> None:
     table = shards.reduce(partial(tally_groups, schema=schema)).table
     name, n_groups = schema.groups[0].name, len(table)
     if n_groups < 2:
-        raise InputError(
-            f"All training records are of one group of {name!r}.",
-            remedy="Train on records of several groups, or leave the adversary group out.",
-            code="one_group",
-        )
+        problem = f"All training records are of one group of {name!r}."
+        remedy = "Train on records of several groups, or leave the adversary group out."
+        raise InputError(problem, remedy=remedy, code="one_group")
     # Sets are drawn where records are: of a group in two shards each would see half, and which
     # half would depend on the sharding.
     if cut := int((table["shards"] > 1).sum()):

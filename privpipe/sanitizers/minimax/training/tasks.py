@@ -73,14 +73,11 @@ class TaskOptions(MethodOptions):
     def check(self, schema: ShardSchema) -> None:
         """Raise InputError or OptionError for tasks that no records of these variables have."""
         if not schema.confidential:
-            raise InputError(
-                "There is no confidential variable.", remedy="Name at least one in confidential."
-            )
+            problem = "There is no confidential variable."
+            raise InputError(problem, remedy="Name at least one in confidential.")
         if not schema.desired and not self.reconstruction_weight:
-            raise InputError(
-                "There is no desired variable.",
-                remedy="Name one in desired, or set reconstruction_weight.",
-            )
+            problem = "There is no desired variable."
+            raise InputError(problem, remedy="Name one in desired, or set reconstruction_weight.")
         if both := {c.name for c in schema.desired} & {c.name for c in schema.confidential}:
             raise OptionError(
                 f"{', '.join(map(repr, sorted(both)))} is desired and confidential: whoever gets "
@@ -254,9 +251,8 @@ def check_reduced_width(desired: Sequence[Column], n_features: int) -> None:
     n_useful = sum(max(1, (column.n_categories or 2) - 1) for column in desired)
     if n_useful > n_features:
         classes = f"the classes of {', '.join(c.name for c in desired)}"
-        raise _too_wide(
-            f"n_filtered is not set, and {classes} need {n_useful} outputs of", n_features
-        )
+        problem = f"n_filtered is not set, and {classes} need {n_useful} outputs of"
+        raise _too_wide(problem, n_features)
 
 
 def _too_wide(problem: str, n_features: int) -> OptionError:
