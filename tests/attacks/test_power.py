@@ -76,6 +76,23 @@ def test_measure_attacks__finds_bits_that_reveal_less_than_the_target() -> None:
     assert scores["r2"].gain_lower > 0.3
 
 
+def test_measure_attacks__finds_bits_of_the_number_itself_beside_a_good_target() -> None:
+    """Of normal laws a reader of what the target leaves alone would find a fifth of it."""
+    random = np.random.default_rng(6)
+    target = random.normal(size=4000)
+    secret = 0.9 * target + np.sqrt(0.19) * random.normal(size=4000)
+    released = random.normal(size=(4000, 3))
+    rank = (np.argsort(np.argsort(secret)) * 256 // 4000).astype(np.uint64)
+    bits = (released[:, 0].view(np.uint64) & ~np.uint64(255)) | rank
+    released[:, 0] = bits.view(np.float64)
+    wanted = Auxiliary(target[:, None], (Column("wanted", None),))
+    known = {"columns": [Column("secret", None)], "desired": wanted}
+    evidence = prepare_evidence(released, secret, options=OPTIONS, **known)
+    reader = Attack("secret", "numbers", "bits", "bit_reader")
+    scores = {one.name: one for one in run_attack(evidence, reader, OPTIONS).scores}
+    assert scores["r2"].gain > 0.15  # .19 is left by the target
+
+
 def test_run_attack__of_rare_classes_is_judged_by_all_folds() -> None:
     """One fold has a record or two of a rare class, which could rank anywhere."""
     random = np.random.default_rng(3)

@@ -120,19 +120,22 @@ def _fit(problem: Problem, most_factors: int) -> Fitted:
     # What to read is searched once for all folds that share it: the search takes longest.
     trial = problem.trial or problems.Trial(problem)
     if trial.best is None:
-        digits = parities.measure_digits(trial.problem.x_train)
-        codes = find_codes(trial.problem, digits, most_factors)
-        trial.best = _choose_bits(trial.problem, digits), codes
+        # What the target says is read as it is: its bits would take the place of others.
+        released = trial.problem.read(lambda x: x[:, : x.shape[1] - problem.n_known])
+        digits = parities.measure_digits(released.x_train)
+        codes = find_codes(released, digits, most_factors)
+        trial.best = _choose_bits(released, digits), codes
     return problems.choose_best(problem, _train(problem, *trial.best))
 
 
 def _train(problem: Problem, bits: Features, codes: list[Features]) -> Iterator[Fitted]:
     """Linear predictions from bits and codes and from codes alone; the better one's are boosted."""
     said = f"{len(codes)} codes, " if codes else ""
+    known: Features = partial(_read_last, problem.n_known)
     found: list[tuple[float, Problem, str, Features]] = []
     for name, parts in ((f"{MOST_BITS} bits, {said}", [bits, *codes]), (said, codes)):
         if parts:
-            read: Features = partial(_read, parts)
+            read: Features = partial(_read, [*parts, known])
             part = problem.read(read)
             fit = fit_least_squares(part)
             found.append((problems.measure_tuning(part, fit.decide(part.x_tune)), part, name, read))
@@ -145,6 +148,10 @@ def _train(problem: Problem, bits: Features, codes: list[Features]) -> Iterator[
 
 def _read(parts: Sequence[Features], x: FloatArray) -> FloatArray:
     return np.hstack([read(x) for read in parts]).astype(np.float64)
+
+
+def _read_last(n_columns: int, x: FloatArray) -> FloatArray:
+    return x[:, x.shape[1] - n_columns :]
 
 
 def _choose_bits(problem: Problem, digits: parities.Digits) -> Features:

@@ -68,6 +68,8 @@ class Problem:
         Seed of all that is drawn.
     trial
         Where several folds share settings: on what, and which.
+    n_known
+        Last coordinates, which are no part of the release: what the target says of the record.
     """
 
     x_train: FloatArray
@@ -77,6 +79,7 @@ class Problem:
     n_classes: int | None
     seed: int = 0
     trial: "Trial | None" = None
+    n_known: int = 0
 
     def join(self) -> "Problem":
         """The same problem with the tuning records among those to train on."""
@@ -87,7 +90,7 @@ class Problem:
         """The same problem of features of the records."""
         # Settings shared by folds are those of the records as they are.
         x_train, x_tune = features(self.x_train), features(self.x_tune)
-        return replace(self, x_train=x_train, x_tune=x_tune, trial=None)
+        return replace(self, x_train=x_train, x_tune=x_tune, trial=None, n_known=0)
 
     def sample(self, max_train: int, max_tune: int) -> "Problem":
         """The same problem on a bounded sample; every class keeps its share, and a record."""

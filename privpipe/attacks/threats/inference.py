@@ -373,7 +373,8 @@ def train_adversary(
 class _Learner:
     """An adversary fitted to one split, with mean and deviation of the numbers that it guesses.
 
-    Where it reads bits, `before` is what who knows the target says of each record; it adds to that.
+    Where it reads bits of a number, `before` is what who knows the target says of each record: one
+    more column, the last, which it reads as well.
     """
 
     problem: problems.Problem
@@ -386,12 +387,12 @@ class _Learner:
 
         They are read as `x` is, and know the target of the records at `rows`.
         """
+        if self.before is not None:
+            x = np.column_stack([x, (self.before[rows] - self.scale[0]) / self.scale[1]])
         problem, decision = self.problem, np.asarray(self.fitted.decide(x), np.float64)
         expected = (len(x), problem.n_classes) if problem.n_classes else (len(x),)
         if decision.shape != expected or not np.isfinite(decision).all():
             raise ConvergenceError("The adversary's decisions are not finite, or too few.")
-        if self.before is not None:
-            return (self.before[rows] + self.scale[0] + self.scale[1] * decision,) * 2
         signs: FloatArray = np.ones(1)
         if problem.n_classes is not None:
             # Signs with which classes are ranked are chosen by tuning records: the records that
@@ -499,11 +500,12 @@ def draw_tests(target: Target, splits: tuple[RecordSplit, ...], most: int) -> tu
 def _pose(
     target: Target, x: FloatArray, split: RecordSplit, before: FloatArray | None = None
 ) -> tuple[problems.Problem, tuple[float, float]]:
-    """What is to be learned from a split, beyond what is known, and mean and deviation."""
-    y, scale = target.truth if before is None else target.truth - before, (0.0, 1.0)
+    """What is to be learned from a split, and mean and deviation of its numbers."""
+    y, scale = target.truth, (0.0, 1.0)
     if target.n_classes is None:
         scale = problems.measure_target(y[split.train])
     y_train, y_tune = ((y[rows] - scale[0]) / scale[1] for rows in (split.train, split.tune))
-    return problems.Problem(
-        x[split.train], y_train, x[split.tune], y_tune, target.n_classes, target.options.seed
-    ), scale
+    if before is not None:
+        x = np.column_stack([x, (before - scale[0]) / scale[1]])
+    given, seed = (x[split.train], y_train, x[split.tune], y_tune), target.options.seed
+    return problems.Problem(*given, target.n_classes, seed, n_known=int(before is not None)), scale
