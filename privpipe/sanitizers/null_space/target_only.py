@@ -20,7 +20,16 @@ from privpipe.fitted_names import keep_names
 from privpipe.numerics import moments, rounding
 from privpipe.numerics.null_space.prediction_grid import predict_on_grid
 from privpipe.numerics.null_space.rounding_margin import plan_grid
-from privpipe.protocols import ArrayLike, DTypeLike, FloatArray, Guarantee, IntArray, Method, Role
+from privpipe.protocols import (
+    ArrayLike,
+    BoolArray,
+    DTypeLike,
+    FloatArray,
+    Guarantee,
+    IntArray,
+    Method,
+    Role,
+)
 from privpipe.sanitizers import arrays, feature_map
 from privpipe.sanitizers.grounds import say_promise
 from privpipe.sanitizers.null_space import predictors
@@ -161,7 +170,7 @@ def fit_target_only(
     ------
     InputError
         If there is no desired variable or it is constant, fewer than two complete records, or
-        features are constant or not finite.
+        features are constant or not finite; of equalised odds see `equalise_odds`.
     RankError
         If the features are dependent and ``ridge = 0``.
 
@@ -192,12 +201,12 @@ def fit_target_only(
     )
     n, found = schema.n_features, sums.of_role("desired")
     predictors.check_varies(found, n, "desired")
-    if equalised:
-        whole = sums.parts.get(roles, moments.CoMoments.empty(0))
-        fit = equalise_odds(fit, whole, options.ridge, found.mean[:n])
     widths = np.array([moments.count_targets([column]) for column in schema.desired])
     is_class = np.array([int(column.is_categorical) for column in schema.desired])
     is_class[widths > 1] = INDICATORS
+    if equalised:
+        whole = sums.parts.get(roles, moments.CoMoments.empty(0))
+        fit = equalise_odds(fit, whole, options.ridge, found, np.repeat(is_class > 0, widths))
     edges = np.empty((len(widths), 0))
     if options.n_bins is not None:
         first = np.cumsum(widths) - widths
@@ -211,18 +220,27 @@ def fit_target_only(
 
 
 ROUNDING = 1e-10
-"""Share of a confidential variable's variance below which rounding predicts it."""
+"""Share of a variable's variance below which rounding predicts it, or is all that is left of it."""
+
+LEAST_LABELLED = 0.01
+"""Share of the records with a target that must have a confidential label as well."""
 
 
 def equalise_odds(
-    fit: moments.LeastSquares, sums: moments.CoMoments, ridge: float, mean: FloatArray
+    fit: moments.LeastSquares,
+    sums: moments.CoMoments,
+    ridge: float,
+    found: moments.CoMoments,
+    is_class: BoolArray,
 ) -> moments.LeastSquares:
     """The closest predictor that goes with no confidential variable beyond the target.
 
     Its predictions have no covariance with what is left of the confidential variables when the
     targets are regressed out: equalised odds, as far as a linear reader sees them. With ``G`` the
     features' ridged covariance and ``C`` that with what is left, it is
-    ``A - G^-1 C (C^T G^-1 C)^+ C^T A``, the constrained minimum of the same squares.
+    ``A - G^-1 C (C^T G^-1 C)^+ C^T A``, the constrained minimum of the same squares. Predictions of
+    classes are then given the spread that they had: narrower ones would hardly ever be the largest,
+    and one class be said of nearly all records.
 
     Parameters
     ----------
@@ -232,13 +250,16 @@ def equalise_odds(
         Co-moments of ``[features, targets, confidential variables]``.
     ridge
         That of the fit.
-    mean : (n_features,)
-        Mean record, which is predicted as before.
+    found
+        The same of all records with a target, whose mean is predicted as before.
+    is_class : (n_predictions,)
+        Which are of classes.
 
     Raises
     ------
     InputError
-        If fewer than two records have both labels, or no confidential variable is named.
+        If no confidential variable is named, or varies, or few records have both labels; or if
+        nothing is left of a target but rounding.
 
     References
     ----------
@@ -246,11 +267,14 @@ def equalise_odds(
     Zafar et al. 2017, Fairness constraints (covariance in place of dependence).
     """
     n, n_targets = fit.coefficients.shape
-    if sums.count < 2 or len(sums.mean) == n + n_targets:
+    if sums.count <= LEAST_LABELLED * found.count or len(sums.mean) == n + n_targets:
         raise InputError(
             f"{sums.count:g} training records have the target and a confidential variable.",
             remedy="Name one in confidential, with labels, or leave variant out.",
         )
+    predictors.check_varies(
+        sums.select(np.r_[:n, n + n_targets : len(sums.mean)]), n, "confidential"
+    )
     spread = np.where(np.diag(sums.scatter) > 0, np.sqrt(np.diag(sums.scatter)), 1.0)
     scaled = sums.scatter / np.outer(spread, spread)
     x, y, z = np.split(np.arange(len(spread)), [n, n + n_targets])
@@ -260,11 +284,16 @@ def equalise_odds(
     solved = np.linalg.lstsq(gram, cross, rcond=None)[0]
     share, vectors = np.linalg.eigh(cross.T @ solved)
     vectors = vectors[:, share > ROUNDING] / np.sqrt(share[share > ROUNDING])
-    coefficients = fit.coefficients * spread[x, None]
-    coefficients -= solved @ vectors @ (vectors.T @ (cross.T @ coefficients))
-    coefficients /= spread[x, None]
-    moved = mean @ (fit.coefficients - coefficients)
-    return replace(fit, coefficients=coefficients, intercept=fit.intercept + moved)
+    usual = fit.coefficients * spread[x, None]
+    fair = usual - solved @ vectors @ (vectors.T @ (cross.T @ usual))
+    before, after = (np.sum(a * (scaled[np.ix_(x, x)] @ a), axis=0) for a in (usual, fair))
+    if (after <= ROUNDING * before).any():
+        problem = "Nothing is left of a target: all that features say of it reveals more than it."
+        remedy = "Leave variant out, add features, or name fewer confidential variables."
+        raise InputError(problem, remedy=remedy, code="nothing-left")
+    fair = fair * np.where(is_class, np.sqrt(before / after), 1.0) / spread[x, None]
+    moved = found.mean[:n] @ (fit.coefficients - fair)
+    return replace(fit, coefficients=fair, intercept=fit.intercept + moved)
 
 
 METHOD = Method(

@@ -186,3 +186,33 @@ def test_equalised_odds__without_labels_of_both_is_refused() -> None:
     hidden = np.full(len(x), np.nan)
     with pytest.warns(LeftOutWarning), pytest.raises(InputError, match="0 training records have"):
         fit_target_only(Records(x, desired=score, confidential=hidden), EQUALISED)
+
+
+@pytest.mark.parametrize("kind", ["number", "two", "three"])
+def test_equalised_odds__of_which_only_rounding_is_left_is_refused(kind: str) -> None:
+    """Twelve secret classes say all of five features: rounding was the plain prediction again."""
+    rng = np.random.default_rng(3)
+    secret = rng.integers(0, 12, 3000)
+    x = 2 * rng.normal(size=(12, 5))[secret] + rng.normal(size=(3000, 5))
+    target = list_targets(x.sum(axis=1) + rng.normal(size=3000))[kind]
+    with pytest.raises(InputError, match="Nothing is left of a target"):
+        fit_target_only(Records(x, desired=target, confidential=secret.astype(str)), EQUALISED)
+
+
+@pytest.mark.parametrize("share", [0.5, 0.2])
+def test_equalised_odds__says_each_class_about_as_often(share: float) -> None:
+    """A narrower prediction is hardly ever above a half: one class was said of all records."""
+    x, score, secret = draw_unequal()
+    target = np.where(score > np.quantile(score, 1 - share), "yes", "no")
+    records = Records(x, desired=target, confidential=secret.astype(str))
+    said = [fit_target_only(records, one).apply(x).mean() for one in (None, EQUALISED)]
+    assert said[1] == pytest.approx(said[0], abs=0.04)
+
+
+def test_equalised_odds__of_labels_that_say_nothing_are_refused() -> None:
+    x, score, secret = draw_unequal()
+    with pytest.raises(InputError, match="No confidential variable varies"):
+        fit_target_only(Records(x, desired=score, confidential=["a"] * len(x)), EQUALISED)
+    few = np.where(np.arange(len(x)) < 30, secret, np.nan)
+    with pytest.warns(LeftOutWarning), pytest.raises(InputError, match="30 training records"):
+        fit_target_only(Records(x, desired=score, confidential=few), EQUALISED)
