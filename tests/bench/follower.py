@@ -7,12 +7,13 @@ variable, of the data sets in PRIVPIPE_PAPER_DATA with at least 10,000 records, 
 Where a message says to ingest with --shuffle, it does, and begins anew: that is a try.
 
 The bar, 14 of 20, is met: 15 are published within the limits, ten of them at the first try. By
-pair, with its limits of advantage and exposure: 0 (.12 / .05), 1 (.1 / .01), 2 (.18 / .09), 3 (.13 /
-.07), 4 (.11 / .02), 5 (.1 / .02), 6 (.1 / .02), 7 (.2 / .03), 9 (.2 / .02), 10 (.14 / .02), 11 (.17 /
-.04), 15 (.12 / .02), 16 (.2 / .02), 18 (.13 / .02), 19 (.1 / .02). Those of schools are shuffled
-first, as they are told to be. Refused are 8 and 17, of which "nothing passes" is said: equalised odds
-leave a gain of .17 and .95. So are 12 to 14, where 30 people or 455 runs are too few to judge.
-Before equalised odds, numbers in bins and readers of bits that know the target 6 were published.
+pair, with its limits of advantage and exposure: 0 (.12 / .05), 1 (.1 / .01), 2 (.18 / .09), 3 (.13
+/ .07), 4 (.11 / .02), 5 (.1 / .02), 6 (.1 / .02), 7 (.2 / .03), 9 (.2 / .02), 10 (.14 / .02), 11
+(.17 / .04), 15 (.12 / .02), 16 (.2 / .02), 18 (.13 / .02), 19 (.1 / .02). Those of schools are
+shuffled first, as they are told to be. Refused are 8 and 17, of which "nothing passes" is said:
+equalised odds leave a gain of .17 and .95. So are 12 to 14, where 30 people or 455 runs are too few
+to judge. Before equalised odds, numbers in bins and readers of bits that know the target 6 were
+published.
 """
 
 from __future__ import annotations
@@ -163,10 +164,9 @@ def follow(folder: Path, name: str, target: str, secret: str) -> dict[str, Any]:
 
 
 def write_last(config: Path) -> None:
-    """Change a configuration to `target_only` within `LIMITS`."""
-    text = re.sub(
-        r"(?ms)^\[method\]$.*?(?=^\[|\Z)", '[method]\nname = "target_only"\n', config.read_text()
-    )
+    """Change a configuration to the last of the ladder within `LIMITS`."""
+    last = '[method]\nname = "target_only"\nvariant = "equalised_odds"\nn_bins = 8\n'
+    text = re.sub(r"(?ms)^\[method\]$.*?(?=^\[|\Z)", last, config.read_text())
     text = re.sub(r"(?m)^(confidential_advantage_max|exposed_max) = .*$", "", text)
     limits = "".join(f"{key} = {value}\n" for key, value in LIMITS.items())
     config.write_text(text.replace("[gate]\n", f"[gate]\n{limits}", 1))
