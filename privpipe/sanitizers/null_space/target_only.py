@@ -287,11 +287,13 @@ def equalise_odds(
     usual = fit.coefficients * spread[x, None]
     fair = usual - solved @ vectors @ (vectors.T @ (cross.T @ usual))
     before, after = (np.sum(a * (scaled[np.ix_(x, x)] @ a), axis=0) for a in (usual, fair))
-    if (after <= ROUNDING * before).any():
+    varies = before > 0  # a class that no training record has is predicted by a constant
+    if (after[varies] <= ROUNDING * before[varies]).any():
         problem = "Nothing is left of a target: all that features say of it reveals more than it."
         remedy = "Leave variant out, add features, or name fewer confidential variables."
         raise InputError(problem, remedy=remedy, code="nothing-left")
-    fair = fair * np.where(is_class, np.sqrt(before / after), 1.0) / spread[x, None]
+    wider = np.sqrt(np.divide(before, after, out=np.ones(n_targets), where=is_class & varies))
+    fair = fair * wider / spread[x, None]
     moved = found.mean[:n] @ (fit.coefficients - fair)
     return replace(fit, coefficients=fair, intercept=fit.intercept + moved)
 

@@ -11,6 +11,7 @@ import pytest
 from privpipe import Records, fit_target_only
 from privpipe.capabilities import FollowsTarget
 from privpipe.errors import InputError, LeftOutWarning
+from privpipe.protocols import Column
 from privpipe.sanitizers.null_space.target_only import TargetOnlyOptions
 
 EQUALISED = TargetOnlyOptions(variant="equalised_odds")
@@ -197,6 +198,17 @@ def test_equalised_odds__of_which_only_rounding_is_left_is_refused(kind: str) ->
     target = list_targets(x.sum(axis=1) + rng.normal(size=3000))[kind]
     with pytest.raises(InputError, match="Nothing is left of a target"):
         fit_target_only(Records(x, desired=target, confidential=secret.astype(str)), EQUALISED)
+
+
+def test_equalised_odds__leaves_a_class_that_no_training_record_has() -> None:
+    x, score, secret = draw_unequal()
+    target = list_targets(score)["three"]
+    known = Records(x, desired=target, confidential=secret.astype(str))
+    schema = replace(known.schema, desired=(Column("kind", 4),))
+    records = Records.of_shard(known.reduce(lambda shard: shard), schema)
+    fitted = fit_target_only(records, EQUALISED)
+    assert np.isfinite(fitted.predictor).all()
+    assert fitted.apply(x).sum(axis=0)[3] == 0
 
 
 @pytest.mark.parametrize("share", [0.5, 0.2])
