@@ -273,7 +273,7 @@ def survey_source(
         is_number = found is None or not found.is_categorical
         if name in wide and (source.rounds(name) if wide[name] else is_number):
             problem = f"{name!r} holds whole numbers of 2**53 and more, which float64 would round."
-            remedy = 'Make it --categorical (kind = "text"), or store smaller or floating ones.'
+            remedy = f'Make it --categorical {name!r} (kind = "text"), or store floating numbers.'
             raise InputError(problem, remedy=remedy, code="rounded-key")
         if found is None or is_number:
             coders.append(Coder(Variable(name, "float64"), guess=guess))

@@ -27,6 +27,9 @@ NUMBER = (
 )
 """What Arrow takes for a number."""
 
+CODE = r"^\s*[+-]?[0-9]+[eE][0-9]+\s*$"
+"""A label that is a number by chance, as some hashes are; programs write 1e+20 or 1.5e20."""
+
 
 class CsvTable(FileTable):
     """CSV files with the same columns, the first row naming them.
@@ -124,24 +127,29 @@ class CsvTable(FileTable):
                 error.details = tuple(self._find_texts(file, numbers))
             raise
 
-    def check_numbers(self, names: Sequence[str]) -> None:
-        """Refuse numbers that would lose leading zeros, unless an option or a schema allows."""
+    def check_numbers(self, features: Sequence[str], variables: Sequence[str]) -> None:
+        """Refuse numbers that are codes, unless an option or a schema allows.
+
+        Any would lose leading zeros; variables as 1e5 and 10e4 would be one value.
+        """
         said, layout = self.layout.dialect.columns, self.layout
         named = {*layout.numeric, *(() if said else layout.features)}
         named |= {name for name, one in said.items() if one.format == ZEROS}
         looked = [
             name
-            for name in names
+            for name in (*features, *variables)
             if name not in named and not (name in said and needs_text(said[name], layout.dialect))
         ]
         for file in self.files.files:
             # The bytes first: hardly a file has such a cell, and parsing it anew takes four times
             # as long.
             with _open_text(self.files.system, file.path, layout.dialect) as stream:
-                has_zeros, has_quotes, n_lines = _scan(stream, self._delimiter(file))
+                has_zeros, has_codes, has_quotes, n_lines = _scan(stream, self._delimiter(file))
             self._n_lines[file] = n_lines
             if has_zeros:
-                self._refuse_lost_zeros(file, looked)
+                self._refuse_codes(file, looked, rf"^\s*{LOST_ZERO[1:]}", "leading zeros")
+            if has_codes and (labels := [name for name in variables if name not in named]):
+                self._refuse_codes(file, labels, CODE, "an e")
             if has_quotes and not layout.dialect.multiline:
                 self._refuse_multiline(file)
 
@@ -179,12 +187,11 @@ class CsvTable(FileTable):
                 details=found,
             )
 
-    def _refuse_lost_zeros(self, file: TableFile, names: Sequence[str]) -> None:
-        found = self._find_cells(file, names, rf"^\s*{LOST_ZERO[1:]}")
-        if found:
+    def _refuse_codes(self, file: TableFile, names: Sequence[str], pattern: str, what: str) -> None:
+        if found := self._find_cells(file, names, pattern):
             where, name = self.files.describe(file), str(found[0]["column"])
             raise InputError(
-                f"{where}: row {found[0]['row']} holds a number with leading zeros in the column "
+                f"{where}: row {found[0]['row']} holds digits with {what} in the column "
                 f"{name!r}, as codes have them ({len(found):,} such cells).",
                 remedy='Make a code --categorical, or kind = "text" in its schema. If it is a '
                 f"number, name it with --features or --numeric, or say format = {ZEROS!r}.",
@@ -232,13 +239,13 @@ def _open_text(system: Any, path: str, dialect: Dialect) -> pa.NativeFile:
     return stream
 
 
-def _scan(stream: pa.NativeFile, delimiter: str) -> tuple[bool, bool, int | None]:
-    """Whether some cell of a text begins with a zero and a digit, whether there are quotes, rows.
+def _scan(stream: pa.NativeFile, delimiter: str) -> tuple[bool, bool, bool, int | None]:
+    """Whether some cell begins with a zero and a digit, an e is between digits, quotes; rows.
 
     Rows are its lines, where there are no quotes, empty lines or carriage returns; else None.
     """
     before = np.frombuffer(f'{delimiter}\n\r"+- '.encode(), np.uint8)
-    has_zeros = has_quotes = False
+    has_zeros = has_codes = has_quotes = False
     held, n_lines, is_plain = b"\n", 0, True
     while piece := stream.read(BUFFER_BYTES):
         # Names are quoted more often than cells.
@@ -254,11 +261,13 @@ def _scan(stream: pa.NativeFile, delimiter: str) -> tuple[bool, bool, int | None
         zeros = text[1:-1] == ord("0")
         zeros &= (text[2:] - ord("0") <= 9) & (text[:-2] - ord(".") > 11)
         has_zeros = has_zeros or bool(np.isin(text[:-2][zeros], before).any())
-        if has_zeros and has_quotes:
+        codes = ((text[1:-1] | 32) == ord("e")) & (text[2:] - ord("0") <= 9)
+        has_codes = has_codes or bool((text[:-2][codes] - ord("0") <= 9).any())
+        if has_zeros and has_codes and has_quotes:
             break
         held = (held + piece)[-2:]
     n_lines += not held.endswith(b"\n")
-    return has_zeros, has_quotes, n_lines if is_plain and not has_quotes else None
+    return has_zeros, has_codes, has_quotes, n_lines if is_plain and not has_quotes else None
 
 
 class _InnerLines(io.RawIOBase):

@@ -1,7 +1,7 @@
 """Sheets of workbooks (.xlsx) and tables of databases (SQLite, DuckDB) as tables."""
 
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import cached_property
 from itertools import islice
@@ -73,6 +73,10 @@ class WorkbookTable(OneOfSeveral):
         """The row of names."""
         return 1
 
+    def find_lost(self, file: TableFile, names: Sequence[str]) -> Iterable[str]:
+        """A cell is a double, whatever it shows; see `FileTable.find_lost`."""
+        return [one.name for one in self._tables[file].schema if one.metadata and one.name in names]
+
     @cached_property
     def _tables(self) -> dict[TableFile, pa.Table]:
         return {file: self._read_sheet(file) for file in self.files.files}
@@ -80,8 +84,12 @@ class WorkbookTable(OneOfSeveral):
     def _read_sheet(self, file: TableFile) -> pa.Table:
         sheet = self._open(file).get_sheet_by_name(self.choose(file))
         names, *rows = self.guard(file, lambda: sheet.to_python(skip_empty_area=True))
-        columns = zip(*rows, strict=True) if rows else [()] * len(names)
-        return pa.table([_as_array(column) for column in columns], [str(name) for name in names])
+        columns = [*zip(*rows, strict=True)] if rows else [()] * len(names)
+        arrays = [_as_array(column) for column in columns]
+        # What is marked has lost digits; of texts and numbers this is not seen afterwards.
+        marks = [{"lost": ""} if any(map(_is_rounded, cells)) else None for cells in columns]
+        found = zip(map(str, names), arrays, marks, strict=True)
+        return pa.table(arrays, pa.schema([pa.field(n, a.type, metadata=m) for n, a, m in found]))
 
     def _open(self, file: TableFile) -> Any:
         # Of an extra: the library alone reads no workbook.
@@ -101,9 +109,13 @@ def _as_array(cells: Sequence[Any]) -> pa.Array:
     if not kinds <= {int, float} and len(kinds) > 1:
         # 12 is written as 12 among texts, not as 12.0: a workbook has no whole numbers.
         present = [None if cell is None else _write(cell) for cell in present]
-    elif kinds == {float} and all(c is None or c.is_integer() for c in present):
+    elif kinds == {float} and not any(c and (c % 1 or abs(c) >= 2**63) for c in present):
         present = [None if cell is None else int(cell) for cell in present]
     return pa.array(present)
+
+
+def _is_rounded(cell: Any) -> bool:
+    return isinstance(cell, int | float) and abs(cell) >= 2**53
 
 
 def _write(cell: Any) -> str:

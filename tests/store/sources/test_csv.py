@@ -153,7 +153,8 @@ def test_scan__finds_a_cell_that_begins_with_zeros_wherever_it_is(
         if code is not None:
             rows[int(rng.integers(20))][int(rng.integers(3))] = code
         text = "".join(f"{mark.join(row)}\n" for row in rows).encode()
-        found, _, n_lines = csv_table._scan(pa.BufferReader(text), mark)
+        found, has_codes, _, n_lines = csv_table._scan(pa.BufferReader(text), mark)
+        assert has_codes == (b"1e05" in text)
         assert found == bool(begins.search(text)) == (code is not None), code
         assert n_lines == 20 or (n_lines is None and code == '"012"')
 

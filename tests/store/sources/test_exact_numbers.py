@@ -17,11 +17,12 @@ import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
 
-from privpipe.errors import InputError
+from privpipe.errors import InputError, OptionError
 from privpipe.records.schema import Variable
 from privpipe.store.collections.collection import open_collection
 from privpipe.store.collections.ingest import IngestOptions, ingest
 from privpipe.store.collections.proposal import propose_schema
+from privpipe.store.sources import arrow_file
 from privpipe.store.sources.reading.source import SourceLayout
 
 pytestmark = pytest.mark.filterwarnings("ignore::privpipe.errors.GuessWarning")
@@ -206,3 +207,136 @@ def test_schema__powers_of_ten_are_numbers(cells: list[str], kind: str, tmp_path
     rows = (f"{k / 7},{cells[k % 2]}\n" for k in range(N))
     source = write_text(tmp_path / "t.csv", "x,size\n", rows)
     assert propose_schema(source).columns["size"].kind == kind
+
+
+LOST = r"^'who' holds whole numbers of 2\*\*53 and more, whose last digits are lost"
+PERSONS = [str(key) for key in MANY]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [f'{{"x": {k}.5, "who": {10**20 + k // 2}}}\n' for k in range(N)],
+        [f'{{"x": {k}.5, "who": {key if k else 1.5}}}\n' for k, key in enumerate(MANY)],
+        [f'{{"x": {k}.5, "who": -{10**20 + k // 2}.00}} ' for k in range(N)],
+        [f'{{"who" :\n{10**20 + k // 2},\n"x": {k}.5\n}}\n' for k in range(N)],
+    ],
+    ids=["beyond int64", "beside a fraction", "of decimals in one line", "over lines"],
+)
+def test_json__whole_numbers_that_arrow_makes_floating_are_refused(
+    lines: list[str], tmp_path: Path
+) -> None:
+    """They were one person, as text too: the digits are gone before they are written as text."""
+    source = write_text(tmp_path / "t.jsonl", "", lines)
+    check_refused(source, "numeric", "categorical", "one_hot")
+    measured = IngestOptions(layout=SourceLayout(features=("who",)))
+    assert ingest(source, tmp_path / "f.zarr", measured).n_features == 1
+    quoted = (json.dumps({"x": x, "who": k}) + "\n" for x, k in zip(MEASURED, PERSONS, strict=True))
+    assert read_who(write_text(tmp_path / "q.jsonl", "", quoted))[1] == N // 2
+
+
+def check_refused(source: Path, *ways: str) -> None:
+    layouts = [SourceLayout(features=("x",), **{way: ("who",)}) for way in ("labels", *ways)]
+    for layout in layouts:
+        with pytest.raises(InputError, match=LOST) as refused:
+            read_who(source, layout=layout)
+        assert refused.value.code == "rounded-key"
+    schema = propose_schema(source)
+    who = replace(schema.columns["who"], use="subject", kind="text")
+    with pytest.raises(InputError, match=LOST):
+        read_who(source, schema=replace(schema, columns={**schema.columns, "who": who}))
+
+
+def test_json__a_name_is_found_however_it_is_written(tmp_path: Path) -> None:
+    name = 'd\'où "est"'
+    for ascii_ in (True, False):
+        rows = [json.dumps({"x": k / 7, name: 10**20 + k}, ensure_ascii=ascii_) for k in range(9)]
+        source = write_text(tmp_path / f"{ascii_}.jsonl", "", "\n".join(rows))
+        with pytest.raises(InputError, match="last digits are lost"):
+            read_who(source)
+
+
+def test_json__measured_labels_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arrow_file, "BLOCK_BYTES", 5_000)  # a pair may lie across two
+    for size in 1e14, 1e20:
+        rows = [json.dumps({"x": x, "who": (x + 0.01) * size}) + "\n" for x in MEASURED]
+        source = write_text(tmp_path / f"{size}.jsonl", "", rows)
+        assert read_who(source) == (Variable("who", "float64"), N)
+    key = json.dumps({"x": 0.5, "who": 10**20})
+    with pytest.raises(InputError, match=LOST):
+        read_who(write_text(tmp_path / "last.jsonl", "", [*rows, key]))
+
+
+@pytest.mark.parametrize("keys", [FEW, MANY, ["A", *MANY[1:]]], ids=["few", "many", "mixed"])
+def test_workbook__whole_numbers_of_cells_are_refused(keys: list[Any], tmp_path: Path) -> None:
+    """A cell is a double: by --categorical there were 101 persons of 200, three classes of four."""
+    pytest.importorskip("python_calamine")
+    frame = pd.DataFrame({"x": MEASURED * 1e30, "who": keys})
+    frame.to_excel(tmp_path / "t.xlsx", index=False)
+    check_refused(tmp_path / "t.xlsx", "categorical")
+    without = IngestOptions(drop=("who",))
+    assert ingest(tmp_path / "t.xlsx", tmp_path / "f.zarr", without).n_features == 1
+    frame.astype({"who": str}).to_excel(tmp_path / "q.xlsx", index=False)
+    assert read_who(tmp_path / "q.xlsx")[1] == len({*keys})
+
+
+def test_parquet__decimals_of_cents_are_exact_or_refused(tmp_path: Path) -> None:
+    """Of a hundred persons 51 were left."""
+    cents = pa.array([decimal.Decimal(f"{key}.00") for key in MANY], pa.decimal128(38, 2))
+    pq.write_table(pa.table({"x": MEASURED, "who": cents}), tmp_path / "t.parquet")
+    with pytest.raises(InputError, match=r"^'who' holds whole numbers of 2") as refused:
+        read_who(tmp_path / "t.parquet")
+    assert "--categorical 'who'" in str(refused.value)
+    assert read_who(tmp_path / "t.parquet", categorical=("who",))[1] == N // 2
+    layout = SourceLayout(features=("x",), bins=("who=2",))
+    assert read_who(tmp_path / "t.parquet", layout=layout)[1] == 2
+
+
+def test_npz__a_column_of_a_matrix_is_named_as_the_remedy_says(tmp_path: Path) -> None:
+    """`--categorical who` was taken, and nothing came of it."""
+    pairs = np.array([MANY, MANY[::-1]], np.int64).T
+    np.savez(tmp_path / "t.npz", X=MEASURED[:, None], who=pairs)
+    with pytest.raises(InputError, match="--categorical 'who_0'"):
+        ingest(tmp_path / "t.npz", tmp_path / "a.zarr")
+    with pytest.raises(OptionError, match="It has: who_0, who_1"):
+        ingest(tmp_path / "t.npz", tmp_path / "a.zarr", IngestOptions(categorical=("who",)))
+    options = IngestOptions(categorical=("who_0", "who_1"))
+    made = ingest(tmp_path / "t.npz", tmp_path / "a.zarr", options)
+    assert [len(one.categories or ()) for one in made.variables] == [N // 2, N // 2]
+
+
+@pytest.mark.parametrize(
+    "codes",
+    [
+        [f"0e{1000 + k}" for k in range(N)],
+        ["1e5", "10e4", "100e3", "12e5"],
+        ["1E5", "100000"],
+        ["1e400", "1e401", "7"],
+    ],
+)
+def test_csv__labels_of_digits_with_an_e_are_codes(codes: list[str], tmp_path: Path) -> None:
+    """As numbers they were one person, or infinite."""
+    rows = [f"{k / 7},{codes[k % len(codes)]}\n" for k in range(N)]
+    source = write_text(tmp_path / "t.csv", "x,who\n", rows)
+    with pytest.raises(InputError, match="digits with an e in the column 'who'") as refused:
+        read_who(source)
+    assert refused.value.code == "lost-zero"
+    assert "row 2 " in str(refused.value)
+    assert codes[0] not in str(refused.value)
+    # The remedies.
+    stored, found = read_who(source, categorical=("who",))
+    assert found == len(codes) == len(stored.categories or ())
+    assert read_who(source, numeric=("who",))[0].categories is None
+    features = IngestOptions(layout=SourceLayout(features=("x", "who")))
+    assert ingest(source, tmp_path / "f.zarr", features).n_features == 2
+    schema = propose_schema(source)
+    who = replace(schema.columns["who"], use="variable", kind="number", missing=("9",))
+    schema = replace(schema, columns={**schema.columns, "who": who})
+    with pytest.raises(InputError, match="digits with an e"):
+        read_who(source, schema=schema)
+
+
+def test_csv__labels_as_programs_write_them_are_numbers(tmp_path: Path) -> None:
+    cells = ["1e+20", "1.5e20", "2.0E5", "7", "3.e5", "1e-05"]
+    rows = [f"{k / 7},{cells[k % 6]}\n" for k in range(N)]
+    assert read_who(write_text(tmp_path / "t.csv", "x,who\n", rows))[1] == 6

@@ -97,7 +97,8 @@ def open_arrays(arrays: Mapping[str, NamedArray], layout: SourceLayout, url: str
     roles.check_names([*feature_names, *(one.name for one in variables)], shown(url))
     known = [one.name for one in columns]
     for given in (*layout.categorical, *layout.numeric, *layout.drop):
-        if given not in (*known, *arrays):
+        # Of a matrix each column is said, by its name.
+        if given not in known and (given in groups or given not in arrays):
             raise explain_unknown(f"{shown(url)} has no variable", given, known, OptionError)
 
     def read(rows: int, with_features: bool) -> Iterator[Block]:

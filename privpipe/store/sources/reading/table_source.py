@@ -3,10 +3,10 @@
 Record batches of columns become blocks of a feature matrix and variables.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, cast
 
 import fsspec
@@ -126,8 +126,12 @@ class FileTable:
         """Columns of the first file, and the Hive keys."""
         return self.files.add_key_columns(self._describe(self.files.files[0]))
 
-    def check_numbers(self, names: Sequence[str]) -> None:
+    def check_numbers(self, features: Sequence[str], variables: Sequence[str]) -> None:
         """Refuse numbers of a text that are codes; declared numbers are what they are."""
+
+    def find_lost(self, file: TableFile, names: Sequence[str]) -> Iterable[str]:
+        """Columns with whole numbers whose digits are lost before they can be read as text."""
+        return ()
 
     def rounds(self, name: str) -> bool:
         """Whether cells of a variable are 16 digits and more, without a point or an exponent.
@@ -251,7 +255,13 @@ def _read_blocks(
     forms: dict[str, source.Form] = {**dict.fromkeys(names, "number"), **chosen.forms}
     if not with_features:  # of two passes the first
         numbers = [name for name, form in chosen.forms.items() if form == "number"]
-        table.check_numbers([*chosen.features, *numbers])
+        table.check_numbers(chosen.features, numbers)
+        lost = (table.find_lost(file, [*chosen.forms]) for file in table.files.files)
+        for name in chain.from_iterable(lost):  # as text, too, two of them may be one
+            problem = f"{name!r} holds whole numbers of 2**53 and more, whose last digits are lost."
+            remedy = "Write codes as text where the file is made: quoted in JSON, in a workbook in "
+            remedy += "cells formatted as text. Write numbers with an exponent, in JSON or CSV."
+            raise InputError(problem, remedy=remedy, code="rounded-key")
     booleans = {column.name for column in table.columns if column.is_boolean}
     unnamed = [c for c in table.columns if c.name in {*names} - {*table.layout.features}]
     for number, (partition, batch) in enumerate(table.batches(forms, rows)):
@@ -322,9 +332,9 @@ def as_numbers(column: pa.Array) -> AnyArray:
 
 
 def as_exact(column: pa.Array) -> AnyArray | source.Coded:
-    """A numeric column as `as_numbers` gives it, or coded where that would round integers."""
-    numbers = as_numbers(column)
-    is_rounded = pa.types.is_integer(column.type) and numbers.dtype.kind == "f"
+    """A numeric column as `as_numbers` gives it, or coded where that would round exact numbers."""
+    numbers, kind, t = as_numbers(column), column.type, pa.types
+    is_rounded = numbers.dtype.kind == "f" and (t.is_integer(kind) or t.is_decimal(kind))
     return as_coded(column) if is_rounded and is_large(numbers) else numbers
 
 
