@@ -113,8 +113,9 @@ def fit_leace_eraser(shards: Shards) -> LeaceEraser:
     --------
     >>> from privpipe import Records
     >>> x = np.random.default_rng(1).normal(size=(50, 3))
-    >>> released = fit_leace_eraser(Records(x, confidential=x[:, 1])).apply(x)
-    >>> bool(abs(np.corrcoef(released[:, 0] + released[:, 2], x[:, 1])[0, 1]) < 1e-9)
+    >>> secret = x[:, 1] + x[:, 2]
+    >>> released = fit_leace_eraser(Records(x, confidential=secret)).apply(x)
+    >>> bool(abs(np.corrcoef(released[:, 0] + released[:, 1], secret)[0, 1]) < 1e-9)
     True
     """
     arrays.check_shards(shards, products=True)
