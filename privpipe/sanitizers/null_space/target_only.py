@@ -278,8 +278,10 @@ def equalise_odds(
     spread = np.where(np.diag(sums.scatter) > 0, np.sqrt(np.diag(sums.scatter)), 1.0)
     scaled = sums.scatter / np.outer(spread, spread)
     x, y, z = np.split(np.arange(len(spread)), [n, n + n_targets])
-    # Indicators add up to one, so that the targets' covariance may have no inverse.
-    left = scaled[:, z] - scaled[:, y] @ np.linalg.pinv(scaled[np.ix_(y, y)]) @ scaled[np.ix_(y, z)]
+    # Indicators add up to one, so that the targets' covariance may have no inverse; what rounding
+    # makes of zero differs from kernel to kernel.
+    inverse = np.linalg.pinv(scaled[np.ix_(y, y)], rcond=ROUNDING, hermitian=True)
+    left = scaled[:, z] - scaled[:, y] @ inverse @ scaled[np.ix_(y, z)]
     gram, cross = scaled[np.ix_(x, x)] + ridge * np.eye(n), left[x]
     solved = np.linalg.lstsq(gram, cross, rcond=None)[0]
     share, vectors = np.linalg.eigh(cross.T @ solved)
