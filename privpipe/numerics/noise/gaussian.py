@@ -11,11 +11,14 @@ It draws moments, once a release: value by value, where the Laplace law draws fo
 import math
 from collections.abc import Sequence
 from fractions import Fraction
+from functools import cache
 
 import mpmath
 import numpy as np
+from scipy.optimize import brentq
 
 from privpipe.errors import OptionError
+from privpipe.numerics.noise.composition import convert_rho
 from privpipe.protocols import RecordStream
 
 PURPOSE = "gaussian"
@@ -155,6 +158,40 @@ def convert_mu(mu: float, delta: float) -> float:
         middle = (low + high) / 2
         low, high = (middle, high) if find_delta(1 / mu, middle) > delta else (low, middle)
     return low
+
+
+@cache
+def bound_epsilon(rho: float, delta: float) -> float:
+    """An epsilon, at most a millionth too large, that holds with delta of Gaussian noise.
+
+    Parameters
+    ----------
+    rho
+        Sum of ``1 / (2 sigma^2)`` over draws at sensitivity 1; together they are one draw whose
+        ``1 / sigma^2`` is the sum of theirs, also where each size is chosen by what was seen before
+        (Smith and Thakurta 2022; Koskela, Tobaben and Honkela 2023).
+    delta
+        Positive.
+
+    Examples
+    --------
+    >>> sigma = find_sigma(1.0, 1e-6)
+    >>> round(bound_epsilon(0.5 / sigma**2, 1e-6), 5)
+    1.0
+    """
+    if rho == 0:
+        return 0.0
+    sigma, cap = math.sqrt(0.5 / rho) * (1 - 1e-14), convert_rho(rho, delta)
+
+    def exceed(epsilon: float) -> float:
+        return float(mpmath.log(find_delta(sigma, epsilon) / delta))
+
+    if exceed(0.0) <= 0:
+        return 0.0
+    found = float(brentq(exceed, 0.0, cap, rtol=1e-7, xtol=1e-300))
+    above = found * (1 + 1e-6)
+    # The root is known to rounding only: what is returned has been seen to hold.
+    return above if exceed(above) <= 0 else cap
 
 
 def find_slack(variance: int, n_values: int) -> Fraction:

@@ -57,8 +57,8 @@ def check_limit(run: Run, epsilon: float) -> None:
         # Records are known again in other partitions: what was lost there counts here.
         joined = account.read_joined(part.digest)
         lost = max(loss.epsilon, joined.epsilon)
-        concentrated = joined.add(more).concentrate(most_delta)
-        if min(accounts.add_up_losses([lost, epsilon]), concentrated) > limit:
+        composed = joined.add(more).compose(most_delta)
+        if min(accounts.add_up_losses([lost, epsilon]), composed) > limit:
             raise GuaranteeError(
                 f"A partition has consumed epsilon {lost:g}; another {epsilon:g} would be above "
                 f"[privacy] limit = {limit:g}.",
@@ -149,7 +149,7 @@ def reserve_loss(
     try:
         account = account.renew()
         lost = [account.read_joined(charge.partition) for charge in charges]
-        yield max((min(one.epsilon, one.concentrate(most_delta)) for one in lost), default=0.0)
+        yield max((min(one.epsilon, one.compose(most_delta)) for one in lost), default=0.0)
     except BaseException:  # Ctrl-C, too
         # A chunk that was written may have been copied by whoever reads the folder: it stays lost.
         if charges and not _has_written(plan):

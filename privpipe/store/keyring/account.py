@@ -23,6 +23,7 @@ from platformdirs import user_data_path
 
 from privpipe.errors import FormatError, GuaranteeError
 from privpipe.numerics.noise.composition import convert_rho, find_rho
+from privpipe.numerics.noise.gaussian import MARGIN, bound_epsilon
 from privpipe.store.access.location import join, shown
 from privpipe.store.keyring import account_chain as chain
 from privpipe.store.keyring.sketches import Sketches, Ties
@@ -49,8 +50,8 @@ class Charge:
     protects
         "record", or the variable of the subjects.
     rho
-        Its loss in zero-concentrated differential privacy, where that is known to hold without a
-        delta; None: that of its epsilon, but for its delta.
+        Of discrete Gaussian noise its loss in zero-concentrated differential privacy, which holds
+        without a delta; None of all else: that of its epsilon, but for its delta.
     """
 
     partition: str
@@ -102,12 +103,19 @@ class TotalLoss:
         Sum of zero-concentrated losses.
     chance
         Sum of the deltas but for which that sum holds.
+    gaussian, n_gaussian
+        That part of rho, and number of draws, which are Gaussian noise.
+    rest
+        Sum of the epsilons of all other draws.
     """
 
     epsilon: float = 0.0
     delta: float = 0.0
     rho: float = 0.0
     chance: float = 0.0
+    gaussian: float = 0.0
+    n_gaussian: float = 0.0
+    rest: float = 0.0
 
     @property
     def basic(self) -> dict[str, float]:
@@ -122,6 +130,9 @@ class TotalLoss:
             add_up_losses(one.delta for one in charges),
             add_up_losses(find_rho(o.epsilon) if o.rho is None else o.rho for o in charges),
             add_up_losses(one.delta for one in charges if one.rho is None),
+            add_up_losses(one.rho for one in charges if one.rho is not None),
+            float(sum(one.rho is not None for one in charges)),
+            add_up_losses(one.epsilon for one in charges if one.rho is None),
         )
 
     def add(self, other: "TotalLoss", times: int = 1) -> "TotalLoss":
@@ -130,17 +141,27 @@ class TotalLoss:
         more = {name: add_up_losses([theirs[name] * times]) for name in theirs}
         return TotalLoss(*(add_up_losses([mine[name], more[name]]) for name in mine))
 
-    def concentrate(self, delta: float) -> float:
-        """Epsilon at a delta, by adding up what is concentrated; infinite at deltas like none."""
-        return convert_rho(self.rho, delta - self.chance) if delta > MOST_DELTA else math.inf
+    def compose(self, delta: float) -> float:
+        """Epsilon at a delta, by composition of many small losses; infinite at deltas like none.
+
+        The smaller of that of all concentrated losses, and that of Gaussian noise as one draw of
+        it, to which the epsilons of the rest are added; see `numerics.noise.composition`.
+        """
+        left = delta - self.chance
+        if not (delta > MOST_DELTA and left > 0):
+            return math.inf
+        # What the discrete law may add to the Gaussian one, once for each draw.
+        slack = MARGIN * self.n_gaussian
+        exact = bound_epsilon(self.gaussian, left * math.exp(-slack))
+        return min(convert_rho(self.rho, left), add_up_losses([exact, slack, self.rest]))
 
     def within(self, limit: float, delta: float) -> bool:
-        """Whether one of both sums is within a limit of epsilon and of delta."""
+        """Whether one of the sums is within a limit of epsilon and of delta."""
         return self.find_epsilon(delta) <= limit
 
     def find_epsilon(self, delta: float) -> float:
-        """The smaller epsilon of both that holds with a delta; infinite where none does."""
-        return min(self.epsilon if self.delta <= delta else math.inf, self.concentrate(delta))
+        """The smallest epsilon that holds with a delta; infinite where none does."""
+        return min(self.epsilon if self.delta <= delta else math.inf, self.compose(delta))
 
 
 @dataclass(frozen=True)
@@ -234,15 +255,17 @@ def join_losses(losses: Sequence[Loss], meet: Callable[[str, str], bool]) -> Tot
     for loss in losses:
         for entry in loss.charged.values():
             by_run.setdefault(entry.run, {}).setdefault(loss.partition, []).append(entry)
-    held, concentrated = list[Entry](), list[Entry]()
+    names = list(asdict(TotalLoss()))
+    dearest: dict[str, list[Entry]] = {name: [] for name in names}
     for of_run in by_run.values():
         groups = _group(list(of_run), meet)
         charged = [[entry for one in group for entry in of_run[one]] for group in groups]
-        # By either measure the dearest: which of them decides is not known yet.
-        held += max(charged, key=lambda group: add_up_losses(entry.epsilon for entry in group))
-        concentrated += max(charged, key=lambda group: TotalLoss.of([*group]).rho)
+        lost = [asdict(TotalLoss.of(group)) for group in charged]
+        # By each measure the dearest: a group of the largest epsilon may have a smaller delta.
+        for name in names:
+            dearest[name] += charged[max(range(len(lost)), key=lambda i: lost[i][name])]
     # Added up at once: each sum is rounded up.
-    return replace(TotalLoss.of(concentrated), **TotalLoss.of(held).basic)
+    return TotalLoss(**{name: asdict(TotalLoss.of(dearest[name]))[name] for name in names})
 
 
 def _group(partitions: list[str], meet: Callable[[str, str], bool]) -> list[list[str]]:
@@ -348,10 +371,10 @@ class Account:
             more = TotalLoss.of([charge])
             there = TotalLoss.of([*loss.charged.values()]), self.read_joined(charge.partition)
             # Many small losses are less together than their sum; see `numerics.noise.composition`.
-            composed = max(one.add(more).concentrate(most) for one in there)
+            composed = max(one.add(more).compose(most) for one in there)
             if composed <= limit:
                 return
-            said = f" As concentrated losses all are epsilon {composed:.3g} at that delta."
+            said = f" Composed, all are epsilon {composed:.3g} at that delta."
         # Of a charge without delta, too: a relative may have lost one.
         joined = self.read_joined(charge.partition)
         if (reached := add_up_losses([max(loss.delta, joined.delta), charge.delta])) > most:
@@ -360,7 +383,7 @@ class Account:
                 f"{loss.n_charges + 1} releases, a chance that nothing holds; allowed is at most "
                 f"{most:.2g}.{said}",
                 remedy='Repeat an earlier release, which costs nothing; or use noise = "discrete", '
-                "whose delta is 0. Or decide on both sums, as [privacy] limit = [3.0, 1e-5].",
+                "whose delta is 0. Or decide on both, as [privacy] limit = [3.0, 1e-5].",
                 code="account-exhausted",
             )
         if limit is None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 
 import mpmath
+import numpy as np
 import pytest
 
 from privpipe.numerics.noise.composition import convert_rho, find_rho
-from privpipe.numerics.noise.gaussian import find_delta, find_sigma
+from privpipe.numerics.noise.gaussian import bound_epsilon, find_delta, find_sigma
+from privpipe.store.keyring.account import Charge, TotalLoss
 
 
 @pytest.mark.parametrize("epsilon", [0.05, 0.3, 1.0, 4.0])
@@ -46,3 +48,64 @@ def test_convert_rho__of_nothing_and_of_no_delta() -> None:
     assert convert_rho(0.1, 0.0) == math.inf
     assert convert_rho(math.inf, 1e-6) == math.inf
     assert convert_rho(0.1, -1e-9) == math.inf
+
+
+@pytest.mark.parametrize("epsilon", [0.02, 0.3, 4.0])
+@pytest.mark.parametrize("delta", [1e-4, 1e-12])
+def test_bound_epsilon__is_the_exact_loss_of_gaussian_noise_to_a_millionth(
+    epsilon: float, delta: float
+) -> None:
+    sigma = find_sigma(epsilon, delta)
+    for k in (1, 7, 365, 10**5):
+        found = bound_epsilon(k * find_rho(1 / sigma), delta)
+        assert find_delta(sigma / math.sqrt(k), found) <= delta
+        assert find_delta(sigma / math.sqrt(k), found * (1 - 3e-6)) > delta
+        assert found < convert_rho(k * find_rho(1 / sigma), delta)
+
+
+def test_bound_epsilon__of_nothing_and_of_a_delta_that_is_enough() -> None:
+    assert bound_epsilon(0.0, 1e-9) == 0.0
+    assert bound_epsilon(1e-12, 1e-6) == 0.0
+    # So large that no float tells it from the simpler bound, which holds as well.
+    assert 1e9 < bound_epsilon(1e9, 1e-6) <= convert_rho(1e9, 1e-6)
+
+
+def _sum_delta(sigma: float, epsilons: list[float], epsilon: float) -> mpmath.mpf:
+    """Exact delta of Gaussian noise beside randomised responses, over all their outcomes."""
+    outcomes = {mpmath.mpf(0): mpmath.mpf(1)}
+    for one in map(mpmath.mpf, epsilons):
+        yes, more = 1 / (1 + mpmath.exp(-one)), dict[mpmath.mpf, mpmath.mpf]()
+        for loss, chance in outcomes.items():
+            for each, weight in ((loss + one, yes), (loss - one, 1 - yes)):
+                more[each] = more.get(each, 0) + chance * weight
+        outcomes = more
+    return mpmath.fsum(
+        chance * find_delta(sigma, float(epsilon - loss)) for loss, chance in outcomes.items()
+    )
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_compose__of_random_histories_is_never_below_the_exact_loss(seed: int) -> None:
+    """Gaussian alone within 1.001; beside pure draws of equal size at most a fifth above."""
+    rng = np.random.default_rng([seed, 8])
+    size, each = (float(rng.choice([0.02, 0.1, 0.3, 1.0])) for _ in range(2))
+    n_gaussian, n_pure = int(rng.integers(1, 40)), int(rng.integers(0, 8))
+    sigma = find_sigma(size, 1e-6)
+    rho = find_rho(1 / sigma)
+    history = [Charge("p", f"g{i}", size, 1e-6, "record", rho) for i in range(n_gaussian)]
+    history += [Charge("p", f"n{i}", each, 0.0, "record") for i in range(n_pure)]
+    found = TotalLoss.of(history).compose(1e-6)
+    together = sigma / math.sqrt(n_gaussian)
+    assert _sum_delta(together, [each] * n_pure, found) <= 1e-6
+    assert _sum_delta(together, [each] * n_pure, found / (1.25 if n_pure else 1.001)) > 1e-6
+
+
+def test_compose__keeps_the_deltas_of_other_draws_apart() -> None:
+    """What may fail by another draw is not there for the Gaussian ones."""
+    sigma = find_sigma(0.3, 1e-6)
+    rho = find_rho(1 / sigma)
+    noise = Charge("p", "g", 0.3, 1e-6, "record", rho)
+    other = Charge("p", "a", 0.5, 9e-7, "record")
+    total = TotalLoss.of([noise, other])
+    assert total.compose(1e-6) >= 0.5 + bound_epsilon(rho, 1e-7)
+    assert total.compose(9e-7) == math.inf

@@ -19,8 +19,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from privpipe.command.key_commands import account_command
 from privpipe.errors import FormatError, GuaranteeError, OptionError, StoreError
-from privpipe.numerics.noise.composition import convert_rho, find_rho
-from privpipe.numerics.noise.gaussian import find_sigma
+from privpipe.numerics.noise.composition import find_rho
+from privpipe.numerics.noise.gaussian import bound_epsilon, find_sigma
 from privpipe.numerics.random.record_overlap import Overlap
 from privpipe.store.keyring.account import (
     Account,
@@ -80,24 +80,24 @@ def masked(night: int, partition: str = "p") -> Charge:
     return Charge(partition, f"night {night}", 0.3, 1e-6, "record", RHO)
 
 
-def test_reserve__adds_up_many_small_losses_by_what_is_concentrated(tmp_path: Path) -> None:
-    """Ten nights at .3 are a loss of 1.11, not 3; and the filter stops where its limit is."""
+def test_reserve__composes_many_small_losses(tmp_path: Path) -> None:
+    """Ten nights at .3 are a loss of 1.03, not 3; and the filter stops where its limit is."""
     account = Account(str(tmp_path))
     for night in range(10):
-        account.reserve([masked(night)], f"r{night}", 1.12, 1e-6)
+        account.reserve([masked(night)], f"r{night}", 1.04, 1e-6)
     assert account.read("p").epsilon > 2.9
-    together = account.read_joined("p").concentrate(1e-6)
-    assert together == pytest.approx(convert_rho(10 * RHO, 1e-6))
-    with pytest.raises(GuaranteeError, match=r"As concentrated losses all are epsilon 1\.17"):
-        account.reserve([masked(10)], "r10", 1.12, 1e-6)
-    # A larger delta has room for two more.
-    for night in (10, 11):
-        account.reserve([masked(night)], f"r{night}", 1.12, 1e-5)
-    with pytest.raises(GuaranteeError, match=r"As concentrated losses all are epsilon 1\.13"):
-        account.reserve([masked(12)], "r12", 1.12, 1e-5)
+    together = account.read_joined("p").compose(1e-6)
+    assert together == pytest.approx(bound_epsilon(10 * RHO, 1e-6), rel=1e-6)
+    with pytest.raises(GuaranteeError, match=r"Composed, all are epsilon 1\.08"):
+        account.reserve([masked(10)], "r10", 1.04, 1e-6)
+    # A larger delta has room for three more.
+    for night in (10, 11, 12):
+        account.reserve([masked(night)], f"r{night}", 1.04, 1e-5)
+    with pytest.raises(GuaranteeError, match=r"Composed, all are epsilon 1\.08"):
+        account.reserve([masked(13)], "r13", 1.04, 1e-5)
 
 
-def test_reserve__without_a_delta_nothing_is_concentrated(tmp_path: Path) -> None:
+def test_reserve__without_a_delta_nothing_is_composed(tmp_path: Path) -> None:
     """The least delta stands for none: only sums hold then."""
     account = Account(str(tmp_path))
     account.reserve([charge(0.5)], "r1", 0.6)
@@ -114,34 +114,43 @@ def test_reserve__draws_of_before_count_by_their_epsilon_but_for_their_delta(
         account.reserve([pure], f"r{night}", 5.3, 1e-5)
     total = account.read_joined("p")
     assert total.chance == pytest.approx(3e-8)
-    assert total.concentrate(1e-5) < 5.3 < 5.9 < total.epsilon
+    assert total.compose(1e-5) < 5.3 < 5.9 < total.epsilon
     # What may fail already is taken from what may fail in all.
-    assert total.concentrate(3e-8) == math.inf
+    assert total.compose(3e-8) == math.inf
     entry = json.loads(next((tmp_path / "p").glob("*.json")).read_text())
     assert "rho" not in json.loads(entry["entry"])
 
 
-def test_reserve__of_the_same_people_in_another_partition_counts_what_was_concentrated_there(
+def test_reserve__of_the_same_people_in_another_partition_counts_what_was_composed_there(
     tmp_path: Path,
 ) -> None:
     half = Overlap(0.5, 0.5)
     account = Account(str(tmp_path), Ties({"p": {"q": half}, "q": {"p": half}}))
     for night in range(10):
-        account.reserve([masked(night, "q")], f"r{night}", 1.12, 1e-6)
-    with pytest.raises(GuaranteeError, match=r"As concentrated losses all are epsilon 1\.17"):
-        account.reserve([masked(99, "p")], "r", 1.12, 1e-6)
+        account.reserve([masked(night, "q")], f"r{night}", 1.04, 1e-6)
+    with pytest.raises(GuaranteeError, match=r"Composed, all are epsilon 1\.08"):
+        account.reserve([masked(99, "p")], "r", 1.04, 1e-6)
     assert account.read("p").n_charges == 0
+
+
+def test_join_losses__takes_by_each_measure_the_dearest_of_a_run() -> None:
+    """By epsilon alone the one of less epsilon, and of a delta, was said to have lost no delta."""
+    large = Entry(0, "reserve", "a", 1.0, 0.0, "record", "r", "")
+    likely = Entry(0, "reserve", "b", 0.9, 1e-6, "record", "r", "", RHO)
+    joined = join_losses([Loss("p", (large,)), Loss("q", (likely,))], lambda a, b: False)
+    assert (joined.epsilon, joined.delta, joined.rest) == (1.0, 1e-6, 1.0)
+    assert (joined.gaussian, joined.n_gaussian) == (RHO, 1.0)
 
 
 def test_account_command__says_what_is_left(tmp_path: Path, capsys: Any) -> None:
     account = Account(str(tmp_path))
     for night in range(10):
         account.reserve([masked(night)], f"r{night}", 3.0, 1e-6)
-    (one,) = account_command(str(tmp_path), limit="1.25,1e-6")["partitions"]
+    (one,) = account_command(str(tmp_path), limit="1.15,1e-6")["partitions"]
     assert one["joined_epsilon"] > 2.9
-    assert 1.11 < one["composed_epsilon"] < 1.12
-    assert one["releases_left"] == 2  # eleven are 1.17, twelve 1.22, thirteen 1.28
-    assert "1.12" in capsys.readouterr().out  # rounded up
+    assert 1.030 < one["composed_epsilon"] < 1.031
+    assert one["releases_left"] == 2  # eleven are 1.08, twelve 1.14, thirteen 1.19
+    assert "1.04" in capsys.readouterr().out  # rounded up
     # At a delta below its own no sum holds of a draw that is known by its epsilon alone.
     account.reserve([Charge("q", "a", 1.0, 1e-5, "record")], "r", None, 1e-5)
     found = {each["partition"]: each for each in account_command(str(tmp_path))["partitions"]}
@@ -160,7 +169,7 @@ def test_account_command__of_a_place_where_nothing_is(tmp_path: Path) -> None:
 
 
 def test_account_command__says_as_many_as_a_run_allows(tmp_path: Path) -> None:
-    """Without a delta a run adds epsilons up; concentrated it was said that 36 more fit, not 28."""
+    """Without a delta a run adds epsilons up; composed it was said that 36 more fit, not 28."""
 
     def draw(night: int) -> Charge:
         return Charge("p", f"night {night}", 0.1, 0.0, "record")
