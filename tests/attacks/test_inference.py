@@ -20,7 +20,7 @@ from privpipe.attacks.threats.inference import measure_attacks, plan_attacks, ru
 from privpipe.attacks.threats.verdicts.attack_report import AttackReport, summarise_outcomes
 from privpipe.attacks.threats.verdicts.outcomes import Attack
 from privpipe.cluster.passes.attack_tasks import plan_attack_bytes
-from privpipe.errors import GuessWarning, InputError
+from privpipe.errors import GuessWarning, InputError, OptionError
 from privpipe.protocols import Column
 
 FAST = AttackOptions(
@@ -442,6 +442,9 @@ def test_plan_attacks__names_each_attack_once() -> None:
     assert len({attack.name for attack in plan}) == len(plan) == 2 * (len(names) + 2 + 2 + 1)
 
 
+ONE = ("logistic",)
+
+
 @pytest.mark.parametrize(
     ("change", "match"),
     [
@@ -459,6 +462,11 @@ def test_plan_attacks__names_each_attack_once() -> None:
         ({"confidential": np.ones((200, 0))}, "Give one column"),
         ({"desired": np.ones(200)}, r"desired is a ndarray.*Give Auxiliary\(included"),
         ({"auxiliary": [[0.5]] * 200}, "auxiliary is a list"),
+        ({"features": 3}, "features is a int"),
+        (
+            {"confidential": np.arange(200) / 7, "options": AttackOptions(adversaries=ONE)},
+            r"the adversaries logistic predicts numbers, as 'confidential' has\. Add one of: lea",
+        ),
     ],
 )
 def test_prepare_evidence__refuses_without_telling_a_label(change, match) -> None:
@@ -466,7 +474,7 @@ def test_prepare_evidence__refuses_without_telling_a_label(change, match) -> Non
         "released": np.random.default_rng(0).normal(size=(200, 3)),
         "confidential": np.arange(200) % 2,
     }
-    with pytest.raises(InputError, match=match):
+    with pytest.raises((InputError, OptionError), match=match):
         prepare_evidence(**(given | change))
 
 

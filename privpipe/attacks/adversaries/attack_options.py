@@ -9,6 +9,7 @@ from pydantic.dataclasses import dataclass
 
 from privpipe.attacks import adversaries as table
 from privpipe.attacks.statistics.scores import EXPOSURES
+from privpipe.errors import OptionError
 from privpipe.option_values import Options
 
 
@@ -231,6 +232,14 @@ def choose_adversaries(source: str, is_class: bool, options: AttackOptions) -> t
     dividing = _DIVIDING[::-1] if source == "noise" else _DIVIDING
     firsts = (next((n for n in some if n in suited), None) for some in (_WEIGHING, dividing))
     return tuple(name for name in firsts if name) or suited[:1]
+
+
+def check_adversaries(name: str, is_class: bool, options: AttackOptions) -> None:
+    """Refuse options of which no adversary predicts a variable; OptionError."""
+    if options.adversaries and not choose_adversaries("released", is_class, options):
+        problem = f"None of the adversaries {', '.join(options.adversaries)} predicts numbers, as "
+        able = ", ".join(one for one, row in table.ADVERSARIES.items() if row.numbers)
+        raise OptionError(f"{problem}{name!r} has.", remedy=f"Add one of: {able}.")
 
 
 def find_adversary(name: str, known: Mapping[str, table.Adversary]) -> table.Adversary:

@@ -8,7 +8,13 @@ import numpy as np
 
 from privpipe.attacks.adversaries import auxiliary as auxiliaries
 from privpipe.attacks.adversaries import coordinates
-from privpipe.attacks.adversaries.attack_options import ALONE, JOINT, USUAL, AttackOptions
+from privpipe.attacks.adversaries.attack_options import (
+    ALONE,
+    JOINT,
+    USUAL,
+    AttackOptions,
+    check_adversaries,
+)
 from privpipe.attacks.adversaries.auxiliary import Auxiliary, standardise
 from privpipe.attacks.adversaries.coordinates import TrainingMatrix
 from privpipe.attacks.adversaries.evidence import Evidence, LeftOut
@@ -95,23 +101,10 @@ def prepare_evidence(
         judged because it has a single class or a class too small. Where others can, such a
         variable is left out and named.
     """
-    if strange := known.keys() - KnownInputs.__annotations__.keys():
-        allowed = f"Give some of: {', '.join(KnownInputs.__annotations__)}."
-        raise OptionError(f"No attack reads {min(strange)!r}.", remedy=allowed)
+    arrays = _take_arrays(released, known)
     features, groups, seen = known.get("features"), known.get("groups"), known.get("seen")
-    for name, of_columns in {n: known.get(n) for n in ("auxiliary", "desired")}.items():
-        if not isinstance(of_columns, Auxiliary | None):
-            raise InputError(
-                f"{name} is a {type(of_columns).__name__}, which does not say its columns' kinds.",
-                remedy=f"Give Auxiliary(included=..., columns=...) of {Auxiliary.__module__}.",
-            )
     auxiliary = known.get("auxiliary") or Auxiliary()
     desired, places = known.get("desired") or Auxiliary(), known.get("places")
-    given = {"released": released, "raw": known.get("raw"), "noise": known.get("noise")}
-    arrays = {n: as_array(array, n) for n, array in given.items() if array is not None}
-    for name, array in arrays.items():
-        if array.dtype.kind not in "biuf":  # NumPy's refusals of text quote it
-            arrays[name] = as_reals(array, name)
     names, kinds, truth = code_targets(confidential, known.get("columns"))
     optional = {"groups": groups, "seen": seen, "places": places}
     optional |= {"surroundings": auxiliary.surroundings, "desired": desired.included}
@@ -162,6 +155,29 @@ def prepare_evidence(
     )
 
 
+def _take_arrays(released: ArrayLike, known: KnownInputs) -> dict[str, AnyArray]:
+    """Arrays of records by name, once all that is given has been checked."""
+    if strange := known.keys() - KnownInputs.__annotations__.keys():
+        allowed = f"Give some of: {', '.join(KnownInputs.__annotations__)}."
+        raise OptionError(f"No attack reads {min(strange)!r}.", remedy=allowed)
+    for name in ("features", "columns"):
+        if not isinstance(known.get(name), Sequence | None):
+            problem = f"{name} is a {type(known.get(name)).__name__}."
+            raise InputError(problem, remedy="Give a list of them, one for each column.")
+    for name, of_columns in {n: known.get(n) for n in ("auxiliary", "desired")}.items():
+        if not isinstance(of_columns, Auxiliary | None):
+            raise InputError(
+                f"{name} is a {type(of_columns).__name__}, which does not say its columns' kinds.",
+                remedy=f"Give Auxiliary(included=..., columns=...) of {Auxiliary.__module__}.",
+            )
+    given = {"released": released, "raw": known.get("raw"), "noise": known.get("noise")}
+    arrays = {n: as_array(array, n) for n, array in given.items() if array is not None}
+    for name, array in arrays.items():
+        if array.dtype.kind not in "biuf":  # NumPy's refusals of text quote it
+            arrays[name] = as_reals(array, name)
+    return arrays
+
+
 def _code_columns(
     truth: FloatArray, names: Sequence[str], kinds: Sequence[bool], options: AttackOptions
 ) -> tuple[list[tuple[Column, FloatArray]], tuple[LeftOut, ...]]:
@@ -171,6 +187,7 @@ def _code_columns(
     for name, kind, values in zip(names, kinds, truth.T, strict=True):
         try:
             coded.append(code_column(values, name, kind, options))
+            check_adversaries(name, coded[-1][0].is_categorical, options)
         except InputError as error:
             if len(names) == len(left_out) + 1:
                 raise

@@ -152,7 +152,8 @@ def guard_directions(
     Notes
     -----
     Guarantee: records projected on the result have equal means in all confidential classes of
-    the training data, so no affine classifier of theirs beats the constant one there.
+    the training data, up to `SPAN` of the largest contrast, so no affine classifier of theirs
+    beats the constant one there by more. Smaller contrasts are taken for rounding.
     """
     # Inside the complement itself: beside directions of no variance a solver for all features mixes
     # those that are closed, and which ones is for the last bit to say.

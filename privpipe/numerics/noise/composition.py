@@ -3,8 +3,8 @@
 Losses of rho add up (Bun and Steinke 2016, lemma 1.8), also where each size is chosen by what was
 seen before (Feldman and Zrnic 2021). Gaussian noise of deviation sigma at sensitivity 1 has rho = 1
 / (2 sigma^2), the discrete one as well (Canonne, Kamath and Steinke 2020, theorem 4). Whatever has
-(epsilon, delta) has epsilon^2 / 2, but for a chance of delta (Bun and Steinke, lemma 8.8). The exact
-loss of Gaussian noise alone is a tenth less; see `gaussian.bound_epsilon`.
+(epsilon, delta) has epsilon^2 / 2, but for a chance of delta (Bun and Steinke, lemma 8.8). The
+exact loss of Gaussian noise alone is a tenth less; see `gaussian.bound_epsilon`.
 """
 
 import math

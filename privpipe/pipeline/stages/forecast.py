@@ -271,9 +271,12 @@ def check_gate(run: Run) -> None:
     Raises
     ------
     OptionError
-        If nothing confidential is attacked, or the held-out records are too few.
+        If nothing confidential is attacked, or by no adversary; if held-out records are too few.
     """
     options, training = run.options, run.training
+    attacked = find_attack_options(options)
+    for column in training.schema.confidential:
+        attack_options.check_adversaries(column.name, column.is_categorical, attacked)
     mixes, way = run.method.releases == "surrogate", "Name what is to be attacked"
     # Surrogates without noise give exact coefficients away.
     exact = mixes and options.method.consumes() is None

@@ -98,7 +98,7 @@ def test_decide_variables__names_the_score_that_decided() -> None:
     assert found.verdict == "unproven"
     assert found.score == "auc"
     assert "area under the ROC curve" in found.reason
-    assert "allowed 0.21. The estimate exceeds the limit" in found.reason
+    assert "allowed 0.21. The estimate is near or above the limit" in found.reason
 
 
 def test_decide_variables__one_attack_that_failed_makes_it_unknown() -> None:
@@ -267,6 +267,10 @@ def test_decide_variables__says_why_with_every_figure() -> None:
     (close,) = decide_variables([_outcome("b", 525, options, 1)], options, n_records=5000)
     assert close.verdict == "unproven"
     assert 1500 < close.n_needed < 6000
+    # Millions of records "would decide" of an estimate a hundredth below what is allowed.
+    (near,) = decide_variables([_outcome("b", 549, options, 1)], options, n_records=5000)
+    assert near.verdict == "unproven"
+    assert "near or above the limit; more records will probably not help" in near.reason
     left_out = decide_variables([], options, [LeftOut("c", "too rare.")])
     assert left_out[0].verdict == "unproven"
     assert "too rare" in left_out[0].reason

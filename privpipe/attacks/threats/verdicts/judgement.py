@@ -24,6 +24,10 @@ FEWEST_RARE = 1000
 """Records of the rarest class below which few audits decide at the usual limits: that is said where
 nothing was decided. It is no veto, for the limits of so few are as much wider and err no more."""
 
+NEAR = 0.95
+"""Share of what is allowed above which an estimate is not said to be decided by more records: at
+.99 of it a hundred times as many were asked for as at .9, millions of Adult's."""
+
 SCORE_WORDS, SOURCE_WORDS = results.WORDS["scores"], results.WORDS["sources"]
 """Names of scores and sources as sentences show them."""
 
@@ -242,7 +246,7 @@ def _count_needed(case: _Case) -> float:
     The distance of a limit from the estimate shrinks with the root of their number. Of few groups
     that distance is cut off by what a score can be, and is too short: where nothing may be
     behind an estimate, so many are needed as show it of a guess. NaN where an estimate is not
-    within what is allowed: more would rather prove a leak.
+    well within what is allowed: more would as soon prove a leak.
     """
     planned = {} if case.groups is None else _plan_groups(case, case.groups)
     needed, n_units = 0.0, case.n_units
@@ -259,7 +263,7 @@ def _count_needed(case: _Case) -> float:
         # Nothing may be behind an estimate, unless so many records should have shown it already.
         if score.gain_lower <= 0 and not (is_open and nothing < allowed):
             value, up = 0.0, nothing
-        if not value < allowed:
+        if not value < NEAR * allowed:
             return math.nan
         # Limits narrow with the root of the number of units.
         needed = max(needed, n_units * (up / (allowed - value)) ** 2)
