@@ -122,6 +122,9 @@ class TakesCanaries(Protocol):
     n_canaries: int
     """As many as show most of the promise in some seconds."""
 
+    canary_noise: float | None
+    """Root mean square of a released coordinate's noise, as promised; None where unknown."""
+
     def release_canaries(
         self, kinds: protocols.BoolArray, key: bytes, loss: float = 1.0
     ) -> tuple[FloatArray, IntArray | None]:

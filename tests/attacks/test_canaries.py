@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from privpipe.attacks.threats.canaries import SURE, guess_canaries, limit_gaussian
+from privpipe.attacks.threats.canaries import SURE, guess_canaries, limit_gaussian, limit_noise
 from privpipe.errors import GuaranteeError, InputError
 from privpipe.numerics.noise import discrete, knorm, mechanism, privunit
 from privpipe.numerics.noise.gaussian import convert_mu, find_sigma
@@ -190,6 +190,66 @@ def test_audit__finds_noise_at_half_scale(
     fitted = fit_noisy(width, noise=law, epsilon=epsilon)
     halve(monkeypatch, law)
     assert audit(fitted).sure_floor > epsilon
+
+
+def limit(fitted: Any, n: int = 2_000) -> float:
+    kinds = toss(n)
+    released = fitted.release_canaries(kinds, RANDOM.bytes(32))[0]
+    return limit_noise(released, kinds, fitted.canary_noise)
+
+
+@pytest.mark.parametrize("law", ["discrete", "knorm"])
+@pytest.mark.parametrize("width", [1, 20, 200])
+@pytest.mark.parametrize("epsilon", [0.2, 15.0])
+def test_limit_noise__finds_half_scale_at_any_width_and_epsilon(
+    monkeypatch: pytest.MonkeyPatch, law: str, width: int, epsilon: float
+) -> None:
+    """Guesses did so for up to 20 coordinates, at epsilon 1 to 5."""
+    fitted = fit_noisy(width, noise=law, epsilon=epsilon)
+    assert limit(fitted) > 1
+    halve(monkeypatch, law)
+    assert limit(fitted) < 0.6
+
+
+@pytest.mark.parametrize("width", [1, 20])
+def test_limit_noise__of_sound_noise_is_above_one(width: int) -> None:
+    """Standard errors are near those of a normal law: five of them never, of 100 audits."""
+    fitted = fit_noisy(width, noise="knorm")
+    for _ in range(100):
+        kinds = toss(400)
+        released = fitted.release_canaries(kinds, RANDOM.bytes(32))[0]
+        assert limit_noise(released, kinds, fitted.canary_noise) > 1
+
+
+def test_limit_noise__behind_a_linear_filter_knows_what_it_mixes() -> None:
+    x = RANDOM.normal(size=(300, 4)) * [1, 2, 3, 4]
+    options = METHODS["noisy"].options(
+        epsilon=1.0,
+        filter=METHODS["pca"].options(n_filtered=2),
+        order="noise_then_filter",
+        noise="knorm",
+    )
+    fitted: Any = METHODS["noisy"].fit(Records(x, public=True), options)
+    for loss, most in ((1.0, 1.2), (2.0, 0.3)):
+        kinds = toss(20_000)
+        released = fitted.release_canaries(kinds, RANDOM.bytes(32), loss)[0]
+        assert most / 1.2 < limit_noise(released, kinds, fitted.canary_noise) < most
+
+
+def test_audit__of_noise_that_is_too_small_stops_the_run(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    """At epsilon .2 in 20 coordinates no guess shows it."""
+    fitted = fit_noisy(20, noise="discrete", epsilon=0.2)
+    monkeypatch.setattr(audit_canaries, "open_model", lambda url: fitted)
+    monkeypatch.setattr(type(fitted), "n_canaries", 4_000)
+    run: Any = type("FittedRun", (), {"stored_model_url": "x"})
+    found = audit_canaries.audit_canaries(run)
+    assert found is not None
+    assert found["notices_half"]
+    halve(monkeypatch, "discrete")
+    with pytest.raises(GuaranteeError, match=r"the noise is at most 0\.2\d+ of what epsilon 0\.2"):
+        audit_canaries.audit_canaries(run)
 
 
 @pytest.mark.parametrize("law", ["discrete", "knorm", "privunit"])

@@ -27,6 +27,9 @@ SURE = 1 - 1e-6
 STAKES = np.linspace(0.05, 0.95, 19)
 """Of a fortune, what is bet on a sum; the mean of all is one bet."""
 
+ERRORS = 6.0
+"""Standard errors by which noise has to be too small: one sound audit of a million at most."""
+
 LEAST_CANARIES = 200
 
 KNOWN = 0.25
@@ -54,6 +57,8 @@ class CanaryReport:
         Least loss consistent with so many right guesses; of Gaussian noise, its mu.
     sure_floor
         The same at the level `SURE`.
+    noise_upper
+        See `limit_noise`; NaN where the size of the noise is not known.
     """
 
     n_canaries: int
@@ -63,6 +68,7 @@ class CanaryReport:
     level: float
     epsilon_floor: float
     sure_floor: float
+    noise_upper: float = math.nan
 
 
 def limit_pure(n_right: int, n_guessed: int, level: float) -> float:
@@ -100,6 +106,32 @@ def limit_gaussian(shares: FloatArray, level: float) -> float:
         middle = (low + high) / 2
         low, high = (middle, high) if is_refuted(middle) else (low, middle)
     return low
+
+
+def limit_noise(released: FloatArray, kinds: BoolArray, deviation: float) -> float:
+    """Upper limit, at about `SURE`, of the mean square of the noise over that of its law.
+
+    Guesses of few records show little of a law in many coordinates; its size shows at once.
+
+    Parameters
+    ----------
+    released : (n_canaries, n_coordinates)
+    kinds : (n_canaries,)
+    deviation
+        Root mean square of a coordinate of the noise, as promised.
+
+    Examples
+    --------
+    >>> kinds, noise = np.arange(400) % 2 == 0, np.random.default_rng(0).normal(size=(400, 20))
+    >>> round(limit_noise(noise + kinds[:, None], kinds, 1.0), 1), limit_noise(noise, kinds, 2) < 1
+    (1.1, True)
+    """
+    left = np.array(released)
+    for kind in (kinds, ~kinds):
+        left[kind] -= left[kind].mean(axis=0)
+    # Two means are estimated, so that so much of the noise is lost.
+    sizes = (left**2).mean(axis=1) * len(left) / (len(left) - 2) / deviation**2
+    return float(sizes.mean() + ERRORS * sizes.std(ddof=1) / math.sqrt(len(sizes)))
 
 
 def guess_canaries(

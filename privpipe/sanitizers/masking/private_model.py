@@ -119,6 +119,8 @@ class PrivateMaskingModel(masked_records.SurrogateModel, PublicScale):
         narrow = narrow_scale(self)
         return max(LEAST_SUMS, PRODUCTS // narrow.n_products) * narrow.count_canaries(self.sigma)
 
+    canary_noise = None
+
     def release_canaries(
         self, kinds: BoolArray, key: bytes, loss: float = 1.0
     ) -> tuple[FloatArray, IntArray]:

@@ -298,6 +298,18 @@ class NoisyFilter:
         enough = (CANARY_ERRORS / epsilon) ** 2 * (1 + math.cosh(epsilon)) * more
         return min(max(LEAST_CANARIES, math.ceil(enough)), max(1_000, CANARY_VALUES // width))
 
+    @property
+    def canary_noise(self) -> float | None:
+        """Of noise that is added, and not behind a filter unless it is linear.
+
+        What PrivUnit draws varies with the record; it has two densities, which guesses tell apart.
+        """
+        after: object = self.after[0] if self.after else None
+        if self.law == "privunit" or not isinstance(after, Projects | None):
+            return None
+        mixed = np.ones(1) if after is None else (after.weights**2).sum(axis=0)
+        return self.mechanism.spread * float(np.sqrt(mixed.mean()))
+
     def release_canaries(
         self, kinds: protocols.BoolArray, key: bytes, loss: float = 1.0
     ) -> tuple[FloatArray, None]:
