@@ -13,8 +13,12 @@ from privpipe.attacks.adversaries.problem import Features, Fitted, Problem, deci
 
 LEAVES = (6, 31)
 
-TREES = 300
-"""Trees in all; with several classes each round of boosting costs one per class."""
+TREES, LEAST_ROUNDS = 150, 10
+"""Trees in all, and fewest rounds: with several classes each round of boosting costs one tree per
+class."""
+
+RATE = 0.2
+"""Of learning. Half of it takes twice the trees, and finds no more."""
 
 IDLE_ROUNDS = 10
 """Rounds without a smaller loss on the tuning records after which boosting stops."""
@@ -49,7 +53,7 @@ def train_boosting(problem: Problem, choice: tuple[int, int] | None) -> Iterator
         return
     n_classes = problem.n_classes or 1
     # Rounds of several classes grow a tree each: trees are what takes time.
-    most = max(20, TREES // (n_classes if n_classes > 2 else 1))
+    most = max(LEAST_ROUNDS, TREES // (n_classes if n_classes > 2 else 1))
     stopping = {"early_stopping": True, "n_iter_no_change": IDLE_ROUNDS}
     for leaves in LEAVES:
         model = _make_boosting(problem, most, leaves, **stopping)
@@ -62,7 +66,8 @@ def train_boosting(problem: Problem, choice: tuple[int, int] | None) -> Iterator
 
 
 def _make_boosting(problem: Problem, rounds: int, leaves: int, **more: Any) -> Any:
-    options = {"early_stopping": False, "random_state": problem.seed} | more
+    usual = {"early_stopping": False, "random_state": problem.seed, "learning_rate": RATE}
+    options = usual | more
     kind = _find_kind(ensemble, "HistGradientBoosting", problem)
     return kind(max_iter=rounds, max_leaf_nodes=leaves, **options)
 
@@ -122,6 +127,8 @@ def train_networks(problem: Problem, choice: tuple[float, int] | None) -> Iterat
     Kingma and Ba 2015, Adam: A Method for Stochastic Optimization.
     """
     kind = _find_kind(neural_network, "MLP", problem)
+    # Steps are noisy by far more than single precision rounds.
+    problem = problem.read(lambda x: x.astype(np.float32))
     usual = {"hidden_layer_sizes": (HIDDEN_UNITS,), "n_iter_no_change": max(EPOCHS)}
     for penalty in PENALTIES if choice is None else choice[:1]:
         # Each stop starts from the one before, with Adam's sums begun anew.

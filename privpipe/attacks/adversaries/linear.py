@@ -79,7 +79,7 @@ def train_margins(problem: Problem, choice: float | None) -> Iterator[Fitted]:
         if problem.n_classes is None:
             fit = LinearSVR(C=strength, epsilon=0.1, loss="squared_epsilon_insensitive", dual=False)
         else:
-            fit = LinearSVC(C=strength, dual=False)
+            fit = LinearSVC(C=strength, dual=False, tol=1e-2)
         problems.fit_quietly(fit, problem)
         slope = np.atleast_2d(fit.coef_).T
         yield freeze_linear(slope, fit.intercept_, f"C {strength:.3g}", problem.n_classes, margin)
@@ -108,6 +108,8 @@ def train_products(problem: Problem, choice: tuple[int, Any] | None) -> Iterator
     most = sorted({min(most, width) for most in PRODUCT_DIRECTIONS})
     for n_axes in most if choice is None else choice[:1]:
         expand = _find_products(problem.x_train, n_axes)
+        if problem.n_classes is not None:
+            expand = _narrow(expand)
         mapped, inner = problem.read(expand), None if choice is None else choice[1]
         candidates = (
             train_ridges(mapped, inner)
@@ -116,6 +118,11 @@ def train_products(problem: Problem, choice: tuple[int, Any] | None) -> Iterator
         )
         best = problems.choose_best(mapped, candidates)
         yield best.after(expand, f"products of {n_axes} directions, ", (n_axes, best.choice))
+
+
+def _narrow(features: Features) -> Features:
+    """The same in single precision, of which a step of logistic regression takes half the time."""
+    return lambda x: features(x).astype(np.float32, copy=False)
 
 
 def _find_products(x: FloatArray, n_directions: int) -> Features:

@@ -236,7 +236,8 @@ class _Cells:
 
     def measure(self, words: WordArray) -> FloatArray:
         """Chi-square of the classes with the ones of (..., n_words), within the strata."""
-        ones = np.add.reduceat(np.bitwise_count(words), self.starts, axis=-1, dtype=np.int64)
+        # In 32 bits: a sum in 64 takes twice the time.
+        ones = np.add.reduceat(np.bitwise_count(words), self.starts, axis=-1, dtype=np.uint32)
         found, n_classes = ones @ self.sums, len(self.weights)
         excess, share = found[..., :n_classes], found[..., n_classes:]
         variance = (share * (1 - share)) @ self.spread
@@ -260,13 +261,15 @@ def _scan(
         return []
     ends = np.array(list(combinations(range(words.shape[1]), last)))
     tails = np.bitwise_xor.reduce(words[:, ends], axis=2)
+    held = np.empty_like(tails)  # a new array for each product took longer than its words
     tails_vary: BoolArray = np.asarray(varies[:, ends].all(axis=2))
     for others in combinations(range(words.shape[1] - last), factors - last):
         first = np.searchsorted(ends[:, 0], others[-1] + 1) if others else 0
         chosen = list(others)
         joined = np.bitwise_xor.reduce(words[:, chosen], axis=1)  # zeros where there are no others
         counted = tails_vary[:, first:] & varies[:, chosen].all(axis=1, keepdims=True)
-        sizes = np.where(counted, cells.measure(tails[:, first:] ^ joined[:, None]), 0.0)
+        both = np.bitwise_xor(tails[:, first:], joined[:, None], out=held[:, first:])
+        sizes = np.where(counted, cells.measure(both), 0.0)
         least = best[-1][0] if len(best) == MOST_PARITIES else 0.0
         if sizes.max() <= least:
             continue
