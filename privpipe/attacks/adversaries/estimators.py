@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from sklearn import ensemble, neighbors, neural_network
 
+from privpipe.attacks.adversaries import problem as problems
 from privpipe.attacks.adversaries.problem import Features, Fitted, Problem, decide_with, fit_quietly
 
 LEAVES = (6, 31)
@@ -134,7 +135,7 @@ def train_networks(problem: Problem, choice: tuple[float, int] | None) -> Iterat
         # Each stop starts from the one before, with Adam's sums begun anew.
         model = kind(alpha=penalty, random_state=problem.seed, warm_start=True, **usual)
         # Three calls in all: each stop costs a copy, not a training from the beginning.
-        done = 0
+        done, last = 0, -np.inf
         for stop in EPOCHS if choice is None else choice[1:]:
             model.set_params(max_iter=stop - done)
             fit_quietly(model, problem)
@@ -142,3 +143,7 @@ def train_networks(problem: Problem, choice: tuple[float, int] | None) -> Iterat
             # A copy: further training changes the model itself.
             decide = decide_with(deepcopy(model), problem)
             yield Fitted(decide, f"penalty {penalty:g}, {stop} epochs", (penalty, stop))
+            # Who got worse remembers records: the longest training takes most of the time.
+            if (score := problems.measure_tuning(problem, decide(problem.x_tune))) < last:
+                break
+            last = score

@@ -43,6 +43,9 @@ MOST_WORDS, PAIRED_WORDS = 12_000, 30_000
 bits; columns or bits beyond them are left out. Time grows with the records: of few of them the best
 of many products is chance."""
 
+CACHED = 1 << 16
+"""Words that are counted at a time: of as many as a cache holds counting takes half as long."""
+
 MOST_PARITIES = 6
 """Candidates that each search gives."""
 
@@ -261,15 +264,16 @@ def _scan(
         return []
     ends = np.array(list(combinations(range(words.shape[1]), last)))
     tails = np.bitwise_xor.reduce(words[:, ends], axis=2)
-    held = np.empty_like(tails)  # a new array for each product took longer than its words
+    step = max(1, CACHED // max(1, words.shape[0] * words.shape[2]))
     tails_vary: BoolArray = np.asarray(varies[:, ends].all(axis=2))
     for others in combinations(range(words.shape[1] - last), factors - last):
         first = np.searchsorted(ends[:, 0], others[-1] + 1) if others else 0
         chosen = list(others)
         joined = np.bitwise_xor.reduce(words[:, chosen], axis=1)  # zeros where there are no others
         counted = tails_vary[:, first:] & varies[:, chosen].all(axis=1, keepdims=True)
-        both = np.bitwise_xor(tails[:, first:], joined[:, None], out=held[:, first:])
-        sizes = np.where(counted, cells.measure(both), 0.0)
+        parts = (tails[:, at : at + step] for at in range(first, len(ends), step))
+        measured = [cells.measure(part ^ joined[:, None]) for part in parts]
+        sizes = np.where(counted, np.concatenate(measured, axis=1), 0.0)
         least = best[-1][0] if len(best) == MOST_PARITIES else 0.0
         if sizes.max() <= least:
             continue
