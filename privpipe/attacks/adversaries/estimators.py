@@ -122,6 +122,8 @@ def train_networks(problem: Problem, choice: tuple[float, int] | None) -> Iterat
     Kingma and Ba 2015, Adam: A Method for Stochastic Optimization.
     """
     kind = _find_kind(neural_network, "MLP", problem)
+    # Steps are noisy by far more than single precision rounds.
+    problem = problem.read(lambda x: x.astype(np.float32))
     usual = {"hidden_layer_sizes": (HIDDEN_UNITS,), "n_iter_no_change": max(EPOCHS)}
     for penalty in PENALTIES if choice is None else choice[:1]:
         # Each stop starts from the one before, with Adam's sums begun anew.

@@ -5,6 +5,7 @@ Membership Inference Attacks From First Principles).
 """
 
 from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import repeat, starmap
 
@@ -16,16 +17,16 @@ from privpipe.attacks.statistics.intervals import Confidence, Interval
 from privpipe.protocols import BoolArray, FloatArray, IntArray
 
 
-def measure_exposure(
+def measure_exposures(
     truth: IntArray,
     ranking: FloatArray,
-    false_positive: float,
+    rates: Sequence[float],
     confidence: Confidence = intervals.USUAL,
     *,
     cells: IntArray | None = None,
     baseline: tuple[FloatArray, IntArray] | None = None,
-) -> Interval:
-    """True-positive rate at a false-positive rate, over all claims "this record is of class c".
+) -> list[Interval]:
+    """True-positive rates at false-positive rates, over all claims "this record is of class c".
 
     Every record is claimed for every class, most certainly where its ranking exceeds the class's
     median most. A claim of the true class is positive, any other negative; of two classes either
@@ -40,8 +41,8 @@ def measure_exposure(
     ranking : (n_records, n_classes)
         The larger, the likelier the class, on one scale but for an offset per class. Of two
         classes their difference counts.
-    false_positive
-        Share of negative claims that may be made.
+    rates
+        Shares of negative claims that may be made: claims are sorted once for all.
     confidence
         Level, and groups; numbers of claims of these become effective ones. Its seed orders ties.
     cells : (n_records,), optional
@@ -53,8 +54,8 @@ def measure_exposure(
 
     Returns
     -------
-    Interval
-        NaN where no cell holds two classes.
+    intervals
+        Of each rate; NaN where no cell holds two classes.
 
     Notes
     -----
@@ -77,21 +78,28 @@ def measure_exposure(
     --------
     >>> truth = np.arange(4000) % 2
     >>> sure = np.where(np.arange(4000) < 200, truth - 0.5, 0.0)
-    >>> found = measure_exposure(truth, np.column_stack([-sure, sure]), 0.001)
+    >>> [found] = measure_exposures(truth, np.column_stack([-sure, sure]), [0.001])
     >>> 0.045 < found.estimate < 0.055, found.lower > 0.03, found.upper < 0.07
     (True, True, True)
     """
     if len(np.unique(truth)) < 2:
-        return _find_nothing(confidence)
+        return [_find_nothing(confidence) for _ in rates]
     where = np.zeros(len(truth), np.int64) if cells is None else cells
-    claims = _rank_claims(truth, ranking, where, false_positive, confidence)
-    if not claims.weight[-1]:  # every cell holds one class alone
-        return _find_nothing(confidence)
+    ranked = _rank_claims(truth, ranking, where, rates, confidence)
+    if not ranked[0].weight[-1]:  # every cell holds one class alone
+        return [_find_nothing(confidence) for _ in rates]
     if baseline is None:
-        return confidence.find(claims.estimate, claims.limits, "ranks")
-    others = _rank_claims(truth, baseline[0], where, false_positive, confidence)
+        return [confidence.find(one.estimate, one.limits, "ranks") for one in ranked]
+    others = _rank_claims(truth, baseline[0], where, rates, confidence)
     groups = confidence.groups
     units = baseline[1] if groups is None else intervals.code_groups(groups, len(groups))[0]
+    return [_subtract(*both, units, confidence) for both in zip(ranked, others, strict=True)]
+
+
+def _subtract(
+    claims: "_Claims", others: "_Claims", units: IntArray, confidence: Confidence
+) -> Interval:
+    """What one rate is above another of the same records."""
     mine, theirs = (np.bincount(units, one.made) for one in (claims, others))
     varies = np.ptp(mine) > 0 and np.ptp(theirs) > 0
     alike = max(0.0, float(np.corrcoef(mine, theirs)[0, 1])) if varies else 0.0
@@ -117,7 +125,7 @@ def plan_null_exposure(
     n_records
         Test records, of classes of one size.
     n_classes, rate, level
-        As `measure_exposure`.
+        As `measure_exposures`.
     even
         Share of the negative claims that this many count as, where classes or cells are uneven.
     """
@@ -204,9 +212,13 @@ LEAST_NEAR = 20
 
 
 def _rank_claims(
-    truth: IntArray, ranking: FloatArray, cells: IntArray, allowed: float, confidence: Confidence
-) -> _Claims:
-    """All claims of records of at least two classes."""
+    truth: IntArray,
+    ranking: FloatArray,
+    cells: IntArray,
+    rates: Sequence[float],
+    confidence: Confidence,
+) -> list[_Claims]:
+    """All claims of records of at least two classes, at each rate."""
     n, k = ranking.shape
     if k == 2:
         margin = ranking[:, 1] - ranking[:, 0]
@@ -223,21 +235,27 @@ def _rank_claims(
     above = np.concatenate([[0], n - np.searchsorted(np.sort(place[is_true]), negative)])
     above = np.minimum(above, np.isfinite(centred[is_true]).sum())  # the others are not claimed
     weight = np.concatenate([[0.0], np.cumsum(shares)])
-    end = int(np.searchsorted(weight[1:], allowed + _ROUNDING, "right"))
     spread = np.concatenate([[0.0], np.cumsum(shares**2)])
-    made = place[is_true] > negative[min(end, len(negative) - 1)]
+    ends = np.searchsorted(weight[1:], np.array(rates) + _ROUNDING, "right").tolist()
+    made = [place[is_true] > negative[min(end, len(negative) - 1)] for end in ends]
     heaviest = float(shares.max(initial=0.0))
-    claims = _Claims(above, weight, spread, n, allowed, float(n), heaviest, made)
+    found = [
+        _Claims(above, weight, spread, n, allowed, float(n), heaviest, one)
+        for allowed, one in zip(rates, made, strict=True)
+    ]
     if confidence.groups is None:
-        return claims
+        return found
     codes, n_groups = intervals.code_groups(confidence.groups, n)
     subject = np.broadcast_to(codes[:, None], (n, k))[~is_true][order]
     joint = np.concatenate([[0.0], np.cumsum(shares * (2 * _sum_before(shares, subject) + shares))])
     # Records of one subject are alike: their claims come together.
-    near = min(max(LEAST_NEAR, end), len(negative))
-    heaviest = claims.heaviest * joint[near] / max(spread[near], np.finfo(float).tiny)
-    effective = intervals.plan_effective(made, codes, n_groups)
-    return replace(claims, spread=joint, real_positive=effective, heaviest=float(heaviest))
+    near = [min(max(LEAST_NEAR, end), len(negative)) for end in ends]
+    alike = [heaviest * joint[j] / max(spread[j], np.finfo(float).tiny) for j in near]
+    effective = [intervals.plan_effective(one, codes, n_groups) for one in made]
+    return [
+        replace(one, spread=joint, real_positive=real, heaviest=float(weighs))
+        for one, real, weighs in zip(found, effective, alike, strict=True)
+    ]
 
 
 def _sum_before(values: FloatArray, codes: IntArray) -> FloatArray:

@@ -18,7 +18,7 @@ from functools import partial
 import numpy as np
 
 from privpipe.attacks.statistics import intervals, roc
-from privpipe.attacks.statistics.exposure import measure_exposure
+from privpipe.attacks.statistics.exposure import measure_exposures
 from privpipe.protocols import BoolArray, FloatArray, IntArray
 
 EXPOSURES = {"tpr_at_0.001": 0.001, "tpr_at_0.01": 0.01}
@@ -318,20 +318,21 @@ def _measure_exposures(
     reference: ScoredAgainst,
 ) -> list[Score]:
     """True-positive rates, with their gains where cells of equal target are known."""
-    scores = []
-    for name, rate in EXPOSURES.items():
-        score = Score(name, measure_exposure(truth, ranking, rate, confidence, cells=folds), rate)
-        if (cells := reference.cells) is not None:
-            within = partial(measure_exposure, truth, ranking, rate, confidence, cells=cells)
-            if reference.partners is None or reference.exchanged is None:
-                gained = _shift(within(), rate)
-            else:
-                other = reference.exchanged[1]
-                other = other if other.ndim == 2 else np.column_stack([-other, other])
-                gained = within(baseline=(other, reference.pairs))
-            score = _add_gain(score, gained)
-        scores.append(score)
-    return scores
+    rates = list(EXPOSURES.values())
+    measure = partial(measure_exposures, truth, ranking, rates, confidence)
+    scores = [
+        Score(name, found, rate)
+        for (name, rate), found in zip(EXPOSURES.items(), measure(cells=folds), strict=True)
+    ]
+    if (cells := reference.cells) is None:
+        return scores
+    if reference.partners is None or reference.exchanged is None:
+        gains = [_shift(one, by) for one, by in zip(measure(cells=cells), rates, strict=True)]
+    else:
+        other = reference.exchanged[1]
+        other = other if other.ndim == 2 else np.column_stack([-other, other])
+        gains = measure(cells=cells, baseline=(other, reference.pairs))
+    return [_add_gain(*one) for one in zip(scores, gains, strict=True)]
 
 
 def measure_number_scores(

@@ -408,6 +408,12 @@ _BASELINES = WeakKeyDictionary()
 worker, and for the leaks that it plants in copies of the evidence."""
 
 
+_REFERENCES: WeakKeyDictionary[
+    coordinates.TrainingMatrix, dict[tuple[int, bytes], scoring.ScoredAgainst]
+] = WeakKeyDictionary()
+"""What that says of the records that judge, of each variable and these records."""
+
+
 def compare_to_desired(
     target: Target, splits: tuple[RecordSplit, ...], tests: tuple[IntArray, ...]
 ) -> scoring.ScoredAgainst:
@@ -416,13 +422,17 @@ def compare_to_desired(
     None where nothing is desired; of a target that reveals nothing records have cells all the same.
     Where partners have exchanged their releases one knows the target, and no more.
     """
-    known, folds = decide_by_desired(target, splits, tests), _number_folds(tests)
+    folds, rows, units = _number_folds(tests), np.concatenate(tests), target.units
     if (desired := target.evidence.sources.get("wanted")) is None:
-        return scoring.ScoredAgainst(known, folds)
-    rows, units = np.concatenate(tests), target.units
+        return scoring.ScoredAgainst(folds=folds)
+    held, key = _REFERENCES.setdefault(desired, {}), (target.position, rows.tobytes())
+    if key in held:
+        return held[key]
+    known = decide_by_desired(target, splits, tests)
     more = None if known is None else known[1], None if units is None else units[rows]
     cells = cut_cells(folds, desired.values[rows], *more)
-    return scoring.ScoredAgainst(known, folds, *cells, known)
+    held[key] = scoring.ScoredAgainst(known, folds, *cells, known)
+    return held[key]
 
 
 def decide_by_desired(

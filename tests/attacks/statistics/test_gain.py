@@ -8,7 +8,7 @@ import scipy
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.auxiliary import Auxiliary
-from privpipe.attacks.statistics.exposure import measure_exposure
+from privpipe.attacks.statistics.exposure import measure_exposures
 from privpipe.attacks.statistics.folds import cut_cells, deal_folds
 from privpipe.attacks.statistics.intervals import Confidence, measure_difference_interval
 from privpipe.attacks.statistics.roc import average_areas
@@ -86,12 +86,12 @@ def test_gain__of_noise_is_none_where_the_target_tells_the_secret(differ: int) -
         assert "gained beyond the target cannot be measured" in one.reason
 
 
-def test_measure_exposure__claims_no_record_of_a_cell_of_one_class() -> None:
+def test_measure_exposures__claims_no_record_of_a_cell_of_one_class() -> None:
     """All negative claims together weigh less than what is allowed: that is no leak of all."""
     truth = np.arange(4000) % 2
     cells = np.where(np.arange(4000) < 3980, truth, 2)
     ranking = np.random.default_rng(6).normal(size=(4000, 2))
-    found = measure_exposure(truth, ranking, 0.01, cells=cells)
+    [found] = measure_exposures(truth, ranking, [0.01], cells=cells)
     assert found.estimate <= 20 / 4000
     assert found.upper < 0.02
 

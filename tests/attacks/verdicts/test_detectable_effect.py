@@ -45,7 +45,7 @@ def test_measure_evenness__plans_the_limits_of_random_rankings(law: str) -> None
         ranking = rng.normal(size=(N_RECORDS, k))
         moved = roc.average_areas(z, ranking, cells)[1]
         spreads.append(k / (k - 1) * np.sqrt(moved @ moved))
-        uppers.append(exposure.measure_exposure(z, ranking, 0.01, cells=cells).upper)
+        uppers.append(exposure.measure_exposures(z, ranking, [0.01], cells=cells)[0].upper)
         even.append(measure_evenness(y, z))
     areas, claims = np.mean(even, axis=0)
     n_alike = areas * N_RECORDS

@@ -11,7 +11,7 @@ from scipy import stats
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.auxiliary import Auxiliary
-from privpipe.attacks.statistics.exposure import measure_exposure
+from privpipe.attacks.statistics.exposure import measure_exposures
 from privpipe.attacks.statistics.intervals import Confidence, Interval, measure_hits_interval
 from privpipe.attacks.statistics.roc import orient_ranking
 from privpipe.attacks.statistics.scores import Score, measure_class_scores, measure_number_scores
@@ -153,7 +153,7 @@ def test_measure_attacks__of_few_records_seldom_accuses_what_the_target_reveals(
 
 @pytest.mark.parametrize(("share", "n_classes"), [(0.0, 2), (0.02, 2), (0.02, 5)])
 @pytest.mark.parametrize("false_positive", [0.001, 0.01])
-def test_measure_exposure__covers(share: float, n_classes: int, false_positive: float) -> None:
+def test_measure_exposures__covers(share: float, n_classes: int, false_positive: float) -> None:
     missed = 0
     for seed in range(200):
         random = np.random.default_rng(seed)
@@ -161,7 +161,7 @@ def test_measure_exposure__covers(share: float, n_classes: int, false_positive: 
         ranking = random.normal(size=(1500, n_classes))
         known = random.random(1500) < share
         ranking[known] += 1000.0 * (2 * np.eye(n_classes)[truth[known]] - 1)
-        found = measure_exposure(truth, ranking, false_positive, Confidence(0.9))
+        [found] = measure_exposures(truth, ranking, [false_positive], Confidence(0.9))
         # The false alarms are all among those not known.
         actual = share + (1 - share) * false_positive / (1 - share)
         missed += not found.lower <= actual <= found.upper
@@ -169,7 +169,7 @@ def test_measure_exposure__covers(share: float, n_classes: int, false_positive: 
 
 
 @pytest.mark.parametrize("size", [1, 3])
-def test_measure_exposure__of_a_rare_class_accuses_no_noise(size: int) -> None:
+def test_measure_exposures__of_a_rare_class_accuses_no_noise(size: int) -> None:
     """A wrong claim of 180 records weighs more than the rate: half of all audits said "leaks"."""
     random, found = np.random.default_rng(5), []
     for _ in range(60):
@@ -178,12 +178,12 @@ def test_measure_exposure__of_a_rare_class_accuses_no_noise(size: int) -> None:
         said = random.normal(size=len(secret))[groups] + 0.3 * random.normal(size=len(groups))
         known = Confidence(0.99, groups=groups if size > 1 else None)
         ranking = np.column_stack([-said, said])
-        found.append(measure_exposure(secret[groups], ranking, 0.001, known))
+        found += measure_exposures(secret[groups], ranking, [0.001], known)
     assert sum(one.lower > 0.001 for one in found) <= 2
     assert all(one.upper > 0.001 for one in found)
 
 
-def test_measure_exposure__of_uneven_classes_is_the_false_positive_rate_where_nothing_shows() -> (
+def test_measure_exposures__of_uneven_classes_is_the_false_positive_rate_where_nothing_shows() -> (
     None
 ):
     found = []
@@ -193,20 +193,20 @@ def test_measure_exposure__of_uneven_classes_is_the_false_positive_rate_where_no
         # Calibrated noise: the larger class is claimed with more certainty.
         said = random.normal(size=4000) ** 3 - 2
         ranking = np.column_stack([-said, said])
-        found.append(measure_exposure(truth, ranking, 0.01).estimate)
+        found.append(measure_exposures(truth, ranking, [0.01])[0].estimate)
     assert np.mean(found) == pytest.approx(0.01, abs=0.002)
-    constant = measure_exposure(truth, np.zeros((4000, 2)), 0.01)
+    [constant] = measure_exposures(truth, np.zeros((4000, 2)), [0.01])
     assert constant.lower < 0.01 < constant.upper < 0.03
 
 
-def test_measure_exposure__of_subjects_is_wider() -> None:
+def test_measure_exposures__of_subjects_is_wider() -> None:
     random = np.random.default_rng(3)
     groups = np.repeat(np.arange(50), 40)
     truth = np.repeat(random.integers(0, 2, 50), 40)
     known = np.repeat(random.random(50) < 0.1, 40)
     said = np.where(known, 9.0 * (2 * truth - 1), random.normal(size=2000))
-    measure = partial(measure_exposure, truth, np.column_stack([-said, said]), 0.01)
-    plain, grouped = measure(), measure(Confidence(groups=groups))
+    measure = partial(measure_exposures, truth, np.column_stack([-said, said]), [0.01])
+    [plain], [grouped] = measure(), measure(Confidence(groups=groups))
     assert grouped.estimate == plain.estimate
     assert grouped.upper - grouped.lower > 2 * (plain.upper - plain.lower)
 
