@@ -29,7 +29,7 @@ from tornado.routing import Matcher, Rule, RuleRouter
 from tornado.template import Template
 
 from privpipe.cluster.workers.certificates import is_loopback
-from privpipe.cluster.workers.processes import prepare_process
+from privpipe.cluster.workers.processes import NoSpans, prepare_process
 from privpipe.cluster.workers.progress import PLUGIN, Progress, ShowProgress
 from privpipe.errors import ClusterError, OptionError, PrivpipeError
 
@@ -175,6 +175,7 @@ class GuardedScheduler(Scheduler):
     def start_http_server(self, *args: Any, **kwargs: Any) -> None:
         """Serve, with the guard before everything that Dask and Bokeh add to the server."""
         super().start_http_server(*args, **kwargs)  # type: ignore[no-untyped-call]
+        self.extensions["spans"] = NoSpans(self)
         guard_pages(self)
         # No request is handled before this returns: it runs on the thread of the event loop.
         rule = Rule(_BelowPath(self._guarded_prefix), self.http_application)
@@ -186,6 +187,7 @@ class PagelessScheduler(Scheduler):
 
     def start_http_server(self, *args: Any, **kwargs: Any) -> None:
         """Listen to no one."""
+        self.extensions["spans"] = NoSpans(self)
 
 
 class PagelessWorker(Worker):
@@ -223,6 +225,7 @@ def prepare_server(server: Any) -> None:
             close_pages(server)
         else:
             guard_pages(server)
+            server.extensions["spans"] = NoSpans(server)
     except PrivpipeError as error:
         sys.stderr.write(f"error[{error.code}]: {error}\n")
         sys.stderr.flush()
