@@ -10,6 +10,7 @@ from privpipe.cluster.workers.progress import PromiseCollector
 from privpipe.errors import ClusterError, PrivpipeError
 from privpipe.pipeline.operations import prefect_server
 from privpipe.pipeline.operations import promised_releases as promises
+from privpipe.pipeline.operations.deployment_file import Deployment
 from privpipe.pipeline.runs.configuration_file import read_time
 from privpipe.pipeline.runs.watch import export_gauges
 from privpipe.report.console import say
@@ -89,7 +90,8 @@ def _end_promise(name: str, now: datetime) -> dict[str, Any]:
         problem = f"The server has the deployment {name!r}, and starts its runs when they are due."
         remedy = f"Remove it first: prefect deployment delete FLOW/{name}."
         raise ClusterError(problem, remedy=remedy, code="deployed")
-    promises.end_promise(name, now)
+    config = promises.read_ledger(name)[-1]["config"]  # what was promised before stays promised
+    promises.note_promises([Deployment(name, "", "", "", config, ())], now)
     say(f"ended    nothing is promised of {name} from {now:%Y-%m-%dT%H:%M:%SZ} on")
     return {"deployment": name, "ended": now.isoformat()}
 

@@ -171,11 +171,11 @@ class GuardedScheduler(Scheduler):
             raise ValueError("the path must not be guessed")
         self._guarded_prefix = http_prefix
         super().__init__(http_prefix=http_prefix, **options)
+        self.extensions["spans"] = NoSpans(self)
 
     def start_http_server(self, *args: Any, **kwargs: Any) -> None:
         """Serve, with the guard before everything that Dask and Bokeh add to the server."""
         super().start_http_server(*args, **kwargs)  # type: ignore[no-untyped-call]
-        self.extensions["spans"] = NoSpans(self)
         guard_pages(self)
         # No request is handled before this returns: it runs on the thread of the event loop.
         rule = Rule(_BelowPath(self._guarded_prefix), self.http_application)
@@ -185,9 +185,12 @@ class GuardedScheduler(Scheduler):
 class PagelessScheduler(Scheduler):
     """A scheduler that serves no pages."""
 
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.extensions["spans"] = NoSpans(self)
+
     def start_http_server(self, *args: Any, **kwargs: Any) -> None:
         """Listen to no one."""
-        self.extensions["spans"] = NoSpans(self)
 
 
 class PagelessWorker(Worker):

@@ -84,12 +84,6 @@ def note_promises(deployments: Sequence[Deployment], now: datetime) -> None:
             write_file(_ledger(one.name), json.dumps(content, indent=1))
 
 
-def end_promise(name: str, now: datetime) -> None:
-    """Promise nothing from now on of a deployment; what was promised before stays promised."""
-    config = read_ledger(name)[-1]["config"]
-    note_promises([Deployment(name, "", "", "", config, ())], now)
-
-
 def list_due(name: str, since: datetime | None, now: datetime) -> list[tuple[datetime, str]]:
     """Logical times that a deployment promised until now, each with its configuration.
 
