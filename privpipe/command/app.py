@@ -426,6 +426,7 @@ def gaps(
     deployment: str = Argument(help="Name of a deployment, as release."),
     since: str = _text("First logical time (ISO 8601); default: since it was first deployed."),
     fill: bool = _flag("--fill", "Queue a run for each that is missing or failed, in order."),
+    end: bool = _flag("--end", "Promise nothing from now on of a name that is deployed no more."),
 ) -> None:
     """List releases that a deployment's schedule promised and that are not there, with reasons."""
 

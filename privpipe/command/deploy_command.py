@@ -57,9 +57,11 @@ def deploy_command(path: str) -> dict[str, Any]:
         # Prefect 3.8 deletes the runs to come and makes them anew a moment later: what became due
         # in between has none.
         if any(active for *_, active in one.schedules):
-            due, waiting = list_due(one.name, begun, datetime.now(UTC)), list_waiting(one.name)
+            now = datetime.now(UTC)
+            due, waiting = list_due(one.name, begun, now), list_waiting(one.name)
             if missed := [time for time, _ in due if time not in waiting]:
                 start_runs(one.name, missed)
+            _make_runs(f"{one.flow}/{one.name}", now)
         when = ", ".join(f"{cron} {zone}" for cron, zone, active in one.schedules if active)
         say(f"deployed {one.flow}/{one.name}  {when or 'on request'}")
     for automation in automations:
@@ -108,6 +110,20 @@ def _deploy(path: str) -> None:
         problem = f"Prefect did not take {path}: {said[-1] if said else 'no reason given'}."
         remedy = "Check that the server answers: `privpipe doctor`."
         raise ClusterError(problem, remedy=remedy, code="not-deployed")
+
+
+def _make_runs(name: str, since: datetime) -> None:
+    """Have the server make the runs to come, of what is due from then on.
+
+    Its own loops do so after 5 s, or after a minute where it is busy, and never of what became due
+    before. They know these runs again, and make none twice.
+    """
+    from prefect.client.orchestration import get_client
+
+    with prefect_server.blaming_prefect(), get_client(sync_client=True) as client:
+        place = {"id": client.read_deployment_by_name(name).id}
+        body = {"start_time": since.isoformat()}
+        client.request("POST", "/deployments/{id}/schedule", path_params=place, json=body)
 
 
 def _replace_automation(automation: dict[str, Any]) -> None:

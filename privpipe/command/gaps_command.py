@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -9,6 +10,7 @@ from privpipe.cluster.workers.progress import PromiseCollector
 from privpipe.errors import ClusterError, PrivpipeError
 from privpipe.pipeline.operations import prefect_server
 from privpipe.pipeline.operations import promised_releases as promises
+from privpipe.pipeline.operations.deployment_file import Deployment
 from privpipe.pipeline.runs.configuration_file import read_time
 from privpipe.pipeline.runs.watch import export_gauges
 from privpipe.report.console import say
@@ -17,7 +19,7 @@ PAGE = 200
 """Runs of a deployment that the server names at once."""
 
 
-def gaps_command(deployment: str, since: str, fill: bool) -> dict[str, Any]:
+def gaps_command(deployment: str, since: str, fill: bool, end: bool = False) -> dict[str, Any]:
     """Say what became of each promised release; with `fill` start those that are not there.
 
     Parameters
@@ -29,16 +31,21 @@ def gaps_command(deployment: str, since: str, fill: bool) -> dict[str, Any]:
     fill
         In the order of their times, in the queue of the deployment. What was refused is not started
         again: whoever changes the limits or approves it knows.
+    end
+        Promise nothing from now on, as of the old name of a deployment that was renamed.
 
     Raises
     ------
     OptionError
         If nothing was promised.
     ClusterError
-        If there are gaps, and they are not to be filled.
+        If there are gaps, and they are not to be filled; if a promise is to end of a deployment
+        that the server still has.
     """
     prefect_server.prepare_prefect()
     now = datetime.now(UTC)
+    if end:
+        return _end_promise(deployment, now)
     due = promises.list_due(deployment, read_time(since) if since else None, now)
     found = list(promises.judge_promises(due, list_waiting(deployment), now))
     counts = Counter(one.outcome for one in found)
@@ -51,13 +58,20 @@ def gaps_command(deployment: str, since: str, fill: bool) -> dict[str, Any]:
     newest = promises.find_newest(found, due[-1][1]) if due else 0.0
     begun = datetime.fromisoformat(promises.read_ledger(deployment)[0]["since"]).timestamp()
     export_gauges(PromiseCollector(deployment, whole, newest or begun), promised=deployment)
+    remedy = f"`privpipe gaps {deployment} --fill` makes what is missing or failed."
+    with suppress(PrivpipeError):  # no server that answers: said above
+        if promises.read_ledger(deployment)[-1]["schedules"] and not find_deployments(deployment):
+            remedy = f"The server has no deployment {deployment!r}. Renamed or removed: `privpipe "
+            remedy += f"gaps {deployment} --end` ends its promise. Lost: `privpipe deploy`."
+            if fill or not gaps:
+                say(remedy)
     absent = [one.time for one in gaps if one.outcome != "refused"]
     filled = start_runs(deployment, absent) if fill else []
     if gaps and not fill:
         raise ClusterError(
             f"{len(gaps)} of {len(found)} promised releases of {deployment} are not there; the "
             f"first is that of {gaps[0].time:%Y-%m-%dT%H:%M:%SZ}, {gaps[0].outcome}.",
-            remedy=f"`privpipe gaps {deployment} --fill` makes what is missing or failed.",
+            remedy=remedy,
             code="gaps",
         )
     return {
@@ -67,6 +81,36 @@ def gaps_command(deployment: str, since: str, fill: bool) -> dict[str, Any]:
         ],
         "filled": filled,
     }
+
+
+def _end_promise(name: str, now: datetime) -> dict[str, Any]:
+    """Promise nothing more of a deployment that the server does not have."""
+    promises.list_due(name, now, now)
+    if find_deployments(name):
+        problem = f"The server has the deployment {name!r}, and starts its runs when they are due."
+        remedy = f"Remove it first: prefect deployment delete FLOW/{name}."
+        raise ClusterError(problem, remedy=remedy, code="deployed")
+    config = promises.read_ledger(name)[-1]["config"]  # what was promised before stays promised
+    promises.note_promises([Deployment(name, "", "", "", config, ())], now)
+    say(f"ended    nothing is promised of {name} from {now:%Y-%m-%dT%H:%M:%SZ} on")
+    return {"deployment": name, "ended": now.isoformat()}
+
+
+def find_deployments(name: str) -> list[Any]:
+    """Those of the server with a name, of whatever flow.
+
+    Raises
+    ------
+    ClusterError
+        If no server answers.
+    """
+    from prefect.client.orchestration import get_client
+    from prefect.client.schemas.filters import DeploymentFilter
+
+    prefect_server.check_server()
+    named = DeploymentFilter.model_validate({"name": {"any_": [name]}})
+    with prefect_server.blaming_prefect(), get_client(sync_client=True) as client:
+        return list(client.read_deployments(deployment_filter=named))
 
 
 def list_waiting(name: str) -> dict[datetime, str]:
@@ -104,17 +148,14 @@ def list_waiting(name: str) -> dict[datetime, str]:
 def start_runs(name: str, due: Sequence[datetime]) -> list[str]:
     """Start a run for each logical time, the earliest first; of growing releases for the last."""
     from prefect.client.orchestration import get_client
-    from prefect.client.schemas.filters import DeploymentFilter
 
     times = [f"{time:%Y-%m-%dT%H:%M:%SZ}" for time in due]
-    prefect_server.check_server()
+    found = find_deployments(name)
+    if len(found) != 1:
+        problem = f"The server has {len(found)} deployments {name!r}."
+        raise ClusterError(problem, remedy="Run `privpipe deploy`, or remove the other one.")
+    [deployment] = found
     with prefect_server.blaming_prefect(), get_client(sync_client=True) as client:
-        named = DeploymentFilter.model_validate({"name": {"any_": [name]}})
-        found = client.read_deployments(deployment_filter=named)
-        if len(found) != 1:
-            problem = f"The server has {len(found)} deployments {name!r}."
-            raise ClusterError(problem, remedy="Run `privpipe deploy`, or remove the other one.")
-        [deployment] = found
         if deployment.flow_id and "incremental" in (deployment.tags or ()):
             times = times[-1:]  # one run takes all partitions up to its time
         for time in times:

@@ -38,7 +38,7 @@ from privpipe.store.releases.incremental_release import IncrementalState, Part
 from privpipe.store.releases.lazy_release import open_release
 from tests.bench.cluster_jobs import JobBench, Spent
 from tests.bench.deployed_cluster import deployed_cluster, s3_server
-from tests.bench.long_runs import measure_scheduler, measure_workers
+from tests.bench.long_runs import measure_scheduler, measure_tasks, measure_workers
 from tests.bench.run_starts import measure_run_starts
 from tests.operations.increments import append, configure, release
 
@@ -79,6 +79,7 @@ def run(small: bool = False) -> list[Row]:
             rows += measure_stores(folder, 200)
             rows += measure_workers(folder / "workers", 20 * 2**30)
             rows += measure_scheduler(folder / "scheduler", 10_000)
+            rows += measure_tasks(folder / "tasks", 50_000)
     return rows
 
 

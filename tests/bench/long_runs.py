@@ -1,4 +1,4 @@
-"""Memory of long cleaning runs on deployed processes: workers over bytes, a scheduler over chunks.
+"""Memory of long runs on deployed processes: workers over bytes, a scheduler over chunks and tasks.
 
 The source is made of few chunks with many names; a part of the release is written as always, and
 what is finished is emptied at once, so that as many bytes can go through as are asked for. Whether
@@ -8,6 +8,7 @@ and compile what they need.
 
 from __future__ import annotations
 
+import gc
 import os
 import pickle
 import threading
@@ -16,9 +17,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import psutil
 from distributed import Client
+from distributed.spans import SpansSchedulerExtension
 
 from privpipe.cluster.executors.dask_executor import DaskExecutor
 from privpipe.cluster.passes.cleaning_pass import clean_collection
@@ -33,7 +37,7 @@ from tests.bench.cluster_jobs import JobBench
 from tests.bench.deployed_cluster import deployed_cluster
 from tests.bench.stores import CHUNK_ROWS
 
-__all__ = ["measure_scheduler", "measure_workers"]
+__all__ = ["measure_scheduler", "measure_tasks", "measure_workers"]
 
 Row = tuple[str, float, str, str, float, float]
 MIB = 2**20
@@ -113,6 +117,61 @@ def measure_scheduler(folder: Path, n_chunks: int, chunk_rows: int = 16) -> list
         ("scheduler at the end", whole, "MiB", "second tenth", watched.peaks[1] / MIB,
          watched.peaks[-1] / watched.peaks[1]),
     ]  # fmt: skip
+
+
+RUN_TASKS = 4_096
+"""Tasks of a run: a pass has no more."""
+
+
+def measure_tasks(folder: Path, n_tasks: int) -> list[Row]:
+    """What scheduler and workers keep of each task that is gone: slopes of their own memory.
+
+    By least squares over many short runs, without the first fifth. The reference is the same
+    scheduler with what Dask notes by itself, for a fifth as many tasks.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with deployed_cluster(folder, 2) as options, connect(options) as client:
+        client.wait_for_workers(2, timeout=120)
+        ours = run_tasks(client, n_tasks)
+        client.run_on_scheduler(note_spans)
+        theirs, _ = fit_slope(run_tasks(client, n_tasks // 5), 0)
+    rows: list[Row] = []
+    for number, name in enumerate(("scheduler", "two workers")):
+        slope, error = fit_slope(ours, number)
+        rows += [(f"{name}, {n_tasks:,} tasks", slope, "B/task", "its error", error, slope / error)]
+    return [*rows, ("scheduler as Dask has it", theirs, "B/task", "ours", rows[0][1], np.nan)]
+
+
+def run_tasks(client: Client, n_tasks: int) -> list[tuple[int, int, int]]:
+    """Tasks done, own memory of the scheduler and of all workers, looked at twenty-five times."""
+    found, done = list[tuple[int, int, int]](), 0
+    while done < n_tasks:
+        executor = DaskExecutor(client)
+        some = ((f"{n:06d}", (n,)) for n in range(min(RUN_TASKS, n_tasks - done)))
+        for _ in executor.map_tasks(abs, some, prefix="clean_chunk"):
+            done += 1
+            if done % max(n_tasks // 25, 1) == 0:
+                own = client.run_on_scheduler(measure_own)
+                found.append((done, own, sum(client.run(measure_own).values())))
+    return found
+
+
+def fit_slope(found: Sequence[tuple[int, int, int]], which: int) -> tuple[float, float]:
+    """Bytes per task and their standard error."""
+    kept = np.array(found[len(found) // 5 :], dtype=float)
+    line, covariance = np.polyfit(kept[:, 0], kept[:, 1 + which], 1, cov=True)
+    return float(line[0]), float(covariance[0, 0] ** 0.5)
+
+
+def measure_own() -> int:
+    """Bytes that only the process has in which this is called."""
+    gc.collect()
+    return int(psutil.Process().memory_full_info().uss)
+
+
+def note_spans(dask_scheduler: Any) -> None:
+    """What Dask has by itself."""
+    dask_scheduler.extensions["spans"] = SpansSchedulerExtension(dask_scheduler)
 
 
 def clean(bench: JobBench, client: Client, n_chunks: int, watched: Watched) -> float:

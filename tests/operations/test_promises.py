@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from privpipe.command import gaps_command as command
 from privpipe.command.gaps_command import gaps_command
 from privpipe.errors import (
     ClusterError,
@@ -198,3 +199,42 @@ def test_promises__last_until_another_takes_their_place(
     (tmp_path / "account.promises" / "release.json").write_text('{"format_version": 1, "pro')
     with pytest.raises(FormatError, match=r"release\.json is damaged"):
         list_due("release", None, BEGIN)
+
+
+def test_gaps__of_a_name_that_is_deployed_no_more_say_so_and_end_when_asked(
+    nightly: Deployment,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    deployed: list[str] = ["release"]
+    monkeypatch.setattr(command, "find_deployments", lambda _: deployed)
+    monkeypatch.setattr(command, "list_waiting", lambda _: {})
+    monkeypatch.setattr(command.prefect_server, "prepare_prefect", lambda: None)
+    with pytest.raises(OptionError, match="Nothing is promised"):
+        gaps_command("release", "", False, end=True)
+    note_promises([nightly], datetime.now(UTC) - timedelta(days=3))
+    with pytest.raises(ClusterError) as found:
+        gaps_command("release", "", False)
+    assert found.value.remedy.startswith("`privpipe gaps release --fill`")
+    # While it runs under its name, no gap of it may become silent.
+    with pytest.raises(ClusterError, match="has the deployment 'release'") as found:
+        gaps_command("release", "", False, end=True)
+    assert (found.value.code, len(read_ledger("release"))) == ("deployed", 1)
+    deployed.clear()
+    with pytest.raises(ClusterError) as found:
+        gaps_command("release", "", False)
+    assert "`privpipe gaps release --end` ends its promise" in found.value.remedy
+    later = (datetime.now(UTC) + timedelta(days=1)).isoformat()
+    capsys.readouterr()
+    gaps_command("release", later, False)  # no gap, and the name is gone all the same
+    assert "gaps release --end" in capsys.readouterr().out
+    for _ in range(2):  # the second time there is nothing to end
+        gaps_command("release", "", False, end=True)
+    assert [len(one["schedules"]) for one in read_ledger("release")] == [1, 0]
+    # What was missed before is a gap, and nothing is promised from there on.
+    now = datetime.now(UTC)
+    assert list_due("release", None, now) == list_due("release", None, now + timedelta(days=100))
+    with pytest.raises(ClusterError) as found:
+        gaps_command("release", "", False)
+    assert found.value.remedy.startswith("`privpipe gaps release --fill`")

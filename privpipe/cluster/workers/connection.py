@@ -25,7 +25,7 @@ from distributed import Client, Nanny, Security, SpecCluster, TimeoutError, Work
 
 from privpipe.cluster.workers import certificates, progress
 from privpipe.cluster.workers import dashboard as dashboards
-from privpipe.cluster.workers.processes import SETTINGS, prepare_forking, start_managed
+from privpipe.cluster.workers.processes import SETTINGS, prepare_forking, start_managed, trim_names
 from privpipe.errors import ClusterError, OptionError
 
 # Those that change bits or formats; others may differ between driver and workers.
@@ -136,6 +136,10 @@ class PrepareWorker(WorkerPlugin):
 
         os.umask(0o077)
         use_one_thread()
+
+    def transition(self, *args: Any, **kwargs: Any) -> None:
+        """Called for each change of a task."""
+        trim_names()
 
 
 @contextmanager

@@ -29,7 +29,7 @@ from tornado.routing import Matcher, Rule, RuleRouter
 from tornado.template import Template
 
 from privpipe.cluster.workers.certificates import is_loopback
-from privpipe.cluster.workers.processes import prepare_process
+from privpipe.cluster.workers.processes import NoSpans, prepare_process
 from privpipe.cluster.workers.progress import PLUGIN, Progress, ShowProgress
 from privpipe.errors import ClusterError, OptionError, PrivpipeError
 
@@ -171,6 +171,7 @@ class GuardedScheduler(Scheduler):
             raise ValueError("the path must not be guessed")
         self._guarded_prefix = http_prefix
         super().__init__(http_prefix=http_prefix, **options)
+        self.extensions["spans"] = NoSpans(self)
 
     def start_http_server(self, *args: Any, **kwargs: Any) -> None:
         """Serve, with the guard before everything that Dask and Bokeh add to the server."""
@@ -183,6 +184,10 @@ class GuardedScheduler(Scheduler):
 
 class PagelessScheduler(Scheduler):
     """A scheduler that serves no pages."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.extensions["spans"] = NoSpans(self)
 
     def start_http_server(self, *args: Any, **kwargs: Any) -> None:
         """Listen to no one."""
@@ -223,6 +228,7 @@ def prepare_server(server: Any) -> None:
             close_pages(server)
         else:
             guard_pages(server)
+            server.extensions["spans"] = NoSpans(server)
     except PrivpipeError as error:
         sys.stderr.write(f"error[{error.code}]: {error}\n")
         sys.stderr.flush()

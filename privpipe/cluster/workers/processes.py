@@ -28,6 +28,8 @@ from typing import Any, NamedTuple
 
 import dask
 import yaml
+from dask.utils import key_split
+from distributed.spans import SpansSchedulerExtension
 from distributed.utils import get_mp_context
 
 from privpipe.errors import ClusterError
@@ -57,6 +59,8 @@ SETTINGS = {
     # Of its newest thousand graphs a scheduler keeps each call, three times: it grew by 4 KiB
     # per task, many times what travels. Its own developers read them.
     "distributed.admin.low-level-log-length": 100,
+    # Two samples a second, of an hour by default: every process grew by 5 MB meanwhile.
+    "distributed.admin.system-monitor.log-length": 600,
 }
 """Of scheduler and workers, local or deployed."""
 
@@ -84,13 +88,9 @@ def describe_configuration(folder: str) -> dict[str, Any]:
     """Dask's configuration with the certificates of a folder."""
     text = Path(__file__).with_name("dask.yaml").read_text("utf-8")
     found = _name_folder(yaml.safe_load(text), folder)
-    found["distributed"] |= {
-        "nanny": {"pre-spawn-environ": dict(WORKER_ENVIRONMENT)},
-        "admin": {
-            "tick": {"interval": SETTINGS["distributed.admin.tick.interval"]},
-            "low-level-log-length": SETTINGS["distributed.admin.low-level-log-length"],
-        },
-    }
+    found["distributed"]["nanny"] = {"pre-spawn-environ": dict(WORKER_ENVIRONMENT)}
+    admin = {name: value for name, value in SETTINGS.items() if ".admin." in name}
+    dask.config.set(admin, config=found)  # at once, and for good outside of a `with`
     return dict(found)
 
 
@@ -107,6 +107,33 @@ def write_configuration(folder: str | Path) -> Path:
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
         yaml.safe_dump(describe_configuration(str(place)), file, sort_keys=False)
     return path
+
+
+MOST_NAMES = 1_000
+"""Tasks whose names a process has split at once."""
+
+
+def trim_names() -> None:
+    """Empty Dask's cache of the names of tasks: it takes 100,000, and each is new to it."""
+    if key_split.cache_info().currsize >= MOST_NAMES:
+        key_split.cache_clear()
+
+
+class NoSpans(SpansSchedulerExtension):
+    """Notes nothing of tasks that are gone, in the place of Dask's own.
+
+    That one keeps a line for each submission for as long as the scheduler lives, and a span of each
+    time that all tasks were done. It cannot be left out: heartbeats of workers name it. A scheduler
+    gets this one before a client knows it.
+    """
+
+    def observe_tasks(self, *args: Any, **kwargs: Any) -> dict[Any, Any]:
+        """Called for each submission."""
+        trim_names()
+        return {}
+
+    def heartbeat(self, *args: Any) -> None:
+        """Called with what a worker measured of spans; the scheduler has the sums as well."""
 
 
 def prepare_process(*, is_worker: bool) -> None:

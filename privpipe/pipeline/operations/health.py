@@ -233,7 +233,8 @@ def check_deployed(path: str, automations: str) -> Iterator[Finding]:
     for deployment in deployment_file.read_deployments(path):
         yield _compare(deployment, by_name.pop(deployment.name, {}), path)
     for name in (name for name, item in by_name.items() if "privpipe" in item.get("tags", ())):
-        remedy = f"Remove it: prefect deployment delete FLOW/{name}; or name it in the file again."
+        remedy = f"Remove it: prefect deployment delete FLOW/{name}, then privpipe gaps {name} "
+        remedy += "--end; or name it in the file again."
         yield weigh("deployment", f"{name} runs on, and is not in {path}", remedy, fails=False)
     watching = {item["name"] for item in _list(url, "/automations/filter") if item["enabled"]}
     for name in (item["name"] for item in deployment_file.read_automations(automations)):
