@@ -56,11 +56,18 @@ class MinimaxOptions(adversary_rounds.FilterTraining):
     max_iterations: adversary_rounds.Iterations = 10
     start: Literal["auto", "zero", "least_squares", "privacy_lds", "rand"] = "auto"
     """auto: zero in the reduced form, Privacy LDS otherwise."""
-    starts: int = Field(default=1, ge=1)
-    """Descents, with the iterations of so many: a third of them from start, from the targets' own
-    filter, from closed forms, and from random filters. Of 1,000 records or more each leaves out a
-    fifth. The one whose Phi is least on all, those that it left out included, resumes with all, for
-    the iterations that are left."""
+    starts: int | None = Field(default=None, ge=1)
+    """Descents, with the iterations of so many: a third of them, ten at most, from start, from the
+    targets' own filter, from one with a larger ridge, from closed forms, and from random filters.
+    Of 1,000 records or more each leaves out a fifth. The one whose Phi is least on all, those that
+    it left out included, resumes with all, for the iterations that are left. Default: four where a
+    table of at most 50,000 numbers is trained against logistic adversaries, from no set start; one
+    otherwise."""
+
+    @property
+    def may_choose_starts(self) -> bool:
+        """Whether nothing that is set names one descent; drawn adversaries have a Phi each."""
+        return self.start == "auto" and self.solver == "quasi_newton" and not self.draws_features
 
     def check(self, schema: ShardSchema) -> None:
         """Raise OptionError or InputError if tasks, width or start do not suit the records."""
@@ -165,23 +172,27 @@ def fit_minimax_filter(
             given, shards, family, against, start, lower, **more
         )
 
+    is_small = earlier is None and moments.count * len(moments.mean) <= SMALL
+    n_starts = options.starts or (FOUR if is_small and options.may_choose_starts else 1)
     candidates: list[FloatArray] = [] if earlier is None else [_resume(earlier, family, centre)]
-    for kind, seed in _list_starts(options, reduced)[len(candidates) :]:
+    for kind, seed in _list_starts(options, reduced, n_starts)[len(candidates) :]:
         start = np.zeros(family.n_parameters)
         start[: family.n_weights] = _find_start(kind, seed, options, tasks, moments, width)
         candidates.append(start)
     chosen = candidates[0]
-    if several := options.starts > 1:
+    if several := n_starts > 1:
         most = options.max_iterations
-        short = replace(options, max_iterations=min(most, max(FEWEST, -(-most // SHORT))))
-        with suppress(ConvergenceError):  # other starts may be solved
-            targets = [task for task in tasks if task.weight > 0]
-            candidates.insert(1, descend(chosen, short, targets)[0].parameters)
+        short = replace(options, max_iterations=min(most, LONGEST, max(FEWEST, -(-most // SHORT))))
+        paths = [(short, [task for task in tasks if task.weight > 0]), _smooth(short, tasks)]
+        for place, (given, against) in enumerate(paths[: n_starts - 1], start=1):
+            rough = replace(given, inner_tolerance=max(given.inner_tolerance, ROUGH))
+            with suppress(ConvergenceError):  # other starts may be solved
+                candidates.insert(place, descend(chosen, rough, against)[0].parameters)
         held_out = HELD_OUT if moments.count * HELD_OUT >= JUDGES else 0.0
         judge = partial(descend, given=short, against=tasks, held_out=held_out)
         chosen = choose_start(candidates, judge)
-        spent = options.starts * short.max_iterations
-        options = replace(options, max_iterations=max(most, options.starts * most - spent))
+        spent = n_starts * short.max_iterations
+        options = replace(options, max_iterations=max(most, n_starts * most - spent))
     resumes = several or earlier is not None
     found, adversaries, record = descend(chosen, options, tasks, resumes=resumes)
     weights, offset = family.split(found.parameters)
@@ -214,21 +225,39 @@ JUDGES = 200
 """Records that judge, at least; of fewer a filter that had learned least was the best."""
 
 
-SHORT, FEWEST = 3, 3
-"""What divides the iterations of descents of which one resumes, and the fewest of them."""
+SHORT, FEWEST, LONGEST = 3, 3, 10
+"""What divides the iterations of descents of which one resumes; the fewest and most of them."""
+FOUR, SMALL = 4, 50_000
+"""Starts where none are set and records times features are so many at most: a second or two."""
+SMOOTH, ROUGH = 1e-3, 1e-4
+"""Ridge, and tolerance in nats, of descents that only lead to a start."""
 
 
-def _list_starts(options: MinimaxOptions, reduced: bool) -> list[tuple[str, int]]:
-    """Kind and seed of every start: what is set, then closed forms, then random filters.
+def _smooth(
+    options: MinimaxOptions, tasks: Sequence[planning.Task]
+) -> tuple[MinimaxOptions, list[planning.Task]]:
+    """Options and tasks with a larger ridge, against logistic adversaries alone.
 
-    One fewer where there are several: what the targets alone would take is another.
+    With a small ridge Phi of classes that are all but separable has kinks, between which descents
+    end. With a larger one it has few minima, and below the best of them lies a good one of Phi.
+    """
+    ridge = max(options.regularisation, SMOOTH)
+    smooth = replace(options, regularisation=ridge, adversary=("logistic",))
+    # Of the reduced form the filter is the head.
+    return smooth, [t if t.is_fixed else replace(t, ridge=max(t.ridge, SMOOTH)) for t in tasks]
+
+
+def _list_starts(options: MinimaxOptions, reduced: bool, n_starts: int) -> list[tuple[str, int]]:
+    """Kind and seed of every start: what is set, then of the targets, closed forms, random filters.
+
+    Up to two fewer: what the targets alone would take, and a larger ridge, are others.
     """
     usual = "zero" if reduced else "privacy_lds"
     first = usual if options.start == "auto" else options.start
-    kinds = [first, *(k for k in ("least_squares", "privacy_lds") if k != first)]
-    kinds += ["targets", "rand"] * options.starts
+    kinds = [first, "targets", *(k for k in ("least_squares", "privacy_lds") if k != first)]
+    kinds += ["rand", "targets"] * n_starts
     # Every random filter is another one, also where the start that is set is random.
-    return [(kind, options.seed + j) for j, kind in enumerate(kinds[: max(1, options.starts - 1)])]
+    return [(kind, options.seed + j) for j, kind in enumerate(kinds[: max(1, n_starts - 2)])]
 
 
 def choose_start(
