@@ -57,12 +57,12 @@ class MinimaxOptions(adversary_rounds.FilterTraining):
     start: Literal["auto", "zero", "least_squares", "privacy_lds", "rand"] = "auto"
     """auto: zero in the reduced form, Privacy LDS otherwise."""
     starts: int | None = Field(default=None, ge=1)
-    """Descents, with the iterations of so many: a third of them, ten at most, from start, from the
-    targets' own filter, from one with a larger ridge, from closed forms, and from random filters.
-    Of 1,000 records or more each leaves out a fifth. The one whose Phi is least on all, those that
-    it left out included, resumes with all, for the iterations that are left. Default: four where a
-    table of at most 50,000 numbers is trained against logistic adversaries, from no set start; one
-    otherwise."""
+    """Descents, with the iterations of so many. The first is that of a single start. A third of the
+    iterations, six at most, are from the targets' own filter, from ends with a larger ridge, from
+    closed forms, and from random filters. Of 1,000 records or more each of these leaves out a
+    fifth. The one whose Phi is least on all, those that it left out included, resumes with all, for
+    the iterations that are left; the lower end counts. Default: four for at most 50,000 numbers
+    against logistic adversaries, unless start or an earlier filter is given; one otherwise."""
 
     @property
     def may_choose_starts(self) -> bool:
@@ -172,29 +172,43 @@ def fit_minimax_filter(
             given, shards, family, against, start, lower, **more
         )
 
-    is_small = earlier is None and moments.count * len(moments.mean) <= SMALL
-    n_starts = options.starts or (FOUR if is_small and options.may_choose_starts else 1)
-    candidates: list[FloatArray] = [] if earlier is None else [_resume(earlier, family, centre)]
-    for kind, seed in _list_starts(options, reduced, n_starts)[len(candidates) :]:
+    def begin(kind: str, seed: int) -> FloatArray:
         start = np.zeros(family.n_parameters)
         start[: family.n_weights] = _find_start(kind, seed, options, tasks, moments, width)
-        candidates.append(start)
-    chosen = candidates[0]
-    if several := n_starts > 1:
+        return start
+
+    is_small = earlier is None and moments.count * len(moments.mean) <= SMALL
+    n_starts = options.starts or (FOUR if is_small and options.may_choose_starts else 1)
+    listed = _list_starts(options, reduced, n_starts)
+    first = begin(*listed[0]) if earlier is None else _resume(earlier, family, centre)
+    ends: list[tuple[Descent, Any, Mapping[str, Any]]] = []
+    try:
+        ends.append(descend(first, options, tasks, resumes=earlier is not None))
+    except ConvergenceError as error:  # another start may be solved
+        failure = error
+    if n_starts > 1:
         most = options.max_iterations
         short = replace(options, max_iterations=min(most, LONGEST, max(FEWEST, -(-most // SHORT))))
-        paths = [(short, [task for task in tasks if task.weight > 0]), _smooth(short, tasks)]
-        for place, (given, against) in enumerate(paths[: n_starts - 1], start=1):
-            rough = replace(given, inner_tolerance=max(given.inner_tolerance, ROUGH))
+        starts = [first, *(begin(*one) for one in listed[1:])]
+        leads: list[tuple[FloatArray, MinimaxOptions, Sequence[planning.Task]]] = [
+            (first, short, [task for task in tasks if task.weight > 0]),
+            *((one, *_smooth(short, tasks, at)) for one, at in zip(starts, SMOOTH, strict=False)),
+        ]
+        candidates = starts[len(SMOOTH) :]
+        for lead in leads[: n_starts - 1]:
             with suppress(ConvergenceError):  # other starts may be solved
-                candidates.insert(place, descend(chosen, rough, against)[0].parameters)
+                candidates.append(descend(*lead)[0].parameters)
         held_out = HELD_OUT if moments.count * HELD_OUT >= JUDGES else 0.0
         judge = partial(descend, given=short, against=tasks, held_out=held_out)
-        chosen = choose_start(candidates, judge)
-        spent = n_starts * short.max_iterations
-        options = replace(options, max_iterations=max(most, n_starts * most - spent))
-    resumes = several or earlier is not None
-    found, adversaries, record = descend(chosen, options, tasks, resumes=resumes)
+        left = (n_starts - 1) * (most - short.max_iterations)
+        long = replace(options, max_iterations=max(most, left))
+        with suppress(ConvergenceError):
+            if candidates:
+                ends.append(descend(choose_start(candidates, judge), long, tasks, resumes=True))
+    if not ends:
+        raise failure
+    # The first descent is the one that a single start has: several end no higher.
+    found, adversaries, record = min(ends, key=lambda end: float(end[0].history[:, 1].min()))
     weights, offset = family.split(found.parameters)
     return MinimaxFilter(
         method=options.name,
@@ -225,37 +239,41 @@ JUDGES = 200
 """Records that judge, at least; of fewer a filter that had learned least was the best."""
 
 
-SHORT, FEWEST, LONGEST = 3, 3, 10
+SHORT, FEWEST, LONGEST = 3, 3, 6
 """What divides the iterations of descents of which one resumes; the fewest and most of them."""
 FOUR, SMALL = 4, 50_000
 """Starts where none are set and records times features are so many at most: a second or two."""
-SMOOTH, ROUGH = 1e-3, 1e-4
-"""Ridge, and tolerance in nats, of descents that only lead to a start."""
+SMOOTH = (1e-3, 1e-3, 1e-2)
+"""Ridges of descents that only lead to a start: from the first, of the targets, a random one."""
+ROUGH = 1e-4
+"""Accuracy of their inner problems, in nats."""
 
 
 def _smooth(
-    options: MinimaxOptions, tasks: Sequence[planning.Task]
+    options: MinimaxOptions, tasks: Sequence[planning.Task], ridge: float
 ) -> tuple[MinimaxOptions, list[planning.Task]]:
     """Options and tasks with a larger ridge, against logistic adversaries alone.
 
-    With a small ridge Phi of classes that are all but separable has kinks, between which descents
-    end. With a larger one it has few minima, and below the best of them lies a good one of Phi.
+    With a small ridge Phi of classes that are all but separable has kinks, and descents end in one.
+    With a larger one it has fewer, and from its minimum another descent ends lower.
     """
-    ridge = max(options.regularisation, SMOOTH)
-    smooth = replace(options, regularisation=ridge, adversary=("logistic",))
+    larger = max(options.regularisation, ridge)
+    rough = max(options.inner_tolerance, ROUGH)
+    smooth = replace(options, regularisation=larger, adversary=("logistic",), inner_tolerance=rough)
     # Of the reduced form the filter is the head.
-    return smooth, [t if t.is_fixed else replace(t, ridge=max(t.ridge, SMOOTH)) for t in tasks]
+    return smooth, [t if t.is_fixed else replace(t, ridge=max(t.ridge, ridge)) for t in tasks]
 
 
 def _list_starts(options: MinimaxOptions, reduced: bool, n_starts: int) -> list[tuple[str, int]]:
-    """Kind and seed of every start: what is set, then of the targets, closed forms, random filters.
+    """Kind and seed of every start: what is set, two to be smoothed, closed forms, random filters.
 
-    Up to two fewer: what the targets alone would take, and a larger ridge, are others.
+    What the targets alone would take, and the first one smoothed, come to these.
     """
     usual = "zero" if reduced else "privacy_lds"
     first = usual if options.start == "auto" else options.start
-    kinds = [first, "targets", *(k for k in ("least_squares", "privacy_lds") if k != first)]
-    kinds += ["rand", "targets"] * n_starts
+    kinds = [first, "targets", "rand"][: max(1, n_starts - 2)]
+    kinds += [k for k in ("least_squares", "privacy_lds") if k != first]
+    kinds += ["targets", "rand"] * n_starts
     # Every random filter is another one, also where the start that is set is random.
     return [(kind, options.seed + j) for j, kind in enumerate(kinds[: max(1, n_starts - 2)])]
 
