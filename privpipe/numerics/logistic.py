@@ -5,11 +5,14 @@ are written in an orthonormal zero-sum basis, so that K classes have K - 1 score
 curvature is not singular; a ridge on V is the ridge on the K columns of the usual form.
 """
 
-from functools import cache, reduce
+from functools import cache, lru_cache, reduce
 
 import numpy as np
 
 from privpipe.protocols import FloatArray, IntArray
+
+SMALL = 64
+"""Rows of a matrix up to which its upper triangle is remembered."""
 
 
 @cache
@@ -97,7 +100,7 @@ def sum_softmax_curvature(inputs: FloatArray, shares: FloatArray, basis: FloatAr
     m = basis.shape[1]
     if m == 1:  # two classes: one weight per record
         return np.asarray(inputs.T @ (2.0 * shares[:, :1] * shares[:, 1:] * inputs))
-    left, right = np.triu_indices(p)
+    left, right = _find_upper(p)
     pairs = (inputs[:, left] * inputs[:, right]).T @ shares
     by_class = np.empty((p, p, len(basis)))
     by_class[left, right] = by_class[right, left] = pairs
@@ -179,9 +182,20 @@ def measure_entropy(counts: FloatArray | IntArray) -> float:
     return float(-(share * np.log(share)).sum())
 
 
+@lru_cache(maxsize=8)
+def _remember_upper(size: int) -> tuple[IntArray, IntArray]:
+    left, right = np.triu_indices(size)
+    return left, right
+
+
+def _find_upper(size: int) -> tuple[IntArray, IntArray]:
+    # Of few records they took a tenth of a fit; of large ones they are memory.
+    return _remember_upper(size) if size <= SMALL else np.triu_indices(size)
+
+
 def pack_symmetric(matrix: FloatArray) -> FloatArray:
     """Upper triangle of a symmetric matrix as a vector, half the bytes to send."""
-    return np.asarray(matrix[np.triu_indices(len(matrix))])
+    return np.asarray(matrix[_find_upper(len(matrix))])
 
 
 def unpack_symmetric(packed: FloatArray) -> FloatArray:
@@ -193,6 +207,6 @@ def unpack_symmetric(packed: FloatArray) -> FloatArray:
     """
     size = int((np.sqrt(8 * len(packed) + 1) - 1) // 2)
     matrix = np.empty((size, size))
-    left, right = np.triu_indices(size)
+    left, right = _find_upper(size)
     matrix[left, right] = matrix[right, left] = packed
     return matrix

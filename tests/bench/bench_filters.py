@@ -50,9 +50,10 @@ def compare_starts(seed: int, n: int, n_starts: int) -> list[Row]:
     """Share of problems whose Phi is within 1 % (or .01 nats) of the best of many starts.
 
     The best is of one start and of random ones, each with all iterations. Processor times are of
-    all problems together.
+    all problems together. Of 111 problems that chose nothing .973 +- .015 of the default fits do,
+    of fits with one start .757 +- .041.
     """
-    near: dict[int, list[bool]] = {k: [] for k in (1, 2, 5, 8)}
+    near: dict[int | None, list[bool]] = {k: [] for k in (1, None, 5, 8)}
     spent = dict.fromkeys(near, 0.0)
     for one in range(n):
         records, options = draw_odd_problem(10_000 * seed + one)
@@ -76,8 +77,8 @@ def compare_starts(seed: int, n: int, n_starts: int) -> list[Row]:
     for k, share in shares.items():
         times = spent[k] / spent[1]
         rows += [
-            (f"{name}, {k} starts", share, "share", "bar", 0.98, share / 0.98),
-            (f"processor time, {k} starts", spent[k], "s", "of one", spent[1], times),
+            (f"{name}, {k or 'default'} starts", share, "share", "bar", 0.98, share / 0.98),
+            (f"processor time, {k or 'default'} starts", spent[k], "s", "of one", spent[1], times),
         ]
     return rows
 

@@ -128,9 +128,12 @@ def _jitter(matrix: FloatArray) -> FloatArray:
 
 
 def _solve_positive(matrix: FloatArray, slope: FloatArray) -> FloatArray:
-    # Not sl.solve, which warns of outputs that are nothing but zeros.
-    factor = sl.cho_factor(matrix, lower=True, check_finite=False)
-    return np.asarray(sl.cho_solve(factor, slope, check_finite=False))
+    # Not sl.solve, which warns of outputs that are nothing but zeros; nor sl.cho_factor, whose
+    # checks take longer than the factor of a small head.
+    factor, refused = sl.lapack.dpotrf(matrix, lower=True, clean=False)
+    if refused:
+        raise np.linalg.LinAlgError
+    return np.asarray(sl.lapack.dpotrs(factor, slope, lower=True)[0])
 
 
 class HeadSolver:
@@ -338,7 +341,8 @@ class HeadSolver:
             return _solve_positive(self._block, slope)
         # Böhning's bound is the same block for every score: the Hessian is ordered score by
         # score.
-        bound = np.kron(np.eye(slope.shape[1]), self._block)
+        n_scores = slope.shape[1]
+        bound = self._block if n_scores == 1 else np.kron(np.eye(n_scores), self._block)
         # Where every record is predicted with certainty, rounding is all that a Hessian holds.
         for least in ROUNDING:
             matrix = self._hessian + max(damping, least) * bound

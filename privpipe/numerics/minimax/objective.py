@@ -260,7 +260,7 @@ class MinimaxObjective:
             tuple(map(heads.get, every)),
             tuple(wants.get(t) if t in live else None for t in every),
             with_gradient,
-            np.where(np.isin(every, tasks), self.weights, 0.0),
+            np.array([self.weights[t] if t in tasks else 0.0 for t in every]),
             tuple(map(directions.get, every)) if directions else (),
         )
         counts, losses, gradient, *rest = sums = self.query(question)

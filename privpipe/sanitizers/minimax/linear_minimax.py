@@ -56,11 +56,18 @@ class MinimaxOptions(adversary_rounds.FilterTraining):
     max_iterations: adversary_rounds.Iterations = 10
     start: Literal["auto", "zero", "least_squares", "privacy_lds", "rand"] = "auto"
     """auto: zero in the reduced form, Privacy LDS otherwise."""
-    starts: int = Field(default=1, ge=1)
-    """Descents, with the iterations of so many: a third of them from start, from the targets' own
-    filter, from closed forms, and from random filters. Of 1,000 records or more each leaves out a
+    starts: int | None = Field(default=None, ge=1)
+    """Descents, with the iterations of so many. The first is that of a single start. A third of the
+    iterations, six at most, are from the targets' own filter, from ends with a larger ridge, from
+    closed forms, and from random filters. Of 1,000 records or more each of these leaves out a
     fifth. The one whose Phi is least on all, those that it left out included, resumes with all, for
-    the iterations that are left."""
+    the iterations that are left; the lower end counts. Default: four for at most 50,000 numbers
+    against logistic adversaries, unless start or an earlier filter is given; one otherwise."""
+
+    @property
+    def may_choose_starts(self) -> bool:
+        """Whether nothing that is set names one descent; drawn adversaries have a Phi each."""
+        return self.start == "auto" and self.solver == "quasi_newton" and not self.draws_features
 
     def check(self, schema: ShardSchema) -> None:
         """Raise OptionError or InputError if tasks, width or start do not suit the records."""
@@ -165,25 +172,43 @@ def fit_minimax_filter(
             given, shards, family, against, start, lower, **more
         )
 
-    candidates: list[FloatArray] = [] if earlier is None else [_resume(earlier, family, centre)]
-    for kind, seed in _list_starts(options, reduced)[len(candidates) :]:
+    def begin(kind: str, seed: int) -> FloatArray:
         start = np.zeros(family.n_parameters)
         start[: family.n_weights] = _find_start(kind, seed, options, tasks, moments, width)
-        candidates.append(start)
-    chosen = candidates[0]
-    if several := options.starts > 1:
+        return start
+
+    is_small = earlier is None and moments.count * len(moments.mean) <= SMALL
+    n_starts = options.starts or (FOUR if is_small and options.may_choose_starts else 1)
+    listed = _list_starts(options, reduced, n_starts)
+    first = begin(*listed[0]) if earlier is None else _resume(earlier, family, centre)
+    ends: list[tuple[Descent, Any, Mapping[str, Any]]] = []
+    try:
+        ends.append(descend(first, options, tasks, resumes=earlier is not None))
+    except ConvergenceError as error:  # another start may be solved
+        failure = error
+    if n_starts > 1:
         most = options.max_iterations
-        short = replace(options, max_iterations=min(most, max(FEWEST, -(-most // SHORT))))
-        with suppress(ConvergenceError):  # other starts may be solved
-            targets = [task for task in tasks if task.weight > 0]
-            candidates.insert(1, descend(chosen, short, targets)[0].parameters)
+        short = replace(options, max_iterations=min(most, LONGEST, max(FEWEST, -(-most // SHORT))))
+        starts = [first, *(begin(*one) for one in listed[1:])]
+        leads: list[tuple[FloatArray, MinimaxOptions, Sequence[planning.Task]]] = [
+            (first, short, [task for task in tasks if task.weight > 0]),
+            *((one, *_smooth(short, tasks, at)) for one, at in zip(starts, SMOOTH, strict=False)),
+        ]
+        candidates = starts[len(SMOOTH) :]
+        for lead in leads[: n_starts - 1]:
+            with suppress(ConvergenceError):  # other starts may be solved
+                candidates.append(descend(*lead)[0].parameters)
         held_out = HELD_OUT if moments.count * HELD_OUT >= JUDGES else 0.0
         judge = partial(descend, given=short, against=tasks, held_out=held_out)
-        chosen = choose_start(candidates, judge)
-        spent = options.starts * short.max_iterations
-        options = replace(options, max_iterations=max(most, options.starts * most - spent))
-    resumes = several or earlier is not None
-    found, adversaries, record = descend(chosen, options, tasks, resumes=resumes)
+        left = (n_starts - 1) * (most - short.max_iterations)
+        long = replace(options, max_iterations=max(most, left))
+        with suppress(ConvergenceError):
+            if candidates:
+                ends.append(descend(choose_start(candidates, judge), long, tasks, resumes=True))
+    if not ends:
+        raise failure
+    # The first descent is the one that a single start has: several end no higher.
+    found, adversaries, record = min(ends, key=lambda end: float(end[0].history[:, 1].min()))
     weights, offset = family.split(found.parameters)
     return MinimaxFilter(
         method=options.name,
@@ -214,21 +239,43 @@ JUDGES = 200
 """Records that judge, at least; of fewer a filter that had learned least was the best."""
 
 
-SHORT, FEWEST = 3, 3
-"""What divides the iterations of descents of which one resumes, and the fewest of them."""
+SHORT, FEWEST, LONGEST = 3, 3, 6
+"""What divides the iterations of descents of which one resumes; the fewest and most of them."""
+FOUR, SMALL = 4, 50_000
+"""Starts where none are set and records times features are so many at most: a second or two."""
+SMOOTH = (1e-3, 1e-3, 1e-2)
+"""Ridges of descents that only lead to a start: from the first, of the targets, a random one."""
+ROUGH = 1e-4
+"""Accuracy of their inner problems, in nats."""
 
 
-def _list_starts(options: MinimaxOptions, reduced: bool) -> list[tuple[str, int]]:
-    """Kind and seed of every start: what is set, then closed forms, then random filters.
+def _smooth(
+    options: MinimaxOptions, tasks: Sequence[planning.Task], ridge: float
+) -> tuple[MinimaxOptions, list[planning.Task]]:
+    """Options and tasks with a larger ridge, against logistic adversaries alone.
 
-    One fewer where there are several: what the targets alone would take is another.
+    With a small ridge Phi of classes that are all but separable has kinks, and descents end in one.
+    With a larger one it has fewer, and from its minimum another descent ends lower.
+    """
+    larger = max(options.regularisation, ridge)
+    rough = max(options.inner_tolerance, ROUGH)
+    smooth = replace(options, regularisation=larger, adversary=("logistic",), inner_tolerance=rough)
+    # Of the reduced form the filter is the head.
+    return smooth, [t if t.is_fixed else replace(t, ridge=max(t.ridge, ridge)) for t in tasks]
+
+
+def _list_starts(options: MinimaxOptions, reduced: bool, n_starts: int) -> list[tuple[str, int]]:
+    """Kind and seed of every start: what is set, two to be smoothed, closed forms, random filters.
+
+    What the targets alone would take, and the first one smoothed, come to these.
     """
     usual = "zero" if reduced else "privacy_lds"
     first = usual if options.start == "auto" else options.start
-    kinds = [first, *(k for k in ("least_squares", "privacy_lds") if k != first)]
-    kinds += ["targets", "rand"] * options.starts
+    kinds = [first, "targets", "rand"][: max(1, n_starts - 2)]
+    kinds += [k for k in ("least_squares", "privacy_lds") if k != first]
+    kinds += ["targets", "rand"] * n_starts
     # Every random filter is another one, also where the start that is set is random.
-    return [(kind, options.seed + j) for j, kind in enumerate(kinds[: max(1, options.starts - 1)])]
+    return [(kind, options.seed + j) for j, kind in enumerate(kinds[: max(1, n_starts - 2)])]
 
 
 def choose_start(

@@ -58,7 +58,9 @@ def spread(width: int, seed: int, n: int = 300) -> tuple[np.ndarray, Records]:
 def test_fit__of_separable_classes_takes_tens_of_rounds_an_iteration() -> None:
     """Steps damped by factors of thirty took 200 rounds and solved nothing; products 4,000."""
     _, records = spread(40, 3)
-    options = MinimaxOptions(n_filtered=40, regularisation=1e-9, max_iterations=2, tolerance=0.0)
+    options = MinimaxOptions(
+        n_filtered=40, regularisation=1e-9, max_iterations=2, tolerance=0.0, starts=1
+    )
     fitted = fit_minimax_filter(records, options)
     assert fitted.stopped == "iterations"
     assert np.diff(fitted.history[:, fitted.history_columns.index("rounds")]).max() < 400
@@ -324,6 +326,29 @@ def test_starts__several_are_far_below_the_best_of_many_random_ones(
     options.pop("adversary", None)
     fitted = fit_minimax_filter(records, MinimaxOptions(**options, starts=n))
     assert fitted.history[:, 1].min() < best - 0.01 * max(1.0, abs(best))
+
+
+@pytest.mark.parametrize(("seed", "one"), [(5_000_018, -1.061), (5_000_020, -0.291)])
+def test_starts__a_small_fit_has_four_unless_one_is_named(seed: int, one: float) -> None:
+    """By default it ended where one descent does, above eleven of twenty random ones."""
+    records, options = draw_odd_problem(seed)
+    options.pop("adversary", None)
+    named, default = (
+        fit_minimax_filter(records, MinimaxOptions(**options | more)).history[:, 1].min()
+        for more in ({"starts": 1}, {})
+    )
+    assert abs(named - one) < 1e-3
+    assert default < one - 0.009
+
+
+def test_starts__of_a_table_that_is_not_small_or_a_start_that_is_named_are_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    records, options = draw_odd_problem(5_000_020)
+    named = fit_minimax_filter(records, MinimaxOptions(**options, start="privacy_lds"))
+    monkeypatch.setattr("privpipe.sanitizers.minimax.linear_minimax.SMALL", 10)
+    large = fit_minimax_filter(records, MinimaxOptions(**options))
+    assert np.array_equal(named.history, large.history)
 
 
 def test_starts__the_filter_of_the_targets_alone_is_the_second() -> None:

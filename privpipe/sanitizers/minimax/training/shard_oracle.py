@@ -57,10 +57,13 @@ class ShardRound(NamedTuple):
         """
         question, family = self.question, resident.family
         wants_gradient = question.gradient
-        sums = [
-            _TaskSums(replace(resident.tasks[one.task], lift=one.lift, pool=one.pool), question, t)
-            for t, one in enumerate(self.tasks)
+        tasks = [
+            replace(resident.tasks[one.task], lift=one.lift, pool=one.pool)
+            if one.lift or one.pool
+            else resident.tasks[one.task]
+            for one in self.tasks
         ]
+        sums = [_TaskSums(task, question, t) for t, task in enumerate(tasks)]
         # Losses of fixed heads are summed where the gradient is, once: they need no trial head.
         live = [
             one
