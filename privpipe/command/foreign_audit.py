@@ -54,25 +54,21 @@ def audit_foreign(
     sample = draw_rows(read_table(released), unaligned_release.MOST_SAMPLED)
     retained = [measure_retained_target(members, sample, controls, name) for name in desired]
     folder = f"{released.rstrip('/')}.audit"
-    _write(folder, report, retained)
-    say(say_unaligned(report), tabulate(describe_attacks(report)))
-    say(f"report   {shown(join(folder, 'report.html'))}")
-    if report.verdict != "safe":
-        raise GateError(
-            say_unaligned(report),
-            remedy=f"See {shown(folder)}/report.html. A release of other records, with more noise "
-            "or fewer columns, may pass; unproven needs more records in RAW and --holdout.",
-            code="foreign-release",
-        )
-    return {"verdict": report.verdict, "report": shown(folder)}
-
-
-def _write(
-    folder: str, report: unaligned_release.UnalignedReport, retained: Sequence[dict[str, Any]]
-) -> None:
     findings = json.loads(report.to_json()) | {"format_version": 1, "target": retained}
     screen, sections = screen_unaligned(report, retained)
     about: dict[str, Any] = {"verdict": report.verdict, "version": version("privpipe")}
     page = render_page("Release of another tool", sections, screen=screen, **about)
     write_file(join(folder, "audit.json"), json.dumps(findings, indent=1))
     write_file(join(folder, "report.html"), page)
+    say(say_unaligned(report), tabulate(describe_attacks(report)))
+    say(f"report   {shown(join(folder, 'report.html'))}")
+    if report.verdict != "safe":
+        hint = f"Drop what are row numbers: {', '.join(report.undecided)}. "
+        raise GateError(
+            say_unaligned(report),
+            remedy=f"{hint if report.undecided else ''}See {shown(folder)}/report.html. A release "
+            "of other records, with more noise or fewer columns, may pass; unproven needs more "
+            "records in RAW and --holdout.",
+            code="foreign-release",
+        )
+    return {"verdict": report.verdict, "report": shown(folder)}

@@ -22,7 +22,6 @@ def say_unaligned(report: Any) -> str:
 
 def describe_attacks(report: Any) -> list[dict[str, str]]:
     """A row for each attack, the worst first."""
-    order = {"leaks": 0, "unproven": 1, "safe": 2}
     return [
         {
             "attack": f"{one.attack} {one.column}".strip(),
@@ -32,7 +31,7 @@ def describe_attacks(report: Any) -> list[dict[str, str]]:
             "excess": format_limits(one.members - one.controls, one.lower, one.upper),
             "allowed": format_number(one.allowed),
         }
-        for one in sorted(report.attacks, key=lambda a: (order[a.verdict], -a.lower))
+        for one in sorted(report.attacks, key=lambda a: (list(WORDS).index(a.verdict), -a.lower))
     ]
 
 
@@ -44,8 +43,7 @@ def screen_unaligned(
         IntervalRow(f"{a.attack} {a.column}".strip(), "of-release", excess, a.lower, a.upper)
         for a, excess in ((one, one.members - one.controls) for one in report.attacks)
     ]
-    text = "Excess of each attack on members over controls."
-    drawing = draw_intervals(rows, allowed=None, description=text)
+    drawing = draw_intervals(rows, allowed=None, description="Excess on members over controls.")
     screen = FirstScreen(
         say_unaligned(report),
         say("unaligned_released", report=report),
@@ -54,7 +52,11 @@ def screen_unaligned(
         else "No one: do not rely on it.",
         (
             *(f"{name}: not in the release; what else reveals it." for name in report.unread),
-            "Columns that the raw records do not have under the same name.",
+            *(
+                f"{name}: keys of persons, or row numbers of two tables?"
+                for name in report.undecided
+            ),
+            "Columns of the release that no column of the raw records is like.",
             "What the whole population has in common, which controls reveal as well.",
             "This release together with others.",
         ),

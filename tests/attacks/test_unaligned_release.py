@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 
@@ -11,6 +12,8 @@ import pytest
 
 from privpipe.attacks.threats import unaligned_release
 from privpipe.attacks.threats.unaligned_release import (
+    Excess,
+    UnalignedReport,
     attack_unaligned,
     choose_column,
     draw_rows,
@@ -104,6 +107,99 @@ def test_attack_unaligned__finds_a_copy_however_it_is_written(kind: str) -> None
     assert report.unread == ()
 
 
+def draw_wide(seed: int, n: int = 500) -> pd.DataFrame:
+    """Independent columns: a key, a date, five categories and numbers."""
+    rng = np.random.default_rng(seed)
+    columns = {f"x{k}": rng.normal(size=n) for k in range(6)}
+    columns |= {f"k{k}": rng.choice(list("abcdefgh"), n) for k in range(6)}
+    days = pd.to_timedelta(rng.integers(0, 25_000, n), unit="D")
+    columns["born"] = (pd.Timestamp("1940-01-01") + days).strftime("%Y-%m-%d")
+    return pd.DataFrame(columns | {"id": rng.integers(10**6) * 10**7 + rng.permutation(10**6)[:n]})
+
+
+def hash_key(value: int) -> str:
+    return hashlib.sha256(str(value).encode()).hexdigest()
+
+
+COPIED = {
+    "one number": lambda raw: {"x3": raw["x3"]},
+    "one number in float32": lambda raw: {"x3": raw["x3"].astype(np.float32)},
+    "one number with little noise": lambda raw: {"x3": raw["x3"] + 1e-5 * raw["x4"]},
+    "two numbers with noise": lambda raw: {n: raw[n] + 3e-3 * raw["x4"] for n in ("x1", "x2")},
+    "five categories": lambda raw: {f"k{k}": " " + raw[f"k{k}"].str.upper() for k in range(5)},
+    "dates as timestamps": lambda raw: {"born": pd.to_datetime(raw["born"])},
+    "dates of a zone": lambda raw: {"born": pd.to_datetime(raw["born"]).dt.tz_localize("UTC")},
+    "dates as dates": lambda raw: {"born": pd.to_datetime(raw["born"]).dt.date},
+    "German dates": lambda raw: {"born": pd.to_datetime(raw["born"]).dt.strftime("%d.%m.%Y")},
+    "American dates": lambda raw: {"born": pd.to_datetime(raw["born"]).dt.strftime("%m/%d/%Y")},
+    "keys": lambda raw: {"id": raw["id"]},
+    "keys as text": lambda raw: {"id": raw["id"].map("{:016d}".format)},
+    "keys as hashes": lambda raw: {"id": raw["id"].map(hash_key)},
+    "under another name": lambda raw: {"shown": raw["x5"]},
+}
+
+
+@pytest.mark.parametrize("kind", COPIED)
+def test_attack_unaligned__finds_few_copied_columns_among_independent_ones(kind: str) -> None:
+    """Each of these was called safe: in the distance by all columns a copied one drowns."""
+    raw, controls, made = (draw_wide(seed) for seed in range(3))
+    if "date" in kind:  # what is released is of one kind
+        made["born"] = ""
+    made = made.assign(**COPIED[kind](raw)).sample(frac=1, random_state=3)
+    report = attack_unaligned(raw, controls, lambda: [made], confidential=["x0"])
+    assert report.verdict == "leaks"
+    assert any(one.column.startswith("by ") for one in report.attacks if one.verdict == "leaks")
+
+
+@pytest.mark.parametrize(("rows", "keys"), [(500, ("id",)), (99, ())])
+def test_report__is_not_safe_of_undecided_keys_or_a_few_rows(
+    rows: int, keys: tuple[str, ...]
+) -> None:
+    one = Excess("linkage", "", 0.0, 0.0, 0.0, 0.0, 0.1, 0.1)
+    assert UnalignedReport((one,), 500, 500, 500, ("x",), ()).verdict == "safe"
+    assert UnalignedReport((one,), 500, 500, rows, ("x",), (), (), keys).verdict == "unproven"
+
+
+def number_rows(rows: pd.DataFrame, first: int = 0, seed: int = 3) -> pd.DataFrame:
+    numbered = rows.assign(id=first + np.arange(len(rows)))
+    return numbered.sample(frac=1, random_state=seed, ignore_index=True)
+
+
+@pytest.mark.parametrize("first", [0, 500])
+@pytest.mark.parametrize("is_text", [False, True])
+def test_attack_unaligned__takes_a_number_alone_for_no_link_and_not_for_safe(
+    first: int, is_text: bool
+) -> None:
+    tables = [number_rows(draw_wide(k), first if k == 1 else 0, k) for k in range(3)]
+    if is_text and first == 0:
+        tables = [table.assign(id="P" + table["id"].astype(str)) for table in tables]
+    raw, controls, made = tables
+    report = attack_unaligned(raw, controls, lambda: [made], confidential=["x0"])
+    assert report.undecided == ("id",)
+    assert report.verdict == "unproven"
+    assert not [one for one in report.attacks if one.verdict == "leaks"]
+
+
+@pytest.mark.parametrize("first", [0, 500])
+def test_attack_unaligned__links_by_row_numbers_that_other_columns_confirm(first: int) -> None:
+    raw, controls, made = (draw_wide(k) for k in range(3))
+    made["k1"] = raw["k1"]
+    raw, made, controls = number_rows(raw), number_rows(made), number_rows(controls, first)
+    report = attack_unaligned(raw, controls, lambda: [made], confidential=["x0"])
+    assert report.verdict == "leaks"
+
+
+def test_attack_unaligned__calls_few_rows_leaks_or_nothing() -> None:
+    """A hundred copies in fifteen thousand are less than a hundredth of the members."""
+    raw, controls = draw_people(12_000, 0), draw_people(12_000, 1)
+    columns = ["age", "weight", "steps", "rate"]
+    made = raw[columns][:110]
+    report = attack_unaligned(raw[columns], controls[columns], lambda: [made], confidential=[])
+    assert report.verdict == "leaks"
+    few = attack_unaligned(raw[columns], controls[columns], lambda: [made[:9]], confidential=[])
+    assert few.verdict == "unproven"
+
+
 @pytest.mark.parametrize("kind", ["numbers", "categories", "intervals", "copies"])
 def test_look_up__finds_the_nearest_of_all_rows_though_most_are_left_out(
     kind: str, monkeypatch: pytest.MonkeyPatch
@@ -118,11 +214,10 @@ def test_look_up__finds_the_nearest_of_all_rows_though_most_are_left_out(
     elif kind == "copies":  # of one row without end, and of known rows far on
         made = pd.concat([made[:1]] * 5_000 + [made[:3_000], known], ignore_index=True)
     columns = {name: choose_column(known[name], made[name]) for name in known}
-    compared = {name: one for name, one in columns.items() if one is not None}
+    compared = {name: one for name, one in columns.items() if not one.is_text}
     batches = [made[k : k + 2_048] for k in range(0, len(made), 2_048)]
     views = {"": list(compared)} | {"income": [n for n in compared if n != "income"]}
-    found = unaligned_release._look_up(known, lambda: batches, compared, views, ())
-    assert found.n_released == len(made)
+    found = unaligned_release._look_up(known, lambda: batches, compared, views)
     for view, names in views.items():
         mine = {name: compared[name] for name in names}
         x, (z, half) = (
@@ -132,12 +227,12 @@ def test_look_up__finds_the_nearest_of_all_rows_though_most_are_left_out(
         for i in range(0, len(known), 7):
             gap = np.maximum(np.abs(x[i] - z) - half, 0)
             apart = np.linalg.norm(gap, axis=1) + unaligned_release.NARROW * half.sum(axis=1)
-            near = found.nearest[view]
+            near = found[view]
             np.testing.assert_allclose(near.distance[i], np.sort(apart)[:5], atol=1e-9)
             np.testing.assert_allclose(near.distance[i], apart[near.row[i]], atol=1e-9)
             assert len(set(near.row[i])) == 5
     told = compared["income"].place(made["income"], released=True)[0]
-    near = found.nearest["income"]
+    near = found["income"]
     np.testing.assert_array_equal(near.value, told[near.row])
 
 

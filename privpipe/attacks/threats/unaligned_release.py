@@ -7,10 +7,13 @@ single people (Giomi et al. 2023, Anonymeter). Where a release depends on the po
 both are exchangeable, so that exact limits of two proportions hold whatever the law is.
 """
 
+import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from functools import partial
+from itertools import chain, product
+from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -18,6 +21,7 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import min_weight_full_bipartite_matching
 from threadpoolctl import threadpool_limits
 
+from privpipe.attacks.statistics.copied_columns import find_copied, find_renamed
 from privpipe.attacks.statistics.intervals import measure_exact_interval
 from privpipe.attacks.threats.membership import find_threshold
 from privpipe.errors import InputError
@@ -59,6 +63,16 @@ GATHERED = 2**20
 ROUNDED = 1e-5
 """What a squared distance in float32 may be wrong by, of itself and of a deviation."""
 
+DENSE = 0.5
+"""Share of a range that keys fill, or of controls' keys that members have, in mere numberings."""
+
+DATES = [f"%{day}{time}" for day in ("d-%m-%Y", "m-%d-%Y", "Y-%m-%d") for time in ("", " %X")]
+"""Ways in which dates are written, apart from ISO 8601, whatever is between the numbers."""
+
+DIGESTS = {32: "md5", 40: "sha1", 64: "sha256"}
+"""Hashes by their hexadecimal digits: whoever knows a key can hash it."""
+
+Column: TypeAlias = "pd.Series[Any]"
 Batches = Callable[[], Iterable[pd.DataFrame]]
 """Makes the release's batches anew; they are read twice."""
 
@@ -77,6 +91,8 @@ class Excess:
         Limits of the difference; those of all attacks hold jointly.
     allowed
         What the difference may be.
+    noticed
+        What it may be shown to be: of few released rows only few members can be found.
     """
 
     attack: str
@@ -86,11 +102,12 @@ class Excess:
     lower: float
     upper: float
     allowed: float
+    noticed: float
 
     @property
     def verdict(self) -> str:
         """By the limits alone."""
-        if self.lower > self.allowed:
+        if self.lower > self.noticed:
             return "leaks"
         return "safe" if self.upper <= self.allowed else "unproven"
 
@@ -109,6 +126,8 @@ class UnalignedReport:
         Columns that both tables have; texts with too many values to be compared.
     unread
         Confidential columns that the release does not have: nothing was read off it.
+    undecided
+        Keys that recur and may be row numbers: by themselves they do not show which.
     """
 
     attacks: tuple[Excess, ...]
@@ -118,11 +137,14 @@ class UnalignedReport:
     compared: tuple[str, ...]
     identifiers: tuple[str, ...]
     unread: tuple[str, ...] = ()
+    undecided: tuple[str, ...] = ()
 
     @property
     def verdict(self) -> str:
-        """The worst of all attacks."""
+        """The worst of all attacks; not safe where a key is undecided, or of a few rows."""
         found = {one.verdict for one in self.attacks}
+        if self.undecided or self.n_released < LEAST_KNOWN:
+            found.add("unproven")
         return next(word for word in ("leaks", "unproven", "safe") if word in found)
 
     def to_json(self) -> str:
@@ -166,55 +188,102 @@ def attack_unaligned(
     """
     if min(len(members), len(controls)) < LEAST_KNOWN:
         problem = f"{len(members)} members and {len(controls)} controls are known."
-        remedy = f"Give at least {LEAST_KNOWN} records of each."
-        raise InputError(problem, remedy=remedy, code="known-too-few")
+        raise InputError(problem, remedy=f"Give {LEAST_KNOWN} of each.", code="known-too-few")
     # Of all rows: the first ones of a sorted release look like other units.
     sample = draw_rows(released(), MOST_SAMPLED)
     if not len(sample):
         raise InputError("The release has no row.", remedy="Give one with rows.", code="no-rows")
-    shared = [str(name) for name in members if name in sample and name in controls]
+    confidential, common = tuple(confidential), [name for name in members if name in controls]
     # In random order: of rows that tie the first record in line is given the scarce ones.
     order = np.random.default_rng(0).permutation(len(members) + len(controls))
-    known = pd.concat([members[shared], controls[shared]]).iloc[order].reset_index(drop=True)
-    confidential = tuple(confidential)
-    columns = {
-        name: choose_column(known[name], sample[name], is_read_off=name in confidential)
-        for name in shared
-    }
-    compared = [name for name in shared if columns[name] is not None]
+    known = pd.concat([members[common], controls[common]]).iloc[order].reset_index(drop=True)
+    is_member, half = order < len(members), np.arange(len(order)) % 2 == 0
+    renamed = find_renamed(*({str(n): _read_law(t[n]) for n in t} for t in (known, sample)))
+    known = known.assign(**{name: known[old] for name, (old, _) in renamed.items()})
+
+    def rename(batch: pd.DataFrame) -> pd.DataFrame:
+        return batch.assign(**{name: batch[new] for name, (_, new) in renamed.items()})
+
+    n_released, sample = sample.attrs["n_rows"], rename(sample)
+    shared = [str(name) for name in known if name in sample]
+    keys = [name for name in shared if name not in confidential]
+    numberings = [n for n in keys if _is_numbering(known[n], sample[n], is_member, n_released)]
+    undecided = [n for n in numberings if read_text(sample[n]).isin(read_text(known[n])).any()]
+    for name in numberings:
+        known[name] = _renumber(known[name], is_member)
+    columns = {n: choose_column(known[n], sample[n]) for n in shared}
+    identifiers = [n for n in shared if columns[n].is_text or n in numberings]
+    compared = [name for name in shared if name not in (*identifiers, *renamed)]
     if not compared:
         problem = "The raw records and the release have no common column that can be compared."
-        remedy = "Give both the same column names."
-        raise InputError(problem, remedy=remedy, code="no-common-column")
-    read_off = [name for name in confidential if name in compared]
+        raise InputError(problem, remedy="Give both the same names.", code="no-common-column")
+    read_off = [name for name in confidential if name in compared and len(compared) > 1]
     # Whoever is looked up to read a confidential value off is found by the other columns.
-    views = {"": compared} | {
-        name: rest for name in read_off if (rest := [c for c in compared if c != name])
-    }
-    is_member = order < len(members)
-    identifiers = tuple(name for name in shared if columns[name] is None)
-    placed = {name: column for name, column in columns.items() if column}
+    views = {"": compared} | {n: [c for c in compared if c != n] for n in read_off}
+    axes = [
+        {name: one.place(table[name], released=table is sample)[0] for name, one in columns.items()}
+        for table in (known[half], sample)
+    ]
+    few = [[n] for n in shared if columns[n].is_text]
+    few += [find_copied(axes[0], axes[1], is_member[half])]
+    views |= {f"by {', '.join(names)}": names for names in few}
     # Of products this small the threads wait for each other longer than they compute.
     with threadpool_limits(1, user_api="blas"):
-        found = _look_up(known, released, placed, views, identifiers)
-    events = [*_link(found.nearest[""], is_member), *_read(found, known, placed)]
+        found = _look_up(known, lambda: map(rename, released()), columns, views)
+    by_distance = (_link(found[view], is_member, view) for view in found if view not in columns)
+    events = [*_read(found, known, columns), *chain.from_iterable(by_distance)]
     # Two exact intervals of each event; all of them hold jointly (Bonferroni).
-    share = 1 - (1 - level) / (2 * len(events))
-    attacks = tuple(_compare(*event, is_member, limits, share) for event in events)
-    counts = int(is_member.sum()), int((~is_member).sum()), found.n_released
-    unread = tuple(name for name in confidential if name not in read_off)
-    return UnalignedReport(attacks, *counts, tuple(compared), identifiers, unread)
+    share, part = 1 - (1 - level) / (2 * len(events)), min(1.0, n_released / len(members))
+    attacks = tuple(_compare(event, is_member, limits, share, part) for event in events)
+    unread = [name for name in confidential if name not in compared]
+    names = map(tuple, (compared, identifiers, unread, undecided))
+    return UnalignedReport(attacks, len(members), len(controls), n_released, *names)
+
+
+def _is_numbering(known: Column, released: Column, is_member: BoolArray, n_released: int) -> bool:
+    """Whether keys, each of one row, are of members and controls alike, or fill a range."""
+    mine, theirs = known[is_member], known[~is_member]
+    x, z = (pd.to_numeric(one, errors="coerce") for one in (known, released))
+    if (x % 1 > 0).any() or any(one.nunique() < len(one) for one in (mine, theirs, released)):
+        return False
+    is_dense = (z % 1 == 0).all() and n_released > DENSE * (z.max() - z.min() + 1)
+    return bool(is_dense or read_text(theirs).isin(read_text(mine)).mean() > DENSE)
+
+
+def _renumber(values: Column, is_member: BoolArray) -> Column:
+    """Controls have the number of a member of their rank: a number alone is to show nothing."""
+    mine, rank = np.sort(values[is_member]), values[~is_member].rank(method="first") - 1
+    at = (rank * len(mine) // len(rank)).astype(int)
+    return values.where(is_member, pd.Series(mine[at], at.index))
+
+
+def read_text(values: Column, digest: str = "") -> Column:
+    """Texts of one case, without blanks and leading zeros; or their hashes."""
+    codes, kinds = pd.factorize(values, use_na_sentinel=False)
+    texts = pd.Series(kinds).astype(str).str.strip()
+    if digest:
+        texts = texts.map(lambda text: hashlib.new(digest, text.encode()).hexdigest())
+    texts = texts.str.casefold().str.replace(r"^0+(?=.)|\.0$", "", regex=True)
+    return pd.Series(texts.to_numpy()[codes], values.index)
+
+
+def _read_law(values: Column) -> FloatArray:
+    """Numbers by which distributions are compared, of texts too."""
+    x = read_intervals(values)[0]
+    is_text = np.isfinite(x).mean() < LEAST_NUMBERS
+    return ComparedColumn(is_text=True).place(values)[0].ravel() if is_text else x
 
 
 def draw_rows(batches: Iterable[pd.DataFrame], most: int) -> pd.DataFrame:
-    """A simple random sample of rows in one pass; as many rows as there are, if fewer."""
-    random, best = np.random.default_rng(0), pd.DataFrame()
-    keys = np.empty(0)
+    """A simple random sample of rows in one pass, or all if fewer; of ``attrs["n_rows"]``."""
+    random, best, keys, n_rows = np.random.default_rng(0), pd.DataFrame(), np.empty(0), 0
     for batch in batches:
+        n_rows += len(batch)
         both = np.concatenate([keys, random.random(len(batch))])
         chosen = np.argsort(both, kind="stable")[:most]
         best = pd.concat([best, batch], ignore_index=True).iloc[chosen]
         keys = both[chosen]
+    best.attrs["n_rows"] = n_rows
     return best.reset_index(drop=True)
 
 
@@ -230,6 +299,8 @@ class ComparedColumn:
         Bring the release's numbers to the units of the known ones.
     levels
         Categories, where it is not.
+    is_text, digest
+        Whether texts are compared by equality alone, and the hash of them that is released.
     """
 
     mean: float = 0.0
@@ -237,32 +308,39 @@ class ComparedColumn:
     stretch: float = 1.0
     offset: float = 0.0
     levels: tuple[str, ...] = ()
+    is_text: bool = False
+    digest: str = ""
 
-    def place(self, values: "pd.Series[Any]", *, released: bool = False) -> FloatArray:
+    def place(self, values: Column, *, released: bool = False) -> FloatArray:
         """Middles and half-widths, (2, n_rows, 1), or n_levels of categories; missing is 0."""
         if self.levels:
-            codes = pd.Categorical(values.astype(str), categories=list(self.levels)).codes
+            codes = pd.Categorical(read_text(values), categories=list(self.levels)).codes
             # Two different categories are at distance 1.
             one_hot = (codes[:, None] == np.arange(len(self.levels))) / np.sqrt(2)
             return np.stack([one_hot, np.zeros_like(one_hot)])
+        if self.is_text:
+            texts = read_text(values, "" if released else self.digest)
+            number = pd.util.hash_array(texts.to_numpy(object))[:, None] / 2**54  # up to 1,024
+            return np.stack([number, np.zeros_like(number)])
         x, half = read_intervals(values)
         x = x * self.stretch + self.offset if released else x
         middle = np.nan_to_num((x - self.mean) / self.scale)
         return np.stack([middle, half * self.stretch / self.scale])[:, :, None]
 
 
-def choose_column(
-    known: "pd.Series[Any]", released: "pd.Series[Any]", *, is_read_off: bool = False
-) -> ComparedColumn | None:
-    """How a column is compared; None where it is an identifier, and none to be read off."""
+def choose_column(known: Column, released: Column) -> ComparedColumn:
+    """How a column is compared; what has too many values for categories as texts."""
     (x, _), (z, _) = read_intervals(known), read_intervals(released)
     if min(np.isfinite(x).mean(), np.isfinite(z).mean()) < LEAST_NUMBERS:
-        levels = known.astype(str).value_counts().index
-        return ComparedColumn(levels=tuple(levels)) if len(levels) <= MOST_LEVELS else None
-    is_integer = pd.api.types.is_integer_dtype(known.dtype)
-    if is_integer and not is_read_off and known.nunique() == len(known):
-        return None
+        levels = read_text(known).value_counts().index
+        if len(levels) <= MOST_LEVELS:
+            return ComparedColumn(levels=tuple(levels))
+        sizes, old = (set(one.astype(str).str.len()) for one in (released, known))
+        digest = DIGESTS.get(sizes.pop(), "") if len(sizes) == 1 and sizes != old else ""
+        return ComparedColumn(is_text=True, digest=digest)
     mean, scale = float(np.nanmean(x)), float(np.nanstd(x)) or 1.0
+    if np.isin(z, x).mean() > LEAST_NUMBERS:
+        return ComparedColumn(mean, scale)
     center, width = float(np.nanmean(z)), float(np.nanstd(z)) or 1.0
     if abs(center - mean) < scale and 0.5 < width / scale < 2:
         return ComparedColumn(mean, scale)
@@ -275,12 +353,13 @@ _NUMBER = r"(?:(?<![\d.])[+-])?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?"
 _COMMA = r"(?<=\d),(?=\d)"
 
 
-def read_intervals(values: "pd.Series[Any]") -> tuple[FloatArray, FloatArray]:
+def read_intervals(values: Column) -> tuple[FloatArray, FloatArray]:
     """Middle and half-width of each value; of a text such as "[30, 40)" or "30-39" its interval.
 
     >>> [end.tolist() for end in read_intervals(pd.Series(["[30, 40)", "25", "x", "(-2,4]"]))]
     [[35.0, 25.0, nan, 1.0], [5.0, 0.0, 0.0, 3.0]]
     """
+    values = values if pd.api.types.is_numeric_dtype(values.dtype) else _read_dates(values)
     x = pd.to_numeric(values, errors="coerce").to_numpy(np.float64, na_value=np.nan)
     if np.isfinite(x).all() or pd.api.types.is_numeric_dtype(values.dtype):
         return x, np.zeros(len(x))
@@ -292,6 +371,19 @@ def read_intervals(values: "pd.Series[Any]") -> tuple[FloatArray, FloatArray]:
     middle, half = ends.mean(axis=1), np.nan_to_num((ends[:, 1] - ends[:, 0]) / 2)
     is_plain = np.isfinite(x)
     return np.where(is_plain, x, middle), np.where(is_plain, 0.0, half)
+
+
+def _read_dates(values: Column) -> Column:
+    """Seconds since 1970 of dates, and of texts that are dates; all else as it is."""
+    dates = values
+    if not pd.api.types.is_datetime64_any_dtype(values.dtype):
+        texts = values.dropna().astype(str).str.replace(r"(?<=\d)[./](?=\d)", "-", regex=True)
+        if not texts.str.match(r"\d{1,4}-\d{1,2}-\d").mean() >= LEAST_NUMBERS:
+            return values
+        parse = partial(pd.to_datetime, texts, errors="coerce", utc=True)
+        ways = [pd.Series(parse(format=form)) for form in ("ISO8601", *DATES)]
+        dates = max(ways, key=lambda one: one.count()).reindex(values.index)
+    return (pd.to_datetime(dates, utc=True) - pd.Timestamp(0, tz="UTC")).dt.total_seconds()
 
 
 Columns = Mapping[str, ComparedColumn]
@@ -319,40 +411,26 @@ class _Nearest:
     value: FloatArray
 
 
-@dataclass
-class _Found:
-    nearest: dict[str, _Nearest]
-    same: dict[str, BoolArray]
-    n_released: int = 0
-
-
 def _look_up(
-    known: pd.DataFrame,
-    released: Batches,
-    columns: Columns,
-    views: Mapping[str, Sequence[str]],
-    identifiers: Sequence[str],
-) -> _Found:
-    """One pass over the release: what is nearest in each view, and which identifiers recur."""
+    known: pd.DataFrame, released: Batches, columns: Columns, views: Mapping[str, Sequence[str]]
+) -> dict[str, _Nearest]:
+    """One pass over the release: what is nearest in each view."""
     everyone, probes = np.arange(len(known)), _place(known, columns)[0]
     owner = np.repeat(list(columns), [len(one.levels) or 1 for one in columns.values()])
-    found = _Found({}, {name: np.zeros(len(known), bool) for name in identifiers})
+    found, first = dict[str, _Nearest](), 0
     for view, names in views.items():
         axes, said = np.flatnonzero(np.isin(owner, names)), np.flatnonzero(owner == view)
         size = len(known), N_NEAREST
         start = np.full(size, np.inf), np.full(size, -1), np.zeros((*size, len(said)))
-        found.nearest[view] = _Nearest(probes[:, axes], axes, said, *start)
+        found[view] = _Nearest(probes[:, axes], axes, said, *start)
 
-    def place(batch: pd.DataFrame) -> FloatArray:
-        for name in identifiers:
-            found.same[name] |= known[name].isin(batch[name]).to_numpy()
-        return _place(batch, columns, released=True)
-
-    for gallery in _gather(map(place, released())):
-        rows = np.arange(gallery.shape[1])
-        for best in found.nearest.values():
-            _search(best, everyone, gallery, rows, found.n_released)
-        found.n_released += len(rows)
+    for gallery in _gather(_place(batch, columns, released=True) for batch in released()):
+        # Some rows at random come first: what is farther than the nearest of these is left out.
+        rows = np.random.default_rng(0).permutation(gallery.shape[1])
+        parts = filter(len, np.split(rows, [BLOCK[1] // 2, 8 * BLOCK[1]]))
+        for part, best in product(parts, found.values()):
+            _search(best, everyone, gallery, part, first)
+        first += len(rows)
     return found
 
 
@@ -436,19 +514,21 @@ Event = tuple[str, str, BoolArray, BoolArray, int]
 """Attack, column, successes, records that count, and which of the two limits holds."""
 
 
-def _link(nearest: _Nearest, is_member: BoolArray) -> Iterator[Event]:
-    """Claims that a record is in it: by distance, by how it is set apart, by assignment."""
+def _link(nearest: _Nearest, is_member: BoolArray, view: str) -> Iterator[Event]:
+    """Claims that a record is in it: by distance; in all columns also set apart, and assigned."""
     distance = nearest.distance
     outstanding = (distance[:, 0] + TIE) / (distance[:, 1] + TIE)
-    found = {"nearest": distance[:, 0], "standing out": outstanding, "assignment": _assign(nearest)}
+    found = {"nearest": distance[:, 0]}
+    if not view:
+        found |= {"standing out": outstanding, "assignment": _assign(nearest)}
     # Thresholds are chosen on every other record and judged by the rest.
     judges = np.arange(len(is_member)) % 2 == 1
     for name, score in found.items():
         theirs = np.sort(score[~is_member & ~judges])
         few = theirs[max(int(FALSE_LINKS * len(theirs)) - 1, 0)]
-        yield f"linkage: {name}", "", score < few, judges, 0
+        yield f"linkage: {name}", view, score < few, judges, 0
         best = find_threshold(score[is_member & ~judges], theirs)
-        yield f"membership: {name}", "", score <= best, judges, 1
+        yield f"membership: {name}", view, score <= best, judges, 1
 
 
 def _assign(nearest: _Nearest) -> FloatArray:
@@ -467,31 +547,23 @@ def _assign(nearest: _Nearest) -> FloatArray:
     return np.asarray(table[min_weight_full_bipartite_matching(table)])  # rows in their order
 
 
-def _read(found: _Found, known: pd.DataFrame, columns: Columns) -> Iterator[Event]:
-    """Confidential values read off the nearest row, and identifiers that recur."""
-    everyone = np.ones(len(known), bool)
-    for name in filter(None, found.nearest):  # the view without a name reads nothing off
-        apart = found.nearest[name].value[:, 0] - columns[name].place(known[name])[0]
-        yield "inference", name, np.linalg.norm(apart, axis=1) < NEAR_VALUE, everyone, 1
-    for name, same in found.same.items():
-        yield "identifier", name, same, everyone, 0
+def _read(found: Mapping[str, _Nearest], known: pd.DataFrame, columns: Columns) -> Iterator[Event]:
+    """Confidential values read off the nearest row."""
+    for name in filter(columns.__contains__, found):  # the other views read nothing off
+        apart = found[name].value[:, 0] - columns[name].place(known[name])[0]
+        hits = np.linalg.norm(apart, axis=1) < NEAR_VALUE
+        yield "inference", name, hits, np.ones_like(hits), 1
 
 
 def _compare(
-    attack: str,
-    column: str,
-    hits: BoolArray,
-    counts: BoolArray,
-    limit: int,
-    is_member: BoolArray,
-    limits: tuple[float, float],
-    level: float,
+    event: Event, is_member: BoolArray, limits: tuple[float, float], level: float, part: float
 ) -> Excess:
+    attack, column, hits, counts, limit = event
     sides = [hits[counts & side] for side in (is_member, ~is_member)]
     mine, theirs = (measure_exact_interval(int(s.sum()), len(s), level=level) for s in sides)
     shares = mine.estimate, theirs.estimate
     apart = mine.lower - theirs.upper, mine.upper - theirs.lower
-    return Excess(attack, column, *shares, *apart, limits[limit])
+    return Excess(attack, column, *shares, *apart, limits[limit], part * limits[limit])
 
 
 def measure_retained_target(
@@ -508,22 +580,18 @@ def measure_retained_target(
     from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 
     shared = [name for name in members if name in released and name in controls]
-    columns = {name: choose_column(members[name], released[name]) for name in shared}
-    known: Columns = {str(name): one for name, one in columns.items() if one is not None}
+    columns = {str(name): choose_column(members[name], released[name]) for name in shared}
+    known = {name: one for name, one in columns.items() if not one.is_text}
     others = {name: one for name, one in known.items() if name != target}
     scores: dict[str, float | str] = {"target": target, "raw": np.nan, "released": np.nan}
     if target not in known or not others:
         return scores
     is_number = not known[target].levels and members[target].nunique() > MOST_LEVELS
     model = HistGradientBoostingRegressor if is_number else HistGradientBoostingClassifier
-    tables = (
-        ("raw", members, _place(members, others)[0]),
-        ("released", released, _place(released, others, released=True)[0]),
-    )
-    for view, table, x in tables:
-        truth = table[target] if is_number else table[target].astype(str)
+    read, judged = _read_law if is_number else read_text, _place(controls, others)[0]
+    for view, table in (("raw", members), ("released", released)):
+        x = _place(table, others, released=table is released)[0]
         with threadpool_limits(1, user_api="openmp"):
-            fitted = model(random_state=0).fit(x, truth)
-        judged = controls[target] if is_number else controls[target].astype(str)
-        scores[view] = round(float(fitted.score(_place(controls, others)[0], judged)), 4)
+            fitted = model(random_state=0).fit(x, read(table[target]))
+        scores[view] = round(float(fitted.score(judged, read(controls[target]))), 4)
     return scores
