@@ -28,6 +28,9 @@ from privpipe.sanitizers.minimax.training import tasks as planning
 from privpipe.sanitizers.minimax.training.labelled_moments import LabelledMoments, measure_radius
 from privpipe.sanitizers.options import method_options
 
+Ended = tuple[Descent, Any, Mapping[str, Any]]
+"""A descent, its adversaries, and what the map records of both."""
+
 # As little as keeps its inverse finite: directions of next to no variance must not blow up.
 WHITENING = 1e-3
 """Ridge of the whitening, relative to the mean eigenvalue."""
@@ -166,7 +169,7 @@ def fit_minimax_filter(
 
     def descend(
         start: FloatArray, given: MinimaxOptions, against: Sequence[planning.Task], **more: Any
-    ) -> tuple[Descent, Any, Mapping[str, Any]]:
+    ) -> Ended:
         more |= {"n_penalised": family.n_weights, "find_outputs": find_outputs}
         return adversary_rounds.descend_in_rounds(
             given, shards, family, against, start, lower, **more
@@ -181,30 +184,16 @@ def fit_minimax_filter(
     n_starts = options.starts or (FOUR if is_small and options.may_choose_starts else 1)
     listed = _list_starts(options, reduced, n_starts)
     first = begin(*listed[0]) if earlier is None else _resume(earlier, family, centre)
-    ends: list[tuple[Descent, Any, Mapping[str, Any]]] = []
+    starts = [first, *(begin(*one) for one in listed[1:])]
+    held_out = HELD_OUT if moments.count * HELD_OUT >= JUDGES else 0.0
+    ends, failure = list[Ended](), ConvergenceError("No start is solved.")
     try:
         ends.append(descend(first, options, tasks, resumes=earlier is not None))
     except ConvergenceError as error:  # another start may be solved
         failure = error
     if n_starts > 1:
-        most = options.max_iterations
-        short = replace(options, max_iterations=min(most, LONGEST, max(FEWEST, -(-most // SHORT))))
-        starts = [first, *(begin(*one) for one in listed[1:])]
-        leads: list[tuple[FloatArray, MinimaxOptions, Sequence[planning.Task]]] = [
-            (first, short, [task for task in tasks if task.weight > 0]),
-            *((one, *_smooth(short, tasks, at)) for one, at in zip(starts, SMOOTH, strict=False)),
-        ]
-        candidates = starts[len(SMOOTH) :]
-        for lead in leads[: n_starts - 1]:
-            with suppress(ConvergenceError):  # other starts may be solved
-                candidates.append(descend(*lead)[0].parameters)
-        held_out = HELD_OUT if moments.count * HELD_OUT >= JUDGES else 0.0
-        judge = partial(descend, given=short, against=tasks, held_out=held_out)
-        left = (n_starts - 1) * (most - short.max_iterations)
-        long = replace(options, max_iterations=max(most, left))
         with suppress(ConvergenceError):
-            if candidates:
-                ends.append(descend(choose_start(candidates, judge), long, tasks, resumes=True))
+            ends.append(_descend_again(starts, n_starts, descend, options, tasks, held_out))
     if not ends:
         raise failure
     # The first descent is the one that a single start has: several end no higher.
@@ -218,6 +207,33 @@ def fit_minimax_filter(
         generalisation_bound=_bound_gap(shards, found, adversaries, family, moments.count),
         **record,
     )
+
+
+def _descend_again(
+    starts: Sequence[FloatArray],
+    n_starts: int,
+    descend: Callable[..., Ended],
+    options: MinimaxOptions,
+    tasks: Sequence[planning.Task],
+    held_out: float,
+) -> Ended:
+    """End of a descent from the best of several short ones; ConvergenceError if none is solved."""
+    most = options.max_iterations
+    short = replace(options, max_iterations=min(most, LONGEST, max(FEWEST, -(-most // SHORT))))
+    leads: list[tuple[FloatArray, MinimaxOptions, Sequence[planning.Task]]] = [
+        (starts[0], short, [task for task in tasks if task.weight > 0]),
+        *((one, *_smooth(short, tasks, at)) for one, at in zip(starts, SMOOTH, strict=False)),
+    ]
+    candidates = list(starts[len(SMOOTH) :])
+    for lead in leads[: n_starts - 1]:
+        with suppress(ConvergenceError):  # other starts may be solved
+            candidates.append(descend(*lead)[0].parameters)
+    if not candidates:
+        raise ConvergenceError("No start is solved.")
+    judge = partial(descend, given=short, against=tasks, held_out=held_out)
+    left = (n_starts - 1) * (most - short.max_iterations)
+    long = replace(options, max_iterations=max(most, left))
+    return descend(choose_start(candidates, judge), long, tasks, resumes=True)
 
 
 def _resume(earlier: LinearFilter, family: LinearFamily, centre: FloatArray) -> FloatArray:

@@ -302,7 +302,7 @@ class NoisyFilter:
     def canary_noise(self) -> float | None:
         """Of noise that is added, and not behind a filter unless it is linear.
 
-        What PrivUnit draws varies with the record; it has two densities, which guesses tell apart.
+        What PrivUnit draws varies with the record; of its two densities guesses find the size.
         """
         after: object = self.after[0] if self.after else None
         if self.law == "privunit" or not isinstance(after, Projects | None):

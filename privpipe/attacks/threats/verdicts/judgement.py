@@ -26,7 +26,7 @@ nothing was decided. It is no veto, for the limits of so few are as much wider a
 
 NEAR = 0.95
 """Share of what is allowed above which an estimate is not said to be decided by more records: at
-.99 of it a hundred times as many were asked for as at .9, millions of Adult's."""
+.99 of it a hundred times as many were named as at .9, millions of Adult's."""
 
 SCORE_WORDS, SOURCE_WORDS = results.WORDS["scores"], results.WORDS["sources"]
 """Names of scores and sources as sentences show them."""
