@@ -17,7 +17,7 @@ from privpipe.fitted_names import giving_back
 from privpipe.numerics.noise import bounding, estimates
 from privpipe.numerics.noise.estimates import Estimate, Quantity, choose_response
 from privpipe.numerics.noise.mechanism import Law, Mechanism, Order
-from privpipe.numerics.noise.privunit import MOST_EPSILON
+from privpipe.numerics.noise.privunit import MOST_EPSILON, PrivUnitNoise
 from privpipe.numerics.random.record_hash import digest_records
 from privpipe.numerics.random.streams import KEY_BYTES, KeyedStream
 from privpipe.promises import check_promise
@@ -300,15 +300,17 @@ class NoisyFilter:
 
     @property
     def canary_noise(self) -> float | None:
-        """Of noise that is added, and not behind a filter unless it is linear.
-
-        What PrivUnit draws varies with the record; of its two densities guesses find the size.
-        """
+        """Not behind a filter unless it is linear; nor of PrivUnit where it drops coordinates."""
         after: object = self.after[0] if self.after else None
-        if self.law == "privunit" or not isinstance(after, Projects | None):
+        spread, noise = self.mechanism.spread, self.mechanism.noise
+        if isinstance(noise, PrivUnitNoise):
+            # Releases have one length; about their mean, the corner, they vary by so much less.
+            whole = after is None and noise.n_signs == self.n_bounded
+            return math.sqrt(spread**2 - 1 / self.n_bounded) if whole else None
+        if not isinstance(after, Projects | None):
             return None
         mixed = np.ones(1) if after is None else (after.weights**2).sum(axis=0)
-        return self.mechanism.spread * float(np.sqrt(mixed.mean()))
+        return spread * float(np.sqrt(mixed.mean()))
 
     def release_canaries(
         self, kinds: protocols.BoolArray, key: bytes, loss: float = 1.0
