@@ -11,6 +11,7 @@ from privpipe.numerics.noise.estimates import Estimate, Quantity
 from privpipe.store.access.location import Place, as_url, shown
 from privpipe.store.arrays.layout import companion_url, exists
 from privpipe.store.models import open_model
+from privpipe.store.releases.incremental_release import read_incremental
 from privpipe.store.releases.lazy_release import open_release
 
 
@@ -40,6 +41,8 @@ def estimate(release: Place, of: Quantity = "means", response: str | None = None
     """
     url = as_url(release)
     place = companion_url(url, "model.zarr")
+    if (growing := read_incremental(url)) is not None:  # its model is named after its history
+        place = companion_url(url, f"{growing[1].line[:8]}.model.zarr")
     if not exists(place):
         raise OptionError(
             f"There is no {shown(place)}, by which the release would be read.",

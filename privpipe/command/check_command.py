@@ -18,7 +18,8 @@ from privpipe.pipeline.runs import configuration_file, spend, trusted_code
 from privpipe.pipeline.runs.earlier import find_earlier
 from privpipe.pipeline.runs.run import Run
 from privpipe.pipeline.runs.subject_limit import count_subjects
-from privpipe.pipeline.stages import check, diagnosis, forecast, order_trial
+from privpipe.pipeline.stages import diagnosis, forecast, order_trial
+from privpipe.pipeline.stages.increment_check import check_any
 from privpipe.pipeline.stages.trial import REVEALED, draw_trial
 from privpipe.records.schema import ChunkPlan, predict_chunk_memory
 from privpipe.report import audit_text
@@ -44,7 +45,7 @@ def check_command(
     config: str, cost_of: float = 0.0, price: float = 0.0, score: float = 0.0
 ) -> dict[str, Any]:
     """Check without a cluster; then read a few chunks to explain the budget."""
-    run = check.check_stage(configuration_file.read_options(config))
+    run = check_any(configuration_file.read_options(config))
     # After the check: what metadata refuses is refused without reading a record.
     found = forecast.check_sample(run)
     meaning, subjects = found.meaning, count_subjects(run)
@@ -121,7 +122,7 @@ def suggest_command(config: str, out: str = "") -> dict[str, Any]:
     options = configuration_file.read_options(config)
     out = out or f"{config.removesuffix('.toml')}.next.toml"
     # Limits that no one has tried yet are no fault here: what would pass may have others.
-    run = check.check_stage(options.change("gate", enforce=False))
+    run = check_any(options.change("gate", enforce=False))
     trial = draw_trial(options, run.training)
     mine = trial.as_read_by(options.method)
     configured = diagnosis.try_configured(options, mine)
@@ -238,7 +239,7 @@ def _write_share(share: float) -> str:
 
 def dry_run_command(config: str) -> dict[str, Any]:
     """Print the plan of a run."""
-    run = check.check_stage(configuration_file.read_options(config))
+    run = check_any(configuration_file.read_options(config))
     plan, meaning, subjects = _plan(run), forecast.forecast_run(run), count_subjects(run)
     say(audit_text.say("dry_run", plan=plan))
     if meaning is not None:

@@ -60,7 +60,10 @@ def gaps_command(deployment: str, since: str, fill: bool, end: bool = False) -> 
     export_gauges(PromiseCollector(deployment, whole, newest or begun), promised=deployment)
     remedy = f"`privpipe gaps {deployment} --fill` makes what is missing or failed."
     with suppress(PrivpipeError):  # no server that answers: said above
-        if promises.read_ledger(deployment)[-1]["schedules"] and not find_deployments(deployment):
+        is_gone = not find_deployments(deployment)
+        if is_gone:
+            remedy = "Of a name that is gone: `privpipe run CONFIG --time TIME` makes each of them."
+        if is_gone and promises.read_ledger(deployment)[-1]["schedules"]:
             remedy = f"The server has no deployment {deployment!r}. Renamed or removed: `privpipe "
             remedy += f"gaps {deployment} --end` ends its promise. Lost: `privpipe deploy`."
             if fill or not gaps:
@@ -153,7 +156,12 @@ def start_runs(name: str, due: Sequence[datetime]) -> list[str]:
     found = find_deployments(name)
     if len(found) != 1:
         problem = f"The server has {len(found)} deployments {name!r}."
-        raise ClusterError(problem, remedy="Run `privpipe deploy`, or remove the other one.")
+        remedy = "Remove one of them: prefect deployment delete FLOW/NAME."
+        if not found:
+            remedy = (
+                "Run `privpipe deploy`. Of a name that is gone: privpipe run CONFIG --time TIME."
+            )
+        raise ClusterError(problem, remedy=remedy)
     [deployment] = found
     with prefect_server.blaming_prefect(), get_client(sync_client=True) as client:
         if deployment.flow_id and "incremental" in (deployment.tags or ()):

@@ -20,7 +20,9 @@ from privpipe.protocols import Column
 from tests.bench.audit_power import try_statement
 
 WANTED = Column("wanted", 2)
-OPTIONS = AttackOptions(adversaries=("logistic", "naive_bayes"), max_advantage=0.3, max_exposed=0.2)
+OPTIONS = AttackOptions(
+    adversaries=("logistic", "naive_bayes", "least_squares"), max_advantage=0.3, max_exposed=0.2
+)
 
 
 def make_evidence(n: int = 3000, *, leaks: bool = False) -> Evidence:

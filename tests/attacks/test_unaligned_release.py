@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+from datetime import date
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+import zarr
 
 from privpipe.attacks.threats import unaligned_release
 from privpipe.attacks.threats.unaligned_release import (
@@ -18,6 +20,7 @@ from privpipe.attacks.threats.unaligned_release import (
     choose_column,
     draw_rows,
     find_threshold,
+    measure_retained_target,
     read_intervals,
 )
 from privpipe.command.foreign_audit import audit_foreign
@@ -151,6 +154,87 @@ def test_attack_unaligned__finds_few_copied_columns_among_independent_ones(kind:
     assert any(one.column.startswith("by ") for one in report.attacks if one.verdict == "leaks")
 
 
+def draw_classes(n: int, seed: int) -> pd.DataFrame:
+    """People of 1,500 classes, of which each has a most frequent income by chance alone."""
+    rng = np.random.default_rng(seed)
+    table = pd.DataFrame({"age": rng.integers(0, 6, n), "edu": rng.integers(0, 250, n)})
+    return table.assign(income=np.where(rng.random(n) < 0.5, "high", "low"))
+
+
+@pytest.mark.parametrize("codes", [("high", "low"), ("H", "L"), (1, 0), (True, False), (7, 3)])
+@pytest.mark.parametrize("are_raw", [False, True])
+def test_attack_unaligned__reads_off_a_column_however_it_is_coded(
+    codes: tuple[object, object], are_raw: bool
+) -> None:
+    """Other codes were never a raw value, so that the attack hit nobody: "safe"."""
+    members, controls = draw_classes(3000, 0), draw_classes(3000, 1)
+    usual = members.groupby(["age", "edu"])["income"].transform(lambda some: some.mode()[0])
+    released = members.assign(income=usual).sample(frac=1, random_state=2)
+    named = {"high": codes[0], "low": codes[1]}
+    tables = [
+        one.assign(income=one["income"].map(named)) if (one is released) != are_raw else one
+        for one in (members, controls, released)
+    ]
+    report = attack_unaligned(*tables[:2], lambda: [tables[2]], confidential=["income"])
+    (found,) = [one for one in report.attacks if one.attack == "inference: recoded"]
+    assert found.verdict == "leaks"
+    assert found.controls == pytest.approx(0.5, abs=0.05)
+
+
+@pytest.mark.parametrize("share", [1.0, 0.5, 0.2])
+def test_attack_unaligned__refuses_controls_that_are_members(share: float) -> None:
+    """A plain copy of all raw records was safe beside the raw records as holdout."""
+    raw, others = draw_people(1000, 0), draw_people(1000, 1)
+    mixed = pd.concat([raw[: int(share * 1000)], others[int(share * 1000) :]], ignore_index=True)
+    with pytest.raises(InputError, match=f"Of the holdout {share:.0%} are raw records"):
+        attack_unaligned(raw, mixed, lambda: [raw], confidential=["income"])
+
+
+def test_attack_unaligned__takes_equal_rows_of_a_small_table_for_chance() -> None:
+    members, controls = draw_classes(400, 0), draw_classes(2000, 1)
+    assert attack_unaligned(members, controls, lambda: [controls], confidential=["income"])
+
+
+ODD = {
+    "nothing": lambda n: pd.Series([None] * n),
+    "flags, some missing": lambda n: pd.Series([True, False, None, True] * n)[:n],
+    "open ends": lambda n: pd.Series(["2020-01-01", "9999-12-31"] * n)[:n],
+    "early dates": lambda n: pd.Series(["0001-01-01", "2020-05-05"] * n)[:n],
+    "days": lambda n: pd.Series([date(9999, 12, 31), date(2000, 1, 1)] * n)[:n],
+}
+
+
+@pytest.mark.parametrize("kind", ODD)
+@pytest.mark.parametrize("is_secret", [False, True])
+def test_attack_unaligned__of_odd_columns_ends_with_a_verdict(kind: str, is_secret: bool) -> None:
+    tables = [draw_people(300, k).assign(odd=ODD[kind](300)) for k in range(3)]
+    secret = "odd" if is_secret else "income"
+    report = attack_unaligned(*tables[:2], lambda: [tables[2]], confidential=[secret])
+    assert report.verdict in ("unproven", "safe")
+
+
+def test_measure_retained_target__of_a_release_without_one_is_unknown() -> None:
+    members, released, controls = (draw_people(300, k) for k in range(3))
+    gone = released.assign(smoker=np.nan)
+    found = measure_retained_target(members, gone, controls, "smoker")
+    assert np.isnan(found["released"])
+    half = released.assign(smoker=released["smoker"].where(np.arange(300) % 2 == 0))
+    assert measure_retained_target(members, half, controls, "smoker")["released"] > 0.5
+
+
+def test_read_table__leaves_out_what_is_no_column_of_values(tmp_path: Path) -> None:
+    table = draw_people(50, 0)
+    lists = table.assign(tags=[[1, 2]] * 50, pair=[{"a": 1}] * 50)
+    lists.to_parquet(tmp_path / "t.parquet")
+    (found,) = read_table(str(tmp_path / "t.parquet"))
+    assert list(found) == list(table)
+    group = zarr.open_group(str(tmp_path / "t.zarr"), mode="w")
+    group.create_array("x", data=np.arange(5.0))
+    group.create_array("z", data=np.arange(5) * 1j)
+    (found,) = read_table(str(tmp_path / "t.zarr"))
+    assert list(found) == ["x"]
+
+
 @pytest.mark.parametrize(("rows", "keys"), [(500, ("id",)), (99, ())])
 def test_report__is_not_safe_of_undecided_keys_or_a_few_rows(
     rows: int, keys: tuple[str, ...]
@@ -270,13 +354,13 @@ def test_find_threshold__is_where_shares_differ_most() -> None:
 
 
 def test_attack_unaligned__refuses_what_cannot_be_judged() -> None:
-    raw = draw_people(120, 0)
+    raw, others = draw_people(120, 0), draw_people(120, 1)
     with pytest.raises(InputError, match="50 controls"):
         attack_unaligned(raw, raw[:50], lambda: [raw], confidential=["income"])
     with pytest.raises(InputError, match="no common column"):
-        attack_unaligned(raw, raw, lambda: [raw.add_prefix("x")], confidential=["income"])
+        attack_unaligned(raw, others, lambda: [raw.add_prefix("x")], confidential=["income"])
     with pytest.raises(InputError, match="no row"):
-        attack_unaligned(raw, raw, lambda: [], confidential=["income"])
+        attack_unaligned(raw, others, lambda: [], confidential=["income"])
 
 
 def test_draw_rows__is_a_simple_sample_of_bounded_size() -> None:

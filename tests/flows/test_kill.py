@@ -160,9 +160,11 @@ def test_run__an_audit_that_goes_on_counts_no_record_again(
 
 @pytest.mark.parametrize("how", ["flipped", "missing", "cut"])
 def test_run__a_damaged_chunk_of_the_source_is_noticed(
-    source: Path, tmp_path: Path, run_here: Run, how: str
+    source: Path, undisturbed: Path, tmp_path: Path, run_here: Run, how: str
 ):
+    """Once it is restored the run resumes: "has changed since the run began" was said for ever."""
     chunk = source / "features" / "c" / "17" / "0"
+    sound = chunk.read_bytes()
     if how == "flipped":
         flip(chunk)
     elif how == "cut":
@@ -173,6 +175,10 @@ def test_run__a_damaged_chunk_of_the_source_is_noticed(
         run_here(make_options(source, tmp_path))
     assert caught.value.code == ("missing-chunks" if how == "missing" else "source-damaged")
     assert not (tmp_path / "release.zarr").exists()
+    # As the message advises: the same bytes under another time, and the run as it was.
+    chunk.write_bytes(sound)
+    run_here(make_options(source, tmp_path))
+    assert_same(tmp_path / "release.zarr", undisturbed)
 
 
 def test_run__a_damaged_description_of_the_source_is_noticed(

@@ -18,11 +18,14 @@ from privpipe.flows.release_flow import release_collection
 from privpipe.pipeline.runs.resume import begin_or_resume
 from privpipe.pipeline.runs.watch import Watch
 from privpipe.pipeline.stages.audit.audit_attacks import plan_samples
+from privpipe.pipeline.stages.audit.judged_records import list_unjudged
 from privpipe.pipeline.stages.check import check_stage
 from privpipe.pipeline.stages.clean import plan_release
 from privpipe.pipeline.stages.gate import list_weaker_limits
 from privpipe.pipeline.stages.train import train_stage
 from privpipe.report.console import PlainConsole
+from privpipe.store.collections.ingest import IngestOptions, ingest
+from privpipe.store.sources.reading.source import SourceLayout
 from tests.gate.leaky_runs import CHUNK_ROWS, make_leaky_options, make_records, write_records
 from tests.store.serial_run import run_serially
 
@@ -128,6 +131,26 @@ def test_training__leaves_unproven_what_no_label_judges(tmp_path: Path) -> None:
     run_serially(vouched)
     public = (tmp_path / "release.report" / "public.html").read_text()
     assert "vouched club, order" in public
+
+
+def test_list_unjudged__says_whether_labels_lack_or_the_model_saw_the_records(
+    tmp_path: Path,
+) -> None:
+    """Of records that were all labelled it was said that they carry too few labels."""
+    layout = SourceLayout(features=("x",), labels=("wanted", "secret"))
+    kinds = IngestOptions(layout=layout, categorical=("wanted", "secret"))
+    for name, seed in (("records", 0), ("training", 0), ("others", 1)):
+        random = np.random.default_rng(seed)
+        x = random.normal(size=(400, 3))
+        np.savez(tmp_path / "batch.npz", x=x, wanted=x[:, 0] > 0, secret=x[:, 1] > 0)
+        ingest(str(tmp_path / "batch.npz"), str(tmp_path / f"{name}.zarr"), kinds)
+    ungated = {"enforce": False}
+    for name, expected in (("training", "the model was trained on a released"), ("others", "")):
+        training = {"path": str(tmp_path / f"{name}.zarr")}
+        run = check_stage(make_leaky_options(tmp_path, training=training, gate=ungated))
+        said = [one.reason for one in list_unjudged(run)]
+        assert bool(said) == bool(expected)
+        assert all(expected in one for one in said)
 
 
 def include_vouched(folder: Path, names: tuple[str, ...], training: dict[str, str]) -> Any:

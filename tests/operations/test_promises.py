@@ -237,4 +237,11 @@ def test_gaps__of_a_name_that_is_deployed_no_more_say_so_and_end_when_asked(
     assert list_due("release", None, now) == list_due("release", None, now + timedelta(days=100))
     with pytest.raises(ClusterError) as found:
         gaps_command("release", "", False)
-    assert found.value.remedy.startswith("`privpipe gaps release --fill`")
+    assert "`privpipe run CONFIG --time TIME` makes each of them" in found.value.remedy
+    with pytest.raises(ClusterError, match="0 deployments 'release'") as found:
+        command.start_runs("release", [now])
+    assert "privpipe run CONFIG --time TIME" in found.value.remedy
+    deployed[:] = ["one", "other"]
+    with pytest.raises(ClusterError, match="2 deployments 'release'") as found:
+        command.start_runs("release", [now])
+    assert "prefect deployment delete" in found.value.remedy

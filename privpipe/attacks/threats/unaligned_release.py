@@ -9,6 +9,7 @@ both are exchangeable, so that exact limits of two proportions hold whatever the
 
 import hashlib
 import json
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -62,6 +63,9 @@ GATHERED = 2**20
 
 ROUNDED = 1e-5
 """What a squared distance in float32 may be wrong by, of itself and of a deviation."""
+
+OVERLAP = 0.05
+"""Share of controls that may be members, beyond what is equal by chance: they hide a leak."""
 
 DENSE = 0.5
 """Share of a range that keys fill, or of controls' keys that members have, in mere numberings."""
@@ -180,7 +184,8 @@ def attack_unaligned(
     Raises
     ------
     InputError
-        If there are fewer than 100 members or controls, or no common column.
+        If there are fewer than 100 members or controls, or no common column; if controls are
+        members.
 
     References
     ----------
@@ -194,6 +199,7 @@ def attack_unaligned(
     if not len(sample):
         raise InputError("The release has no row.", remedy="Give one with rows.", code="no-rows")
     confidential, common = tuple(confidential), [name for name in members if name in controls]
+    _check_apart(*(table[common].astype(str) for table in (members, controls)))
     # In random order: of rows that tie the first record in line is given the scarce ones.
     order = np.random.default_rng(0).permutation(len(members) + len(controls))
     known = pd.concat([members[common], controls[common]]).iloc[order].reset_index(drop=True)
@@ -211,7 +217,7 @@ def attack_unaligned(
     undecided = [n for n in numberings if read_text(sample[n]).isin(read_text(known[n])).any()]
     for name in numberings:
         known[name] = _renumber(known[name], is_member)
-    columns = {n: choose_column(known[n], sample[n]) for n in shared}
+    columns = {n: choose_column(known[n], sample[n], n in confidential) for n in shared}
     identifiers = [n for n in shared if columns[n].is_text or n in numberings]
     compared = [name for name in shared if name not in (*identifiers, *renamed)]
     if not compared:
@@ -240,6 +246,18 @@ def attack_unaligned(
     return UnalignedReport(attacks, len(members), len(controls), n_released, *names)
 
 
+def _check_apart(members: pd.DataFrame, controls: pd.DataFrame) -> None:
+    """Refuse controls of which more are members than members are equal."""
+    mine, theirs = (pd.util.hash_pandas_object(table, index=False) for table in (members, controls))
+    share = theirs.isin(mine).mean()
+    # Of a table of few values many rows are equal by chance, within members as well.
+    chance = mine.duplicated(keep=False).mean() + max(OVERLAP, 3 / math.sqrt(len(mine)))
+    if share > chance:
+        problem = f"Of the holdout {share:.0%} are raw records, so that a leak would not show."
+        remedy = "Give records that the release was not made from."
+        raise InputError(problem, remedy=remedy, code="holdout-overlaps")
+
+
 def _is_numbering(known: Column, released: Column, is_member: BoolArray, n_released: int) -> bool:
     """Whether keys, each of one row, are of members and controls alike, or fill a range."""
     mine, theirs = known[is_member], known[~is_member]
@@ -263,7 +281,7 @@ def read_text(values: Column, digest: str = "") -> Column:
     texts = pd.Series(kinds).astype(str).str.strip()
     if digest:
         texts = texts.map(lambda text: hashlib.new(digest, text.encode()).hexdigest())
-    texts = texts.str.casefold().str.replace(r"^0+(?=.)|\.0$", "", regex=True)
+    texts = texts.str.casefold().str.replace(r"^0+(?=\d)|\.0$", "", regex=True)
     return pd.Series(texts.to_numpy()[codes], values.index)
 
 
@@ -328,12 +346,17 @@ class ComparedColumn:
         return np.stack([middle, half * self.stretch / self.scale])[:, :, None]
 
 
-def choose_column(known: Column, released: Column) -> ComparedColumn:
-    """How a column is compared; what has too many values for categories as texts."""
+def choose_column(known: Column, released: Column, recodes: bool = False) -> ComparedColumn:
+    """How a column is compared; what has too many values for categories as texts.
+
+    Of one that may be recoded the release's own categories are coordinates as well.
+    """
     (x, _), (z, _) = read_intervals(known), read_intervals(released)
     if min(np.isfinite(x).mean(), np.isfinite(z).mean()) < LEAST_NUMBERS:
         levels = read_text(known).value_counts().index
         if len(levels) <= MOST_LEVELS:
+            others = read_text(released).value_counts().index.difference(levels, sort=False)
+            levels = levels.append(others[: (MOST_LEVELS - len(levels)) * recodes])
             return ComparedColumn(levels=tuple(levels))
         sizes, old = (set(one.astype(str).str.len()) for one in (released, known))
         digest = DIGESTS.get(sizes.pop(), "") if len(sizes) == 1 and sizes != old else ""
@@ -363,7 +386,7 @@ def read_intervals(values: Column) -> tuple[FloatArray, FloatArray]:
     x = pd.to_numeric(values, errors="coerce").to_numpy(np.float64, na_value=np.nan)
     if np.isfinite(x).all() or pd.api.types.is_numeric_dtype(values.dtype):
         return x, np.zeros(len(x))
-    texts = values.astype(str)
+    texts = values.astype(str).fillna("")
     # A comma is between ends where there are brackets; elsewhere it is within a number.
     texts = texts.where(texts.str.contains(r"[\[(]"), texts.str.replace(_COMMA, "", regex=True))
     pairs = [list(map(float, two)) for two in texts.str.findall(_NUMBER)]
@@ -383,7 +406,9 @@ def _read_dates(values: Column) -> Column:
         parse = partial(pd.to_datetime, texts, errors="coerce", utc=True)
         ways = [pd.Series(parse(format=form)) for form in ("ISO8601", *DATES)]
         dates = max(ways, key=lambda one: one.count()).reindex(values.index)
-    return (pd.to_datetime(dates, utc=True) - pd.Timestamp(0, tz="UTC")).dt.total_seconds()
+    # In milliseconds: those of nanoseconds end in 2262, and "open" is often the year 9999.
+    stamps = pd.to_datetime(dates, utc=True, errors="coerce").dt.as_unit("ms")
+    return (stamps - pd.Timestamp(0, tz="UTC").as_unit("ms")).dt.total_seconds()
 
 
 Columns = Mapping[str, ComparedColumn]
@@ -553,6 +578,18 @@ def _read(found: Mapping[str, _Nearest], known: pd.DataFrame, columns: Columns) 
         apart = found[name].value[:, 0] - columns[name].place(known[name])[0]
         hits = np.linalg.norm(apart, axis=1) < NEAR_VALUE
         yield "inference", name, hits, np.ones_like(hits), 1
+        both = found[name].value[:, 0], columns[name].place(known[name])[0]
+        said, true = (np.unique(one, axis=0, return_inverse=True)[1] for one in both)
+        if max(said.max(), true.max()) > MOST_LEVELS:
+            continue
+        # Codes of its own hide nothing: what each stands for one half learns of the other.
+        decoded, even = np.zeros_like(true), np.arange(len(true)) % 2 == 0
+        for half in (even, ~even):
+            table = np.zeros((said.max() + 1, true.max() + 1))
+            np.add.at(table, (said[half], true[half]), 1)
+            table -= np.outer(table.sum(axis=1), table.sum(axis=0)) / table.sum()
+            decoded[~half] = table.argmax(axis=1)[said[~half]]
+        yield "inference: recoded", name, decoded == true, np.ones_like(hits), 1
 
 
 def _compare(
@@ -590,8 +627,11 @@ def measure_retained_target(
     model = HistGradientBoostingRegressor if is_number else HistGradientBoostingClassifier
     read, judged = _read_law if is_number else read_text, _place(controls, others)[0]
     for view, table in (("raw", members), ("released", released)):
-        x = _place(table, others, released=table is released)[0]
+        labelled = table[table[target].notna()]
+        if not len(labelled):
+            continue
+        x = _place(labelled, others, released=table is released)[0]
         with threadpool_limits(1, user_api="openmp"):
-            fitted = model(random_state=0).fit(x, read(table[target]))
+            fitted = model(random_state=0).fit(x, read(labelled[target]))
         scores[view] = round(float(fitted.score(judged, read(controls[target]))), 4)
     return scores

@@ -107,11 +107,9 @@ def _sum_up(blocks: Blocks) -> tuple[int, FloatArray, FloatArray]:
         total = moved.sum(axis=0) + (0.0 if total is None else total)
         products = moved.T @ moved + (0.0 if products is None else products)
     if anchor is None or total is None or products is None or n <= len(anchor) + 1:
-        raise InputError(
-            f"{n} records are too few to estimate anything of.",
-            remedy="Use a release of more records than columns.",
-            code="few-records",
-        )
+        problem = f"{n} records are too few to estimate anything of."
+        remedy = "Use a release of more records than columns."
+        raise InputError(problem, remedy=remedy, code="few-records")
     shift = total / n
     return n, anchor + shift, products / n - np.outer(shift, shift)
 
@@ -281,9 +279,7 @@ def choose_response(response: str | None, names: Sequence[str]) -> int:
     if response is None and len(names) == 1:
         return 0
     if response not in names:
-        raise OptionError(
-            f"The response {response!r} is none of the release.",
-            remedy=f"Choose one of: {', '.join(names) or 'those of [release] include'}.",
-            code="estimate",
-        )
+        problem = f"The response {response!r} is none of the release."
+        remedy = f"Choose one of: {', '.join(names) or 'those of [release] include'}."
+        raise OptionError(problem, remedy=remedy, code="estimate")
     return names.index(response)

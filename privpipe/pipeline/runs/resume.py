@@ -72,9 +72,21 @@ def begin_or_resume(run: Run) -> tuple[Run, bool]:
     if known.options_sha256 != run.state.options_sha256:
         _replace_refused(run, known)
         return run, False
-    resumed = replace(run, state=known)
+    resumed = replace(run, state=_take_restored(run, known))
     check_unchanged(resumed)
     return resumed, True
+
+
+def _take_restored(run: Run, known: workspace.RunState) -> workspace.RunState:
+    """The state of a run, where a damaged chunk of equal records was restored: new files of old."""
+    if known.source_digest != run.state.source_digest:
+        return known
+    files = run.state.training_fingerprint if run.trains_on_itself else known.training_fingerprint
+    fresh = replace(
+        known, source_fingerprint=run.state.source_fingerprint, training_fingerprint=files
+    )
+    workspace.write_state(run.release_url, fresh)
+    return fresh
 
 
 def _replace_refused(run: Run, known: workspace.RunState) -> None:

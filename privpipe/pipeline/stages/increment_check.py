@@ -74,7 +74,12 @@ def check_incremental(options: RunOptions) -> None:
         raise OptionError(f"An incremental release {problem}.", remedy=remedy, code="incremental")
 
 
-def check_growing(options: RunOptions) -> None:
+def check_any(options: RunOptions) -> Run:
+    """The checked run; of a release that grows, that of its newest partition."""
+    return check_growing(options) if options.release.incremental else check_stage(options)
+
+
+def check_growing(options: RunOptions) -> Run:
     """All that metadata can show of an incremental run; see `check_stage`.
 
     Raises
@@ -88,7 +93,7 @@ def check_growing(options: RunOptions) -> None:
         problem = f"{shown(options.collection.path)} holds no partition any more."
         raise InputError(problem, remedy="Append one: `privpipe append`.", code="empty")
     # The newest represents all: older ones were checked when they were released.
-    check_part_of(options, find_history(options), partitions[-1], "check")
+    return check_part_of(options, find_history(options), partitions[-1], "check")
 
 
 def find_history(options: RunOptions) -> History:

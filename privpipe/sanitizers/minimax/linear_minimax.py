@@ -196,8 +196,9 @@ def fit_minimax_filter(
             ends.append(_descend_again(starts, n_starts, descend, options, tasks, held_out))
     if not ends:
         raise failure
-    # The first descent is the one that a single start has: several end no higher.
-    found, adversaries, record = min(ends, key=lambda end: float(end[0].history[:, 1].min()))
+    # The first descent is the one that a single start has: several end no higher. Of drawn
+    # adversaries the first rounds may have a lower Phi than any filter has against all.
+    found, adversaries, record = min(ends, key=lambda end: float(end[0].history[-1, 1]))
     weights, offset = family.split(found.parameters)
     return MinimaxFilter(
         method=options.name,

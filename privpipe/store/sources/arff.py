@@ -159,11 +159,9 @@ class ArffTable(FileTable):
         lines = islice(delimited.read_lines(data, where), PEEK_LINES)
         first = b"".join(line for line in lines if line.strip())
         if first.lstrip().startswith(b"{"):
-            raise SourceError(
-                f"{where} has sparse rows, which are not read.",
-                remedy="Write dense ones, as Weka's filter SparseToNonSparse does, or a .csv.",
-                code="sparse-rows",
-            )
+            problem = f"{where} has sparse rows, which are not read."
+            remedy = "Write dense ones, as Weka's filter SparseToNonSparse does, or a .csv."
+            raise SourceError(problem, remedy=remedy, code="sparse-rows")
         if not first:
             return
         forms = forms or {columns[0].name: "text"}
@@ -247,10 +245,8 @@ def _tidy(column: pa.Array, attribute: ArffAttribute, where: str) -> pa.Array:
         unknown = [i for i, name in enumerate(names) if name not in set(attribute.values)]
         if unknown:
             count = int(np.isin(coded.indices.to_numpy(zero_copy_only=False), unknown).sum())
-            raise InputError(
-                f"{where}: {count} records hold an undeclared value of {attribute.name!r}.",
-                remedy="Declare it in the attribute's list of values.",
-                code="undeclared-value",
-            )
+            problem = f"{where}: {count} records hold an undeclared value of {attribute.name!r}."
+            remedy = "Declare it in the attribute's list of values."
+            raise InputError(problem, remedy=remedy, code="undeclared-value")
     found: Any = pa.array(names, pa.string()).take(coded.indices)
     return found

@@ -63,11 +63,9 @@ def _describe_member(archive: zipfile.ZipFile, url: str, member: str) -> NamedAr
         shape, _, dtype = _read_header(stream)
         header_bytes = stream.seek(0, os.SEEK_CUR)
     if dtype.hasobject:  # objects are pickles, and loading a pickle runs code
-        raise InputError(
-            f"The array {member.removesuffix('.npy')!r} of {shown(url)} holds Python objects.",
-            remedy="Save numbers or text, as with array.astype(str).",
-            code="objects",
-        )
+        problem = f"The array {member.removesuffix('.npy')!r} of {shown(url)} holds Python objects."
+        remedy = "Save numbers or text, as with array.astype(str)."
+        raise InputError(problem, remedy=remedy, code="objects")
     if math.prod(shape) * dtype.itemsize + header_bytes > archive.getinfo(member).file_size:
         raise EOFError  # a shape is believed only where there are bytes for it
     return NamedArray(shape, dtype, partial(_read_blocks, url, member))
@@ -139,11 +137,9 @@ def open_zarr(url: str, layout: SourceLayout) -> RecordSource:
         group = zarr.open_group(store, mode="r")
         about: Any = group.attrs.get("privpipe")
         if isinstance(about, dict):
-            raise InputError(
-                f"{shown(url)} is a privpipe {about.get('format', 'store')} already.",
-                remedy="Use it as it is, or `privpipe export` the release and ingest its Parquet.",
-                code="not-foreign",
-            )
+            problem = f"{shown(url)} is a privpipe {about.get('format', 'store')} already."
+            remedy = "Use it as it is, or `privpipe export` the release and ingest its Parquet."
+            raise InputError(problem, remedy=remedy, code="not-foreign")
         return {
             name: _describe(check_bounded(array, len(list_keys(store, f"{name}/")), shown(url)))
             for name, array in group.arrays()

@@ -340,30 +340,24 @@ def _check_header(schema: pa.Schema, layout: SourceLayout, where: str) -> bool:
     counts = bool(named) and named in [[str(at + k) for k in range(len(named))] for at in (0, 1)]
     like_cells = all(_is_number(name) or name in layout.missing for name in named)
     if any(map(_is_number, named)) and like_cells and not counts:
-        raise InputError(
-            f"{where} has numbers in its first row, where names should be.",
-            remedy="Put the names of the columns into a first row of their own.",
-            code="no-header",
-        )
+        problem = f"{where} has numbers in its first row, where names should be."
+        remedy = "Put the names of the columns into a first row of their own."
+        raise InputError(problem, remedy=remedy, code="no-header")
     known = {*layout.features, *(layout.labels or ()), *layout.categorical, *layout.numeric}
     known |= set(layout.drop)
     for place, name in enumerate(schema.names, start=1):
         # An index written without a name is an identifier; it must not become a feature unseen.
         made = _unnamed(place)
         if name in ("", made) and made not in known:
-            raise InputError(
-                f"Column {place} of {where} has no name.",
-                remedy=f"Leave it out with --drop {made} if it is an index, or name it.",
-                code="unnamed-column",
-            )
+            problem = f"Column {place} of {where} has no name."
+            remedy = f"Leave it out with --drop {made} if it is an index, or name it."
+            raise InputError(problem, remedy=remedy, code="unnamed-column")
     others = [mark for mark in (";", "\t", "|", ",") if mark != layout.delimiter]
     found = next((mark for mark in others if len(schema) == 1 and mark in schema.names[0]), None)
     if found is not None:
-        raise InputError(
-            f"{where} has one column whose name holds {found!r}.",
-            remedy=f"Give the delimiter with --delimiter {found!r}.",
-            code="delimiter",
-        )
+        problem = f"{where} has one column whose name holds {found!r}."
+        remedy = f"Give the delimiter with --delimiter {found!r}."
+        raise InputError(problem, remedy=remedy, code="delimiter")
     is_word = any(re.search(r"[^\W\d_]", n) and n not in layout.missing for n in named)
     names = {name or _unnamed(place) for place, name in enumerate(schema.names, start=1)}
     return is_word or counts or bool(known & names)

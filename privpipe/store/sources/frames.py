@@ -62,11 +62,9 @@ def open_frame(frame: Any, layout: SourceLayout) -> RecordSource:
     if not hasattr(frame, "data_vars") and hasattr(frame, "to_dataset"):
         frame = frame.to_dataset(name=layout.features[0] if layout.features else "features")
     if not hasattr(frame, "data_vars"):
-        raise InputError(
-            f"A {type(frame).__name__} is no Dask data frame and no dataset of xarray.",
-            remedy="Frames that are in memory are for privpipe.Records; files for ingest.",
-            code="kinds",
-        )
+        problem = f"A {type(frame).__name__} is no Dask data frame and no dataset of xarray."
+        remedy = "Frames that are in memory are for privpipe.Records; files for ingest."
+        raise InputError(problem, remedy=remedy, code="kinds")
     arrays = {
         str(name): NamedArray(
             one.shape, one.dtype, partial(_read_array, one), tuple(map(str, one.dims))

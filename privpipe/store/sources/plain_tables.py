@@ -1,6 +1,7 @@
 """Tables that others made, as batches of rows: CSV, Parquet and Zarr, streaming, columns by name.
 
-Nothing is ingested and nothing is written; texts stay texts. What a release of another tool means
+Nothing is ingested and nothing is written; texts stay texts; lists, structs and complex numbers are
+left out. What a release of another tool means
 is for its attackers to find.
 """
 
@@ -35,19 +36,15 @@ def read_table(url: str) -> Iterator[pd.DataFrame]:
     path = url.rstrip("/")
     kind = next((kind for last, kind in FORMAT_OF.items() if path.endswith(last)), None)
     if kind is None:
-        raise InputError(
-            f"{shown(url)} is no table that can be read here.",
-            remedy=f"Its name must end in one of: {', '.join(FORMAT_OF)}.",
-            code="table-format",
-        )
+        problem = f"{shown(url)} is no table that can be read here."
+        remedy = f"Its name must end in one of: {', '.join(FORMAT_OF)}."
+        raise InputError(problem, remedy=remedy, code="table-format")
     try:
         yield from _read_zarr(path) if kind == "zarr" else _read_arrow(path, kind)
     except (OSError, ValueError, KeyError) as error:
-        raise InputError(
-            f"{shown(url)} cannot be read as {kind} ({type(error).__name__}).",
-            remedy="Check the path, and that every column has one type.",
-            code="table-unreadable",
-        ) from None
+        problem = f"{shown(url)} cannot be read as {kind} ({type(error).__name__})."
+        remedy = "Check the path, and that every column has one type."
+        raise InputError(problem, remedy=remedy, code="table-unreadable") from None
 
 
 def _read_arrow(path: str, kind: str) -> Iterator[pd.DataFrame]:
@@ -55,6 +52,7 @@ def _read_arrow(path: str, kind: str) -> Iterator[pd.DataFrame]:
 
     try:
         import pyarrow.dataset as datasets
+        from pyarrow.types import is_nested
     except ModuleNotFoundError as error:
         raise explain_missing(error) from None
 
@@ -62,7 +60,8 @@ def _read_arrow(path: str, kind: str) -> Iterator[pd.DataFrame]:
     found = datasets.dataset(place, format=kind, filesystem=system)
     # Arrow reads sixteen batches of four files ahead by itself, whoever waits for them.
     for batch in found.to_batches(batch_size=BATCH_ROWS, batch_readahead=1, fragment_readahead=1):
-        yield batch.to_pandas()
+        flat = [one.name for one in batch.schema if not is_nested(one.type)]
+        yield batch.select(flat).to_pandas()
 
 
 def _read_zarr(path: str) -> Iterator[pd.DataFrame]:
@@ -70,7 +69,7 @@ def _read_zarr(path: str) -> Iterator[pd.DataFrame]:
     import zarr
 
     group = zarr.open_group(path, mode="r")
-    arrays = {name: one for name, one in group.arrays() if one.ndim in (1, 2)}
+    arrays = {n: one for n, one in group.arrays() if one.ndim in (1, 2) and one.dtype.kind != "c"}
     n_records = max((one.shape[0] for one in arrays.values()), default=0)
     tables = {name: one for name, one in arrays.items() if one.shape[0] == n_records}
     for start in range(0, n_records, BATCH_ROWS):

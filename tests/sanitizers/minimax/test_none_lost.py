@@ -12,6 +12,7 @@ from privpipe.errors import ConvergenceError, InputError, OptionError
 from privpipe.numerics.minimax.descent import Descent
 from privpipe.numerics.minimax.objective import MinimaxObjective
 from privpipe.sanitizers import METHODS
+from privpipe.sanitizers.minimax import linear_minimax
 from privpipe.sanitizers.minimax.baselines import PrivacyLdsOptions, fit_privacy_lds_filter
 from privpipe.sanitizers.minimax.linear_minimax import choose_start
 from privpipe.sanitizers.minimax.training.adversary_rounds import _join_histories
@@ -356,3 +357,28 @@ def test_starts__the_filter_of_the_targets_alone_is_the_second() -> None:
     records, options = draw_odd_problem(830_016)
     fitted = fit_minimax_filter(records, MinimaxOptions(**options, starts=2))
     assert fitted.history[:, 1].min() < -0.75
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_starts__against_drawn_adversaries_end_at_the_lower_end(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lowest round of a history decided: that against one of two adversaries alone."""
+    rng, ends = np.random.default_rng(seed), list[Any]()
+    x = rng.normal(size=(600, 6))
+    wanted = x[:, 0] + 0.5 * x[:, 1] + 0.5 * rng.normal(size=600) > 0
+    secret = x[:, 1] + x[:, 0] * x[:, 2] + 0.7 * rng.normal(size=600) > 0
+    descend = linear_minimax.adversary_rounds.descend_in_rounds
+
+    def remember(*args: Any, **more: Any) -> Any:
+        ends.append(descend(*args, **more))
+        return ends[-1]
+
+    monkeypatch.setattr(linear_minimax.adversary_rounds, "descend_in_rounds", remember)
+    options = MinimaxOptions(
+        adversary=("logistic", "kernel"), max_iterations=15, tradeoff=2.0, starts=4, n_filtered=2
+    )
+    fitted = fit_minimax_filter(Records(x, desired=wanted, confidential=secret), options)
+    first, last = ends[0][0].history, ends[-1][0].history
+    assert first[:, 1].min() < last[:, 1].min() < first[-1, 1]  # as it was found
+    assert fitted.history[-1, 1] == pytest.approx(last[-1, 1])

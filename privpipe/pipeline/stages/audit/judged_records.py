@@ -32,15 +32,20 @@ def find_labelled(run: Run) -> Collection | None:
     needed = (*run.training.confidential, *(() if subject is None else (subject,)))
     if run.trains_on_itself or not run.training.confidential or not _has(run, needed):
         return None
+    # A partition that the fit saw flatters the release: it is no record of others.
+    if _share_partitions(run):
+        return None
+    desired = run.training.desired if _has(run, run.training.desired) else ()
+    return replace(run.collection, desired=desired, confidential=run.training.confidential)
+
+
+def _share_partitions(run: Run) -> bool:
+    """Whether a released partition is one that the model was trained on."""
     learned, released = (
         {part.digest for part in one.schema_of_records.partitions if part.digest}
         for one in (run.training, run.collection)
     )
-    # A partition that the fit saw flatters the release: it is no record of others.
-    if learned & released:
-        return None
-    desired = run.training.desired if _has(run, run.training.desired) else ()
-    return replace(run.collection, desired=desired, confidential=run.training.confidential)
+    return bool(learned & released)
 
 
 def find_test(run: Run) -> tuple[Collection, Split] | None:
@@ -60,12 +65,17 @@ def list_unjudged(run: Run) -> list[LeftOut]:
     """What is released and no labelled record of the release shows; vouched for, it is left out."""
     if run.trains_on_itself or find_labelled(run) is not None:
         return []
-    vouched = run.options.audit.vouched
+    vouched, why = (
+        run.options.audit.vouched,
+        "the released records carry too few labels. Ingest some",
+    )
+    why += " with the confidential variables"
+    if _share_partitions(run):
+        why = "the model was trained on a released partition. Train on other records"
     return [
         LeftOut(
             name,
-            f"{what} is released, and was not judged: the released records carry too few labels. "
-            f"Ingest some with the confidential variables, or name {name} in [audit] vouched.",
+            f"{what} is released, and was not judged: {why}, or name {name} in [audit] vouched.",
         )
         for name, what in _list_shown(run)
         if name not in vouched

@@ -172,19 +172,15 @@ def _arrange(
         return None
     found = sorted({kind_of[path] for path in tables})
     if len(found) > 1:
-        raise InputError(
-            f"{shown(url)} holds files of several formats: {', '.join(found)}.",
-            remedy="Ingest one format at a time, each from a folder of its own.",
-            code="mixed-formats",
-        )
+        problem = f"{shown(url)} holds files of several formats: {', '.join(found)}."
+        remedy = "Ingest one format at a time, each from a folder of its own."
+        raise InputError(problem, remedy=remedy, code="mixed-formats")
     # Of every file: a folder that differs in one of them would give columns that some lack.
     keys = {path: _read_keys(relative[path]) for path in tables}
     if len({tuple(name for name, _ in value) for value in keys.values()}) > 1:
-        raise InputError(
-            f"The folders below {shown(url)} differ in their Hive keys.",
-            remedy="Use the same key=value levels for every file.",
-            code="schema-drift",
-        )
+        problem = f"The folders below {shown(url)} differ in their Hive keys."
+        remedy = "Use the same key=value levels for every file."
+        raise InputError(problem, remedy=remedy, code="schema-drift")
     # Folders of keys are partitions as wholes, else each file is one.
     parts = {p: relative[p].rpartition("/")[0] if keys[p] else relative[p] for p in tables}
     places = {name: number for number, name in enumerate(dict.fromkeys(parts.values()))}

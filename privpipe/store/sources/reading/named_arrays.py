@@ -177,11 +177,9 @@ def _name_variables(
             groups[name] = _name_columns(name, arrays, layout)
         elif array is not None and array.shape[:1] == (n_records,) and name not in layout.drop:
             # It must not be left out unseen.
-            raise InputError(
-                f"The array {name!r} of {shown(url)} is no numbers or text ({array.dtype}).",
-                remedy="Leave it out with --drop, or store numbers or text instead.",
-                code="column-type",
-            )
+            problem = f"The array {name!r} of {shown(url)} is no numbers or text ({array.dtype})."
+            remedy = "Leave it out with --drop, or store numbers or text instead."
+            raise InputError(problem, remedy=remedy, code="column-type")
         elif name not in fitting and layout.labels is not None:
             raise explain_unknown(f"{shown(url)} has no array of {n_records} rows", name, fitting)
     return groups
@@ -239,8 +237,6 @@ def _decode(values: AnyArray) -> AnyArray:
         return values
     with suppress(UnicodeDecodeError):  # its text quotes a value
         return np.char.decode(values, "utf-8", "strict")
-    raise SourceError(
-        "An array of bytes is not text in UTF-8.",
-        remedy="Store it as text, or leave it out with --drop.",
-        code="encoding",
-    )
+    problem = "An array of bytes is not text in UTF-8."
+    remedy = "Store it as text, or leave it out with --drop."
+    raise SourceError(problem, remedy=remedy, code="encoding")

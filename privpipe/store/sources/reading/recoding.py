@@ -142,11 +142,9 @@ def _learn(
             names = (*coded.names, MISSING)  # the code -1 picks the last
             found.update(names[code] for code in coded.codes)
             if sum(map(len, counts.values())) > MOST_CATEGORIES:
-                raise InputError(
-                    f"{name} and others of --one-hot exceed {MOST_CATEGORIES} categories.",
-                    remedy="Leave identifiers and free text out with --drop.",
-                    code="too-many-categories",
-                )
+                problem = f"{name} and others of --one-hot exceed {MOST_CATEGORIES} categories."
+                remedy = "Leave identifiers and free text out with --drop."
+                raise InputError(problem, remedy=remedy, code="too-many-categories")
     if not known:
         return {name: _choose_categories(found, least) for name, found in counts.items()}
     chosen: dict[str, list[str]] = {name: [] for name in columns}
@@ -308,11 +306,9 @@ def bin_numbers(source: RecordSource, bins: Bins, dates: Collection[str] = ()) -
     """
     numbers = {one.name for one in source.variables if one.kind in ("number", "integer")}
     for name in set(bins) - numbers:
-        raise OptionError(
-            f"--bins names {name!r}, which is no column of numbers.",
-            remedy="Name columns of numbers of a table; texts are categories as they are.",
-            code="bins",
-        )
+        problem = f"--bins names {name!r}, which is no column of numbers."
+        remedy = "Name columns of numbers of a table; texts are categories as they are."
+        raise OptionError(problem, remedy=remedy, code="bins")
     chosen = _choose_records(source, list(bins))
     edges = {
         name: _find_edges(name, chosen[name], given, is_date=name in dates)

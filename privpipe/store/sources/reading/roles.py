@@ -90,11 +90,9 @@ def assign_roles(
     _check_known((*named, *layout.features, *layout.dates, *layout.drop), known, where)
     _check_apart(layout, named)
     if wrong := [known[name] for name in layout.dates if not known[name].is_date]:
-        raise InputError(
-            f"{where} holds no dates in {_typed(wrong)}.",
-            remedy="Write dates as 2024-07-01, times as 2024-07-01T09:30:00; leave others out.",
-            code="column-type",
-        )
+        problem = f"{where} holds no dates in {_typed(wrong)}."
+        remedy = "Write dates as 2024-07-01, times as 2024-07-01T09:30:00; leave others out."
+        raise InputError(problem, remedy=remedy, code="column-type")
     chosen, variables = {*layout.features, *layout.dates}, set(named)
     left_over = [
         name
@@ -141,11 +139,9 @@ def check_names(names: Sequence[str], where: str, labels: Mapping[str, str] | No
     known = labels or {}
     twice = sorted(known.get(name, name) for name, n in Counter(names).items() if n > 1)
     if twice:
-        raise InputError(
-            f"{where} has several columns named {list_names(twice)}.",
-            remedy="Give each column a name of its own; --label-names gives those of a matrix.",
-            code="duplicate-names",
-        )
+        problem = f"{where} has several columns named {list_names(twice)}."
+        remedy = "Give each column a name of its own; --label-names gives those of a matrix."
+        raise InputError(problem, remedy=remedy, code="duplicate-names")
 
 
 def check_schema(names: Iterable[str], columns: Sequence[source.TableColumn], where: str) -> None:
