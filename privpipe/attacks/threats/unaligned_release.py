@@ -582,7 +582,7 @@ def _read(found: Mapping[str, _Nearest], known: pd.DataFrame, columns: Columns) 
         said, true = (np.unique(one, axis=0, return_inverse=True)[1] for one in both)
         if max(said.max(), true.max()) > MOST_LEVELS:
             continue
-        # Codes of its own hide nothing: what each stands for one half learns of the other.
+        # Other codes hide nothing: what each means is learned from the other half.
         decoded, even = np.zeros_like(true), np.arange(len(true)) % 2 == 0
         for half in (even, ~even):
             table = np.zeros((said.max() + 1, true.max() + 1))
