@@ -57,10 +57,9 @@ def prepare_demo(folder: str, n_records: int, workers: int) -> str:
         If the folder holds something else, or the disk is too full.
     """
     if n_records < N_ORIGINALS or n_records % N_ORIGINALS:
-        raise OptionError(
-            f"{n_records} records are not whole repeats of {N_ORIGINALS} scans.",
-            remedy=f"Use {max(1, n_records // N_ORIGINALS) * N_ORIGINALS}, or the like.",
-        )
+        problem = f"{n_records} records are not whole repeats of {N_ORIGINALS} scans."
+        remedy = f"Use {max(1, n_records // N_ORIGINALS) * N_ORIGINALS}, or the like."
+        raise OptionError(problem, remedy=remedy)
     folder = os.path.abspath(folder)
     _clear(folder)
     _check_space(folder, n_records)

@@ -56,10 +56,9 @@ def inspect_command(path: str, *, verify: bool) -> dict[str, Any]:
         return _show_header(header, path, "Every stored byte matches its receipt." * verify)
     if kind == GENERATIONS:
         return _show_generations(path, verify)
-    raise FormatError(
-        f"{shown(path)} is not of privpipe, or its zarr.json is damaged.",
-        remedy="Ingest foreign data with privpipe ingest. Of a release, get another copy.",
-    )
+    problem = f"{shown(path)} is not of privpipe, or its zarr.json is damaged."
+    remedy = "Ingest foreign data with privpipe ingest. Of a release, get another copy."
+    raise FormatError(problem, remedy=remedy)
 
 
 def _show_generations(path: str, verify: bool) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from shlex import quote
 from typing import Any
 
 from privpipe.cluster.executors.dask_executor import open_executor
@@ -55,7 +56,8 @@ def release_increment(options: RunOptions, watch: Watch, times: TimeSpan) -> str
     ------
     GateError
         If the audit of a new history, or of a partition, does not pass; then nothing is published.
-        If partitions may have drifted: the others are published before.
+        If partitions may have drifted, or have values that no mapping knows: the others are
+        published before.
     """
     increment_check.check_incremental(options)
     check_lasting(options)
@@ -91,10 +93,13 @@ def release_increment(options: RunOptions, watch: Watch, times: TimeSpan) -> str
         remove_workspace(url)
     if drifted:
         raise GateError(
-            " ".join(one.message for one in drifted), remedy=drifted[0].remedy, code="drift"
+            " ".join(one.message for one in drifted), remedy=drifted[0].remedy, code=drifted[0].code
         )
     return "published"
 
+
+LEFT_OUT = {"drift": "it may have drifted", "stratum-unknown": "a value of [method] by is new"}
+"""Codes of partitions that do not stop the nights after them, and why in words."""
 
 NOTHING_RELEASED = IncrementalState("", {}, (), 1, ())
 
@@ -161,9 +166,9 @@ def _make(
             if part is None:
                 state, part = _make_part(work, partition, state)
         except GateError as error:
-            if error.code != "drift" or (work.same is None and former.parts):
+            if error.code not in LEFT_OUT or (work.same is None and former.parts):
                 raise
-            work.watch.say(f"refused  partition {partition.name!r}: it may have drifted")
+            work.watch.say(f"refused  partition {partition.name!r}: {LEFT_OUT[error.code]}")
             drifted.append(error)
             continue
         made.append(part)
@@ -246,7 +251,10 @@ def _make_part(
                 _check_drift(work, run, trained, partition, executor)
             n = plan.chunks.n_chunks
             run = resume.begin_stage(run, "clean", model_digest=trained.model_digest, n_chunks=n)
-            with watch.stage("clean", f"{plan.chunks.n_records:,} records of a new partition"):
+            with (
+                watch.stage("clean", f"{plan.chunks.n_records:,} records of a new partition"),
+                _naming_unknown(partition.name, url),
+            ):
                 cleaned = stage_tasks.clean_task(run, trained, plan, executor)
             state = _audit_part(work, run, trained, cleaned, executor, state)
         head = _head_part(run, trained, work.history, cleaned)
@@ -255,6 +263,23 @@ def _make_part(
         work.note(partition)
         remove_workspace(url)
     return state, _describe_part(work, partition, url)
+
+
+@contextmanager
+def _naming_unknown(name: str, url: str) -> Iterator[None]:
+    """Of a value of `by` that no training record has the partition is to blame, and left out."""
+    try:
+        yield
+    except InputError as error:
+        if error.code not in LEFT_OUT:
+            raise
+        remove_workspace(url)
+        problem = f"The partition {name!r} is not released: {error.message}"
+        remedy = (
+            f"Append it without them: `privpipe append ... --partition {quote(name)} --replace`; "
+        )
+        remedy += "or begin another release, trained on records that have it."
+        raise GateError(problem, remedy=remedy, code=error.code) from None
 
 
 @contextmanager

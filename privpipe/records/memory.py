@@ -329,10 +329,9 @@ def _as_codes(values: ArrayLike | None, n_records: int) -> tuple[IntArray, tuple
             Column(name, int(codes.max(initial=-1)) + 1) for name, codes in columns
         )
     if table.dtype.kind not in "OUTb":
-        raise InputError(
-            f"attributes has dtype {table.dtype}, or codes below -1: neither text nor codes.",
-            remedy="Give text, or the codes 0 .. n_categories - 1, and -1 where missing.",
-        )
+        problem = f"attributes has dtype {table.dtype}, or codes below -1: neither text nor codes."
+        remedy = "Give text, or the codes 0 .. n_categories - 1, and -1 where missing."
+        raise InputError(problem, remedy=remedy)
     coded = [_as_category(texts, name) for name, texts in columns]
     return np.column_stack([codes for codes, _ in coded]), tuple(one for _, one in coded)
 

@@ -9,9 +9,13 @@ import pytest
 
 from privpipe.cluster.estimate import estimate
 from privpipe.command.check_command import check_command, dry_run_command
-from privpipe.errors import OptionError
+from privpipe.errors import GateError, OptionError
 from privpipe.pipeline.runs.configuration_file import read_options
-from tests.operations.increments import append, configure, release
+from privpipe.store.collections.growing_collection import append_partition
+from privpipe.store.collections.ingest import IngestOptions, ingest
+from privpipe.store.releases.lazy_release import open_release
+from privpipe.store.sources.reading.source import SourceLayout
+from tests.operations.increments import CONFIGURATION, append, configure, day, release
 
 
 def grow(folder: Path, n_days: int) -> None:
@@ -54,3 +58,49 @@ def test_estimate__of_a_growing_release_finds_its_model(tmp_path: Path) -> None:
     found = estimate(str(tmp_path / "release.zarr"), "means")
     assert len(found) == 3
     assert all(abs(one.value) < 1 for one in found)
+
+
+def write_table(path: Path, seed: int, n_unknown: int = 0, n: int = 400) -> None:
+    rng, rows = np.random.default_rng(seed), ["a,b,region,income,x"]
+    for i in range(n):
+        a, b, region, income = (rng.integers(k) for k in (3, 3, 2, 2))
+        where = "" if i < n_unknown else f"r{region}"
+        rows.append(f"a{a},b{b},{where},i{income},{rng.normal():.3f}")
+    path.write_text("\n".join(rows))
+
+
+def test_release__leaves_out_a_partition_that_no_mapping_knows_and_names_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One record without its region stopped every later night, and nothing said whose it was."""
+    labels = ("a", "b", "region", "income")
+    kinds = IngestOptions(layout=SourceLayout(features=("x",), labels=labels), categorical=labels)
+    write_table(tmp_path / "t.csv", 0, n=3000)
+    ingest(str(tmp_path / "t.csv"), str(tmp_path / "training.zarr"), kinds)
+    method = 'name = "privacy_mapping"\nattributes = ["a", "b"]\nprivate = ["income"]\n'
+    method += 'by = "region"\ndistortion_budget = 0.9\n'
+    usual = 'name = "null_space"\nutility_budget = {budget}\nridge = 0.01\n'
+    text = CONFIGURATION.replace(usual, method)
+    text = text.replace('desired = ["sign"]', 'confidential = ["income"]')
+    path = tmp_path / "run.toml"
+    path.write_text(text.format(folder=tmp_path, drift=9.0))
+    options = read_options(str(path))
+
+    def add(number: int, n_unknown: int, replacing: bool = False) -> None:
+        write_table(tmp_path / "new.csv", 10 + number, n_unknown)
+        place = str(tmp_path / "growing.zarr")
+        source, name = str(tmp_path / "new.csv"), f"day {number}"
+        append_partition(source, place, name, day(number), kinds, replacing=replacing)
+
+    for number, n_unknown in enumerate((0, 5, 0)):
+        add(number, n_unknown)
+    with pytest.raises(GateError, match="partition 'day 1' is not released: 5 of 400") as found:
+        release(options)
+    assert found.value.code == "stratum-unknown"
+    assert "--partition 'day 1' --replace" in found.value.remedy
+    assert "refused  partition 'day 1'" in capsys.readouterr().err
+    assert open_release(str(tmp_path / "release.zarr")).sizes["record"] == 800
+    assert len(list((tmp_path / "release.zarr" / "parts").iterdir())) == 2
+    add(1, 0, replacing=True)
+    assert release(options) == "published"
+    assert open_release(str(tmp_path / "release.zarr")).sizes["record"] == 1200

@@ -334,10 +334,9 @@ def _standardise(raw: FloatArray) -> FloatArray:
     varies = raw.min(axis=0) != raw.max(axis=0)
     table = raw[:, varies].astype(np.float64)
     if not np.isfinite(table).all() or table.shape[1] == 0:
-        raise InputError(
-            f"raw has {int(varies.sum())} columns that vary, or values that are not finite.",
-            remedy="Give finite records with at least one column that varies.",
-        )
+        problem = f"raw has {int(varies.sum())} columns that vary, or values that are not finite."
+        remedy = "Give finite records with at least one column that varies."
+        raise InputError(problem, remedy=remedy)
     # Every raw column counts alike in the R squared, whatever its unit.
     table -= table.mean(axis=0)
     return np.asarray(table / table.std(axis=0))

@@ -105,10 +105,9 @@ def find_frame(released: FloatArray) -> FloatArray:
     """
     moments = released.T @ released
     if len(released) < released.shape[1] or moments[-1, -1] <= 0:
-        raise InputError(
-            f"{len(released)} surrogates of {released.shape[1]} features cannot be attacked.",
-            remedy="Release at least as many surrogates as features, the last of them the bias.",
-        )
+        problem = f"{len(released)} surrogates of {released.shape[1]} features cannot be attacked."
+        remedy = "Release at least as many surrogates as features, the last of them the bias."
+        raise InputError(problem, remedy=remedy)
     # The bias feature is one in every record, so its products sum up to counts and means.
     mean = moments[-1, :-1] / moments[-1, -1]
     variance = np.diag(moments)[:-1] / moments[-1, -1] - mean**2
@@ -279,10 +278,9 @@ def attack_independent_components(
     guesses = np.zeros((rank, len(varies)))
     guesses[:, varies] = search.mixing_.T
     if not np.isfinite(guesses).all():
-        raise InputError(
-            "Independent components of the surrogates could not be found.",
-            remedy="Their records are unknown to this attack, not safe from it.",
-        )
+        problem = "Independent components of the surrogates could not be found."
+        remedy = "Their records are unknown to this attack, not safe from it."
+        raise InputError(problem, remedy=remedy)
     return report_recovery(members @ frame.T, others @ frame.T, guesses, level=options.level)
 
 

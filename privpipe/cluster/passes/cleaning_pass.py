@@ -248,10 +248,9 @@ def _find_allowed(withheld: str, chunk: int, n_records: int) -> BoolArray:
     content = read_bytes(open_store(withheld, read_only=True), f"{chunk:08d}")
     # A missing or short list would release what a budget withholds: nothing is cleaned then.
     if content is None or len(content) != -(-n_records // 8):
-        raise FormatError(
-            f"Which records of chunk {chunk} are withheld is not known.",
-            remedy="Do not change a run's workspace while it works; run again.",
-        )
+        problem = f"Which records of chunk {chunk} are withheld is not known."
+        remedy = "Do not change a run's workspace while it works; run again."
+        raise FormatError(problem, remedy=remedy)
     return np.asarray(np.unpackbits(np.frombuffer(content, np.uint8), count=n_records) == 0)
 
 

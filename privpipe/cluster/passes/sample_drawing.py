@@ -315,10 +315,9 @@ def _read_key(drawing: Drawing) -> bytes:
 def _read_stored_key(url: str, sha256: str) -> bytes:
     key = read_bytes(open_store(url, read_only=True), KEY)
     if key is None or hashlib.sha256(key).hexdigest() != sha256:
-        raise FormatError(
-            "The key of the audit's sample is not the one that the run began with.",
-            remedy="Do not change a run's workspace while it works; run again.",
-        )
+        problem = "The key of the audit's sample is not the one that the run began with."
+        remedy = "Do not change a run's workspace while it works; run again."
+        raise FormatError(problem, remedy=remedy)
     return key
 
 

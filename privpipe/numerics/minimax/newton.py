@@ -348,10 +348,9 @@ class HeadSolver:
             matrix = self._hessian + max(damping, least) * bound
             with suppress(np.linalg.LinAlgError):
                 return _solve_positive(matrix, slope.T.ravel()).reshape(slope.T.shape).T
-        raise ConvergenceError(
-            "The curvature of an inner problem is not positive, or not finite.",
-            remedy="Raise regularisation, or scale the features: [collection] standardise = true.",
-        )
+        problem = "The curvature of an inner problem is not positive, or not finite."
+        remedy = "Raise regularisation, or scale the features: [collection] standardise = true."
+        raise ConvergenceError(problem, remedy=remedy)
 
 
 class InexactSolver(HeadSolver):

@@ -98,19 +98,17 @@ def lift_likely(encoder: FloatArray, covariance: FloatArray) -> FloatArray:
     scale = np.sqrt(np.maximum(np.diag(inner), 0.0))
     low = np.finfo(np.float64).eps * np.linalg.norm(encoder, axis=0) * np.sqrt(np.trace(covariance))
     if (scale <= low).any():
-        raise RankError(
-            "A desired prediction does not vary in the training records.",
-            remedy='Use representative = "closest", or another training collection.',
-        )
+        problem = "A desired prediction does not vary in the training records."
+        remedy = 'Use representative = "closest", or another training collection.'
+        raise RankError(problem, remedy=remedy)
     correlation = inner / np.outer(scale, scale)
     # Whether the last pivot of a singular matrix comes out negative is for each kernel another
     # matter: Cholesky's failure is no test of rank.
     sizes = np.linalg.eigvalsh(correlation)
     if sizes[0] <= bound_rank_error(len(covariance)) * sizes[-1]:
-        raise RankError(
-            "The desired predictions are linearly dependent in the training records.",
-            remedy='Use representative = "closest", or another training collection.',
-        )
+        problem = "The desired predictions are linearly dependent in the training records."
+        remedy = 'Use representative = "closest", or another training collection.'
+        raise RankError(problem, remedy=remedy)
     factor = scipy.linalg.cho_factor(correlation)
     return np.asarray(scipy.linalg.cho_solve(factor, (spread / scale).T).T / scale)
 

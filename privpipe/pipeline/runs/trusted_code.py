@@ -29,10 +29,9 @@ def remember_code(given: Iterable[str]) -> None:
     """
     for sha256 in given:
         if len(sha256) != N_DIGITS or set(sha256) - set("0123456789abcdef"):
-            raise OptionError(
-                "--trust takes the SHA-256 of a file, 64 hexadecimal digits.",
-                remedy="The refusal of the run says it; compare: sha256sum FILE.",
-            )
+            problem = "--trust takes the SHA-256 of a file, 64 hexadecimal digits."
+            remedy = "The refusal of the run says it; compare: sha256sum FILE."
+            raise OptionError(problem, remedy=remedy)
         folder = _folder()
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         # A file for each: two commands at a time do not overwrite one another.

@@ -258,10 +258,9 @@ class SparseMapping(DrawnCategories):
 
     def _replace(self, unknown: IntArray) -> IntArray:
         if self.unseen == "refuse" or self.distortion_kind not in _NAMED:
-            raise InputError(
-                f"{len(unknown)} different symbols are not in the mapping's alphabet.",
-                remedy="Fit on records that hold them, or set unseen = 'nearest' and a distortion.",
-            )
+            problem = f"{len(unknown)} different symbols are not in the mapping's alphabet."
+            remedy = "Fit on records that hold them, or set unseen = 'nearest' and a distortion."
+            raise InputError(problem, remedy=remedy)
         nearest = np.empty(len(unknown), np.int64)
         # A category without a name has no place among the others: all are equally far from it.
         masks, which = np.unique(unknown != UNKNOWN, axis=0, return_inverse=True)

@@ -81,10 +81,9 @@ class MinimaxOptions(adversary_rounds.FilterTraining):
                 remedy='Use solver = "quasi_newton" against any other.',
             )
         if self.n_filtered is None and self.reconstruction_weight:
-            raise OptionError(
-                "n_filtered is not set, and reconstruction has no reduced form.",
-                remedy="Set n_filtered to the number of features to release.",
-            )
+            problem = "n_filtered is not set, and reconstruction has no reduced form."
+            remedy = "Set n_filtered to the number of features to release."
+            raise OptionError(problem, remedy=remedy)
         if self.n_filtered is None:
             planning.check_reduced_width(schema.desired, schema.n_features)
         if self.reconstruction_weight and self.start == "zero":

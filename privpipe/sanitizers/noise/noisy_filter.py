@@ -223,10 +223,9 @@ class NoisyFilter:
         elif self.projection.size:
             widths.append(self.projection.shape[1])
         if len(set(widths)) > 1 or max(len(self.before), len(self.after)) > 1:
-            raise OptionError(
-                f"The parts of a noisy filter have {widths} features between them.",
-                remedy="Give at most one filter before and one after, of features that fit.",
-            )
+            problem = f"The parts of a noisy filter have {widths} features between them."
+            remedy = "Give at most one filter before and one after, of features that fit."
+            raise OptionError(problem, remedy=remedy)
         mechanism = self.mechanism
         # A stored model is opened by this, too: its promise must be that of its noise.
         check_promise(self.guarantee, {"local_dp": mechanism.epsilon}, delta=mechanism.delta)
@@ -274,10 +273,9 @@ class NoisyFilter:
         feature_map.check_finite_records(records)
         # Never noise from anywhere else: a second draw for a record lets a reader average.
         if stream is None or stream.n_records != len(records):
-            raise OptionError(
-                f"The noisy filter needs a stream of {len(records)} records.",
-                remedy="Give apply a KeyedStream of these records, or use the pipeline.",
-            )
+            problem = f"The noisy filter needs a stream of {len(records)} records."
+            remedy = "Give apply a KeyedStream of these records, or use the pipeline."
+            raise OptionError(problem, remedy=remedy)
         bounded, counts = self.bound_features(records)
         noisy = self.mechanism.release(bounded, stream)
         for each in self.after:

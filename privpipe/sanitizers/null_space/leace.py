@@ -131,10 +131,9 @@ def fit_leace_eraser(shards: Shards) -> LeaceEraser:
     found.say_incomplete()
     moments = found.of_role("confidential")
     if moments.count < 2:
-        raise InputError(
-            f"{moments.count:g} complete training records are too few to erase from.",
-            remedy="Train on more records; records with missing labels do not count.",
-        )
+        problem = f"{moments.count:g} complete training records are too few to erase from."
+        remedy = "Train on more records; records with missing labels do not count."
+        raise InputError(problem, remedy=remedy)
     n = schema.n_features
     mean, scale = moments.mean[:n], measure_scale(moments, n, with_intercept=True)
     left, right, unseen = solve_erasure(moments, scale)

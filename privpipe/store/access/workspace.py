@@ -233,10 +233,9 @@ def read_state(url: str) -> RunState | None:
     try:
         return RunState(**json.loads(content))
     except (ValueError, TypeError):
-        raise FormatError(
-            f"The state of the interrupted run of {shown(url)} is damaged.",
-            remedy="Remove it with `privpipe purge`, then run again.",
-        ) from None
+        problem = f"The state of the interrupted run of {shown(url)} is damaged."
+        remedy = "Remove it with `privpipe purge`, then run again."
+        raise FormatError(problem, remedy=remedy) from None
 
 
 def write_state(url: str, state: RunState) -> None:

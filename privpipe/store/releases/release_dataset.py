@@ -278,10 +278,9 @@ class ReleaseView:
     def __init__(self, dataset: xr.Dataset) -> None:
         marked = all("privpipe" in one.encoding for one in dataset.data_vars.values())
         if "privpipe" not in dataset.attrs or not marked:
-            raise InputError(
-                "This dataset is no release of privpipe, or was computed from one.",
-                remedy="Open one with privpipe.open_release: it says nothing of what is computed.",
-            )
+            problem = "This dataset is no release of privpipe, or was computed from one."
+            remedy = "Open one with privpipe.open_release: it says nothing of what is computed."
+            raise InputError(problem, remedy=remedy)
         self.dataset = dataset
 
     @property

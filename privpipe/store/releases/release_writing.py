@@ -283,10 +283,9 @@ def _copy_made(plan: ReleasePlan, progress: Callable[[int], None] | None) -> Non
     """
     made = measure_objects(plan.data_url)
     if strange := sorted(measure_objects(plan.url).keys() - made.keys()):
-        raise IncompleteReleaseError(
-            f"{shown(plan.url)} holds {len(strange)} strange objects ({shown(strange[0])}).",
-            remedy="Nothing was published. Choose another place, or remove them, then run again.",
-        )
+        problem = f"{shown(plan.url)} holds {len(strange)} strange objects ({shown(strange[0])})."
+        remedy = "Nothing was published. Choose another place, or remove them, then run again."
+        raise IncompleteReleaseError(problem, remedy=remedy)
     keys = sorted(made)
     for start in range(0, len(keys), objects.MOST_AT_ONCE):
         some = keys[start : start + objects.MOST_AT_ONCE]
@@ -295,10 +294,9 @@ def _copy_made(plan: ReleasePlan, progress: Callable[[int], None] | None) -> Non
             progress(len(some))
     # Lengths alone: the bytes are the store's word, as it made the copy.
     if measure_objects(plan.url) != made:
-        raise IncompleteReleaseError(
-            f"What is at {shown(plan.url)} is not what was proved.",
-            remedy="Nothing was published. Look who else writes there, then run again.",
-        )
+        problem = f"What is at {shown(plan.url)} is not what was proved."
+        remedy = "Nothing was published. Look who else writes there, then run again."
+        raise IncompleteReleaseError(problem, remedy=remedy)
 
 
 def _is_named(plan: ReleasePlan, header: Mapping[str, Any]) -> bool:

@@ -125,10 +125,9 @@ class AttackReport:
             if measured.name == score
         ]
         if not found:
-            raise InputError(
-                f"No attack on {source} measured {score} of {target!r}.",
-                remedy="See the columns target, source and score of the report's table.",
-            )
+            problem = f"No attack on {source} measured {score} of {target!r}."
+            remedy = "See the columns target, source and score of the report's table."
+            raise InputError(problem, remedy=remedy)
         return max(found, key=lambda pair: pair[1].advantage_upper)
 
     def decide(self) -> tuple[Decision, ...]:

@@ -97,10 +97,9 @@ class FilterTraining(TaskOptions):
             )
         numbers = [c.name for c in schema.confidential if not c.is_categorical]
         if self.confidential_task == "regression" and numbers:
-            raise OptionError(
-                f"The adversary group infers classes; {numbers[0]!r} is read as a number.",
-                remedy='Set confidential_task = "classification", or drop the adversary group.',
-            )
+            problem = f"The adversary group infers classes; {numbers[0]!r} is read as a number."
+            remedy = 'Set confidential_task = "classification", or drop the adversary group.'
+            raise OptionError(problem, remedy=remedy)
 
     def measure_tasks(self, shards: Shards) -> tuple[LabelledMoments, tuple[Task, ...]]:
         """Moments of the records, and their tasks with a logistic adversary each."""

@@ -105,10 +105,9 @@ class TaskOptions(MethodOptions):
         given: tuple[float, ...] = getattr(self, f"{role}_weights")
         weights = [float(w) for w in given] or [1.0 / max(count, 1)] * count
         if len(weights) != count or not all(np.isfinite(w) and w > 0 for w in weights):
-            raise OptionError(
-                f"{role}_weights has {len(given)} entries for {count} variables, or one <= 0.",
-                remedy="Give one positive weight per variable, or leave it empty.",
-            )
+            problem = f"{role}_weights has {len(given)} entries for {count} variables, or one <= 0."
+            remedy = "Give one positive weight per variable, or leave it empty."
+            raise OptionError(problem, remedy=remedy)
         return weights
 
 

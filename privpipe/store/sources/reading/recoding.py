@@ -50,10 +50,9 @@ def spread_texts(
         If there are more than `MOST_CATEGORIES` categories.
     """
     for name in set(columns) - {variable.name for variable in source.variables}:
-        raise OptionError(
-            f"--one-hot names {name!r}, which is no column of text.",
-            remedy="Name columns of a table; numbers are features as they are.",
-        )
+        problem = f"--one-hot names {name!r}, which is no column of text."
+        remedy = "Name columns of a table; numbers are features as they are."
+        raise OptionError(problem, remedy=remedy)
     categories = _learn(source, columns, least, known)
     made = tuple(f"{name}={one}" for name, found in categories.items() for one in found)
     # float32 holds 0 and 1 exactly; numbers that are there may need more.
