@@ -349,6 +349,16 @@ def test_read_intervals__takes_the_ways_in_which_tools_write_them() -> None:
     assert np.isnan(middle[4])
 
 
+@pytest.mark.parametrize("form", ["%Y-%m-%d", "%d.%m.%Y", "%m/%d/%Y", "%Y-%m-%dT%H:%M:%S", ""])
+def test_read_intervals__of_a_date_is_the_same_in_every_type(form: str) -> None:
+    dates = pd.Series(pd.to_datetime(["1999-12-31", "2020-02-29", "9999-12-31", "1850-01-01"]))
+    texts = dates.dt.strftime(form) if form else dates.dt.tz_localize("UTC")
+    middle, half = read_intervals(texts)
+    assert middle.tolist() == read_intervals(dates)[0].tolist()
+    assert middle[1] == 1_582_934_400.0
+    assert not half.any()
+
+
 def test_find_threshold__is_where_shares_differ_most() -> None:
     assert find_threshold(np.array([1.0, 2, 3]), np.array([4.0, 5, 6])) == 3
 
