@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from privpipe.errors import GateError, OptionError
 from privpipe.pipeline.runs.configuration_file import read_options
 from privpipe.store.collections.growing_collection import append_partition
 from privpipe.store.collections.ingest import IngestOptions, ingest
+from privpipe.store.releases.incremental_release import purge_parts
 from privpipe.store.releases.lazy_release import open_release
 from privpipe.store.sources.reading.source import SourceLayout
 from tests.operations.increments import CONFIGURATION, append, configure, day, release
@@ -58,6 +60,20 @@ def test_estimate__of_a_growing_release_finds_its_model(tmp_path: Path) -> None:
     found = estimate(str(tmp_path / "release.zarr"), "means")
     assert len(found) == 3
     assert all(abs(one.value) < 1 for one in found)
+
+
+def test_purge__of_a_growing_release_leaves_the_parts_that_a_generation_names(
+    tmp_path: Path,
+) -> None:
+    options = configure(tmp_path)
+    grow(tmp_path, 2)
+    release(options)
+    parts = tmp_path / "release.zarr" / "parts"
+    named = {one.name for one in parts.iterdir()}
+    shutil.copytree(parts / min(named), parts / "feedbeef")
+    assert purge_parts(str(tmp_path / "release.zarr"))
+    assert {one.name for one in parts.iterdir()} == named
+    assert np.isfinite(open_release(str(tmp_path / "release.zarr"))["features"].values).all()
 
 
 def write_table(path: Path, seed: int, n_unknown: int = 0, n: int = 400) -> None:
