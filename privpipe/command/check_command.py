@@ -146,7 +146,9 @@ def suggest_command(config: str, out: str = "") -> dict[str, Any]:
 
 def _list_joined(run: Run) -> Iterator[tuple[str, str]]:
     """Earlier releases of these records, which no forecast knows."""
-    if joined := find_earlier(run).releases:
+    # The newest partition of a release that grows may be in that very release already.
+    mine = os.path.dirname(run.release_url) if run.shared_model else ""
+    if joined := [o for o in find_earlier(run).releases if os.path.dirname(o.url) != mine]:
         yield "earlier", audit_text.say("check_earlier", names=[one.name for one in joined])
 
 
@@ -239,8 +241,13 @@ def _write_share(share: float) -> str:
 
 def dry_run_command(config: str) -> dict[str, Any]:
     """Print the plan of a run."""
-    run = check_any(configuration_file.read_options(config))
-    plan, meaning, subjects = _plan(run), forecast.forecast_run(run), count_subjects(run)
+    options = configuration_file.read_options(config)
+    run = check_any(options)
+    plan, meaning, subjects = (
+        _plan(run, options.release.path),
+        forecast.forecast_run(run),
+        count_subjects(run),
+    )
     say(audit_text.say("dry_run", plan=plan))
     if meaning is not None:
         say(f"would mean  {meaning.describe()}")
@@ -253,7 +260,7 @@ def dry_run_command(config: str) -> dict[str, Any]:
     return plan | _by_subject(meaning)
 
 
-def _plan(run: Run) -> dict[str, Any]:
+def _plan(run: Run, place: str) -> dict[str, Any]:
     schema = run.collection.schema_of_records
     chunks = ChunkPlan(schema.n_records, schema.chunk_rows)
     itemsize = np.dtype(schema.dtype).itemsize
@@ -275,7 +282,7 @@ def _plan(run: Run) -> dict[str, Any]:
         "seconds": sum(parts.values()),
         "seconds_by_part": parts,
         "writes": {
-            "release": shown(run.release_url),
+            "release": shown(place),
             "model": shown(run.model_url),
             "report": shown(run.report_url),
         },

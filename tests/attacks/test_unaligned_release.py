@@ -12,16 +12,15 @@ import pandas as pd
 import pytest
 import zarr
 
+from privpipe.attacks.statistics.compared_columns import choose_column, read_intervals
 from privpipe.attacks.threats import unaligned_release
 from privpipe.attacks.threats.unaligned_release import (
     Excess,
     UnalignedReport,
     attack_unaligned,
-    choose_column,
     draw_rows,
     find_threshold,
     measure_retained_target,
-    read_intervals,
 )
 from privpipe.command.foreign_audit import audit_foreign
 from privpipe.errors import GateError, InputError, OptionError

@@ -34,8 +34,12 @@ def test_check__of_a_healthy_growing_release_finds_it_in_order(
     grow(tmp_path, 2)
     for _ in range(2):  # before its first generation, and after
         check_command(str(tmp_path / "run.toml"))
-        dry_run_command(str(tmp_path / "run.toml"))
-        assert "is in order" in capsys.readouterr().out
+        plan = dry_run_command(str(tmp_path / "run.toml"))
+        assert plan["writes"]["release"] == str(tmp_path / "release.zarr")
+        said = capsys.readouterr().out
+        assert "is in order" in said
+        assert "parts" not in said.replace("partitions", "")
+        assert "earlier" not in said  # the newest partition is in this release already
         release(options)
 
 

@@ -117,11 +117,6 @@ class TotalLoss:
     n_gaussian: float = 0.0
     rest: float = 0.0
 
-    @property
-    def basic(self) -> dict[str, float]:
-        """What basic composition adds up."""
-        return {"epsilon": self.epsilon, "delta": self.delta}
-
     @classmethod
     def of(cls, charges: Sequence[Charge | Entry]) -> Self:
         """Of different draws."""
