@@ -124,9 +124,19 @@ def read_intervals(values: Column) -> tuple[FloatArray, FloatArray]:
     >>> [end.tolist() for end in read_intervals(pd.Series(["[30, 40)", "25", "x", "(-2,4]"]))]
     [[35.0, 25.0, nan, 1.0], [5.0, 0.0, 0.0, 3.0]]
     """
-    values = values if pd.api.types.is_numeric_dtype(values.dtype) else _read_dates(values)
+    if not pd.api.types.is_numeric_dtype(values.dtype):
+        # Most texts are of few kinds: each is read once.
+        codes, kinds = pd.factorize(values, use_na_sentinel=False)
+        middle, half = _read_kinds(pd.Series(kinds))
+        return middle[codes], half[codes]
     x = pd.to_numeric(values, errors="coerce").to_numpy(np.float64, na_value=np.nan)
-    if np.isfinite(x).all() or pd.api.types.is_numeric_dtype(values.dtype):
+    return x, np.zeros(len(x))
+
+
+def _read_kinds(kinds: Column) -> tuple[FloatArray, FloatArray]:
+    values = _read_dates(kinds)
+    x = pd.to_numeric(values, errors="coerce").to_numpy(np.float64, na_value=np.nan)
+    if np.isfinite(x).all():
         return x, np.zeros(len(x))
     texts = values.astype(str).fillna("")
     # A comma is between ends where there are brackets; elsewhere it is within a number.

@@ -323,7 +323,8 @@ def _look_up(
         rows = np.random.default_rng(0).permutation(gallery.shape[1])
         parts = filter(len, np.split(rows, [BLOCK[1] // 2, 8 * BLOCK[1]]))
         for part, best in product(parts, found.values()):
-            _search(best, everyone, gallery, part, first)
+            block = gallery[:, :, best.axes].transpose(0, 2, 1).take(part, axis=2)
+            _search(best, everyone, block, gallery[0], part, first)
         first += len(rows)
     return found
 
@@ -346,31 +347,47 @@ def _gather(blocks: Iterable[FloatArray]) -> Iterator[FloatArray]:
         yield np.concatenate(waiting, axis=1)
 
 
-def _search(best: _Nearest, these: IntArray, batch: FloatArray, rows: IntArray, first: int) -> None:
+def _search(
+    best: _Nearest,
+    these: IntArray,
+    block: FloatArray,
+    gallery: FloatArray,
+    rows: IntArray,
+    first: int,
+) -> None:
     """Halve the rows until few of these known records can be nearer to them than to others.
 
+    The block, (2, n_coordinates, n_rows), has middles and half-widths of these rows.
     A record is left out where the box that holds all the rows is farther than its nearest. A row
     as far as them changes nothing, so that copies without end of one row are left out, too.
     """
-    middle, half = batch[:, rows[:, None], best.axes]
-    low, high = (middle - half).min(axis=0), (middle + half).max(axis=0)
+    middle, half = block
+    low, high = (middle - half).min(axis=1), (middle + half).max(axis=1)
     x = best.probes[these]
     gap = np.maximum(np.maximum(x - high, low - x), 0)
     these = these[np.einsum("ij,ij->i", gap, gap) < best.distance[these, -1] ** 2]
     if len(rows) <= BLOCK[1] // 2 or len(rows) * len(these) <= BLOCK[0] * BLOCK[1]:
         for start in range(0, len(these), BLOCK[0]):
-            _merge(best, these[start : start + BLOCK[0]], batch, rows, first)
+            some = these[start : start + BLOCK[0]]
+            _merge(
+                best,
+                some,
+                block.transpose(0, 2, 1),
+                gallery[rows[:, None], best.said],
+                first + rows,
+            )
         return
-    order = np.argpartition(middle[:, np.argmax(high - low)], len(rows) // 2)
-    for part in np.array_split(rows[order], 2):
-        _search(best, these, batch, part, first)
+    order = np.argpartition(middle[np.argmax(high - low)], len(rows) // 2)
+    for part in np.array_split(order, 2):
+        _search(best, these, block.take(part, axis=2), gallery, rows[part], first)
 
 
-def _merge(best: _Nearest, these: IntArray, batch: FloatArray, rows: IntArray, first: int) -> None:
+def _merge(
+    best: _Nearest, these: IntArray, block: FloatArray, values: FloatArray, rows: IntArray
+) -> None:
     """Take the rows of a block that are nearer than what is known; distances in float64."""
     # After some blocks hardly any record has a nearer row: the others are left as they are.
     probes, farthest = best.probes[these], best.distance[these, -1]
-    block, values = batch[:, rows[:, None], best.axes], batch[0, rows[:, None], best.said]
     norms = np.einsum("ij,ij->i", probes, probes)
     limit = farthest**2 * (1 + ROUNDED) + ROUNDED * (1 + norms)
     is_known = np.isfinite(farthest)
@@ -385,7 +402,7 @@ def _merge(best: _Nearest, these: IntArray, batch: FloatArray, rows: IntArray, f
     distance = np.concatenate([best.distance[hot], exact], axis=1)
     at = np.arange(len(hot))[:, None], np.argsort(distance, axis=1, kind="stable")[:, :N_NEAREST]
     best.distance[hot] = distance[at]
-    best.row[hot] = np.concatenate([best.row[hot], first + rows[near]], axis=1)[at]
+    best.row[hot] = np.concatenate([best.row[hot], rows[near]], axis=1)[at]
     best.value[hot] = np.concatenate([best.value[hot], values[near]], axis=1)[at]
 
 
