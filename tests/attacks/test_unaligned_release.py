@@ -363,6 +363,14 @@ def test_read_intervals__of_a_date_is_the_same_in_every_type(form: str) -> None:
     assert not half.any()
 
 
+def test_read_intervals__takes_a_column_for_dates_by_its_rows_not_by_its_kinds() -> None:
+    junk = [f"open {k}" for k in range(8)]
+    assert np.isfinite(read_intervals(pd.Series(["2020-02-29"] * 200 + junk))[0]).sum() == 200
+    seen = read_intervals(pd.Series(["open"] * 200 + ["2020-02-29"] * 8))[0]
+    assert np.isnan(seen[:200]).all()
+    assert not (seen[200:] > 1e9).any()
+
+
 def test_find_threshold__is_where_shares_differ_most() -> None:
     assert find_threshold(np.array([1.0, 2, 3]), np.array([4.0, 5, 6])) == 3
 

@@ -124,7 +124,7 @@ RUN_TASKS = 4_096
 
 
 def measure_tasks(folder: Path, n_tasks: int) -> list[Row]:
-    """What scheduler and workers keep of each task that is gone: slopes of their own memory.
+    """What scheduler, workers and flow keep of each task that is gone: slopes of own memory.
 
     By least squares over many short runs, without the first fifth. The reference is the same
     scheduler with what Dask notes by itself, for a fifth as many tasks.
@@ -136,15 +136,15 @@ def measure_tasks(folder: Path, n_tasks: int) -> list[Row]:
         client.run_on_scheduler(note_spans)
         theirs, _ = fit_slope(run_tasks(client, n_tasks // 5), 0)
     rows: list[Row] = []
-    for number, name in enumerate(("scheduler", "two workers")):
+    for number, name in enumerate(("scheduler", "two workers", "flow")):
         slope, error = fit_slope(ours, number)
         rows += [(f"{name}, {n_tasks:,} tasks", slope, "B/task", "its error", error, slope / error)]
     return [*rows, ("scheduler as Dask has it", theirs, "B/task", "ours", rows[0][1], np.nan)]
 
 
-def run_tasks(client: Client, n_tasks: int) -> list[tuple[int, int, int]]:
-    """Tasks done, own memory of the scheduler and of all workers, looked at twenty-five times."""
-    found, done = list[tuple[int, int, int]](), 0
+def run_tasks(client: Client, n_tasks: int) -> list[tuple[int, ...]]:
+    """Tasks done; own memory of scheduler, all workers and this process, twenty-five times."""
+    found, done = list[tuple[int, ...]](), 0
     while done < n_tasks:
         executor = DaskExecutor(client)
         some = ((f"{n:06d}", (n,)) for n in range(min(RUN_TASKS, n_tasks - done)))
@@ -152,11 +152,12 @@ def run_tasks(client: Client, n_tasks: int) -> list[tuple[int, int, int]]:
             done += 1
             if done % max(n_tasks // 25, 1) == 0:
                 own = client.run_on_scheduler(measure_own)
-                found.append((done, own, sum(client.run(measure_own).values())))
+                workers = sum(client.run(measure_own).values())
+                found.append((done, own, workers, measure_own()))
     return found
 
 
-def fit_slope(found: Sequence[tuple[int, int, int]], which: int) -> tuple[float, float]:
+def fit_slope(found: Sequence[tuple[int, ...]], which: int) -> tuple[float, float]:
     """Bytes per task and their standard error."""
     kept = np.array(found[len(found) // 5 :], dtype=float)
     line, covariance = np.polyfit(kept[:, 0], kept[:, 1 + which], 1, cov=True)

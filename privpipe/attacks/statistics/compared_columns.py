@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import pandas as pd
 
-from privpipe.protocols import FloatArray
+from privpipe.protocols import FloatArray, IntArray
 
 MOST_LEVELS = 50
 """Categories of a column that is compared; a text column of more is an identifier."""
@@ -127,14 +127,15 @@ def read_intervals(values: Column) -> tuple[FloatArray, FloatArray]:
     if not pd.api.types.is_numeric_dtype(values.dtype):
         # Most texts are of few kinds: each is read once.
         codes, kinds = pd.factorize(values, use_na_sentinel=False)
-        middle, half = _read_kinds(pd.Series(kinds))
+        middle, half = _read_kinds(pd.Series(kinds), np.bincount(codes))
         return middle[codes], half[codes]
     x = pd.to_numeric(values, errors="coerce").to_numpy(np.float64, na_value=np.nan)
     return x, np.zeros(len(x))
 
 
-def _read_kinds(kinds: Column) -> tuple[FloatArray, FloatArray]:
-    values = _read_dates(kinds)
+def _read_kinds(kinds: Column, n_rows: IntArray) -> tuple[FloatArray, FloatArray]:
+    """The same of different values, of which so many rows have each."""
+    values = _read_dates(kinds, n_rows)
     x = pd.to_numeric(values, errors="coerce").to_numpy(np.float64, na_value=np.nan)
     if np.isfinite(x).all():
         return x, np.zeros(len(x))
@@ -148,12 +149,13 @@ def _read_kinds(kinds: Column) -> tuple[FloatArray, FloatArray]:
     return np.where(is_plain, x, middle), np.where(is_plain, 0.0, half)
 
 
-def _read_dates(values: Column) -> Column:
+def _read_dates(values: Column, n_rows: IntArray) -> Column:
     """Seconds since 1970 of dates, and of texts that are dates; all else as it is."""
     dates = values
     if not pd.api.types.is_datetime64_any_dtype(values.dtype):
         texts = values.dropna().astype(str).str.replace(r"(?<=\d)[./](?=\d)", "-", regex=True)
-        if not texts.str.match(r"\d{1,4}-\d{1,2}-\d").mean() >= LEAST_NUMBERS:
+        rows = n_rows[texts.index]
+        if not rows @ texts.str.match(r"\d{1,4}-\d{1,2}-\d") >= max(LEAST_NUMBERS * rows.sum(), 1):
             return values
         parse = partial(pd.to_datetime, texts, errors="coerce", utc=True)
         ways = [pd.Series(parse(format=form)) for form in ("ISO8601", *DATES)]
