@@ -11,7 +11,7 @@ import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import chain, product
+from itertools import chain
 
 import numpy as np
 import pandas as pd
@@ -321,10 +321,10 @@ def _look_up(
     for gallery in _gather(_place(batch, columns, released=True) for batch in released()):
         # Some rows at random come first: what is farther than the nearest of these is left out.
         rows = np.random.default_rng(0).permutation(gallery.shape[1])
-        parts = filter(len, np.split(rows, [BLOCK[1] // 2, 8 * BLOCK[1]]))
-        for part, best in product(parts, found.values()):
-            block = gallery[:, :, best.axes].transpose(0, 2, 1).take(part, axis=2)
-            _search(best, everyone, block, gallery[0], part, first)
+        for part in filter(len, np.split(rows, [BLOCK[1] // 2, 8 * BLOCK[1]])):
+            block = gallery[:, part].transpose(0, 2, 1).copy()
+            for best in found.values():
+                _search(best, everyone, block[:, best.axes], block[0, best.said], first + part)
         first += len(rows)
     return found
 
@@ -347,45 +347,31 @@ def _gather(blocks: Iterable[FloatArray]) -> Iterator[FloatArray]:
         yield np.concatenate(waiting, axis=1)
 
 
-def _search(
-    best: _Nearest,
-    these: IntArray,
-    block: FloatArray,
-    gallery: FloatArray,
-    rows: IntArray,
-    first: int,
-) -> None:
+def _search(best: _Nearest, these: IntArray, *block: AnyArray) -> None:
     """Halve the rows until few of these known records can be nearer to them than to others.
 
-    The block, (2, n_coordinates, n_rows), has middles and half-widths of these rows.
-    A record is left out where the box that holds all the rows is farther than its nearest. A row
-    as far as them changes nothing, so that copies without end of one row are left out, too.
+    The block has of these rows the middles and half-widths, (2, n_coordinates, n_rows), what they
+    say, (n_said, n_rows), and their numbers. A record is left out where the box that holds all the
+    rows is farther than its nearest. A row as far as them changes nothing, so that copies without
+    end of one row are left out, too.
     """
-    middle, half = block
+    (middle, half), _, rows = block
     low, high = (middle - half).min(axis=1), (middle + half).max(axis=1)
     x = best.probes[these]
     gap = np.maximum(np.maximum(x - high, low - x), 0)
     these = these[np.einsum("ij,ij->i", gap, gap) < best.distance[these, -1] ** 2]
     if len(rows) <= BLOCK[1] // 2 or len(rows) * len(these) <= BLOCK[0] * BLOCK[1]:
         for start in range(0, len(these), BLOCK[0]):
-            some = these[start : start + BLOCK[0]]
-            _merge(
-                best,
-                some,
-                block.transpose(0, 2, 1),
-                gallery[rows[:, None], best.said],
-                first + rows,
-            )
+            _merge(best, these[start : start + BLOCK[0]], *block)
         return
     order = np.argpartition(middle[np.argmax(high - low)], len(rows) // 2)
     for part in np.array_split(order, 2):
-        _search(best, these, block.take(part, axis=2), gallery, rows[part], first)
+        _search(best, these, *(one.take(part, axis=-1) for one in block))
 
 
-def _merge(
-    best: _Nearest, these: IntArray, block: FloatArray, values: FloatArray, rows: IntArray
-) -> None:
+def _merge(best: _Nearest, these: IntArray, *parts: AnyArray) -> None:
     """Take the rows of a block that are nearer than what is known; distances in float64."""
+    block, values, rows = (np.moveaxis(one, -1, -2) if one.ndim > 1 else one for one in parts)
     # After some blocks hardly any record has a nearer row: the others are left as they are.
     probes, farthest = best.probes[these], best.distance[these, -1]
     norms = np.einsum("ij,ij->i", probes, probes)
