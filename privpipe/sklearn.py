@@ -225,10 +225,9 @@ class RecordSanitizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]  #
         for name, column in zip(given, secret, strict=True):
             is_number = isinstance(column, int | np.integer) and not isinstance(column, bool)
             if not is_number or column not in range(n_features):
-                raise OptionError(
-                    f"There is no confidential column {name!r}{suggest(str(name), [*known])}.",
-                    remedy=f"Give numbers below {n_features}, or names of a data frame's columns.",
-                )
+                problem = f"There is no confidential column {name!r}{suggest(str(name), [*known])}."
+                remedy = f"Give numbers below {n_features}, or names of a data frame's columns."
+                raise OptionError(problem, remedy=remedy)
         released = [column for column in range(n_features) if column not in secret]
         if not released:
             problem = f"Of n_features = {n_features} none is left beside the confidential ones."

@@ -61,11 +61,9 @@ def _read_values(place: str) -> list[str]:
     except (OSError, UnicodeDecodeError) as error:
         # Never the error's own text: of a decoding error it quotes the file.
         problem = getattr(error, "strerror", "") or type(error).__name__
-    raise OptionError(
-        f"The values in {shown(place)} cannot be read ({problem}).",
-        remedy="Give a text file with one value a line.",
-        code="where",
-    )
+    problem = f"The values in {shown(place)} cannot be read ({problem})."
+    remedy = "Give a text file with one value a line."
+    raise OptionError(problem, remedy=remedy, code="where")
 
 
 def _show(certificate: Mapping[str, Any], *, dry_run: bool) -> None:

@@ -328,10 +328,9 @@ def code_groups(groups: IntArray, n_records: int) -> tuple[IntArray, int]:
         raise InputError(problem, remedy="Give one group per record.")
     kinds, codes = np.unique(groups, return_inverse=True)
     if len(kinds) < 2:
-        raise InputError(
-            f"An interval over groups needs 2 groups, got {len(kinds)}.",
-            remedy="Use more groups, or leave groups out where records are independent.",
-        )
+        problem = f"An interval over groups needs 2 groups, got {len(kinds)}."
+        remedy = "Use more groups, or leave groups out where records are independent."
+        raise InputError(problem, remedy=remedy)
     return codes, len(kinds)
 
 

@@ -384,11 +384,9 @@ def plan_promised(
     least, most = find_epsilons(width, norm, law, grid)
     if refused and (least > most or least <= epsilon <= most or not 0 < epsilon < math.inf):
         raise refused  # no other epsilon would help
-    raise OptionError(
-        f"epsilon is {epsilon:g}, and for {width} coordinates under {law!r} {problem}",
-        remedy=f"Use {_round_in(least, most)}.",
-        code="epsilon",
-    )
+    problem = f"epsilon is {epsilon:g}, and for {width} coordinates under {law!r} {problem}"
+    remedy = f"Use {_round_in(least, most)}."
+    raise OptionError(problem, remedy=remedy, code="epsilon")
 
 
 def _is_sharp(planned: Mechanism) -> bool:

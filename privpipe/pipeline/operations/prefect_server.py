@@ -80,11 +80,9 @@ def blaming_prefect() -> Iterator[None]:
     except Exception as error:
         if isinstance(error, PrivpipeError) or not _is_prefects(error):
             raise
-        raise ClusterError(
-            f"{what} does not answer as it should ({type(error).__name__}).",
-            remedy="Start that server, or unset PREFECT_API_URL." if url else NO_OWN_SERVER,
-            code="prefect",
-        ) from None
+        problem = f"{what} does not answer as it should ({type(error).__name__})."
+        remedy = "Start that server, or unset PREFECT_API_URL." if url else NO_OWN_SERVER
+        raise ClusterError(problem, remedy=remedy, code="prefect") from None
 
 
 def _is_prefects(error: BaseException) -> bool:

@@ -157,10 +157,9 @@ def _check_surrogate(options: RunOptions, method: Method) -> None:
 
 def _check_included(name: str, roles: Mapping[Role, tuple[str, ...]]) -> None:
     if name in (FEATURES, RELEASED, RECEIPTS, BASIS, *roles["attributes"]):
-        raise OptionError(
-            f"[release] include names {name!r}, which is never released raw.",
-            remedy="Name other variables only; rename the variable when you ingest it.",
-        )
+        problem = f"[release] include names {name!r}, which is never released raw."
+        remedy = "Name other variables only; rename the variable when you ingest it."
+        raise OptionError(problem, remedy=remedy)
     if name in roles["confidential"]:
         problem = f"[release] include names the confidential variable {name!r}."
         remedy = "A confidential variable is never released."

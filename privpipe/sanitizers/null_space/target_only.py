@@ -268,10 +268,9 @@ def equalise_odds(
     """
     n, n_targets = fit.coefficients.shape
     if sums.count <= LEAST_LABELLED * found.count or len(sums.mean) == n + n_targets:
-        raise InputError(
-            f"{sums.count:g} training records have the target and a confidential variable.",
-            remedy="Name one in confidential, with labels, or leave variant out.",
-        )
+        problem = f"{sums.count:g} training records have the target and a confidential variable."
+        remedy = "Name one in confidential, with labels, or leave variant out."
+        raise InputError(problem, remedy=remedy)
     predictors.check_varies(
         sums.select(np.r_[:n, n + n_targets : len(sums.mean)]), n, "confidential"
     )

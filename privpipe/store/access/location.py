@@ -142,18 +142,14 @@ def explain_unreachable(url: str, error: Exception) -> StoreError:
         problem = f"{shown(url)} needs a package that is not installed."
         return StoreError(problem, remedy=f"{remedy.rstrip('.')}.", code="package-missing")
     if isinstance(error, ValueError) and scheme not in known_implementations:
-        return StoreError(
-            f"{shown(url)} has the scheme {scheme!r}, which is not known.",
-            remedy="Use a local path or an fsspec URL, as s3://bucket/name.",
-            code="url-scheme",
-        )
+        problem = f"{shown(url)} has the scheme {scheme!r}, which is not known."
+        remedy = "Use a local path or an fsspec URL, as s3://bucket/name."
+        return StoreError(problem, remedy=remedy, code="url-scheme")
     if local_path(url) is not None and (refused := explain_file_error(error, shown(url))):
         return refused
-    return StoreError(
-        f"{shown(url)} cannot be reached ({type(error).__name__}).",
-        remedy="Check host, name, credentials and your rights.",
-        code="unreachable",
-    )
+    problem = f"{shown(url)} cannot be reached ({type(error).__name__})."
+    remedy = "Check host, name, credentials and your rights."
+    return StoreError(problem, remedy=remedy, code="unreachable")
 
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

@@ -256,11 +256,9 @@ def _write_rows(url: str, name: str, start: int, values: AnyArray, version: str)
         is_full = getattr(error, "errno", None) in FULL
     if refused is not None:
         raise refused
-    raise StoreError(
-        f"{join(shown(url), name)} could not be written ({problem}).",
-        remedy="Check free space and your rights, then run again; the work so far is stored.",
-        code="disk-full" if is_full else "write",
-    )
+    problem = f"{join(shown(url), name)} could not be written ({problem})."
+    remedy = "Check free space and your rights, then run again; the work so far is stored."
+    raise StoreError(problem, remedy=remedy, code="disk-full" if is_full else "write")
 
 
 def digest_receipts(receipts: Iterable[Receipt]) -> str:

@@ -377,13 +377,9 @@ def read_columns(
         }
 
     what = ", ".join(names) if len(names) > 1 else repr(names[0])
-    return guard_read(
-        read,
-        StoreError,
-        f"Records {start} to {stop} of {what} in {shown(sealed.url)} cannot be read",
-        remedy="A chunk is damaged or unreachable: restore it, or ingest the collection again.",
-        code="read",
-    )
+    problem = f"Records {start} to {stop} of {what} in {shown(sealed.url)} cannot be read"
+    remedy = "A chunk is damaged or unreachable: restore it, or ingest the collection again."
+    return guard_read(read, StoreError, problem, remedy=remedy, code="read")
 
 
 @lru_cache(maxsize=64)

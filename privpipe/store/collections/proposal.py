@@ -228,11 +228,9 @@ def read_schema(url: location.Place) -> TableSchema:
         problem = "".join(re.findall(r" \(at .*\)$", str(error)))
     else:
         return decode_schema(content, location.shown(place))
-    raise OptionError(
-        f"The schema {location.shown(place)} is no TOML{problem}.",
-        remedy="Correct it.",
-        code="schema",
-    )
+    problem = f"The schema {location.shown(place)} is no TOML{problem}."
+    remedy = "Correct it."
+    raise OptionError(problem, remedy=remedy, code="schema")
 
 
 def write_schema(schema: TableSchema, url: location.Place) -> bool:

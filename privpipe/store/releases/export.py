@@ -95,11 +95,9 @@ def export_release(
         raise layout.already_exists(place) from None
     except OSError as error:
         problem = error.strerror or type(error).__name__
-    raise StoreError(
-        f"{shown(out_url)} could not be written ({problem}).",
-        remedy="Check free space and your rights.",
-        code="write",
-    )
+    problem = f"{shown(out_url)} could not be written ({problem})."
+    remedy = "Check free space and your rights."
+    raise StoreError(problem, remedy=remedy, code="write")
 
 
 def is_folder(out_url: str) -> bool:

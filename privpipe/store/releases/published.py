@@ -118,13 +118,8 @@ def read_receipts(url: str, header: Mapping[str, Any]) -> list[Receipt]:
             for chunk, (rows, lengths, checksums) in enumerate(zip(*tables, strict=True))
         ]
 
-    return guard_read(
-        read,
-        IncompleteReleaseError,
-        f"The receipts of {shown(url)} cannot be read",
-        remedy=DAMAGED,
-        code="manifest",
-    )
+    problem = f"The receipts of {shown(url)} cannot be read"
+    return guard_read(read, IncompleteReleaseError, problem, remedy=DAMAGED, code="manifest")
 
 
 @dataclass(frozen=True)

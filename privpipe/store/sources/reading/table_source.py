@@ -105,12 +105,9 @@ class FileTable:
 
     def guard(self, file: TableFile, read: Callable[[], Any]) -> Any:
         """What is read, or an error that quotes nothing of a damaged file."""
-        return guard_read(
-            read,
-            SourceError,
-            f"{self.files.describe(file)} cannot be read as {self.format_name}",
-            remedy="The file is damaged, cut short or something else: write it again.",
-        )
+        problem = f"{self.files.describe(file)} cannot be read as {self.format_name}"
+        remedy = "The file is damaged, cut short or something else: write it again."
+        return guard_read(read, SourceError, problem, remedy=remedy)
 
     def locate_text(self, name: str) -> str:
         """Where the first text of a column is, to follow its name; nothing if not known."""
@@ -258,10 +255,12 @@ def _read_blocks(
         table.check_numbers(chosen.features, numbers)
         lost = (table.find_lost(file, [*chosen.forms]) for file in table.files.files)
         for name in chain.from_iterable(lost):  # as text, too, two of them may be one
-            problem = f"{name!r} holds whole numbers of 2**53 and more, whose last digits are lost."
-            remedy = "Write codes as text where the file is made: quoted in JSON, in a workbook in "
-            remedy += "cells formatted as text. Write numbers with an exponent, in JSON or CSV."
-            raise InputError(problem, remedy=remedy, code="rounded-key")
+            raise InputError(
+                f"{name!r} holds whole numbers of 2**53 and more, whose last digits are lost.",
+                remedy="Write codes as text where the file is made: quoted in JSON, in a workbook in "
+                "cells formatted as text. Write numbers with an exponent, in JSON or CSV.",
+                code="rounded-key",
+            )
     booleans = {column.name for column in table.columns if column.is_boolean}
     unnamed = [c for c in table.columns if c.name in {*names} - {*table.layout.features}]
     for number, (partition, batch) in enumerate(table.batches(forms, rows)):
