@@ -257,8 +257,8 @@ def _read_blocks(
         for name in chain.from_iterable(lost):  # as text, too, two of them may be one
             raise InputError(
                 f"{name!r} holds whole numbers of 2**53 and more, whose last digits are lost.",
-                remedy="Write codes as text where the file is made: quoted in JSON, in a workbook in "
-                "cells formatted as text. Write numbers with an exponent, in JSON or CSV.",
+                remedy="Write codes as text where the file is made: quoted in JSON, in a workbook "
+                "in cells formatted as text. Write numbers with an exponent, in JSON or CSV.",
                 code="rounded-key",
             )
     booleans = {column.name for column in table.columns if column.is_boolean}
