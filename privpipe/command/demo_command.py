@@ -193,7 +193,10 @@ def demo_command(out: str, records: int, workers: int) -> dict[str, Any]:
     picture = draw_portrait(base)
     seconds = time.perf_counter() - begun
     say(f"Verdict: {first_screen.say_line(findings)}\nGate: {audit_text.say_gate(findings)}")
-    _say_what(findings)
+    say(tabulate(_tabulate(findings)))
+    best = findings["adversaries"]["strongest"]["digit"]["released"]
+    limits, n = fix_limits(best["lower"], best["upper"], 2), len(AttackOptions().adversaries)
+    say(audit_text.say("demo", findings=findings, best=best, limits=limits, n_adversaries=n))
     # By its path where the shell does not know it.
     call = "privpipe" if shutil.which("privpipe") else os.path.relpath(sys.argv[0])
     say(audit_text.say("demo_where", base=base, picture=picture, seconds=seconds, call=call))
@@ -206,13 +209,6 @@ def demo_command(out: str, records: int, workers: int) -> dict[str, Any]:
         "seconds": round(seconds, 1),
         "audit": findings,
     }
-
-
-def _say_what(findings: Mapping[str, Any]) -> None:
-    say(tabulate(_tabulate(findings)))
-    best = findings["adversaries"]["strongest"]["digit"]["released"]
-    limits, n = fix_limits(best["lower"], best["upper"], 2), len(AttackOptions().adversaries)
-    say(audit_text.say("demo", findings=findings, best=best, limits=limits, n_adversaries=n))
 
 
 def _tabulate(findings: Mapping[str, Any]) -> list[dict[str, str]]:

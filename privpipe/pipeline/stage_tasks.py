@@ -84,12 +84,9 @@ def pass_gate(
 def report_gate(run_id: str, gate: Mapping[str, Any]) -> None:
     """The event that automations wait for; nothing outside a flow."""
     if _in_flow():
-        notify_prefect(
-            emit_event,
-            event="privpipe.gate",
-            resource={"prefect.resource.id": f"privpipe.run.{run_id}"},
-            payload={"state": gate["state"], "sentence": gate["sentence"]},
-        )
+        resource = {"prefect.resource.id": f"privpipe.run.{run_id}"}
+        said = {"state": gate["state"], "sentence": gate["sentence"]}
+        notify_prefect(emit_event, event="privpipe.gate", resource=resource, payload=said)
 
 
 def report_summary(report_url: str, findings: Mapping[str, Any]) -> None:

@@ -221,10 +221,9 @@ def open_earlier_release(url: str, *, source_digest: str, n_records: int) -> Ear
     """
     header = _check_named(url)
     if header.get("source_digest", "") != source_digest:
-        raise _other_records(
-            f"{shown(url)}, which is a release of other records.",
-            "Name releases of this very collection; of others no row belongs to one of its.",
-        )
+        problem = f"{shown(url)}, which is a release of other records."
+        remedy = "Name releases of this very collection; of others no row belongs to one of its."
+        raise _other_records(problem, remedy)
     if int(header["n_records"]) != n_records:
         problem = f"{shown(url)}, whose records are surrogates, of no one."
         raise _other_records(problem, "Leave it out: no row of it belongs to a record.")
@@ -304,9 +303,8 @@ def open_earlier_surrogates(
         and not header.get("partitions")
     )
     if not same:
-        raise _other_records(
-            f"{shown(url)}, which is no release of surrogates of the same variables.",
-            "Name earlier releases of surrogates of these variables: only those are compared.",
-        )
+        problem = f"{shown(url)}, which is no release of surrogates of the same variables."
+        remedy = "Name earlier releases of surrogates of these variables: only those are compared."
+        raise _other_records(problem, remedy)
     widths = {layout.FEATURES: len(feature_names), **dict.fromkeys(response_names, 1)}
     return _describe(url, header, widths)

@@ -118,14 +118,9 @@ def open_arrays(arrays: Mapping[str, NamedArray], layout: SourceLayout, url: str
 
     # The significand of float32 has 24 bits.
     is_narrow = features.dtype.itemsize <= {"b": 1, "i": 2, "u": 2, "f": 4}[features.dtype.kind]
-    return RecordSource(
-        feature_names,
-        n_features,
-        np.dtype(np.float32 if is_narrow else np.float64),
-        variables,
-        (url.rstrip("/").rpartition("/")[2],),
-        read,
-    )
+    dtype = np.dtype(np.float32 if is_narrow else np.float64)
+    partitions = (url.rstrip("/").rpartition("/")[2],)
+    return RecordSource(feature_names, n_features, dtype, variables, partitions, read)
 
 
 def _guard(blocks: Iterator[AnyArray], name: str, url: str) -> Iterator[AnyArray]:

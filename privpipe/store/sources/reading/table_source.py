@@ -346,13 +346,10 @@ def as_coded(column: pa.Array, *, is_boolean: bool = False) -> source.Coded:
         column = pc.dictionary_encode(column)
     codes = column.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
     values = column.dictionary
-    names = guard_read(
-        partial(values.cast, pa.string()),
-        InputError,
-        f"A column of type {values.type} cannot be written as text",
-        remedy="Leave it out with --drop.",
-        code="column-type",
-    )
+    read = partial(values.cast, pa.string())
+    problem = f"A column of type {values.type} cannot be written as text"
+    remedy = "Leave it out with --drop."
+    names = guard_read(read, InputError, problem, remedy=remedy, code="column-type")
     # A dictionary may hold a null of its own, to which codes then point.
     gone = np.flatnonzero(names.is_null().to_numpy(zero_copy_only=False))
     if len(gone):
