@@ -72,10 +72,8 @@ def _show(certificate: Mapping[str, Any], *, dry_run: bool) -> None:
     why = {"holds": "made of them", "learned": "learned from them", "belongs": "belongs to it"}
     for one in certificate["removed"]:
         many = f" ({len(one['parts'])} parts)" if one["what"] == "parts" else ""
-        say(
-            f"{'would go' if dry_run else 'removed '} {one['what']}{many} {shown(one['place'])}: "
-            f"{why[one['why']]}"
-        )
+        what = f"{'would go' if dry_run else 'removed '} {one['what']}{many}"
+        say(f"{what} {shown(one['place'])}: {why[one['why']]}")
     for sentence in certificate["left"]:
         say(f"left     {sentence}")
     if not dry_run:

@@ -254,11 +254,8 @@ def append_command(
     )
     there = growing_collection.read_partitions(collection)
     n_records = sum(one.n_records for one in there)
-    what = f"{added.name}, {added.n_records:,} records"
-    say(
-        f"{'appended' if changed else 'stored  '} {what}; {shown(collection)}: {n_records:,} "
-        f"records in {len(there)} partitions"
-    )
+    what = f"{'appended' if changed else 'stored  '} {added.name}, {added.n_records:,} records"
+    say(f"{what}; {shown(collection)}: {n_records:,} records in {len(there)} partitions")
     return {
         "collection": collection,
         "partition": added.name,
@@ -280,10 +277,8 @@ def withdraw_command(partition: str, config: str, grace: float) -> dict[str, Any
     url = options.collection.path
     # Without the collection by what its parts were made of.
     there = growing_collection.read_partitions(url) if exists(url) else ()
-    named, others = (
-        [mark for one in there if (one.name == partition) is same for mark in one.known_by]
-        for same in (True, False)
-    )
+    named = [mark for one in there if one.name == partition for mark in one.known_by]
+    others = [mark for one in there if one.name != partition for mark in one.known_by]
     number, n_records = withdraw_partition(
         options.release.path, partition, timedelta(hours=grace), account, named, others
     )

@@ -155,10 +155,8 @@ SHARE = 0.01
 
 def schema_command() -> dict[str, Any]:
     """Print the JSON schema of the configuration."""
-    schema = {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        **RunOptions.model_json_schema(),
-    }
+    dialect = "https://json-schema.org/draft/2020-12/schema"
+    schema = {"$schema": dialect, **RunOptions.model_json_schema()}
     print_document(schema)
     return schema
 

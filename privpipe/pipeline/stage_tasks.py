@@ -4,7 +4,7 @@ Inside a stage chunks are futures of Dask, never tasks of Prefect. Exceptions ar
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from distributed import span
 from prefect import task
@@ -49,8 +49,7 @@ def as_task(function: Callable[..., R], name: str) -> Callable[..., R]:
         with span(name):
             if FlowRunContext.get() is None:
                 return function(*args)
-            result: R = wrapped(*map(Held, args)).value
-            return result
+            return cast(R, wrapped(*map(Held, args)).value)
 
     return call
 

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Literal, cast
 
 import numpy as np
 
@@ -309,15 +309,13 @@ class Mechanism:
         if isinstance(self.noise, PrivUnitNoise):
             # Checked in integers all the same: beyond the ball the mean would be another.
             drawn = self.noise.draw(bounded, stream)
-            rounded: FloatArray = np.rint(drawn / self.grid) * self.grid
-            return rounded
+            return cast(FloatArray, np.rint(drawn / self.grid) * self.grid)
         steps += self.noise.draw(stream)
         # Post-processing of the noisy number: it costs no epsilon.
         np.clip(steps, -self.limit, self.limit, out=steps)
         # A whole number below 2**53 times a power of two: exact, so that no last bit shows the
         # record.
-        released: FloatArray = steps * self.grid
-        return released
+        return steps * self.grid
 
     def promise(self, order: Order, grounds: str) -> Guarantee:
         """What it promises for every record, in words a privacy officer can quote."""
@@ -413,10 +411,8 @@ def find_epsilons(
     allowed = [power for power in np.arange(-10.0, 10.25, 0.25).tolist() if is_allowed(power)]
     if not allowed:
         return math.inf, 0.0
-    return (
-        10.0 ** _bisect(is_allowed, allowed[0], allowed[0] - 0.25),
-        10.0 ** _bisect(is_allowed, allowed[-1], allowed[-1] + 0.25),
-    )
+    least = 10.0 ** _bisect(is_allowed, allowed[0], allowed[0] - 0.25)
+    return least, 10.0 ** _bisect(is_allowed, allowed[-1], allowed[-1] + 0.25)
 
 
 def _round_in(least: float, most: float) -> str:

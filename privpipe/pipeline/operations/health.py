@@ -204,11 +204,8 @@ def check_server_health() -> Iterator[Finding]:
     known = _request(url, "/work_pools/filter", password=True)
     yield weigh("Prefect server", f"answers at {url}")
     if known.status_code != httpx.codes.OK:
-        yield weigh(
-            "password",
-            f"the server answers {known.status_code} to ours",
-            "Set PREFECT_API_AUTH_STRING to the server's PREFECT_SERVER_API_AUTH_STRING.",
-        )
+        remedy = "Set PREFECT_API_AUTH_STRING to the server's PREFECT_SERVER_API_AUTH_STRING."
+        yield weigh("password", f"the server answers {known.status_code} to ours", remedy)
         return
     if _request(url, "/work_pools/filter").status_code == httpx.codes.UNAUTHORIZED:
         yield weigh("password", "required; ours is right")

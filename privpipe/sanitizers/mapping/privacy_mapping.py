@@ -157,10 +157,8 @@ def _fit_law(
     how = assurance.assure_mapping if options.information_budgets is None else assure_each_variable
     assured = how(found, law, confidence=options.confidence, held_out=options.held_out)
     assurance.check_target(assured, law, options.wanted_information, options.held_out)
-    spent, budget = (
-        dict(assured.guarantee.parameters)["plug_in_distortion"],
-        found.distortion_budget,
-    )
+    spent = dict(assured.guarantee.parameters)["plug_in_distortion"]
+    budget = found.distortion_budget
     if spent > max(budget, found.distortion):
         short = f"{say_grounds('joined_profiles', spent=spent, budget=budget)} {short}".rstrip()
     return assured, short

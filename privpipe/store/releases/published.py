@@ -297,12 +297,9 @@ def open_earlier_surrogates(
     """
     header = _check_named(url)
     # Two releases of surrogates are compared column by column.
-    same = (
-        list(header.get("feature_names") or ()) == list(feature_names)
-        and list(header["arrays"]) == [layout.FEATURES, *response_names]
-        and not header.get("partitions")
-    )
-    if not same:
+    names, arrays = list(header.get("feature_names") or ()), list(header["arrays"])
+    same = names == list(feature_names) and arrays == [layout.FEATURES, *response_names]
+    if not same or header.get("partitions"):
         problem = f"{shown(url)}, which is no release of surrogates of the same variables."
         remedy = "Name earlier releases of surrogates of these variables: only those are compared."
         raise _other_records(problem, remedy)

@@ -90,10 +90,8 @@ def _halve(xs: Any, h: Any, lam: Any, xq: Any, arg: Any) -> Any:
             first = arg[q - stride] if q >= stride else 0
             last = arg[q + stride] if q + stride < len(xq) else len(xs) - 1
             # Not `low`: of equals the first is taken, and this one may be the last.
-            most = min(
-                h[first] + _away(xq[q], xs[first], xs[first], lam, True),
-                h[last] + _away(xq[q], xs[last], xs[last], lam, True),
-            )
+            most = h[first] + _away(xq[q], xs[first], xs[first], lam, True)
+            most = min(most, h[last] + _away(xq[q], xs[last], xs[last], lam, True))
             low, who = np.inf, first
             for run in range(first // _NARROW, last // _NARROW + 1):
                 start, stop = max(first, run * _NARROW), min(last + 1, (run + 1) * _NARROW)

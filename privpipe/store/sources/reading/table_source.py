@@ -325,8 +325,7 @@ def as_numbers(column: pa.Array) -> AnyArray:
         # Nanoseconds are cut off: Arrow would refuse them, and quote the time.
         times = column.cast(pa.timestamp("us"), safe=False).to_numpy(zero_copy_only=False)
         # By numpy: Arrow refuses a quotient of whole numbers beyond 2**53, dates before 1685.
-        found: AnyArray = (times - np.datetime64(0, "us")) / np.timedelta64(1, "D")
-        return found
+        return cast(AnyArray, (times - np.datetime64(0, "us")) / np.timedelta64(1, "D"))
     return np.asarray(column.to_numpy(zero_copy_only=False))
 
 
