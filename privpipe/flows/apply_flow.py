@@ -67,9 +67,8 @@ def check_application(
     stored = (name for name in options.audit.vouched if name in options.vouchable)
     vouched = tuple(dict.fromkeys((*stored, *vouch)))
     options = options.change("collection", path=incoming).change("release", path=release)
-    options = options.change("audit", vouched=vouched).model_copy(
-        update={"training": TrainingSection(path=training, public=is_public)}
-    )
+    section = TrainingSection(path=training, public=is_public)
+    options = options.change("audit", vouched=vouched).model_copy(update={"training": section})
     # Validated as a whole, as a file of configuration is.
     options = RunOptions.model_validate(options.model_dump(mode="json"))
     confirm_code(options)

@@ -57,7 +57,7 @@ def check_stage(options: RunOptions) -> Run:
     for name in options.release.include:
         _check_included(name, roles)
     check_vouched(options, options.audit.vouched)
-    collection, training = _open(options, method, roles)
+    collection, training = _open(options, roles)
     state = RunState(
         # Short, since it is in every Dask key and receipt: it distinguishes the runs that meet on
         # one scheduler or in one account, and need not be a secret.
@@ -166,9 +166,7 @@ def _check_included(name: str, roles: Mapping[Role, tuple[str, ...]]) -> None:
         raise OptionError(problem, remedy=remedy, code="confidential-included")
 
 
-def _open(
-    options: RunOptions, method: Method, roles: dict[Role, tuple[str, ...]]
-) -> tuple[Collection, Collection]:
+def _open(options: RunOptions, roles: dict[Role, tuple[str, ...]]) -> tuple[Collection, Collection]:
     """The records to release and those to learn from, which may be the same."""
     section, path = options.collection, options.training_path
     public = options.training is not None and options.training.public
@@ -210,7 +208,8 @@ def _check_labels(run: Run) -> None:
     columns = (*schema.desired, *schema.confidential, *schema.groups)
     if alone := [c.name for c in columns if c.n_categories is not None and c.n_categories < 2]:
         raise refuse_constant(alone)
-    list_groups(run.options, run.training.schema_of_records)
+    if run.options.about.get("groups"):
+        list_groups(run.options, run.training.schema_of_records)
     read_as_group = next((one.name for one in schema.groups), group)
     if run.split.share > 0 and read_as_group != group:
         raise OptionError(

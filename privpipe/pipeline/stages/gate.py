@@ -89,7 +89,11 @@ def gate_stage(
         digest = digest_case(run, cleaned.plan, findings, complaints)
         write_case(run.release_url, digest, sentence)
         approval = read_approval(run.release_url, digest)
-        _note_decision(run, digest, approval)
+        note = {"run": run.run_id, "case": digest}
+        if approval is not None:
+            note |= {"name": approval["name"], "approved": approval["approved"]}
+        kind: Kind = "refusal" if approval is None else "approval"
+        append_link(run.sketches.account, kind, note)
         state = "approved" if approval else "failed"
     gate = {
         "state": state,
@@ -106,15 +110,6 @@ def gate_stage(
     history.write_attempt(run, judged)
     write_report(run, judged)  # of a refused release too: it shows what decided
     return judged
-
-
-def _note_decision(run: Run, case: str, approval: Mapping[str, str] | None) -> None:
-    """Note what was refused, and who approved it, in the chain of the account, once."""
-    note = {"run": run.run_id, "case": case}
-    if approval is not None:
-        note |= {"name": approval["name"], "approved": approval["approved"]}
-    kind: Kind = "refusal" if approval is None else "approval"
-    append_link(run.sketches.account, kind, note)
 
 
 def check_gated(findings: Mapping[str, Any]) -> None:

@@ -379,9 +379,8 @@ def _forecast(preview: Preview, options: PrivacyMappingOptions) -> ProfileForeca
         codes = np.column_stack([codes, np.repeat(values, [len(law[1]) for law in laws])])
     table = preview.read_attributes()
     # Profiles come first: the records whose profile occurs among these first rows are known.
-    _, first, place = np.unique(
-        np.concatenate([codes, table]), axis=0, return_index=True, return_inverse=True
-    )
+    both = np.concatenate([codes, table])
+    _, first, place = np.unique(both, axis=0, return_index=True, return_inverse=True)
     n_unseen = int((first[place.ravel()[len(codes) :]] >= len(codes)).sum())
     found = ProfileForecast(
         len(codes), fitted.n_records, len(table), n_unseen, preview.is_whole, options.unseen

@@ -451,9 +451,8 @@ class FactoredCleaner(TargetRelease):
         -------
         released : (n_records, n_features_cleaned), in `released_dtype`
         """
-        return cleaning.reconstruct_records(
-            np.asarray(coordinates, np.float64), self.lift, self.centre, self.released_dtype
-        )
+        wide = np.asarray(coordinates, np.float64)
+        return cleaning.reconstruct_records(wide, self.lift, self.centre, self.released_dtype)
 
     def predict(self, released: ArrayLike) -> FloatArray:
         """Desired prediction of released coordinates, (n_records, n_desired)."""

@@ -341,9 +341,8 @@ def read_sealed(sealed: SealedArrays, name: str, start: int, stop: int) -> AnyAr
     StoreError
         If a chunk is damaged, missing, or not the one that was ingested.
     """
-    return read_where_new(
-        (sealed, name, start, stop), lambda: read_columns(sealed, (name,), start, stop)[name]
-    )
+    place = (sealed, name, start, stop)
+    return read_where_new(place, lambda: read_columns(sealed, (name,), start, stop)[name])
 
 
 def read_columns(

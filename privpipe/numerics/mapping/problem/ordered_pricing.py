@@ -216,9 +216,8 @@ def bin_posteriors(posterior: FloatArray, n_bins: int) -> PosteriorBins | None:
     used, compact = np.unique(which, return_inverse=True)
     low, high = edges[used], edges[used + 1]
     share = (value - low[compact]) / (high - low)[compact]
-    return PosteriorBins(
-        compact.ravel(), np.stack([1 - low, low], 1), np.stack([1 - high, high], 1), share
-    )
+    lows, highs = (np.stack([1 - one, one], 1) for one in (low, high))
+    return PosteriorBins(compact.ravel(), lows, highs, share)
 
 
 def is_ordered(problem: MappingProblem) -> bool:

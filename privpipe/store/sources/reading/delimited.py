@@ -279,9 +279,8 @@ class DelimitedText:
                 code="text-feature",
             )
         if "Empty CSV" in message:
-            return InputError(
-                f"{self.where} is empty.", remedy="Give at least one record.", code="empty"
-            )
+            remedy = "Give at least one record."
+            return InputError(f"{self.where} is empty.", remedy=remedy, code="empty")
         if "straddling" in message:
             return SourceError(
                 f"{self.where} has a row of more than {BLOCK_BYTES // 2**10} KiB, far longer "
