@@ -177,10 +177,9 @@ def draw_portrait(base: str) -> str:
 def demo_command(out: str, records: int, workers: int) -> dict[str, Any]:
     """Make the collection, run the flow, show what came out and where it is."""
     begun = time.perf_counter()
-    say(
-        f"{records:,} scans of digits: {records // N_ORIGINALS:,} whole repeats of "
-        f"{N_ORIGINALS:,} real ones.\nTarget: is it a zero? Confidential: which digit is it?"
-    )
+    repeats = f"{records // N_ORIGINALS:,} whole repeats of {N_ORIGINALS:,} real ones"
+    say(f"{records:,} scans of digits: {repeats}.")
+    say("Target: is it a zero? Confidential: which digit is it?")
     config = prepare_demo(out, records, workers)
     prepare_prefect()
     from privpipe.flows.release_flow import run_pipeline

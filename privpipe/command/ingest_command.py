@@ -167,20 +167,16 @@ def describe(schema: CollectionSchema) -> str:
     # An undivided collection is one partition.
     n_partitions = max(1, len(schema.partitions))
     partitions = f", {n_partitions} partitions" if n_partitions > 1 else ""
-    return (
-        f"{schema.n_records:,} records, {schema.n_features} features ({schema.dtype}), "
-        f"{n_chunks} chunks of {schema.chunk_rows:,} records{partitions}"
-    )
+    size = f"{schema.n_records:,} records, {schema.n_features} features ({schema.dtype})"
+    return f"{size}, {n_chunks} chunks of {schema.chunk_rows:,} records{partitions}"
 
 
 def describe_gaps(statistics: WriteStatistics) -> str:
     """A line about features that no method accepts, or nothing."""
-    if not statistics.records_not_finite:
+    cells, records = statistics.cells_not_finite, statistics.records_not_finite
+    if not records:
         return ""
-    return (
-        f"{statistics.cells_not_finite:,} cells of the features in "
-        f"{statistics.records_not_finite:,} records are missing or not finite."
-    )
+    return f"{cells:,} cells of the features in {records:,} records are missing or not finite."
 
 
 def say_variables(schema: CollectionSchema, statistics: WriteStatistics) -> None:

@@ -141,10 +141,8 @@ def _without_few_labels(run: Run) -> Run:
     n_held_out = int(run.training.n_records * run.options.audit.holdout)
     if len(left) == len(schema.variables) or collection.n_records >= n_held_out:
         return run
-    say(
-        f"judged   by {n_held_out:,} training records that the model never saw: those labelled "
-        f"here are {collection.n_records:,}"
-    )
+    judges = f"{n_held_out:,} training records that the model never saw"
+    say(f"judged   by {judges}: those labelled here are {collection.n_records:,}")
     schema = replace(schema, variables=left)
     return replace(run, collection=replace(collection, schema_of_records=schema))
 

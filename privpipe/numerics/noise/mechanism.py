@@ -373,10 +373,8 @@ def plan_promised(
         planned = plan_mechanism(epsilon, width, norm, law, grid)
         if _is_sharp(planned):
             return planned
-        problem = (
-            f"its delta would be {planned.delta:.2g} and its slack {planned.noise.slack:.2g}, "
-            f"above {MOST_DELTA:.2g}."
-        )
+        both = f"its delta would be {planned.delta:.2g} and its slack {planned.noise.slack:.2g}"
+        problem = f"{both}, above {MOST_DELTA:.2g}."
     except OptionError as error:
         refused, problem = error, f"noise of that size is not drawn exactly: {error.message}"
     least, most = find_epsilons(width, norm, law, grid)

@@ -231,10 +231,9 @@ def _judge_utility(findings: Mapping[str, Any], limit: float | None) -> Iterator
             measured.append(Figure.read(sampled.get("loss")))
         worst = max(measured, key=lambda one: one.over(limit))
         if not worst.within(limit):
-            yield Complaint(
-                "utility",
-                f"The target prediction of {name!r} loses {worst.say(limit)}; allowed {limit:g}.",
-            )
+            loss = worst.say(limit)
+            problem = f"The target prediction of {name!r} loses {loss}; allowed {limit:g}."
+            yield Complaint("utility", problem)
 
 
 def _measure_loss(views: Mapping[str, Any]) -> Figure:

@@ -98,10 +98,8 @@ def assure_each_variable(
         words.append(f"{assurance.round_up(float(alone.number or 0.0))} about {column.name}")
     joint_number = assurance.round_up(float(whole.guarantee.number or 0.0))
     level = f"{confidence:.4g}".removeprefix("0")
-    statement = (
-        f"with confidence {level} about the law of these records at most {', '.join(words)} and "
-        f"{joint_number} nats about all of them together"
-    )
+    each = f"with confidence {level} about the law of these records at most {', '.join(words)}"
+    statement = f"{each} and {joint_number} nats about all of them together"
     guarantee = replace(whole.guarantee, parameters=tuple(numbers.items()), statement=statement)
     return replace(whole, guarantee=guarantee)
 
@@ -345,10 +343,8 @@ class ProfileForecast:
         some = "at most about ", f"{self.n_records:,} records looked at"
         about, basis = ("", "all records") if self.exact else some
         share = self.n_unseen / max(1, self.n_records)
-        said = (
-            f"{self.n_profiles:,} profiles known from {self.n_fitted:,} training records; "
-            f"{about}{share:.1%} of {basis} have another one"
-        )
+        known = f"{self.n_profiles:,} profiles known from {self.n_fitted:,} training records"
+        said = f"{known}; {about}{share:.1%} of {basis} have another one"
         if self.n_unseen and self.policy == "refuse":
             said += ', and unseen = "refuse" will stop the run at the first of them'
         elif self.n_unseen:
@@ -357,10 +353,8 @@ class ProfileForecast:
             return f"{said}."
         target = f"{said}. A bound of {self.wanted_information:g} nats"
         if self.n_needed is None:
-            return (
-                f"{target} is out of reach of any number of records at this distortion_budget: "
-                "raise it, or wanted_information."
-            )
+            why = f"{target} is out of reach of any number of records at this distortion_budget"
+            return f"{why}: raise it, or wanted_information."
         return f"{target} needs about {self.n_needed:,.0f} training records."
 
 
