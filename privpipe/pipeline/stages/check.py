@@ -70,7 +70,8 @@ def check_stage(options: RunOptions) -> Run:
         code=trusted_code.find_code(options.model_dump(mode="json")["method"]),
     )
     run = Run(options, method, collection, training, split_by_subject(options, training), state)
-    _check_public(run)
+    if run.training.public or epsilon is not None:
+        _check_public(run)
     subject_limit.check_subjects(run)
     _check_labels(run)
     options.method.check_size(training.schema)
@@ -79,7 +80,8 @@ def check_stage(options: RunOptions) -> Run:
         collection.schema_of_records.variable(name)
     if not run.trains_on_itself:  # else the fitted names are its own
         run = replace(run, collection=collection.matched(run.fitted_schema))
-    _check_released(run)
+    if run.collection.unknown_categories or options.release.partitions:
+        _check_released(run)
     _check_held_out(run)
     _check_outputs(run)
     if options.gate.enforce:
@@ -179,7 +181,7 @@ def _open(options: RunOptions, roles: dict[Role, tuple[str, ...]]) -> tuple[Coll
 
 
 def _check_public(run: Run) -> None:
-    """The records to protect are not public, whatever the configuration says."""
+    """Of a run that promises or learns from public records: those to protect are not public."""
     # By content: the same records at another place are found.
     mine = {part.digest for part in run.collection.schema_of_records.partitions}
     shared = mine & {part.digest for part in run.training.schema_of_records.partitions}
@@ -191,8 +193,7 @@ def _check_public(run: Run) -> None:
             code="not-public",
         )
     # A mean that is put into released records is learned, as a filter is.
-    promises = run.options.method.consumes() is not None
-    if promises and run.options.release.nonfinite == "impute" and not run.training.public:
+    if run.options.release.nonfinite == "impute" and not run.training.public:
         raise GuaranteeError(
             '[release] nonfinite = "impute" releases the mean of training records that are not '
             "said to be public: what it reveals of them is outside the promise.",

@@ -154,11 +154,9 @@ def explain_unreachable(url: str, error: Exception) -> StoreError:
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 REFUSALS = frozenset(
-    getattr(errno, name)
-    for name in (
-        "EACCES EPERM EROFS ENAMETOOLONG ENOTDIR EISDIR ELOOP EIO EMFILE ENFILE ESTALE EBUSY "
-        "ENODEV EXDEV"
-    ).split()
+    {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR}
+    | {errno.ELOOP, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ESTALE, errno.EBUSY}
+    | {errno.ENODEV, errno.EXDEV}
 )
 """What a file system says when a place is at fault, not the code."""
 

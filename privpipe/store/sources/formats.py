@@ -130,7 +130,7 @@ def open_source(url: str, layout: "SourceLayout", *, min_category_count: int = 1
     from privpipe.store.sources.reading.table_source import FileTable, open_table
 
     opened = _load_format(url, layout)
-    return cast(RecordSource, open_table(opened) if isinstance(opened, FileTable) else opened)
+    return cast("RecordSource", open_table(opened) if isinstance(opened, FileTable) else opened)
 
 
 def open_file_table(url: str, layout: "SourceLayout") -> "FileTable | None":
