@@ -6,7 +6,7 @@ futures, never Prefect tasks. Parameters are paths, results are receipts, except
 
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from datetime import datetime
 from typing import Any
@@ -101,10 +101,11 @@ def release_collection(
         What the check stage made of the options, where that was done before.
     """
     name = watch.now.deployment or options.release.path.rstrip("/").rpartition("/")[2]
+    reporting = tracing.reporting_lineage(options, name, watch.say)
     try:
         with (
             tracing.open_span("run", release=name),
-            tracing.reporting_lineage(options, name, watch.say),
+            reporting if tracing.is_lineage_read() else nullcontext(),
             watch.beating(options.release.path, options.privacy.most_epsilon),
         ):
             outcome = _begin(options, watch, until, times, checked)
