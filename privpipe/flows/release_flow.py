@@ -101,11 +101,12 @@ def release_collection(
         What the check stage made of the options, where that was done before.
     """
     name = watch.now.deployment or options.release.path.rstrip("/").rpartition("/")[2]
-    reporting = tracing.reporting_lineage(options, name, watch.say)
     try:
         with (
             tracing.open_span("run", release=name),
-            reporting if tracing.is_lineage_read() else nullcontext(),
+            tracing.reporting_lineage(options, name, watch.say)
+            if tracing.is_lineage_read()
+            else nullcontext(),
             watch.beating(options.release.path, options.privacy.most_epsilon),
         ):
             outcome = _begin(options, watch, until, times, checked)

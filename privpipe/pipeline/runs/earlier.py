@@ -8,7 +8,6 @@ file the records are in by then.
 
 import hashlib
 import json
-import os
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -252,8 +251,7 @@ def note_release(run: Run, model_digest: str, *, incremental: bool = False) -> A
 
 
 def _place(url: str) -> str:
-    path = local_path(url)
-    return shown(url) if path is None else os.path.abspath(path)
+    return local_path(url) or shown(url)
 
 
 def _read_register(run: Run) -> list[Registered]:

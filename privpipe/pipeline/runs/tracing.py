@@ -126,7 +126,7 @@ def name_dataset(url: str) -> tuple[str, str]:
     """
     path = local_path(url)
     if path is not None:
-        return "file", os.path.abspath(path)
+        return "file", path
     parts = urlsplit(url)
     # Without a user or password that a URL may hold.
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}", parts.path.lstrip("/")

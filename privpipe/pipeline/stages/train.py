@@ -6,7 +6,6 @@ Before it the sources are proved: what a run reads is what was ingested.
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from os.path import abspath
 from typing import Any
 
 from privpipe.capabilities import MakesRecords
@@ -69,7 +68,7 @@ def _dump_run(run: Run) -> dict[str, Any]:
     content = run.options.model_dump(mode="json", exclude={"compare"})
     path = local_path(run.options.training_path)
     if path is not None:
-        content["training" if run.options.training else "collection"]["path"] = abspath(path)
+        content["training" if run.options.training else "collection"]["path"] = path
     return content
 
 
