@@ -278,12 +278,13 @@ CONFLICT_PAUSES = (0.1, 0.4, 1.6)
 
 def exists_file(url: str) -> bool:
     """Whether there is a file at a place that can be reached."""
-    return guard_read(
-        lambda: bool(fsspec.core.url_to_fs(url)[0].exists(fsspec.core.url_to_fs(url)[1])),
-        StoreError,
-        f"{shown(url)} cannot be reached",
-        remedy="Check the place.",
-    )
+
+    def look() -> bool:
+        file_system, path = fsspec.core.url_to_fs(url)
+        return bool(file_system.exists(path))
+
+    problem = f"{shown(url)} cannot be reached"
+    return guard_read(look, StoreError, problem, remedy="Check the place.")
 
 
 def create_bytes(url: str, value: bytes) -> bool:

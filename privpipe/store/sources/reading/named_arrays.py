@@ -125,16 +125,13 @@ def open_arrays(arrays: Mapping[str, NamedArray], layout: SourceLayout, url: str
 
 def _guard(blocks: Iterator[AnyArray], name: str, url: str) -> Iterator[AnyArray]:
     """The blocks of an array; StoreError, without what was read, where one cannot be read."""
-    start = 0
-    while (
-        block := guard_read(
-            partial(next, blocks, None),
-            StoreError,
-            f"The array {name!r} of {shown(url)} cannot be read from record {start} on",
-            remedy="It is damaged, cut short or unreachable: get it again.",
-            code="read",
-        )
-    ) is not None:
+    start, read = 0, partial(next, blocks, None)
+    while True:
+        problem = f"The array {name!r} of {shown(url)} cannot be read from record {start} on"
+        remedy = "It is damaged, cut short or unreachable: get it again."
+        block = guard_read(read, StoreError, problem, remedy=remedy, code="read")
+        if block is None:
+            return
         yield block
         start += len(block)
 
