@@ -298,11 +298,8 @@ def _check_kind(mine: Column, fitted: Column) -> None:
 
 
 def _drifted(problem: str, remedy: str = "") -> InputError:
-    return InputError(
-        problem,
-        remedy=remedy or "Give records with the columns that the model was trained on.",
-        code="schema-drift",
-    )
+    remedy = remedy or "Give records with the columns that the model was trained on."
+    return InputError(problem, remedy=remedy, code="schema-drift")
 
 
 def _encode_column(column: Column) -> list[Any]:

@@ -78,17 +78,13 @@ def say_odds(epsilon: float) -> str:
         said = f"{times:,.0f}" if times >= 100 else f"{times:.3g}"
         right = math.ceil(1000 * times / (1 + times) - 1e-9) / 10  # rounded up: an upper limit
         become = f"become at most {right:g} %" if right < 100 else "may become nearly all right"
-        return (
-            f"the odds of any belief about a record change at most {said}-fold: guesses of yes or "
-            f"no, half right without it, {become}"
-        )
+        odds = f"the odds of any belief about a record change at most {said}-fold"
+        return f"{odds}: guesses of yes or no, half right without it, {become}"
     power = epsilon / math.log(10)
     # Beyond 300 decimal places exp is too large for a float64.
     fold = f"{math.exp(epsilon):.0e}" if power < 300 else f"10**{power:.0f}"
-    return (
-        f"epsilon {epsilon:g} lets the odds of any belief of a record change {fold}-fold: nothing "
-        "is promised"
-    )
+    odds = f"epsilon {epsilon:g} lets the odds of any belief of a record change {fold}-fold"
+    return f"{odds}: nothing is promised"
 
 
 def say_nats(nats: float) -> str:

@@ -225,10 +225,9 @@ class RecordSanitizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]  #
         for name, column in zip(given, secret, strict=True):
             is_number = isinstance(column, int | np.integer) and not isinstance(column, bool)
             if not is_number or column not in range(n_features):
-                raise OptionError(
-                    f"There is no confidential column {name!r}{suggest(str(name), [*known])}.",
-                    remedy=f"Give numbers below {n_features}, or names of a data frame's columns.",
-                )
+                problem = f"There is no confidential column {name!r}{suggest(str(name), [*known])}."
+                remedy = f"Give numbers below {n_features}, or names of a data frame's columns."
+                raise OptionError(problem, remedy=remedy)
         released = [column for column in range(n_features) if column not in secret]
         if not released:
             problem = f"Of n_features = {n_features} none is left beside the confidential ones."
@@ -323,9 +322,8 @@ def __getattr__(name: str) -> Any:
         MethodSanitizer.__init__(self, **options)
 
     # Of a constructor scikit-learn reads the signature.
-    parameters = [
-        Parameter(one, Parameter.KEYWORD_ONLY, default=None) for one in made._get_param_names()
-    ]
+    names = made._get_param_names()
+    parameters = [Parameter(one, Parameter.KEYWORD_ONLY, default=None) for one in names]
     about_self = Parameter("self", Parameter.POSITIONAL_OR_KEYWORD)
     vars(set_options)["__signature__"] = Signature([about_self, *parameters])
     made.__init__ = set_options
@@ -458,9 +456,8 @@ def _as_frame(x: Any) -> Any:
     """A table of polars or Arrow, or lists, as a frame: each column has a type of its own."""
     if hasattr(x, "to_pandas"):
         return x.to_pandas()
-    widths = (
-        {len(row) if isinstance(row, list | tuple) else 0 for row in x} if type(x) is list else ()
-    )
+    rows = x if type(x) is list else ()
+    widths = {len(row) if isinstance(row, list | tuple) else 0 for row in rows}
     if len(widths) != 1 or 0 in widths:  # pandas would fill up rows, and take numbers for a column
         return x
     import pandas as pd  # slow to load

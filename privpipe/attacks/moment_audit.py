@@ -261,10 +261,8 @@ def measure_pairs(shard: Shard, *, plan: AuditPlan) -> AuditSums:
     """Judge the records of a shard: raw features, released features, true labels."""
     # A withheld row reveals that it is withheld; that is attacked by adversaries, not here.
     held = find_finite_rows(shard.released)
-    x, released, desired, confidential = (
-        table if held.all() else table[held]
-        for table in (shard.features, shard.released, shard.desired, shard.confidential)
-    )
+    tables = shard.features, shard.released, shard.desired, shard.confidential
+    x, released, desired, confidential = (one if held.all() else one[held] for one in tables)
     # Limits of complete privacy are of the spread between parts, which have to be the same for any
     # chunking: so a record is put by its content, or by its subject, a column behind the others.
     confidential, subject = np.split(confidential, [len(plan.schema.confidential)], axis=1)

@@ -295,10 +295,9 @@ def recall_sum(
     Nothing is stored that may say too much of few records, or is large beside what it sums up: what
     is too large beside the records of a task may be small beside all of them.
     """
-    return recall(
-        checkpoints,
-        name,
-        make,
-        most_bytes=CHECKPOINTED_SHARE * n_bytes,
-        stores=lambda made: made.n_records >= FEWEST_CHECKPOINTED,
-    )
+
+    def says_little(made: PartialSum) -> bool:
+        return made.n_records >= FEWEST_CHECKPOINTED
+
+    most = CHECKPOINTED_SHARE * n_bytes
+    return recall(checkpoints, name, make, most_bytes=most, stores=says_little)

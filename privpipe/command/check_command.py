@@ -243,11 +243,8 @@ def dry_run_command(config: str) -> dict[str, Any]:
     """Print the plan of a run."""
     options = configuration_file.read_options(config)
     run = check_any(options)
-    plan, meaning, subjects = (
-        _plan(run, options.release.path),
-        forecast.forecast_run(run),
-        count_subjects(run),
-    )
+    plan = _plan(run, options.release.path)
+    meaning, subjects = forecast.forecast_run(run), count_subjects(run)
     say(audit_text.say("dry_run", plan=plan))
     if meaning is not None:
         say(f"would mean  {meaning.describe()}")

@@ -177,10 +177,9 @@ def draw_portrait(base: str) -> str:
 def demo_command(out: str, records: int, workers: int) -> dict[str, Any]:
     """Make the collection, run the flow, show what came out and where it is."""
     begun = time.perf_counter()
-    say(
-        f"{records:,} scans of digits: {records // N_ORIGINALS:,} whole repeats of "
-        f"{N_ORIGINALS:,} real ones.\nTarget: is it a zero? Confidential: which digit is it?"
-    )
+    repeats = f"{records // N_ORIGINALS:,} whole repeats of {N_ORIGINALS:,} real ones"
+    say(f"{records:,} scans of digits: {repeats}.")
+    say("Target: is it a zero? Confidential: which digit is it?")
     config = prepare_demo(out, records, workers)
     prepare_prefect()
     from privpipe.flows.release_flow import run_pipeline
@@ -193,7 +192,10 @@ def demo_command(out: str, records: int, workers: int) -> dict[str, Any]:
     picture = draw_portrait(base)
     seconds = time.perf_counter() - begun
     say(f"Verdict: {first_screen.say_line(findings)}\nGate: {audit_text.say_gate(findings)}")
-    _say_what(findings)
+    say(tabulate(_tabulate(findings)))
+    best = findings["adversaries"]["strongest"]["digit"]["released"]
+    limits, n = fix_limits(best["lower"], best["upper"], 2), len(AttackOptions().adversaries)
+    say(audit_text.say("demo", findings=findings, best=best, limits=limits, n_adversaries=n))
     # By its path where the shell does not know it.
     call = "privpipe" if shutil.which("privpipe") else os.path.relpath(sys.argv[0])
     say(audit_text.say("demo_where", base=base, picture=picture, seconds=seconds, call=call))
@@ -206,13 +208,6 @@ def demo_command(out: str, records: int, workers: int) -> dict[str, Any]:
         "seconds": round(seconds, 1),
         "audit": findings,
     }
-
-
-def _say_what(findings: Mapping[str, Any]) -> None:
-    say(tabulate(_tabulate(findings)))
-    best = findings["adversaries"]["strongest"]["digit"]["released"]
-    limits, n = fix_limits(best["lower"], best["upper"], 2), len(AttackOptions().adversaries)
-    say(audit_text.say("demo", findings=findings, best=best, limits=limits, n_adversaries=n))
 
 
 def _tabulate(findings: Mapping[str, Any]) -> list[dict[str, str]]:

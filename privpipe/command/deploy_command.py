@@ -179,11 +179,9 @@ def doctor_command(config: str, deployments: str) -> dict[str, Any]:
             say(f"       {finding.remedy}")
     failed = [finding for finding in found if finding.state == "fails"]
     if failed:
-        raise ClusterError(
-            "; ".join(f"{one.what}: {one.detail.rstrip('.')}" for one in failed) + ".",
-            remedy=" ".join(dict.fromkeys(f"{one.remedy.rstrip('.')}." for one in failed)),
-            code="doctor",
-        )
+        problem = "; ".join(f"{one.what}: {one.detail.rstrip('.')}" for one in failed) + "."
+        remedy = " ".join(dict.fromkeys(f"{one.remedy.rstrip('.')}." for one in failed))
+        raise ClusterError(problem, remedy=remedy, code="doctor")
     warned = sum(finding.state == "warns" for finding in found)
     if warned:
         say(f"privpipe would run; {warned} of the above warn of what will not last.")

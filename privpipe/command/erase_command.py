@@ -61,11 +61,9 @@ def _read_values(place: str) -> list[str]:
     except (OSError, UnicodeDecodeError) as error:
         # Never the error's own text: of a decoding error it quotes the file.
         problem = getattr(error, "strerror", "") or type(error).__name__
-    raise OptionError(
-        f"The values in {shown(place)} cannot be read ({problem}).",
-        remedy="Give a text file with one value a line.",
-        code="where",
-    )
+    problem = f"The values in {shown(place)} cannot be read ({problem})."
+    remedy = "Give a text file with one value a line."
+    raise OptionError(problem, remedy=remedy, code="where")
 
 
 def _show(certificate: Mapping[str, Any], *, dry_run: bool) -> None:
@@ -74,10 +72,8 @@ def _show(certificate: Mapping[str, Any], *, dry_run: bool) -> None:
     why = {"holds": "made of them", "learned": "learned from them", "belongs": "belongs to it"}
     for one in certificate["removed"]:
         many = f" ({len(one['parts'])} parts)" if one["what"] == "parts" else ""
-        say(
-            f"{'would go' if dry_run else 'removed '} {one['what']}{many} {shown(one['place'])}: "
-            f"{why[one['why']]}"
-        )
+        what = f"{'would go' if dry_run else 'removed '} {one['what']}{many}"
+        say(f"{what} {shown(one['place'])}: {why[one['why']]}")
     for sentence in certificate["left"]:
         say(f"left     {sentence}")
     if not dry_run:

@@ -167,20 +167,16 @@ def describe(schema: CollectionSchema) -> str:
     # An undivided collection is one partition.
     n_partitions = max(1, len(schema.partitions))
     partitions = f", {n_partitions} partitions" if n_partitions > 1 else ""
-    return (
-        f"{schema.n_records:,} records, {schema.n_features} features ({schema.dtype}), "
-        f"{n_chunks} chunks of {schema.chunk_rows:,} records{partitions}"
-    )
+    size = f"{schema.n_records:,} records, {schema.n_features} features ({schema.dtype})"
+    return f"{size}, {n_chunks} chunks of {schema.chunk_rows:,} records{partitions}"
 
 
 def describe_gaps(statistics: WriteStatistics) -> str:
     """A line about features that no method accepts, or nothing."""
-    if not statistics.records_not_finite:
+    cells, records = statistics.cells_not_finite, statistics.records_not_finite
+    if not records:
         return ""
-    return (
-        f"{statistics.cells_not_finite:,} cells of the features in "
-        f"{statistics.records_not_finite:,} records are missing or not finite."
-    )
+    return f"{cells:,} cells of the features in {records:,} records are missing or not finite."
 
 
 def say_variables(schema: CollectionSchema, statistics: WriteStatistics) -> None:
@@ -254,11 +250,8 @@ def append_command(
     )
     there = growing_collection.read_partitions(collection)
     n_records = sum(one.n_records for one in there)
-    what = f"{added.name}, {added.n_records:,} records"
-    say(
-        f"{'appended' if changed else 'stored  '} {what}; {shown(collection)}: {n_records:,} "
-        f"records in {len(there)} partitions"
-    )
+    what = f"{'appended' if changed else 'stored  '} {added.name}, {added.n_records:,} records"
+    say(f"{what}; {shown(collection)}: {n_records:,} records in {len(there)} partitions")
     return {
         "collection": collection,
         "partition": added.name,
@@ -280,10 +273,8 @@ def withdraw_command(partition: str, config: str, grace: float) -> dict[str, Any
     url = options.collection.path
     # Without the collection by what its parts were made of.
     there = growing_collection.read_partitions(url) if exists(url) else ()
-    named, others = (
-        [mark for one in there if (one.name == partition) is same for mark in one.known_by]
-        for same in (True, False)
-    )
+    named = [mark for one in there if one.name == partition for mark in one.known_by]
+    others = [mark for one in there if one.name != partition for mark in one.known_by]
     number, n_records = withdraw_partition(
         options.release.path, partition, timedelta(hours=grace), account, named, others
     )

@@ -155,10 +155,8 @@ SHARE = 0.01
 
 def schema_command() -> dict[str, Any]:
     """Print the JSON schema of the configuration."""
-    schema = {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        **RunOptions.model_json_schema(),
-    }
+    dialect = "https://json-schema.org/draft/2020-12/schema"
+    schema = {"$schema": dialect, **RunOptions.model_json_schema()}
     print_document(schema)
     return schema
 
@@ -224,24 +222,21 @@ def init_command(
         say_raw(text, end="")
     else:
         write_new(out, text)
-        _say_written(schema.n_records, n_gaps, standardise=standardise)
+        # What the records themselves need, and the configuration therefore says.
+        if n_gaps:
+            say(say_sentence("gaps", n=n_gaps, n_records=schema.n_records))
+        if standardise:
+            say("Features are put on one scale: [collection] standardise = true is written.")
         if said:
             say(said)
-        elif gate:
-            say(_explain_gate(schema.n_records, gate))
+        elif gate:  # why its keys are not their defaults
+            raised, is_audit = write_keys(gate), all(section == "audit" for section, _ in gate)
+            say(say_sentence("raised", is_audit=is_audit, n=schema.n_records, keys=raised))
         todo = "" if complete else f"fill in what is marked {FILL_IN}, then: "
         if said and proposed is None:  # nothing passed, and running it would say so at length
             todo += "the gate would refuse it. Where you change it: "
         say(f"{out}: method {method}; {todo}privpipe check {out}, privpipe run {out}")
     return {"path": out, "complete": complete, "text": text}
-
-
-def _say_written(n_records: int, n_gaps: int, *, standardise: bool) -> None:
-    """What the records themselves need, and the configuration therefore says."""
-    if n_gaps:
-        say(say_sentence("gaps", n=n_gaps, n_records=n_records))
-    if standardise:
-        say("Features are put on one scale: [collection] standardise = true is written.")
 
 
 def _try_methods(
@@ -357,12 +352,6 @@ def _count_gaps(collection: str, method: str) -> int:
         return 0  # surrogates are made of records with gaps
     # A missing attribute is a category of its own.
     return 0 if "attributes" in _options_of(method) else growing.count_gaps(collection)[0]
-
-
-def _explain_gate(n_records: int, gate: Mapping[tuple[str, str], Any]) -> str:
-    """Why keys of the gate are not their defaults."""
-    is_audit = all(section == "audit" for section, _ in gate)
-    return say_sentence("raised", is_audit=is_audit, n=n_records, keys=write_keys(gate))
 
 
 def _differ_in_scale(collection: Collection) -> bool:

@@ -73,11 +73,10 @@ def account_command(url: str, *, sketch: str | None = None, limit: str = "") -> 
     # Partitions without a charge are in the account for their sketch alone.
     charged = [loss.partition for loss in losses if loss.n_charges]
     # Other partitions that were charged and hold records of this one.
+    related = {loss.partition: ties.relatives(loss.partition) for loss in losses}
     overlaps = {
-        loss.partition: {
-            one: how for one, how in ties.relatives(loss.partition).items() if one in charged
-        }
-        for loss in losses
+        mine: {other: how for other, how in found.items() if other in charged}
+        for mine, found in related.items()
     }
     totals = {loss.partition: account.read_joined(loss.partition) for loss in losses}
     joined = {partition: one.epsilon for partition, one in totals.items()}

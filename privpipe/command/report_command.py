@@ -228,10 +228,8 @@ def _find_worst(attempt: dict[str, Any]) -> dict[str, Any] | None:
 def _say_gain(worst: dict[str, Any] | None) -> str:
     if worst is None:
         return "unknown"
-    return (
-        f"{worst['target']}: {worst['gain']:.2g} ({worst['gain_lower']:.2g} to "
-        f"{worst['gain_upper']:.2g}), allowed {worst['allowed']:g}"
-    )
+    limits = f"{worst['gain_lower']:.2g} to {worst['gain_upper']:.2g}"
+    return f"{worst['target']}: {worst['gain']:.2g} ({limits}), allowed {worst['allowed']:g}"
 
 
 def _say_target(attempt: dict[str, Any]) -> str:

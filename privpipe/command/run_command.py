@@ -231,10 +231,8 @@ def status_command(release: str) -> dict[str, Any]:
         said = ["published"] * published + [how] * begun
         say(f"{shown(release)}: {'; '.join(said) or 'nothing here'}")
         return content
-    say(
-        f"{shown(release)}: {how}. Run {state.run_id}, started {state.started}, stage "
-        f"{state.stage}, {content['chunks_done']} of {state.n_chunks or '?'} chunks."
-    )
+    stage = f"stage {state.stage}, {content['chunks_done']} of {state.n_chunks or '?'} chunks"
+    say(f"{shown(release)}: {how}. Run {state.run_id}, started {state.started}, {stage}.")
     return content
 
 

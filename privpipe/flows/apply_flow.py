@@ -67,9 +67,8 @@ def check_application(
     stored = (name for name in options.audit.vouched if name in options.vouchable)
     vouched = tuple(dict.fromkeys((*stored, *vouch)))
     options = options.change("collection", path=incoming).change("release", path=release)
-    options = options.change("audit", vouched=vouched).model_copy(
-        update={"training": TrainingSection(path=training, public=is_public)}
-    )
+    section = TrainingSection(path=training, public=is_public)
+    options = options.change("audit", vouched=vouched).model_copy(update={"training": section})
     # Validated as a whole, as a file of configuration is.
     options = RunOptions.model_validate(options.model_dump(mode="json"))
     confirm_code(options)
@@ -142,10 +141,8 @@ def _without_few_labels(run: Run) -> Run:
     n_held_out = int(run.training.n_records * run.options.audit.holdout)
     if len(left) == len(schema.variables) or collection.n_records >= n_held_out:
         return run
-    say(
-        f"judged   by {n_held_out:,} training records that the model never saw: those labelled "
-        f"here are {collection.n_records:,}"
-    )
+    judges = f"{n_held_out:,} training records that the model never saw"
+    say(f"judged   by {judges}: those labelled here are {collection.n_records:,}")
     schema = replace(schema, variables=left)
     return replace(run, collection=replace(collection, schema_of_records=schema))
 

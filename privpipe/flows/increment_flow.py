@@ -345,12 +345,9 @@ def _check_drift(
     bare = replace(run.collection, desired=(), confidential=(), weights=None)
     moments = measure(replace(bare, only_finite=not indicators), "drift")
     attributes = run.collection.schema.attributes if indicators else ()
-    drift = increment_check.measure_drift(
-        increment_check.DriftReference.decode(known),
-        moments,
-        run.options.audit.level,
-        [column.n_categories or 0 for column in attributes],
-    )
+    sizes = [column.n_categories or 0 for column in attributes]
+    before = increment_check.DriftReference.decode(known)
+    drift = increment_check.measure_drift(before, moments, run.options.audit.level, sizes)
     work.ledger.keep(f"drift/{work.name(partition)}", vars(drift))
     increment_check.check_drift(drift, run.options.gate.drift_max, partition.name)
 

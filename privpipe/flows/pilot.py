@@ -113,11 +113,9 @@ def _spend(run: Run, n_chunks: int) -> tuple[float, float, float]:
             "privacy", account=os.path.join(folder, "account"), ephemeral="accept"
         ).change("release", path=os.path.join(folder, "release.zarr"), incremental=False)
         checked, executor = check.check_stage(options), Executor()
-        pilot = replace(
-            checked,
-            collection=_begin(checked.collection, n_chunks),
-            training=_begin(checked.training, n_chunks),
-        )
+        both = checked.collection, checked.training
+        collection, training = (_begin(one, n_chunks) for one in both)
+        pilot = replace(checked, collection=collection, training=training)
         with hold_workspace(pilot.release_url):
             pilot, _ = begin_or_resume(pilot)
             before = _measure()

@@ -20,8 +20,7 @@ def njit(**options: Any) -> Callable[[F], F]:
         import numba
     except ImportError:  # also when its libraries do not fit this machine
         return _refuse
-    found: Callable[[F], F] = numba.njit(**options)
-    return found
+    return cast(Callable[[F], F], numba.njit(**options))
 
 
 def compiled(function: F) -> F:

@@ -181,10 +181,9 @@ def solve_least_squares(
         remedy = "Use privacy_mapping for categorical variables, or ingest numeric features."
         raise InputError(problem, remedy=remedy, code="no-features")
     if moments.count < 2:
-        raise InputError(
-            f"{moments.count:g} complete training records are too few for least squares.",
-            remedy="Train on more records; records with missing labels do not count.",
-        )
+        problem = f"{moments.count:g} complete training records are too few for least squares."
+        remedy = "Train on more records; records with missing labels do not count."
+        raise InputError(problem, remedy=remedy)
     gram, cross, mean = _normal_equations(moments, n_features, with_intercept)
     scale = _column_scale(gram, mean)
     eigenvalues, vectors = np.linalg.eigh(gram / np.outer(scale, scale))

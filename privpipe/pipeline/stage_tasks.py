@@ -4,7 +4,7 @@ Inside a stage chunks are futures of Dask, never tasks of Prefect. Exceptions ar
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from distributed import span
 from prefect import task
@@ -49,8 +49,7 @@ def as_task(function: Callable[..., R], name: str) -> Callable[..., R]:
         with span(name):
             if FlowRunContext.get() is None:
                 return function(*args)
-            result: R = wrapped(*map(Held, args)).value
-            return result
+            return cast(R, wrapped(*map(Held, args)).value)
 
     return call
 
@@ -84,12 +83,9 @@ def pass_gate(
 def report_gate(run_id: str, gate: Mapping[str, Any]) -> None:
     """The event that automations wait for; nothing outside a flow."""
     if _in_flow():
-        notify_prefect(
-            emit_event,
-            event="privpipe.gate",
-            resource={"prefect.resource.id": f"privpipe.run.{run_id}"},
-            payload={"state": gate["state"], "sentence": gate["sentence"]},
-        )
+        resource = {"prefect.resource.id": f"privpipe.run.{run_id}"}
+        said = {"state": gate["state"], "sentence": gate["sentence"]}
+        notify_prefect(emit_event, event="privpipe.gate", resource=resource, payload=said)
 
 
 def report_summary(report_url: str, findings: Mapping[str, Any]) -> None:

@@ -299,9 +299,8 @@ def _as_column(values: AnyArray, name: str, classes: bool | None) -> tuple[Float
                 whole[known], column = _as_column(plain, name, classes)
             return whole, column
     if values.dtype.kind in "iu" and classes is None:
-        classes = guess_classes(
-            values, name, "Give text or floating numbers, or say categorical= or numeric=."
-        )
+        remedy = "Give text or floating numbers, or say categorical= or numeric=."
+        classes = guess_classes(values, name, remedy)
     if values.dtype.kind in "iuf" and not classes:
         return values.astype(np.float64), Column(name)
     if values.dtype.kind not in "iufbUST":

@@ -47,10 +47,8 @@ def plot_trade_off(
     axes.plot(*zip(*front, strict=True), color=look.faint, linewidth=1, zorder=0, label="front")
     axes.axvline(allowed, color=look.limit, linewidth=1.4, label=f"allowed ({allowed:g})")
     axes.axvline(0.0, color=look.faint, linestyle="--", linewidth=1)
-    axes.set(
-        xlabel="gain of the strongest adversary: 0 is the target alone, 1 is knowing",
-        ylabel="loss of the target's prediction",
-    )
+    gain = "gain of the strongest adversary: 0 is the target alone, 1 is knowing"
+    axes.set(xlabel=gain, ylabel="loss of the target's prediction")
     finish_figure(axes, look)
     return figure
 

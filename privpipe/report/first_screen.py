@@ -59,13 +59,8 @@ def make_first_screen(findings: Mapping[str, Any], *, public: bool = False) -> p
 def say_line(findings: Mapping[str, Any]) -> str:
     """The verdict and whether records are linkable, in at most `MOST_WORDS` words."""
     verdict = str(findings["adversaries"]["verdict"])
-    return say(
-        "line",
-        verdict=verdict,
-        name=name_verdict(findings),
-        what=_name_confidential(findings, verdict),
-        linkable=is_linkable(findings),
-    )
+    name, what = name_verdict(findings), _name_confidential(findings, verdict)
+    return say("line", verdict=verdict, name=name, what=what, linkable=is_linkable(findings))
 
 
 def is_linkable(findings: Mapping[str, Any]) -> bool | None:

@@ -92,13 +92,10 @@ def list_training(findings: Mapping[str, Any], *, drawn: bool = True) -> Iterato
         draw_phi = partial(plot_rounds, at["rounds"], phi, "Phi (nats)")
         shares = scale_losses(at, tasks[first], baselines[first])
         label = "loss / best constant guess"
-        pictures = (
-            Picture(*draw_themes(draw_phi), "Phi over rounds."),
-            Picture(
-                *draw_themes(partial(plot_rounds, at["rounds"], shares, label, guess=1.0)),
-                "Loss of every task, as a share of the best constant guess.",
-            ),
-        )
+        draw_losses = partial(plot_rounds, at["rounds"], shares, label, guess=1.0)
+        of_losses = "Loss of every task, as a share of the best constant guess."
+        drawings = ((draw_phi, "Phi over rounds."), (draw_losses, of_losses))
+        pictures = tuple(Picture(*draw_themes(draw), text) for draw, text in drawings)
     rows = [
         {
             "task": name,

@@ -98,9 +98,8 @@ def _top(row: Mapping[str, Any]) -> float:
 def _make_interval(row: Mapping[str, Any]) -> IntervalRow:
     source, adversary = row["source"], row["adversary"].replace("_", " ")
     kind, key = ("compared", "advantage") if source in COMPARED else ("of-release", "gain")
-    label = {"released": adversary, "wanted": SAID["wanted"]}.get(
-        source, f"{adversary}, {SAID.get(source, source)}"
-    )
+    usual = f"{adversary}, {SAID.get(source, source)}"
+    label = {"released": adversary, "wanted": SAID["wanted"]}.get(source, usual)
     values = [row[name] for name in (key, f"{key}_lower", f"{key}_upper")]
     return IntervalRow(label, kind, *(math.nan if v is None else float(v) for v in values))
 

@@ -143,11 +143,8 @@ def _ask_changed(
 def say_incomplete(n_incomplete: int, n_read: int, what: str) -> None:
     """Warn of records without a label, which a fit leaves out."""
     if n_incomplete:
-        warnings.warn(
-            f"{n_incomplete:,} of {n_read:,} records have no {what} label: they are left out.",
-            LeftOutWarning,
-            stacklevel=3,
-        )
+        said = f"{n_incomplete:,} of {n_read:,} records have no {what} label: they are left out."
+        warnings.warn(said, LeftOutWarning, stacklevel=3)
 
 
 def check_training(features: FloatArray) -> None:

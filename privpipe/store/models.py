@@ -14,6 +14,7 @@ import shutil
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields, is_dataclass
+from functools import partial
 from typing import Any
 
 import fsspec
@@ -123,10 +124,9 @@ def open_model(url: Place) -> RecordMap:
     arrays = read_arrays(url, header["arrays"])
     kind = str(header["kind"])
     if kind not in sanitizers.RECORD_MAPS:
-        raise FormatError(
-            f"{location.shown(url)} holds a map of the unknown kind {kind!r}.",
-            remedy=f"This privpipe knows: {', '.join(sorted(sanitizers.RECORD_MAPS))}.",
-        )
+        problem = f"{location.shown(url)} holds a map of the unknown kind {kind!r}."
+        remedy = f"This privpipe knows: {', '.join(sorted(sanitizers.RECORD_MAPS))}."
+        raise FormatError(problem, remedy=remedy)
     problem, code = "is damaged: its digest does not match.", "model-digest"
     try:
         fitted = _name_map(_make_map(kind, header["fields"], arrays, ""), header)
@@ -329,12 +329,9 @@ def read_predictor(url: str) -> dict[str, AnyArray]:
     InputError
         If there are no coefficients.
     """
-    found = location.guard_read(
-        lambda: _read_predictor(url),
-        FormatError,
-        f"The predictor {location.shown(url)} cannot be read",
-        remedy="Give a .npy or .npz file without pickles, or a Zarr group.",
-    )
+    problem = f"The predictor {location.shown(url)} cannot be read"
+    remedy = "Give a .npy or .npz file without pickles, or a Zarr group."
+    found = location.guard_read(partial(_read_predictor, url), FormatError, problem, remedy=remedy)
     if "coefficients" in found:
         return found
     remedy = "Store coefficients (n_features, n_desired) and optionally intercept."

@@ -242,10 +242,9 @@ def limit_difference(
     Only trials that one way alone gets right say anything: their two shares have Wilson limits,
     which are joined by their squares with the correlation of two shares of one total.
     """
-    up, down = (
-        measure_hits_interval(found, Confidence(level, groups=groups))
-        for found in (hits & ~others, others & ~hits)
-    )
+    confidence = Confidence(level, groups=groups)
+    up = measure_hits_interval(hits & ~others, confidence)
+    down = measure_hits_interval(others & ~hits, confidence)
     b, c = up.estimate, down.estimate
     # Of one total, a larger share of one is a smaller one of the other.
     against = -float(np.sqrt(b * c / max((1 - b) * (1 - c), 1e-12)))
@@ -328,10 +327,9 @@ def code_groups(groups: IntArray, n_records: int) -> tuple[IntArray, int]:
         raise InputError(problem, remedy="Give one group per record.")
     kinds, codes = np.unique(groups, return_inverse=True)
     if len(kinds) < 2:
-        raise InputError(
-            f"An interval over groups needs 2 groups, got {len(kinds)}.",
-            remedy="Use more groups, or leave groups out where records are independent.",
-        )
+        problem = f"An interval over groups needs 2 groups, got {len(kinds)}."
+        remedy = "Use more groups, or leave groups out where records are independent."
+        raise InputError(problem, remedy=remedy)
     return codes, len(kinds)
 
 

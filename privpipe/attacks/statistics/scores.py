@@ -320,10 +320,8 @@ def _measure_exposures(
     """True-positive rates, with their gains where cells of equal target are known."""
     rates = list(EXPOSURES.values())
     measure = partial(measure_exposures, truth, ranking, rates, confidence)
-    scores = [
-        Score(name, found, rate)
-        for (name, rate), found in zip(EXPOSURES.items(), measure(cells=folds), strict=True)
-    ]
+    measured = zip(EXPOSURES.items(), measure(cells=folds), strict=True)
+    scores = [Score(name, found, rate) for (name, rate), found in measured]
     if (cells := reference.cells) is None:
         return scores
     if reference.partners is None or reference.exchanged is None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from importlib import import_module
 from inspect import signature
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, cast
 
 from privpipe.attacks.adversaries.attack_options import USUAL, AttackOptions
 from privpipe.errors import InputError
@@ -117,8 +117,7 @@ class AttackRow:
         known = {one.name: getattr(sample, one.name) for one in fields(Sample)}
         accepted = signature(function).parameters
         given = {k: value for k, value in known.items() if k in accepted and value is not None}
-        report: SaysJson = function(**given, options=options)
-        return report
+        return cast(SaysJson, function(**given, options=options))
 
     def list_missing(self, sample: Sample) -> list[str]:
         """What it needs and a sample does not have."""

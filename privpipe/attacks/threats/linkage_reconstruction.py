@@ -377,8 +377,7 @@ def _judge(
     # A ratio of sums over records: neither Wilson nor a t interval is of it.
     rest, whole = float(lost.sum()) / float(had.sum()), float(had.sum())
     confidence = Confidence(level, groups=None if subject is None else subject[split.test])
-    r2 = intervals.measure_influence_interval(
-        1 - rest, (rest * had - lost) / whole, confidence, link="log_complement"
-    )
+    by = (rest * had - lost) / whole
+    r2 = intervals.measure_influence_interval(1 - rest, by, confidence, link="log_complement")
     column_r2 = 1 - (residual**2).sum(axis=0) / np.maximum(spread.sum(axis=0), np.finfo(float).tiny)
     return Reconstruction(adversary, r2, tuple(column_r2.tolist()))

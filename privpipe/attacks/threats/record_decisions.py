@@ -117,11 +117,9 @@ def _decide_single(attacks: Mapping[str, Found], options: AttackOptions, promise
     if promised:
         broken = any(succeeds(attacks.get(name), options) for name in CLOSED_FORMS)
         said = f"rebuilt: {shown or 'not measured'}"
-        reason = (
-            f"single records leak, although {promised} is promised ({said}): report this."
-            if broken
-            else f"single records are protected by {promised} ({said})."
-        )
+        reason = f"single records are protected by {promised} ({said})."
+        if broken:
+            reason = f"single records leak, although {promised} is promised ({said}): report this."
         decision = replace(decision, verdict="leaks" if broken else "safe", reason=reason)
     if not measured:
         return decision

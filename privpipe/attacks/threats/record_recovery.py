@@ -217,10 +217,8 @@ def attack_two_releases(
     """
     frame = find_frame(released)
     made, before = released @ frame.T, earlier[0] @ frame.T
-    new, old = (
-        np.linalg.lstsq(rows, responses, rcond=None)[0]
-        for rows, responses in ((made, surrogate_responses), (before, earlier[1]))
-    )
+    new = np.linalg.lstsq(made, surrogate_responses, rcond=None)[0]
+    old = np.linalg.lstsq(before, earlier[1], rcond=None)[0]
     step = (new - old) / np.maximum(np.abs(new).max(axis=0), np.finfo(float).tiny)
     moments = made.T @ made + before.T @ before
     records = np.concatenate([members, others]) @ frame.T

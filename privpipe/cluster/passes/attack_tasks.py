@@ -374,10 +374,8 @@ def _read_members(sources: AuditSources, options: AttackOptions) -> Sample:
 def _read_populations(sources: AuditSources, options: AttackOptions) -> Sample:
     """Records of the release, and the released records that judged it."""
     assert sources.release is not None
-    tables = [
-        _draw(sources, part, options, MOST_COMPARED).released
-        for part in (sources.release, sources.judged)
-    ]
+    parts = sources.release, sources.judged
+    tables = [_draw(sources, part, options, MOST_COMPARED).released for part in parts]
     first, second = (table[find_finite_rows(table)].astype(np.float64) for table in tables)
     return Sample(published=first, judged=second)
 

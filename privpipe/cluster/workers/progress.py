@@ -215,8 +215,9 @@ class ShowProgress(SchedulerPlugin):
         _register().sources.append(self)
 
     async def close(self) -> None:
-        """Called when the scheduler ends."""
-        end_runs(self)
+        """Called when the scheduler ends: those of the one before are shown again."""
+        with suppress(ValueError):  # it was never shown
+            _register().sources.remove(self)
 
     def log_event(self, topic: str, msg: Any) -> None:
         """Called for each event on the scheduler."""
@@ -295,19 +296,16 @@ class RunCollector(Collector):
             for run in shown:
                 family.add_metric([*_labels(run), getattr(run, field)], 1.0)
             yield family
-        yield self._date_releases(runs)
-        if isinstance(self.source, ShowProgress):
-            values = (self.source.lost_workers, self.source.measure_memory())
-            for (name, about), value in zip(OF_ALL.items(), values, strict=True):
-                yield GaugeMetricFamily(name, about, value=float(value))
-
-    def _date_releases(self, runs: Sequence[Any]) -> GaugeMetricFamily:
-        """Of every deployment that has published, for as long as one of its runs is known."""
+        # Of every deployment that has published, for as long as one of its runs is known.
         newest: dict[str, float] = {}
         for run in runs:
             if run.published:
                 newest[run.deployment] = max(newest.get(run.deployment, 0.0), run.published)
-        return _date(newest)
+        yield _date(newest)
+        if isinstance(self.source, ShowProgress):
+            values = (self.source.lost_workers, self.source.measure_memory())
+            for (name, about), value in zip(OF_ALL.items(), values, strict=True):
+                yield GaugeMetricFamily(name, about, value=float(value))
 
 
 def _labels(run: Any) -> list[str]:
@@ -335,12 +333,6 @@ class PromiseCollector(Collector):
             family.add_metric([self.deployment, outcome], float(count))
         yield family
         yield _date({self.deployment: self.newest})
-
-
-def end_runs(source: ShowProgress) -> None:
-    """Show those of the scheduler before: one that has ended has no workers."""
-    with suppress(ValueError):  # it was never shown
-        _register().sources.remove(source)
 
 
 @cache

@@ -141,7 +141,8 @@ def solve_completion(
     problem = _Problem(blocks)
     found = np.zeros_like(problem.observed)
     n_iterations, stopped = 0, _ITERATIONS
-    for level in _lower(problem.measure_start(), penalty, options.decrease):
+    # Above the spectral norm of the weighted observations the solution is zero.
+    for level in _lower(problem.measure_norm(problem.observed), penalty, options.decrease):
         found, spent, stopped = _descend(problem, found, level, level == penalty, options)
         n_iterations += spent
     # What is certified rests on no product that was carried along, with its rounding.
@@ -206,10 +207,6 @@ class _Problem:
         self.weights = np.stack([block.weights for block in blocks])
         self.largest = float(self.weights.max())
 
-    def measure_start(self) -> float:
-        """Spectral norm of the weighted observations: above it the solution is zero."""
-        return self._measure_norm(self.observed)
-
     def step(self, point: FloatArray, level: float) -> FloatArray:
         """A gradient step from a point, then shrinking."""
         share = self.weights[:, :, None] / self.largest
@@ -225,11 +222,11 @@ class _Problem:
         loss = float(np.sum(self.weights * _measure_energies(left)))
         objective = penalty * float(_decompose(iterate)[1].sum()) + loss / 2
         # A dual point must lie in the ball of the spectral norm: the residual is scaled into it.
-        scale = min(1.0, penalty / max(self._measure_norm(left), 1e-300))
+        scale = min(1.0, penalty / max(self.measure_norm(left), 1e-300))
         linear = float(np.sum(self.weights * np.diagonal(left[1], axis1=1, axis2=2)))
         return objective, objective - (scale * linear - scale**2 * loss / 2)
 
-    def _measure_norm(self, iterate: FloatArray) -> float:
+    def measure_norm(self, iterate: FloatArray) -> float:
         """Spectral norm of the weighted blocks ``D M R``."""
         return float(_measure_spectrum(self.weights[:, :, None] * iterate)[0][0])
 

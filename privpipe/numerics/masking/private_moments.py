@@ -57,12 +57,11 @@ def repair_moments(moments: FloatArray, spreads: FloatArray, n_responses: int) -
     of_features = float(scale[0, min(1, q - 1)])
     values, vectors = np.linalg.eigh(covariance[:q, :q])
     cross = covariance[:q, q:]
-    coefficients = vectors @ np.column_stack(
-        [
-            _shrink(values, vectors.T @ cross[:, j], of_features, float(scale[0, q + j]))
-            for j in range(n_responses)
-        ]
-    )
+    columns = [
+        _shrink(values, vectors.T @ cross[:, j], of_features, float(scale[0, q + j]))
+        for j in range(n_responses)
+    ]
+    coefficients = vectors @ np.column_stack(columns)
     # What is below one deviation of the noise is not known to vary at all; it gets no coefficient.
     raised = np.maximum(values, max(of_features, 1e-12))
     explained = coefficients.T @ cross

@@ -229,10 +229,8 @@ class MinimaxObjective:
         # Losses of fixed heads add up over batches: they are summed in the first alone.
         if with_gradient:
             batches[0] += [t for t, solver in enumerate(self.solvers) if solver is None]
-        counts, losses, gradients = zip(
-            *(self._query_once(parameters, wants, batch, with_gradient) for batch in batches),
-            strict=True,
-        )
+        found = [self._query_once(parameters, wants, batch, with_gradient) for batch in batches]
+        counts, losses, gradients = zip(*found, strict=True)
         return counts[0], np.sum(losses, axis=0), np.sum(gradients, axis=0)
 
     def _count_bytes(self, t: int, want: Want) -> int:

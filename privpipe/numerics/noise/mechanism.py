@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Literal, cast
 
 import numpy as np
 
@@ -309,15 +309,13 @@ class Mechanism:
         if isinstance(self.noise, PrivUnitNoise):
             # Checked in integers all the same: beyond the ball the mean would be another.
             drawn = self.noise.draw(bounded, stream)
-            rounded: FloatArray = np.rint(drawn / self.grid) * self.grid
-            return rounded
+            return cast(FloatArray, np.rint(drawn / self.grid) * self.grid)
         steps += self.noise.draw(stream)
         # Post-processing of the noisy number: it costs no epsilon.
         np.clip(steps, -self.limit, self.limit, out=steps)
         # A whole number below 2**53 times a power of two: exact, so that no last bit shows the
         # record.
-        released: FloatArray = steps * self.grid
-        return released
+        return steps * self.grid
 
     def promise(self, order: Order, grounds: str) -> Guarantee:
         """What it promises for every record, in words a privacy officer can quote."""
@@ -375,20 +373,16 @@ def plan_promised(
         planned = plan_mechanism(epsilon, width, norm, law, grid)
         if _is_sharp(planned):
             return planned
-        problem = (
-            f"its delta would be {planned.delta:.2g} and its slack {planned.noise.slack:.2g}, "
-            f"above {MOST_DELTA:.2g}."
-        )
+        both = f"its delta would be {planned.delta:.2g} and its slack {planned.noise.slack:.2g}"
+        problem = f"{both}, above {MOST_DELTA:.2g}."
     except OptionError as error:
         refused, problem = error, f"noise of that size is not drawn exactly: {error.message}"
     least, most = find_epsilons(width, norm, law, grid)
     if refused and (least > most or least <= epsilon <= most or not 0 < epsilon < math.inf):
         raise refused  # no other epsilon would help
-    raise OptionError(
-        f"epsilon is {epsilon:g}, and for {width} coordinates under {law!r} {problem}",
-        remedy=f"Use {_round_in(least, most)}.",
-        code="epsilon",
-    )
+    problem = f"epsilon is {epsilon:g}, and for {width} coordinates under {law!r} {problem}"
+    remedy = f"Use {_round_in(least, most)}."
+    raise OptionError(problem, remedy=remedy, code="epsilon")
 
 
 def _is_sharp(planned: Mechanism) -> bool:
@@ -415,10 +409,8 @@ def find_epsilons(
     allowed = [power for power in np.arange(-10.0, 10.25, 0.25).tolist() if is_allowed(power)]
     if not allowed:
         return math.inf, 0.0
-    return (
-        10.0 ** _bisect(is_allowed, allowed[0], allowed[0] - 0.25),
-        10.0 ** _bisect(is_allowed, allowed[-1], allowed[-1] + 0.25),
-    )
+    least = 10.0 ** _bisect(is_allowed, allowed[0], allowed[0] - 0.25)
+    return least, 10.0 ** _bisect(is_allowed, allowed[-1], allowed[-1] + 0.25)
 
 
 def _round_in(least: float, most: float) -> str:

@@ -11,7 +11,7 @@ private are the signs, so that no rounding of the rest is in the proof; see PROO
 import math
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import mpmath
 import numpy as np
@@ -168,8 +168,7 @@ def measure_orders(n: int) -> FloatArray:
     logs = (j - 1) * np.log(share) + (n - j) * np.log(special.erfc(g / math.sqrt(2)))
     logs += special.gammaln(n + 1) - special.gammaln(j) - special.gammaln(n + 1 - j)
     length = math.sqrt(2) * math.exp(special.gammaln((n + 1) / 2) - special.gammaln(n / 2))
-    found: FloatArray = (np.exp(logs) * density * g) @ weights / length
-    return found
+    return cast(FloatArray, (np.exp(logs) * density * g) @ weights / length)
 
 
 def _tabulate(
@@ -216,10 +215,8 @@ def _choose_threshold(
     for level, order in zip(levels, orders, strict=True):
         moved, won = np.zeros_like(shares), np.zeros_like(gains)
         for value, (sign, used) in enumerate(signs):
-            start, end = (
-                np.s_[: large + 1 - used, : size - value * level],
-                np.s_[used:, value * level :],
-            )
+            start = np.s_[: large + 1 - used, : size - value * level]
+            end = np.s_[used:, value * level :]
             moved[end] += shares[start] / 2
             won[end] += (gains[start] + order * sign * shares[start]) / 2
         shares, gains = moved, won

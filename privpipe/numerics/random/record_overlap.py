@@ -8,7 +8,7 @@ import os
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -39,8 +39,7 @@ class Overlap:
 
 def make_words(n_records: int) -> WordArray:
     """Words of so many records, all of them 0, (n_records, N_GRIDS); a grid's are side by side."""
-    words: WordArray = _make(n_records * N_GRIDS, np.uint64).reshape(N_GRIDS, n_records).T
-    return words
+    return cast(WordArray, _make(n_records * N_GRIDS, np.uint64).reshape(N_GRIDS, n_records).T)
 
 
 def _make(n: int, kind: type[np.generic]) -> Any:

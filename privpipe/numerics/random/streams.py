@@ -101,10 +101,8 @@ class KeyedStream:
         return self._n_records
 
     def __repr__(self) -> str:
-        return (
-            f"KeyedStream(partition={self._partition!r}, first_record={self._first}, "
-            f"n_records={self._n_records})"
-        )
+        records = f"first_record={self._first}, n_records={self._n_records}"
+        return f"KeyedStream(partition={self._partition!r}, {records})"
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         problem = "A keyed stream holds a key and is not pickled or copied."

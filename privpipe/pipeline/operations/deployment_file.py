@@ -117,18 +117,14 @@ def _list_problems(item: Mapping[str, Any], entry: str, flow: Any) -> Iterator[t
     from prefect.server.schemas.schedules import CronSchedule
 
     if flow is None:
-        yield (
-            f"names the entrypoint {entry!r}, which is not installed",
-            "Use privpipe.flows.deployments.release, or another flow of that module.",
-        )
+        remedy = "Use privpipe.flows.deployments.release, or another flow of that module."
+        yield f"names the entrypoint {entry!r}, which is not installed", remedy
     if not re.fullmatch(r"[^/%\\]+", str(item.get("name") or "")):
         yield "has no name, or a / or % in it", "Give a name, as name: release."
     known = list(inspect.signature(flow.fn).parameters)
     for name in set(item.get("parameters") or {}) - set(known):
-        yield (
-            f"gives the parameter {name!r}, which its flow does not know{suggest(name, known)}",
-            f"Use {', '.join(known)}.",
-        )
+        problem = f"gives the parameter {name!r}, which its flow does not know"
+        yield f"{problem}{suggest(name, known)}", f"Use {', '.join(known)}."
     # The types of the flow are what keeps a caller of the server to paths, names and times.
     if item.get("enforce_parameter_schema") is False:
         yield "does not check parameters", "Leave out enforce_parameter_schema: false."
@@ -147,17 +143,13 @@ def _list_problems(item: Mapping[str, Any], entry: str, flow: Any) -> Iterator[t
             )
             yield problem, 'Give five fields, as cron: "0 2 * * *".'
     if not (item.get("work_pool") or {}).get("work_queue_name"):
-        yield (
-            "names no queue, so that its runs may overlap and come out of order",
-            "Give work_pool: {name: privpipe, work_queue_name: releases}.",
-        )
+        remedy = "Give work_pool: {name: privpipe, work_queue_name: releases}."
+        yield "names no queue, so that its runs may overlap and come out of order", remedy
     # Prefect's server holds such a slot by a lease of 300 s, which a run cannot renew while the
     # server is away: the sound run is ended.
     if item.get("concurrency_limit") is not None:
-        yield (
-            "has a concurrency_limit, which ends sound runs when Prefect's server is away",
-            "Leave it out: the queue of its work pool starts one run at a time.",
-        )
+        remedy = "Leave it out: the queue of its work pool starts one run at a time."
+        yield "has a concurrency_limit, which ends sound runs when Prefect's server is away", remedy
 
 
 def _schedules(item: Mapping[str, Any]) -> list[Mapping[str, Any]]:

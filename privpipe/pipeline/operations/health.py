@@ -204,11 +204,8 @@ def check_server_health() -> Iterator[Finding]:
     known = _request(url, "/work_pools/filter", password=True)
     yield weigh("Prefect server", f"answers at {url}")
     if known.status_code != httpx.codes.OK:
-        yield weigh(
-            "password",
-            f"the server answers {known.status_code} to ours",
-            "Set PREFECT_API_AUTH_STRING to the server's PREFECT_SERVER_API_AUTH_STRING.",
-        )
+        remedy = "Set PREFECT_API_AUTH_STRING to the server's PREFECT_SERVER_API_AUTH_STRING."
+        yield weigh("password", f"the server answers {known.status_code} to ours", remedy)
         return
     if _request(url, "/work_pools/filter").status_code == httpx.codes.UNAUTHORIZED:
         yield weigh("password", "required; ours is right")
@@ -268,15 +265,13 @@ def _compare(deployment: deployment_file.Deployment, found: dict[str, Any], path
     return weigh("deployment", f"{name}  {when or 'when started by hand'}")
 
 
-def _list(url: str, path: str, query: dict[str, Any] | None = None) -> list[dict[str, Any]]:
-    answer = _request(url, path, query, password=True)
+def _list(url: str, path: str) -> list[dict[str, Any]]:
+    answer = _request(url, path, password=True)
     answer.raise_for_status()
     return list(answer.json())
 
 
-def _request(
-    url: str, path: str, query: dict[str, Any] | None = None, *, password: bool = False
-) -> httpx.Response:
+def _request(url: str, path: str, *, password: bool = False) -> httpx.Response:
     """An answer of the server; a lost connection is Prefect's to explain."""
     user, _, secret = os.environ.get("PREFECT_API_AUTH_STRING", "").partition(":")
     # Not by Prefect's client: what the server answers without the password is to be found out.
@@ -285,5 +280,5 @@ def _request(
         timeout=TIME_LIMIT,
         verify=ssl.create_default_context(cafile=os.environ.get("PREFECT_API_SSL_CERT_FILE")),
         auth=(user, secret) if password and user else None,
-        json=query or {},
+        json={},
     )

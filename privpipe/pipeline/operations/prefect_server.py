@@ -80,11 +80,9 @@ def blaming_prefect() -> Iterator[None]:
     except Exception as error:
         if isinstance(error, PrivpipeError) or not _is_prefects(error):
             raise
-        raise ClusterError(
-            f"{what} does not answer as it should ({type(error).__name__}).",
-            remedy="Start that server, or unset PREFECT_API_URL." if url else NO_OWN_SERVER,
-            code="prefect",
-        ) from None
+        problem = f"{what} does not answer as it should ({type(error).__name__})."
+        remedy = "Start that server, or unset PREFECT_API_URL." if url else NO_OWN_SERVER
+        raise ClusterError(problem, remedy=remedy, code="prefect") from None
 
 
 def _is_prefects(error: BaseException) -> bool:
@@ -104,7 +102,8 @@ def end_orphans(home: str) -> None:
     """End Prefect's servers that a flow started for itself in this home and did not survive."""
     for process in servers_in(home):
         with suppress(psutil.Error, OSError):
-            if _is_alone(process):
+            parent = process.parent()
+            if parent is None or parent.pid == 1 or parent.name() in REAPERS:
                 process.terminate()
 
 
@@ -122,11 +121,6 @@ def servers_in(home: str) -> Iterator[psutil.Process]:
 def is_server(process: psutil.Process) -> bool:
     """Whether a process serves Prefect's API."""
     return "prefect.server.api.server:create_app" in process.cmdline()
-
-
-def _is_alone(process: psutil.Process) -> bool:
-    parent = process.parent()
-    return parent is None or parent.pid == 1 or parent.name() in REAPERS
 
 
 PAUSE = 0.1

@@ -293,9 +293,8 @@ def _read_workspace(traces: Traces, place: str) -> None:
     elif state is None and path is not None and workspace.has_workspace(place) and not exists(path):
         traces.add("workspace", place, "belongs")  # an interrupted removal
     elif state is None and not _is_only_held(place):
-        traces.left.append(
-            f"{shown(workspace.workspace_url(place))}, a workspace that does not say of what"
-        )
+        left = shown(workspace.workspace_url(place))
+        traces.left.append(f"{left}, a workspace that does not say of what")
 
 
 def _is_only_held(place: str) -> bool:

@@ -8,7 +8,6 @@ file the records are in by then.
 
 import hashlib
 import json
-import os
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -126,20 +125,16 @@ def find_differences(run: Run, model_digest: str) -> list[str]:
     StoreError, FormatError
         If the register or a sketch cannot be read.
     """
-    unknown = [say("differs_unknown", name=entry.name) for entry in _list_unknown(run)]
-    return unknown + [
+    entries = [one for one in _read_register(run) if not _is_disowned(run, one)]
+    digests = {one: {d for d, n in one.partitions if n} | {*one.training} for one in entries}
+    # Of records that were never sketched, or whose sketch is lost.
+    missing = set(run.sketches.find_missing(set().union(*digests.values())))
+    unknown = [one for one in entries if digests[one] & missing]
+    return [say("differs_unknown", name=entry.name) for entry in unknown] + [
         say("differs_model", name=entry.name, share=share)
         for entry, share in _list_different(run)
         if entry.model != model_digest
     ]
-
-
-def _list_unknown(run: Run) -> list[Registered]:
-    """Releases of records that were never sketched, or whose sketch is lost."""
-    entries = [one for one in _read_register(run) if not _is_disowned(run, one)]
-    digests = {one: {d for d, n in one.partitions if n} | {*one.training} for one in entries}
-    missing = set(run.sketches.find_missing(set().union(*digests.values())))
-    return [one for one in entries if digests[one] & missing]
 
 
 def find_model(run: Run) -> str | None:
@@ -256,8 +251,7 @@ def note_release(run: Run, model_digest: str, *, incremental: bool = False) -> A
 
 
 def _place(url: str) -> str:
-    path = local_path(url)
-    return shown(url) if path is None else os.path.abspath(path)
+    return local_path(url) or shown(url)
 
 
 def _read_register(run: Run) -> list[Registered]:

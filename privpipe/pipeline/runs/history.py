@@ -59,16 +59,12 @@ def read_attempts(report_url: str) -> list[dict[str, Any]]:
     """All attempts at a release, the first one first; none where there is no report."""
     store = open_store(report_url, read_only=True)
     keys = [key for key in list_keys(store) if key.startswith(PREFIX) and key.endswith(".json")]
-    found = [
-        guard_read(
-            partial(json.loads, read_bytes(store, key) or b"{}"),
-            FormatError,
-            f"{shown(join(report_url, key))} is damaged",
-            remedy="Remove it: it is a note of an attempt, and nothing else rests on it.",
-            code="damaged",
-        )
-        for key in keys
-    ]
+    found = []
+    for key in keys:
+        read = partial(json.loads, read_bytes(store, key) or b"{}")
+        problem = f"{shown(join(report_url, key))} is damaged"
+        remedy = "Remove it: it is a note of an attempt, and nothing else rests on it."
+        found.append(guard_read(read, FormatError, problem, remedy=remedy, code="damaged"))
     # Not by the attempt's number: the same release, made again, has the number it had.
     return sorted(found, key=lambda one: one.get("judged", ""))
 

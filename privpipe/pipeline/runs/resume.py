@@ -123,10 +123,8 @@ def _has_made_nothing(run: Run, known: workspace.RunState) -> bool:
 def check_unchanged(run: Run) -> None:
     """Raise StoreError if source or training records changed since the run began."""
     state = run.state
-    for collection, known in (
-        (run.collection, state.source_fingerprint),
-        (run.training, state.training_fingerprint),
-    ):
+    both = (run.collection, state.source_fingerprint), (run.training, state.training_fingerprint)
+    for collection, known in both:
         # The version that the store has, not a digest of all bytes: this is compared twice a run.
         # That each chunk read is the one that was ingested is held by its receipt.
         if read_source_version(collection.url) != known:

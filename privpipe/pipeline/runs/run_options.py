@@ -314,11 +314,9 @@ class RunOptions(DescribedBelow, BaseModel):
 
     def name_subject(self) -> dict[str, dict[str, Any]]:
         """The split and the subject, for digests, where versions with two keys had them."""
-        subject, audit = self.collection.subject, self.audit
-        return {
-            "audit": {"holdout": audit.holdout, "group": subject},
-            "privacy": {"subject": subject if self.counts_subjects else None},
-        }
+        subject = self.collection.subject
+        audit = {"holdout": self.audit.holdout, "group": subject}
+        return {"audit": audit, "privacy": {"subject": subject if self.counts_subjects else None}}
 
     def digest(self) -> str:
         """SHA-256 of everything in the configuration that can change the released records.

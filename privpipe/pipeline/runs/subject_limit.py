@@ -145,10 +145,5 @@ def protect_subjects(guarantee: Guarantee, found: SubjectFindings) -> Guarantee:
             remedy=f"Use an epsilon of at most {guarantee.number / n:.2g}, or fewer of each.",
             code="many-records",
         )
-    return replace(
-        guarantee,
-        number=guarantee.number * n,
-        delta=delta,
-        protects=found.subject,
-        parameters=(*guarantee.parameters, (RECORDS_OF_ONE, float(n))),
-    )
+    number, said = guarantee.number * n, (*guarantee.parameters, (RECORDS_OF_ONE, float(n)))
+    return replace(guarantee, number=number, delta=delta, protects=found.subject, parameters=said)

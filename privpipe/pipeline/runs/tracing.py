@@ -45,6 +45,11 @@ Say = Callable[[str], object]
 """Prints a line."""
 
 
+def is_lineage_read() -> bool:
+    """Whether somebody has set up OpenLineage's client, and so reads what is reported."""
+    return any(os.environ.get(name) for name in SET_UP_BY)
+
+
 @contextmanager
 def reporting_lineage(options: RunOptions, job: str, say: Say) -> Iterator[None]:
     """Events of OpenLineage: what a run reads and makes, that it began, and how it ended.
@@ -58,9 +63,6 @@ def reporting_lineage(options: RunOptions, job: str, say: Say) -> Iterator[None]
     say
         Prints a line, where no event can be sent.
     """
-    if not any(os.environ.get(name) for name in SET_UP_BY):
-        yield
-        return
     send = _sending(options, job, say)
     send("START")
     try:
@@ -124,7 +126,7 @@ def name_dataset(url: str) -> tuple[str, str]:
     """
     path = local_path(url)
     if path is not None:
-        return "file", os.path.abspath(path)
+        return "file", path
     parts = urlsplit(url)
     # Without a user or password that a URL may hold.
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}", parts.path.lstrip("/")

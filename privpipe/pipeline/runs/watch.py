@@ -27,7 +27,7 @@ from privpipe.pipeline.runs.run import now
 from privpipe.pipeline.runs.tracing import open_span
 from privpipe.report.console import PlainConsole
 from privpipe.report.work_bar import WorkBar
-from privpipe.store.access import location, objects
+from privpipe.store.access import objects
 from privpipe.store.arrays.layout import companion_url
 
 SHOW_EVERY = 0.5
@@ -41,6 +41,9 @@ BEAT_EVERY = 10.0
 
 SPEED_OVER = 60.0
 """Seconds over which the speed of a run is measured."""
+
+RESULTS = "report/run_results.json"
+"""Where a run notes beside its release what it did."""
 
 AMOUNTS = ("done", "total", "per_second", "seconds_left", "chunks_done", "chunks_total")
 NOTHING_DONE = dict.fromkeys(AMOUNTS, 0)
@@ -298,7 +301,9 @@ def write_results(
         Why it failed; only what an error of ours says is written.
     """
     watch = watch or Watch()
-    content: dict[str, Any] = {
+    # The text of a foreign exception may hold values of records.
+    sealed = None if error is None else seal(error, "privpipe")
+    content = {
         "format_version": 1,
         "release": release_url,
         "model": companion_url(release_url, "model.zarr"),
@@ -307,12 +312,9 @@ def write_results(
         "outcome": outcome,
         "finished": now(),
         "stages": [{"stage": name, "seconds": round(spent, 3)} for name, spent in watch.stages],
-        "error": None,
+        "error": None if sealed is None else sealed.describe() | {"stage": watch.current},
     }
-    if error is not None:
-        # The text of a foreign exception may hold values of records.
-        content["error"] = seal(error, "privpipe").describe() | {"stage": watch.current}
-    objects.write_file(_place(release_url), json.dumps(content, indent=1))
+    objects.write_file(companion_url(release_url, RESULTS), json.dumps(content, indent=1))
 
 
 def write_failure(release_url: str, watch: Watch | None, error: BaseException) -> None:
@@ -329,10 +331,6 @@ def write_failure(release_url: str, watch: Watch | None, error: BaseException) -
 
 def read_results(release_url: str) -> dict[str, Any]:
     """What the last run of a release left."""
-    with fsspec.open(_place(release_url)) as file:
+    with fsspec.open(companion_url(release_url, RESULTS)) as file:
         content: dict[str, Any] = json.load(file)
     return content
-
-
-def _place(release_url: str) -> str:
-    return location.join(companion_url(release_url, "report"), "run_results.json")

@@ -57,7 +57,7 @@ def check_stage(options: RunOptions) -> Run:
     for name in options.release.include:
         _check_included(name, roles)
     check_vouched(options, options.audit.vouched)
-    collection, training = _open(options, method, roles)
+    collection, training = _open(options, roles)
     state = RunState(
         # Short, since it is in every Dask key and receipt: it distinguishes the runs that meet on
         # one scheduler or in one account, and need not be a secret.
@@ -70,7 +70,8 @@ def check_stage(options: RunOptions) -> Run:
         code=trusted_code.find_code(options.model_dump(mode="json")["method"]),
     )
     run = Run(options, method, collection, training, split_by_subject(options, training), state)
-    _check_public(run)
+    if run.training.public or epsilon is not None:
+        _check_public(run)
     subject_limit.check_subjects(run)
     _check_labels(run)
     options.method.check_size(training.schema)
@@ -79,7 +80,8 @@ def check_stage(options: RunOptions) -> Run:
         collection.schema_of_records.variable(name)
     if not run.trains_on_itself:  # else the fitted names are its own
         run = replace(run, collection=collection.matched(run.fitted_schema))
-    _check_released(run)
+    if run.collection.unknown_categories or options.release.partitions:
+        _check_released(run)
     _check_held_out(run)
     _check_outputs(run)
     if options.gate.enforce:
@@ -157,19 +159,16 @@ def _check_surrogate(options: RunOptions, method: Method) -> None:
 
 def _check_included(name: str, roles: Mapping[Role, tuple[str, ...]]) -> None:
     if name in (FEATURES, RELEASED, RECEIPTS, BASIS, *roles["attributes"]):
-        raise OptionError(
-            f"[release] include names {name!r}, which is never released raw.",
-            remedy="Name other variables only; rename the variable when you ingest it.",
-        )
+        problem = f"[release] include names {name!r}, which is never released raw."
+        remedy = "Name other variables only; rename the variable when you ingest it."
+        raise OptionError(problem, remedy=remedy)
     if name in roles["confidential"]:
         problem = f"[release] include names the confidential variable {name!r}."
         remedy = "A confidential variable is never released."
         raise OptionError(problem, remedy=remedy, code="confidential-included")
 
 
-def _open(
-    options: RunOptions, method: Method, roles: dict[Role, tuple[str, ...]]
-) -> tuple[Collection, Collection]:
+def _open(options: RunOptions, roles: dict[Role, tuple[str, ...]]) -> tuple[Collection, Collection]:
     """The records to release and those to learn from, which may be the same."""
     section, path = options.collection, options.training_path
     public = options.training is not None and options.training.public
@@ -182,7 +181,7 @@ def _open(
 
 
 def _check_public(run: Run) -> None:
-    """The records to protect are not public, whatever the configuration says."""
+    """Of a run that promises or learns from public records: those to protect are not public."""
     # By content: the same records at another place are found.
     mine = {part.digest for part in run.collection.schema_of_records.partitions}
     shared = mine & {part.digest for part in run.training.schema_of_records.partitions}
@@ -194,8 +193,7 @@ def _check_public(run: Run) -> None:
             code="not-public",
         )
     # A mean that is put into released records is learned, as a filter is.
-    promises = run.options.method.consumes() is not None
-    if promises and run.options.release.nonfinite == "impute" and not run.training.public:
+    if run.options.release.nonfinite == "impute" and not run.training.public:
         raise GuaranteeError(
             '[release] nonfinite = "impute" releases the mean of training records that are not '
             "said to be public: what it reveals of them is outside the promise.",
@@ -211,7 +209,8 @@ def _check_labels(run: Run) -> None:
     columns = (*schema.desired, *schema.confidential, *schema.groups)
     if alone := [c.name for c in columns if c.n_categories is not None and c.n_categories < 2]:
         raise refuse_constant(alone)
-    list_groups(run.options, run.training.schema_of_records)
+    if run.options.about.get("groups"):
+        list_groups(run.options, run.training.schema_of_records)
     read_as_group = next((one.name for one in schema.groups), group)
     if run.split.share > 0 and read_as_group != group:
         raise OptionError(

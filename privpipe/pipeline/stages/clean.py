@@ -96,7 +96,7 @@ def _clean(run: Run, trained: Trained, plan: ReleasePlan, executor: Executor) ->
         nonfinite=run.options.release.nonfinite,
         fill=trained.mean_record,
         keys=keys,
-        withheld=subject_limit.write_withheld(run),
+        withheld=subject_limit.write_withheld(run) if run.may_withhold else None,
         samples=audit_attacks.plan_samples(run, trained, plan),
         places=places,
     )

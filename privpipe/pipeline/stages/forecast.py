@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import compress
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -465,8 +465,7 @@ def forecast_run(run: Run) -> Forecast | None:
         read_attributes=partial(_read_codes, run.collection),
         held_out=run.split.share,
     )
-    found: Forecast | None = run.method.forecast(preview, run.options.method)
-    return found
+    return cast(Forecast | None, run.method.forecast(preview, run.options.method))
 
 
 def measure_even(options: run_options.RunOptions, training: Collection) -> dict[str, Evenness]:

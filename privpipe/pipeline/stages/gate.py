@@ -89,7 +89,11 @@ def gate_stage(
         digest = digest_case(run, cleaned.plan, findings, complaints)
         write_case(run.release_url, digest, sentence)
         approval = read_approval(run.release_url, digest)
-        _note_decision(run, digest, approval)
+        note = {"run": run.run_id, "case": digest}
+        if approval is not None:
+            note |= {"name": approval["name"], "approved": approval["approved"]}
+        kind: Kind = "refusal" if approval is None else "approval"
+        append_link(run.sketches.account, kind, note)
         state = "approved" if approval else "failed"
     gate = {
         "state": state,
@@ -106,15 +110,6 @@ def gate_stage(
     history.write_attempt(run, judged)
     write_report(run, judged)  # of a refused release too: it shows what decided
     return judged
-
-
-def _note_decision(run: Run, case: str, approval: Mapping[str, str] | None) -> None:
-    """Note what was refused, and who approved it, in the chain of the account, once."""
-    note = {"run": run.run_id, "case": case}
-    if approval is not None:
-        note |= {"name": approval["name"], "approved": approval["approved"]}
-    kind: Kind = "refusal" if approval is None else "approval"
-    append_link(run.sketches.account, kind, note)
 
 
 def check_gated(findings: Mapping[str, Any]) -> None:
@@ -236,10 +231,9 @@ def _judge_utility(findings: Mapping[str, Any], limit: float | None) -> Iterator
             measured.append(Figure.read(sampled.get("loss")))
         worst = max(measured, key=lambda one: one.over(limit))
         if not worst.within(limit):
-            yield Complaint(
-                "utility",
-                f"The target prediction of {name!r} loses {worst.say(limit)}; allowed {limit:g}.",
-            )
+            loss = worst.say(limit)
+            problem = f"The target prediction of {name!r} loses {loss}; allowed {limit:g}."
+            yield Complaint("utility", problem)
 
 
 def _measure_loss(views: Mapping[str, Any]) -> Figure:

@@ -6,7 +6,6 @@ Before it the sources are proved: what a run reads is what was ingested.
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from os.path import abspath
 from typing import Any
 
 from privpipe.capabilities import MakesRecords
@@ -69,7 +68,7 @@ def _dump_run(run: Run) -> dict[str, Any]:
     content = run.options.model_dump(mode="json", exclude={"compare"})
     path = local_path(run.options.training_path)
     if path is not None:
-        content["training" if run.options.training else "collection"]["path"] = abspath(path)
+        content["training" if run.options.training else "collection"]["path"] = path
     return content
 
 
@@ -128,13 +127,17 @@ def _describe(fitted: RecordMap, run: Run, executor: Executor) -> Trained:
         problem = "The stored model is not the one of the interrupted run."
         raise StoreError(problem, remedy="`privpipe purge`, then run again.", code="other-model")
     imputes = run.options.release.nonfinite == "impute"
-    guarantee, found = fitted.guarantee, count_subjects(run)
+    guarantee = fitted.guarantee
+    if run.options.collection.subject is not None and (found := count_subjects(run)):
+        guarantee = protect_subjects(guarantee, found)
+    elif guarantee.kind == "local_dp":
+        guarantee = _add_shuffled(guarantee, run)
     read = ["n_features_in", "n_features_out", "reads", "draws", "keeps_features"]
     if isinstance(fitted, MakesRecords):
         read += ["n_records", "tile_rows", "feature_names", "response_names"]
     return Trained(
         model_digest=digest,
-        guarantee=protect_subjects(guarantee, found) if found else _add_shuffled(guarantee, run),
+        guarantee=guarantee,
         mean_record=_shards(run, executor).reduce(summarise_features).mean if imputes else None,
         **{name: getattr(fitted, name) for name in read},
     )
@@ -145,9 +148,7 @@ def _add_shuffled(guarantee: Guarantee, run: Run) -> Guarantee:
     release, partitions = run.options.release, run.collection.schema_of_records.partitions
     # What is released beside the noisy features may reveal whose record it is.
     plain = not (release.include or release.incremental or release.nonfinite == "withhold")
-    if guarantee.kind != "local_dp" or not guarantee.number or not plain:
-        return guarantee
-    if not is_shuffled(run.options.collection.path):
+    if not guarantee.number or not plain or not is_shuffled(run.options.collection.path):
         return guarantee
     # Records are in random order within their partition.
     n = min([p.n_records for p in partitions if p.n_records] or [run.collection.n_records])

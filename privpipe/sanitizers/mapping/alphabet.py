@@ -163,10 +163,9 @@ def _build_distance(
     if not isinstance(distortion, str):
         matrix = np.asarray(distortion, dtype=np.float64)
         if matrix.shape != (len(x), len(x)):
-            raise InputError(
-                f"distortion has shape {matrix.shape} for {len(x)} symbols.",
-                remedy="Give one row per original and one column per released symbol.",
-            )
+            problem = f"distortion has shape {matrix.shape} for {len(x)} symbols."
+            remedy = "Give one row per original and one column per released symbol."
+            raise InputError(problem, remedy=remedy)
         if not np.isfinite(matrix).all() or (matrix < 0).any():
             problem = "distortion holds negative or non-finite distances."
             raise InputError(problem, remedy="Give finite distances of 0 or more.")

@@ -98,10 +98,8 @@ def assure_each_variable(
         words.append(f"{assurance.round_up(float(alone.number or 0.0))} about {column.name}")
     joint_number = assurance.round_up(float(whole.guarantee.number or 0.0))
     level = f"{confidence:.4g}".removeprefix("0")
-    statement = (
-        f"with confidence {level} about the law of these records at most {', '.join(words)} and "
-        f"{joint_number} nats about all of them together"
-    )
+    each = f"with confidence {level} about the law of these records at most {', '.join(words)}"
+    statement = f"{each} and {joint_number} nats about all of them together"
     guarantee = replace(whole.guarantee, parameters=tuple(numbers.items()), statement=statement)
     return replace(whole, guarantee=guarantee)
 
@@ -157,10 +155,8 @@ def _fit_law(
     how = assurance.assure_mapping if options.information_budgets is None else assure_each_variable
     assured = how(found, law, confidence=options.confidence, held_out=options.held_out)
     assurance.check_target(assured, law, options.wanted_information, options.held_out)
-    spent, budget = (
-        dict(assured.guarantee.parameters)["plug_in_distortion"],
-        found.distortion_budget,
-    )
+    spent = dict(assured.guarantee.parameters)["plug_in_distortion"]
+    budget = found.distortion_budget
     if spent > max(budget, found.distortion):
         short = f"{say_grounds('joined_profiles', spent=spent, budget=budget)} {short}".rstrip()
     return assured, short
@@ -347,10 +343,8 @@ class ProfileForecast:
         some = "at most about ", f"{self.n_records:,} records looked at"
         about, basis = ("", "all records") if self.exact else some
         share = self.n_unseen / max(1, self.n_records)
-        said = (
-            f"{self.n_profiles:,} profiles known from {self.n_fitted:,} training records; "
-            f"{about}{share:.1%} of {basis} have another one"
-        )
+        known = f"{self.n_profiles:,} profiles known from {self.n_fitted:,} training records"
+        said = f"{known}; {about}{share:.1%} of {basis} have another one"
         if self.n_unseen and self.policy == "refuse":
             said += ', and unseen = "refuse" will stop the run at the first of them'
         elif self.n_unseen:
@@ -359,10 +353,8 @@ class ProfileForecast:
             return f"{said}."
         target = f"{said}. A bound of {self.wanted_information:g} nats"
         if self.n_needed is None:
-            return (
-                f"{target} is out of reach of any number of records at this distortion_budget: "
-                "raise it, or wanted_information."
-            )
+            why = f"{target} is out of reach of any number of records at this distortion_budget"
+            return f"{why}: raise it, or wanted_information."
         return f"{target} needs about {self.n_needed:,.0f} training records."
 
 
@@ -381,9 +373,8 @@ def _forecast(preview: Preview, options: PrivacyMappingOptions) -> ProfileForeca
         codes = np.column_stack([codes, np.repeat(values, [len(law[1]) for law in laws])])
     table = preview.read_attributes()
     # Profiles come first: the records whose profile occurs among these first rows are known.
-    _, first, place = np.unique(
-        np.concatenate([codes, table]), axis=0, return_index=True, return_inverse=True
-    )
+    both = np.concatenate([codes, table])
+    _, first, place = np.unique(both, axis=0, return_index=True, return_inverse=True)
     n_unseen = int((first[place.ravel()[len(codes) :]] >= len(codes)).sum())
     found = ProfileForecast(
         len(codes), fitted.n_records, len(table), n_unseen, preview.is_whole, options.unseen

@@ -372,9 +372,8 @@ def complete_records(
         level, start = math.sqrt(loss / n_known), coarse.loadings
     # The ridge of a record's system: without any, records with few entries cannot be solved.
     level = max(level, LEAST_NOISE)
-    found = missing.fit_loadings(
-        request, start, completion.set_penalty(level, n_columns, per_column), tolerance=1e-7
-    )
+    penalty = completion.set_penalty(level, n_columns, per_column)
+    found = missing.fit_loadings(request, start, penalty, tolerance=1e-7)
     values, axes = np.linalg.eigh(found.gram / n)
     retained = values > 1e-6 * values[-1]
     return missing.fit_factors(request, axes[:, retained] * np.sqrt(values[retained]), level**2, n)

@@ -75,11 +75,9 @@ def measure_person_leverage(
     """
     # A missing response holds nothing of its variance.
     held = np.column_stack([np.sum(leverage**2, axis=1), np.nan_to_num(responses) ** 2])
-    persons = (
-        shard.groups.astype(np.int64).view(np.uint64)
-        if len(shard.groups)
-        else identify_records(np.asarray(shard.features, np.float64))
-    )
+    persons = shard.groups.astype(np.int64).view(np.uint64)
+    if not len(persons):
+        persons = identify_records(np.asarray(shard.features, np.float64))
     n_columns = np.uint64(held.shape[1])
     columns = np.arange(held.shape[1], dtype=np.uint64)
     # A name per person and measure, so that one summary finds the heaviest of every measure.

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from math import prod
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol, cast
 
 import numpy as np
 from pydantic import Field, computed_field
@@ -69,8 +69,7 @@ def build_filter(
         kind = partial(TorchFilter, kind)
     else:
         code.load("start", "apply", "vjp")
-    found: DeclaredFilter = code.call("__init__", kind, n_features, **dict(settings))
-    return found
+    return cast(DeclaredFilter, code.call("__init__", kind, n_features, **dict(settings)))
 
 
 @dataclass(frozen=True, eq=False)

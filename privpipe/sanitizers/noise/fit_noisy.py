@@ -344,16 +344,11 @@ def _make_options_class(filters: Filters) -> type[NoisyOptions]:
     """The options, with those of every filter as a table of their own."""
     kinds: Any = reduce(operator.or_, [row.options for row in filters.values()])
     any_filter: Any = Annotated[kinds, Field(discriminator="name")]
-    described: Any = Annotated[
-        any_filter | None,
-        Field(
-            description="A table [method.filter] with the name and options. Not set: noise alone."
-        ),
-    ]
+    about = "A table [method.filter] with the name and options. Not set: noise alone."
+    described: Any = Annotated[any_filter | None, Field(description=about)]
     # A class statement in here could not have the name of its base, which it takes the place of.
     space: dict[str, Any] = {"__annotations__": {"filter": described}, "filter": None}
     for name in ("__doc__", "__module__", "__qualname__"):
         space[name] = getattr(NoisyOptions, name)
     made: Any = type("NoisyOptions", (NoisyOptions,), space)
-    made = method_options(made)
-    return made  # type: ignore[no-any-return]
+    return method_options(made)

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -52,8 +52,7 @@ class FilteredMean(AddsUp):
     @property
     def mean(self) -> FloatArray:
         """(n_filtered,); zeros of no records."""
-        found: FloatArray = self.total / max(self.n_records, 1)
-        return found
+        return cast(FloatArray, self.total / max(self.n_records, 1))
 
 
 @dataclass(frozen=True, eq=False)

@@ -327,10 +327,9 @@ class TargetedCleaner(linear_cleaner.TargetRelease):
             problem = f"variant is {variant!r}."
             raise OptionError(problem, remedy='Use "null_first" or "simultaneous".')
         if variant == "simultaneous" and choices.get("representative", "closest") != "closest":
-            raise OptionError(
-                'variant = "simultaneous" chooses the representative itself.',
-                remedy='Leave representative = "closest", or use "null_first".',
-            )
+            problem = 'variant = "simultaneous" chooses the representative itself.'
+            remedy = 'Leave representative = "closest", or use "null_first".'
+            raise OptionError(problem, remedy=remedy)
         encoder, lift = linear_cleaner.factor_lift(predictor, **choices)
         if variant == "simultaneous":
             # Before the coordinates are ordered: the gains depend on the lift.

@@ -274,11 +274,8 @@ def factor_lift(
     """Encoder and lift of a predictor for the record that shall carry its coordinates."""
     encoder, lift = factor_predictor(predictor)
     if encoder.shape[0] == encoder.shape[1] > 1:
-        warnings.warn(
-            "The desired predictions determine the whole record: only the budget removes.",
-            PrivacyWarning,
-            stacklevel=3,
-        )
+        said = "The desired predictions determine the whole record: only the budget removes."
+        warnings.warn(said, PrivacyWarning, stacklevel=3)
     if representative == "closest":
         return encoder, lift
     if covariance is None:
@@ -440,11 +437,8 @@ class FactoredCleaner(TargetRelease):
     def guarantee(self) -> Guarantee:
         """That of the cleaner, for records made by `reconstruct`."""
         promise = super().guarantee
-        return replace(
-            promise,
-            theorem=self.source_theorem + promise.theorem,
-            assumptions=f"For records made of the coordinates in {self.released_dtype}.",
-        )
+        given = f"For records made of the coordinates in {self.released_dtype}."
+        return replace(promise, theorem=self.source_theorem + promise.theorem, assumptions=given)
 
     def reconstruct(self, coordinates: ArrayLike) -> FloatArray:
         """Make records of released coordinates.
@@ -457,9 +451,8 @@ class FactoredCleaner(TargetRelease):
         -------
         released : (n_records, n_features_cleaned), in `released_dtype`
         """
-        return cleaning.reconstruct_records(
-            np.asarray(coordinates, np.float64), self.lift, self.centre, self.released_dtype
-        )
+        wide = np.asarray(coordinates, np.float64)
+        return cleaning.reconstruct_records(wide, self.lift, self.centre, self.released_dtype)
 
     def predict(self, released: ArrayLike) -> FloatArray:
         """Desired prediction of released coordinates, (n_records, n_desired)."""

@@ -268,13 +268,11 @@ def equalise_odds(
     """
     n, n_targets = fit.coefficients.shape
     if sums.count <= LEAST_LABELLED * found.count or len(sums.mean) == n + n_targets:
-        raise InputError(
-            f"{sums.count:g} training records have the target and a confidential variable.",
-            remedy="Name one in confidential, with labels, or leave variant out.",
-        )
-    predictors.check_varies(
-        sums.select(np.r_[:n, n + n_targets : len(sums.mean)]), n, "confidential"
-    )
+        problem = f"{sums.count:g} training records have the target and a confidential variable."
+        remedy = "Name one in confidential, with labels, or leave variant out."
+        raise InputError(problem, remedy=remedy)
+    known = sums.select(np.r_[:n, n + n_targets : len(sums.mean)])
+    predictors.check_varies(known, n, "confidential")
     spread = np.where(np.diag(sums.scatter) > 0, np.sqrt(np.diag(sums.scatter)), 1.0)
     scaled = sums.scatter / np.outer(spread, spread)
     x, y, z = np.split(np.arange(len(spread)), [n, n + n_targets])

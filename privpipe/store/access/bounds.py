@@ -196,11 +196,9 @@ def check_bounded(array: zarr.Array[Any], n_stored: int, where: str) -> zarr.Arr
     if n_chunks > MOST_FILLED * (n_stored + 1):
         problem = f"declares {n_chunks} chunks and stores {n_stored}"
     if problem:
-        raise InputError(
-            f"The array {array.name!r} of {where} {problem}.",
-            remedy="Write it anew with whole chunks of a few MiB and Zstandard, or --drop it.",
-            code="unbounded",
-        )
+        problem = f"The array {array.name!r} of {where} {problem}."
+        remedy = "Write it anew with whole chunks of a few MiB and Zstandard, or --drop it."
+        raise InputError(problem, remedy=remedy, code="unbounded")
     if array.metadata.zarr_format == 3 or array.metadata.compressor is None:
         return array
     # Zarr 2 knows no size where it decodes, so that its chunks are measured as they are read.

@@ -142,27 +142,21 @@ def explain_unreachable(url: str, error: Exception) -> StoreError:
         problem = f"{shown(url)} needs a package that is not installed."
         return StoreError(problem, remedy=f"{remedy.rstrip('.')}.", code="package-missing")
     if isinstance(error, ValueError) and scheme not in known_implementations:
-        return StoreError(
-            f"{shown(url)} has the scheme {scheme!r}, which is not known.",
-            remedy="Use a local path or an fsspec URL, as s3://bucket/name.",
-            code="url-scheme",
-        )
+        problem = f"{shown(url)} has the scheme {scheme!r}, which is not known."
+        remedy = "Use a local path or an fsspec URL, as s3://bucket/name."
+        return StoreError(problem, remedy=remedy, code="url-scheme")
     if local_path(url) is not None and (refused := explain_file_error(error, shown(url))):
         return refused
-    return StoreError(
-        f"{shown(url)} cannot be reached ({type(error).__name__}).",
-        remedy="Check host, name, credentials and your rights.",
-        code="unreachable",
-    )
+    problem = f"{shown(url)} cannot be reached ({type(error).__name__})."
+    remedy = "Check host, name, credentials and your rights."
+    return StoreError(problem, remedy=remedy, code="unreachable")
 
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 REFUSALS = frozenset(
-    getattr(errno, name)
-    for name in (
-        "EACCES EPERM EROFS ENAMETOOLONG ENOTDIR EISDIR ELOOP EIO EMFILE ENFILE ESTALE EBUSY "
-        "ENODEV EXDEV"
-    ).split()
+    {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR}
+    | {errno.ELOOP, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ESTALE, errno.EBUSY}
+    | {errno.ENODEV, errno.EXDEV}
 )
 """What a file system says when a place is at fault, not the code."""
 
@@ -284,12 +278,13 @@ CONFLICT_PAUSES = (0.1, 0.4, 1.6)
 
 def exists_file(url: str) -> bool:
     """Whether there is a file at a place that can be reached."""
-    return guard_read(
-        lambda: bool(fsspec.core.url_to_fs(url)[0].exists(fsspec.core.url_to_fs(url)[1])),
-        StoreError,
-        f"{shown(url)} cannot be reached",
-        remedy="Check the place.",
-    )
+
+    def look() -> bool:
+        file_system, path = fsspec.core.url_to_fs(url)
+        return bool(file_system.exists(path))
+
+    problem = f"{shown(url)} cannot be reached"
+    return guard_read(look, StoreError, problem, remedy="Check the place.")
 
 
 def create_bytes(url: str, value: bytes) -> bool:

@@ -164,16 +164,14 @@ def open_store(url: str, *, read_only: bool = False) -> Store:
     if path is not None:
         return PlainFiles(path, read_only=read_only)
     if "::" in url:  # within another place nothing is written
-        raise OptionError(
-            f"{location.shown(url)} names a place within another, by ::.",
-            remedy="Give the place itself, such as s3://bucket/name.zarr.",
-            code="place",
-        )
+        problem = f"{location.shown(url)} names a place within another, by ::."
+        remedy = "Give the place itself, such as s3://bucket/name.zarr."
+        raise OptionError(problem, remedy=remedy, code="place")
     try:
         return FsspecStore.from_url(url, read_only=read_only)
     except Exception as error:  # many kinds, depending on the file system
-        problem = location.explain_unreachable(url, error)
-    raise problem
+        refused = location.explain_unreachable(url, error)
+    raise refused
 
 
 Listener = Callable[[int, int], None]

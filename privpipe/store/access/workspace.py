@@ -298,9 +298,8 @@ def clear_workspace(url: str, *, keep: Collection[str]) -> None:
     stays, path = {LOCK, SCRATCH, LEASES, *keep}, local_path(workspace_url(url))
     if path is None:
         store = objects.open_store(workspace_url(url))
-        objects.delete_keys(
-            store, [key for key in objects.list_keys(store) if key.split("/")[0] not in stays]
-        )
+        gone = [key for key in objects.list_keys(store) if key.split("/")[0] not in stays]
+        objects.delete_keys(store, gone)
         return
     for entry in list(os.scandir(path)):
         if entry.name not in stays:

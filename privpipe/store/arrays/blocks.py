@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -130,16 +130,14 @@ def reading_once() -> Iterator[None]:
 
 def read_block(url: str, name: str, start: int, stop: int, version: str) -> AnyArray:
     """Read rows of an array; a damaged chunk raises StoreError without its bytes."""
-    return read_where_new(
-        (url, name, start, stop, version),
-        lambda: guard_read(
-            lambda: np.asarray(open_array(url, name, version)[start:stop]),
-            StoreError,
-            f"Records {start} to {stop} of {name!r} in {shown(url)} cannot be read",
-            remedy="A chunk is damaged or unreachable: restore it, or ingest the collection again.",
-            code="read",
-        ),
-    )
+
+    def read() -> AnyArray:
+        return np.asarray(open_array(url, name, version)[start:stop])
+
+    problem = f"Records {start} to {stop} of {name!r} in {shown(url)} cannot be read"
+    remedy = "A chunk is damaged or unreachable: restore it, or ingest the collection again."
+    guarded = partial(guard_read, read, StoreError, problem, remedy=remedy, code="read")
+    return read_where_new((url, name, start, stop, version), guarded)
 
 
 def read_where_new(place: tuple[Any, ...], read: Callable[[], AnyArray]) -> AnyArray:
@@ -256,11 +254,9 @@ def _write_rows(url: str, name: str, start: int, values: AnyArray, version: str)
         is_full = getattr(error, "errno", None) in FULL
     if refused is not None:
         raise refused
-    raise StoreError(
-        f"{join(shown(url), name)} could not be written ({problem}).",
-        remedy="Check free space and your rights, then run again; the work so far is stored.",
-        code="disk-full" if is_full else "write",
-    )
+    problem = f"{join(shown(url), name)} could not be written ({problem})."
+    remedy = "Check free space and your rights, then run again; the work so far is stored."
+    raise StoreError(problem, remedy=remedy, code="disk-full" if is_full else "write")
 
 
 def digest_receipts(receipts: Iterable[Receipt]) -> str:

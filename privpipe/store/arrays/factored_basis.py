@@ -62,12 +62,9 @@ class Basis:
         import xarray as xr
 
         # Block by block: a release of any size opens at once.
-        lazy = coordinates.data.map_blocks(
-            self.reconstruct,
-            dtype=np.dtype(self.dtype),
-            chunks=(coordinates.data.chunks[0], (self.n_features,)),
-            name=False,
-        )
+        stored, dtype = coordinates.data, np.dtype(self.dtype)
+        chunks = (stored.chunks[0], (self.n_features,))
+        lazy = stored.map_blocks(self.reconstruct, dtype=dtype, chunks=chunks, name=False)
         return xr.DataArray(lazy, dims=coordinates.dims)
 
 

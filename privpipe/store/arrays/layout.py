@@ -247,11 +247,9 @@ def _read_attributes(url: str, expected: str) -> tuple[Mapping[str, Any], bool]:
         content, problem = None, error.strerror or type(error).__name__
     if content is None:
         ingest = "; `privpipe ingest SOURCE DEST` makes a collection"
-        raise StoreError(
-            f"No {expected} can be read at {shown(url)} ({problem}).",
-            remedy=f"Check the path{ingest if 'collection' in expected else ''}.",
-            code="not-found",
-        )
+        problem = f"No {expected} can be read at {shown(url)} ({problem})."
+        remedy = f"Check the path{ingest if 'collection' in expected else ''}."
+        raise StoreError(problem, remedy=remedy, code="not-found")
     try:
         attributes: Mapping[str, Any] = json.loads(content)["attributes"]["privpipe"]
     except (ValueError, KeyError, TypeError, RecursionError):

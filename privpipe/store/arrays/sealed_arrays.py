@@ -341,9 +341,8 @@ def read_sealed(sealed: SealedArrays, name: str, start: int, stop: int) -> AnyAr
     StoreError
         If a chunk is damaged, missing, or not the one that was ingested.
     """
-    return read_where_new(
-        (sealed, name, start, stop), lambda: read_columns(sealed, (name,), start, stop)[name]
-    )
+    place = (sealed, name, start, stop)
+    return read_where_new(place, lambda: read_columns(sealed, (name,), start, stop)[name])
 
 
 def read_columns(
@@ -377,13 +376,9 @@ def read_columns(
         }
 
     what = ", ".join(names) if len(names) > 1 else repr(names[0])
-    return guard_read(
-        read,
-        StoreError,
-        f"Records {start} to {stop} of {what} in {shown(sealed.url)} cannot be read",
-        remedy="A chunk is damaged or unreachable: restore it, or ingest the collection again.",
-        code="read",
-    )
+    problem = f"Records {start} to {stop} of {what} in {shown(sealed.url)} cannot be read"
+    remedy = "A chunk is damaged or unreachable: restore it, or ingest the collection again."
+    return guard_read(read, StoreError, problem, remedy=remedy, code="read")
 
 
 @lru_cache(maxsize=64)

@@ -153,9 +153,8 @@ class Collection(ShardsInTurn):
             See `match_columns`.
         """
         here = self.schema_of_records
-        matching = match_columns(
-            fitted, here.n_features, here.feature_names, [one.column for one in here.variables]
-        )
+        columns = [one.column for one in here.variables]
+        matching = match_columns(fitted, here.n_features, here.feature_names, columns)
         schema = here.renumbered(fitted, matching)
         known = None if matching.is_identity else matching
         assert known is None or self.matching is None, "a collection is matched once"

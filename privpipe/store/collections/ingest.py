@@ -313,10 +313,9 @@ def check_options(options: IngestOptions) -> None:
         problem = f"The dtype {options.dtype!r} is not known."
         raise OptionError(problem, remedy="Use float32 or float64.")
     if not 1 <= options.chunk_bytes <= MOST_CHUNK_BYTES:
-        raise OptionError(
-            f"Chunks of {options.chunk_bytes:.6g} bytes are requested.",
-            remedy=f"Use 1 byte to {MOST_CHUNK_BYTES // 2**20:,} MiB of features per chunk.",
-        )
+        problem = f"Chunks of {options.chunk_bytes:.6g} bytes are requested."
+        remedy = f"Use 1 byte to {MOST_CHUNK_BYTES // 2**20:,} MiB of features per chunk."
+        raise OptionError(problem, remedy=remedy)
     if options.min_category_count < 1:
         problem = f"min_category_count is {options.min_category_count}."
         raise OptionError(problem, remedy="Use 1, which pools nothing, or more.")

@@ -131,12 +131,9 @@ class TableSchema:
             "categorical": tuple(dict.fromkeys((*texts, *(named.get("categorical") or ())))),
         }
         found["features"] = tuple(n for n in found["features"] if n not in found["drop"])
-        others = {key: one for key, one in named.items() if key not in found}
-        return SourceLayout(
-            **{"missing": self.file.missing, "delimiter": self.file.delimiter, **others},
-            **found,
-            dialect=dialect,
-        )
+        others: dict[str, Any] = {"missing": self.file.missing, "delimiter": self.file.delimiter}
+        others |= {key: one for key, one in named.items() if key not in found}
+        return SourceLayout(**others, **found, dialect=dialect)
 
     def overruled(self, layout: SourceLayout) -> Self:
         """With the roles that a layout gives to columns by name, as a later file is read too."""
@@ -228,11 +225,9 @@ def read_schema(url: location.Place) -> TableSchema:
         problem = "".join(re.findall(r" \(at .*\)$", str(error)))
     else:
         return decode_schema(content, location.shown(place))
-    raise OptionError(
-        f"The schema {location.shown(place)} is no TOML{problem}.",
-        remedy="Correct it.",
-        code="schema",
-    )
+    problem = f"The schema {location.shown(place)} is no TOML{problem}."
+    remedy = "Correct it."
+    raise OptionError(problem, remedy=remedy, code="schema")
 
 
 def write_schema(schema: TableSchema, url: location.Place) -> bool:
@@ -276,12 +271,9 @@ def propose_schema(url: location.Place, *, table: str = "") -> TableSchema:
     if all(one.use == "drop" for one in guesses.values()):
         # Of nothing but keys and constants no one could learn; better all than nothing.
         guesses = {name: replace(one, use="variable") for name, one in guesses.items()}
-    file = FileForm(
-        delimiter,
-        **{name: getattr(dialect, name) for name in _SHARED},
-        header=not dialect.names,
-        missing=column_guess.MISSING_MARKS if opened.has_text else ("",),
-    )
+    missing = column_guess.MISSING_MARKS if opened.has_text else ("",)
+    shared = {name: getattr(dialect, name) for name in _SHARED}
+    file = FileForm(delimiter, **shared, header=not dialect.names, missing=missing)
     return TableSchema(file, guesses)
 
 

@@ -464,9 +464,8 @@ class Account:
         said = {name: one for name, one in said.items() if one is not None}
         content = json.dumps(said, sort_keys=True)
         sealed = {"crc32c": google_crc32c.value(content.encode()), "entry": content}
-        return chain.create_entry(
-            self.url, f"{partition}/{chain.number_name(number)}", json.dumps(sealed).encode()
-        )
+        key = f"{partition}/{chain.number_name(number)}"
+        return chain.create_entry(self.url, key, json.dumps(sealed).encode())
 
 
 def _damaged(where: str, number: int) -> FormatError:

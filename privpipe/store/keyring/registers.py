@@ -252,10 +252,10 @@ def _list_runs(rows: IntArray, first: int) -> tuple[int, list[Shared]]:
         some = np.where(some < 0, -2, some)
         cuts = np.flatnonzero(np.diff(some, prepend=some[:1] - 2, append=-2) != 1)
         begun = some[cuts[:-1]] >= 0
-        for a, b in zip(
-            *(end[begun][: MOST_RUNS + 1 - len(runs)] for end in (cuts[:-1], cuts[1:])), strict=True
-        ):
-            runs.append(Shared(first + at + int(a), first + at + int(b), int(some[a])))
+        room = MOST_RUNS + 1 - len(runs)
+        begins, ends = (end[begun][:room].tolist() for end in (cuts[:-1], cuts[1:]))
+        for a, b in zip(begins, ends, strict=True):
+            runs.append(Shared(first + at + a, first + at + b, int(some[a])))
     return n_found, runs
 
 

@@ -12,7 +12,7 @@ import json
 import secrets
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import google_crc32c
 import numpy as np
@@ -241,8 +241,7 @@ class Sketches:
         head = self.key().fingerprint.encode() + _checksum(body)
         if content[:20] != head or len(body) % (8 * N_GRIDS):
             raise self._damaged(name)
-        words: WordArray = np.frombuffer(body, "<u8").reshape(-1, N_GRIDS).astype(np.uint64)
-        return words
+        return cast(WordArray, np.frombuffer(body, "<u8").reshape(-1, N_GRIDS).astype(np.uint64))
 
     def blank(self, partition: str, rows: Sequence[int]) -> None:
         """Forget the words of some records of a partition: no one meets them again.

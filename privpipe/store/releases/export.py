@@ -82,7 +82,9 @@ def export_release(
     edges = enumerate(pairwise([0, *ends]))
     parts = {join(place, f"part-{number:05d}.parquet"): rows for number, rows in edges}
     try:
-        if _is_taken(place, whole=whole):
+        # In a bucket a file is an object; all else is there once readers take it for an export.
+        in_bucket = whole and local_path(place) is None
+        if exists_file(place) if in_bucket else layout.exists(place, SUCCESS):
             if not _is_written(released, place, {place: (0, ends[-1])} if whole else parts):
                 raise layout.already_exists(place)
             purge_workspace(place)
@@ -95,11 +97,9 @@ def export_release(
         raise layout.already_exists(place) from None
     except OSError as error:
         problem = error.strerror or type(error).__name__
-    raise StoreError(
-        f"{shown(out_url)} could not be written ({problem}).",
-        remedy="Check free space and your rights.",
-        code="write",
-    )
+    problem = f"{shown(out_url)} could not be written ({problem})."
+    remedy = "Check free space and your rights."
+    raise StoreError(problem, remedy=remedy, code="write")
 
 
 def is_folder(out_url: str) -> bool:
@@ -111,12 +111,6 @@ def is_folder(out_url: str) -> bool:
         return False
     remedy = "Name such a file, or a folder with a slash at its end, which gets .parquet files."
     raise OptionError(f"{shown(out_url)} does not end in .parquet or .csv.", remedy=remedy)
-
-
-def _is_taken(out_url: str, *, whole: bool) -> bool:
-    """Whether something is at a place that readers take for an export."""
-    is_object = whole and local_path(out_url) is None
-    return exists_file(out_url) if is_object else layout.exists(out_url, SUCCESS)
 
 
 def _is_written(released: "_Released", out_url: str, parts: Parts) -> bool:

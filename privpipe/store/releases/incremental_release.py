@@ -160,10 +160,6 @@ class PrivateLedger:
         """What a part is made of; empty where nothing was noted."""
         return self.recall(f"{PARTS}/{part}") or {}
 
-    def find_parts(self, name: str, parts: Sequence[Part]) -> list[Part]:
-        """Of some parts those that were made of a partition of this name."""
-        return [part for part in parts if self.read(part.id).get("name") == name]
-
     def keep(self, key: str, content: Mapping[str, Any]) -> None:
         """Store something private of a line."""
         objects.keep_bytes(self.url, f"{key}.json", json.dumps(content).encode())
@@ -351,5 +347,6 @@ def _find_marks(
     # By its digest: what was replaced under this name is retired as well, and not withdrawn.
     gone = {ledger.mark_content(one["content"]) for one in retired if one.get("name") == name}
     # A part keeps its name while its records lie under another one by now.
-    live = {part.content for part in ledger.find_parts(name, state.parts)} - elsewhere
+    named_so = (part for part in state.parts if ledger.read(part.id).get("name") == name)
+    live = {part.content for part in named_so} - elsewhere
     return mine | live | gone.intersection(state.withdrawn)

@@ -118,13 +118,8 @@ def read_receipts(url: str, header: Mapping[str, Any]) -> list[Receipt]:
             for chunk, (rows, lengths, checksums) in enumerate(zip(*tables, strict=True))
         ]
 
-    return guard_read(
-        read,
-        IncompleteReleaseError,
-        f"The receipts of {shown(url)} cannot be read",
-        remedy=DAMAGED,
-        code="manifest",
-    )
+    problem = f"The receipts of {shown(url)} cannot be read"
+    return guard_read(read, IncompleteReleaseError, problem, remedy=DAMAGED, code="manifest")
 
 
 @dataclass(frozen=True)
@@ -226,10 +221,9 @@ def open_earlier_release(url: str, *, source_digest: str, n_records: int) -> Ear
     """
     header = _check_named(url)
     if header.get("source_digest", "") != source_digest:
-        raise _other_records(
-            f"{shown(url)}, which is a release of other records.",
-            "Name releases of this very collection; of others no row belongs to one of its.",
-        )
+        problem = f"{shown(url)}, which is a release of other records."
+        remedy = "Name releases of this very collection; of others no row belongs to one of its."
+        raise _other_records(problem, remedy)
     if int(header["n_records"]) != n_records:
         problem = f"{shown(url)}, whose records are surrogates, of no one."
         raise _other_records(problem, "Leave it out: no row of it belongs to a record.")
@@ -303,15 +297,11 @@ def open_earlier_surrogates(
     """
     header = _check_named(url)
     # Two releases of surrogates are compared column by column.
-    same = (
-        list(header.get("feature_names") or ()) == list(feature_names)
-        and list(header["arrays"]) == [layout.FEATURES, *response_names]
-        and not header.get("partitions")
-    )
-    if not same:
-        raise _other_records(
-            f"{shown(url)}, which is no release of surrogates of the same variables.",
-            "Name earlier releases of surrogates of these variables: only those are compared.",
-        )
+    names, arrays = list(header.get("feature_names") or ()), list(header["arrays"])
+    same = names == list(feature_names) and arrays == [layout.FEATURES, *response_names]
+    if not same or header.get("partitions"):
+        problem = f"{shown(url)}, which is no release of surrogates of the same variables."
+        remedy = "Name earlier releases of surrogates of these variables: only those are compared."
+        raise _other_records(problem, remedy)
     widths = {layout.FEATURES: len(feature_names), **dict.fromkeys(response_names, 1)}
     return _describe(url, header, widths)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import xarray as xr
@@ -286,8 +286,7 @@ class ReleaseView:
     @property
     def header(self) -> Mapping[str, Any]:
         """All that the release says of itself."""
-        header: Mapping[str, Any] = self.dataset.attrs["privpipe"]
-        return header
+        return cast(Mapping[str, Any], self.dataset.attrs["privpipe"])
 
     @property
     def guarantee(self) -> Guarantee:

@@ -242,6 +242,7 @@ def publish_release(
     for key, content in written.items():
         objects.write_bytes(store, key, content)
     documents = plan.documents | written
+    cut = {name: getattr(plan.chunks, name) for name in ("n_records", "n_chunks", "chunk_rows")}
     document = root_document(
         {
             "format": "release",
@@ -250,9 +251,7 @@ def publish_release(
             # What follows is ours, whatever the header says of it.
             **header,
             "arrays": [array.name for array in plan.arrays],
-            **{
-                name: getattr(plan.chunks, name) for name in ("n_records", "n_chunks", "chunk_rows")
-            },
+            **cut,
             "receipts_sha256": digest_receipts(receipts.values()),
             "layout": "dense" if plan.basis is None else "factored",
             "documents_sha256": layout.digest_documents(documents),

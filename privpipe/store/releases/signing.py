@@ -15,8 +15,9 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
@@ -40,6 +41,9 @@ STATED = (
     *("training_digest", "model_digest", "versions", "audit", "account", "started", "published"),
 )
 """What of the header the statement repeats: all of it is in the release itself, and public."""
+
+
+K = TypeVar("K", Ed25519PrivateKey, Ed25519PublicKey)
 
 
 @dataclass(frozen=True)
@@ -127,7 +131,8 @@ def sign_release(url: str, key: str, listen: objects.Listener = objects.unheard)
     OptionError
         If the file is no such key.
     """
-    private = _read_private(key)
+    load = partial(serialization.load_pem_private_key, password=None)
+    private = _read_key(key, "private", Ed25519PrivateKey, load)  # type: ignore[type-abstract]
     header = _read_header(url, verify=True)
     found = digest_objects(url, listen)
     # No lock: who signs may have no right to write here. A night's run may have come in between.
@@ -177,7 +182,8 @@ def verify_signature(
     IncompleteReleaseError
         If objects differ, are missing, or are there though no one signed them.
     """
-    public = _read_public(key)
+    load = serialization.load_pem_public_key
+    public = _read_key(key, "public", Ed25519PublicKey, load)  # type: ignore[type-abstract]
     store = objects.open_store(signature_url(url), read_only=True)
     sums, envelope = (objects.read_bytes(store, name) for name in (SUMS, STATEMENT))
     if sums is None or envelope is None:
@@ -310,31 +316,16 @@ def _name_key(public: Ed25519PublicKey) -> str:
     return hashlib.sha256(public.public_bytes_raw()).hexdigest()
 
 
-def _read_private(path: str) -> Ed25519PrivateKey:
-    key = _read_key(path, "private", lambda pem: serialization.load_pem_private_key(pem, None))
-    if not isinstance(key, Ed25519PrivateKey):
-        raise _no_key(path, "private", "is a private key of another kind than Ed25519")
-    return key
-
-
-def _read_public(path: str) -> Ed25519PublicKey:
-    key = _read_key(path, "public", serialization.load_pem_public_key)
-    if not isinstance(key, Ed25519PublicKey):
-        raise _no_key(path, "public", "is a public key of another kind than Ed25519")
-    return key
-
-
-def _read_key(path: str, what: str, load: Callable[[bytes], object]) -> object:
+def _read_key(path: str, what: str, kind: type[K], load: Callable[[bytes], object]) -> K:
     """A key of a PEM file; its content is in no message."""
     try:
-        return load(Path(path).read_bytes())
+        key = load(Path(path).read_bytes())
+        if isinstance(key, kind):
+            return key
+        problem = f"is a {what} key of another kind than Ed25519"
     except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
         problem = f"cannot be read as a {what} key ({type(error).__name__})"
-    raise _no_key(path, what, problem)
-
-
-def _no_key(path: str, what: str, problem: str) -> OptionError:
     remedy = "privpipe sign RELEASE --key FILE.pem --new-key makes one, and a public one."
     if what == "public":
         remedy = "Get the public key from the release's owner: privpipe sign made it as FILE.pub."
-    return OptionError(f"{shown(path)} {problem}.", remedy=remedy, code="signing-key")
+    raise OptionError(f"{shown(path)} {problem}.", remedy=remedy, code="signing-key")

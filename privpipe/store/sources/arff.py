@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -248,5 +247,4 @@ def _tidy(column: pa.Array, attribute: ArffAttribute, where: str) -> pa.Array:
             problem = f"{where}: {count} records hold an undeclared value of {attribute.name!r}."
             remedy = "Declare it in the attribute's list of values."
             raise InputError(problem, remedy=remedy, code="undeclared-value")
-    found: Any = pa.array(names, pa.string()).take(coded.indices)
-    return found
+    return pa.array(names, pa.string()).take(coded.indices)

@@ -145,13 +145,9 @@ def open_zarr(url: str, layout: SourceLayout) -> RecordSource:
             for name, array in group.arrays()
         }
 
-    arrays = guard_read(
-        read,
-        StoreError,
-        f"{shown(url)} cannot be read as a Zarr group",
-        remedy="Check the path: a group with an array of features is read, not an array alone.",
-    )
-    return open_arrays(arrays, layout, url)
+    problem = f"{shown(url)} cannot be read as a Zarr group"
+    remedy = "Check the path: a group with an array of features is read, not an array alone."
+    return open_arrays(guard_read(read, StoreError, problem, remedy=remedy), layout, url)
 
 
 def _describe(array: zarr.Array[Any]) -> NamedArray:

@@ -8,7 +8,7 @@ by a `FileTable` and `open_table`.
 from dataclasses import dataclass, replace
 from importlib import import_module
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from privpipe.errors import InputError
 from privpipe.extras import explain_missing
@@ -130,8 +130,7 @@ def open_source(url: str, layout: "SourceLayout", *, min_category_count: int = 1
     from privpipe.store.sources.reading.table_source import FileTable, open_table
 
     opened = _load_format(url, layout)
-    records: RecordSource = open_table(opened) if isinstance(opened, FileTable) else opened
-    return records
+    return cast("RecordSource", open_table(opened) if isinstance(opened, FileTable) else opened)
 
 
 def open_file_table(url: str, layout: "SourceLayout") -> "FileTable | None":

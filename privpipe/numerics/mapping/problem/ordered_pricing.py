@@ -90,10 +90,8 @@ def _halve(xs: Any, h: Any, lam: Any, xq: Any, arg: Any) -> Any:
             first = arg[q - stride] if q >= stride else 0
             last = arg[q + stride] if q + stride < len(xq) else len(xs) - 1
             # Not `low`: of equals the first is taken, and this one may be the last.
-            most = min(
-                h[first] + _away(xq[q], xs[first], xs[first], lam, True),
-                h[last] + _away(xq[q], xs[last], xs[last], lam, True),
-            )
+            most = h[first] + _away(xq[q], xs[first], xs[first], lam, True)
+            most = min(most, h[last] + _away(xq[q], xs[last], xs[last], lam, True))
             low, who = np.inf, first
             for run in range(first // _NARROW, last // _NARROW + 1):
                 start, stop = max(first, run * _NARROW), min(last + 1, (run + 1) * _NARROW)
@@ -218,9 +216,8 @@ def bin_posteriors(posterior: FloatArray, n_bins: int) -> PosteriorBins | None:
     used, compact = np.unique(which, return_inverse=True)
     low, high = edges[used], edges[used + 1]
     share = (value - low[compact]) / (high - low)[compact]
-    return PosteriorBins(
-        compact.ravel(), np.stack([1 - low, low], 1), np.stack([1 - high, high], 1), share
-    )
+    lows, highs = (np.stack([1 - one, one], 1) for one in (low, high))
+    return PosteriorBins(compact.ravel(), lows, highs, share)
 
 
 def is_ordered(problem: MappingProblem) -> bool:

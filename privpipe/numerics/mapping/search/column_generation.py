@@ -206,7 +206,5 @@ def _candidates(problem: MappingProblem, prices: Prices, near: float) -> tuple[I
     ok = (prices.partner >= 0) & (prices.slack <= near)
     rows, _ = np.nonzero(ok)
     columns, places = np.nonzero(prices.best >= 0)
-    return (
-        np.concatenate([prices.best[columns, places], rows]),
-        np.concatenate([columns, prices.partner[ok]]),
-    )
+    best = np.concatenate([prices.best[columns, places], rows])
+    return best, np.concatenate([columns, prices.partner[ok]])

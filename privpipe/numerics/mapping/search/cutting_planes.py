@@ -126,12 +126,15 @@ def search_constrained(
             stopped = "time limit"
             break
     if solution is None:
-        raise ConvergenceError(
-            "max_seconds is over before any mapping within the limits was found.",
-            remedy="Allow more seconds, or fewer profiles (most_frequent).",
-            code="no-time",
-        )
+        raise explain_time_limit()
     return ConstrainedPlan(pairs, solution.weights, duals, max(best, 0.0), solution.excess, stopped)
+
+
+def explain_time_limit() -> ConvergenceError:
+    """The error of a search whose time is over before it has anything to show."""
+    problem = "max_seconds is over before any mapping within the limits was found."
+    remedy = "Allow more seconds, or fewer profiles (most_frequent)."
+    return ConvergenceError(problem, remedy=remedy, code="no-time")
 
 
 def _holds_all(problem: MappingProblem) -> bool:

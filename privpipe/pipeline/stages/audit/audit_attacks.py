@@ -72,7 +72,8 @@ def attack_release(
     if theorem is not None and "n_given" in adversaries:
         n_records = adversaries["n_given"] - adversaries["n_withheld"]
         proof = {"theorem": theorem, "model": trained.model_digest, "n_records": n_records}
-    draws = _warn_of_draws(run, earlier.releases)
+    others = find_other_draws(run, earlier.releases)
+    draws = [say("draws", runs=", ".join(others))] if others else []
     # A leak of all records keeps the gate closed whatever is found of some.
     leaks = adversaries["verdict"] == "leaks" and not run.whole_audit
     return {
@@ -203,12 +204,6 @@ def find_other_draws(run: Run, earlier: tuple[EarlierRelease, ...]) -> tuple[str
         return ()
     runs = {one for entry in entries if entry.binding.source in mine for one in entry.runs}
     return tuple(sorted(runs - known))
-
-
-def _warn_of_draws(run: Run, earlier: tuple[EarlierRelease, ...]) -> list[str]:
-    if not (others := find_other_draws(run, earlier)):
-        return []
-    return [say("draws", runs=", ".join(others))]
 
 
 def warn_of_drift(attacks: Mapping[str, Any]) -> list[str]:

@@ -13,7 +13,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -135,14 +135,10 @@ def _judge_surrogates(
     fitted, held_out = (whole.keeping(run.split, part) for part in PARTS)
     # Surrogates are made of records completed by features and responses; who applies their
     # model knows the features alone.
-    as_made, as_read = (
-        partial(model.restore_records, schema=fitted.schema, reads_responses=known)
-        for known in (True, False)
-    )
-    made, read = (
-        _reduce(fitted, executor, utility.summarise_completed, complete=one)
-        for one in (as_made, as_read)
-    )
+    restore = partial(model.restore_records, schema=fitted.schema)
+    as_made, as_read = (partial(restore, reads_responses=known) for known in (True, False))
+    summarise = partial(_reduce, fitted, executor, utility.summarise_completed)
+    made, read = (summarise(complete=one) for one in (as_made, as_read))
     gram = _expand(made, trained.n_features_out - 1)
     place = (run.sample_url, sample_drawing.make_sample_key(run.sample_url))
     sides = tuple(Drawing(side, Published(), MOST_RECORDS, *place) for side in (fitted, held_out))
@@ -187,8 +183,7 @@ def _join(found: dict[str, Any], records: Sequence[Decision]) -> dict[str, Any]:
 
 def _reduce(collection: Collection, executor: Executor, summarise: Any, **more: Any) -> CoMoments:
     shards = reduce.ShardedCollection(collection, executor, label="audit")
-    found: CoMoments = shards.reduce(partial(summarise, **more))
-    return found
+    return cast(CoMoments, shards.reduce(partial(summarise, **more)))
 
 
 def _expand(moments: CoMoments, n_features: int) -> FloatArray:

@@ -8,7 +8,7 @@ their features; the rest of the release is unproven, unless the operator vouches
 import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.evidence import Evidence, LeftOut
@@ -65,11 +65,8 @@ def list_unjudged(run: Run) -> list[LeftOut]:
     """What is released and no labelled record of the release shows; vouched for, it is left out."""
     if run.trains_on_itself or find_labelled(run) is not None:
         return []
-    vouched, why = (
-        run.options.audit.vouched,
-        "the released records carry too few labels. Ingest some",
-    )
-    why += " with the confidential variables"
+    vouched, why = run.options.audit.vouched, "the released records carry too few labels. "
+    why += "Ingest some with the confidential variables"
     if _share_partitions(run):
         why = "the model was trained on a released partition. Train on other records"
     return [
@@ -171,8 +168,7 @@ def attack_variables(
     except (InputError, MemoryBudgetError) as error:
         return report_nothing(str(error))
     report = replace(report, left_out=(*report.left_out, *unread))
-    found: dict[str, Any] = json.loads(report.to_json())
-    return found
+    return cast(dict[str, Any], json.loads(report.to_json()))
 
 
 def report_nothing(reason: str, verdict: str = "unknown") -> dict[str, Any]:

@@ -77,11 +77,7 @@ def solve_constrained_mapping(
     plan = _keep_limits(problem, found, limits)
     spent = plan.distortion
     if spent > problem.budget and found.stopped == "time limit":
-        raise ConvergenceError(
-            "max_seconds is over before any mapping within the limits was found.",
-            remedy="Allow more seconds, or fewer profiles (most_frequent).",
-            code="no-time",
-        )
+        raise cutting_planes.explain_time_limit()
     if spent > problem.budget:
         raise OptionError(
             f"no mapping of mean distortion {distortion_budget:g} keeps the worst-case limits.",

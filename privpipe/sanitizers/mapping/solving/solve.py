@@ -276,9 +276,8 @@ def _solve_limit(alphabet: Alphabet, gap: float) -> tuple[SearchProgress, str] |
     duals = programme.identity_duals(problem)
     if duals.multiplier * problem.budget <= 0.5 * gap:  # the identity is as good as the best
         prices = pair_pricing.price_in_memory(problem, PricingQuestion(duals))
-        progress.offer(
-            progress.plan, duals, pair_pricing.measure_bound(problem, prices, duals), 0, "limit"
-        )
+        bound = pair_pricing.measure_bound(problem, prices, duals)
+        progress.offer(progress.plan, duals, bound, 0, "limit")
         if progress.reached <= gap:
             return progress, "gap reached" if problem.budget else "no distortion allowed"
     means = problem.distance.measure_means(problem.mass)

@@ -22,7 +22,7 @@ from functools import lru_cache
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 
@@ -252,8 +252,7 @@ def _load_entry_point(code: CustomCode) -> type[Any]:
             f"Installed: {', '.join(known) or 'none'}.",
             code="filter-module",
         )
-    found: type[Any] = code.call("import", known[code.name].load)
-    return found
+    return cast(type[Any], code.call("import", known[code.name].load))
 
 
 def _hash_file(kind: type[Any]) -> str:
@@ -353,8 +352,7 @@ class CustomLoss:
 def _build_loss(loss: CustomLoss) -> DeclaredLoss:
     kind = loss.code.load("measure")
     sizes = loss.n_features, loss.n_outputs
-    found: DeclaredLoss = loss.code.call("__init__", kind, *sizes, **dict(loss.settings))
-    return found
+    return cast(DeclaredLoss, loss.code.call("__init__", kind, *sizes, **dict(loss.settings)))
 
 
 def check_rows(

@@ -180,9 +180,7 @@ class Resident:
         d = self.family.n_features_out
         # A Hessian is summed over products of inputs and scores: its table is the widest.
         heads = [
-            task.n_inputs(d) * task.n_scores
-            if task.uses_hessian(task.n_inputs(d))
-            else task.n_inputs(d)
+            task.n_inputs(d) * (task.n_scores if task.uses_hessian(task.n_inputs(d)) else 1)
             for task in tasks
         ]
         return max(self.family.n_features_in, (d + 1) * (d + 2) // 2, *heads, 1)

@@ -90,10 +90,9 @@ class TaskOptions(MethodOptions):
         if self.single_out is None:
             return
         if len(schema.confidential) != 1:
-            raise OptionError(
-                f"single_out needs one confidential variable, not {len(schema.confidential)}.",
-                remedy="Name one confidential variable, or leave single_out unset.",
-            )
+            problem = f"single_out needs one confidential variable, not {len(schema.confidential)}."
+            remedy = "Name one confidential variable, or leave single_out unset."
+            raise OptionError(problem, remedy=remedy)
         (column,) = schema.confidential
         if column.n_categories is None and self.confidential_task == "regression":
             raise refuse_number(column)
@@ -113,18 +112,16 @@ class TaskOptions(MethodOptions):
 
 def refuse_class(column: Column, value: float) -> OptionError:
     """The error of a class to single out that does not exist."""
-    return OptionError(
-        f"single_out is {value}, no class of {column.name!r} in the training records.",
-        remedy="Give the value, or for a categorical variable the code, of one of its classes.",
-    )
+    problem = f"single_out is {value}, no class of {column.name!r} in the training records."
+    remedy = "Give the value, or for a categorical variable the code, of one of its classes."
+    return OptionError(problem, remedy=remedy)
 
 
 def refuse_number(column: Column) -> OptionError:
     """The error of a class to single out of a number."""
-    return OptionError(
-        f"single_out is set, but {column.name!r} is read as a number.",
-        remedy='Set confidential_task = "classification", or leave single_out unset.',
-    )
+    problem = f"single_out is set, but {column.name!r} is read as a number."
+    remedy = 'Set confidential_task = "classification", or leave single_out unset.'
+    return OptionError(problem, remedy=remedy)
 
 
 @dataclass(frozen=True, eq=False)

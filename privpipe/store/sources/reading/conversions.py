@@ -90,9 +90,8 @@ def _read_numbers(cells: pa.Array, said: ColumnText, dialect: Dialect) -> pa.Arr
     group, sign = re.escape(dialect.thousands), re.escape(dialect.decimal)
     grouped = rf"[0-9]{{1,3}}(?:{group}[0-9]{{3}})+|" if group else ""
     pattern = rf"^[+-]?(?:{grouped}[0-9]+)?(?:{sign}[0-9]*)?(?:[eE][+-]?[0-9]+)?$"
-    is_number = pc.and_(
-        pc.match_substring_regex(cells, pattern), pc.match_substring_regex(cells, "[0-9]")
-    )
+    has_digit = pc.match_substring_regex(cells, "[0-9]")
+    is_number = pc.and_(pc.match_substring_regex(cells, pattern), has_digit)
     # 1.23 where a dot groups thousands is no 123, and 007 no 7: neither is changed in silence.
     if said.format != ZEROS:
         is_number = pc.and_(is_number, pc.invert(pc.match_substring_regex(cells, LOST_ZERO)))

@@ -49,29 +49,24 @@ def read_lines(open_stream: Callable[[], pa.NativeFile], where: str) -> Iterator
             return
     except DAMAGED as error:
         problem = type(error).__name__
-    raise SourceError(
-        f"{where} cannot be read ({problem}).",
-        remedy="The file is damaged or cut short: get it again.",
-    )
+    problem = f"{where} cannot be read ({problem})."
+    remedy = "The file is damaged or cut short: get it again."
+    raise SourceError(problem, remedy=remedy)
 
 
 def explain_long_line(where: str) -> SourceError:
     """A line that is no row of a table, in words."""
-    return SourceError(
-        f"{where} has a line of more than {MOST_LINE_BYTES // 2**20} MiB.",
-        remedy="Check that it is a table of text; store such wide records as Parquet or .npz.",
-        code="long-line",
-    )
+    problem = f"{where} has a line of more than {MOST_LINE_BYTES // 2**20} MiB."
+    remedy = "Check that it is a table of text; store such wide records as Parquet or .npz."
+    return SourceError(problem, remedy=remedy, code="long-line")
 
 
 def not_utf8(where: str, head: bytes = b"") -> SourceError:
     """The error for text in another encoding, which a mark at its `head` may say."""
     is_marked = head.startswith(UTF16)
-    return SourceError(
-        f"{where} is not text in UTF-8{', but in UTF-16' * is_marked}.",
-        remedy=f"Convert it, as with `iconv -f {'UTF-16' if is_marked else 'LATIN1'} -t UTF-8`.",
-        code="encoding",
-    )
+    problem = f"{where} is not text in UTF-8{', but in UTF-16' * is_marked}."
+    remedy = f"Convert it, as with `iconv -f {'UTF-16' if is_marked else 'LATIN1'} -t UTF-8`."
+    return SourceError(problem, remedy=remedy, code="encoding")
 
 
 def find_undecodable(open_stream: Callable[[], pa.NativeFile], first: int = 1) -> str:
@@ -284,19 +279,17 @@ class DelimitedText:
                 code="text-feature",
             )
         if "Empty CSV" in message:
-            return InputError(
-                f"{self.where} is empty.", remedy="Give at least one record.", code="empty"
-            )
+            remedy = "Give at least one record."
+            return InputError(f"{self.where} is empty.", remedy=remedy, code="empty")
         if "straddling" in message:
             return SourceError(
                 f"{self.where} has a row of more than {BLOCK_BYTES // 2**10} KiB, far longer "
                 "than its first one, or a quote without end.",
                 remedy="Fix the quotes, or store such wide records as Parquet.",
             )
-        return SourceError(
-            f"{self.where} cannot be read as delimited text.",
-            remedy="The file is damaged, cut short or something else: write it again.",
-        )
+        problem = f"{self.where} cannot be read as delimited text."
+        remedy = "The file is damaged, cut short or something else: write it again."
+        return SourceError(problem, remedy=remedy)
 
     def _not_utf8(self) -> SourceError:
         return not_utf8(f"{self.where}{find_undecodable(self.open_stream, self.first_row + 1)}")

@@ -149,11 +149,9 @@ def _check_readable(path: str, *, is_local: bool) -> None:
     if is_local and not os.path.isfile(path):
         problem = "is no regular file"
     if problem:
-        raise StoreError(
-            f"{shown(path)} {problem}.",
-            remedy="Rename it, or write the records to a file of their own.",
-            code="refused",
-        )
+        problem = f"{shown(path)} {problem}."
+        remedy = "Rename it, or write the records to a file of their own."
+        raise StoreError(problem, remedy=remedy, code="refused")
 
 
 def _arrange(
@@ -218,11 +216,9 @@ def _open_zipped(system: Any, path: str) -> pa.NativeFile:
         problem = f"holds {len(names)} files, and is read where it holds one"
     except (BadZipFile, NotImplementedError, RuntimeError):
         problem = "cannot be read as .zip"
-    raise SourceError(
-        f"{shown(path)} {problem}.",
-        remedy="Unpack it, and ingest the file, or the folder of them.",
-        code="archive",
-    )
+    problem = f"{shown(path)} {problem}."
+    remedy = "Unpack it, and ingest the file, or the folder of them."
+    raise SourceError(problem, remedy=remedy, code="archive")
 
 
 def _read_keys(relative: str) -> tuple[tuple[str, str | None], ...]:

@@ -118,28 +118,20 @@ def open_arrays(arrays: Mapping[str, NamedArray], layout: SourceLayout, url: str
 
     # The significand of float32 has 24 bits.
     is_narrow = features.dtype.itemsize <= {"b": 1, "i": 2, "u": 2, "f": 4}[features.dtype.kind]
-    return RecordSource(
-        feature_names,
-        n_features,
-        np.dtype(np.float32 if is_narrow else np.float64),
-        variables,
-        (url.rstrip("/").rpartition("/")[2],),
-        read,
-    )
+    dtype = np.dtype(np.float32 if is_narrow else np.float64)
+    partitions = (url.rstrip("/").rpartition("/")[2],)
+    return RecordSource(feature_names, n_features, dtype, variables, partitions, read)
 
 
 def _guard(blocks: Iterator[AnyArray], name: str, url: str) -> Iterator[AnyArray]:
     """The blocks of an array; StoreError, without what was read, where one cannot be read."""
-    start = 0
-    while (
-        block := guard_read(
-            partial(next, blocks, None),
-            StoreError,
-            f"The array {name!r} of {shown(url)} cannot be read from record {start} on",
-            remedy="It is damaged, cut short or unreachable: get it again.",
-            code="read",
-        )
-    ) is not None:
+    start, read = 0, partial(next, blocks, None)
+    while True:
+        problem = f"The array {name!r} of {shown(url)} cannot be read from record {start} on"
+        remedy = "It is damaged, cut short or unreachable: get it again."
+        block = guard_read(read, StoreError, problem, remedy=remedy, code="read")
+        if block is None:
+            return
         yield block
         start += len(block)
 
@@ -151,17 +143,14 @@ def _find_features(arrays: Mapping[str, NamedArray], layout: SourceLayout, url: 
     name = next(iter(layout.features or [n for n in FEATURE_NAMES if n in arrays]), None)
     if name is None or name not in arrays:
         what = f"{name!r}" if name else f"any of {', '.join(FEATURE_NAMES)}"
-        raise InputError(
-            f"{shown(url)} has no array {what}{suggest(name or '', arrays)}.",
-            remedy=f"Name one with --features; it has: {', '.join(arrays) or 'none'}.",
-            code="missing-variable",
-        )
+        problem = f"{shown(url)} has no array {what}{suggest(name or '', arrays)}."
+        remedy = f"Name one with --features; it has: {', '.join(arrays) or 'none'}."
+        raise InputError(problem, remedy=remedy, code="missing-variable")
     shape, dtype = arrays[name].shape, arrays[name].dtype
     if len(shape) != 2 or dtype.kind not in "biuf":
-        raise InputError(
-            f"The features {name!r} have shape {shape} and dtype {dtype}.",
-            remedy="Features are a matrix of real numbers, one row per record.",
-        )
+        problem = f"The features {name!r} have shape {shape} and dtype {dtype}."
+        remedy = "Features are a matrix of real numbers, one row per record."
+        raise InputError(problem, remedy=remedy)
     return name
 
 

@@ -324,12 +324,9 @@ def bin_numbers(source: RecordSource, bins: Bins, dates: Collection[str] = ()) -
                 made[name] = Coded(np.where(np.isnan(values), -1, places), names[name])
             yield replace(block, variables={**block.variables, **made})
 
-    return replace(
-        source,
-        variables=tuple(replace(v, kind="text") if v.name in bins else v for v in source.variables),
-        read=read,
-        losses={name: measure_loss(chosen[name], found) for name, found in edges.items()},
-    )
+    variables = (replace(v, kind="text") if v.name in bins else v for v in source.variables)
+    losses = {name: measure_loss(chosen[name], found) for name, found in edges.items()}
+    return replace(source, variables=tuple(variables), read=read, losses=losses)
 
 
 def name_bins(edges: FloatArray, *, is_date: bool = False) -> tuple[str, ...]:

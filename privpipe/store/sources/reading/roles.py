@@ -180,11 +180,9 @@ def check_variable_name(name: str) -> None:
 
 def too_wide(where: str) -> SourceError:
     """The error for more columns than are read."""
-    return SourceError(
-        f"{where} has more than {MOST_COLUMNS:,} columns.",
-        remedy="Check the delimiter; store such wide records as one array, in .npz or Zarr.",
-        code="wide",
-    )
+    problem = f"{where} has more than {MOST_COLUMNS:,} columns."
+    remedy = "Check the delimiter; store such wide records as one array, in .npz or Zarr."
+    return SourceError(problem, remedy=remedy, code="wide")
 
 
 def check_drift(
@@ -341,11 +339,9 @@ def _check_features(
         problems.append(f"columns that are neither numbers nor text: {_typed(others)}")
         remedies.append("Leave others out with --drop, or store numbers.")
     if problems:
-        raise InputError(
-            f"{where} holds {' and '.join(problems)}, and a feature is a number.",
-            remedy=" ".join(remedies),
-            code="text-feature" if texts else "column-type",
-        )
+        problem = f"{where} holds {' and '.join(problems)}, and a feature is a number."
+        remedy = " ".join(remedies)
+        raise InputError(problem, remedy=remedy, code="text-feature" if texts else "column-type")
 
 
 def _check_variables(
@@ -358,11 +354,9 @@ def _check_variables(
         if is_nested or (column.kind == "other" and not is_read):
             problem = "holds lists or structures" if is_nested else "is neither number nor text"
             way = "Store one value per record" if is_nested else "Make it --categorical"
-            raise InputError(
-                f"The variable {column.label!r} of {where} {problem} ({column.type_name}).",
-                remedy=f"{way}, or leave it out with --drop.",
-                code="column-type",
-            )
+            problem = f"The variable {column.label!r} of {where} {problem} ({column.type_name})."
+            remedy = f"{way}, or leave it out with --drop."
+            raise InputError(problem, remedy=remedy, code="column-type")
 
 
 def _kind(column: source.TableColumn, layout: source.SourceLayout) -> source.Kind:

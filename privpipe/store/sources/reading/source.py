@@ -125,11 +125,9 @@ class RecordSource:
 
 def unstable(problem: str) -> StoreError:
     """The error for a source that is another when it is read again."""
-    return StoreError(
-        f"The source {problem} when it was read first.",
-        remedy="Ingest when nothing writes to the source.",
-        code="source-changed",
-    )
+    problem = f"The source {problem} when it was read first."
+    remedy = "Ingest when nothing writes to the source."
+    return StoreError(problem, remedy=remedy, code="source-changed")
 
 
 TextKind = Literal["number", "text", "boolean", "date", "ordered"]
@@ -325,7 +323,6 @@ class SourceLayout:
         mark = self.delimiter
         # What pyarrow's parser takes: a single byte that is neither its quote nor ends a row.
         if not isinstance(mark, str) or len(mark) != 1 or not mark.isascii() or mark in '"\r\n\0':
-            raise OptionError(
-                f"The delimiter is {mark!r}.",
-                remedy=r"Give one ASCII character, no quote or line break: ';', or '\t' for a tab.",
-            )
+            problem = f"The delimiter is {mark!r}."
+            remedy = r"Give one ASCII character, no quote or line break: ';', or '\t' for a tab."
+            raise OptionError(problem, remedy=remedy)

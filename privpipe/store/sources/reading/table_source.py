@@ -105,12 +105,9 @@ class FileTable:
 
     def guard(self, file: TableFile, read: Callable[[], Any]) -> Any:
         """What is read, or an error that quotes nothing of a damaged file."""
-        return guard_read(
-            read,
-            SourceError,
-            f"{self.files.describe(file)} cannot be read as {self.format_name}",
-            remedy="The file is damaged, cut short or something else: write it again.",
-        )
+        problem = f"{self.files.describe(file)} cannot be read as {self.format_name}"
+        remedy = "The file is damaged, cut short or something else: write it again."
+        return guard_read(read, SourceError, problem, remedy=remedy)
 
     def locate_text(self, name: str) -> str:
         """Where the first text of a column is, to follow its name; nothing if not known."""
@@ -258,10 +255,12 @@ def _read_blocks(
         table.check_numbers(chosen.features, numbers)
         lost = (table.find_lost(file, [*chosen.forms]) for file in table.files.files)
         for name in chain.from_iterable(lost):  # as text, too, two of them may be one
-            problem = f"{name!r} holds whole numbers of 2**53 and more, whose last digits are lost."
-            remedy = "Write codes as text where the file is made: quoted in JSON, in a workbook in "
-            remedy += "cells formatted as text. Write numbers with an exponent, in JSON or CSV."
-            raise InputError(problem, remedy=remedy, code="rounded-key")
+            raise InputError(
+                f"{name!r} holds whole numbers of 2**53 and more, whose last digits are lost.",
+                remedy="Write codes as text where the file is made: quoted in JSON, in a workbook "
+                "in cells formatted as text. Write numbers with an exponent, in JSON or CSV.",
+                code="rounded-key",
+            )
     booleans = {column.name for column in table.columns if column.is_boolean}
     unnamed = [c for c in table.columns if c.name in {*names} - {*table.layout.features}]
     for number, (partition, batch) in enumerate(table.batches(forms, rows)):
@@ -326,8 +325,7 @@ def as_numbers(column: pa.Array) -> AnyArray:
         # Nanoseconds are cut off: Arrow would refuse them, and quote the time.
         times = column.cast(pa.timestamp("us"), safe=False).to_numpy(zero_copy_only=False)
         # By numpy: Arrow refuses a quotient of whole numbers beyond 2**53, dates before 1685.
-        found: AnyArray = (times - np.datetime64(0, "us")) / np.timedelta64(1, "D")
-        return found
+        return cast(AnyArray, (times - np.datetime64(0, "us")) / np.timedelta64(1, "D"))
     return np.asarray(column.to_numpy(zero_copy_only=False))
 
 
@@ -347,13 +345,10 @@ def as_coded(column: pa.Array, *, is_boolean: bool = False) -> source.Coded:
         column = pc.dictionary_encode(column)
     codes = column.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
     values = column.dictionary
-    names = guard_read(
-        partial(values.cast, pa.string()),
-        InputError,
-        f"A column of type {values.type} cannot be written as text",
-        remedy="Leave it out with --drop.",
-        code="column-type",
-    )
+    read = partial(values.cast, pa.string())
+    problem = f"A column of type {values.type} cannot be written as text"
+    remedy = "Leave it out with --drop."
+    names = guard_read(read, InputError, problem, remedy=remedy, code="column-type")
     # A dictionary may hold a null of its own, to which codes then point.
     gone = np.flatnonzero(names.is_null().to_numpy(zero_copy_only=False))
     if len(gone):
