@@ -3,11 +3,12 @@
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 from privpipe.cluster.workers.progress import PromiseCollector
-from privpipe.errors import ClusterError, PrivpipeError
+from privpipe.errors import ClusterError, OptionError, PrivpipeError
 from privpipe.pipeline.operations import prefect_server
 from privpipe.pipeline.operations import promised_releases as promises
 from privpipe.pipeline.operations.deployment_file import Deployment
@@ -19,7 +20,9 @@ PAGE = 200
 """Runs of a deployment that the server names at once."""
 
 
-def gaps_command(deployment: str, since: str, fill: bool, end: bool = False) -> dict[str, Any]:
+def gaps_command(
+    deployment: str, since: str, fill: bool, end: bool = False, waive: bool = False
+) -> dict[str, Any]:
     """Say what became of each promised release; with `fill` start those that are not there.
 
     Parameters
@@ -33,42 +36,61 @@ def gaps_command(deployment: str, since: str, fill: bool, end: bool = False) -> 
         again: whoever changes the limits or approves it knows.
     end
         Promise nothing from now on, as of the old name of a deployment that was renamed.
+    waive
+        Note of each gap that it will not be made: it is none from then on.
 
     Raises
     ------
     OptionError
-        If nothing was promised.
+        If nothing was promised, or two of the three are given.
     ClusterError
         If there are gaps, and they are not to be filled; if a promise is to end of a deployment
         that the server still has.
     """
+    if fill + end + waive > 1:
+        problem = "--fill, --end and --waive are three calls."
+        raise OptionError(problem, remedy="Give one: first --end, then --waive.")
     prefect_server.prepare_prefect()
     now = datetime.now(UTC)
     if end:
         return _end_promise(deployment, now)
     due = promises.list_due(deployment, read_time(since) if since else None, now)
-    found = list(promises.judge_promises(due, list_waiting(deployment), now))
-    counts = Counter(one.outcome for one in found)
-    gaps = [one for one in found if one.outcome in promises.GAPS]
+    judged = list(promises.judge_promises(due, list_waiting(deployment), now))
+    waived = {datetime.fromisoformat(one["time"]) for one in promises.read_waived(deployment)}
+    gaps = [one for one in judged if one.outcome in promises.GAPS and one.time not in waived]
+    added = {one.time for one in gaps if waive}
+    if added:
+        promises.note_waived(deployment, gaps, now)
+        waived, gaps = waived | added, []
+    found = [
+        replace(one, outcome="waived")
+        if one.outcome in promises.GAPS and one.time in waived
+        else one
+        for one in judged
+    ]
+    counts = Counter[str](one.outcome for one in found)
     for one in found:
-        if one.outcome != "made":
+        if one.outcome not in ("made", "waived") or one.time in added:
             say(f"{one.outcome:8s} {one.time:%Y-%m-%dT%H:%M:%SZ}  {one.reason}")
     say(f"promised {len(found)}: " + ", ".join(f"{n} {name}" for name, n in sorted(counts.items())))
-    whole: dict[str, int] = {name: counts[name] for name in ("made", "waiting", *promises.GAPS)}
+    names = "made", "waiting", "waived", *promises.GAPS
+    whole = {name: counts[name] for name in names}
     newest = promises.find_newest(found, due[-1][1]) if due else 0.0
     begun = datetime.fromisoformat(promises.read_ledger(deployment)[0]["since"]).timestamp()
     export_gauges(PromiseCollector(deployment, whole, newest or begun), promised=deployment)
-    remedy = f"`privpipe gaps {deployment} --fill` makes what is missing or failed."
+    remedy = f"`privpipe gaps {deployment} --fill` makes what is missing or failed; --waive notes "
+    remedy += "that none of them will be made."
     with suppress(PrivpipeError):  # no server that answers: said above
         is_gone = not find_deployments(deployment)
         if is_gone:
-            remedy = "Of a name that is gone: `privpipe run CONFIG --time TIME` makes each of them."
+            remedy = "Of a name that is gone: `privpipe run CONFIG --time TIME` makes each of them; "
+            remedy += f"`privpipe gaps {deployment} --waive` notes that none will be made."
         if is_gone and promises.read_ledger(deployment)[-1]["schedules"]:
             remedy = f"The server has no deployment {deployment!r}. Renamed or removed: `privpipe "
             remedy += f"gaps {deployment} --end` ends its promise. Lost: `privpipe deploy`."
             if fill or not gaps:
                 say(remedy)
-    absent = [one.time for one in gaps if one.outcome != "refused"]
+    absent = [one.time for one in gaps if one.outcome != "refused" and one.reason != promises.GONE]
     filled = start_runs(deployment, absent) if fill else []
     if gaps and not fill:
         raise ClusterError(
@@ -96,6 +118,7 @@ def _end_promise(name: str, now: datetime) -> dict[str, Any]:
     config = promises.read_ledger(name)[-1]["config"]  # what was promised before stays promised
     promises.note_promises([Deployment(name, "", "", "", config, ())], now)
     say(f"ended    nothing is promised of {name} from {now:%Y-%m-%dT%H:%M:%SZ} on")
+    say(f"`privpipe gaps {name}` says what was missed before; with --waive that is no gap any more")
     return {"deployment": name, "ended": now.isoformat()}
 
 

@@ -30,9 +30,12 @@ from privpipe.store.collections.growing_collection import read_partitions
 from privpipe.store.keyring.account import find_account
 from privpipe.store.releases.incremental_release import PrivateLedger, read_incremental
 
-Outcome = Literal["made", "waiting", "refused", "failed", "missing"]
+Outcome = Literal["made", "waiting", "refused", "failed", "missing", "waived"]
 GAPS: tuple[Outcome, ...] = ("refused", "failed", "missing")
 """Outcomes that are no release, and will be none by themselves."""
+
+GONE = "its configuration is gone"
+"""Why a release is missing of which no place is known."""
 
 GRACE = timedelta(hours=1)
 """After a release is due, while no run has left a trace."""
@@ -61,11 +64,21 @@ def _ledger(name: str) -> str:
 
 def read_ledger(name: str) -> list[dict[str, Any]]:
     """What was promised of a deployment, the oldest first; empty where nothing was."""
+    return _read(name)[0]
+
+
+def read_waived(name: str) -> list[dict[str, Any]]:
+    """Releases that will not be made: logical time, outcome, and when that was noted."""
+    return _read(name)[1]
+
+
+def _read(name: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     try:
         with fsspec.open(_ledger(name)) as file:
-            return list(json.load(file)["promises"])
+            content = json.load(file)
+            return list(content["promises"]), list(content.get("waived", ()))
     except FileNotFoundError:
-        return []
+        return [], []
     except (ValueError, KeyError, TypeError):
         problem = f"{shown(_ledger(name))} is damaged."
         remedy = "Restore it; or remove it and run `privpipe deploy`, which promises anew."
@@ -80,8 +93,19 @@ def note_promises(deployments: Sequence[Deployment], now: datetime) -> None:
         promise = {"config": str(Path(one.config).absolute()), "schedules": active}
         if (known or active) and (not known or {**known[-1], **promise} != known[-1]):
             known.append({"since": now.isoformat(), **promise})
-            content = {"format_version": 1, "promises": known}
-            write_file(_ledger(one.name), json.dumps(content, indent=1))
+            _write(one.name, known, read_waived(one.name))
+
+
+def note_waived(name: str, gaps: Sequence[Promised], now: datetime) -> None:
+    """Write down which releases will not be made."""
+    noted = now.isoformat()
+    added = [{"time": one.time.isoformat(), "outcome": one.outcome, "noted": noted} for one in gaps]
+    _write(name, read_ledger(name), read_waived(name) + added)
+
+
+def _write(name: str, promises: Sequence[Any], waived: Sequence[Any]) -> None:
+    content = {"format_version": 1, "promises": promises, "waived": waived}
+    write_file(_ledger(name), json.dumps(content, indent=1))
 
 
 def list_due(name: str, since: datetime | None, now: datetime) -> list[tuple[datetime, str]]:
@@ -138,6 +162,9 @@ def judge_promises(
         by_config.setdefault(path, []).append(time)
     found = list[Promised]()
     for path, times in by_config.items():
+        if not Path(path).exists():  # who removed a deployment may have removed its file
+            found += [Promised(time, "missing", GONE) for time in times]
+            continue
         options = configuration_file.read_pattern(path)
         if options.release.incremental:
             found += judge_partitions(options, times[-1])
