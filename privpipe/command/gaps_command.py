@@ -83,7 +83,9 @@ def gaps_command(
     with suppress(PrivpipeError):  # no server that answers: said above
         is_gone = not find_deployments(deployment)
         if is_gone:
-            remedy = "Of a name that is gone: `privpipe run CONFIG --time TIME` makes each of them; "
+            remedy = (
+                "Of a name that is gone: `privpipe run CONFIG --time TIME` makes each of them; "
+            )
             remedy += f"`privpipe gaps {deployment} --waive` notes that none will be made."
         if is_gone and promises.read_ledger(deployment)[-1]["schedules"]:
             remedy = f"The server has no deployment {deployment!r}. Renamed or removed: `privpipe "
