@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -166,6 +167,29 @@ def test_account_command__of_a_place_where_nothing_is(tmp_path: Path) -> None:
         with pytest.raises(StoreError, match=r"no account at .*acount: nothing is there"):
             account_command(str(place))
     assert not list(tmp_path.iterdir())
+
+
+def test_account__that_is_a_file_or_cannot_be_read_is_no_empty_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing was ever charged there, it was said; a folder within it may be the one."""
+    (tmp_path / "file").touch()
+    charge = Charge("p", "a", 1.0, 0.0, "record")
+    with pytest.raises(StoreError, match=r"file is no folder that can be read \(not a directory\)"):
+        account_command(str(tmp_path / "file"))
+    with pytest.raises(StoreError, match="PRIVPIPE_ACCOUNT"):
+        Account(str(tmp_path / "file")).reserve([charge], "r", None)
+    account, scan = Account(str(tmp_path / "account")), os.scandir
+    account.reserve([charge], "r", None)
+
+    def refuse(path: str) -> object:  # as to others than root, who runs tests
+        if path.endswith("account/p/"):
+            raise PermissionError(errno.EACCES, "no")
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(StoreError, match=r"no folder that can be read \(permission denied\)"):
+        account.read("p")
 
 
 def test_account_command__says_as_many_as_a_run_allows(tmp_path: Path) -> None:
