@@ -175,7 +175,9 @@ def test_account__that_is_a_file_or_cannot_be_read_is_no_empty_one(
     """Nothing was ever charged there, it was said; a folder within it may be the one."""
     (tmp_path / "file").touch()
     charge = Charge("p", "a", 1.0, 0.0, "record")
-    with pytest.raises(StoreError, match=r"file is no folder that can be read \(not a directory\)"):
+    with pytest.raises(
+        StoreError, match=r"file.* is no folder that can be read \(not a directory\)"
+    ):
         account_command(str(tmp_path / "file"))
     with pytest.raises(StoreError, match="PRIVPIPE_ACCOUNT"):
         Account(str(tmp_path / "file")).reserve([charge], "r", None)
@@ -274,7 +276,7 @@ def test_read__a_damaged_account_stops_everything(tmp_path: Path, harm: str) -> 
 
 def test_reserve__an_account_that_cannot_be_reached_is_said(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(StoreError, match="refused: not a directory"):
+    with pytest.raises(StoreError, match=r"read \(not a directory\)"):
         Account(str(tmp_path / "file" / "account")).reserve([charge()], "r", None)
 
 

@@ -331,7 +331,8 @@ def _check_features(
         problems.append(f"text in {list_names([c.label for c in texts])}{first}")
         remedies.append(
             "Make text features of 0 and 1 with --one-hot, or a variable with --labels or "
-            "--categorical. --drop leaves it out; --missing names a missing value."
+            "--categorical. --drop leaves it out; --missing names a missing value. "
+            "A decimal comma is for a schema, which is written where columns are named by none."
         )
     if dates:
         named = ",".join(column.label for column in dates)
