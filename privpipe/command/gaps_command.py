@@ -74,7 +74,7 @@ def gaps_command(
             say(f"{one.outcome:8s} {one.time:%Y-%m-%dT%H:%M:%SZ}  {one.reason}")
     say(f"promised {len(found)}: " + ", ".join(f"{n} {name}" for name, n in sorted(counts.items())))
     names = "made", "waiting", "waived", *promises.GAPS
-    whole = {name: counts[name] for name in names}
+    whole: dict[str, int] = {name: counts[name] for name in names}
     newest = promises.find_newest(found, due[-1][1]) if due else 0.0
     begun = datetime.fromisoformat(promises.read_ledger(deployment)[0]["since"]).timestamp()
     export_gauges(PromiseCollector(deployment, whole, newest or begun), promised=deployment)
