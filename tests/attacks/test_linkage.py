@@ -90,7 +90,7 @@ def test_measure_linkage__states_its_report(raw) -> None:
     wide = np.tile(raw, (1, 164))
     assert len(draw_pairs(raw, wide, None, AttackOptions(max_bytes=1 << 20))[2]) == 99
     assert json.loads(report.to_json())["strongest"] == "learned"
-    with pytest.raises(InputError, match="raw has shape .600, 8., released .3, 8."):
+    with pytest.raises(InputError, match=r"raw has shape .600, 8., released .3, 8."):
         measure_linkage(raw, raw[:3])
 
 
