@@ -152,7 +152,7 @@ def _find_features(arrays: Mapping[str, NamedArray], layout: SourceLayout, url: 
     if name is None or name not in arrays:
         what = f"{name!r}" if name else f"any of {', '.join(FEATURE_NAMES)}"
         raise InputError(
-            f"{shown(url)} has no array {what}{suggest(name or '', arrays)}.",
+            f"{shown(url)} has no array {what}{suggest(name or '', arrays)}",
             remedy=f"Name one with --features; it has: {', '.join(arrays) or 'none'}.",
             code="missing-variable",
         )

@@ -293,7 +293,7 @@ def _check_known(names: Iterable[str], known: Mapping[str, source.TableColumn], 
     for name in names:
         if name not in known:
             raise OptionError(
-                f"{where} has no column {name!r}{suggest(name, named)}.",
+                f"{where} has no column {name!r}{suggest(name, named)}",
                 remedy=f"It has: {list_names(named)}."
                 if named
                 else "Its first row may be a record, so that it is not shown here. Put the names "
