@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -55,26 +54,20 @@ def gaps_command(
     if end:
         return _end_promise(deployment, now)
     due = promises.list_due(deployment, read_time(since) if since else None, now)
-    judged = list(promises.judge_promises(due, list_waiting(deployment), now))
-    waived = {datetime.fromisoformat(one["time"]) for one in promises.read_waived(deployment)}
-    gaps = [one for one in judged if one.outcome in promises.GAPS and one.time not in waived]
-    added = {one.time for one in gaps if waive}
-    if added:
-        promises.note_waived(deployment, gaps, now)
-        waived, gaps = waived | added, []
-    found = [
-        replace(one, outcome="waived")
-        if one.outcome in promises.GAPS and one.time in waived
-        else one
-        for one in judged
-    ]
+    waived = {read_time(one["time"]) for one in promises.read_ledger(deployment, "waived")}
+    found = list(promises.judge_promises(due, list_waiting(deployment), now, waived))
     counts = Counter[str](one.outcome for one in found)
+    gaps = [one for one in found if one.outcome in promises.GAPS]
+    if waive:
+        promises.note_waived(deployment, gaps, now)
+        for one in gaps:
+            say(f"waived   {one.time:%Y-%m-%dT%H:%M:%SZ}  {one.reason}")
+        return gaps_command(deployment, since, False)
     for one in found:
-        if one.outcome not in ("made", "waived") or one.time in added:
+        if one.outcome not in ("made", "waived"):
             say(f"{one.outcome:8s} {one.time:%Y-%m-%dT%H:%M:%SZ}  {one.reason}")
     say(f"promised {len(found)}: " + ", ".join(f"{n} {name}" for name, n in sorted(counts.items())))
-    names = "made", "waiting", "waived", *promises.GAPS
-    whole: dict[str, int] = {name: counts[name] for name in names}
+    whole = dict.fromkeys(("made", "waiting", "waived", *map(str, promises.GAPS)), 0) | counts
     newest = promises.find_newest(found, due[-1][1]) if due else 0.0
     begun = datetime.fromisoformat(promises.read_ledger(deployment)[0]["since"]).timestamp()
     export_gauges(PromiseCollector(deployment, whole, newest or begun), promised=deployment)

@@ -27,7 +27,6 @@ from privpipe.pipeline.operations.promised_releases import (
     list_due,
     note_promises,
     read_ledger,
-    read_waived,
 )
 from privpipe.pipeline.runs.configuration_file import fill_time
 from privpipe.pipeline.runs.watch import Watch, write_failure
@@ -275,7 +274,7 @@ def test_gaps__that_will_never_be_made_are_waived_listed_and_noted(
     with pytest.raises(ClusterError, match="1 of 4 promised releases"):  # none before that time
         gaps_command("release", "", False)
     gaps_command("release", "", False, waive=True)
-    noted = [(one["time"], one["outcome"]) for one in read_waived("release")]
+    noted = [(one["time"], one["outcome"]) for one in read_ledger("release", "waived")]
     kinds = zip(due[2:] + due[:1], ("missing", "missing", "refused"), strict=True)
     assert noted == [(time.isoformat(), kind) for time, kind in kinds]
     capsys.readouterr()

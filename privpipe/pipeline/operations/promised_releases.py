@@ -8,9 +8,9 @@ run. Prefect's server, where it answers, says what still waits.
 
 import asyncio
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal
@@ -62,23 +62,17 @@ def _ledger(name: str) -> str:
     return join(find_account() + ".promises", f"{name}.json")
 
 
-def read_ledger(name: str) -> list[dict[str, Any]]:
-    """What was promised of a deployment, the oldest first; empty where nothing was."""
-    return _read(name)[0]
+def read_ledger(name: str, part: str = "promises") -> list[dict[str, Any]]:
+    """What was promised of a deployment, the oldest first; empty where nothing was.
 
-
-def read_waived(name: str) -> list[dict[str, Any]]:
-    """Releases that will not be made: logical time, outcome, and when that was noted."""
-    return _read(name)[1]
-
-
-def _read(name: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    The part "waived" has releases that will not be made: logical time, outcome, and when that was
+    noted.
+    """
     try:
         with fsspec.open(_ledger(name)) as file:
-            content = json.load(file)
-            return list(content["promises"]), list(content.get("waived", ()))
+            return list({"waived": [], **json.load(file)}[part])
     except FileNotFoundError:
-        return [], []
+        return []
     except (ValueError, KeyError, TypeError):
         problem = f"{shown(_ledger(name))} is damaged."
         remedy = "Restore it; or remove it and run `privpipe deploy`, which promises anew."
@@ -93,19 +87,19 @@ def note_promises(deployments: Sequence[Deployment], now: datetime) -> None:
         promise = {"config": str(Path(one.config).absolute()), "schedules": active}
         if (known or active) and (not known or {**known[-1], **promise} != known[-1]):
             known.append({"since": now.isoformat(), **promise})
-            _write(one.name, known, read_waived(one.name))
+            _write(one.name, promises=known)
 
 
 def note_waived(name: str, gaps: Sequence[Promised], now: datetime) -> None:
     """Write down which releases will not be made."""
     noted = now.isoformat()
     added = [{"time": one.time.isoformat(), "outcome": one.outcome, "noted": noted} for one in gaps]
-    _write(name, read_ledger(name), read_waived(name) + added)
+    _write(name, waived=read_ledger(name, "waived") + added)
 
 
-def _write(name: str, promises: Sequence[Any], waived: Sequence[Any]) -> None:
-    content = {"format_version": 1, "promises": promises, "waived": waived}
-    write_file(_ledger(name), json.dumps(content, indent=1))
+def _write(name: str, **changed: Any) -> None:
+    content = {part: read_ledger(name, part) for part in ("promises", "waived")} | changed
+    write_file(_ledger(name), json.dumps({"format_version": 1, **content}, indent=1))
 
 
 def list_due(name: str, since: datetime | None, now: datetime) -> list[tuple[datetime, str]]:
@@ -145,7 +139,10 @@ def _list_times(cron: str, zone: str, begin: datetime, end: datetime) -> Iterato
 
 
 def judge_promises(
-    due: Sequence[tuple[datetime, str]], waiting: Mapping[datetime, str], now: datetime
+    due: Sequence[tuple[datetime, str]],
+    waiting: Mapping[datetime, str],
+    now: datetime,
+    waived: Collection[datetime] = (),
 ) -> Iterator[Promised]:
     """What became of each.
 
@@ -156,6 +153,8 @@ def judge_promises(
     waiting
         Logical times for which Prefect's server has a run that has not ended, with its state.
     now
+    waived
+        Logical times of releases that will not be made.
     """
     by_config = dict[str, list[datetime]]()
     for time, path in due:
@@ -173,7 +172,9 @@ def judge_promises(
         # At one place for all times there is one release, and the newest time says whether it is.
         some = times if configuration_file.PLACE in pattern else times[-1:]
         found += [_judge(pattern, time, waiting, now) for time in some]
-    yield from sorted(found, key=lambda one: one.time)
+    for one in sorted(found, key=lambda one: one.time):
+        is_waived = one.outcome in GAPS and one.time in waived
+        yield replace(one, outcome="waived") if is_waived else one
 
 
 def _judge(

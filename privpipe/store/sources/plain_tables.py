@@ -13,8 +13,6 @@ import pandas as pd
 from privpipe.errors import InputError
 from privpipe.extras import explain_missing
 from privpipe.store.access.location import shown
-from privpipe.store.sources.reading.dialect import HEAD_BYTES, find_number_signs, read_cells
-from privpipe.store.sources.reading.files import open_input
 
 BATCH_ROWS = 2**16
 """Rows that are in memory at once."""
@@ -76,15 +74,15 @@ def _find_csv(system: Any, place: str) -> Any:
     import pyarrow.csv as pc
     from pyarrow.dataset import CsvFileFormat
 
-    with open_input(system, place) as file:
+    from privpipe.store.sources.reading.dialect import HEAD_BYTES, find_number_signs, read_cells
+
+    with system.open(place) as file:
         head = file.read(HEAD_BYTES).decode(errors="replace")
     names = head.partition("\n")[0]
     delimiter = next((mark for mark in ";\t" if mark in names and "," not in names), ",")
     decimal, _ = find_number_signs(read_cells(head, delimiter, 2_000)[1:], delimiter)
-    return CsvFileFormat(
-        pc.ParseOptions(delimiter=delimiter),
-        convert_options=pc.ConvertOptions(decimal_point=decimal),
-    )
+    converted = pc.ConvertOptions(decimal_point=decimal)
+    return CsvFileFormat(pc.ParseOptions(delimiter=delimiter), convert_options=converted)
 
 
 def _read_zarr(path: str) -> Iterator[pd.DataFrame]:
