@@ -13,6 +13,7 @@ from privpipe.pipeline.operations import promised_releases as promises
 from privpipe.pipeline.operations.deployment_file import Deployment
 from privpipe.pipeline.runs.configuration_file import read_time
 from privpipe.pipeline.runs.watch import export_gauges
+from privpipe.report import audit_text
 from privpipe.report.console import say
 
 PAGE = 200
@@ -71,20 +72,13 @@ def gaps_command(
     newest = promises.find_newest(found, due[-1][1]) if due else 0.0
     begun = datetime.fromisoformat(promises.read_ledger(deployment)[0]["since"]).timestamp()
     export_gauges(PromiseCollector(deployment, whole, newest or begun), promised=deployment)
-    remedy = f"`privpipe gaps {deployment} --fill` makes what is missing or failed; --waive notes "
-    remedy += "that none of them will be made."
+    case = "there"
     with suppress(PrivpipeError):  # no server that answers: said above
-        is_gone = not find_deployments(deployment)
-        if is_gone:
-            remedy = (
-                "Of a name that is gone: `privpipe run CONFIG --time TIME` makes each of them; "
-            )
-            remedy += f"`privpipe gaps {deployment} --waive` notes that none will be made."
-        if is_gone and promises.read_ledger(deployment)[-1]["schedules"]:
-            remedy = f"The server has no deployment {deployment!r}. Renamed or removed: `privpipe "
-            remedy += f"gaps {deployment} --end` ends its promise. Lost: `privpipe deploy`."
-            if fill or not gaps:
-                say(remedy)
+        if not find_deployments(deployment):
+            case = "lost" if promises.read_ledger(deployment)[-1]["schedules"] else "gone"
+    remedy = audit_text.say(f"gaps_{case}", name=deployment)
+    if case == "lost" and (fill or not gaps):
+        say(remedy)
     absent = [one.time for one in gaps if one.outcome != "refused" and one.reason != promises.GONE]
     filled = start_runs(deployment, absent) if fill else []
     if gaps and not fill:

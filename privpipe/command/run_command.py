@@ -29,6 +29,7 @@ from privpipe.pipeline.stages.check import check_stage
 from privpipe.pipeline.stages.clean import read_progress
 from privpipe.pipeline.stages.forecast import check_sample
 from privpipe.pipeline.stages.increment_check import TimeSpan, check_growing
+from privpipe.report import audit_text
 from privpipe.report.console import say, tabulate
 from privpipe.store.access import lease, workspace
 from privpipe.store.access.generation_log import newest_kind
@@ -231,11 +232,10 @@ def status_command(release: str) -> dict[str, Any]:
     how = "running" if running else f"{how}; `privpipe run` resumes it"
     if running and local_path(release) is None:
         # Of a lease only its end is known: of one that was killed that comes later.
-        left = min(lease.find_left(workspace.workspace_url(release)), lease.LEASE_SECONDS)
-        content |= {"heard_seconds_ago": lease.LEASE_SECONDS - left, "lease_seconds_left": left}
-        how += f" {lease.LEASE_SECONDS - left:.0f} s ago, when it was last heard of. One that "
-        how += f"lives is heard of every {lease.LEASE_SECONDS / 4:.0f} s; the lease of one that "
-        how += f"died ends in {left:.0f} s"
+        whole = lease.LEASE_SECONDS
+        left = min(lease.find_left(workspace.workspace_url(release)), whole)
+        content |= {"heard_seconds_ago": whole - left, "lease_seconds_left": left}
+        how = audit_text.say("leased", whole=whole, left=left)
     if state is None:
         said = ["published"] * published + [how] * begun
         say(f"{shown(release)}: {'; '.join(said) or 'nothing here'}")
