@@ -88,13 +88,7 @@ def gaps_command(
             remedy=remedy,
             code="gaps",
         )
-    return {
-        "promised": [
-            {"time": one.time.isoformat(), "outcome": one.outcome, "reason": one.reason}
-            for one in found
-        ],
-        "filled": filled,
-    }
+    return {"promised": [one.describe() for one in found], "filled": filled}
 
 
 def _end_promise(name: str, now: datetime) -> dict[str, Any]:
@@ -170,9 +164,7 @@ def start_runs(name: str, due: Sequence[datetime]) -> list[str]:
         problem = f"The server has {len(found)} deployments {name!r}."
         remedy = "Remove one of them: prefect deployment delete FLOW/NAME."
         if not found:
-            remedy = (
-                "Run `privpipe deploy`. Of a name that is gone: privpipe run CONFIG --time TIME."
-            )
+            remedy = "Run `privpipe deploy`, or privpipe run CONFIG --time TIME for each of them."
         raise ClusterError(problem, remedy=remedy)
     [deployment] = found
     with prefect_server.blaming_prefect(), get_client(sync_client=True) as client:

@@ -91,9 +91,7 @@ def measure_membership(
     True
     """
     AttackOptions.check(options)
-    inside, outside = (
-        as_reals(a, name).ravel() for a, name in ((members, "members"), (others, "others"))
-    )
+    inside, outside = as_reals(members, "members").ravel(), as_reals(others, "others").ravel()
     for name, values in (("members", inside), ("others", outside)):
         if len(values) < 10 or not np.isfinite(values).all():
             problem = f"{name} has {len(values)} values, {(~np.isfinite(values)).sum()} not finite."

@@ -25,6 +25,7 @@ from distributed import Client, Nanny, Security, SpecCluster, TimeoutError, Work
 
 from privpipe.cluster.workers import certificates, processes, progress
 from privpipe.cluster.workers import dashboard as dashboards
+from privpipe.cluster.workers.processes import SETTINGS, prepare_forking, start_managed, trim_names
 from privpipe.errors import ClusterError, OptionError
 
 # Those that change bits or formats; others may differ between driver and workers.
@@ -138,7 +139,7 @@ class PrepareWorker(WorkerPlugin):
 
     def transition(self, *args: Any, **kwargs: Any) -> None:
         """Called for each change of a task."""
-        processes.trim_names()
+        trim_names()
 
 
 @contextmanager
@@ -175,7 +176,7 @@ def connect(options: ClusterOptions) -> Iterator[Client]:
     _check_temporary_folder()
     with (
         _scratch_folder(options.scratch) as scratch,
-        dask.config.set(processes.SETTINGS),
+        dask.config.set(SETTINGS),
         _start_cluster(options, scratch) as cluster,
         Client(cluster) as client,
     ):
@@ -206,7 +207,7 @@ def _start_cluster(options: ClusterOptions, scratch: str) -> Iterator[SpecCluste
     logging.getLogger("distributed").setLevel(logging.CRITICAL)
     with (
         processes.restoring_environment(),
-        dask.config.set(link | processes.prepare_forking()),
+        dask.config.set(link | prepare_forking()),
         SpecCluster(
             scheduler=scheduler,
             workers={number: {"cls": Nanny, "options": nanny} for number in range(n_workers)},
@@ -237,10 +238,7 @@ def _plan_scheduler(dashboard: str, given: Mapping[str, Any]) -> tuple[dict[str,
 def _start_elsewhere(options: ClusterOptions) -> Iterator[Client]:
     """A cluster that another system starts, held to what is required of one by its address."""
     scheduler, link = _plan_scheduler(options.dashboard, {})
-    with (
-        dask.config.set(link),
-        processes.start_managed(options.kind, options.workers, scheduler) as cluster,
-    ):
+    with dask.config.set(link), start_managed(options.kind, options.workers, scheduler) as cluster:
         check_address(cluster.scheduler_address)
         with Client(cluster) as client:
             dashboards.check_pages(client)

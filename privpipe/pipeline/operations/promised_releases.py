@@ -57,6 +57,10 @@ class Promised:
     outcome: Outcome
     reason: str = ""
 
+    def describe(self) -> dict[str, str]:
+        """For machines."""
+        return {**vars(self), "time": self.time.isoformat()}
+
 
 def _ledger(name: str) -> str:
     return join(find_account() + ".promises", f"{name}.json")
@@ -92,8 +96,7 @@ def note_promises(deployments: Sequence[Deployment], now: datetime) -> None:
 
 def note_waived(name: str, gaps: Sequence[Promised], now: datetime) -> None:
     """Write down which releases will not be made."""
-    noted = now.isoformat()
-    added = [{"time": one.time.isoformat(), "outcome": one.outcome, "noted": noted} for one in gaps]
+    added = [one.describe() | {"noted": now.isoformat()} for one in gaps]
     _write(name, waived=read_ledger(name, "waived") + added)
 
 
